@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/haproxytech/client-native/v6/config-parser/params"
@@ -45,6 +46,9 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 	if b.TCP {
 		text.WriteString("  mode tcp\n")
 	}
+	if !b.Options.Check {
+		text.WriteString("  retries " + strconv.Itoa(uncheckedRetries) + "\n")
+	}
 	told := strings.NewReplacer(here, r.opt.Dir+"/", cookieKey, r.cookies)
 	for _, d := range b.Directives {
 		for line := range strings.SplitSeq(d.text, "\n") {
@@ -69,6 +73,11 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 	r.fragments[b] = f
 	return f
 }
+
+// uncheckedRetries is how often a request is tried again where no check finds the servers that
+// are down. HAProxy waits half a second before it tries the same server again, and a request that
+// ends a server would end one more each time.
+const uncheckedRetries = 3
 
 // keysText returns the section of keysBackend; empty: no backend needs it.
 func keysText(backends []*Backend) string {

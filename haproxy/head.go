@@ -159,7 +159,7 @@ func (h *head) writeDefaults() {
 		// the request goes to another server, which costs half a second, and may
 		// meet the same node again. A pod that has ended refuses connections at once, and a
 		// request may meet twenty of them twice (see serverOptions). The checks end the
-		// retries where all servers are down.
+		// retries where all servers are down; without checks there are uncheckedRetries.
 		"option redispatch 1",
 		"retries 40",
 		// A connection ends without a byte of an answer when the server closed it at

@@ -1,8 +1,11 @@
 package haproxy
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -32,6 +35,26 @@ func TestARequestFindsTheOneServerThatLives(t *testing.T) {
 				})
 			}
 			all.Wait()
+		}
+	})
+}
+
+func TestARequestThatEndsServersEndsFewWithoutChecks(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		var reached atomic.Int32
+		dying := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			reached.Add(1)
+			panic(http.ErrAbortHandler)
+		}))
+		t.Cleanup(dying.Close)
+		cfg := r.config(backend("app", serverAt(dying.Listener.Addr())))
+		r.settle(cfg, states(cfg, Open))
+		if got := r.get("app.test", "/"); got != "502" && got != "503" {
+			t.Errorf("got %s", got)
+		}
+		if got := reached.Load(); got != 1+uncheckedRetries {
+			t.Errorf("one request reached servers %d times", got)
 		}
 	})
 }
