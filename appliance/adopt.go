@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"sallyport/appliance/config"
 	"sallyport/appliance/picture"
 	"sallyport/bgp"
 	"sallyport/routes"
@@ -35,17 +34,6 @@ func (l *loop) behind(now time.Time, sure bool) bool {
 	live := !slices.ContainsFunc(l.clusters, func(c *cluster) bool { return !c.live && !c.gone })
 	l.caughtUp = l.caughtUp || live && sure || now.Sub(l.started) >= overtaken
 	return !l.caughtUp
-}
-
-// inherited returns the addresses of Services that this machine has from the process before, as
-// long as this one may be behind it.
-func (l *loop) inherited(v *view, local routes.Local) []netip.Addr {
-	if !v.behind {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Clone(local.Addrs), func(a netip.Addr) bool {
-		return !slices.ContainsFunc(l.member.of.Pools, func(p config.Pool) bool { return p.Contains(a) })
-	})
 }
 
 // reflection returns the BGP addresses of the nodes of a cluster that do not peer with

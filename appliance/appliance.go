@@ -98,7 +98,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	wg.Go(func() { serveControl(ctx, cfg.ControlSocket(), local, hooks.Log) })
 	l.crashed = openQuarantine(cfg.StateDir, hooks.Version, bootID(), time.Now(), hooks.Log)
 	l.use(ctx, first)
-	l.inherit(cfg.HAProxy.RunDir)
+	l.membership.inherit(cfg.HAProxy.RunDir)
 	// Saving ends after the loop, because the last round may still hand over a picture.
 	saving, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -114,7 +114,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 		close(ended)
 	}()
 	<-ended
-	l.bequeath(cfg.HAProxy.RunDir)
+	l.membership.bequeath(cfg.HAProxy.RunDir)
 	l.crashed.end()
 	leave()
 	return nil
@@ -125,7 +125,7 @@ func (l *loop) readiness(cfg *config.Config, hooks Hooks) func() {
 	said := false
 	return func() {
 		hooks.Alive()
-		l.attest(cfg.HAProxy.RunDir)
+		l.membership.attest(cfg.HAProxy.RunDir)
 		if v := l.view.Load(); !said && len(v.notReady) == 0 {
 			said = true
 			l.log.Info("ready", "routes", len(v.want.Routes), "backends", len(v.config.Backends))

@@ -76,11 +76,11 @@ func allotted(balancers []ingress.Balancer) (all []netip.Addr) {
 
 // known returns what the statuses of Services are to have now: of the allotted addresses
 // those that this member may take. The rest waits until nobody else turns out to have it.
-func (l *loop) known(balancers []ingress.Balancer) []ingress.Balancer {
-	if l.member == nil {
+func (ms *membership) known(balancers []ingress.Balancer) []ingress.Balancer {
+	if ms.member == nil {
 		return balancers
 	}
-	taken := l.member.claims.taken
+	taken := ms.member.claims.taken
 	balancers = slices.Clone(balancers)
 	for i, b := range balancers {
 		balancers[i].Addresses = slices.DeleteFunc(slices.Clone(b.Addresses), func(a netip.Addr) bool { return !taken[a] && !slices.Contains(b.Recorded, a) })
@@ -99,15 +99,15 @@ const agreeing = 30 * time.Second
 // and writes over what is there only if no other full member serves anything else: so no
 // member removes what another one adds, whatever they know and however they are
 // configured.
-func (l *loop) consent() consent {
-	if l.member == nil {
+func (ms *membership) consent() consent {
+	if ms.member == nil {
 		return consent{true, true}
 	}
-	if l.fit.Class != group.Full {
+	if ms.fit.Class != group.Full {
 		return consent{}
 	}
-	since := l.member.agree
-	return consent{true, !since.IsZero() && l.now().Sub(since) >= agreeing}
+	since := ms.member.agree
+	return consent{true, !since.IsZero() && ms.now().Sub(since) >= agreeing}
 }
 
 // sumOfClaims returns a sum of what a Result says of the statuses in the clusters.

@@ -263,7 +263,7 @@ func TestAMemberRemovesOnlyWhatAllFullMembersDoNotServe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := start
-			l := &loop{member: new(member), fit: group.Fitness{Class: row.class}, now: func() time.Time { return now }}
+			l := &membership{member: new(member), fit: group.Fitness{Class: row.class}, now: func() time.Time { return now }}
 			l.member.compare(now, row.heard, "c", "s")
 			now = now.Add(row.after)
 			l.member.compare(now, row.heard, "c", "s")
@@ -272,7 +272,7 @@ func TestAMemberRemovesOnlyWhatAllFullMembersDoNotServe(t *testing.T) {
 			}
 		})
 	}
-	if got := (&loop{}).consent(); got != (consent{true, true}) {
+	if got := (&membership{}).consent(); got != (consent{true, true}) {
 		t.Errorf("without a group: got %+v", got)
 	}
 }

@@ -47,8 +47,8 @@ type claimed struct {
 
 // claim returns those of the wanted addresses that this appliance may take. A probe
 // takes seconds: it runs beside the rounds, and knocks when it ends.
-func (l *loop) claim(ctx context.Context, now time.Time, wanted []netip.Addr, local routes.Local) []netip.Addr {
-	c := &l.member.claims
+func (ms *membership) claim(ctx context.Context, now time.Time, wanted []netip.Addr, local routes.Local) []netip.Addr {
+	c := &ms.member.claims
 	c.learn()
 	want := make(map[netip.Addr]bool, len(wanted))
 	for _, a := range wanted {
@@ -70,7 +70,7 @@ func (l *loop) claim(ctx context.Context, now time.Time, wanted []netip.Addr, lo
 	// The address of a stranger is not wanted any more once its Service has another one.
 	ask := once(slices.AppendSeq(slices.Clone(wanted), maps.Keys(c.owners)), netip.Addr.Compare)
 	if c.answer == nil && len(ask) > 0 && (fresh || now.Sub(c.at) >= again) {
-		l.ask(ctx, now, ask)
+		ms.ask(ctx, now, ask)
 	}
 	return all
 }
@@ -100,19 +100,19 @@ func (c *claims) learn() {
 }
 
 // ask starts a probe.
-func (l *loop) ask(ctx context.Context, now time.Time, addresses []netip.Addr) {
-	c := &l.member.claims
+func (ms *membership) ask(ctx context.Context, now time.Time, addresses []netip.Addr) {
+	c := &ms.member.claims
 	c.at, c.answer = now, make(chan claimed, 1)
-	probe, answer, members := l.probe, c.answer, []netip.Addr(nil)
-	for _, m := range l.member.of.Members {
-		if m.Name != l.member.self {
+	probe, answer, members := ms.probe, c.answer, []netip.Addr(nil)
+	for _, m := range ms.member.of.Members {
+		if m.Name != ms.member.self {
 			members = append(members, m.Address)
 		}
 	}
 	go func() {
 		owners, err := probe(ctx, addresses, members)
 		answer <- claimed{addresses, owners, err}
-		knock(l.knock)
+		knock(ms.knock)
 	}()
 }
 

@@ -84,8 +84,10 @@ func newLoop(
 	l = &loop{
 		log: log, now: time.Now, speaker: e.nodes, kernel: e.kernel, proxy: e.proxy, admit: hooks.Admit,
 		pictures: picture.New(cfg.StateDir, log),
-		hold:     address.Set, probe: address.Probe, chance: kernelRing{}, drains: drains, version: hooks.Version,
-		byVRRP: keepalived(hooks, wg), join: joinOf(log),
+		membership: membership{
+			version: hooks.Version, hold: address.Set, probe: address.Probe, chance: kernelRing{},
+			byVRRP: keepalived(hooks, wg), join: joinOf(log), drains: drains,
+		},
 		atStart: cfg, load: hooks.Load, again: hooks.Reload, reloaded: hooks.Reloaded, level: hooks.Level,
 		open: opener(cfg, e.kernel, log, wg),
 	}

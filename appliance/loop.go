@@ -105,21 +105,15 @@ type cluster struct {
 // and counts.
 type loop struct {
 	settings
+	membership
 	log      *slog.Logger
 	now      func() time.Time
-	started  time.Time
 	clusters []*cluster
 	speaker  speaker
 	kernel   kernel
 	proxy    proxy
 	alive    func() // called after each knock or tick
 	admit    func(Admission) error
-	hold     func([]netip.Addr) ([]netip.Addr, error) // puts the addresses of the group on lo
-	probe    probe
-	byVRRP   func(ctx context.Context, cfg *config.Config, not, services []netip.Addr) (vrrp, error) // runs VRRP, without some addresses and with those of Services, until the context ends
-	join     func(context.Context, *config.Config) (pulse, func())                                   // opens the heartbeat until the context ends
-	chance   secondChance
-	version  string
 
 	atStart  *config.Config                                         // the configuration of the start
 	load     func() (*config.Config, error)                         // reads the configuration file
@@ -150,16 +144,7 @@ type loop struct {
 	pictures *picture.Store
 	crashed  *quarantine
 
-	member   *member // nil: in no group
-	claimed  string  // sum of what was published last
-	ring     ring
-	ports    ports
-	alone    bool // what a group had is given back
-	drains   *drains
-	fit      group.Fitness
-	fitSince time.Time // since when it has the class of fit
-	attested time.Time // when a file last said that it is full; zero: none does
-	failing  error     // of the last round: why it could not read or act
+	failing error // of the last round: why it could not read or act
 
 	view    atomic.Pointer[view]
 	counts  counts
@@ -171,6 +156,8 @@ func (l *loop) begin() {
 	l.started = l.now()
 	l.file.Read = l.started
 	l.knock = make(chan struct{}, 1)
+	g := &l.membership
+	g.log, g.now, g.speaker, g.knock = l.log, l.now, l.speaker, l.knock
 	l.vetter = newVetter(l.proxy, l.log)
 	l.certs = &certs{
 		proxy: l.proxy, log: l.log, refuse: l.vetter.refuse, changed: l.vetter.changed, suspect: map[string]bool{},
@@ -350,7 +337,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	case info.Worker == 0:
 		silent = "it has no worker"
 	}
-	groupErr := l.represent(ctx, v, local, silent)
+	groupErr := l.membership.represent(ctx, v, local, l.facts(v, silent), l.applied.config)
 	// One peer, the firewall or an address makes the appliance no worse a place for traffic.
 	l.failing = errors.Join(offersErr, kernelErr)
 	defer func() { v.err = errors.Join(v.err, groupErr) }()
@@ -373,6 +360,47 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	}
 	l.tellRefusals(refusals)
 	return progress && err == nil
+}
+
+// facts returns what the round knows of this appliance as a place for traffic.
+func (l *loop) facts(v *view, silent string) group.Facts {
+	f := group.Facts{Starting: v.at.Sub(l.started) < patience, HAProxy: silent, Settled: l.settled}
+	if l.failing != nil {
+		f.Failing = l.failing.Error()
+	}
+	if silent == "" {
+		for p, via := range v.want.Routes {
+			if v.have.Routes[p] != via {
+				f.Missing++
+			}
+		}
+		for s := range v.have.Servers() {
+			if s.State == haproxy.Open && s.Check == haproxy.Up {
+				f.Down = false
+				break
+			}
+			f.Down = f.Down || s.State == haproxy.Open && s.Check == haproxy.Down
+		}
+	}
+	for _, c := range l.clusters {
+		if c.gone {
+			continue
+		}
+		cf := group.ClusterFacts{Name: c.name, Live: c.live}
+		for _, p := range v.peers {
+			if p.Cluster == c.name && !p.Upstream {
+				cf.Peers++
+				if l.heard[p.Addr] {
+					cf.Heard++
+				}
+			}
+		}
+		// Sessions of the process before are not lost: this one only begins.
+		_, static := v.static[c.name]
+		cf.Lost = static && cf.Heard > 0
+		f.Clusters = append(f.Clusters, cf)
+	}
+	return f
 }
 
 // letIn tells the firewall who may connect where, and where HAProxy may connect, if
@@ -732,8 +760,8 @@ func (l *loop) tellServers(done []plan.SetServer) {
 // publish tells each cluster which of its Ingresses and Services are served, and what is
 // wrong, when any of it or an object has changed.
 func (l *loop) publish(r ingress.Result) {
-	may, changed := l.consent(), false
-	r.Balancers = l.known(r.Balancers)
+	may, changed := l.membership.consent(), false
+	r.Balancers = l.membership.known(r.Balancers)
 	for _, c := range l.clusters {
 		if !c.live {
 			continue

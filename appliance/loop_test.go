@@ -273,12 +273,14 @@ func newScene(t testing.TB) *scene {
 		settings: settings{cfg: &config.Config{BGP: config.BGP{ASN: 65000, Retain: 2 * time.Minute, FailStatic: 10 * time.Minute}}},
 		log:      slog.New(slog.DiscardHandler), now: func() time.Time { return s.clock },
 		speaker: s.speaker, kernel: s.kernel, proxy: s.proxy, alive: func() {},
-		probe: func(context.Context, []netip.Addr, []netip.Addr) (map[netip.Addr]address.Owner, error) {
-			return nil, nil
+		membership: membership{
+			probe: func(context.Context, []netip.Addr, []netip.Addr) (map[netip.Addr]address.Owner, error) {
+				return nil, nil
+			},
+			hold:   func(want []netip.Addr) ([]netip.Addr, error) { return want, nil },
+			chance: &fakeRing{},
+			drains: &drains{path: filepath.Join(t.TempDir(), "drain"), boot: "one"},
 		},
-		hold:     func(want []netip.Addr) ([]netip.Addr, error) { return want, nil },
-		chance:   &fakeRing{},
-		drains:   &drains{path: filepath.Join(t.TempDir(), "drain"), boot: "one"},
 		compiler: &ingress.Compiler{}, pictures: picture.New(t.TempDir(), slog.New(slog.DiscardHandler)),
 		clusters: []*cluster{{name: "demo", opened: opened{watcher: s.watcher}}},
 		crashed:  &quarantine{},

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -31,6 +32,36 @@ type pulse interface {
 	Changed() <-chan struct{}
 }
 
+// membership is this appliance's part in its group, and all that it changes for it: addresses on
+// lo, announcements, VRRP, the ring of second chance, and the rules for the ports of the group. The
+// goroutine of the loop owns it.
+type membership struct {
+	log     *slog.Logger
+	now     func() time.Time
+	started time.Time // of the process
+	speaker speaker
+	knock   chan<- struct{}
+	version string
+
+	hold   func([]netip.Addr) ([]netip.Addr, error) // puts the addresses of the group on lo
+	probe  probe
+	chance secondChance
+	// byVRRP runs VRRP, without some addresses and with those of Services, until the context ends.
+	byVRRP func(ctx context.Context, cfg *config.Config, not, services []netip.Addr) (vrrp, error)
+	// join opens the heartbeat until the context ends.
+	join   func(context.Context, *config.Config) (pulse, func())
+	drains *drains
+
+	member   *member // nil: in no group
+	claimed  string  // sum of what was published last
+	ring     ring
+	ports    ports
+	alone    bool // what a group had is given back
+	fit      group.Fitness
+	fitSince time.Time // since when it has the class of fit
+	attested time.Time // when a file last said that it is full; zero: none does
+}
+
 // member is this appliance as a member of its group. Owned by the goroutine of the loop.
 type member struct {
 	of     config.Group
@@ -49,29 +80,30 @@ type member struct {
 
 // enter makes this appliance a member of the group of the settings, or of none. It keeps
 // what is the same.
-func (l *loop) enter(ctx context.Context) {
-	cfg := l.cfg
-	if m := l.member; m != nil {
+func (ms *membership) enter(ctx context.Context, cfg *config.Config) {
+	if m := ms.member; m != nil {
 		if m.self == cfg.Identity && reflect.DeepEqual(withoutPools(m.of), withoutPools(cfg.Group)) {
 			m.of = cfg.Group
 			return
 		}
-		m.turns.giveUp(l.log)
+		m.turns.giveUp(ms.log)
 		m.leave()
-		l.member = nil
+		ms.member = nil
 	}
 	if !cfg.Group.Exists() {
 		return
 	}
 	ctx, end := context.WithCancel(ctx)
-	pulse, wait := l.join(ctx, cfg)
-	go relay(ctx, pulse.Changed(), l.knock)
+	pulse, wait := ms.join(ctx, cfg)
+	go relay(ctx, pulse.Changed(), ms.knock)
 	start := func(not, services []netip.Addr) (vrrp, func(), error) {
 		ctx, end := context.WithCancel(ctx)
-		v, err := l.byVRRP(ctx, cfg, not, services)
+		v, err := ms.byVRRP(ctx, cfg, not, services)
 		return v, end, err
 	}
-	l.member = &member{of: cfg.Group, self: cfg.Identity, pulse: pulse, turns: turns{start: start}, leave: func() { end(); wait() }}
+	ms.member = &member{
+		of: cfg.Group, self: cfg.Identity, pulse: pulse, turns: turns{start: start}, leave: func() { end(); wait() },
+	}
 }
 
 // represent brings the group's addresses to what this appliance is fit for: on lo, and
@@ -80,69 +112,87 @@ func (l *loop) enter(ctx context.Context) {
 //
 // It comes before the steps, so that HAProxy is reloaded after the withdrawal. It does not
 // depend on what the round can read: an appliance that cannot read has to leave.
-func (l *loop) represent(ctx context.Context, v *view, local routes.Local, silent string) error {
-	if l.member == nil {
-		l.passOn(ctx, v, nil, nil)
-		if l.alone {
+//
+// facts lacks what only the group knows. applied is the configuration that HAProxy was last given;
+// nil: Apply has failed.
+func (ms *membership) represent(
+	ctx context.Context, v *view, local routes.Local, facts group.Facts, applied *haproxy.Config,
+) error {
+	if ms.member == nil {
+		ms.passOn(ctx, v, nil, nil)
+		if ms.alone {
 			return nil
 		}
-		_, err := l.hold(nil)
-		err = errors.Join(err, l.speaker.Announce(nil), l.chance.Unguard(ctx))
-		l.alone, l.ports = err == nil, ports{}
+		_, err := ms.hold(nil)
+		err = errors.Join(err, ms.speaker.Announce(nil), ms.chance.Unguard(ctx))
+		ms.alone, ms.ports = err == nil, ports{}
 		return err
 	}
-	l.alone = false
-	g, heard := &l.member.of, l.member.pulse.Heard()
-	wish := l.drains.get()
-	facts := l.facts(v, silent)
-	facts.Isolated = isolated(heard, v.peers) || l.member.turns.cut()
+	ms.alone = false
+	g, heard := &ms.member.of, ms.member.pulse.Heard()
+	wish := ms.drains.get()
+	facts.Isolated = isolated(heard, v.peers) || ms.member.turns.cut()
 	facts.Draining, facts.Forced, facts.Others = wish != nil, wish != nil && wish.Forced, someoneIsFull(heard)
 
-	was := l.fit
-	l.fit = group.Fit(v.at, facts, was)
-	if l.fit.Class != was.Class {
-		l.fitSince = v.at
-		l.log.Info("class of this appliance changed", "group", g.Name, "class", l.fit.Class, "was", cmp.Or(was.Class, group.None), "why", l.fit.Why)
+	was := ms.fit
+	ms.fit = group.Fit(v.at, facts, was)
+	if ms.fit.Class != was.Class {
+		ms.fitSince = v.at
+		ms.log.Info("class of this appliance changed",
+			"group", g.Name, "class", ms.fit.Class, "was", cmp.Or(was.Class, group.None), "why", ms.fit.Why)
 	}
-	inherited := l.inherited(v, local)
+	inherited := ms.inherited(v, local)
 	with := func(services []netip.Addr) []netip.Addr {
 		return slices.Concat(g.Addresses, once(slices.Concat(services, inherited), netip.Addr.Compare))
 	}
 	serving, wanted := with(recorded(v.compiled.Balancers)), with(allotted(v.compiled.Balancers))
-	mine := slices.DeleteFunc(l.claim(ctx, v.at, wanted, local), func(a netip.Addr) bool {
+	mine := slices.DeleteFunc(ms.claim(ctx, v.at, wanted, local), func(a netip.Addr) bool {
 		return !slices.Contains(serving, a)
 	})
-	have, err := l.hold(mine)
+	have, err := ms.hold(mine)
 	// HAProxy cannot listen at an address that the machine does not have.
 	v.config.Streams = slices.DeleteFunc(slices.Clone(v.config.Streams), func(s haproxy.Stream) bool {
 		return s.Addr.IsValid() && !slices.Contains(have, s.Addr)
 	})
 	var announcements []bgp.Announcement
-	if l.fit.Class != group.None {
+	if ms.fit.Class != group.None {
 		for _, a := range have {
-			announcements = append(announcements, bgp.Announcement{Prefix: netip.PrefixFrom(a, a.BitLen()), LastResort: l.fit.Class == group.Spare})
+			announcements = append(announcements, bgp.Announcement{
+				Prefix: netip.PrefixFrom(a, a.BitLen()), LastResort: ms.fit.Class == group.Spare,
+			})
 		}
 	}
-	withdrawn := l.speaker.Announce(announcements)
-	taken, failed := l.takeTurns(v.at, mine, facts.Draining, silent == "")
+	withdrawn := ms.speaker.Announce(announcements)
+	taken, failed := ms.takeTurns(v.at, mine, facts.Draining, facts.HAProxy == "")
 	err = errors.Join(err, failed)
-	v.config.Leaving = facts.Draining && l.fit.Class == group.None && withdrawn == nil
+	v.config.Leaving = facts.Draining && ms.fit.Class == group.None && withdrawn == nil
 	err = errors.Join(err, withdrawn)
-	claims := l.member.claims.troubles(wanted, v.compiled.Balancers, g.VRRP.Exists())
-	v.troubles = slices.Concat(claims, conflicts(g, v), l.guardPorts(ctx, v.at))
+	claims := ms.member.claims.troubles(wanted, v.compiled.Balancers, g.VRRP.Exists())
+	v.troubles = slices.Concat(claims, conflicts(g, v), ms.guardPorts(ctx, v.at))
 	problems := sentences(v.troubles)
-	shape := l.claimed + l.member.served.update(l.applied.config)
-	l.member.pulse.Say(group.Word{
-		Class: l.fit.Class, Draining: facts.Draining, Version: l.version, Config: l.settings.sum, Since: v.at.Sub(l.fitSince),
-		Why: reported(l.fit, err, problems), Shape: shape,
+	shape := ms.claimed + ms.member.served.update(applied)
+	ms.member.pulse.Say(group.Word{
+		Class: ms.fit.Class, Draining: facts.Draining, Version: ms.version, Config: v.settings.sum, Since: v.at.Sub(ms.fitSince),
+		Why: reported(ms.fit, err, problems), Shape: shape,
 	})
-	l.member.compare(v.at, heard, l.settings.sum, shape)
-	l.passOn(ctx, v, heard, serving)
-	l.forget(v, heard, serving, taken)
-	v.fit = l.fit
-	v.group = groupStatus(l, v, heard, serving, have, taken)
+	ms.member.compare(v.at, heard, v.settings.sum, shape)
+	ms.passOn(ctx, v, heard, serving)
+	ms.forget(v, heard, serving, taken)
+	v.fit = ms.fit
+	v.group = ms.status(v, heard, serving, have, taken)
 	v.group.Problems = problems
 	return err
+}
+
+// inherited returns the addresses of Services that this machine has from the process before, as
+// long as this one may be behind it.
+func (ms *membership) inherited(v *view, local routes.Local) []netip.Addr {
+	if !v.behind {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(local.Addrs), func(a netip.Addr) bool {
+		return !slices.ContainsFunc(ms.member.of.Pools, func(p config.Pool) bool { return p.Contains(a) })
+	})
 }
 
 // A trouble is a sentence about what is wrong with an address or a router.
@@ -281,47 +331,6 @@ func conflicts(g *config.Group, v *view) (all []trouble) {
 		}
 	}
 	return all
-}
-
-// facts returns what the round knows of this appliance as a place for traffic.
-func (l *loop) facts(v *view, silent string) group.Facts {
-	f := group.Facts{Starting: v.at.Sub(l.started) < patience, HAProxy: silent, Settled: l.settled}
-	if l.failing != nil {
-		f.Failing = l.failing.Error()
-	}
-	if silent == "" {
-		for p, via := range v.want.Routes {
-			if v.have.Routes[p] != via {
-				f.Missing++
-			}
-		}
-		for s := range v.have.Servers() {
-			if s.State == haproxy.Open && s.Check == haproxy.Up {
-				f.Down = false
-				break
-			}
-			f.Down = f.Down || s.State == haproxy.Open && s.Check == haproxy.Down
-		}
-	}
-	for _, c := range l.clusters {
-		if c.gone {
-			continue
-		}
-		cf := group.ClusterFacts{Name: c.name, Live: c.live}
-		for _, p := range v.peers {
-			if p.Cluster == c.name && !p.Upstream {
-				cf.Peers++
-				if l.heard[p.Addr] {
-					cf.Heard++
-				}
-			}
-		}
-		// Sessions of the process before are not lost: this one only begins.
-		_, static := v.static[c.name]
-		cf.Lost = static && cf.Heard > 0
-		f.Clusters = append(f.Clusters, cf)
-	}
-	return f
 }
 
 // isolated reports whether nobody hears this appliance: no member of the group, and none of
@@ -556,10 +565,13 @@ func (s *GroupStatus) others() bool {
 	return slices.ContainsFunc(s.Members, func(m MemberStatus) bool { return !m.Self && m.Serves() })
 }
 
-// groupStatus describes the group after a round.
-func groupStatus(l *loop, v *view, heard []group.Heard, serving, held, taken []netip.Addr) *GroupStatus {
-	g := &l.member.of
-	s := &GroupStatus{Name: g.Name, Class: l.fit.Class, Why: l.fit.Why, Since: l.fitSince, Draining: l.drains.get() != nil, Ring: l.ring.status()}
+// status describes the group after a round.
+func (ms *membership) status(v *view, heard []group.Heard, serving, held, taken []netip.Addr) *GroupStatus {
+	g := &ms.member.of
+	s := &GroupStatus{
+		Name: g.Name, Class: ms.fit.Class, Why: ms.fit.Why, Since: ms.fitSince,
+		Draining: ms.drains.get() != nil, Ring: ms.ring.status(),
+	}
 	s.Services = serviceStatuses(v.compiled.Balancers)
 	for _, a := range serving {
 		of := AddressOfGroup{Address: a, Held: slices.Contains(held, a), VRRP: slices.Contains(taken, a)}
@@ -581,17 +593,17 @@ func groupStatus(l *loop, v *view, heard []group.Heard, serving, held, taken []n
 			Age: h.Age, For: h.Word.Since, Problem: h.Problem,
 		}
 		if h.Alive {
-			m.Reports, m.Differs = h.Word.Why, h.Word.Config != "" && h.Word.Config != l.settings.sum
+			m.Reports, m.Differs = h.Word.Why, h.Word.Config != "" && h.Word.Config != v.settings.sum
 		}
 		if !m.Differs {
-			m.Lags = l.member.lags(m.Name, v.at)
+			m.Lags = ms.member.lags(m.Name, v.at)
 		}
 		s.Members = append(s.Members, m)
 	}
 	for _, m := range g.Members {
-		if m.Name == l.member.self {
+		if m.Name == ms.member.self {
 			s.Members = append(s.Members, MemberStatus{
-				Name: m.Name, Address: m.Address, Self: true, Alive: true, Class: s.Class, Draining: s.Draining, Version: l.version, For: v.at.Sub(l.fitSince),
+				Name: m.Name, Address: m.Address, Self: true, Alive: true, Class: s.Class, Draining: s.Draining, Version: ms.version, For: v.at.Sub(ms.fitSince),
 			})
 			continue
 		}

@@ -39,13 +39,13 @@ func guardOf(g *config.Group) (guard address.Guard) {
 
 // guardPorts keeps the rules for the ports of the group in the kernel, and returns their troubles. A
 // failure opens no port that was shut before.
-func (l *loop) guardPorts(ctx context.Context, now time.Time) (all []trouble) {
-	p, want := &l.ports, guardOf(&l.member.of)
+func (ms *membership) guardPorts(ctx context.Context, now time.Time) (all []trouble) {
+	p, want := &ms.ports, guardOf(&ms.member.of)
 	if again := now.Sub(p.at) >= guardEvery; p.at.IsZero() || again || !reflect.DeepEqual(want, p.of) {
 		was := p.err
-		p.of, p.at, p.err = want, now, l.chance.Guard(context.WithoutCancel(ctx), want)
+		p.of, p.at, p.err = want, now, ms.chance.Guard(context.WithoutCancel(ctx), want)
 		if p.err != nil && (was == nil || was.Error() != p.err.Error()) {
-			l.log.Warn("the ports of the group are not guarded", "err", p.err)
+			ms.log.Warn("the ports of the group are not guarded", "err", p.err)
 		}
 	}
 	if p.err != nil {

@@ -24,37 +24,37 @@ const (
 
 // attest tells the next process that this appliance is full, in case this one crashes. A process
 // that has not yet run for patience does not: what crashes again and again is not full.
-func (l *loop) attest(dir string) {
-	now := l.now()
+func (ms *membership) attest(dir string) {
+	now := ms.now()
 	switch {
-	case l.fit.Class != group.Full && !l.attested.IsZero():
+	case ms.fit.Class != group.Full && !ms.attested.IsZero():
 		_ = os.Remove(filepath.Join(dir, fullFile)) // one that stays is soon too old
-		l.attested = time.Time{}
-	case l.fit.Class == group.Full && now.Sub(l.started) >= patience && now.Sub(l.attested) >= attestEvery:
-		l.bequeath(dir)
-		l.attested = now
+		ms.attested = time.Time{}
+	case ms.fit.Class == group.Full && now.Sub(ms.started) >= patience && now.Sub(ms.attested) >= attestEvery:
+		ms.bequeath(dir)
+		ms.attested = now
 	}
 }
 
 // bequeath tells the next process that this appliance is full.
-func (l *loop) bequeath(dir string) {
-	if l.fit.Class != group.Full {
+func (ms *membership) bequeath(dir string) {
+	if ms.fit.Class != group.Full {
 		return
 	}
 	if err := os.WriteFile(filepath.Join(dir, fullFile), nil, 0o600); err != nil {
-		l.log.Warn("the next process does not hear that this appliance is full, and begins as the last resort", "err", err)
+		ms.log.Warn("the next process does not hear that this appliance is full, and begins as the last resort", "err", err)
 	}
 }
 
 // inherit begins as full if the process before was full, and has only just ended.
-func (l *loop) inherit(dir string) {
+func (ms *membership) inherit(dir string) {
 	path := filepath.Join(dir, fullFile)
 	info, err := os.Lstat(path)
 	if err != nil {
 		return
 	}
 	_ = os.Remove(path) // one that stays is soon too old
-	if age := l.started.Sub(info.ModTime()); age >= 0 && age < longestRestart && l.member != nil {
-		l.fit, l.fitSince = group.Fitness{Class: group.Full}, l.started
+	if age := ms.started.Sub(info.ModTime()); age >= 0 && age < longestRestart && ms.member != nil {
+		ms.fit, ms.fitSince = group.Fitness{Class: group.Full}, ms.started
 	}
 }

@@ -129,19 +129,19 @@ func (r *ring) status() RingStatus {
 // passOn keeps the ring of the members that are alive, whatever their class: one that
 // drains still holds connections. So does one whose sallyport has died, as long as its
 // machine answers. A machine that did not answer once has to be heard again.
-func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard, serving []netip.Addr) {
-	now, r, m := v.at, &l.ring, l.member
+func (ms *membership) passOn(ctx context.Context, v *view, heard []group.Heard, serving []netip.Addr) {
+	now, r, m := v.at, &ms.ring, ms.member
 	if m == nil || !m.of.SecondChance || len(m.of.Members) < 2 {
 		// Rules of an earlier process have lapsed by themselves.
-		if !r.at.IsZero() && l.chance.Clear(ctx) == nil {
+		if !r.at.IsZero() && ms.chance.Clear(ctx) == nil {
 			*r = ring{}
 		}
 		return
 	}
-	cookies, err := l.chance.Cookies()
+	cookies, err := ms.chance.Cookies()
 	if grown := err == nil && r.counted && cookies > r.cookies; grown {
 		if now.Sub(r.flood) >= flooded {
-			l.log.Warn("the kernel sends SYN cookies, so second chance pauses", "for", flooded)
+			ms.log.Warn("the kernel sends SYN cookies, so second chance pauses", "for", flooded)
 		}
 		r.flood = now
 	}
@@ -168,7 +168,7 @@ func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard, serving
 		if !slices.Contains(m.of.Members, config.Member(h.Member)) {
 			continue
 		}
-		live[a] = h.Alive || r.live[a] && l.chance.Answers(ctx, netip.AddrPortFrom(a, m.of.Port))
+		live[a] = h.Alive || r.live[a] && ms.chance.Answers(ctx, netip.AddrPortFrom(a, m.of.Port))
 		if live[a] && now.Sub(r.flood) >= flooded {
 			want.Members = append(want.Members, a)
 		} else {
@@ -179,7 +179,7 @@ func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard, serving
 	// The rules of an earlier process still work, for a while. Without a member that has not spoken
 	// yet, packets of its connections that pass here would be reset, and so without a listener that
 	// this process does not know yet.
-	silent := len(want.Silent) > 0 && now.Sub(l.started) < firstWords
+	silent := len(want.Silent) > 0 && now.Sub(ms.started) < firstWords
 	if r.at.IsZero() && now.Sub(r.flood) >= flooded && (silent || v.behind) {
 		return
 	}
@@ -194,12 +194,12 @@ func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard, serving
 		return
 	}
 	if !reflect.DeepEqual(want, r.of) {
-		l.log.Debug("second chance changes",
+		ms.log.Debug("second chance changes",
 			"members", want.Members, "silent", want.Silent, "addresses", want.Addresses, "listeners", want.Listeners)
 	}
 	was := r.err
 	// The end of the process must not interrupt it, and so end second chance.
-	r.of, r.at, r.err = want, now, l.chance.Set(context.WithoutCancel(ctx), want)
+	r.of, r.at, r.err = want, now, ms.chance.Set(context.WithoutCancel(ctx), want)
 	switch {
 	case r.err == nil:
 		r.failed = time.Time{}
@@ -207,13 +207,13 @@ func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard, serving
 		r.failed = now
 	}
 	if r.err != nil && (was == nil || was.Error() != r.err.Error()) {
-		l.log.Warn("second chance is off", "err", r.err)
+		ms.log.Warn("second chance is off", "err", r.err)
 	}
 	if r.err == nil && len(want.Members) > 0 {
-		if sum, err := l.chance.Counted(ctx); err == nil {
+		if sum, err := ms.chance.Counted(ctx); err == nil {
 			r.moves.stray = sum.Passed > r.passed
 			if sum.Dropped > r.dropped {
-				l.log.Warn("more packets of unknown connections came than second chance passes on; the rest was dropped",
+				ms.log.Warn("more packets of unknown connections came than second chance passes on; the rest was dropped",
 					"dropped", sum.Dropped-r.dropped, "limit", want.Limit)
 			}
 			r.passed, r.dropped = sum.Passed, sum.Dropped
@@ -225,13 +225,13 @@ func (l *loop) passOn(ctx context.Context, v *view, heard []group.Heard, serving
 // more when the routers have followed. Their addresses and ports may belong to new
 // connections of another member. No member sees every move: routers may hash anew, or change
 // their mind between two that have an address at once. Packets to pass on tell of those.
-func (l *loop) forget(v *view, heard []group.Heard, addresses, taken []netip.Addr) {
-	now, g := v.at, &l.member.of
+func (ms *membership) forget(v *view, heard []group.Heard, addresses, taken []netip.Addr) {
+	now, g := v.at, &ms.member.of
 	if !g.SecondChance || len(g.Members) < 2 {
 		return
 	}
 	var serve strings.Builder
-	fmt.Fprintln(&serve, l.fit.Class, taken)
+	fmt.Fprintln(&serve, ms.fit.Class, taken)
 	for _, h := range heard {
 		fmt.Fprintln(&serve, h.Member.Name, h.Alive, h.Word.Class, h.Word.Draining)
 	}
@@ -240,7 +240,7 @@ func (l *loop) forget(v *view, heard []group.Heard, addresses, taken []netip.Add
 			fmt.Fprintln(&serve, p.Addr, p.State)
 		}
 	}
-	m := &l.ring.moves
+	m := &ms.ring.moves
 	if who := serve.String(); who != m.serve || m.stray {
 		*m = moves{serve: who, at: now}
 	}
@@ -248,11 +248,11 @@ func (l *loop) forget(v *view, heard []group.Heard, addresses, taken []netip.Add
 		return
 	}
 	m.forgot = now
-	n, err := l.chance.Forget(addresses)
+	n, err := ms.chance.Forget(addresses)
 	if err != nil {
-		l.log.Warn("closed connections stay for a minute, and a client that uses a port of one again may wait as long", "err", err)
+		ms.log.Warn("closed connections stay for a minute, and a client that uses a port of one again may wait as long", "err", err)
 	}
 	if n > 0 {
-		l.log.Debug("closed connections forgotten", "count", n)
+		ms.log.Debug("closed connections forgotten", "count", n)
 	}
 }

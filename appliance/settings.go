@@ -207,7 +207,7 @@ func (l *loop) use(ctx context.Context, s settings) {
 		}
 		l.close = l.serve(s.cfg.Status)
 	}
-	l.enter(ctx)
+	l.membership.enter(ctx, s.cfg)
 	l.follow(ctx)
 }
 

@@ -54,8 +54,8 @@ func (t *turns) giveUp(log *slog.Logger) {
 //
 // An appliance that drains keeps its addresses until another one has them, provided its
 // HAProxy answers.
-func (l *loop) takeTurns(now time.Time, mine []netip.Addr, draining, answers bool) ([]netip.Addr, error) {
-	m := l.member
+func (ms *membership) takeTurns(now time.Time, mine []netip.Addr, draining, answers bool) ([]netip.Addr, error) {
+	m := ms.member
 	if !m.of.VRRP.Exists() {
 		return nil, nil
 	}
@@ -81,7 +81,7 @@ func (l *loop) takeTurns(now time.Time, mine []netip.Addr, draining, answers boo
 			return nil, t.err
 		}
 	}
-	err := errors.Join(t.runs.Set(priority(l.fit.Class, draining && answers)), t.runs.Serve(services))
+	err := errors.Join(t.runs.Set(priority(ms.fit.Class, draining && answers)), t.runs.Serve(services))
 	held, failed := t.runs.Held()
 	return held, errors.Join(err, failed)
 }
