@@ -169,8 +169,9 @@ func await(ctx context.Context, what string, limit time.Duration, ask func(conte
 // fatalError ends an await at once.
 type fatalError struct{ error }
 
-// awaitAPIServer waits for the two things that appear last: the default namespace, and addresses
-// for Services. /readyz is ok a moment too early.
+// awaitAPIServer waits for what appears last: the default namespace, addresses for Services, for
+// which /readyz is ok a moment too early, and the roles of the controllers. kube-controller-manager
+// waits ten seconds for these, and then ends.
 func (l *Lab) awaitAPIServer(ctx context.Context) error {
 	return await(ctx, "the API server", 2*time.Minute, func(ctx context.Context) (bool, error) {
 		if err := l.partsAlive(); err != nil {
@@ -181,6 +182,10 @@ func (l *Lab) awaitAPIServer(ctx context.Context) error {
 			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
 		}
 		_, err := l.kube.CoreV1().Services(metav1.NamespaceDefault).Create(ctx, one, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err != nil {
+			return false, err
+		}
+		_, err = l.kube.Discovery().RESTClient().Get().AbsPath("/healthz").DoRaw(ctx)
 		return err == nil, err
 	})
 }
