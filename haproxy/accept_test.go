@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -218,15 +219,15 @@ func TestWhatOpenSSLRefusesIsRefused(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
 		}
-		refused := 0
+		var refused atomic.Int32
 		withEach(t, func(t *testing.T, binary string) {
 			if err := takes(t, binary, text); err != nil {
-				refused++
+				refused.Add(1)
 			}
 		})
 		// The OpenSSL of Debian's sid takes SHA-1.
-		if (refused == 0) != (c.want == "") && os.Getenv("SALLYPORT_TEST_HAPROXY") == "" {
-			t.Errorf("%s: %d versions of HAProxy refuse it", name, refused)
+		if (refused.Load() == 0) != (c.want == "") && os.Getenv("SALLYPORT_TEST_HAPROXY") == "" {
+			t.Errorf("%s: %d versions of HAProxy refuse it", name, refused.Load())
 		}
 	}
 	long, err := rsa.GenerateKey(rand.Reader, maxRSA+8)

@@ -36,16 +36,21 @@ func binaries(t testing.TB) []string {
 	return list
 }
 
-// withEach runs a test with every HAProxy there is.
+// withEach runs a test with every HAProxy there is, side by side, and returns when all have ended.
 func withEach(t *testing.T, test func(t *testing.T, binary string)) {
 	t.Helper()
-	for _, b := range binaries(t) {
-		p := Proxy{opt: Options{Binary: b}}
-		if err := p.findBinary(); err != nil {
-			t.Fatal(err)
+	t.Run("with", func(t *testing.T) {
+		for _, b := range binaries(t) {
+			p := Proxy{opt: Options{Binary: b}}
+			if err := p.findBinary(); err != nil {
+				t.Fatal(err)
+			}
+			t.Run("HAProxy "+p.version, func(t *testing.T) {
+				t.Parallel()
+				test(t, b)
+			})
 		}
-		t.Run("HAProxy "+p.version, func(t *testing.T) { test(t, b) })
-	}
+	})
 }
 
 // withThose runs a test with every HAProxy of some versions.
