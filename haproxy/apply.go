@@ -28,9 +28,9 @@ func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, 
 	}
 	as, eased := p.compare(cfg, states), p.schedule.eased
 	res, err := p.apply(ctx, cfg, states)
-	p.nameSpares()
+	p.publishNames()
 	p.noteWaits(res.Waits)
-	if err == nil && p.unfinished(cfg) {
+	if err == nil && p.belief.unfinished(cfg) {
 		res.RetryAt = time.Now()
 	}
 	p.last.states, p.last.done, p.last.retryAt = states, err == nil, res.RetryAt
@@ -49,13 +49,15 @@ func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, 
 }
 
 // unfinished reports whether the next order has something to do at once: it needs fewer
-// backends from before, or a slot has lost its last server.
-func (p *Proxy) unfinished(cfg *Config) bool {
+// backends from before, or a place has lost its last server.
+func (b *belief) unfinished(cfg *Config) bool {
 	former := len(cfg.Former)
-	return former > 0 && former > len(p.held(cfg).kept) || p.belief.run != nil && p.belief.run.shape == p.belief.shapeID && len(p.belief.run.vacant(cfg)) > 0
+	return former > 0 && former > len(b.held(cfg).kept) ||
+		b.run != nil && b.run.shape == b.shapeID && b.run.places.vacant(cfg, b.run.backends)
 }
 
-// apply walks one round: validate, have a HAProxy, render, reload or not, tell.
+// apply walks one round: validate, have a HAProxy, know what it has, render, find places, reload
+// or not, tell.
 func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Result, err error) {
 	if err := ctx.Err(); err != nil {
 		return res, err
@@ -73,15 +75,9 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 	} else if unread != nil {
 		return res, unread
 	}
-	var misplaced error
-	want := p.text.outline(cfg, states, nil)
-	if p.belief.run.shape != p.belief.shapeID && p.belief.run.shape != want.shape && p.belief.run.slots.active() {
-		p.recognise(want)
-	}
-	if p.belief.run.shape == p.belief.shapeID && (p.belief.run.shape != want.shape || p.belief.run.slots.active()) {
-		misplaced = p.place(want)
-	}
-	kept := p.held(cfg)
+	want := p.text.outline(cfg, states)
+	misplaced := p.place(want)
+	kept := p.belief.held(cfg)
 	failure := errors.Join(misplaced, p.reloadIfDue(ctx, want, kept.any(), &res))
 	if res.Reason != "" && !res.Reloaded {
 		if p.belief.run.shape != p.belief.shapeID {
@@ -90,31 +86,10 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 			return res, errors.Join(failure, unread, p.tellServers(cfg, states, &res))
 		}
 		kept.close(p.schedule.late, p.belief.told, cfg)
-		cfg, states = within(cfg, states, p.belief.run.grown(p.belief.shaped), p.belief.run.slots, kept)
-		want = p.text.outline(cfg, states, p.belief.run.slots)
+		cfg, states = within(cfg, states, p.belief.loaded(), p.belief.run.names(), kept)
+		want = p.text.outline(cfg, states)
 	}
-	if len(p.belief.run.slots) > 0 && want.slots == nil {
-		want = p.text.outline(cfg, states, p.belief.run.slots)
-	}
-	return res, errors.Join(failure, p.tell(want, states, &res))
-}
-
-// place finds places in the worker for the backends of want that it has not loaded, and
-// frees those that nobody needs any more.
-func (p *Proxy) place(want *outline) error {
-	if len(p.belief.run.classes) == 0 {
-		p.belief.run.spare(want, p.belief.shaped)
-		return nil
-	}
-	if err := p.shrink(want); err != nil {
-		p.belief.forgot()
-		if unread := p.know(); unread != nil {
-			p.belief.learned(nothing()) // no command goes to a worker of which nothing is known
-		}
-		return err
-	}
-	p.belief.run.grow(want, p.belief.shaped)
-	return nil
+	return res, errors.Join(failure, p.tell(want.in(p.belief.run.names()), states, &res))
 }
 
 // ensureFrom finds HAProxy, or prepares the files of cfg and starts HAProxy from
@@ -133,7 +108,7 @@ func (p *Proxy) ensureFrom(ctx context.Context, cfg *Config, states States) (ret
 // tell makes the worker equal to want, which takes commands alone. The files follow
 // when HAProxy reads them next: see settle.
 func (p *Proxy) tell(want *outline, states States, res *Result) error {
-	if want.shape == p.belief.run.shape && !want.slots.active() {
+	if want.shape == p.belief.run.shape && !want.names.active() {
 		p.belief.shapedLike(want)
 	}
 	former := p.belief.filed
@@ -163,10 +138,7 @@ func (p *Proxy) file(o *outline) error {
 		return nil
 	}
 	p.belief.wrote(nil)
-	files := o.files(p.opt.Dir)
-	if len(o.slots) > 0 { // a worker that reads the files has them not
-		files = p.text.outline(o.cfg, o.states(), nil).files(p.opt.Dir)
-	}
+	files := o.in(nil).files(p.opt.Dir) // a worker that reads the files has each backend under its own name
 	if err := p.disk.sync(files.Content, files.sums); err != nil {
 		return err
 	}
@@ -195,7 +167,7 @@ func (p *Proxy) settle() error {
 		return err
 	}
 	gen := p.disk.gen()
-	if p.belief.run.gen == gen || p.belief.run.shape != p.belief.told.shape || len(p.belief.run.slots) > 0 {
+	if p.belief.run.gen == gen || p.belief.run.shape != p.belief.told.shape || len(p.belief.run.names()) > 0 {
 		return nil
 	}
 	if err := p.worker.tell(generationIs(gen)); err != nil {
@@ -234,7 +206,8 @@ func (p *Proxy) tellClosings(cfg *Config, states States, res *Result) error {
 // wants.
 func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 	o := p.belief.run.orders(want, states, p.opt.Dir)
-	cmds := slices.Concat(o.down, p.belief.run.additions(), o.up, o.rows)
+	made := p.belief.run.places.commands()
+	cmds := slices.Concat(o.down, made, o.up, o.rows)
 	res.Commands += len(cmds) + 2*len(o.whole) + len(o.remove) + len(o.turns)
 	res.made = slices.Concat(cmds, o.others())
 	if len(o.rows)+len(o.whole) > 0 || o.certs {
@@ -247,7 +220,7 @@ func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 		return err
 	}
 	p.belief.changed(o.after)
-	if len(p.belief.run.added) > 0 {
+	if len(made) > 0 {
 		if err := p.reshape(want); err != nil {
 			return err
 		}
@@ -290,7 +263,7 @@ func (p *Proxy) remove(ids []ServerID, res *Result) error {
 	}
 	cmds := make([]string, len(ids))
 	for i, id := range ids {
-		cmds[i] = "del server " + p.belief.run.slots.of(id.Backend) + "/" + id.Server
+		cmds[i] = "del server " + p.belief.run.names().of(id.Backend) + "/" + id.Server
 	}
 	gone := make(map[ServerID]bool, len(ids))
 	n := 0

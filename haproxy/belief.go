@@ -32,12 +32,27 @@ type running struct {
 	certs  *certFiles
 	strays []string // backends that nobody wants, and that have servers
 
-	slots slots       // the keys of backends are the names that a Config has for them
-	added []*fragment // backends that the next commands add, see grow
+	places placing // the keys of backends are the names that a Config has for them
 }
 
 // nothing returns the belief about a worker that has nothing of ours.
-func nothing() *running { return &running{} }
+func nothing() *running { return &running{places: spares{}} }
+
+// names returns the backends that have another name in the worker.
+func (r *running) names() workerNames { return r.places.names() }
+
+// loaded returns what the worker has: what it has loaded, and the backends that have places.
+func (b *belief) loaded() *Config {
+	if b.run == nil {
+		return b.shaped
+	}
+	return b.run.places.loaded(b.shaped)
+}
+
+// placed notes the places of backends, and what the worker has by their names then.
+func (b *belief) placed(in placing, backends LiveBackends) {
+	b.run.places, b.run.backends = in, backends
+}
 
 // learned notes what the worker was read to be.
 func (b *belief) learned(run *running) { b.run = run }
@@ -48,8 +63,13 @@ func (b *belief) forgot() { b.run = nil }
 // shapedLike notes that the worker has loaded the shape of an outline, or is about to.
 func (b *belief) shapedLike(o *outline) { b.shaped, b.shapeID = o.cfg, o.shape }
 
-// recognised notes which configuration the worker has loaded. It is none that this process told.
-func (b *belief) recognised(loaded *Config) { b.shaped, b.shapeID = loaded, b.run.shape }
+// recognise finds out what a worker has loaded in which a process before this one found places for
+// backends of want. It changes nothing if the worker has loaded something else.
+func (b *belief) recognise(want *outline, shapeOf func(*Config) string) {
+	if have, in := b.run.places.recognise(want, b.run.shape, shapeOf); have != nil {
+		b.shaped, b.shapeID, b.run.places = have, b.run.shape, in
+	}
+}
 
 // accepted notes that HAProxy has taken an outline, whose files are on disk.
 func (b *belief) accepted(o *outline) {
@@ -86,7 +106,7 @@ func (b *belief) caughtUp(gen string) { b.run.gen = gen }
 func (b *belief) reshaped(o *outline, now time.Time) {
 	b.gotAhead(now)
 	b.shapedLike(o)
-	b.run.shape, b.run.added = o.shape, nil
+	b.run.shape, b.run.places = o.shape, additions(nil)
 }
 
 // changed notes what has become of some backends of the worker; nil: it has them no more.

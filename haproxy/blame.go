@@ -88,7 +88,7 @@ type search struct {
 // against has HAProxy read the configuration with only these parts. It returns HAProxy's
 // report if HAProxy rejects it.
 func (s *search) against(ctx context.Context, taken []Part) (string, error) {
-	files := s.text.outline(s.cfg.with(taken), nil, nil).files(s.text.opt.Dir).Content
+	files := s.text.outline(s.cfg.with(taken), nil).files(s.text.opt.Dir).Content
 	for path, f := range files {
 		if have, known := s.disk.have[path]; known && path != configFile && string(have.Content) == string(f.Content) {
 			continue

@@ -67,34 +67,38 @@ func (c *Cert) tenant() Tenant {
 // that nobody wants any more (is is nil).
 type difference struct{ was, is *Backend }
 
-// differences has the backends in which a worker differs from a configuration. A placed backend is
-// new, and has a spare place with its settings.
+// differences has the backends in which a worker differs from a configuration. A placed backend has
+// another name in the worker, and the right settings.
 type differences struct{ added, placed, changed, removed []difference }
 
-// backendsDiffer compares the backends of a worker, which has others in slots, with the wanted
-// ones. Both lists are sorted by name.
-func backendsDiffer(old, want []*Backend, in slots) (d differences) {
+// backendsDiffer compares the backends of a worker with the wanted ones. Both lists are sorted by
+// name. A backend that is removed and has another name in the worker is none of the next worker's.
+func backendsDiffer(old, want []*Backend, in workerNames) (d differences) {
+	remove := func(b *Backend) {
+		if !in.has(b.Name) {
+			d.removed = append(d.removed, difference{was: b})
+		}
+	}
 	for _, b := range want {
 		for len(old) > 0 && old[0].Name < b.Name {
-			d.removed, old = append(d.removed, difference{was: old[0]}), old[1:]
+			remove(old[0])
+			old = old[1:]
 		}
 		was := (*Backend)(nil)
 		if len(old) > 0 && old[0].Name == b.Name {
 			was, old = old[0], old[1:]
 		}
-		switch slot := in[b.Name].as; {
-		case was == nil && slot != nil && slot.sameShape(b):
-			d.placed = append(d.placed, difference{slot, b})
-		case was == nil && slot != nil:
-			d.changed = append(d.changed, difference{slot, b})
+		switch {
 		case was == nil:
 			d.added = append(d.added, difference{is: b})
 		case !was.sameShape(b):
 			d.changed = append(d.changed, difference{was, b})
+		case in.has(b.Name):
+			d.placed = append(d.placed, difference{was, b})
 		}
 	}
 	for _, b := range old {
-		d.removed = append(d.removed, difference{was: b})
+		remove(b)
 	}
 	return d
 }
@@ -111,8 +115,8 @@ func namesOf(list []difference) (names []string) {
 }
 
 // causesOf returns who asks for the reload by which a worker with the shape and the backends of
-// have, and others in slots, gets those of want.
-func causesOf(have, want *Config, in slots) causes {
+// have, some under other names, gets those of want.
+func causesOf(have, want *Config, in workerNames) causes {
 	c := causes{}
 	d := backendsDiffer(have.Backends, want.Backends, in)
 	for _, one := range d.added {

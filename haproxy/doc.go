@@ -52,12 +52,13 @@
 //	process.go    find HAProxy's process, or start it from checked files
 //	proxy.go      know: read the worker if the belief about it is gone
 //	belief.go     what HAProxy was told, what the files have, and what the
-//	              worker runs: all that changes in a Proxy                    pure
+//	              worker runs                                                pure
 //	render.go     what all files come to: head.go, frontend.go, backend.go,
 //	              map.go                                                     pure
 //	class.go      what the files have for backends that come later          pure
-//	spare.go      HAProxy before 3.4: places for backends that the worker has
-//	              not loaded
+//	placing.go    places for backends that the worker has not loaded: the
+//	              round sees this alone
+//	spare.go      HAProxy before 3.4: spare backends stand for them          pure
 //	grow.go       HAProxy since 3.4: backends come and go by command
 //	former.go     where routes lead as long as their new backends wait       pure
 //	schedule.go   when may the next reload come? cause.go says who asks for

@@ -35,8 +35,8 @@ func (h *head) writeExporter() {
 
 // Metrics writes the answer of HAProxy's exporter for Prometheus to w, line by line. query has
 // the parameters of the exporter (scope, no-maint and so on). A backend has the name that it
-// has in the Config, also while a spare one stands for it. The spare ones that stand for
-// nothing, and the frontend of the exporter itself, are left out.
+// has in the Config, even while it has another one in the worker. The spare backends, and the
+// frontend of the exporter itself, are left out.
 //
 // An error after the first byte leaves the text incomplete.
 func (p *Proxy) Metrics(ctx context.Context, query string, w io.Writer) error {
@@ -62,13 +62,13 @@ func (p *Proxy) Metrics(ctx context.Context, query string, w io.Writer) error {
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("HAProxy's exporter answers %s", resp.Status)
 	}
-	return rename(w, resp.Body, p.spareNames())
+	return rename(w, resp.Body, p.ownNames())
 }
 
 // proxyLabel begins the label that names a frontend or backend.
 var proxyLabel = []byte(`proxy="`)
 
-// rename copies metrics, and gives each spare backend the name of the one for which it stands.
+// rename copies metrics, and gives each backend its own name.
 func rename(w io.Writer, metrics io.Reader, own map[string]string) error {
 	out := bufio.NewWriterSize(w, 32<<10)
 	in := bufio.NewReaderSize(metrics, 32<<10)
@@ -85,8 +85,7 @@ func rename(w io.Writer, metrics io.Reader, own map[string]string) error {
 			end := at + max(bytes.IndexByte(line[at:], '"'), 0)
 			if name := line[at:end]; string(name) == exporter {
 				continue
-			} else if bytes.HasPrefix(name, []byte(spareName)) {
-				of := own[string(name)]
+			} else if of, other := ownName(own, name); other {
 				if of == "" {
 					continue
 				}

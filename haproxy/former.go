@@ -37,20 +37,19 @@ func (h *held) any() bool { return len(h.routes) > 0 || h.rest != "" || len(h.ke
 func (p *Proxy) Former(cfg *Config) []*Backend {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.SortedFunc(maps.Values(p.held(cfg).kept), func(a, b *Backend) int { return cmp.Compare(a.Name, b.Name) })
+	return slices.SortedFunc(maps.Values(p.belief.held(cfg).kept), func(a, b *Backend) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // held returns the parts of the last configuration that cfg keeps until a reload.
-func (p *Proxy) held(cfg *Config) held {
-	if p.belief.told == nil {
+func (b *belief) held(cfg *Config) held {
+	if b.told == nil {
 		return held{}
 	}
-	run := p.belief.run
-	if run == nil {
-		run = nothing()
+	have, in := b.loaded(), workerNames(nil)
+	if b.run != nil {
+		in = b.run.names()
 	}
-	have := run.grown(p.belief.shaped)
-	return hold(p.belief.told.cfg, cfg, func(name string) bool { return !run.slots.has(name) && find(have.Backends, name) == nil })
+	return hold(b.told.cfg, cfg, func(name string) bool { return !in.has(name) && find(have.Backends, name) == nil })
 }
 
 // hold returns the parts of told, which the worker runs, that want keeps until a reload. The

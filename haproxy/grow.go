@@ -15,72 +15,72 @@ import (
 // If we crash after a command and before proc.shape changes, the next process finds a worker
 // of another configuration, or one that lost a backend, and reloads.
 
-// grow notes the backends of want that "add backend" brings: the worker, which has loaded
-// the backends of have, has neither them nor others of their names, and knows their
-// classes.
-func (r *running) grow(want *outline, have *Config) {
-	r.added = nil
-	for _, f := range want.backends {
-		if name := f.of.Name; r.backends.Get(name) == nil && find(have.Backends, name) == nil && slices.Contains(r.classes, f.class()) {
-			r.added = append(r.added, f)
-		}
-	}
-	if len(r.added) == 0 {
-		return
-	}
-	empty := make(map[string]*LiveBackend, len(r.added))
-	for _, f := range r.added {
-		empty[f.of.Name] = &LiveBackend{}
-	}
-	r.backends = r.backends.With(empty)
+// additions are the backends that the next commands add.
+type additions []*fragment
+
+func (a additions) names() workerNames                    { return nil }
+func (a additions) vacant(_ *Config, _ LiveBackends) bool { return false }
+
+// recognise recognises nothing: a backend that was added counts as loaded.
+func (a additions) recognise(_ *outline, _ string, _ func(*Config) string) (*Config, placing) {
+	return nil, nil
 }
 
-// grown returns have with the backends that grow noted.
-func (r *running) grown(have *Config) *Config {
-	if len(r.added) == 0 {
-		return have
+// place returns the backends of want that "add backend" brings: the worker has neither them nor
+// others of their names, and knows their classes.
+func (a additions) place(want *outline, have *Config, worker picture) (placing, LiveBackends) {
+	added, empty := additions(nil), map[string]*LiveBackend{}
+	for _, f := range want.backends {
+		name := f.of.Name
+		if worker.backends.Get(name) == nil && find(have.Backends, name) == nil && slices.Contains(worker.classes, f.class()) {
+			added, empty[name] = append(added, f), &LiveBackend{}
+		}
 	}
-	out := *have
-	out.Backends = slices.Clone(have.Backends)
-	for _, f := range r.added {
-		out.Backends = append(out.Backends, f.of)
+	return added, worker.backends.With(empty)
+}
+
+func (a additions) loaded(have *Config) *Config {
+	more := make([]*Backend, len(a))
+	for i, f := range a {
+		more[i] = f.of
 	}
-	slices.SortFunc(out.Backends, func(a, b *Backend) int { return strings.Compare(a.Name, b.Name) })
-	return &out
+	return have.withBackends(more)
 }
 
 // grows reports whether the worker gets to all of want by commands.
 func (p *Proxy) grows(want *outline) bool {
-	cfg, states := within(want.cfg, want.states(), p.belief.run.grown(p.belief.shaped), nil, held{})
-	return p.text.outline(cfg, states, nil).shape == want.shape
+	if len(p.belief.run.places.commands()) == 0 {
+		return false
+	}
+	cfg, states := within(want.cfg, want.states(), p.belief.loaded(), nil, held{})
+	return p.text.outline(cfg, states).shape == want.shape
 }
 
 // lost returns a backend that the worker has loaded and does not have: something failed while
 // it was removed. Only a worker that has just been read can be such a one.
-func (p *Proxy) lost(want *outline) string {
-	if len(p.belief.run.classes) == 0 || p.belief.run.told != nil {
+func (b *belief) lost(want *outline) string {
+	if !b.run.addsBackends() || b.run.told != nil {
 		return ""
 	}
 	var loaded []*Backend
-	switch p.belief.run.shape {
+	switch b.run.shape {
 	case want.shape:
 		loaded = want.cfg.Backends
-	case p.belief.shapeID:
-		loaded = p.belief.shaped.Backends
+	case b.shapeID:
+		loaded = b.shaped.Backends
 	}
-	for _, b := range loaded {
-		if p.belief.run.backends.Get(b.Name) == nil {
-			return b.Name
+	for _, one := range loaded {
+		if b.run.backends.Get(one.Name) == nil {
+			return one.Name
 		}
 	}
 	return ""
 }
 
-// additions returns the commands that bring the backends that grow noted. No request
-// reaches a backend before it is published.
-func (r *running) additions() []string {
-	cmds := make([]string, len(r.added))
-	for i, f := range r.added {
+// commands adds the backends. No request reaches a backend before it is published.
+func (a additions) commands() []string {
+	cmds := make([]string, len(a))
+	for i, f := range a {
 		cmds[i] = "add backend " + f.of.Name + " from " + className + f.class() + ";publish backend " + f.of.Name
 	}
 	return cmds
@@ -96,15 +96,11 @@ func (p *Proxy) reshape(o *outline) error {
 	return nil
 }
 
-// shrink removes backends without servers from the worker: those that want lacks, if no
-// route leads there any more, and those that can be added again with new settings. HAProxy
-// keeps a backend while a request is under way in it.
-func (p *Proxy) shrink(want *outline) error {
-	if !p.belief.ready || p.belief.told == nil || p.belief.told.cfg != p.belief.shaped {
-		return nil
-	}
-	used := map[string]bool{p.belief.told.cfg.DefaultBackend: true}
-	for _, r := range p.belief.told.cfg.Routes {
+// leaving returns the backends without servers that want lacks, if no route leads there any more, and
+// those that can be added again with new settings.
+func (a additions) leaving(want, told *outline, have *Config, worker picture) (leave []*Backend) {
+	used := map[string]bool{told.cfg.DefaultBackend: true}
+	for _, r := range told.cfg.Routes {
 		used[r.Backend], used[r.Canary] = true, true
 	}
 	for _, b := range want.cfg.Former {
@@ -114,38 +110,16 @@ func (p *Proxy) shrink(want *outline) error {
 	for _, f := range want.backends {
 		wanted[f.of.Name] = f
 	}
-	var leave []*Backend
-	for _, b := range p.belief.shaped.Backends {
-		f, live := wanted[b.Name], p.belief.run.backends.Get(b.Name)
+	for _, b := range have.Backends {
+		f, live := wanted[b.Name], worker.backends.Get(b.Name)
 		if live == nil || len(live.Servers) > 0 {
 			continue
 		}
-		if f == nil && !used[b.Name] || f != nil && !f.of.sameShape(b) && slices.Contains(p.belief.run.classes, f.class()) {
+		if f == nil && !used[b.Name] || f != nil && !f.of.sameShape(b) && slices.Contains(worker.classes, f.class()) {
 			leave = append(leave, b)
 		}
 	}
-	gone, err := p.worker.removeBackends(leave)
-	if err != nil || len(gone) == 0 {
-		return err
-	}
-	left, states := *p.belief.shaped, States(nil)
-	left.Backends = nil
-	for _, f := range p.belief.told.backends {
-		if !gone[f.of.Name] {
-			left.Backends, states = append(left.Backends, f.of), append(states, f.states)
-		}
-	}
-	o := p.text.outline(&left, states, nil)
-	if err := p.reshape(o); err != nil {
-		return err
-	}
-	p.schedule.waitAnew() // a reload is for those that HAProxy keeps
-	without := make(map[string]*LiveBackend, len(gone))
-	for name := range gone {
-		without[name] = nil
-	}
-	p.belief.changed(without)
-	return nil
+	return leave
 }
 
 // removeBackends removes backends as far as HAProxy lets them go, and returns the names of

@@ -23,7 +23,7 @@ type Load struct {
 }
 
 // A BackendLoad is what one backend has had since the reading before, and what it has now. A
-// backend is named as in the Config, also while a spare one stands for it.
+// backend is named as in the Config, even while it has another name in the worker.
 type BackendLoad struct {
 	Backend     string
 	Requests    uint64        // HTTP requests; of a backend for TCP, connections
@@ -229,7 +229,7 @@ func (c *counter) grown(restarted bool) (requests, failed uint64) {
 // compare returns what happened since the reading before, now that one is complete. Another
 // worker counts from zero.
 func (m *Meter) compare(now time.Time, pid int) Load {
-	own := m.proxy.spareNames()
+	own := m.proxy.ownNames()
 	restarted, first := pid != m.pid, m.at.IsZero()
 	t := Load{Response: -1}
 	if !first {
@@ -250,8 +250,8 @@ func (m *Meter) compare(now time.Time, pid int) Load {
 			weight += float64(b.Requests)
 			sum += float64(b.Requests) * float64(b.Response)
 		}
-		if strings.HasPrefix(c.name, spareName) {
-			b.Backend = own[c.name]
+		if name, other := ownName(own, c.name); other {
+			b.Backend = name
 		}
 		if b.Backend != "" && !slices.Contains(reserved, b.Backend) {
 			m.load = append(m.load, b)
@@ -266,7 +266,7 @@ func (m *Meter) compare(now time.Time, pid int) Load {
 		}
 	}
 	slices.SortStableFunc(m.load, func(a, b BackendLoad) int { return strings.Compare(a.Backend, b.Backend) })
-	// While a backend moves out of its spare place, HAProxy has both.
+	// While a backend gets its own name, HAProxy has it twice.
 	t.Backends = m.load[:0]
 	for _, b := range m.load {
 		if last := len(t.Backends) - 1; last >= 0 && t.Backends[last].Backend == b.Backend {
@@ -286,37 +286,4 @@ func (t *BackendLoad) add(o BackendLoad) {
 	t.Connections += o.Connections
 	t.Open += o.Open
 	t.Response = max(t.Response, o.Response)
-}
-
-// nameSpares publishes which spare backends stand for which, for those who read HAProxy's
-// statistics. The caller holds mu.
-func (p *Proxy) nameSpares() {
-	if p.belief.run == nil {
-		return
-	}
-	told, same, active := p.spareNames(), true, 0
-	for name, s := range p.belief.run.slots {
-		if name != s.name {
-			active++
-			same = same && told[s.name] == name
-		}
-	}
-	if same && active == len(told) {
-		return
-	}
-	own := make(map[string]string, active)
-	for name, s := range p.belief.run.slots {
-		if name != s.name {
-			own[s.name] = name
-		}
-	}
-	p.spares.Store(&own)
-}
-
-// spareNames returns what nameSpares published last. Do not change it.
-func (p *Proxy) spareNames() map[string]string {
-	if names := p.spares.Load(); names != nil {
-		return *names
-	}
-	return nil
 }

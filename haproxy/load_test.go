@@ -14,7 +14,7 @@ import (
 // meter returns a Meter that reads answers that a test makes up.
 func meter(own map[string]string) (m *Meter, read func(pid int, rows string) (Load, error)) {
 	p := &Proxy{}
-	p.spares.Store(&own)
+	p.names.Store(&own)
 	m = p.Meter()
 	now := time.Unix(0, 0)
 	return m, func(pid int, rows string) (Load, error) {

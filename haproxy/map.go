@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -52,8 +53,8 @@ func isMap(path string) bool {
 
 // tableFiles holds the rows of the maps and the lists.
 type tableFiles struct {
-	of    Config // made for it,
-	slots slots  // and for a worker with these
+	of    Config      // made for it,
+	names workerNames // and for a worker with these
 	rows  map[string][]row
 }
 
@@ -61,25 +62,25 @@ type tableFiles struct {
 // first asked for: not for an outline that a reload would make, while it has to wait.
 func (o *outline) tables() *tableFiles {
 	if o.made == nil {
-		o.made = o.by.renderTables(o.cfg, o.slots)
+		o.made = o.by.renderTables(o.cfg, o.names)
 	}
 	return o.made
 }
 
 // renderTables returns the maps and the lists, the last ones if nothing has changed.
-func (r *renderer) renderTables(cfg *Config, in slots) *tableFiles {
+func (r *renderer) renderTables(cfg *Config, in workerNames) *tableFiles {
 	was, sameMaps := &tableFiles{}, false
 	if r.tables != nil {
 		was = r.tables
 		of := &was.of
-		sameMaps = was.slots.equal(in) && of.Shape.equal(&cfg.Shape) && of.DefaultBackend == cfg.DefaultBackend &&
+		sameMaps = maps.Equal(was.names, in) && of.Shape.equal(&cfg.Shape) && of.DefaultBackend == cfg.DefaultBackend &&
 			same(of.Routes, cfg.Routes) && slices.EqualFunc(of.Backends, cfg.Backends, (*Backend).sameRules)
 		if sameMaps && same(of.Lists, cfg.Lists) {
 			was.of = *cfg // the next comparison finds most pointers equal
 			return was
 		}
 	}
-	set := &tableFiles{of: *cfg, slots: in, rows: make(map[string][]row, len(mapFiles)+1+len(cfg.Lists))}
+	set := &tableFiles{of: *cfg, names: in, rows: make(map[string][]row, len(mapFiles)+1+len(cfg.Lists))}
 	if sameMaps {
 		for path, rows := range was.rows {
 			if strings.HasPrefix(path, mapDir) {
@@ -87,7 +88,7 @@ func (r *renderer) renderTables(cfg *Config, in slots) *tableFiles {
 			}
 		}
 	} else {
-		set.rows[namesMap] = in.names(cfg)
+		set.rows[namesMap] = in.rows(cfg)
 		for i, rows := range r.hosts.tables(cfg, r.opt.Secret, in) {
 			if i != sniTable || cfg.Inspect {
 				set.rows[mapFiles[i]] = rows
@@ -155,7 +156,9 @@ func tlsPort(b Bind) uint16 {
 // A key of sni.map is a host, or a wildcard host without "*." and with a "/" at its
 // end, which no name has. A value is a backend. A host that a wildcard would pass
 // through, and that has routes of its own, has a row there too.
-func rows(cfg *Config, secret string, in slots) tables { return new(hostRows).tables(cfg, secret, in) }
+func rows(cfg *Config, secret string, in workerNames) tables {
+	return new(hostRows).tables(cfg, secret, in)
+}
 
 // hostRows remembers the rows of each host, as long as its routes are the same. The
 // memory saves time and changes no row.
@@ -180,7 +183,7 @@ type placedRow struct {
 	row
 }
 
-func (m *hostRows) tables(cfg *Config, secret string, in slots) (out tables) {
+func (m *hostRows) tables(cfg *Config, secret string, in workerNames) (out tables) {
 	if port := tlsPort(cfg.Bind); m.port != port || m.inspect != cfg.Inspect || m.rest != cfg.DefaultBackend || len(m.hosts) > 2*m.used+100 {
 		m.port, m.inspect, m.rest, m.hosts = port, cfg.Inspect, cfg.DefaultBackend, nil
 	}
@@ -245,7 +248,7 @@ func tableOf(host string) (table int, key string) {
 }
 
 // rows returns the rows of the routes of one host.
-func (m *hostRows) rows(routes []Route, guard, secret string, in slots) (out []placedRow) {
+func (m *hostRows) rows(routes []Route, guard, secret string, in workerNames) (out []placedRow) {
 	host := routes[0].Host
 	table, key := tableOf(host)
 	type at struct {
@@ -313,7 +316,7 @@ func covered(all []*hostTables, names []row) (more []row) {
 }
 
 // value returns the value of a Route in a map (see rows).
-func (r *Route) value(port uint16, in slots, patterns, guard string) string {
+func (r *Route) value(port uint16, in workerNames, patterns, guard string) string {
 	words := []string{cmp.Or(in.of(r.Backend), nowhere), "", "", "", "", patterns, r.Choice, guard}
 	if r.TLSOnly {
 		words[1] = strconv.Itoa(cmp.Or(r.TLSCode, 302))

@@ -56,7 +56,7 @@ type serverSteps struct {
 	remove   []ServerID              // closed, and no longer wanted
 	after    map[string]*LiveBackend // the backends that change, once the commands are done
 	strays   []string                // backends that nobody wants, and that have servers
-	slots    slots
+	names    workerNames
 	worker   picture
 }
 
@@ -65,7 +65,7 @@ var stateCommand = map[State]string{Closed: "maint", Drain: "drain", Open: "read
 // serverSteps compares the worker with the wish. It skips a backend that runs its
 // fragment already. fragments may be nil.
 func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment) serverSteps {
-	s := serverSteps{after: map[string]*LiveBackend{}, slots: r.slots, worker: r.picture}
+	s := serverSteps{after: map[string]*LiveBackend{}, names: r.names(), worker: r.picture}
 	known, j := r.told != nil, 0 // known: each name is one of those told, and the other way round
 	for i, b := range cfg.Backends {
 		if j < len(r.told) && fragments != nil && r.told[j] == fragments[i] {
@@ -104,7 +104,7 @@ func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment)
 
 // bring adds the commands that bring the servers of one backend to their states.
 func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
-	worker := s.slots.of(b.Name) // the name that the backend has there
+	worker := s.names.of(b.Name) // the name that the backend has there
 	next := make([]Live, 0, max(len(have.Servers), len(b.Servers)))
 	same := true
 	for i, there := range have.Match(b.Servers) {
@@ -180,9 +180,9 @@ func opened(b *Backend) string {
 
 // within returns the part of want that a worker with the shape of have can take by
 // command: the shape and the backends of have, with the servers, routes and
-// certificates of want that fit them; and those backends of want that have slots. It
-// keeps h. It returns the states of its servers, too.
-func within(want *Config, states States, have *Config, in slots, h held) (*Config, States) {
+// certificates of want that fit them. It keeps h. It returns the states of its
+// servers, too.
+func within(want *Config, states States, have *Config, in workerNames, h held) (*Config, States) {
 	out, outStates := &Config{Shape: have.Shape, DefaultBackend: want.DefaultBackend, Period: want.Period}, make(States, len(have.Backends))
 	for _, l := range have.Lists {
 		if i, found := slices.BinarySearchFunc(want.Lists, l.Name, func(w *List, name string) int { return strings.Compare(w.Name, name) }); found {
@@ -197,10 +197,10 @@ func within(want *Config, states States, have *Config, in slots, h held) (*Confi
 	for i, b := range want.Former {
 		formers[b.Name] = len(want.Backends) + i
 	}
-	out.Backends = make([]*Backend, 0, len(have.Backends)+len(in))
+	out.Backends = make([]*Backend, 0, len(have.Backends))
 	unknown := map[string]*Backend{} // backends of want that the worker lacks
 	lacks := func(b *Backend) {
-		if _, placed := in[b.Name]; !placed {
+		if !in.has(b.Name) {
 			unknown[b.Name] = b
 		}
 	}
@@ -238,9 +238,6 @@ func within(want *Config, states States, have *Config, in slots, h held) (*Confi
 			lacks(b)
 		}
 	}
-	if len(in) > 0 {
-		placedWithin(out, &outStates, slices.Concat(want.Backends, want.Former), states, in)
-	}
 	h.shutServers(out.Backends, outStates)
 	out.Routes = routesWithin(want.Routes, have, in, unknown, h)
 	kept := make(map[string]*Cert)
@@ -260,7 +257,7 @@ func within(want *Config, states States, have *Config, in slots, h held) (*Confi
 // routesWithin returns the routes that the worker can take: not those to backends that it lacks,
 // and each without a canary or a Choice that it lacks. A route to a backend with guards that it
 // lacks is shut. They are the very list if all can stay as they are.
-func routesWithin(routes []Route, have *Config, in slots, unknown map[string]*Backend, h held) []Route {
+func routesWithin(routes []Route, have *Config, in workerNames, unknown map[string]*Backend, h held) []Route {
 	lacksChoice := func(name string) bool {
 		return name != "" && !slices.ContainsFunc(have.Choices, func(c *Choice) bool { return c.Name == name })
 	}
@@ -291,41 +288,4 @@ func routesWithin(routes []Route, have *Config, in slots, unknown map[string]*Ba
 		}
 	}
 	return out
-}
-
-// placedWithin adds to out the backends that have slots, with the settings that they
-// have there.
-func placedWithin(out *Config, outStates *States, want []*Backend, states States, in slots) {
-	wanted := make(map[string]int, len(in))
-	for i, b := range want {
-		if _, is := in[b.Name]; is {
-			wanted[b.Name] = i
-		}
-	}
-	type one struct {
-		backend *Backend
-		states  []State
-	}
-	all := make([]one, 0, len(out.Backends)+len(in))
-	for i, b := range out.Backends {
-		all = append(all, one{b, outStates.of(i)})
-	}
-	for name, s := range in {
-		if s.as == nil {
-			continue // it is used up, or a process before this one chose it, and this one reloads first
-		}
-		switch at, is := wanted[name]; {
-		case is && want[at].sameShape(s.as):
-			all = append(all, one{want[at], states.of(at)})
-		case is:
-			all = append(all, one{s.as.serving(want[at].Servers), states.of(at)})
-		default:
-			all = append(all, one{s.as.serving(nil), nil})
-		}
-	}
-	slices.SortFunc(all, func(a, b one) int { return strings.Compare(a.backend.Name, b.backend.Name) })
-	out.Backends, *outStates = make([]*Backend, len(all)), make(States, len(all))
-	for i, a := range all {
-		out.Backends[i], (*outStates)[i] = a.backend, a.states
-	}
 }

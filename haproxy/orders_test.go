@@ -16,8 +16,8 @@ import (
 // states, as a Proxy believes it after an Apply.
 func runningOf(cfg *Config, states States, opt RenderOptions) *running {
 	text := renderer{opt: opt}
-	o := text.outline(cfg, states, nil)
-	r, all := &running{rows: o.tables().rows, entries: o.certs.entries}, map[string]*LiveBackend{}
+	o := text.outline(cfg, states)
+	r, all := &running{places: spares{}, rows: o.tables().rows, entries: o.certs.entries}, map[string]*LiveBackend{}
 	for i, b := range cfg.Backends {
 		live := &LiveBackend{}
 		for j, state := range states.of(i) {
@@ -156,7 +156,7 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 			states := func(w world) States { return States{w.states} }
 			have := runningOf(&tt.have.Config, states(tt.have), opt)
 			text := renderer{opt: opt}
-			got := have.orders(text.outline(&tt.want.Config, states(tt.want), nil), states(tt.want), opt.Dir)
+			got := have.orders(text.outline(&tt.want.Config, states(tt.want)), states(tt.want), opt.Dir)
 			var remove []string
 			for _, id := range got.remove {
 				remove = append(remove, id.String())
@@ -207,14 +207,14 @@ func TestWhatAChangeTakesDoesNotDependOnTheOthers(t *testing.T) {
 				}
 				open := func(cfg *Config) States { return inOrder(cfg, states(cfg, Open)) }
 				text := renderer{opt: RenderOptions{Dir: "/sp", StatsSocket: "/sp.sock"}}
-				before := text.outline(cfg, open(cfg), nil)
+				before := text.outline(cfg, open(cfg))
 				worker := runningOf(cfg, open(cfg), text.opt)
 				worker.heard(before, serverSteps{})
 				hosts := maps.Clone(text.hosts.hosts)
 
 				next := *cfg
 				tt.change(&next)
-				after := text.outline(&next, open(&next), nil)
+				after := text.outline(&next, open(&next))
 				o := worker.orders(after, open(&next), "/sp")
 				got := cost{Commands: len(o.down) + len(o.up) + len(o.rows)}
 				for i, f := range after.backends {

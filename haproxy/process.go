@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -141,7 +142,7 @@ func (p *Proxy) ensure() error {
 		// empty HAProxy at least takes orders.
 		p.log.Error("HAProxy does not start from the files on disk", "err", err)
 		keep := writeFile(p.path(failedFile), p.disk.have[configFile])
-		empty := p.text.outline(&Config{}, nil, nil)
+		empty := p.text.outline(&Config{}, nil)
 		p.belief.accepted(empty)
 		if err2 := errors.Join(keep, p.file(empty), p.start()); err2 != nil {
 			return errors.Join(err, err2)
@@ -292,7 +293,7 @@ func (p *Proxy) lookAgain() {
 		p.mu.Unlock()
 		return
 	}
-	before, slots := run.picture, run.slots
+	before, names := run.picture, run.names()
 	p.mu.Unlock()
 
 	procs, err := p.master.show()
@@ -300,11 +301,11 @@ func (p *Proxy) lookAgain() {
 		return
 	}
 	pic, err := p.worker.look()
-	pic.backends = slots.placed(pic.backends).sharing(before.backends)
+	pic.backends = names.given(pic.backends).sharing(before.backends)
 
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.belief.run != run || !run.slots.equal(slots) {
+	if p.belief.run != run || !maps.Equal(run.names(), names) {
 		return // what was read is not what is now; the next look comes
 	}
 	merged, found := merge(before, pic, run.picture)

@@ -102,7 +102,7 @@ type Proxy struct {
 	info    atomic.Pointer[Info]
 	checks  atomic.Int64                      // runs that only read a configuration
 	revives atomic.Bool                       // HAProxy has died and is started again, with mu locked
-	spares  atomic.Pointer[map[string]string] // the names of the backends for which spare ones stand, by those of the spare ones; never changed
+	names   atomic.Pointer[map[string]string] // see publishNames; never changed
 
 	mu     sync.Mutex // holds for everything below
 	text   renderer
@@ -185,7 +185,7 @@ func New(opt Options) (*Proxy, error) {
 		p.files.MaxConn = p.room().Connections(0, 0)
 	}
 	p.text.opt = p.files
-	empty := p.text.outline(&Config{}, nil, nil)
+	empty := p.text.outline(&Config{}, nil)
 	p.belief.shapedLike(empty)
 	if _, ok := p.disk.have[configFile]; !ok {
 		if err := p.file(empty); err != nil {
@@ -321,8 +321,8 @@ func (p *Proxy) know() error {
 			return err
 		}
 	}
-	run.slots = slotsOf(run.rows[namesMap])
-	run.backends = run.slots.placed(run.backends)
+	run.places = placingOf(pic, run.rows)
+	run.backends = run.names().given(run.backends)
 	p.belief.learned(run)
 	p.note(func(i *Info) {
 		i.Running, i.Pid, i.Worker, i.OldWorkers, i.Reread = true, procs.master, pic.pid, len(procs.old), true
@@ -331,6 +331,16 @@ func (p *Proxy) know() error {
 		i.Started = time.Now().Add(-time.Duration(pic.uptime) * time.Second).Truncate(time.Second)
 	})
 	return nil
+}
+
+// knowOrNothing reads the worker if there is no belief about it. If that fails, it is taken to have
+// nothing, so that no command goes to a worker of which nothing is known.
+func (p *Proxy) knowOrNothing() error {
+	err := p.know()
+	if err != nil {
+		p.belief.learned(nothing())
+	}
+	return err
 }
 
 // diskCerts reads the certificates of the files on disk.

@@ -17,7 +17,7 @@ import (
 // the worker still lacks a part of want: the error of this reload, or of the last one to the
 // same files.
 func (p *Proxy) reloadIfDue(ctx context.Context, want *outline, held bool, res *Result) error {
-	why, urgent := p.reasonToReload(want)
+	why, urgent := p.belief.reasonToReload(want, p.grows(want))
 	urgent = urgent || held
 	res.Reason = why
 	if why == "" {
@@ -29,15 +29,15 @@ func (p *Proxy) reloadIfDue(ctx context.Context, want *outline, held bool, res *
 			p.procs = now
 		}
 	}
-	d := p.demand(want)
+	d := p.belief.demand(want, len(p.procs.old))
 	if held {
 		d.by.hurry()
 	}
 	now := time.Now()
 	if due := p.schedule.due(now, d); due.After(now) {
 		res.RetryAt, res.Waits = due, p.schedule.waits(now, d)
-		if !urgent && len(p.belief.run.classes) > 0 {
-			res.RetryAt = earlier(due, now.Add(lingerRetry)) // see shrink
+		if !urgent && p.belief.run.addsBackends() {
+			res.RetryAt = earlier(due, now.Add(lingerRetry)) // see release
 		}
 		return p.schedule.failure(want.refusable)
 	}
@@ -48,31 +48,28 @@ func (p *Proxy) reloadIfDue(ctx context.Context, want *outline, held bool, res *
 	}
 	now, d.old = time.Now(), len(p.procs.old)
 	res.RetryAt, res.Waits = p.schedule.due(now, d), p.schedule.waits(now, d)
-	unread := p.know()
-	if unread != nil {
-		p.belief.learned(nothing()) // no command goes to a worker of which nothing is known
-	}
-	return errors.Join(err, unread)
+	return errors.Join(err, p.knowOrNothing())
 }
 
 // reasonToReload returns in words which part of want takes a reload; empty: none
-// does. A reload that nobody waits for is not urgent.
-func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
+// does, also because the worker grows to it by commands. A reload that nobody waits for is not
+// urgent.
+func (b *belief) reasonToReload(want *outline, grows bool) (why string, urgent bool) {
 	cfg := want.cfg
-	if broken := p.broken(want); broken != "" {
+	if broken := b.broken(want); broken != "" {
 		return broken, true
 	}
-	if p.belief.run.shape == want.shape {
+	if b.run.shape == want.shape {
 		return "", false
 	}
-	if len(p.belief.run.added) > 0 && p.grows(want) {
+	if grows {
 		return "", false
 	}
-	reasons := p.belief.shaped.differences(&cfg.Shape)
-	if !slices.EqualFunc(p.belief.shaped.reloadedCerts(), cfg.reloadedCerts(), (*Cert).same) {
+	reasons := b.shaped.differences(&cfg.Shape)
+	if !slices.EqualFunc(b.shaped.reloadedCerts(), cfg.reloadedCerts(), (*Cert).same) {
 		reasons = append(reasons, "a certificate changed that needs a reload")
 	}
-	d := backendsDiffer(p.belief.run.grown(p.belief.shaped).Backends, cfg.Backends, p.belief.run.slots)
+	d := backendsDiffer(b.loaded().Backends, cfg.Backends, b.run.names())
 	added, placed, changed, removed := namesOf(d.added), namesOf(d.placed), namesOf(d.changed), namesOf(d.removed)
 	urgent = len(reasons)+len(added)+len(changed) > 0 || len(placed)+len(removed) == 0
 	if urgent {
@@ -100,33 +97,33 @@ func (p *Proxy) reasonToReload(want *outline) (why string, urgent bool) {
 
 // broken returns why the worker takes no commands before a reload, or "" if it takes them. Nobody's
 // changes are to blame for that.
-func (p *Proxy) broken(want *outline) string {
-	if p.belief.unheard >= 2 {
+func (b *belief) broken(want *outline) string {
+	if b.unheard >= 2 {
 		return "commands to the worker failed"
 	}
-	if lost := p.lost(want); lost != "" {
+	if lost := b.lost(want); lost != "" {
 		return "HAProxy lost backend " + lost
 	}
-	switch p.belief.run.shape {
+	switch b.run.shape {
 	case want.shape:
 		return ""
-	case p.belief.shapeID:
+	case b.shapeID:
 		return ""
 	}
 	switch {
-	case p.belief.run.pid == 0:
+	case b.run.pid == 0:
 		return "HAProxy has no worker that answers"
-	case p.belief.run.shape == "":
+	case b.run.shape == "":
 		return "HAProxy runs a configuration that is not ours"
 	}
 	return "HAProxy runs another configuration than that of the files"
 }
 
-// demand returns what decides about the time of a reload to want.
-func (p *Proxy) demand(want *outline) demand {
-	d := demand{cfg: want.cfg, files: want.refusable, old: len(p.procs.old)}
-	if p.broken(want) == "" {
-		d.by = causesOf(p.belief.run.grown(p.belief.shaped), want.cfg, p.belief.run.slots)
+// demand returns what decides about the time of a reload to want, with so many old workers.
+func (b *belief) demand(want *outline, old int) demand {
+	d := demand{cfg: want.cfg, files: want.refusable, old: old}
+	if b.broken(want) == "" {
+		d.by = causesOf(b.loaded(), want.cfg, b.run.names())
 	}
 	return d
 }
@@ -137,11 +134,11 @@ func (p *Proxy) demand(want *outline) demand {
 // it accepted, if there was one in this life.
 func (p *Proxy) prepare(ctx context.Context, cfg *Config, states States) error {
 	last := p.belief.told
-	err := p.prepareOne(ctx, p.text.outline(cfg, shut(cfg.Backends, states), nil))
+	err := p.prepareOne(ctx, p.text.outline(cfg, shut(cfg.Backends, states)))
 	if err == nil || last == nil {
 		return err
 	}
-	if err2 := p.prepareOne(ctx, p.text.outline(last.cfg, shut(last.cfg.Backends, last.states()), nil)); err2 != nil {
+	if err2 := p.prepareOne(ctx, p.text.outline(last.cfg, shut(last.cfg.Backends, last.states()))); err2 != nil {
 		return errors.Join(err, err2)
 	}
 	p.log.Warn("HAProxy starts with the last configuration that it accepted")

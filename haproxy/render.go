@@ -74,9 +74,9 @@ type outline struct {
 	made     *tableFiles // see tables; nil: not yet
 	extras   *fileSet
 	certs    *certFiles
-	tickets  []string // the keys of TLS tickets; none: HAProxy makes no tickets
-	slots    slots    // the backends that have a spare one in the worker, and their own in the files
-	shape    string   // as Files.Shape
+	tickets  []string    // the keys of TLS tickets; none: HAProxy makes no tickets
+	names    workerNames // for a worker that has other names for some backends; a worker that reads the files has none
+	shape    string      // as Files.Shape
 }
 
 // fileSet holds files that HAProxy reads when it starts, and no more.
@@ -110,7 +110,7 @@ type certEntry struct {
 // else. cfg must be valid.
 func Render(cfg *Config, states States, opt RenderOptions) Files {
 	r := renderer{opt: opt}
-	return r.outline(cfg, states, nil).files(opt.Dir)
+	return r.outline(cfg, states).files(opt.Dir)
 }
 
 // renderer renders with a memory of the last outline, and of the fragments before it.
@@ -150,9 +150,19 @@ func preamble(gen, shape string) string {
 
 var preambleLen = len(preamble(strings.Repeat("0", marker), strings.Repeat("0", marker)))
 
-// outline returns what cfg comes to, with its servers in these states, for a worker
-// in which some backends have these slots. A worker that reads the files has none.
-func (r *renderer) outline(cfg *Config, states States, in slots) *outline {
+// in returns the same outline for a worker that has other names for some backends.
+func (o *outline) in(n workerNames) *outline {
+	if maps.Equal(o.names, n) {
+		return o
+	}
+	out := *o
+	out.names, out.made = n, nil
+	return &out
+}
+
+// outline returns what cfg comes to, with its servers in these states, for a worker that reads the
+// files.
+func (r *renderer) outline(cfg *Config, states States) *outline {
 	if key := r.opt.cookieKey(&cfg.Shape); key != r.cookies {
 		r.last, r.fragments, r.cookies = nil, nil, key
 	}
@@ -160,7 +170,7 @@ func (r *renderer) outline(cfg *Config, states States, in slots) *outline {
 	if was == nil {
 		was = &outline{cfg: &Config{}}
 	}
-	o := &outline{cfg: cfg, given: states, slots: in, by: r, tickets: cfg.Group.tickets(cfg.Period), extras: r.renderExtras(cfg), certs: r.renderCerts(cfg)}
+	o := &outline{cfg: cfg, given: states, by: r, tickets: cfg.Group.tickets(cfg.Period), extras: r.renderExtras(cfg), certs: r.renderCerts(cfg)}
 	o.head, o.defaults = r.renderHead(cfg)
 	sameShapes := r.renderBackends(o, was, states)
 	if r.last != nil && sameShapes && bytes.Equal(o.head, was.head) && bytes.Equal(o.extras.shape, was.extras.shape) && bytes.Equal(o.certs.shape, was.certs.shape) {
@@ -209,7 +219,7 @@ func (r *renderer) renderBackends(o, was *outline, states States) (sameShapes bo
 	return sameShapes
 }
 
-// files returns the files of an outline without slots, for the directory dir.
+// files returns the files of an outline for a worker that reads them, for the directory dir.
 func (o *outline) files(dir string) Files {
 	out := Files{Shape: o.shape, Content: make(map[string]File), sums: make(map[string][sha256.Size]byte)}
 	for _, set := range []map[string]rendered{o.extras.files, o.certs.files} {

@@ -410,7 +410,7 @@ func TestRememberingChangesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			fresh := renderer{opt: opt}
-			got, want := r.outline(cfg, inOrder(cfg, w.wish), nil), fresh.outline(cfg, inOrder(cfg, w.wish), nil)
+			got, want := r.outline(cfg, inOrder(cfg, w.wish)), fresh.outline(cfg, inOrder(cfg, w.wish))
 			if !reflect.DeepEqual(want.files(opt.Dir), got.files(opt.Dir)) {
 				t.Fatalf("seed %d, %s: -want +got\n%s", seed, did, cmp.Diff(want.files(opt.Dir), got.files(opt.Dir), cmp.AllowUnexported(Files{})))
 			}
@@ -499,7 +499,7 @@ func (r *rig) truth() truth {
 		r.t.Fatal(err)
 	}
 	out := truth{Gen: pic.gen, Shape: pic.shape, Servers: make(map[ServerID]State)}
-	servers, _ := byID(r.p.belief.run.slots.placed(pic.backends), nil)
+	servers, _ := byID(r.p.belief.run.names().given(pic.backends), nil)
 	for id, live := range servers {
 		out.Servers[id] = live.State
 	}
@@ -553,7 +553,7 @@ func (r *rig) believesTheTruth(did string, cfg *Config, wish map[ServerID]State)
 			want.Servers[id] = wish[id]
 		}
 	}
-	for i, table := range rows(cfg, r.p.disk.secret, r.p.belief.run.slots) {
+	for i, table := range rows(cfg, r.p.disk.secret, r.p.belief.run.names()) {
 		slices.SortFunc(table, func(a, b row) int { return strings.Compare(a.key, b.key) }) // as the worker's are read
 		for _, x := range table {
 			want.Maps[i] = append(want.Maps[i], x.key+" "+x.value)
@@ -569,7 +569,7 @@ func (r *rig) believesTheTruth(did string, cfg *Config, wish map[ServerID]State)
 		want.List = l.rows()
 	}
 	switch {
-	case len(r.p.belief.run.slots) > 0: // the files have what the next worker will be
+	case len(r.p.belief.run.names()) > 0: // the files have what the next worker will be
 		want.Gen, want.Shape = ahead, got.Shape
 	case got.Gen == ahead && !r.p.belief.ready: // it has just begun, and the files are those of the life before
 		want.Gen = ahead

@@ -33,43 +33,22 @@ const (
 	minSpares, maxSpares = 32, 512
 )
 
-// A slot is a spare backend that stands for another one. Afterwards it is used up, until
-// a reload brings new ones: a request may still wait in it, or be sent again, and must
-// not reach the servers of somebody else.
-type slot struct {
-	name string   // of the spare backend
-	as   *Backend // with the settings that the spare one has; nil: a process before this one chose it
+// spares are the spare backends that stand for others. Afterwards each is used up, until a reload
+// brings new ones: a request may still wait in it, or be sent again, and must not reach the servers
+// of somebody else.
+type spares struct {
+	in workerNames         // a spare backend that is used up has its own name
+	as map[string]*Backend // with the settings that the spare one has, by name; a process before this one chose those missing
 }
 
-// slots holds the slots by the name of the backend for which each stands. One that is
-// used up stands for itself.
-type slots map[string]slot
+func (s spares) names() workerNames { return s.in }
+func (s spares) commands() []string { return nil }
 
-// active reports whether a slot stands for another backend.
-func (s slots) active() bool {
-	for name, slot := range s {
-		if name != slot.name {
-			return true
-		}
-	}
-	return false
-}
+// leaving returns no backends: place frees the places of those that nobody needs.
+func (s spares) leaving(_, _ *outline, _ *Config, _ picture) []*Backend { return nil }
 
-// of returns the name that a backend has in the worker.
-func (s slots) of(backend string) string {
-	if slot, is := s[backend]; is {
-		return slot.name
-	}
-	return backend
-}
-
-func (s slots) has(backend string) bool {
-	_, is := s[backend]
-	return is
-}
-
-func (s slots) equal(o slots) bool {
-	return maps.EqualFunc(s, o, func(a, b slot) bool { return a.name == b.name })
+func (s spares) loaded(have *Config) *Config {
+	return have.withBackends(slices.Collect(maps.Values(s.as)))
 }
 
 // sparesText returns the sections of the spare backends of a class.
@@ -83,25 +62,26 @@ func (c *class) sparesText(dir string) (text []byte) {
 	return text
 }
 
-// spare gives spare backends to the backends of want that the worker does not have, as
-// far as there are any, and notes which are used up. have is what the worker has loaded.
-// A backend without servers takes another one when its settings change: an Ingress may
-// be heard of before its Service, whose annotations are settings, too.
-func (r *running) spare(want *outline, have *Config) {
-	next, moved := maps.Clone(r.slots), map[string]*LiveBackend{}
-	if next == nil {
-		next = slots{}
-	}
+// place gives spare backends to the backends of want that the worker does not have, as far as
+// there are any, and notes which are used up. A backend without servers takes another one when its
+// settings change: an Ingress may be heard of before its Service, whose annotations are settings,
+// too.
+func (s spares) place(want *outline, have *Config, worker picture) (placing, LiveBackends) {
+	next, moved := spares{in: workerNames{}, as: map[string]*Backend{}}, map[string]*LiveBackend{}
+	maps.Copy(next.in, s.in)
+	maps.Copy(next.as, s.as)
 	get := func(name string) *LiveBackend {
 		if b, is := moved[name]; is {
 			return b
 		}
-		return r.backends.Get(name)
+		return worker.backends.Get(name)
 	}
-	for name, s := range r.vacant(want.cfg) {
-		delete(next, name)
-		next[s.name] = slot{name: s.name}
-		moved[name], moved[s.name] = nil, get(name)
+	for _, name := range s.unneeded(want.cfg, worker.backends) {
+		there := s.in[name]
+		delete(next.in, name)
+		delete(next.as, name)
+		next.in[there] = there
+		moved[name], moved[there] = nil, get(name)
 	}
 	var homeless []*fragment
 	j := 0
@@ -113,43 +93,46 @@ func (r *running) spare(want *outline, have *Config) {
 		if j < len(have.Backends) && have.Backends[j].Name == name {
 			continue
 		}
-		if _, placed := next[name]; !placed {
+		if !next.in.has(name) {
 			homeless = append(homeless, f)
 		}
 	}
 	if len(homeless) > 0 {
-		free := r.backends.With(moved).spares(next)
+		free := worker.backends.With(moved).spares(next.in)
 		for _, f := range homeless {
-			class := f.class()
+			class, name := f.class(), f.of.Name
 			if len(free[class]) == 0 {
 				continue
 			}
-			name := free[class][0]
+			there := free[class][0]
 			free[class] = free[class][1:]
-			next[f.of.Name] = slot{name, f.of}
-			moved[f.of.Name], moved[name] = get(name), nil
+			next.in[name], next.as[name] = there, f.of
+			moved[name], moved[there] = get(there), nil
 		}
 	}
-	r.slots, r.backends = next, r.backends.With(moved)
+	return next, worker.backends.With(moved)
 }
 
-// vacant returns the slots that stand for a backend without servers, which want lacks or has
+func (s spares) vacant(want *Config, backends LiveBackends) bool {
+	return len(s.unneeded(want, backends)) > 0
+}
+
+// unneeded returns the backends in spare ones that have no servers, and that want lacks or has
 // with other settings.
-func (r *running) vacant(want *Config) slots {
-	all := slots{}
-	for name, s := range r.slots {
-		b := find(want.Backends, name)
-		leaves, live := b == nil || s.as != nil && !s.as.sameShape(b), r.backends.Get(name)
-		if name != s.name && leaves && (live == nil || len(live.Servers) == 0) {
-			all[name] = s
+func (s spares) unneeded(want *Config, backends LiveBackends) (all []string) {
+	for name, there := range s.in {
+		b, as := find(want.Backends, name), s.as[name]
+		leaves, live := b == nil || as != nil && !as.sameShape(b), backends.Get(name)
+		if name != there && leaves && (live == nil || len(live.Servers) == 0) {
+			all = append(all, name)
 		}
 	}
 	return all
 }
 
-// spares returns the names of the spare backends that have no servers and no slot, sorted, by
-// class.
-func (l LiveBackends) spares(in slots) map[string][]string {
+// spares returns the names of the spare backends that have no servers and stand for nothing,
+// sorted, by class.
+func (l LiveBackends) spares(in workerNames) map[string][]string {
 	free := make(map[string][]string)
 	for name, b := range l.All() {
 		if rest, is := strings.CutPrefix(name, spareName); is && len(b.Servers) == 0 && !in.has(name) {
@@ -163,55 +146,46 @@ func (l LiveBackends) spares(in slots) map[string][]string {
 	return free
 }
 
-// recognise finds out what a worker has loaded that a process before this one told of
-// backends with slots: want without them, or else something that is not known.
-func (p *Proxy) recognise(want *outline) {
-	loaded := *want.cfg
-	loaded.Backends = slices.DeleteFunc(slices.Clone(loaded.Backends), func(b *Backend) bool { return p.belief.run.slots.has(b.Name) })
-	if p.text.outline(&loaded, nil, nil).shape != p.belief.run.shape {
-		return
+func (s spares) recognise(want *outline, shape string, shapeOf func(*Config) string) (*Config, placing) {
+	if !s.in.active() {
+		return nil, nil
 	}
-	p.belief.recognised(&loaded)
+	have := *want.cfg
+	have.Backends = slices.DeleteFunc(slices.Clone(have.Backends), func(b *Backend) bool { return s.in.has(b.Name) })
+	if shapeOf(&have) != shape {
+		return nil, nil
+	}
+	known := spares{in: s.in, as: map[string]*Backend{}}
 	for _, f := range want.backends {
-		if s, is := p.belief.run.slots[f.of.Name]; is && strings.HasPrefix(s.name, spareName+f.class()+"-") {
-			p.belief.run.slots[f.of.Name] = slot{s.name, f.of}
+		if strings.HasPrefix(s.in[f.of.Name], spareName+f.class()+"-") {
+			known.as[f.of.Name] = f.of
 		}
 	}
+	return &have, known
 }
 
-// placed gives each backend of the worker its name in the Config.
-func (s slots) placed(backends LiveBackends) LiveBackends {
-	moved := map[string]*LiveBackend{}
-	for name, slot := range s {
-		if b := backends.Get(slot.name); b != nil && name != slot.name {
-			moved[name], moved[slot.name] = b, nil
-		}
-	}
-	return backends.With(moved)
-}
-
-// slotsOf returns the slots that the rows of namesMap tell of.
-func slotsOf(rows []row) slots {
-	all := slots{}
+// namesIn returns the names of which the rows of namesMap tell.
+func namesIn(rows []row) workerNames {
+	all := workerNames{}
 	for _, r := range rows {
 		if strings.HasPrefix(r.key, spareName) {
-			all[r.value] = slot{name: r.key}
+			all[r.value] = r.key
 		}
 	}
 	return all
 }
 
-// names returns the rows of namesMap.
-func (s slots) names(cfg *Config) (all []row) {
-	for name, slot := range s {
-		all = append(all, row{slot.name, name})
+// rows returns the rows of namesMap.
+func (n workerNames) rows(cfg *Config) (all []row) {
+	for name, there := range n {
+		all = append(all, row{there, name})
 	}
 	if cfg.Process.logsNames() {
 		for _, name := range append([]string{"http", "https", "tls"}, reserved...) {
 			all = append(all, row{name, name})
 		}
 		for _, b := range cfg.Backends {
-			if _, placed := s[b.Name]; !placed {
+			if !n.has(b.Name) {
 				all = append(all, row{b.Name, b.Name})
 			}
 		}

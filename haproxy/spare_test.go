@@ -66,19 +66,19 @@ func TestANewBackendTakesASparePlace(t *testing.T) {
 				got, err := r.try(c.Name+".test", "/")
 				return err == nil && got == fmt.Sprint("c", i)
 			})
-			if used := len(r.p.belief.run.slots); res.Reloaded != (i == minSpares) || used != (i+1)%(minSpares+1) {
+			if used := len(r.p.belief.run.names()); res.Reloaded != (i == minSpares) || used != (i+1)%(minSpares+1) {
 				t.Fatalf("backend %d: got %+v with %d places in use or used up", i, res, used)
 			}
 			cfg = r.config(a, b)
 			r.eventually("the server is gone", func() bool {
 				r.apply(cfg, states(cfg, Open))
-				return !r.p.belief.run.slots.active()
+				return !r.p.belief.run.names().active()
 			})
 			if i == 0 {
 				r.p = r.fresh()
 				r.apply(cfg, states(cfg, Open))
-				if len(r.p.belief.run.slots) != 1 {
-					t.Errorf("another process takes %v for the places that are used up", r.p.belief.run.slots)
+				if len(r.p.belief.run.names()) != 1 {
+					t.Errorf("another process takes %v for the places that are used up", r.p.belief.run.names())
 				}
 			}
 		}

@@ -1,0 +1,178 @@
+package haproxy
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// A placing has the backends that the worker got without loading them from the files, so that new
+// ones need no reload. HAProxy before 3.4 takes spare backends for them (spares), and HAProxy since
+// 3.4 adds them by command (additions). The rest of the package knows only this. A placing never
+// changes: place returns another one.
+type placing interface {
+	// place finds places for the backends of want that the worker lacks, which has loaded those of
+	// have, and frees the places that nobody needs any more. It returns the backends of the worker
+	// by the names that they then have in a Config.
+	place(want *outline, have *Config, worker picture) (placing, LiveBackends)
+	// vacant reports whether place would free something.
+	vacant(want *Config, backends LiveBackends) bool
+	// leaving returns the backends of have that want does not need, and that go by command.
+	leaving(want, told *outline, have *Config, worker picture) []*Backend
+	// loaded returns have with the backends that have places.
+	loaded(have *Config) *Config
+	// names returns the backends that have another name in the worker.
+	names() workerNames
+	// commands returns the commands that make the places, before any other command needs them.
+	commands() []string
+	// recognise returns what a worker of a shape has loaded, if a process before this one found
+	// places in it for the other backends of want; nil: it has loaded something else.
+	recognise(want *outline, shape string, shapeOf func(*Config) string) (*Config, placing)
+}
+
+// placingOf returns the placing of a worker with these rows in its maps.
+func placingOf(worker picture, rows map[string][]row) placing {
+	if worker.addsBackends() {
+		return additions(nil)
+	}
+	return spares{in: namesIn(rows[namesMap])}
+}
+
+// addsBackends reports whether backends come and go by command.
+func (p picture) addsBackends() bool { return len(p.classes) > 0 }
+
+// place finds places in the worker for the backends of want that it has not loaded, and frees those
+// that nobody needs any more. It touches no backend to which a route leads.
+func (p *Proxy) place(want *outline) error {
+	b := &p.belief
+	if b.run.shape != b.shapeID && b.run.shape != want.shape {
+		b.recognise(want, func(cfg *Config) string { return p.text.outline(cfg, nil).shape })
+	}
+	if b.run.shape != b.shapeID || b.run.shape == want.shape && !b.run.names().active() {
+		return nil
+	}
+	if err := p.release(want); err != nil {
+		b.forgot()
+		return errors.Join(err, p.knowOrNothing())
+	}
+	b.placed(b.run.places.place(want, b.shaped, b.run.picture))
+	return nil
+}
+
+// release removes the backends that want does not need from the worker, if they go by command.
+// HAProxy keeps a backend while a request is under way in it.
+func (p *Proxy) release(want *outline) error {
+	b := &p.belief
+	if !b.ready || b.told == nil || b.told.cfg != b.shaped {
+		return nil
+	}
+	gone, err := p.worker.removeBackends(b.run.places.leaving(want, b.told, b.shaped, b.run.picture))
+	if err != nil || len(gone) == 0 {
+		return err
+	}
+	left, states := *b.shaped, States(nil)
+	left.Backends = nil
+	for _, f := range b.told.backends {
+		if !gone[f.of.Name] {
+			left.Backends, states = append(left.Backends, f.of), append(states, f.states)
+		}
+	}
+	if err := p.reshape(p.text.outline(&left, states)); err != nil {
+		return err
+	}
+	p.schedule.waitAnew() // a reload is for those that HAProxy keeps
+	without := make(map[string]*LiveBackend, len(gone))
+	for name := range gone {
+		without[name] = nil
+	}
+	b.changed(without)
+	return nil
+}
+
+// withBackends returns a Config with more backends.
+func (c *Config) withBackends(more []*Backend) *Config {
+	if len(more) == 0 {
+		return c
+	}
+	out := *c
+	out.Backends = slices.Grow(slices.Clone(c.Backends), len(more))
+	for _, b := range more {
+		at, _ := BackendAt(out.Backends, b.Name)
+		out.Backends = slices.Insert(out.Backends, at, b)
+	}
+	return &out
+}
+
+// workerNames hold, by its name in a Config, the name of each backend that has another one in the worker.
+// A spare backend that is used up has its own.
+type workerNames map[string]string
+
+// active reports whether a backend has another name in the worker.
+func (n workerNames) active() bool {
+	for name, there := range n {
+		if name != there {
+			return true
+		}
+	}
+	return false
+}
+
+// of returns the name that a backend has in the worker.
+func (n workerNames) of(backend string) string {
+	if there, is := n[backend]; is {
+		return there
+	}
+	return backend
+}
+
+func (n workerNames) has(backend string) bool {
+	_, is := n[backend]
+	return is
+}
+
+// given gives each backend of the worker its name in the Config.
+func (n workerNames) given(backends LiveBackends) LiveBackends {
+	moved := map[string]*LiveBackend{}
+	for name, there := range n {
+		if b := backends.Get(there); b != nil && name != there {
+			moved[name], moved[there] = b, nil
+		}
+	}
+	return backends.With(moved)
+}
+
+// publishNames publishes which backends have another name in the worker, for those who read
+// HAProxy's statistics. The caller holds mu.
+func (p *Proxy) publishNames() {
+	if p.belief.run == nil {
+		return
+	}
+	published, own := p.ownNames(), map[string]string{}
+	for name, there := range p.belief.run.names() {
+		if name != there {
+			own[there] = name
+		}
+	}
+	if !maps.Equal(published, own) {
+		p.names.Store(&own)
+	}
+}
+
+// ownNames returns what publishNames published last: names in a Config, by names in the worker. Do
+// not change it.
+func (p *Proxy) ownNames() map[string]string {
+	if own := p.names.Load(); own != nil {
+		return *own
+	}
+	return nil
+}
+
+// ownName returns the name in a Config of a backend that has another one in the worker, and whether
+// it is such a backend. It is empty for a spare backend that stands for nothing.
+func ownName[T string | []byte](own map[string]string, there T) (name string, other bool) {
+	if !strings.HasPrefix(string(there[:min(len(there), len(spareName))]), spareName) {
+		return "", false
+	}
+	return own[string(there)], true
+}
