@@ -133,82 +133,108 @@ func New(opt Options) (*Proxy, error) {
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
-	for name, dir := range map[string]string{"configuration directory": opt.Dir, "run directory": opt.RunDir} {
-		if !plainPath.MatchString(dir) || filepath.Clean(dir) != dir {
-			return nil, fmt.Errorf("HAProxy's %s %q must be an absolute path of letters, digits, and . _ - / only", name, dir)
+	for _, step := range []func() error{p.opt.checkDirs, p.findBinary, p.openRunDir, p.openFiles, p.firstFiles, p.openSockets} {
+		if err := step(); err != nil {
+			return nil, err
 		}
 	}
-	if len(opt.RunDir) > 80 {
-		return nil, fmt.Errorf("HAProxy's run directory %s is %d bytes long, but a unix socket's path allows for 80", opt.RunDir, len(opt.RunDir))
+	p.note(func(i *Info) { i.Mode, i.Version, i.Room = opt.Mode, p.version, p.room() })
+	return p, nil
+}
+
+// checkDirs checks the names of the directories.
+func (o *Options) checkDirs() error {
+	for name, dir := range map[string]string{"configuration directory": o.Dir, "run directory": o.RunDir} {
+		if !plainPath.MatchString(dir) || filepath.Clean(dir) != dir {
+			return fmt.Errorf("HAProxy's %s %q must be an absolute path of letters, digits, and . _ - / only", name, dir)
+		}
 	}
-	if err := p.findBinary(); err != nil {
-		return nil, err
+	if len(o.RunDir) > 80 {
+		return fmt.Errorf("HAProxy's run directory %s is %d bytes long, but a unix socket's path allows for 80", o.RunDir, len(o.RunDir))
 	}
-	if err := os.MkdirAll(opt.RunDir, 0o750); err != nil {
-		return nil, fmt.Errorf("HAProxy's run directory cannot be created: %w", err)
+	return nil
+}
+
+// openRunDir makes the run directory, and removes what a life has left there that ended while it
+// asked HAProxy's program.
+func (p *Proxy) openRunDir() error {
+	if err := os.MkdirAll(p.opt.RunDir, 0o750); err != nil {
+		return fmt.Errorf("HAProxy's run directory cannot be created: %w", err)
 	}
-	left, err := filepath.Glob(filepath.Join(opt.RunDir, vetDir+"*")) // by a life that ended while it asked
+	left, err := filepath.Glob(filepath.Join(p.opt.RunDir, vetDir+"*"))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, dir := range left {
 		_ = os.RemoveAll(dir)
 	}
+	return nil
+}
+
+// openFiles reads the configuration directory, which has to be ours or new.
+func (p *Proxy) openFiles() (err error) {
 	var odd []string
-	if p.disk, odd, err = openDisk(opt.Dir); err != nil {
-		return nil, fmt.Errorf("HAProxy's configuration directory %s cannot be used: %w", opt.Dir, err)
+	if p.disk, odd, err = openDisk(p.opt.Dir); err != nil {
+		return fmt.Errorf("HAProxy's configuration directory %s cannot be used: %w", p.opt.Dir, err)
 	}
 	for _, what := range odd {
 		p.log.Warn("HAProxy's configuration directory held something unexpected", "what", what)
 	}
-	if !p.disk.ours() {
-		if opt.Mode == Managed {
-			return nil, fmt.Errorf("%s was not written by sallyport: move it away, or choose another configuration directory", p.path(configFile))
-		}
-		// Who runs HAProxy needed a first file, and gave it to us.
-		if err := writeFile(p.path(formerFile), p.disk.have[configFile]); err != nil {
-			return nil, fmt.Errorf("keeping the former configuration: %w", err)
-		}
+	if p.disk.ours() {
+		return nil
 	}
+	if p.opt.Mode == Managed {
+		return fmt.Errorf("%s was not written by sallyport: move it away, or choose another configuration directory", p.path(configFile))
+	}
+	// Who runs HAProxy needed a first file, and gave it to us.
+	if err := writeFile(p.path(formerFile), p.disk.have[configFile]); err != nil {
+		return fmt.Errorf("keeping the former configuration: %w", err)
+	}
+	return nil
+}
+
+// firstFiles decides about the paths and names in all configurations. If there is no haproxy.cfg
+// yet, it writes an empty one.
+func (p *Proxy) firstFiles() error {
 	jail, locked, err := p.jail()
 	if err != nil {
-		return nil, fmt.Errorf("HAProxy's run directory cannot be used: %w", err)
+		return fmt.Errorf("HAProxy's run directory cannot be used: %w", err)
 	}
 	p.files = RenderOptions{
-		Dir: opt.Dir, StatsSocket: WorkerSocket(opt.RunDir), NoticeSocket: jail + "/notices.sock", Secret: p.disk.secret,
-		User: opt.User, Group: opt.Group,
+		Dir: p.opt.Dir, StatsSocket: WorkerSocket(p.opt.RunDir), NoticeSocket: jail + "/notices.sock", Secret: p.disk.secret,
+		User: p.opt.User, Group: p.opt.Group,
 	}
 	if locked {
 		p.files.Jail = jail
 	}
-	if opt.Mode == Managed {
+	if p.opt.Mode == Managed {
 		p.files.MaxConn = p.room().Connections(0, 0)
 	}
 	p.text.opt = p.files
 	empty := p.text.outline(&Config{}, nil)
 	p.belief.shapedLike(empty)
-	if _, ok := p.disk.have[configFile]; !ok {
-		if err := p.file(empty); err != nil {
-			return nil, err
-		}
+	if _, ok := p.disk.have[configFile]; ok {
+		return nil
 	}
-	masterPath := filepath.Join(opt.RunDir, "master.sock")
-	if opt.Mode == External {
-		masterPath = opt.MasterSocket
+	return p.file(empty)
+}
+
+// openSockets prepares exchanges with HAProxy. An External one has to be there.
+func (p *Proxy) openSockets() (err error) {
+	masterPath := filepath.Join(p.opt.RunDir, "master.sock")
+	if p.opt.Mode == External {
+		masterPath = p.opt.MasterSocket
 		if info, err := os.Stat(masterPath); err != nil || info.Mode().Type() != os.ModeSocket {
-			return nil, fmt.Errorf("HAProxy's master socket %q does not exist: start HAProxy with \"haproxy -W -S %s -f %s\", which has its first configuration",
-				masterPath, cmp.Or(masterPath, "/run/haproxy-master.sock"), filepath.Join(opt.Dir, configFile))
+			return fmt.Errorf("HAProxy's master socket %q does not exist: start HAProxy with \"haproxy -W -S %s -f %s\", which has its first configuration",
+				masterPath, cmp.Or(masterPath, "/run/haproxy-master.sock"), filepath.Join(p.opt.Dir, configFile))
 		}
 	}
 	p.worker.path = p.files.StatsSocket
 	if p.worker.sock, err = connect(p.worker.path); err != nil {
-		return nil, err
+		return err
 	}
-	if p.master.sock, err = connect(masterPath); err != nil {
-		return nil, err
-	}
-	p.note(func(i *Info) { i.Mode, i.Version, i.Room = opt.Mode, p.version, p.room() })
-	return p, nil
+	p.master.sock, err = connect(masterPath)
+	return err
 }
 
 // findBinary finds HAProxy's program and asks its version.

@@ -261,75 +261,99 @@ var tooMany = regexp.MustCompile(`\]: too many fatal errors \(\d+\), stopping no
 // vet runs HAProxy once. It returns the complaints by the index of the text, or by -1
 // if they name no text.
 func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]string, error) {
-	var b strings.Builder
-	n := 0
-	owner := map[int]int{} // line to text
-	line := func(of int, text string) {
-		b.WriteString(text + "\n")
-		n++
-		owner[n] = of
-	}
-	body := func(i int) {
-		for l := range strings.SplitSeq(texts[i].lines, "\n") {
-			line(i, "  "+l)
-		}
-	}
-	inside := func(section Section) {
-		for i, t := range texts {
-			if t.section == section {
-				body(i)
-			}
-		}
-	}
-	line(-1, "global")
-	line(-1, "  ca-base "+strings.TrimSuffix(p.path(extraDir), "/"))
-	inside(GlobalSection)
-	if slices.ContainsFunc(texts, func(t Text) bool { return t.section == quicSection }) {
-		line(-1, "  crt-base "+strings.TrimSuffix(p.path(certDir), "/"))
-		line(-1, "  "+limitedQUIC)
-	}
-	line(-1, "defaults")
-	line(-1, "  mode http")
-	line(-1, "  log 127.0.0.1:514 local0") // without a log target HAProxy does not parse log formats
-	line(-1, "  timeout connect 1s")
-	line(-1, "  timeout client 1s")
-	line(-1, "  timeout server 1s")
-	inside(DefaultsSection)
-	line(-1, "frontend sp_vet")
-	line(-1, "  bind 127.0.0.1:1") // the check does not bind it, but HAProxy rejects a configuration without listeners
-	inside(quicSection)
-	inside(pairSection)
-	line(-1, "backend sp_vet_none")
-	for i, t := range texts {
-		switch t.section {
-		case FrontendSection:
-			line(i, fmt.Sprintf("frontend sp_vet_%d", i))
-			line(i, "  bind 127.0.0.1:1")
-			line(i, "  default_backend sp_vet_none")
-		case streamSection:
-			line(i, fmt.Sprintf("frontend sp_vet_%d", i))
-			line(i, "  mode tcp")
-			line(i, "  bind 127.0.0.1:1")
-		case routeSection:
-			line(i, fmt.Sprintf("frontend sp_vet_%d", i))
-			line(i, "  bind 127.0.0.1:1")
-			line(i, "  use_backend sp_vet_none if "+t.lines)
-			continue
-		case BackendSection:
-			line(i, fmt.Sprintf("backend sp_vet_%d", i))
-		default:
-			continue
-		}
-		body(i)
-	}
+	trial := p.trialOf(texts)
 	file := filepath.Join(dir, "vet.cfg")
-	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(trial.text.String()), 0o600); err != nil {
 		return nil, err
 	}
 	report, err := p.report(ctx, file, vetTimeout)
 	if report == "" || err != nil {
 		return nil, err
 	}
+	return trial.complaints(report), nil
+}
+
+// A trial is a configuration that only asks HAProxy about texts.
+type trial struct {
+	of    []Text
+	text  strings.Builder
+	owner []int // by line, the index of its text; -1: the line is of none
+}
+
+// line adds a line of a text.
+func (t *trial) line(of int, line string) {
+	t.text.WriteString(line + "\n")
+	t.owner = append(t.owner, of)
+}
+
+// lines adds lines that are of no text.
+func (t *trial) lines(all ...string) {
+	for _, line := range all {
+		t.line(-1, line)
+	}
+}
+
+// body adds all lines of a text.
+func (t *trial) body(i int) {
+	for l := range strings.SplitSeq(t.of[i].lines, "\n") {
+		t.line(i, "  "+l)
+	}
+}
+
+// inside adds the texts of a section that is one for all.
+func (t *trial) inside(section Section) {
+	for i, text := range t.of {
+		if text.section == section {
+			t.body(i)
+		}
+	}
+}
+
+// trialOf returns the trial of texts.
+func (p *Proxy) trialOf(texts []Text) *trial {
+	t := &trial{of: texts}
+	t.lines("global", "  ca-base "+strings.TrimSuffix(p.path(extraDir), "/"))
+	t.inside(GlobalSection)
+	if slices.ContainsFunc(texts, func(t Text) bool { return t.section == quicSection }) {
+		t.lines("  crt-base "+strings.TrimSuffix(p.path(certDir), "/"), "  "+limitedQUIC)
+	}
+	t.lines("defaults", "  mode http",
+		"  log 127.0.0.1:514 local0", // without a log target HAProxy does not parse log formats
+		"  timeout connect 1s", "  timeout client 1s", "  timeout server 1s")
+	t.inside(DefaultsSection)
+	t.lines("frontend sp_vet",
+		"  bind 127.0.0.1:1") // the check does not bind it, but HAProxy rejects a configuration without listeners
+	t.inside(quicSection)
+	t.inside(pairSection)
+	t.lines("backend sp_vet_none")
+	for i, text := range texts {
+		switch text.section {
+		case FrontendSection:
+			t.line(i, fmt.Sprintf("frontend sp_vet_%d", i))
+			t.line(i, "  bind 127.0.0.1:1")
+			t.line(i, "  default_backend sp_vet_none")
+		case streamSection:
+			t.line(i, fmt.Sprintf("frontend sp_vet_%d", i))
+			t.line(i, "  mode tcp")
+			t.line(i, "  bind 127.0.0.1:1")
+		case routeSection:
+			t.line(i, fmt.Sprintf("frontend sp_vet_%d", i))
+			t.line(i, "  bind 127.0.0.1:1")
+			t.line(i, "  use_backend sp_vet_none if "+text.lines)
+			continue
+		case BackendSection:
+			t.line(i, fmt.Sprintf("backend sp_vet_%d", i))
+		default:
+			continue
+		}
+		t.body(i)
+	}
+	return t
+}
+
+// complaints returns the complaints of a report by the index of the text, or by -1 if they name no
+// text.
+func (t *trial) complaints(report string) map[int]string {
 	found := map[int]string{}
 	add := func(i int, why string) {
 		if found[i] == "" {
@@ -343,14 +367,14 @@ func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]stri
 		}
 		if m := atLine.FindStringSubmatch(said); m != nil {
 			number, _ := strconv.Atoi(m[1])
-			if i, is := owner[number]; is && i >= 0 {
-				add(i, m[2])
+			if number >= 1 && number <= len(t.owner) && t.owner[number-1] >= 0 {
+				add(t.owner[number-1], m[2])
 				continue
 			}
 			said = m[2]
 		}
 		if m := inFrame.FindStringSubmatch(said); m != nil {
-			if i, _ := strconv.Atoi(m[1]); i < len(texts) {
+			if i, _ := strconv.Atoi(m[1]); i < len(t.of) {
 				add(i, said)
 				continue
 			}
@@ -360,5 +384,5 @@ func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]stri
 	if len(found) == 0 {
 		add(-1, strings.Join(rest[:min(len(rest), 1)], ""))
 	}
-	return found, nil
+	return found
 }

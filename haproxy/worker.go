@@ -226,82 +226,112 @@ func (w worker) lookOnce() (picture, error) {
 	if _, err := fmt.Fprintln(conn, "show info;get var proc.shape;get var proc.classes;show backend;show servers state;show servers conn;get var proc.gen"); err != nil {
 		return picture{}, fmt.Errorf("HAProxy's worker: %w", err)
 	}
-	p, backends := picture{}, map[string]*LiveBackend{}
-	whole, table := false, ""
+	r := reading{backends: map[string]*LiveBackend{}}
 	var words []string
 	for in := bufio.NewReaderSize(&gentle{Conn: conn}, statsLine); ; {
 		read, err := in.ReadSlice('\n')
 		if errors.Is(err, io.EOF) {
-			break
+			return r.end()
 		}
 		if err != nil {
 			return picture{}, fmt.Errorf("HAProxy's worker: %w", err)
 		}
 		line := string(bytes.TrimRight(read, "\n"))
 		words = slices.AppendSeq(words[:0], strings.FieldsSeq(line))
-		switch {
-		case strings.Contains(line, genIs): // the last answer
-			p.gen, whole = quoted(line), true
-		case len(words) == 0:
-			table = ""
-		case words[0] == "#" && len(words) > 1:
-			table = words[1]
-		case strings.Contains(line, "proc.shape: type=str value=<"):
-			_, after, _ := strings.Cut(line, "<")
-			p.shape, _, _ = strings.Cut(after, ">")
-		case strings.Contains(line, "proc.classes: type=str value=<"):
-			_, after, _ := strings.Cut(line, "<")
-			names, _, _ := strings.Cut(after, ">")
-			p.classes = strings.Split(names, ".")
-		case table == "name":
-			backends[strings.Clone(words[0])] = &LiveBackend{}
-		case table == "be_id" && len(words) >= 19 && slices.Contains(reserved, words[1]): // not ours to open and close
-		case table == "be_id" && len(words) >= 19:
-			live, err := serverState(words)
-			if err != nil {
-				return picture{}, err
-			}
-			b := backends[words[1]]
-			if b == nil {
-				return picture{}, fmt.Errorf("HAProxy's worker: server %s is in a backend that \"show backend\" does not list", words[1]+"/"+live.Name)
-			}
-			b.Servers = append(b.Servers, live)
-		case table == "bkname/svname" && len(words) >= 8:
-			used, _ := strconv.Atoi(words[6])
-			idle := 0
-			if len(words) >= 13 {
-				idle, _ = strconv.Atoi(words[12])
-			}
-			p.busiest = max(p.busiest, used+idle)
-			backend, server, _ := strings.Cut(words[0], "/")
-			if b := backends[backend]; b != nil && used > 0 {
-				if i := slices.IndexFunc(b.Servers, func(l Live) bool { return l.Name == server }); i >= 0 {
-					b.Servers[i].Sessions = used
-				}
-			}
-		case words[0] == "Pid:" && len(words) > 1:
-			p.pid, _ = strconv.Atoi(words[1])
-		case words[0] == "Uptime_sec:" && len(words) > 1:
-			p.uptime, _ = strconv.Atoi(words[1])
-		case words[0] == "CurrConns:" && len(words) > 1:
-			p.connections, _ = strconv.Atoi(words[1])
-		case words[0] == "Maxconn:" && len(words) > 1:
-			p.maxConn, _ = strconv.Atoi(words[1])
-		case words[0] == "Version:" && len(words) > 1:
-			p.version = words[1]
+		if err := r.line(line, words); err != nil {
+			return picture{}, err
 		}
 	}
-	if !whole {
+}
+
+// A reading is the answer to look, as far as it has been read.
+type reading struct {
+	picture  picture
+	backends map[string]*LiveBackend
+	table    string // the first column of the table that is being read
+	whole    bool   // the last answer has come
+}
+
+// line reads one line, which has these words.
+func (r *reading) line(line string, words []string) error {
+	switch {
+	case strings.Contains(line, genIs): // the last answer
+		r.picture.gen, r.whole = quoted(line), true
+	case len(words) == 0:
+		r.table = ""
+	case words[0] == "#" && len(words) > 1:
+		r.table = words[1]
+	case strings.Contains(line, "proc.shape: type=str value=<"):
+		_, after, _ := strings.Cut(line, "<")
+		r.picture.shape, _, _ = strings.Cut(after, ">")
+	case strings.Contains(line, "proc.classes: type=str value=<"):
+		_, after, _ := strings.Cut(line, "<")
+		names, _, _ := strings.Cut(after, ">")
+		r.picture.classes = strings.Split(names, ".")
+	case r.table == "name":
+		r.backends[strings.Clone(words[0])] = &LiveBackend{}
+	case r.table == "be_id" && len(words) >= 19 && slices.Contains(reserved, words[1]): // not ours to open and close
+	case r.table == "be_id" && len(words) >= 19:
+		return r.server(words)
+	case r.table == "bkname/svname" && len(words) >= 8:
+		r.connectionsTo(words)
+	case words[0] == "Pid:" && len(words) > 1:
+		r.picture.pid, _ = strconv.Atoi(words[1])
+	case words[0] == "Uptime_sec:" && len(words) > 1:
+		r.picture.uptime, _ = strconv.Atoi(words[1])
+	case words[0] == "CurrConns:" && len(words) > 1:
+		r.picture.connections, _ = strconv.Atoi(words[1])
+	case words[0] == "Maxconn:" && len(words) > 1:
+		r.picture.maxConn, _ = strconv.Atoi(words[1])
+	case words[0] == "Version:" && len(words) > 1:
+		r.picture.version = words[1]
+	}
+	return nil
+}
+
+// server reads a row of "show servers state".
+func (r *reading) server(words []string) error {
+	live, err := serverState(words)
+	if err != nil {
+		return err
+	}
+	b := r.backends[words[1]]
+	if b == nil {
+		return fmt.Errorf("HAProxy's worker: server %s is in a backend that \"show backend\" does not list", words[1]+"/"+live.Name)
+	}
+	b.Servers = append(b.Servers, live)
+	return nil
+}
+
+// connectionsTo reads a row of "show servers conn".
+func (r *reading) connectionsTo(words []string) {
+	used, _ := strconv.Atoi(words[6])
+	idle := 0
+	if len(words) >= 13 {
+		idle, _ = strconv.Atoi(words[12])
+	}
+	r.picture.busiest = max(r.picture.busiest, used+idle)
+	backend, server, _ := strings.Cut(words[0], "/")
+	if b := r.backends[backend]; b != nil && used > 0 {
+		if i := slices.IndexFunc(b.Servers, func(l Live) bool { return l.Name == server }); i >= 0 {
+			b.Servers[i].Sessions = used
+		}
+	}
+}
+
+// end returns the picture once everything is read.
+func (r *reading) end() (picture, error) {
+	if !r.whole {
 		return picture{}, errors.New("HAProxy's worker: the answer is incomplete")
 	}
-	if p.pid == 0 {
+	if r.picture.pid == 0 {
 		return picture{}, errors.New("HAProxy's worker: the answer to \"show info\" has no Pid")
 	}
-	for _, b := range backends {
+	for _, b := range r.backends {
 		slices.SortFunc(b.Servers, func(a, b Live) int { return strings.Compare(a.Name, b.Name) })
 	}
-	p.backends = NewLiveBackends(backends)
-	return p, nil
+	r.picture.backends = NewLiveBackends(r.backends)
+	return r.picture, nil
 }
 
 // atLeast3 reports whether the worker is of version 3.minor or newer.
