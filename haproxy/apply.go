@@ -291,7 +291,9 @@ func (p *Proxy) remove(ids []ServerID, res *Result) error {
 	after := make(map[string]*LiveBackend)
 	for id := range gone {
 		if after[id.Backend] == nil {
-			after[id.Backend] = &LiveBackend{slices.DeleteFunc(slices.Clone(p.belief.run.backends.Get(id.Backend).Servers), func(l Live) bool { return gone[ServerID{id.Backend, l.Name}] })}
+			left := slices.Clone(p.belief.run.backends.Get(id.Backend).Servers)
+			is := func(l Live) bool { return gone[ServerID{id.Backend, l.Name}] }
+			after[id.Backend] = &LiveBackend{Servers: slices.DeleteFunc(left, is)}
 		}
 	}
 	p.belief.changed(after)

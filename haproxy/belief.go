@@ -175,5 +175,6 @@ func (p picture) sameFiles(o picture) bool {
 
 // sameDoors reports whether both are there, with the same servers in the same states.
 func sameDoors(a, b *LiveBackend) bool {
-	return a != nil && b != nil && slices.EqualFunc(a.Servers, b.Servers, func(x, y Live) bool { return x.Name == y.Name && x.State == y.State })
+	same := func(x, y Live) bool { return x.Name == y.Name && x.State == y.State }
+	return a != nil && b != nil && slices.EqualFunc(a.Servers, b.Servers, same)
 }

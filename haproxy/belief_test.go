@@ -1,8 +1,14 @@
 package haproxy
 
 import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	gotoken "go/token"
 	"maps"
 	"net/netip"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -30,6 +36,9 @@ func TestAReadingOfTheWorkerIsMergedIntoWhatItWasToldMeanwhile(t *testing.T) {
 	down := Live{State: Open, Check: Down, Failure: "L4CON"}
 	one := func(l Live) *LiveBackend { l.Name = "s"; return &LiveBackend{Servers: []Live{l}} }
 	before := seen("gen", map[string]Live{"a": open, "b": open})
+	aShut, bShut := before.told("a", one(shut)), before.told("b", one(shut))
+	aDown, bDown := before.told("a", one(down)), before.told("b", one(down))
+	more, fewer := before.told("c", one(open)), before.told("b", nil)
 	other := before
 	other.pid++
 	for name, x := range map[string]struct {
@@ -38,17 +47,17 @@ func TestAReadingOfTheWorkerIsMergedIntoWhatItWasToldMeanwhile(t *testing.T) {
 		found     finding
 	}{
 		"nothing happened":                     {before, before, map[string]Live{"a": open, "b": open}, agrees},
-		"a check failed":                       {before.told("a", one(down)), before, map[string]Live{"a": down, "b": open}, agrees},
-		"closed meanwhile, read before":        {before, before.told("a", one(shut)), map[string]Live{"a": shut, "b": open}, agrees},
-		"closed meanwhile, read after":         {before.told("a", one(shut)), before.told("a", one(shut)), map[string]Live{"a": shut, "b": open}, agrees},
-		"closed meanwhile, and another down":   {before.told("b", one(down)), before.told("a", one(shut)), map[string]Live{"a": shut, "b": down}, agrees},
-		"a backend came meanwhile":             {before, before.told("c", one(open)), map[string]Live{"a": open, "b": open, "c": open}, agrees},
-		"a backend went meanwhile":             {before, before.told("b", nil), map[string]Live{"a": open}, agrees},
-		"another hand closed a server":         {before.told("b", one(shut)), before, nil, differs},
+		"a check failed":                       {aDown, before, map[string]Live{"a": down, "b": open}, agrees},
+		"closed meanwhile, read before":        {before, aShut, map[string]Live{"a": shut, "b": open}, agrees},
+		"closed meanwhile, read after":         {aShut, aShut, map[string]Live{"a": shut, "b": open}, agrees},
+		"closed meanwhile, and another down":   {bDown, aShut, map[string]Live{"a": shut, "b": down}, agrees},
+		"a backend came meanwhile":             {before, more, map[string]Live{"a": open, "b": open, "c": open}, agrees},
+		"a backend went meanwhile":             {before, fewer, map[string]Live{"a": open}, agrees},
+		"another hand closed a server":         {bShut, before, nil, differs},
 		"another hand removed a server":        {before.told("b", &LiveBackend{}), before, nil, differs},
-		"another hand added a backend":         {before.told("c", one(open)), before, nil, differs},
-		"another hand removed a backend":       {before.told("b", nil), before, nil, differs},
-		"another hand while we closed another": {before.told("b", one(shut)), before.told("a", one(shut)), nil, differs},
+		"another hand added a backend":         {more, before, nil, differs},
+		"another hand removed a backend":       {fewer, before, nil, differs},
+		"another hand while we closed another": {bShut, aShut, nil, differs},
 		"another worker":                       {other, before, nil, differs},
 		"another generation":                   {seen("other", map[string]Live{"a": open, "b": open}), before, nil, differs},
 		"nothing was read":                     {picture{}, before, nil, differs},
@@ -60,8 +69,72 @@ func TestAReadingOfTheWorkerIsMergedIntoWhatItWasToldMeanwhile(t *testing.T) {
 		if x.want != nil {
 			want = seen(x.now.gen, x.want)
 		}
-		if diff := cmp.Diff(maps.Collect(want.backends.All()), maps.Collect(got.backends.All()), cmpopts.EquateComparable(netip.AddrPort{})); found != x.found || diff != "" || !got.sameFiles(want) {
+		has, wanted := maps.Collect(got.backends.All()), maps.Collect(want.backends.All())
+		diff := cmp.Diff(wanted, has, cmpopts.EquateComparable(netip.AddrPort{}))
+		if found != x.found || diff != "" || !got.sameFiles(want) {
 			t.Errorf("%s: got finding %d, want %d; the backends: -want +got\n%s", name, found, x.found, diff)
 		}
 	}
+}
+
+// TestABeliefChangesInItsFileAlone reads the package: nowhere else is a field of a belief, or of what
+// is believed of the worker, assigned.
+func TestABeliefChangesInItsFileAlone(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := gotoken.NewFileSet()
+	for _, name := range files {
+		if name == "belief.go" || strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(set, name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			f, is := d.(*ast.FuncDecl)
+			if !is {
+				continue
+			}
+			believes := map[string]bool{} // names of the function's beliefs
+			if f.Recv != nil && len(f.Recv.List[0].Names) > 0 {
+				if star, is := f.Recv.List[0].Type.(*ast.StarExpr); is && fmt.Sprint(star.X) == "belief" {
+					believes[f.Recv.List[0].Names[0].Name] = true
+				}
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				to := []ast.Expr(nil)
+				switch n := n.(type) {
+				case *ast.AssignStmt:
+					for i, e := range n.Rhs {
+						if u, is := e.(*ast.UnaryExpr); is && throughBelief(u.X, nil) && n.Tok == gotoken.DEFINE {
+							believes[fmt.Sprint(n.Lhs[i])] = true
+						}
+					}
+					to = n.Lhs
+				case *ast.IncDecStmt:
+					to = []ast.Expr{n.X}
+				}
+				for _, e := range to {
+					if s, is := e.(*ast.SelectorExpr); is && throughBelief(s.X, believes) {
+						t.Errorf("%s: a belief is changed outside of belief.go", set.Position(e.Pos()))
+					}
+				}
+				return true
+			})
+		}
+	}
+}
+
+// throughBelief reports whether an expression selects a belief, or something in it.
+func throughBelief(e ast.Expr, believes map[string]bool) bool {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return believes[e.Name]
+	case *ast.SelectorExpr:
+		return e.Sel.Name == "belief" || throughBelief(e.X, believes)
+	}
+	return false
 }

@@ -43,7 +43,7 @@ func placingOf(worker picture, rows map[string][]row) placing {
 func (p picture) addsBackends() bool { return len(p.classes) > 0 }
 
 // place finds places in the worker for the backends of want that it has not loaded, and frees those
-// that nobody needs any more. It touches no backend to which a route leads.
+// that nobody needs any more. It removes no backend that has servers.
 func (p *Proxy) place(want *outline) error {
 	b := &p.belief
 	if b.run.shape != b.shapeID && b.run.shape != want.shape {
@@ -90,17 +90,20 @@ func (p *Proxy) release(want *outline) error {
 	return nil
 }
 
-// withBackends returns a Config with more backends.
+// withBackends returns a Config with more backends, which it sorts.
 func (c *Config) withBackends(more []*Backend) *Config {
 	if len(more) == 0 {
 		return c
 	}
-	out := *c
-	out.Backends = slices.Grow(slices.Clone(c.Backends), len(more))
+	slices.SortFunc(more, func(a, b *Backend) int { return strings.Compare(a.Name, b.Name) })
+	out, rest := *c, c.Backends
+	out.Backends = make([]*Backend, 0, len(rest)+len(more))
 	for _, b := range more {
-		at, _ := BackendAt(out.Backends, b.Name)
-		out.Backends = slices.Insert(out.Backends, at, b)
+		at, _ := BackendAt(rest, b.Name)
+		out.Backends = append(append(out.Backends, rest[:at]...), b)
+		rest = rest[at:]
 	}
+	out.Backends = append(out.Backends, rest...)
 	return &out
 }
 

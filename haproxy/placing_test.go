@@ -35,8 +35,9 @@ func TestEitherPlacingServesANewBackend(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			none := placingOf(x.worker, nil)
-			if got := none.loaded(have); got != have || len(none.commands()) > 0 || none.names().active() || none.vacant(have, x.worker.backends) {
-				t.Errorf("before: got %v, %v, %v; want the worker as it has loaded its files", got, none.commands(), none.names())
+			got, cmds := none.loaded(have), none.commands()
+			if got != have || len(cmds) > 0 || none.names().active() || none.vacant(have, x.worker.backends) {
+				t.Errorf("before: got %v, %v, %v; want the worker as it has loaded its files", got, cmds, none.names())
 			}
 			want := text.outline(config(a, b, other), nil)
 			in, backends := none.place(want, have, x.worker)

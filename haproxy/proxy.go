@@ -133,7 +133,8 @@ func New(opt Options) (*Proxy, error) {
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
-	for _, step := range []func() error{p.opt.checkDirs, p.findBinary, p.openRunDir, p.openFiles, p.firstFiles, p.openSockets} {
+	steps := []func() error{p.opt.checkDirs, p.findBinary, p.openRunDir, p.openFiles, p.firstFiles, p.openSockets}
+	for _, step := range steps {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -150,7 +151,8 @@ func (o *Options) checkDirs() error {
 		}
 	}
 	if len(o.RunDir) > 80 {
-		return fmt.Errorf("HAProxy's run directory %s is %d bytes long, but a unix socket's path allows for 80", o.RunDir, len(o.RunDir))
+		return fmt.Errorf("HAProxy's run directory %s is %d bytes long, but a unix socket's path allows for 80",
+			o.RunDir, len(o.RunDir))
 	}
 	return nil
 }
@@ -184,7 +186,8 @@ func (p *Proxy) openFiles() (err error) {
 		return nil
 	}
 	if p.opt.Mode == Managed {
-		return fmt.Errorf("%s was not written by sallyport: move it away, or choose another configuration directory", p.path(configFile))
+		return fmt.Errorf("%s was not written by sallyport: move it away, or choose another configuration directory",
+			p.path(configFile))
 	}
 	// Who runs HAProxy needed a first file, and gave it to us.
 	if err := writeFile(p.path(formerFile), p.disk.have[configFile]); err != nil {
@@ -225,7 +228,8 @@ func (p *Proxy) openSockets() (err error) {
 	if p.opt.Mode == External {
 		masterPath = p.opt.MasterSocket
 		if info, err := os.Stat(masterPath); err != nil || info.Mode().Type() != os.ModeSocket {
-			return fmt.Errorf("HAProxy's master socket %q does not exist: start HAProxy with \"haproxy -W -S %s -f %s\", which has its first configuration",
+			return fmt.Errorf("HAProxy's master socket %q does not exist: "+
+				"start HAProxy with \"haproxy -W -S %s -f %s\", which has its first configuration",
 				masterPath, cmp.Or(masterPath, "/run/haproxy-master.sock"), filepath.Join(p.opt.Dir, configFile))
 		}
 	}

@@ -89,7 +89,11 @@ func TestAReloadForNobodyWaits(t *testing.T) {
 	if got := c.wait(asks(evil, 5, cause{urgent: true})); got != 0 {
 		t.Errorf("somebody waits for it: got a wait of %s, want none", got)
 	}
-	for what, note := range map[string]func(){"something else waits": c.waitAnew, "nothing waited": c.nothing, "another reload ended": func() { c.ended(c.now) }} {
+	for what, note := range map[string]func(){
+		"something else waits": c.waitAnew,
+		"nothing waited":       c.nothing,
+		"another reload ended": func() { c.ended(c.now) },
+	} {
 		c.now = c.now.Add(time.Second)
 		if note(); c.wait(d) != idleReload {
 			t.Errorf("after that %s: got a wait of %s, want %s", what, c.wait(d), idleReload)

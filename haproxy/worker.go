@@ -297,7 +297,8 @@ func (r *reading) server(words []string) error {
 	}
 	b := r.backends[words[1]]
 	if b == nil {
-		return fmt.Errorf("HAProxy's worker: server %s is in a backend that \"show backend\" does not list", words[1]+"/"+live.Name)
+		return fmt.Errorf("HAProxy's worker: server %s is in a backend that \"show backend\" does not list",
+			words[1]+"/"+live.Name)
 	}
 	b.Servers = append(b.Servers, live)
 	return nil
