@@ -2,9 +2,7 @@ package appliance
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -141,25 +139,6 @@ func Holds(cfg *config.Config) string {
 		return ""
 	}
 	return haproxy.Machine().Describe(cfg.HAProxy.MaxConnections)
-}
-
-// remember returns a cluster that was not watched before. Its last good picture is used
-// until the API answers.
-func (l *loop) remember(s source) *cluster {
-	c := &cluster{name: s.Name}
-	pic, err := l.pictures.Load(s.Name)
-	switch {
-	case err == nil:
-		c.snapshot, c.known, c.pictured = pic.Snapshot, true, pic.Taken
-		l.crashed.begin(s.Name, pic.Snapshot.Objects)
-		l.log.Info("the last good picture is in use until the API answers", "cluster", s.Name, "taken", pic.Taken)
-	case !errors.Is(err, fs.ErrNotExist):
-		l.log.Warn("the last good picture cannot be loaded", "cluster", s.Name, "err", err)
-	}
-	// The options for reading objects come from the configuration file, not from the
-	// picture.
-	c.snapshot.Options, c.snapshot.Topology.HostNetwork = watcherConfig(s, nil, nil, nil).Options, s.Ingress.HostNetwork
-	return c
 }
 
 // tokenFile returns where the newest token for a cluster is kept.

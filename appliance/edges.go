@@ -83,13 +83,14 @@ func newLoop(
 	drains.leaving = hooks.Leaving
 	l = &loop{
 		log: log, now: time.Now, speaker: e.nodes, kernel: e.kernel, proxy: e.proxy, admit: hooks.Admit,
-		pictures: picture.New(cfg.StateDir, log),
 		membership: membership{
 			version: hooks.Version, hold: address.Set, probe: address.Probe, chance: kernelRing{},
 			byVRRP: keepalived(hooks, wg), join: joinOf(log), drains: drains,
 		},
-		atStart: cfg, load: hooks.Load, again: hooks.Reload, reloaded: hooks.Reloaded, level: hooks.Level,
-		open: opener(cfg, e.kernel, log, wg),
+		follower: follower{
+			atStart: cfg, load: hooks.Load, again: hooks.Reload, reloaded: hooks.Reloaded, level: hooks.Level,
+			open: opener(cfg, e.kernel, log, wg), pictures: picture.New(cfg.StateDir, log),
+		},
 	}
 	l.counts.histograms = newHistograms()
 	if hooks.Upstream == nil {

@@ -10,6 +10,7 @@ import (
 
 	"sallyport/appliance/picture"
 	"sallyport/bgp"
+	"sallyport/routes"
 )
 
 // A judge says what is wrong with the appliance. It remembers since when, and nothing else depends
@@ -23,6 +24,7 @@ type judge struct {
 	absent    map[netip.Addr]time.Time // peers, since when there is no session with them
 	quiet     map[netip.Addr]time.Time // peers with a session, since when they announce none of the blocks of their node
 	near      map[string]bool          // resources whose limit was near in the last round
+	refused   map[string]bool          // refusals of the last round
 }
 
 // background is what a judge has to know besides the view of a round.
@@ -268,6 +270,41 @@ func (j *judge) withheld(v, last *view, warn teller) {
 	}
 	withheld.tell(warn)
 	j.quiet = quiet
+}
+
+// tellRefusals logs each refusal once, when it appears, and no more than a
+// screenful at a time: a peer that offers 100,000 prefixes is one fact. A refusal of an
+// offer that will probably be withdrawn in a moment is a warning only once it stays.
+func (j *judge) tellRefusals(refusals []routes.Refusal, at time.Time) {
+	now := make(map[string]bool, len(refusals))
+	told := 0
+	for _, r := range refusals {
+		key := fmt.Sprint(r.Offer.Peer, r.Offer.Prefix, r.Reason, r.Passing)
+		now[key] = true
+		if j.refused[key] {
+			continue
+		}
+		if r.Passing {
+			j.log.Debug("offer not routed, and likely to pass",
+				"peer", r.Offer.Peer, "prefix", r.Offer.Prefix, "why", r.Why)
+			continue
+		}
+		if told++; told <= screenful {
+			j.log.Warn("offer refused", "cluster", r.Offer.Cluster,
+				"peer", r.Offer.Peer, "prefix", r.Offer.Prefix, "reason", r.Reason, "why", r.Why)
+			j.changes.add(Change{
+				At: at, Kind: offerChange, What: fmt.Sprintf("offer of %s by %s refused", r.Offer.Prefix, r.Offer.Peer),
+				Why: r.Why, Bad: true,
+			})
+		}
+	}
+	if told > screenful {
+		j.log.Warn("more offers refused: see the status page", "count", told-screenful)
+		j.changes.add(Change{
+			At: at, Kind: offerChange, What: fmt.Sprintf("%d more offers refused in the same round", told-screenful), Bad: true,
+		})
+	}
+	j.refused = now
 }
 
 // A fault is what a sentence tells of one or more nodes: before their names, after them if they are

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"os"
 	"reflect"
 	"slices"
 	"sync/atomic"
@@ -16,7 +15,6 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/group"
-	"sallyport/appliance/picture"
 	"sallyport/appliance/plan"
 	"sallyport/bgp"
 	"sallyport/haproxy"
@@ -104,27 +102,17 @@ type cluster struct {
 // brings kernel and HAProxy to it. The goroutine of run owns every field except view
 // and counts.
 type loop struct {
-	settings
+	follower
 	membership
-	log      *slog.Logger
-	now      func() time.Time
-	clusters []*cluster
-	speaker  speaker
-	kernel   kernel
-	proxy    proxy
-	alive    func() // called after each knock or tick
-	admit    func(Admission) error
+	log     *slog.Logger
+	now     func() time.Time
+	speaker speaker
+	kernel  kernel
+	proxy   proxy
+	alive   func() // called after each knock or tick
+	admit   func(Admission) error
 
-	atStart  *config.Config                                         // the configuration of the start
-	load     func() (*config.Config, error)                         // reads the configuration file
-	again    <-chan os.Signal                                       // asks for a call of load; nil: never
-	reloaded func()                                                 // called after the file was read again
-	level    *slog.LevelVar                                         // the level of the log; nil: it does not change
-	open     func(context.Context, source, routes.Topology) watcher // opens a watcher until the context ends
-	serve    func(config.Status) (end func())                       // serves the status endpoint
-	close    func()                                                 // ends the status endpoint
-	file     ConfigStatus
-	knock    chan struct{} // knocks at any door of the edges
+	knock chan struct{} // knocks at any door of the edges
 
 	policy   routes.Policy
 	compiler *ingress.Compiler
@@ -138,11 +126,8 @@ type loop struct {
 	lags     lags
 	settled  bool // a round has ended with nothing left to do
 	judge    judge
-	refused  map[string]bool
 	admitted *Admission // last given to the firewall; nil: none yet
 	doubt    plan.Doubt
-	pictures *picture.Store
-	crashed  *quarantine
 
 	failing error // of the last round: why it could not read or act
 
@@ -154,16 +139,18 @@ type loop struct {
 // begin makes the loop ready for its first round.
 func (l *loop) begin() {
 	l.started = l.now()
-	l.file.Read = l.started
 	l.knock = make(chan struct{}, 1)
+	f := &l.follower
+	f.log, f.now, f.changes, f.knock = l.log, l.now, &l.changes, l.knock
+	f.file.Read = l.started
 	g := &l.membership
 	g.log, g.now, g.speaker, g.knock = l.log, l.now, l.speaker, l.knock
 	l.vetter = newVetter(l.proxy, l.log)
 	l.certs = &certs{
 		proxy: l.proxy, log: l.log, refuse: l.vetter.refuse, changed: l.vetter.changed, suspect: map[string]bool{},
 	}
-	l.heard, l.refused = map[netip.Addr]bool{}, map[string]bool{}
-	l.judge = judge{log: l.log, changes: &l.changes, near: map[string]bool{}}
+	l.heard = map[netip.Addr]bool{}
+	l.judge = judge{log: l.log, changes: &l.changes, near: map[string]bool{}, refused: map[string]bool{}}
 }
 
 // run plans and acts until ctx ends. It then leaves kernel and HAProxy as they are.
@@ -200,6 +187,24 @@ func (l *loop) run(ctx context.Context) {
 		}
 		timer.Reset(rest)
 	}
+}
+
+// reload reads the configuration file again, and uses it unless it has a mistake.
+func (l *loop) reload(ctx context.Context) {
+	if s, ok := l.follower.read(); ok {
+		l.use(ctx, s)
+	}
+}
+
+// use replaces the settings, and adapts to them the compiler and all that runs beside the loop.
+func (l *loop) use(ctx context.Context, s settings) {
+	if l.compiler == nil || !maps.Equal(l.taken, s.taken) || !maps.Equal(l.takenUDP, s.takenUDP) ||
+		!maps.Equal(l.reserved, s.reserved) {
+		l.compiler = &ingress.Compiler{Taken: s.taken, TakenUDP: s.takenUDP, Reserved: s.reserved}
+	}
+	l.follower.set(s)
+	l.membership.enter(ctx, s.cfg)
+	l.follower.follow(ctx)
 }
 
 // relay knocks at one door for each knock at another, until ctx ends.
@@ -356,9 +361,9 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	v.left = v.config.Leaving && v.err == nil && l.applied.retryAt.IsZero()
 	if err == nil {
 		l.publish(compiled)
-		l.keep(compiled)
+		l.follower.keep(compiled)
 	}
-	l.tellRefusals(refusals)
+	l.judge.tellRefusals(refusals, l.now())
 	return progress && err == nil
 }
 
@@ -781,44 +786,4 @@ func (l *loop) publish(r ingress.Result) {
 	if changed && l.member != nil {
 		l.claimed = sumOfClaims(r)
 	}
-}
-
-// keep hands the snapshot of each live cluster over to be saved, with its Result.
-func (l *loop) keep(r ingress.Result) {
-	if l.crashed.trying() {
-		return
-	}
-	for _, c := range l.clusters {
-		if c.live {
-			l.pictures.Keep(c.snapshot, r)
-		}
-	}
-}
-
-// tellRefusals logs each refusal once, when it appears, and no more than a
-// screenful at a time: a peer that offers 100,000 prefixes is one fact. A refusal of an
-// offer that will probably be withdrawn in a moment is a warning only once it stays.
-func (l *loop) tellRefusals(refusals []routes.Refusal) {
-	now := make(map[string]bool, len(refusals))
-	told := 0
-	for _, r := range refusals {
-		key := fmt.Sprint(r.Offer.Peer, r.Offer.Prefix, r.Reason, r.Passing)
-		now[key] = true
-		if l.refused[key] {
-			continue
-		}
-		if r.Passing {
-			l.log.Debug("offer not routed, and likely to pass", "peer", r.Offer.Peer, "prefix", r.Offer.Prefix, "why", r.Why)
-			continue
-		}
-		if told++; told <= screenful {
-			l.log.Warn("offer refused", "cluster", r.Offer.Cluster, "peer", r.Offer.Peer, "prefix", r.Offer.Prefix, "reason", r.Reason, "why", r.Why)
-			l.changes.add(Change{At: l.now(), Kind: offerChange, What: fmt.Sprintf("offer of %s by %s refused", r.Offer.Prefix, r.Offer.Peer), Why: r.Why, Bad: true})
-		}
-	}
-	if told > screenful {
-		l.log.Warn("more offers refused: see the status page", "count", told-screenful)
-		l.changes.add(Change{At: l.now(), Kind: offerChange, What: fmt.Sprintf("%d more offers refused in the same round", told-screenful), Bad: true})
-	}
-	l.refused = now
 }

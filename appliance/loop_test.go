@@ -270,8 +270,15 @@ func newScene(t testing.TB) *scene {
 		clock:   time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 	}
 	s.loop = &loop{
-		settings: settings{cfg: &config.Config{BGP: config.BGP{ASN: 65000, Retain: 2 * time.Minute, FailStatic: 10 * time.Minute}}},
-		log:      slog.New(slog.DiscardHandler), now: func() time.Time { return s.clock },
+		follower: follower{
+			settings: settings{cfg: &config.Config{
+				BGP: config.BGP{ASN: 65000, Retain: 2 * time.Minute, FailStatic: 10 * time.Minute},
+			}},
+			pictures: picture.New(t.TempDir(), slog.New(slog.DiscardHandler)),
+			clusters: []*cluster{{name: "demo", opened: opened{watcher: s.watcher}}},
+			crashed:  &quarantine{},
+		},
+		log: slog.New(slog.DiscardHandler), now: func() time.Time { return s.clock },
 		speaker: s.speaker, kernel: s.kernel, proxy: s.proxy, alive: func() {},
 		membership: membership{
 			probe: func(context.Context, []netip.Addr, []netip.Addr) (map[netip.Addr]address.Owner, error) {
@@ -281,9 +288,7 @@ func newScene(t testing.TB) *scene {
 			chance: &fakeRing{},
 			drains: &drains{path: filepath.Join(t.TempDir(), "drain"), boot: "one"},
 		},
-		compiler: &ingress.Compiler{}, pictures: picture.New(t.TempDir(), slog.New(slog.DiscardHandler)),
-		clusters: []*cluster{{name: "demo", opened: opened{watcher: s.watcher}}},
-		crashed:  &quarantine{},
+		compiler: &ingress.Compiler{},
 	}
 	s.begin()
 	return s
@@ -880,7 +885,7 @@ func TestNodesThatDoNotComplyAreWarnedOf(t *testing.T) {
 func TestAnOfferThatWillPassIsARefusalOnceItStays(t *testing.T) {
 	s := newScene(t)
 	var log strings.Builder
-	s.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	s.judge.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	s.speaker.announce(block1, node1)
 	s.speaker.announce(pod1+"/32", node1)
 	s.speaker.offers[1].Announced = s.clock

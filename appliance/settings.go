@@ -1,15 +1,11 @@
 package appliance
 
 import (
-	"context"
 	"crypto/tls"
 	"fmt"
-	"maps"
 	"net/netip"
 	"os"
-	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"sallyport/appliance/config"
@@ -75,24 +71,24 @@ func settingsOf(cfg *config.Config) (settings, error) {
 }
 
 // doors returns the addresses that nodes may connect to; none if every node is dialled.
-func (l *loop) doors() []netip.Addr {
-	if slices.ContainsFunc(l.clusters, func(c *cluster) bool { return c.peering.Mode == config.Passive }) {
-		return l.cfg.BGP.Listen
+func (f *follower) doors() []netip.Addr {
+	if slices.ContainsFunc(f.clusters, func(c *cluster) bool { return c.peering.Mode == config.Passive }) {
+		return f.cfg.BGP.Listen
 	}
 	return nil
 }
 
 // peer returns a BGP peer, made from the cluster's settings in the configuration file
 // and from the node in its API.
-func (l *loop) peer(cluster string, n routes.Node, addr netip.Addr) bgp.Peer {
+func (f *follower) peer(cluster string, n routes.Node, addr netip.Addr) bgp.Peer {
 	var p config.Peering
-	for _, c := range l.clusters {
+	for _, c := range f.clusters {
 		if c.name == cluster {
 			p = c.peering
 		}
 	}
 	var local netip.Addr // the address that the BGPPeers name; zero: any
-	for _, a := range l.cfg.BGP.Listen {
+	for _, a := range f.cfg.BGP.Listen {
 		if !local.IsValid() && !a.IsUnspecified() && a.Is4() == addr.Is4() && p.Mode == config.Active {
 			local = a
 		}
@@ -159,142 +155,4 @@ type ConfigStatus struct {
 	Read    time.Time `json:"read"`              // when the configuration in use was read
 	Waiting []string  `json:"waiting,omitempty"` // keys that need a restart, a sentence each
 	Errors  []string  `json:"errors,omitempty"`  // why the present file is not used, one mistake each
-}
-
-// reload reads the configuration file again. Live keys take effect in the next round.
-// Other keys wait for a restart. A file with a mistake changes nothing.
-func (l *loop) reload(ctx context.Context) {
-	file, err := l.load()
-	var s settings
-	var waiting []string
-	if err == nil {
-		var next *config.Config
-		next, waiting = l.atStart.Next(file)
-		s, err = settingsOf(next)
-	}
-	if err != nil {
-		l.file.Errors = strings.Split(err.Error(), "\n")
-		l.log.Error("the configuration file has a mistake; the configuration in use stays", "err", err)
-		l.changes.add(Change{At: l.now(), Kind: configChange, What: "the configuration file has a mistake; the configuration in use stays", Why: err.Error(), Bad: true})
-		return
-	}
-	l.file = ConfigStatus{Read: l.now(), Waiting: waiting}
-	l.log.Info("configuration file read again", "clusters", len(s.sources))
-	l.changes.add(Change{At: l.now(), Kind: configChange, What: "configuration file read again"})
-	for _, warning := range s.cfg.Warnings {
-		l.log.Warn("configuration", "warning", warning)
-	}
-	for _, sentence := range waiting {
-		l.log.Warn("a changed key needs a restart", "key", sentence)
-	}
-	l.use(ctx, s)
-}
-
-// use replaces the settings, and adapts to them the watchers and everything else that
-// runs beside the loop.
-func (l *loop) use(ctx context.Context, s settings) {
-	was := l.settings
-	l.settings = s
-	if l.level != nil {
-		l.level.Set(s.cfg.Log.Level)
-	}
-	if l.compiler == nil || !maps.Equal(was.taken, s.taken) || !maps.Equal(was.takenUDP, s.takenUDP) || !maps.Equal(was.reserved, s.reserved) {
-		l.compiler = &ingress.Compiler{Taken: s.taken, TakenUDP: s.takenUDP, Reserved: s.reserved}
-	}
-	if was.cfg == nil || was.cfg.Status.Listen != s.cfg.Status.Listen || was.cfg.Status.TLS.Exists() != s.cfg.Status.TLS.Exists() {
-		if l.close != nil {
-			l.close()
-		}
-		l.close = l.serve(s.cfg.Status)
-	}
-	l.membership.enter(ctx, s.cfg)
-	l.follow(ctx)
-}
-
-// opened is a watcher and the settings that it was opened for.
-type opened struct {
-	of      source // as watched returns it
-	watcher watcher
-	close   context.CancelFunc
-}
-
-// follow opens and closes clusters until they are those of the settings. A cluster with
-// changed settings keeps its watcher until a second one, with the new settings, has
-// read the whole cluster. A cluster that the file does not have any more stays until
-// every other one is known (look): it may only have changed its name.
-func (l *loop) follow(ctx context.Context) {
-	gone := l.clusters
-	l.clusters = nil
-	for _, s := range l.sources {
-		var c *cluster
-		want := s.watched()
-		if i := slices.IndexFunc(gone, func(c *cluster) bool { return c.name == s.Name }); i >= 0 {
-			c = gone[i]
-			gone = slices.Delete(gone, i, i+1)
-			if !c.known && !reflect.DeepEqual(c.of, want) {
-				c.close() // nothing of the cluster is served
-				c = nil
-			}
-		}
-		switch {
-		case c == nil:
-			c = l.remember(s)
-			c.opened = l.openWatcher(ctx, want, c.snapshot.Topology)
-		case c.next != nil && reflect.DeepEqual(c.next.of, want):
-		default:
-			c.abandon()
-			if !reflect.DeepEqual(c.of, want) {
-				next := l.openWatcher(ctx, want, c.snapshot.Topology)
-				c.next = &next
-			}
-		}
-		c.peering, c.gone = s.BGP, false
-		l.clusters = append(l.clusters, c)
-	}
-	for _, c := range gone {
-		if !c.known {
-			l.drop(c)
-			continue
-		}
-		c.abandon()
-		c.gone = true
-		l.clusters = append(l.clusters, c)
-	}
-}
-
-// drop stops the watcher of a cluster that is gone from the configuration.
-func (l *loop) drop(c *cluster) {
-	c.close()
-	l.pictures.Forget(c.name)
-	l.log.Info("the cluster was removed from the configuration, and is no longer served", "cluster", c.name)
-}
-
-// abandon stops the watcher with newer settings, if there is one.
-func (c *cluster) abandon() {
-	if c.next != nil {
-		c.next.close()
-		c.next = nil
-	}
-}
-
-// turn replaces the watcher by the one with newer settings, if that one has read the
-// whole cluster.
-func (c *cluster) turn() {
-	if c.next == nil {
-		return
-	}
-	if _, err := c.next.watcher.Snapshot(); err != nil {
-		return
-	}
-	c.close()
-	c.opened, c.next = *c.next, nil
-	c.told, c.toldOf = ingress.Result{}, ingress.Snapshot{} // the new watcher has published nothing yet
-}
-
-// openWatcher opens a watcher whose knocks the loop hears.
-func (l *loop) openWatcher(ctx context.Context, s source, before routes.Topology) opened {
-	ctx, end := context.WithCancel(ctx)
-	w := l.open(ctx, s, before)
-	go relay(ctx, w.Changed(), l.knock)
-	return opened{s, w, end}
 }
