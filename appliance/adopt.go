@@ -11,6 +11,13 @@ import (
 	"sallyport/routes"
 )
 
+// An adoption is what this process took over from the one before. The goroutine of the loop owns it.
+type adoption struct {
+	adopted  routes.Table        // found in the kernel at the start, until their peers have spoken
+	caughtUp bool                // it knows all that the process before may have served: see behind
+	heard    map[netip.Addr]bool // peers that have sent all their routes since the start
+}
+
 // adopt remembers the routes that an earlier process of ours left in the kernel.
 func (l *loop) adopt(found routes.Table) {
 	l.adopted = maps.Clone(found)

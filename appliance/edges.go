@@ -82,7 +82,8 @@ func newLoop(
 	drains := openDrains(cfg.StateDir, bootID())
 	drains.leaving = hooks.Leaving
 	l = &loop{
-		log: log, now: time.Now, speaker: e.nodes, kernel: e.kernel, proxy: e.proxy, admit: hooks.Admit,
+		log: log, now: time.Now, speaker: e.nodes, kernel: e.kernel, proxy: e.proxy,
+		firewall: firewall{admit: hooks.Admit},
 		membership: membership{
 			version: hooks.Version, hold: address.Set, probe: address.Probe, chance: kernelRing{},
 			byVRRP: keepalived(hooks, wg), join: joinOf(log), drains: drains,

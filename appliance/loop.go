@@ -98,35 +98,33 @@ type cluster struct {
 	toldMay consent          // and what the cluster's statuses might be changed to
 }
 
-// loop computes the wanted state from the clusters' objects and the peers' offers, and
-// brings kernel and HAProxy to it. The goroutine of run owns every field except view
-// and counts.
+// A loop computes the wanted state from the clusters' objects and the peers' offers, and
+// brings kernel and HAProxy to it. What has a state of its own has a type of its own: the
+// configuration and the clusters (follower), the group (membership), what the process before
+// left (adoption), the machine's firewall, and what is wrong since when (judge). The goroutine
+// of run owns every field except view and counts.
 type loop struct {
 	follower
 	membership
+	adoption
+	firewall
 	log     *slog.Logger
 	now     func() time.Time
 	speaker speaker
 	kernel  kernel
 	proxy   proxy
-	alive   func() // called after each knock or tick
-	admit   func(Admission) error
-
-	knock chan struct{} // knocks at any door of the edges
+	alive   func()        // called after each knock or tick
+	knock   chan struct{} // knocks at any door of the edges
 
 	policy   routes.Policy
 	compiler *ingress.Compiler
 	vetter   *vetter
 	certs    *certs
 	planner  plan.Planner
-	adopted  routes.Table // found in the kernel at the start, until their peers have spoken
-	caughtUp bool         // it knows all that the process before may have served: see behind
-	heard    map[netip.Addr]bool
 	applied  applied
 	lags     lags
 	settled  bool // a round has ended with nothing left to do
 	judge    judge
-	admitted *Admission // last given to the firewall; nil: none yet
 	doubt    plan.Doubt
 
 	failing error // of the last round: why it could not read or act
@@ -228,130 +226,50 @@ func knock(door chan<- struct{}) {
 	}
 }
 
+// A reading is what a round has read, and how far it may act on that.
+type reading struct {
+	snapshots, unknown []ingress.Snapshot
+	topologies         []routes.Topology
+	local              routes.Local
+	peers              []bgp.Peer // the nodes and route reflectors of the clusters
+	info               haproxy.Info
+	refusals           []routes.Refusal
+	mayAct             bool
+
+	kernelErr, proxyErr, peersErr, offersErr error
+}
+
 // round reads everything once and takes the steps that are safe now. It reports whether
 // it changed something: then another round may find more to do.
 func (l *loop) round(ctx context.Context) (progress bool) {
-	begin := l.now()
-	v := &view{at: begin, settings: l.settings, file: l.file}
+	v := &view{at: l.now(), settings: l.settings, file: l.file}
 	if last := l.view.Load(); last != nil {
 		v.have = last.have // shown while the actual state cannot be read
 	}
-	defer func() {
-		v.took = l.now().Sub(begin)
-		last := l.view.Load()
-		l.judge.assess(v, last, background{
-			age: v.at.Sub(l.started), settled: l.settled, heard: l.heard, crashes: l.crashed.warnings(), pictures: l.pictures,
-		})
-		l.noteView(last, v)
-		l.view.Store(v)
-		l.counts.round(v)
-	}()
+	defer l.finish(v)
 
-	snapshots, unknown, mayAct := l.look()
-	for _, c := range l.clusters {
-		seen := clusterView{c.name, c.watcher.Health(), c.known, c.live, c.pictured, c.snapshot.Topology, c.gone, nil}
-		if c.next != nil {
-			health := c.next.watcher.Health()
-			seen.next = &health
-		}
-		v.clusters = append(v.clusters, seen)
-	}
-	local, err := l.kernel.Local()
+	r, err := l.read(v)
 	if err != nil {
-		v.err = fmt.Errorf("reading our own networks: %w", err)
+		v.err = err
 		return false
 	}
-	topologies := make([]routes.Topology, 0, len(snapshots))
-	for _, s := range snapshots {
-		topologies = append(topologies, s.Topology)
+	l.wantRoutes(v, r)
+	compiled := l.wantServers(ctx, v, r)
+	v.err = errors.Join(r.peersErr, r.offersErr, r.kernelErr, r.proxyErr)
+	var facts group.Facts
+	if l.member != nil {
+		facts = l.facts(v, r.silent())
 	}
-
-	// The actual state.
-	have, kernelErr, proxyErr := l.have(topologies, local)
-	haveErr := errors.Join(kernelErr, proxyErr)
-	if haveErr == nil {
-		v.have = have
-		if l.adopted == nil {
-			l.adopt(have.Routes)
-			l.caughtUp = l.proxy.Info().Worker == 0 // nothing was served
-		}
-		if err := l.forsake(v); err != nil {
-			l.log.Warn("connections to unreachable servers cannot be closed", "err", err)
-		}
-	}
-
-	// The wanted state.
-	routers := routers(l.cfg)
-	peers, contested := l.peers(topologies, routers)
-	peersErr := errors.Join(l.speaker.Listen(l.doors(), l.cfg.BGP.Port), l.speaker.SetPeers(slices.Concat(peers, routers)))
-	v.peers, v.unguarded, v.contested = l.speaker.Peers(), unguarded(peers), contested
-	offers, offersErr := l.speaker.Offers()
-	v.offers = len(offers)
-	l.lags.read(offers)
-	offers = append(offers, l.adoptedOffers(topologies, v.peers)...)
-	facts := routes.Facts{Now: begin, Topologies: topologies, Local: local, Retain: l.cfg.BGP.Retain, FailStatic: l.cfg.BGP.FailStatic}
-	routed, refusals := l.policy.Verify(offers, facts)
-	v.want.Routes = routed
-	v.refusals = slices.DeleteFunc(slices.Clone(refusals), func(r routes.Refusal) bool { return r.Passing })
-	v.want.Allocations = l.policy.Allocate(facts)
-	v.static, v.withheld = l.policy.Static(offers, facts), routes.Withheld(offers, topologies)
-	v.closed = closed(l.cfg.Group.Pools, topologies, l.member.strangers())
-	l.compiler.Unknown, l.compiler.Closed = unknown, v.closed
-	info := l.proxy.Info()
-	l.compiler.Room = info.Room.Servers()
-	l.compiler.Judge(l.vetter.known(begin))
-	newest := l.compiler.Compile(snapshots)
-	for _, c := range l.clusters {
-		if owners := newest.Owners[c.name]; owners != nil {
-			c.snapshot.Owners = owners
-		}
-		c.watcher.Serve(newest)
-	}
-	l.teach(newest)
-	compiled, sure := l.vetter.vetted(ctx, newest, begin)
-	usable, waits := l.certs.usable(ctx, compiled.Config.Certs)
-	compiled.Config.Certs = usable
-	if (!sure || waits) && !l.settled && begin.Sub(l.started) < patience {
-		mayAct = false // an earlier process may have served what still waits for a verdict
-	}
-	v.behind = l.behind(begin, sure && !waits)
-	mayAct = mayAct && !v.behind
-	v.waits = info.Waits
-	compiled = compiled.Delayed(info.Waits)
-	compiled.Config.Bind = haproxy.Bind{HTTP: l.cfg.HAProxy.HTTP, HTTPS: l.cfg.HAProxy.HTTPS}
-	if to := l.cfg.HAProxy.AccessLog; to.On() {
-		compiled.Config.Process = compiled.Config.Process.Requests(to.Syslog)
-	}
-	compiled.Config.Group, compiled.Config.Period = sharing(l.cfg, local), haproxy.PeriodOf(begin)
-	v.connections = cmp.Or(l.cfg.HAProxy.MaxConnections, compiled.Config.Process.MaxConn)
-	compiled.Config.Tune = haproxy.Tune{Threads: l.cfg.HAProxy.Threads, MaxConn: info.Room.Kept(info.MaxConn, compiled.Servers, v.connections), Base: l.base}
-	v.capacity = slices.Concat(info.Room.Capacity(compiled.Servers, compiled.Config.Tables), info.Capacity)
-	v.config, v.problems, v.compiled = &compiled.Config, compiled.Problems, compiled
-	if proxyErr == nil { // else nothing is applied, and a HAProxy that starts answers late
-		v.config.Former = l.proxy.Former(v.config)
-	}
-	v.want.Backends = v.config.Backends
-	if len(v.config.Former) > 0 {
-		v.want.Backends = slices.Concat(v.config.Backends, v.config.Former)
-	}
-	v.err = errors.Join(peersErr, offersErr, haveErr)
-	silent := ""
-	switch {
-	case proxyErr != nil:
-		silent = proxyErr.Error()
-	case info.Worker == 0:
-		silent = "it has no worker"
-	}
-	groupErr := l.membership.represent(ctx, v, local, l.facts(v, silent), l.applied.config)
+	groupErr := l.membership.represent(ctx, v, r.local, facts, l.applied.config)
 	// One peer, the firewall or an address makes the appliance no worse a place for traffic.
-	l.failing = errors.Join(offersErr, kernelErr)
+	l.failing = errors.Join(r.offersErr, r.kernelErr)
 	defer func() { v.err = errors.Join(v.err, groupErr) }()
-	if offersErr != nil || haveErr != nil || !mayAct {
+	if r.offersErr != nil || r.kernelErr != nil || r.proxyErr != nil || !r.mayAct {
 		return false
 	}
 
 	// The firewall comes first, so that it does not block what is about to be open.
-	admitErr := l.letIn(peers, v.want, v.have, v.config)
+	admitErr := l.firewall.letIn(r.peers, v.want, v.have, v.config)
 
 	// The steps from the actual state to the wanted one.
 	v.steps = l.planner.Plan(v.want, v.have)
@@ -360,11 +278,149 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	l.settled = l.settled || err == nil && !progress
 	v.left = v.config.Leaving && v.err == nil && l.applied.retryAt.IsZero()
 	if err == nil {
-		l.publish(compiled)
-		l.follower.keep(compiled)
+		l.publish(*compiled)
+		l.follower.keep(*compiled)
 	}
-	l.judge.tellRefusals(refusals, l.now())
+	l.judge.tellRefusals(r.refusals, l.now())
 	return progress && err == nil
+}
+
+// finish judges what a round saw and did, and publishes its view.
+func (l *loop) finish(v *view) {
+	v.took = l.now().Sub(v.at)
+	last := l.view.Load()
+	l.judge.assess(v, last, background{
+		age: v.at.Sub(l.started), settled: l.settled, heard: l.heard, crashes: l.crashed.warnings(), pictures: l.pictures,
+	})
+	l.noteView(last, v)
+	l.view.Store(v)
+	l.counts.round(v)
+}
+
+// read reads the clusters and the actual state. It returns an error if nothing can be decided
+// without what it could not read.
+func (l *loop) read(v *view) (*reading, error) {
+	r := new(reading)
+	r.snapshots, r.unknown, r.mayAct = l.look()
+	for _, c := range l.clusters {
+		seen := clusterView{
+			name: c.name, health: c.watcher.Health(), known: c.known, live: c.live, pictured: c.pictured,
+			topology: c.snapshot.Topology, gone: c.gone,
+		}
+		if c.next != nil {
+			health := c.next.watcher.Health()
+			seen.next = &health
+		}
+		v.clusters = append(v.clusters, seen)
+	}
+	var err error
+	if r.local, err = l.kernel.Local(); err != nil {
+		return nil, fmt.Errorf("reading our own networks: %w", err)
+	}
+	r.topologies = make([]routes.Topology, 0, len(r.snapshots))
+	for _, s := range r.snapshots {
+		r.topologies = append(r.topologies, s.Topology)
+	}
+	have, kernelErr, proxyErr := l.have(r.topologies, r.local)
+	r.kernelErr, r.proxyErr = kernelErr, proxyErr
+	if kernelErr != nil || proxyErr != nil {
+		return r, nil
+	}
+	v.have = have
+	if l.adopted == nil {
+		l.adopt(have.Routes)
+		l.caughtUp = l.proxy.Info().Worker == 0 // nothing was served
+	}
+	if err := l.forsake(v); err != nil {
+		l.log.Warn("connections to unreachable servers cannot be closed", "err", err)
+	}
+	return r, nil
+}
+
+// wantRoutes computes the wanted routes from the offers of the BGP peers.
+func (l *loop) wantRoutes(v *view, r *reading) {
+	routers := routers(l.cfg)
+	var offers []routes.Offer
+	r.peers, v.contested = l.peers(r.topologies, routers)
+	r.peersErr = errors.Join(
+		l.speaker.Listen(l.follower.doors(), l.cfg.BGP.Port), l.speaker.SetPeers(slices.Concat(r.peers, routers)))
+	v.peers, v.unguarded = l.speaker.Peers(), unguarded(r.peers)
+	offers, r.offersErr = l.speaker.Offers()
+	v.offers = len(offers)
+	l.lags.read(offers)
+	offers = append(offers, l.adoptedOffers(r.topologies, v.peers)...)
+	facts := routes.Facts{
+		Now: v.at, Topologies: r.topologies, Local: r.local, Retain: l.cfg.BGP.Retain, FailStatic: l.cfg.BGP.FailStatic,
+	}
+	v.want.Routes, r.refusals = l.policy.Verify(offers, facts)
+	v.refusals = slices.DeleteFunc(slices.Clone(r.refusals), func(r routes.Refusal) bool { return r.Passing })
+	v.want.Allocations = l.policy.Allocate(facts)
+	v.static, v.withheld = l.policy.Static(offers, facts), routes.Withheld(offers, r.topologies)
+	v.closed = closed(l.cfg.Group.Pools, r.topologies, l.member.strangers())
+}
+
+// wantServers computes the wanted servers and the rest of HAProxy's configuration from the objects of
+// the clusters. It clears mayAct while an earlier process may have served what is not known yet.
+func (l *loop) wantServers(ctx context.Context, v *view, r *reading) *ingress.Result {
+	r.info = l.proxy.Info()
+	l.compiler.Unknown, l.compiler.Closed = r.unknown, v.closed
+	l.compiler.Room = r.info.Room.Servers()
+	l.compiler.Judge(l.vetter.known(v.at))
+	newest := l.compiler.Compile(r.snapshots)
+	for _, c := range l.clusters {
+		if owners := newest.Owners[c.name]; owners != nil {
+			c.snapshot.Owners = owners
+		}
+		c.watcher.Serve(newest)
+	}
+	l.teach(newest)
+	compiled, sure := l.vetter.vetted(ctx, newest, v.at)
+	usable, waits := l.certs.usable(ctx, compiled.Config.Certs)
+	compiled.Config.Certs = usable
+	if (!sure || waits) && !l.settled && v.at.Sub(l.started) < patience {
+		r.mayAct = false // an earlier process may have served what still waits for a verdict
+	}
+	v.behind = l.behind(v.at, sure && !waits)
+	r.mayAct = r.mayAct && !v.behind
+	v.waits = r.info.Waits
+	compiled = compiled.Delayed(r.info.Waits)
+	l.configure(&compiled.Config, compiled.Servers, v, r)
+	v.config, v.problems, v.compiled = &compiled.Config, compiled.Problems, compiled
+	if r.proxyErr == nil { // else nothing is applied, and a HAProxy that starts answers late
+		v.config.Former = l.proxy.Former(v.config)
+	}
+	v.want.Backends = v.config.Backends
+	if len(v.config.Former) > 0 {
+		v.want.Backends = slices.Concat(v.config.Backends, v.config.Former)
+	}
+	return &compiled
+}
+
+// configure adds to the configuration of HAProxy what does not come from the clusters' objects.
+func (l *loop) configure(c *haproxy.Config, servers int, v *view, r *reading) {
+	of := &l.cfg.HAProxy
+	c.Bind = haproxy.Bind{HTTP: of.HTTP, HTTPS: of.HTTPS}
+	if to := of.AccessLog; to.On() {
+		c.Process = c.Process.Requests(to.Syslog)
+	}
+	c.Group, c.Period = sharing(l.cfg, r.local), haproxy.PeriodOf(v.at)
+	v.connections = cmp.Or(of.MaxConnections, c.Process.MaxConn)
+	room := r.info.Room
+	c.Tune = haproxy.Tune{
+		Threads: of.Threads, MaxConn: room.Kept(r.info.MaxConn, servers, v.connections), Base: l.base,
+	}
+	v.capacity = slices.Concat(room.Capacity(servers, c.Tables), r.info.Capacity)
+}
+
+// silent returns why HAProxy does not answer; empty: it does.
+func (r *reading) silent() string {
+	switch {
+	case r.proxyErr != nil:
+		return r.proxyErr.Error()
+	case r.info.Worker == 0:
+		return "it has no worker"
+	}
+	return ""
 }
 
 // facts returns what the round knows of this appliance as a place for traffic.
@@ -406,59 +462,6 @@ func (l *loop) facts(v *view, silent string) group.Facts {
 		f.Clusters = append(f.Clusters, cf)
 	}
 	return f
-}
-
-// letIn tells the firewall who may connect where, and where HAProxy may connect, if
-// either has changed.
-func (l *loop) letIn(peers []bgp.Peer, want plan.Want, have plan.Have, cfg *haproxy.Config) error {
-	if l.admit == nil {
-		return nil
-	}
-	a := Admission{Pods: slices.SortedFunc(maps.Keys(want.Routes), netip.Prefix.Compare), Logs: logs(cfg)}
-	for _, p := range peers {
-		if !p.Active {
-			a.Peers = append(a.Peers, p.Addr)
-		}
-	}
-	a.Peers = once(a.Peers, netip.Addr.Compare)
-	for _, s := range cfg.Streams {
-		if s.Addr.IsValid() {
-			a.Services = append(a.Services, netip.AddrPortFrom(s.Addr, s.Port))
-		} else {
-			a.TCP = append(a.TCP, s.Port)
-		}
-	}
-	if port := cfg.Process.QUIC.Port; port != 0 {
-		a.UDP = []uint16{port}
-	}
-	if len(have.Direct) > 0 {
-		for _, b := range cfg.Backends {
-			for _, s := range b.Servers {
-				if have.Direct[s.Addr.Addr()] && want.Allocations.Refuse(b.Cluster, b.Namespace, s.Addr) == "" {
-					a.Servers = append(a.Servers, s.Addr)
-				}
-			}
-		}
-		a.Servers = once(a.Servers, netip.AddrPort.Compare)
-	}
-	if l.admitted != nil && reflect.DeepEqual(*l.admitted, a) {
-		return nil
-	}
-	if err := l.admit(a); err != nil {
-		return err
-	}
-	l.admitted = &a
-	return nil
-}
-
-// logs returns the syslog servers that a cluster names for HAProxy.
-func logs(cfg *haproxy.Config) (to []netip.AddrPort) {
-	for _, line := range cfg.Process.Lines {
-		if target := line.Target(); target.IsValid() {
-			to = append(to, target)
-		}
-	}
-	return once(to, netip.AddrPort.Compare)
 }
 
 // once sorts a list and drops repeated elements.
@@ -528,7 +531,8 @@ func (l *loop) peers(topologies []routes.Topology, routers []bgp.Peer) (peers []
 			return
 		}
 		if first, twice := by[addr]; twice {
-			contested = append(contested, fmt.Sprintf("cluster %s: the BGP address %s of %s also belongs to %s in cluster %s, which keeps it: give each node an address of its own",
+			contested = append(contested, fmt.Sprintf("cluster %s: the BGP address %s of %s also belongs to %s in cluster %s, "+
+				"which keeps it: give each node an address of its own",
 				cluster, addr, whose(p), whose(first), first.Cluster))
 			return
 		}
@@ -685,7 +689,8 @@ func (l *loop) order(ctx context.Context, v *view) (haproxy.Result, error) {
 		})
 	}
 	l.applied = applied{v.config, v.at.Add(reapply), result.RetryAt}
-	changed, later := result.Commands > 0 || result.Reloaded, result.RetryAt.IsZero() || result.RetryAt.After(l.applied.until)
+	changed := result.Commands > 0 || result.Reloaded
+	later := result.RetryAt.IsZero() || result.RetryAt.After(l.applied.until)
 	if soon := v.at.Add(reapplySoon); changed && later {
 		l.applied.until = soon
 	}
@@ -704,7 +709,8 @@ func (l *loop) abort(ends map[netip.AddrPort]bool, why string) error {
 	n, err := l.kernel.Abort(ends)
 	if n > 0 {
 		l.log.Info("connections closed", "count", n, "servers", len(ends), "why", why)
-		l.changes.add(Change{At: l.now(), Kind: serverChange, What: Counted(n, "connection") + " to " + Counted(len(ends), "server") + " closed", Why: why})
+		what := Counted(n, "connection") + " to " + Counted(len(ends), "server") + " closed"
+		l.changes.add(Change{At: l.now(), Kind: serverChange, What: what, Why: why})
 	}
 	return err
 }
@@ -771,16 +777,19 @@ func (l *loop) publish(r ingress.Result) {
 		if !c.live {
 			continue
 		}
-		if slices.Equal(c.told.Served, r.Served) && slices.Equal(c.told.Problems, r.Problems) && slices.Equal(c.toldOf.Ingresses, c.snapshot.Ingresses) &&
-			reflect.DeepEqual(c.told.Balancers, r.Balancers) && slices.Equal(c.toldOf.Services, c.snapshot.Services) && c.toldMay == may {
+		if slices.Equal(c.told.Served, r.Served) && slices.Equal(c.told.Problems, r.Problems) &&
+			slices.Equal(c.toldOf.Ingresses, c.snapshot.Ingresses) && reflect.DeepEqual(c.told.Balancers, r.Balancers) &&
+			slices.Equal(c.toldOf.Services, c.snapshot.Services) && c.toldMay == may {
 			continue
 		}
 		c.told, c.toldOf, c.toldMay, changed = r, c.snapshot, may, true
 		c.watcher.Publish(watch.Publication{
-			Served:    slices.DeleteFunc(slices.Clone(r.Served), func(o ingress.ObjectRef) bool { return o.Cluster != c.name }),
-			Balancers: slices.DeleteFunc(slices.Clone(r.Balancers), func(b ingress.Balancer) bool { return b.Cluster != c.name }),
-			Problems:  slices.DeleteFunc(slices.Clone(r.Problems), func(p ingress.Problem) bool { return p.Cluster != c.name }),
-			Add:       may.add, Replace: may.replace,
+			Served: slices.DeleteFunc(slices.Clone(r.Served), func(o ingress.ObjectRef) bool { return o.Cluster != c.name }),
+			Balancers: slices.DeleteFunc(slices.Clone(r.Balancers), func(b ingress.Balancer) bool {
+				return b.Cluster != c.name
+			}),
+			Problems: slices.DeleteFunc(slices.Clone(r.Problems), func(p ingress.Problem) bool { return p.Cluster != c.name }),
+			Add:      may.add, Replace: may.replace,
 		})
 	}
 	if changed && l.member != nil {

@@ -777,7 +777,7 @@ func TestAStepOfAnUnknownKindIsAnErrorAndNoProgress(t *testing.T) {
 func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 	var told []Admission
 	broken := true
-	l := &loop{admit: func(a Admission) error {
+	l := &firewall{admit: func(a Admission) error {
 		if broken {
 			return errors.New("no firewall")
 		}

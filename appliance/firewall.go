@@ -1,0 +1,71 @@
+package appliance
+
+import (
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"sallyport/appliance/plan"
+	"sallyport/bgp"
+	"sallyport/haproxy"
+)
+
+// A firewall tells the machine's firewall what to let through.
+type firewall struct {
+	admit    func(Admission) error // nil: there is none to tell
+	admitted *Admission            // last given; nil: none yet
+}
+
+// letIn tells the firewall who may connect where, and where HAProxy may connect, if
+// either has changed.
+func (f *firewall) letIn(peers []bgp.Peer, want plan.Want, have plan.Have, cfg *haproxy.Config) error {
+	if f.admit == nil {
+		return nil
+	}
+	a := Admission{Pods: slices.SortedFunc(maps.Keys(want.Routes), netip.Prefix.Compare), Logs: logs(cfg)}
+	for _, p := range peers {
+		if !p.Active {
+			a.Peers = append(a.Peers, p.Addr)
+		}
+	}
+	a.Peers = once(a.Peers, netip.Addr.Compare)
+	for _, s := range cfg.Streams {
+		if s.Addr.IsValid() {
+			a.Services = append(a.Services, netip.AddrPortFrom(s.Addr, s.Port))
+		} else {
+			a.TCP = append(a.TCP, s.Port)
+		}
+	}
+	if port := cfg.Process.QUIC.Port; port != 0 {
+		a.UDP = []uint16{port}
+	}
+	if len(have.Direct) > 0 {
+		for _, b := range cfg.Backends {
+			for _, s := range b.Servers {
+				if have.Direct[s.Addr.Addr()] && want.Allocations.Refuse(b.Cluster, b.Namespace, s.Addr) == "" {
+					a.Servers = append(a.Servers, s.Addr)
+				}
+			}
+		}
+		a.Servers = once(a.Servers, netip.AddrPort.Compare)
+	}
+	if f.admitted != nil && reflect.DeepEqual(*f.admitted, a) {
+		return nil
+	}
+	if err := f.admit(a); err != nil {
+		return err
+	}
+	f.admitted = &a
+	return nil
+}
+
+// logs returns the syslog servers that a cluster names for HAProxy.
+func logs(cfg *haproxy.Config) (to []netip.AddrPort) {
+	for _, line := range cfg.Process.Lines {
+		if target := line.Target(); target.IsValid() {
+			to = append(to, target)
+		}
+	}
+	return once(to, netip.AddrPort.Compare)
+}
