@@ -34,8 +34,8 @@ type Snapshot struct {
 	NoClasses bool            // Classes is empty because we may not read them
 	Topology  routes.Topology // not for Compile: the nodes and blocks of the cluster at the same moment
 
-	// Incomplete are the namespaces, in order, of which some Ingresses are left out, because
-	// they are beyond its limits. An Ingress that is left out may have been a guard, so all
+	// Incomplete are the namespaces, in order, with Ingresses that are left out because they are
+	// beyond the limits. An Ingress that is left out may have been a guard, so all
 	// clients of the others are rejected.
 	Incomplete []string `json:",omitempty"`
 
@@ -43,7 +43,7 @@ type Snapshot struct {
 	// beyond its limits, and for each object that names Secrets beyond that limit.
 	Beyond []Problem `json:"-"`
 
-	// Owners are the owners of the Result before; nil: nothing had an owner.
+	// Owners are the owners of the Result before, or nil if nothing had an owner.
 	Owners *Owners
 }
 
@@ -63,8 +63,8 @@ type Options struct {
 	Namespaces []string
 	// NotNamespaces are namespaces that Ingresses are never taken from.
 	NotNamespaces []string
-	// NamespaceSelector is a label selector, as "team=web,!old", for the
-	// namespaces that Ingresses are taken from; empty: all.
+	// NamespaceSelector is a label selector, as "team=web,!old", for the namespaces that
+	// Ingresses are taken from. Without it, Ingresses are taken from all.
 	NamespaceSelector string
 	// CrossNamespaceSecrets lets Ingresses and Services name Secrets of other
 	// namespaces. A ConfigMap always may.
@@ -80,8 +80,8 @@ type Options struct {
 	// Hosts say which namespaces may use which hosts. The first rule that matches
 	// counts. OneTenant decides on a host that no rule matches.
 	Hosts []HostRule
-	// Process says that the ConfigMaps of this cluster set what concerns the whole HAProxy
-	// process. Of several clusters with it the first counts; without one, the first cluster.
+	// Process says that the ConfigMaps of this cluster set the keys of the whole HAProxy process.
+	// The first cluster with it counts. If no cluster has it, the first cluster of all counts.
 	Process bool
 	// Snippets lets the cluster bring text for HAProxy's configuration although another
 	// one sets the process.
@@ -92,16 +92,16 @@ type Options struct {
 	// NoSnippets are the sections, global, frontend and backend, for which nobody
 	// may bring text.
 	NoSnippets []string
-	// ConfigMap, as NAMESPACE/NAME, holds keys for all Ingresses; empty: none.
+	// ConfigMap, as NAMESPACE/NAME, holds keys for all Ingresses. It is optional.
 	ConfigMap string
-	// ErrorFiles names a ConfigMap of the answers that HAProxy gives, by their status;
-	// empty: none.
+	// ErrorFiles names a ConfigMap of the answers that HAProxy gives, by their status. The
+	// ConfigMap is optional.
 	ErrorFiles string
-	// PatternFiles names a ConfigMap of lists, which keys refer to as "patterns/KEY";
-	// empty: none.
+	// PatternFiles names a ConfigMap of lists, which keys refer to as "patterns/KEY". The
+	// ConfigMap is optional.
 	PatternFiles string
-	// TCPServices names a ConfigMap of Services, by the port whose connections they
-	// take; empty: none.
+	// TCPServices names a ConfigMap of Services by port. Each takes the connections to its port.
+	// The ConfigMap is optional.
 	TCPServices string
 	// Pools hold the addresses for Services of type LoadBalancer; the same in all clusters.
 	Pools Pools
@@ -120,7 +120,8 @@ func (o Options) ConfigMaps() []string {
 	return names
 }
 
-// SecretNamespaces returns the namespaces whose Secrets are read; "" is all.
+// SecretNamespaces returns the namespaces of the Secrets that are read. One entry "" means all
+// namespaces.
 func (o Options) SecretNamespaces() []string {
 	if len(o.Namespaces) == 0 || o.CrossNamespaceSecrets {
 		return []string{metav1.NamespaceAll}
@@ -207,10 +208,10 @@ type Compiler struct {
 	// names made for any cluster begin with the cluster's where several are configured.
 	Unknown []Snapshot
 
-	// Room is how many servers HAProxy can hold; 0: any number.
+	// Room is the number of servers that HAProxy can hold; 0 means any number.
 	Room int
 
-	// last has the fields of these names at the last call.
+	// last has Room, Closed and Unknown as they were at the last call.
 	last struct {
 		room    int
 		closed  map[netip.Addr]string
@@ -222,7 +223,7 @@ type Compiler struct {
 	pairs    map[*corev1.Secret]*pair
 	layers   map[*corev1.Service]annotations.Layer
 	settled  map[settledFor]*settings
-	demanded annotations.Clients // what settled was made with
+	demanded annotations.Clients // the clients that settled was made for
 
 	verdicts haproxy.Verdicts
 	judged   bool // they have changed since
@@ -239,7 +240,7 @@ type Compiler struct {
 	parts   []part            // one for each of routing.needs
 	servers map[tenant]int    // of the parts, by namespace
 	checks  map[tenant]int    // that they take in 1,000 seconds
-	smaller struct {          // what replaces backends of the parts
+	smaller struct {          // backends that replace those of the parts
 		bounded map[*haproxy.Backend]*haproxy.Backend // those with fewer servers, see bound
 		paced   map[*haproxy.Backend]*haproxy.Backend // of those, the ones that are checked less often, see pace
 		fitted  map[*haproxy.Backend]*haproxy.Backend // of those, the ones with still fewer servers, see fit
@@ -247,12 +248,11 @@ type Compiler struct {
 	result Result
 }
 
-// A world is a snapshot whose lists are sorted. It is kept for comparison with the
-// next one.
+// A world is a Snapshot with sorted lists. It is kept to compare the next Snapshot with it.
 type world struct {
 	Snapshot
 	prefix string // of every name made for this cluster
-	leader string // the cluster whose ConfigMaps set what concerns the whole process
+	leader string // the cluster that sets the keys of the whole process
 
 	defaults   annotations.Layer // keys of the ConfigMap for all Ingresses
 	global     annotations.Global
@@ -321,10 +321,13 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 
 // news are the differences between Snapshots and the worlds of the round before.
 type news struct {
-	rerouted bool                  // something differs on which the routing of all depends
-	amended  bool                  // objects differ on which routing depends
-	moved    bool                  // EndpointSlices or problems differ
-	touched  []map[serviceKey]bool // Services whose slices changed, by world; nil: any may have
+	rerouted bool // everything has to be routed again
+	amended  bool // an Ingress, a class, a Service, a Secret or a ConfigMap differs
+	moved    bool // EndpointSlices or problems differ
+
+	// touched has for each world the Services with changed EndpointSlices, or nil if those of
+	// every Service may have changed.
+	touched []map[serviceKey]bool
 }
 
 // renew makes the worlds of snapshots out of those before, and returns the differences.
@@ -496,7 +499,7 @@ func (c *Compiler) touch(touched []map[serviceKey]bool) {
 	}
 }
 
-// count adds to what a namespace has in its backends, times 1 or -1.
+// count adds the servers and checks of a backend to those of its namespace, times 1 or -1.
 func (c *Compiler) count(of tenant, b *haproxy.Backend, times int) {
 	c.servers[of] += times * len(b.Servers)
 	c.checks[of] += times * checksOf(b)

@@ -1,8 +1,8 @@
-// Package ingress owns what a cluster wants: it turns the objects of clusters into the nouns
-// of the packages that act on them. [Compile] makes a haproxy.Config of snapshots, with the
-// Ingresses that are served, and a [Problem] for each thing that is not.
+// Package ingress owns the wishes of clusters: it turns their objects into the nouns of the
+// packages that act on them. [Compile] makes a haproxy.Config of snapshots. It also returns which
+// Ingresses are served, and a [Problem] for each part that is not.
 //
-// It alone knows what Kubernetes objects mean. It is pure: it touches nothing but its
+// It alone knows the meaning of Kubernetes' objects. It is pure: it touches nothing but its
 // arguments, and knows no API server. Package watch reads the objects there and writes the
 // outcome back, package annotations reads the keys that users set in annotations, and package
 // calico reads Calico's objects.
@@ -13,12 +13,12 @@
 // operator lets them share (hosts.go has the argument), and what one namespace
 // may bring is bounded (Limits).
 //
-// Its limit: it decides nothing about routes or reachability. A server in its
-// Config is an endpoint the cluster calls ready, no more.
+// Its limit: it decides nothing about routes or reachability. A server in its Config is an
+// endpoint that the cluster calls ready, and may be out of reach.
 //
 // # Inside
 //
-// A round walks the files in this order, of which route (routing.go) is the middle:
+// A round walks the files in this order. The function route (routing.go) is the middle of it:
 //
 //	compile.go                compares the objects with those of the round before
 //	amend.go                  routes only the few Ingresses that a change concerns, if that is enough
@@ -32,6 +32,6 @@
 //	backend.go                adds the servers out of EndpointSlices
 //
 // A second source of claims is a file like ingresses.go, an entry in collect, and its Secrets
-// in namers (named.go). [Snapshot.NamedSecrets] tells a watcher which Secrets to read, and
-// [Options.Strip] removes what need not be kept of an object.
+// in namers (named.go). [Snapshot.NamedSecrets] tells a watcher which Secrets to read.
+// [Options.Strip] removes the fields that a watcher need not keep.
 package ingress

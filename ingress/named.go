@@ -62,7 +62,7 @@ func (s Snapshot) Naming(secrets map[types.NamespacedName]bool) map[metav1.Objec
 	return all
 }
 
-// worldOf returns the world of a Snapshot alone. Its ConfigMaps are not read yet.
+// worldOf returns the world of a Snapshot, without the content of its ConfigMaps.
 func worldOf(s Snapshot) *world {
 	s.Options = s.Options.withDefaults()
 	return &world{Snapshot: s}

@@ -133,7 +133,7 @@ type Change struct {
 	Object    json.RawMessage `json:"object,omitempty"` // empty: it went
 }
 
-// Since returns what changed from older objects to these.
+// Since returns the changes that lead from older objects to these.
 func (o Objects) Since(older Objects) (changes []Change, err error) {
 	before := older.lists()
 	for i, l := range o.lists() {
@@ -295,8 +295,7 @@ func (l listOf[T]) take(changes map[serviceKey]json.RawMessage) error {
 	return nil
 }
 
-// keep returns list in order, as a slice of our own, or old itself where both
-// hold the same.
+// keep returns list in order, as a slice of our own. If old holds the same, keep returns old.
 func keep[T comparable](list, old []T, order func(a, b T) int) []T {
 	if slices.Equal(list, old) {
 		return old
@@ -311,8 +310,8 @@ func keep[T comparable](list, old []T, order func(a, b T) int) []T {
 	return list
 }
 
-// inOrder reports whether list is sorted. old is sorted: only objects whose neighbour
-// in list is new need to be compared.
+// inOrder reports whether list is sorted. old is sorted. inOrder compares only objects with a
+// new neighbour in list.
 func inOrder[T comparable](list, old []T, order func(a, b T) int) bool {
 	for i := 1; i < len(list); i++ {
 		if i < len(old) && list[i] == old[i] && list[i-1] == old[i-1] {

@@ -40,12 +40,12 @@ func (o Options) stripService(s *corev1.Service) {
 // bundle of all public authorities has 220,000.
 const maxSecret = 256 << 10
 
-// sizeOf is an annotation that replaces data that is too large, in memory alone. Its
-// value is the size of the data and the bound.
+// sizeOf is an annotation that replaces the data of a Secret that is too large. It exists in
+// memory alone. Its value is the size of the data and the bound.
 const sizeOf = "sallyport.dev/too-large"
 
-// stripSecret removes from a Secret all but its type and its data, and the data too
-// if it is too large. Of a TLS Secret it keeps and counts only the keys that are read.
+// stripSecret removes from a Secret all but its type and its data, and the data too if it is too
+// large. It keeps and counts only those keys of a TLS Secret that Compile reads.
 func (o Options) stripSecret(s *corev1.Secret) {
 	if s.Type == corev1.SecretTypeTLS {
 		maps.DeleteFunc(s.Data, func(key string, _ []byte) bool {
@@ -66,7 +66,7 @@ func (o Options) stripSecret(s *corev1.Secret) {
 	}
 }
 
-// tooLarge returns why the data of a Secret was removed; empty: it was not.
+// tooLarge returns why the data of a Secret was removed, or "" if it was not.
 func tooLarge(s *corev1.Secret) string {
 	text, large := s.Annotations[sizeOf]
 	if !large {

@@ -25,13 +25,13 @@ import (
 type allowance[T object] struct {
 	key, kind string        // the key of the bound in the configuration file; the kind of the objects
 	plural    string        // of the kind
-	follows   string        // says in words what follows for objects that are not kept
+	follows   string        // a sentence about the consequence for objects that are not kept
 	most      int           // bytes of the objects of a namespace together; 0: no bound
 	first     func(T) bool  // whether something served refers to an object
 	wake      chan struct{} // knocked when a namespace has to be read again
 
 	bytes   map[string]int               // of the objects that are kept, by namespace
-	short   map[string]*shortage         // the namespaces of which some objects are not kept
+	short   map[string]*shortage         // namespaces with objects that are not kept
 	beyond  map[string]ingress.ObjectRef // of the list in progress: an object of each namespace that it left out
 	reading *reading                     // of one namespace; nil: none is under way
 }
@@ -213,7 +213,7 @@ func (s *shelf[T]) problems(cluster string) (all []ingress.Problem) {
 	return all
 }
 
-// incomplete returns the namespaces of which objects are not kept, in order.
+// incomplete returns the namespaces with objects that are not kept, in order.
 func (s *shelf[T]) incomplete() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,8 +221,8 @@ func (s *shelf[T]) incomplete() []string {
 }
 
 // sharePage bounds the objects of one request: each may have a megabyte and a half,
-// although nothing refers to it. The page does not grow when small objects came first,
-// because whoever writes them chooses their order.
+// although nothing refers to it. The page does not grow after small objects,
+// because the tenant who writes them chooses their order.
 const sharePage = 64
 
 // A lister asks for a page of the objects of a namespace; "" is all.
@@ -232,7 +232,7 @@ type lister[L runtime.Object] func(ctx context.Context, namespace string, o meta
 func pages[T object, L runtime.Object](
 	ctx context.Context, s *shelf[T], list lister[L], namespace string, each func(T),
 ) (metav1.ListMeta, error) {
-	// Without a revision: for an older one the API server ignores the limit.
+	// It asks for no revision: the API server ignores the limit in a list of an older revision.
 	for o := (metav1.ListOptions{Limit: sharePage}); ; {
 		page, err := list(ctx, namespace, o)
 		if err != nil {
@@ -339,8 +339,8 @@ func refills[T object, L runtime.Object](ctx context.Context, s *shelf[T], list 
 	}
 }
 
-// nextShort returns a namespace that is to be read again now, the one that has waited
-// longest; empty: there is none within the time that it returns.
+// nextShort returns the namespace that has waited longest to be read again. If it returns "",
+// no namespace is due for the time that it returns.
 func (s *shelf[T]) nextShort(now time.Time) (namespace string, wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

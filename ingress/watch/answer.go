@@ -79,8 +79,8 @@ func (s apiServer) unanswered(err error) string {
 		s.host, how, root(err), s.port)
 }
 
-// root returns the innermost error. The outer ones repeat the URL, whose parameters
-// change with each attempt. A deadline that passed is in words.
+// root returns the innermost error. The outer errors repeat the URL, and its parameters change
+// with each attempt. A deadline that passed is in words.
 func root(err error) error {
 	innermost := err
 	for inner := err; inner != nil; inner = errors.Unwrap(inner) {

@@ -42,7 +42,7 @@ type api interface {
 	CreateToken(
 		ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest,
 	) (*authenticationv1.TokenRequest, error)
-	// Document returns what the API server has at a path, as JSON.
+	// Document returns the document of the API server at a path, as JSON.
 	Document(ctx context.Context, path string) ([]byte, error)
 }
 
@@ -66,9 +66,9 @@ type (
 	serviceClient = statusClient[*corev1.ServiceList, *corev1.Service]
 )
 
-// clients hold a typed client for each kind of objects that the appliance reads or
-// writes. client-go's Clientset knows the objects of every API group of Kubernetes,
-// which a program pays for in its size and its memory.
+// clients hold a typed client for each kind of objects that the appliance reads or writes.
+// client-go's Clientset is larger: it knows the objects of every API group of Kubernetes, which
+// costs a program memory.
 type clients struct{ core, networking, discovery rest.Interface }
 
 // scheme knows the objects of the API groups of clients. It never changes: the clients

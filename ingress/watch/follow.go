@@ -16,12 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// followers keep the Secrets that something names, and no others. Secrets of type
+// followers keep only the Secrets that something names. Secrets of type
 // kubernetes.io/tls are listed and watched together; those that nothing names are
 // dropped as they arrive. Every other Secret that something names is left to the
 // secretReader of its namespace.
 //
-// A Secret that is awaited holds back the objects that name it, and nothing else.
+// A Secret that is awaited holds back only the objects that name it.
 type followers struct {
 	mu    sync.Mutex
 	begin func(namespace string) *secretReader // nil unless Run runs
@@ -62,7 +62,7 @@ func (f *followers) named(key types.NamespacedName) bool {
 }
 
 // referred adds to a snapshot the Secrets that its objects name, and replaces objects
-// that are held back. Until synced, it returns what the first snapshot waits for.
+// that are held back. Until synced, it returns the Secrets that the first snapshot waits for.
 func (w *Watcher) referred(s *ingress.Snapshot, synced bool) (waiting []string) {
 	f := &w.followers
 	f.mu.Lock()
@@ -99,7 +99,7 @@ func (w *Watcher) referred(s *ingress.Snapshot, synced bool) (waiting []string) 
 				return waiting
 			}
 		}
-		clear(awaited) // there is no snapshot before, whose objects could stay
+		clear(awaited) // no earlier snapshot has objects that could stay
 	}
 	if f.hold(s, awaited) {
 		for _, shelf := range w.followers.tls {
@@ -140,7 +140,7 @@ func (f *followers) want() {
 }
 
 // follow returns the Secrets that are wanted and are not among the TLS Secrets, and the
-// names of those that are awaited. It starts a reader for each namespace that needs one.
+// names of those that are awaited. It starts the readers that are missing.
 func (f *followers) follow(tls []*corev1.Secret) (have []*corev1.Secret, awaited map[types.NamespacedName]bool) {
 	awaited = make(map[types.NamespacedName]bool)
 	if f.begin == nil {
@@ -175,9 +175,9 @@ func (f *followers) follow(tls []*corev1.Secret) (have []*corev1.Secret, awaited
 	return have, awaited
 }
 
-// hold replaces each object of a snapshot that names an awaited Secret. The version that was
-// handed out before takes its place, if there is one: the object changes in one step, with
-// its Secrets. hold reports whether other Secrets are wanted now.
+// hold replaces each object of a snapshot that names an awaited Secret by the version that was
+// handed out before, or by none. So the object changes in one step, with its Secrets. hold
+// reports whether other Secrets are wanted now.
 func (f *followers) hold(s *ingress.Snapshot, awaited map[types.NamespacedName]bool) (changed bool) {
 	waits := f.from.Naming(awaited)
 	kept := f.names
@@ -242,8 +242,8 @@ func (w *Watcher) mayFollow(ctx context.Context, wg *sync.WaitGroup) {
 }
 
 // secretsPage bounds the TLS Secrets of one request. A Secret can have a megabyte
-// although nothing names it. The page does not grow when small Secrets came first:
-// whoever may write Secrets chooses their order.
+// although nothing names it. The page does not grow after small Secrets, because
+// the tenant who writes them chooses their order.
 const secretsPage = 8
 
 // startSecrets lists and watches the Secrets of type kubernetes.io/tls of a

@@ -86,7 +86,7 @@ func restConfig(kubeconfig []byte) (*rest.Config, error) {
 type credentials struct {
 	what        string // in words
 	from, until time.Time
-	token       *renewer // nil: they cannot be renewed
+	token       *renewer // nil if they cannot be renewed
 }
 
 // credentialsOf returns the credentials of a kubeconfig that expire; nil if none do. It
@@ -114,7 +114,7 @@ func credentialsOf(config *rest.Config, file string, now time.Time, log *slog.Lo
 	return &c, nil
 }
 
-// sentences returns what is wrong with the credentials, or soon will be.
+// sentences returns the problems of the credentials, also those that they will have soon.
 func (c *credentials) sentences(now time.Time) []string {
 	switch {
 	case c == nil:
@@ -128,7 +128,7 @@ func (c *credentials) sentences(now time.Time) []string {
 	return nil
 }
 
-// expire returns when the credentials expire; zero: no expiry is known.
+// expire returns when the credentials expire, or zero if no expiry is known.
 func (c *credentials) expire() time.Time {
 	switch {
 	case c == nil:

@@ -26,7 +26,7 @@ type Sight struct {
 	ASN      uint32 // of the nodes without an AS of their own
 	Filters  bool   // a BGPFilter can reject what a peer announces
 	ByOrigin bool   // a BGPFilter can also reject the routes that a node has learned
-	Class    string // what the IngressClass has beside its controller; empty: nothing, or there is no such class
+	Class    string // settings of the IngressClass beside its controller; empty if it has none, or does not exist
 }
 
 // LookAt reads a Sight from a cluster, and changes nothing there. It needs no more rights
@@ -77,10 +77,10 @@ func LookAt(ctx context.Context, name string, kubeconfig []byte, group, class st
 	return s, nil
 }
 
-// A Greeting is what the first answer of an API server shows.
+// A Greeting has the facts that the first answer of an API server shows.
 type Greeting struct {
 	Time    time.Time // of the server's clock, to the second
-	Expires time.Time // the first of its certificates to do so; zero: it has none
+	Expires time.Time // when the first of its certificates expires; zero if it has none
 }
 
 // Greet asks an API server for its version, which needs no rights.

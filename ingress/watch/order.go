@@ -25,7 +25,7 @@ func serviceOf(s *discoveryv1.EndpointSlice) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 }
 
-// byService is the order in which Compile wants EndpointSlices (see ingress.Snapshot).
+// byService is the order of EndpointSlices in an ingress.Snapshot.
 func byService(a, b *discoveryv1.EndpointSlice) int {
 	return cmp.Or(compareKeys(serviceOf(a), serviceOf(b)), cmp.Compare(a.Name, b.Name))
 }

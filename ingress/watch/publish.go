@@ -42,10 +42,10 @@ type publisher struct {
 	refused map[string]string // by kind of object that may not be written: a sentence
 }
 
-// A Publication is what is to be written to a cluster.
+// A Publication has all that is to be written to a cluster.
 //
-// The members of a group all write, and each computes the same. They differ while one of
-// them is late or has another configuration, so that each write has its condition.
+// All members of a group write, and compute the same Publication. They differ while a member
+// is late or has another configuration: Add and Replace are the conditions of a write.
 type Publication struct {
 	Served    []ingress.ObjectRef // Ingresses, which get the configured addresses in their status
 	Balancers []ingress.Balancer  // Services, which get addresses of the pools in theirs
@@ -100,12 +100,12 @@ func (p *publisher) refuse(what, sentence string, err error) {
 }
 
 // republish is the time until a failed write is repeated. In this time a status that was just
-// written is not written again: the shelf has to see the new status first, and two writers of
+// written is not written again. The shelf has to see the new status first, and two writers of
 // one status must not answer each other at full speed.
 const republish = 5 * time.Second
 
-// statusesPerSecond bounds the writes of status, one after another: an API server on two
-// busy cores commits 80 to 170 objects a second, so that this leaves room for others.
+// statusesPerSecond bounds the writes of status, one after another. An API server on two busy
+// cores commits 80 to 170 objects a second: the rest is for its other clients.
 const statusesPerSecond = 50
 
 // publishStatuses writes statuses until ctx ends.
@@ -401,7 +401,7 @@ func (e *events) write(ctx context.Context, wish *Publication) {
 			apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 			now[p] = true
 		case apierrors.IsForbidden(err):
-			// A quota of one namespace says nothing about another. A right that is missing
+			// A quota of one namespace says nothing about other namespaces. A right that is missing
 			// everywhere is not asked for again and again.
 			if denied++; denied == 3 {
 				return

@@ -15,14 +15,14 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// A secretReader reads the Secrets of one namespace that something names, and that the
-// TLS Secrets do not bring: those of other types, and TLS Secrets that were dropped before
-// something named them.
+// A secretReader reads the Secrets of one namespace that something names and that are not among
+// the TLS Secrets: Secrets of other types, and TLS Secrets that were dropped before something
+// named them.
 //
 // It watches which Secrets the namespace has, by their names alone, and reads each that is
 // wanted when it comes or changes. A name that no Secret has costs no request. The
-// requests of one namespace run one after another, within a budget, so that no namespace
-// takes the place of another.
+// requests of one namespace run one after another, within a budget: no namespace delays the
+// requests of the others.
 type secretReader struct {
 	names *shelf[*corev1.Secret] // all Secrets of the namespace, with their names and versions alone
 	stop  context.CancelFunc
@@ -48,8 +48,8 @@ type answer struct {
 	secret  *corev1.Secret
 }
 
-// The budget of a namespace: as many Secrets as it may name are read at once, as at a
-// start, and then so many in a second. secretsAtOnce is for a namespace without a limit.
+// These are the budget of a namespace. It may read as many Secrets at once as it may name, for
+// a start, and then so many in a second. secretsAtOnce is for a namespace without a limit.
 const (
 	secretsPerSecond = 10
 	secretsAtOnce    = 3000
@@ -274,7 +274,7 @@ func (r *secretReader) wants(key types.NamespacedName) bool {
 	return wanted
 }
 
-// A dueSecret is one that has to be read, at this version or a later one.
+// A dueSecret is a Secret that has to be read, at this version or later.
 type dueSecret struct {
 	key     types.NamespacedName
 	version string
@@ -304,8 +304,8 @@ func (r *secretReader) due() (due []dueSecret, gone bool) {
 	return due, gone
 }
 
-// take keeps an answer, if it is still wanted. An unchanged Secret keeps its pointer, by
-// which others remember it.
+// take keeps an answer, if it is still wanted. An unchanged Secret keeps its pointer: a
+// Compiler remembers it by the pointer.
 func (r *secretReader) take(key types.NamespacedName, now answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -109,6 +109,6 @@ var (
 	calicoGroups = []string{calico.GroupName(calico.V1), calico.GroupName(calico.V3)}
 )
 
-// v3APIService is the APIService whose label tells whether projectcalico.org/v3 is
+// v3APIService is the APIService of projectcalico.org/v3. Its label tells whether the group is
 // made of CRDs.
 const v3APIService = "v3.projectcalico.org"

@@ -139,7 +139,7 @@ func (s *shelf[T]) lacking() string {
 	return s.without
 }
 
-// addTo puts the objects into the list of their kind, if it has one.
+// addTo puts the objects into the list of their kind, if all has such a list.
 func (s *shelf[T]) addTo(all *ingress.Objects) { all.Add(s.list()) }
 
 func (s *shelf[T]) name() string {

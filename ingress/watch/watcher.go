@@ -35,7 +35,7 @@ type Config struct {
 	OnlyLook   bool   // another process renews the token
 	APIGroup   string // calico.V1 or calico.V3; empty asks the cluster
 	Options    ingress.Options
-	Publish    []string       // addresses or host names for status.loadBalancer; none: no status is written
+	Publish    []string       // addresses or host names for status.loadBalancer; without one, none is written
 	OwnAddrs   []netip.Addr   // addresses of the appliance, to find the BGPPeers that name it
 	Bounds     []netip.Prefix // handed on in the Topology
 	Reflectors []netip.Addr   // handed on in the Topology
