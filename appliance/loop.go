@@ -180,6 +180,9 @@ func (l *loop) run(ctx context.Context) {
 		if at := l.applied.retryAt; !at.IsZero() {
 			rest = max(min(rest, at.Sub(l.now())), time.Millisecond)
 		}
+		if l.member != nil && l.member.learns {
+			rest = min(rest, listening/10)
+		}
 		if l.doubt.Fresh(l.now()) || l.fit.Doubted() || l.ring.unmet(l.now()) {
 			rest = min(rest, plan.DoubtTick)
 		}

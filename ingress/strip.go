@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -74,7 +75,20 @@ func tooLarge(s *corev1.Secret) string {
 	}
 	size, most := 0, 0
 	_, _ = fmt.Sscanf(text, "%d of %d", &size, &most) // if somebody else wrote the annotation, the message has zeros
+	if strings.HasSuffix(text, inSum) {
+		return fmt.Sprintf("holds %d bytes, for which there is no room: the Secrets in use of namespace %s may have %d "+
+			"together (clusters[].ingress.limits.objectBytes)", size, s.Namespace, most)
+	}
 	return fmt.Sprintf("holds %d bytes; allowed: %d (clusters[].ingress.limits.secretBytes)", size, most)
+}
+
+// inSum ends the value of sizeOf if the bound is that of all Secrets of the namespace.
+const inSum = " together"
+
+// Withhold removes the data of a Secret of size bytes, because the Secrets of its namespace may have no
+// more than most together. What needs the data is closed, as if the Secret were too large itself.
+func Withhold(s *corev1.Secret, size, most int) {
+	s.Data, s.Annotations = nil, map[string]string{sizeOf: fmt.Sprintf("%d of %d", size, most) + inSum}
 }
 
 // stripNamespace removes from a Namespace all but its labels.

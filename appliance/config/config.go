@@ -170,11 +170,12 @@ type Limits struct {
 	CaptureBytes int `json:"captureBytes" jsonschema:"default=4096,minimum=128,maximum=1048576"`
 	// Bytes of one Secret that is used. The API server allows 1048576.
 	SecretBytes int `json:"secretBytes" jsonschema:"default=262144,minimum=1024,maximum=1048576"`
-	// Bytes of all Ingresses of a namespace together, of whatever class, and as many of all its
-	// Services, as the appliance keeps them: 20,000 Ingresses of 3 kB by default. While a namespace
+	// Bytes of all Ingresses of a namespace together, of whatever class, as many of all its Services,
+	// and as many of all its Secrets that something names, as the appliance keeps them: 20,000 Ingresses
+	// of 3 kB, or 13,000 certificates of 5 kB, by default. While a namespace
 	// has more Ingresses, all clients of those that are kept are rejected, because one that is left
-	// out may be a guard. Services that something served refers to count first. No bound with
-	// trust: cluster.
+	// out may be a guard. Services that something served refers to count first. A Secret that has no room
+	// counts as one that is too large: what is guarded by it is closed. No bound with trust: cluster.
 	ObjectBytes int `json:"objectBytes" jsonschema:"default=67108864,minimum=65536,maximum=1073741824"`
 	// Bytes of all EndpointSlices of a namespace together, as far as the appliance reads them: some
 	// 100,000 endpoints by default. Those of Services that are served count first.

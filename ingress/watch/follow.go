@@ -37,6 +37,8 @@ type followers struct {
 	// name it, and how long it holds back the first snapshot.
 	patience time.Duration
 
+	sum *secretSum // of the bytes of all of them
+
 	// The names, and the objects they were read from.
 	from   ingress.Snapshot
 	names  []types.NamespacedName
@@ -90,6 +92,7 @@ func (w *Watcher) referred(s *ingress.Snapshot, synced bool) (waiting []string) 
 	more, awaited := f.follow(s.Secrets)
 	s.Secrets = append(s.Secrets, more...)
 	slices.SortFunc(s.Secrets, byName)
+	w.readAgain(f.sum.count(s.Secrets))
 	if !synced {
 		if time.Since(f.since) <= f.patience {
 			for _, key := range sortedBy(awaited, compareKeys) {
@@ -107,6 +110,21 @@ func (w *Watcher) referred(s *ingress.Snapshot, synced bool) (waiting []string) 
 		}
 	}
 	return nil
+}
+
+// readAgain reads Secrets again that have room now. A TLS Secret that its shelf does not have is read
+// by the secretReader of its namespace.
+func (w *Watcher) readAgain(keys []types.NamespacedName) {
+	if len(keys) == 0 {
+		return
+	}
+	for _, shelf := range w.followers.tls {
+		shelf.forget(keys)
+	}
+	for _, r := range w.followers.of {
+		r.reread(keys)
+	}
+	w.tell()
 }
 
 // withoutSlices returns the objects without EndpointSlices, which name no Secrets.

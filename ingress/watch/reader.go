@@ -137,6 +137,7 @@ func (w *Watcher) readSecret(ctx context.Context, key types.NamespacedName) (*co
 		if one := &list.Items[i]; keyOf(one) == key {
 			one.SetManagedFields(nil)
 			w.cfg.Options.Strip(one)
+			w.followers.sum.admit(one)
 			return one, nil
 		}
 	}
@@ -179,6 +180,19 @@ func (r *secretReader) want(keys map[types.NamespacedName]bool, now time.Time) {
 			r.mu.Unlock()
 			r.tell()
 		})
+	}
+}
+
+// reread reads Secrets again, which stay as they are until then.
+func (r *secretReader) reread(keys []types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, key := range keys {
+		if got, read := r.have[key]; read {
+			got.version = ""
+			r.have[key] = got
+			knock(r.wake)
+		}
 	}
 }
 

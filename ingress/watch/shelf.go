@@ -314,6 +314,18 @@ func (s *shelf[T]) drop() {
 	}
 }
 
+// forget removes objects although they are wanted: something else reads them.
+func (s *shelf[T]) forget(keys []types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range keys {
+		if old, has := s.latest[key]; has {
+			delete(s.latest, key)
+			s.take(old)
+		}
+	}
+}
+
 // Resync does nothing: no reader needs to be notified twice.
 func (s *shelf[T]) Resync() error { return nil }
 

@@ -149,10 +149,21 @@ func newWatcher(cfg Config, kube api, dyn dynamic.Interface, server apiServer) *
 func (w *Watcher) watchSecrets() {
 	w.followers.patience = patience
 	w.followers.reading = make(chan struct{}, readersAtOnce)
+	most := w.cfg.Options.Limits.ObjectBytes
+	if w.cfg.Options.OneTenant {
+		most = 0
+	}
+	w.followers.sum = newSecretSum(most)
 	w.followers.tls = make(map[string]*shelf[*corev1.Secret])
 	for _, namespace := range w.cfg.Options.SecretNamespaces() {
 		one := newShelf[*corev1.Secret](w, "", "secrets", byName)
 		one.wanted = w.followers.named
+		one.strip = func(s *corev1.Secret) {
+			w.cfg.Options.Strip(s)
+			if one.wants(keyOf(s)) {
+				w.followers.sum.admit(s)
+			}
+		}
 		of := ""
 		if namespace != "" {
 			of = " of namespace " + namespace
