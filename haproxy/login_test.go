@@ -3,6 +3,7 @@ package haproxy
 import (
 	"encoding/base64"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 )
@@ -128,6 +129,48 @@ func TestWrongPasswordsOfAClientKeepOutFewOthers(t *testing.T) {
 		}
 		if got := strings.Count(answer, ".evil "); got > guessParts {
 			t.Errorf("the wrong passwords of %d clients have %d counters, want at most %d, which are the bound of all together: %s", len(clients), got, guessParts, answer)
+		}
+	})
+}
+
+// TestWrongPasswordsAreCountedForTheClientBehindABalancer has a balancer speak the PROXY protocol for all
+// clients: if the balancer's own address counted, the wrong passwords of one client kept out all others.
+func TestWrongPasswordsAreCountedForTheClientBehindABalancer(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		app := backend("app", heads(t))
+		auth := BasicAuth{Userlist: "users", Realm: "a", Tenant: "evil", Guesses: 8}
+		app.Directives = []Directive{must[Directive](t)(auth.Directive())}
+		cfg := r.config(app)
+		cfg.Process.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+		users := &Userlist{Name: "users"}
+		const clients = 32
+		client := func(i int) string { return fmt.Sprintf("192.0.2.%d", i+1) }
+		for i := range clients {
+			users.Users = append(users.Users, must[User](t)(NewUser(userOf(client(i)), secretHash)))
+		}
+		cfg.Userlists = []*Userlist{users}
+		r.apply(cfg, states(cfg, Open))
+		login := func(i int, password string) string {
+			credentials := base64.StdEncoding.EncodeToString([]byte(userOf(client(i)) + ":" + password))
+			got := r.send("PROXY TCP4 " + client(i) + " 127.0.0.1 1 80\r\nGET / HTTP/1.1\r\nHost: app.test\r\n" +
+				"Authorization: Basic " + credentials + "\r\nConnection: close\r\n\r\n")
+			_, status, _ := strings.Cut(got, " ")
+			return status[:min(len(status), 3)]
+		}
+		r.eventually("a wrong password is not compared", func() bool { return login(0, "wrong") == "429" })
+		out := 0
+		for i := 1; i < clients; i++ {
+			switch got := login(i, "secret"); got {
+			case "200":
+			case "429":
+				out++
+			default:
+				t.Errorf("%s: the right password: got %s", client(i), got)
+			}
+		}
+		if out > clients/4 {
+			t.Errorf("%d of %d other clients of the balancer are kept out by the wrong passwords of one", out, clients-1)
 		}
 	})
 }
