@@ -268,7 +268,7 @@ func (p *Proxy) remove(ids []ServerID, res *Result) error {
 	gone := make(map[ServerID]bool, len(ids))
 	n := 0
 	for batch := range batches(cmds) {
-		answer, _, err := p.worker.ask(strings.Join(batch, ";"))
+		answer, err := p.worker.ask(strings.Join(batch, ";"))
 		if err != nil {
 			return err
 		}

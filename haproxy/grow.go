@@ -133,7 +133,7 @@ func (w worker) removeBackends(all []*Backend) (gone map[string]bool, err error)
 	gone = make(map[string]bool)
 	n := 0
 	for batch := range batches(cmds) {
-		answer, _, err := w.ask(strings.Join(batch, ";"))
+		answer, err := w.ask(strings.Join(batch, ";"))
 		if err != nil {
 			return nil, err
 		}

@@ -197,7 +197,7 @@ func TestACrashWhileABackendComesOrGoesLosesNothing(t *testing.T) {
 				r.p.schedule.least = time.Millisecond
 				r.settle(row.before, states(row.before, Open))
 				r.eventually("the command is done", func() bool {
-					answer, _, err := r.p.worker.ask(row.command)
+					answer, err := r.p.worker.ask(row.command)
 					return err == nil && (strings.Contains(answer, "New backend registered") || strings.Contains(answer, "Backend deleted"))
 				})
 				if row.fresh {

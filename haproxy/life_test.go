@@ -912,7 +912,7 @@ func TestAFailureInTheMiddleOfABatchIsSeen(t *testing.T) {
 			"show version;set server app/x state ready;show version": true,
 			"show version;show version":                              false,
 		} {
-			answer, _, err := r.p.worker.ask(line)
+			answer, err := r.p.worker.ask(line)
 			if err != nil || (fault(answer) != nil) != want {
 				t.Errorf("%s: got %v, %v, want a fault: %v", line, fault(answer), err, want)
 			}

@@ -152,7 +152,7 @@ func (r *rig) maxConn() int { return r.number("Maxconn") }
 // number returns a number of "show info".
 func (r *rig) number(key string) (n int) {
 	r.t.Helper()
-	answer, _, err := r.p.worker.ask("show info")
+	answer, err := r.p.worker.ask("show info")
 	if err != nil {
 		r.t.Fatal(err)
 	}

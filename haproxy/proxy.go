@@ -334,7 +334,7 @@ func (p *Proxy) know() error {
 			}
 		}
 		run.entries = p.diskCerts()
-	} else if loaded, _, err := p.worker.ask("show map"); err == nil { // without a frontend it has none
+	} else if loaded, err := p.worker.ask("show map"); err == nil { // without a frontend it has none
 		for line := range strings.Lines(loaded) {
 			_, rest, _ := strings.Cut(line, "("+p.path(""))
 			path, _, is := strings.Cut(rest, ")")

@@ -31,10 +31,11 @@ const takeover = 5 * time.Second
 
 // untilTaken repeats an exchange until no old worker answers it, for takeover at most.
 func untilTaken(exchange func() error) error {
-	for began := time.Now(); ; time.Sleep(2 * time.Millisecond) {
+	for began := time.Now(); ; {
 		if err := exchange(); !errors.Is(err, errReplaced) || time.Since(began) > takeover {
 			return err
 		}
+		<-time.After(2 * time.Millisecond)
 	}
 }
 

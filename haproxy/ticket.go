@@ -72,7 +72,7 @@ func (w worker) turn(path string, keys []string) error {
 // tickets reads the keys of TLS tickets from the worker; none, if it has not loaded the
 // file.
 func (w worker) tickets(path string) (keys []string, err error) {
-	answer, _, err := w.ask("show tls-keys " + path)
+	answer, err := w.ask("show tls-keys " + path)
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ func connect(path string) (*runtime.SingleRuntime, error) {
 // ends by asking for the generation: an answer without it is no answer.
 //
 // If an old worker answers, ask sends the line again, until the worker that took over answers.
-func (w worker) ask(line string) (answer, gen string, err error) {
+func (w worker) ask(line string) (answer string, err error) {
 	err = untilTaken(func() error {
 		answer, err = w.exchange(line + ";get var proc.gen")
 		if err != nil {
@@ -55,10 +55,9 @@ func (w worker) ask(line string) (answer, gen string, err error) {
 		if i < 0 {
 			return errors.New("HAProxy's worker: the answer is incomplete")
 		}
-		gen = quoted(answer[i:])
-		return notReplaced(gen)
+		return notReplaced(quoted(answer[i:]))
 	})
-	return answer, gen, err
+	return answer, err
 }
 
 // exchange sends text on a connection of its own, and returns the answer.
@@ -82,7 +81,7 @@ func quoted(answer string) string {
 
 // read sends one line as ask does, and fails if the answer shows a fault.
 func (w worker) read(line string) (string, error) {
-	answer, _, err := w.ask(line)
+	answer, err := w.ask(line)
 	if err == nil {
 		err = fault(answer)
 	}
@@ -129,10 +128,12 @@ func (w worker) send(cmd, payload, proof string) error {
 func (w worker) pass(cmd, payload string) (answer string, err error) {
 	err = untilTaken(func() error {
 		answer, err = w.exchange("get var proc.gen;" + cmd + " <<\n" + payload)
-		if err != nil || !strings.Contains(answer, genIs) {
+		_, after, known := strings.Cut(answer, genIs)
+		if err != nil || !known {
 			return err
 		}
-		return notReplaced(quoted(answer[strings.Index(answer, genIs):]))
+		gen, _, _ := strings.Cut(after, ">")
+		return notReplaced(gen)
 	})
 	return answer, err
 }
@@ -505,14 +506,14 @@ func (w worker) setCert(path string, pem []byte, isNew bool) error {
 	err := w.send("set ssl cert "+path, string(pem), "Transaction")
 	if err == nil {
 		var answer string
-		answer, _, err = w.ask("commit ssl cert " + path)
+		answer, err = w.ask("commit ssl cert " + path)
 		if err == nil && !strings.Contains(answer, "Success!") {
 			err = fmt.Errorf("%w: commit ssl cert %s: %s", errFault, path, strings.Join(strings.Fields(answer), " "))
 		}
 	}
 	if err != nil {
 		// A transaction left open would refuse the next one.
-		_, _, _ = w.ask("abort ssl cert " + path)
+		_, _ = w.ask("abort ssl cert " + path)
 	}
 	return err
 }
