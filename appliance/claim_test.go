@@ -181,9 +181,11 @@ func TestAnAddressInAClusterIsASentence(t *testing.T) {
 
 func TestARouterWithoutBFDIsASentence(t *testing.T) {
 	s, _ := newPair(t)
-	v := &view{at: s.clock, peers: []bgp.PeerState{{
-		Peer: bgp.Peer{Addr: netip.MustParseAddr("192.168.50.1"), Upstream: true}, State: established, BFD: "down", Since: s.clock.Add(-time.Hour),
-	}}}
+	v := &view{at: s.clock}
+	v.peers = []bgp.PeerState{{
+		Peer: bgp.Peer{Addr: netip.MustParseAddr("192.168.50.1"), Upstream: true}, State: established,
+		BFD: "down", Since: s.clock.Add(-time.Hour),
+	}}
 	if got := strings.Join(sentences(conflicts(&s.cfg.Group, v)), "\n"); !strings.HasPrefix(got, "BFD with the router 192.168.50.1 is down though its BGP session is established") {
 		t.Errorf("got %q", got)
 	}

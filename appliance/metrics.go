@@ -170,88 +170,100 @@ func (m *metrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends the current values.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		for i := range labels {
-			labels[i] = strings.ToValidUTF8(labels[i], "?")
-		}
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
-	}
-	one := func(is bool) float64 {
-		if is {
-			return 1
-		}
-		return 0
-	}
-
+	p := points(ch)
 	s, t := m.head(), m.tally()
-	gauge(readyDesc, one(s.Ready))
-	gauge(warningsDesc, float64(len(s.Warnings)))
-	gauge(buildDesc, 1, s.Version)
-	gauge(configDesc, one(len(s.Config.Errors) == 0))
-	gauge(configReadDesc, float64(s.Config.Read.Unix()))
-	gauge(configWaitDesc, float64(len(s.Config.Waiting)))
+	p.gauge(readyDesc, oneIf(s.Ready))
+	p.gauge(warningsDesc, float64(len(s.Warnings)))
+	p.gauge(buildDesc, 1, s.Version)
+	p.gauge(configDesc, oneIf(len(s.Config.Errors) == 0))
+	p.gauge(configReadDesc, float64(s.Config.Read.Unix()))
+	p.gauge(configWaitDesc, float64(len(s.Config.Waiting)))
 	for _, c := range s.Clusters {
-		gauge(clusterDesc, one(c.Live), c.Name)
+		p.gauge(clusterDesc, oneIf(c.Live), c.Name)
 		if !c.CredentialsExpire.IsZero() {
-			gauge(credentialsDesc, float64(c.CredentialsExpire.Unix()), c.Name)
+			p.gauge(credentialsDesc, float64(c.CredentialsExpire.Unix()), c.Name)
 		}
 	}
-	if g := s.Group; g != nil {
-		for _, class := range []group.Class{group.Full, group.Spare, group.None} {
-			gauge(classDesc, one(g.Class == class), g.Name, string(class))
-		}
-		gauge(drainingDesc, one(g.Draining), g.Name)
-		gauge(ringDesc, float64(g.Ring.Members), g.Name)
-		counter(passedDesc, g.Ring.Passed, g.Name)
-		for _, m := range g.Members {
-			if !m.Self {
-				gauge(memberDesc, one(m.Alive), g.Name, m.Name)
-			}
-		}
-		for _, a := range g.Addresses {
-			gauge(addressDesc, one(a.Held), g.Name, a.Address.String())
-			for _, router := range a.Announced {
-				gauge(announcedDesc, 1, g.Name, a.Address.String(), router.String())
-			}
-		}
+	if s.Group != nil {
+		p.group(s.Group)
 	}
-	for _, p := range s.Peers {
-		if p.BFD != "" {
-			gauge(bfdDesc, one(p.BFD == "up"), p.Addr.String())
+	for _, peer := range s.Peers {
+		if peer.BFD != "" {
+			p.gauge(bfdDesc, oneIf(peer.BFD == "up"), peer.Addr.String())
 		}
-		gauge(peerDesc, one(p.State == established), p.Cluster, p.Node, p.Addr.String())
-		gauge(prefixesDesc, float64(p.Received), p.Cluster, p.Node, p.Addr.String())
-		counter(flapsDesc, uint64(p.Flaps), p.Cluster, p.Node, p.Addr.String())
+		p.gauge(peerDesc, oneIf(peer.State == established), peer.Cluster, peer.Node, peer.Addr.String())
+		p.gauge(prefixesDesc, float64(peer.Received), peer.Cluster, peer.Node, peer.Addr.String())
+		p.counter(flapsDesc, uint64(peer.Flaps), peer.Cluster, peer.Node, peer.Addr.String())
 	}
-	gauge(routesDesc, float64(t.installed), "true")
-	gauge(routesDesc, float64(t.routes-t.installed), "false")
+	p.gauge(routesDesc, float64(t.installed), "true")
+	p.gauge(routesDesc, float64(t.routes-t.installed), "false")
 	for reason, n := range s.Refused.Counts {
-		gauge(refusedDesc, float64(n), string(reason))
+		p.gauge(refusedDesc, float64(n), string(reason))
 	}
 	for state, n := range t.servers {
-		gauge(serversDesc, float64(n), haproxy.State(state).String())
+		p.gauge(serversDesc, float64(n), haproxy.State(state).String())
 	}
-	gauge(backendsDesc, float64(t.backends))
-	gauge(noServersDesc, float64(t.unserved))
+	p.gauge(backendsDesc, float64(t.backends))
+	p.gauge(noServersDesc, float64(t.unserved))
 	for k, n := range t.problems {
-		gauge(problemsDesc, float64(n), k.cluster, k.reason)
+		p.gauge(problemsDesc, float64(n), k.cluster, k.reason)
 	}
 	for _, c := range s.Capacity {
-		gauge(capacityDesc, float64(c.Used), c.Resource)
-		gauge(capacityMaxDesc, float64(c.Limit), c.Resource)
+		p.gauge(capacityDesc, float64(c.Used), c.Resource)
+		p.gauge(capacityMaxDesc, float64(c.Limit), c.Resource)
 	}
-	counter(requestsDesc, m.taken.requests.Load())
-	counter(failedDesc, m.taken.failed.Load())
-	counter(reloadsDesc, uint64(s.HAProxy.Reloads))
-	counter(repeatedDesc, uint64(s.HAProxy.Missed), "missed")
-	counter(repeatedDesc, uint64(s.HAProxy.Restored), "outside")
-	counter(checksDesc, uint64(s.HAProxy.Checks))
-	counter(roundsDesc, m.counts.rounds.Load())
-	counter(failedRoundsDesc, m.counts.failed.Load())
+	p.counter(requestsDesc, m.taken.requests.Load())
+	p.counter(failedDesc, m.taken.failed.Load())
+	p.counter(reloadsDesc, uint64(s.HAProxy.Reloads))
+	p.counter(repeatedDesc, uint64(s.HAProxy.Missed), "missed")
+	p.counter(repeatedDesc, uint64(s.HAProxy.Restored), "outside")
+	p.counter(checksDesc, uint64(s.HAProxy.Checks))
+	p.counter(roundsDesc, m.counts.rounds.Load())
+	p.counter(failedRoundsDesc, m.counts.failed.Load())
 	for kind, name := range stepNames {
-		counter(stepsDesc, m.counts.steps[kind].Load(), name)
+		p.counter(stepsDesc, m.counts.steps[kind].Load(), name)
 	}
+}
+
+// points is where the values of a reading go.
+type points chan<- prometheus.Metric
+
+func (p points) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	for i := range labels {
+		labels[i] = strings.ToValidUTF8(labels[i], "?")
+	}
+	p <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+func (p points) counter(d *prometheus.Desc, v uint64, labels ...string) {
+	p <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+}
+
+// group adds the values of the group.
+func (p points) group(g *GroupStatus) {
+	for _, class := range []group.Class{group.Full, group.Spare, group.None} {
+		p.gauge(classDesc, oneIf(g.Class == class), g.Name, string(class))
+	}
+	p.gauge(drainingDesc, oneIf(g.Draining), g.Name)
+	p.gauge(ringDesc, float64(g.Ring.Members), g.Name)
+	p.counter(passedDesc, g.Ring.Passed, g.Name)
+	for _, m := range g.Members {
+		if !m.Self {
+			p.gauge(memberDesc, oneIf(m.Alive), g.Name, m.Name)
+		}
+	}
+	for _, a := range g.Addresses {
+		p.gauge(addressDesc, oneIf(a.Held), g.Name, a.Address.String())
+		for _, router := range a.Announced {
+			p.gauge(announcedDesc, 1, g.Name, a.Address.String(), router.String())
+		}
+	}
+}
+
+// oneIf returns 1 for true and 0 for false.
+func oneIf(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }

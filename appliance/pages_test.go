@@ -200,7 +200,10 @@ func TestAnAddressOfNoBlockSaysWhichOfferWasRefused(t *testing.T) {
 	refuse := func(prefix, why string) routes.Refusal {
 		return routes.Refusal{Offer: routes.Offer{Peer: netip.MustParseAddr("192.168.50.23"), Prefix: netip.MustParsePrefix(prefix)}, Why: why}
 	}
-	x := &index{view: &view{refusals: []routes.Refusal{refuse("0.0.0.0/0", "it is the default route"), refuse("172.16.9.0/26", "no node owns it")}}}
+	x := &index{view: &view{}}
+	x.refusals = []routes.Refusal{
+		refuse("0.0.0.0/0", "it is the default route"), refuse("172.16.9.0/26", "no node owns it"),
+	}
 	lone := &blockIndex{cluster: "demo", affinity: routes.Affinity{Prefix: netip.MustParsePrefix("172.16.9.5/32")}}
 	owned := &blockIndex{cluster: "demo", affinity: routes.Affinity{Node: "worker1", Prefix: netip.MustParsePrefix("172.16.9.5/32")}}
 	for want, b := range map[string]*blockIndex{"the offer of 172.16.9.0/26 by 192.168.50.23 was refused: no node owns it": lone, "no BGP peer offers its block": owned} {

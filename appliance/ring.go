@@ -138,6 +138,31 @@ func (ms *membership) passOn(ctx context.Context, v *view, heard []group.Heard, 
 		}
 		return
 	}
+	ms.countCookies(now)
+	want := ms.wantRing(ctx, v, heard, serving)
+	// The rules of an earlier process still work, for a while. Without a member that has not spoken
+	// yet, packets of its connections that pass here would be reset, and so without a listener that
+	// this process does not know yet.
+	silent := len(want.Silent) > 0 && now.Sub(ms.started) < firstWords
+	if r.at.IsZero() && now.Sub(r.flood) >= flooded && (silent || v.behind) {
+		return
+	}
+	again := ringEvery
+	switch {
+	case r.unmet(now):
+		again = 0
+	case r.err != nil:
+		again = ringRetry
+	}
+	if !r.at.IsZero() && now.Sub(r.at) < again && reflect.DeepEqual(want, r.of) {
+		return
+	}
+	ms.setRing(ctx, now, want)
+}
+
+// countCookies notes when the kernel sends SYN cookies. Second chance then pauses.
+func (ms *membership) countCookies(now time.Time) {
+	r := &ms.ring
 	cookies, err := ms.chance.Cookies()
 	if grown := err == nil && r.counted && cookies > r.cookies; grown {
 		if now.Sub(r.flood) >= flooded {
@@ -146,6 +171,11 @@ func (ms *membership) passOn(ctx context.Context, v *view, heard []group.Heard, 
 		r.flood = now
 	}
 	r.cookies, r.counted = cookies, err == nil
+}
+
+// wantRing returns the ring of the members that are alive now.
+func (ms *membership) wantRing(ctx context.Context, v *view, heard []group.Heard, serving []netip.Addr) address.Ring {
+	r, m := &ms.ring, ms.member
 	want := address.Ring{Addresses: serving, Limit: m.of.SecondChanceLimit}
 	// A process that starts does not know yet which of the ports are free: HAProxy may listen at
 	// any of them. Where nothing listens, the rules are the same with a listener.
@@ -169,30 +199,19 @@ func (ms *membership) passOn(ctx context.Context, v *view, heard []group.Heard, 
 			continue
 		}
 		live[a] = h.Alive || r.live[a] && ms.chance.Answers(ctx, netip.AddrPortFrom(a, m.of.Port))
-		if live[a] && now.Sub(r.flood) >= flooded {
+		if live[a] && v.at.Sub(r.flood) >= flooded {
 			want.Members = append(want.Members, a)
 		} else {
 			want.Silent = append(want.Silent, a)
 		}
 	}
 	r.live = live
-	// The rules of an earlier process still work, for a while. Without a member that has not spoken
-	// yet, packets of its connections that pass here would be reset, and so without a listener that
-	// this process does not know yet.
-	silent := len(want.Silent) > 0 && now.Sub(ms.started) < firstWords
-	if r.at.IsZero() && now.Sub(r.flood) >= flooded && (silent || v.behind) {
-		return
-	}
-	again := ringEvery
-	switch {
-	case r.unmet(now):
-		again = 0
-	case r.err != nil:
-		again = ringRetry
-	}
-	if !r.at.IsZero() && now.Sub(r.at) < again && reflect.DeepEqual(want, r.of) {
-		return
-	}
+	return want
+}
+
+// setRing sets the ring in the kernel, and reads what it has counted.
+func (ms *membership) setRing(ctx context.Context, now time.Time, want address.Ring) {
+	r := &ms.ring
 	if !reflect.DeepEqual(want, r.of) {
 		ms.log.Debug("second chance changes",
 			"members", want.Members, "silent", want.Silent, "addresses", want.Addresses, "listeners", want.Listeners)
