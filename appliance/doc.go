@@ -35,6 +35,10 @@
 // crashes the loop begins with the last good pictures of the clusters. A quarantine then
 // tries the newer versions of objects part by part.
 //
+// The loop has parts with a state of their own: a follower of the configuration file, the
+// membership in a group, the adoption of what an earlier process left, and a judge, who remembers
+// since when something is wrong. They see the view of a round and not the loop.
+//
 // Its limit: it decides by routes and by what the API says of endpoints.
 // Whether a pod answers is for HAProxy's health checks.
 package appliance
