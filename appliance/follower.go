@@ -42,9 +42,9 @@ type follower struct {
 	crashed  *quarantine
 }
 
-// read reads the configuration file again, and returns the new settings. Live keys take effect in
+// readFile reads the configuration file again, and returns the new settings. Live keys take effect in
 // the next round. Other keys wait for a restart. A file with a mistake changes nothing.
-func (f *follower) read() (s settings, ok bool) {
+func (f *follower) readFile() (s settings, ok bool) {
 	file, err := f.load()
 	var waiting []string
 	if err == nil {

@@ -192,7 +192,7 @@ func (l *loop) run(ctx context.Context) {
 
 // reload reads the configuration file again, and uses it unless it has a mistake.
 func (l *loop) reload(ctx context.Context) {
-	if s, ok := l.follower.read(); ok {
+	if s, ok := l.follower.readFile(); ok {
 		l.use(ctx, s)
 	}
 }

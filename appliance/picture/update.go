@@ -149,7 +149,7 @@ func replay(from io.Reader, pic *Picture) error {
 		kept := slices.DeleteFunc(slices.Clone(pic.Snapshot.Topology.Blocks), func(b *routes.IPAMBlock) bool {
 			return slices.Contains(changed, b.Prefix)
 		})
-		next.Topology.Blocks = append(kept, u.Blocks...)
+		next.Topology.Blocks = slices.Concat(kept, u.Blocks)
 		slices.SortStableFunc(next.Topology.Blocks, func(a, b *routes.IPAMBlock) int { return a.Prefix.Compare(b.Prefix) })
 		pic.Snapshot, pic.Taken = next, u.Taken
 	}
