@@ -214,8 +214,18 @@ func killAppliance(ctx context.Context, s *testbed) error {
 	} else {
 		s.note("what was missed was applied %s after the start", took.Round(time.Millisecond))
 	}
-	if after, serr := s.Status(ctx); serr == nil && after.HAProxy.Pid != st.HAProxy.Pid {
-		s.fail("HAProxy is another one")
+	served := rig.Eventually(ctx, "the status shows the process of HAProxy", func() error {
+		after, err := s.Status(ctx)
+		switch {
+		case err == nil && after.HAProxy.Pid == 0:
+			err = errors.New("it shows none")
+		case err == nil && after.HAProxy.Pid != st.HAProxy.Pid:
+			s.fail("HAProxy is another one")
+		}
+		return err
+	})
+	if served != nil {
+		return served
 	}
 	if s.said(mark, "route dropped") {
 		s.fail("a route was dropped")
