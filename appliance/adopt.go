@@ -85,7 +85,10 @@ func (l *loop) adoptedOffers(topologies []routes.Topology, peers []bgp.PeerState
 			delete(l.adopted, prefix)
 			continue
 		}
-		offer := routes.Offer{Peer: via, Prefix: prefix, NextHop: via, Lost: routes.Loss{Cause: routes.Closed, At: l.started}}
+		offer := routes.Offer{
+			Peer: via, Prefix: prefix, NextHop: via,
+			Lost: routes.Loss{Cause: routes.Closed, At: l.started},
+		}
 		for _, t := range topologies {
 			for _, n := range t.Nodes {
 				if slices.ContainsFunc(n.BGP, func(p netip.Prefix) bool { return p.Addr() == via }) {

@@ -33,7 +33,8 @@ func TestAnAdoptedRouteBehindAReflectorIsNoRefusalForEver(t *testing.T) {
 	s.settle(t)
 	s.speaker.announce(block1, node1)
 	s.speaker.offers = append(s.speaker.offers, routes.Offer{
-		Cluster: "demo", Peer: netip.MustParseAddr(node1), PeerAS: 65000, Prefix: netip.MustParsePrefix(block2), NextHop: netip.MustParseAddr(node2),
+		Cluster: "demo", Peer: netip.MustParseAddr(node1), PeerAS: 65000, Prefix: netip.MustParsePrefix(block2),
+		NextHop: netip.MustParseAddr(node2),
 	})
 	s.clock = s.clock.Add(s.cfg.BGP.Retain + time.Hour)
 	s.settle(t)
@@ -48,7 +49,8 @@ func TestAStartDoesNotWaitForNodesBehindAReflector(t *testing.T) {
 	s.settle(t)
 	s.speaker.announce(block1, node1)
 	s.speaker.offers = append(s.speaker.offers, routes.Offer{
-		Cluster: "demo", Peer: netip.MustParseAddr(node1), PeerAS: 65000, Prefix: netip.MustParsePrefix(block2), NextHop: netip.MustParseAddr(node2),
+		Cluster: "demo", Peer: netip.MustParseAddr(node1), PeerAS: 65000, Prefix: netip.MustParsePrefix(block2),
+		NextHop: netip.MustParseAddr(node2),
 	})
 	s.settle(t)
 	s.settle(t)

@@ -74,7 +74,8 @@ func TestEachAlertAsksForMetricsThatExist(t *testing.T) {
 	labels := labelsOf()
 	for _, r := range alerts(t) {
 		names := ourMetric.FindAllString(r.Expr, -1)
-		if len(names) == 0 || r.Labels["severity"] == "" || r.Annotations["summary"] == "" || !strings.Contains(r.Annotations["description"], ": sallyport ") {
+		if len(names) == 0 || r.Labels["severity"] == "" || r.Annotations["summary"] == "" ||
+			!strings.Contains(r.Annotations["description"], ": sallyport ") {
 			t.Errorf("%s is not complete: %+v", r.Alert, r)
 		}
 		for _, name := range names {
@@ -82,7 +83,8 @@ func TestEachAlertAsksForMetricsThatExist(t *testing.T) {
 			if !is {
 				t.Errorf("%s asks for %s, which does not exist", r.Alert, name)
 			}
-			for _, l := range regexp.MustCompile(`\$labels\.([a-z]+)`).FindAllStringSubmatch(r.Annotations["summary"], -1) {
+			for _, l := range regexp.MustCompile(`\$labels\.([a-z]+)`).FindAllStringSubmatch(r.Annotations["summary"],
+				-1) {
 				if l[1] != "instance" && !slices.Contains(known, l[1]) {
 					t.Errorf("%s names the label %s, which %s does not have", r.Alert, l[1], name)
 				}
@@ -95,10 +97,12 @@ func TestEachAlertAsksForMetricsThatExist(t *testing.T) {
 // series in which it fires, and the same alert at a time when it does not.
 func TestEachAlertFiresAndRests(t *testing.T) {
 	tool := promtool(t)
-	if out, err := exec.CommandContext(t.Context(), tool, "check", "rules", "alerts.yaml").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), tool, "check", "rules",
+		"alerts.yaml").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if out, err := exec.CommandContext(t.Context(), tool, "test", "rules", "testdata/alerts_test.yaml").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), tool, "test", "rules",
+		"testdata/alerts_test.yaml").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	text, err := os.ReadFile("testdata/alerts_test.yaml")
@@ -162,7 +166,8 @@ func TestPromtoolAcceptsTheMetrics(t *testing.T) {
 		}
 		labels := labelsOf()
 		for line := range strings.Lines(text) {
-			if got := ourMetric.FindString(line); got != "" && !strings.HasPrefix(line, "#") && labels[got] == nil && !slices.ContainsFunc(documented, func(m metric) bool { return strings.HasPrefix(got, m.name) }) {
+			if got := ourMetric.FindString(line); got != "" && !strings.HasPrefix(line, "#") && labels[got] == nil &&
+				!slices.ContainsFunc(documented, func(m metric) bool { return strings.HasPrefix(got, m.name) }) {
 				t.Errorf("%s has %s, which METRICS.md does not", name, got)
 			}
 		}
@@ -255,7 +260,8 @@ func TestTheDashboardAsksForMetricsThatExist(t *testing.T) {
 					t.Errorf("%s asks for %s, which does not exist", p.Title, name)
 				}
 			}
-			expr := strings.NewReplacer("$__rate_interval", "5m", "$instance", ".*", "$job", "sallyport").Replace(target.Expr)
+			expr := strings.NewReplacer("$__rate_interval", "5m", "$instance", ".*", "$job",
+				"sallyport").Replace(target.Expr)
 			fmt.Fprintf(&rules, "  - {record: 'panel:%d:%d', expr: %q}\n", p.ID, i, expr)
 		}
 	}
@@ -274,7 +280,10 @@ func TestTheDashboardAsksForMetricsThatExist(t *testing.T) {
 // TestNoLabelOfAMetricIsChosenByATenant holds the labels to those whose values the operator, or
 // this program, chooses. Whoever writes Ingresses makes no time series with them.
 func TestNoLabelOfAMetricIsChosenByATenant(t *testing.T) {
-	ours := []string{"address", "cause", "class", "cluster", "group", "installed", "member", "node", "peer", "reason", "resource", "state", "step", "version"}
+	ours := []string{
+		"address", "cause", "class", "cluster", "group", "installed", "member", "node", "peer", "reason",
+		"resource", "state", "step", "version",
+	}
 	for _, m := range documented {
 		for _, label := range m.labels {
 			if !slices.Contains(ours, label) {

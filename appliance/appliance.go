@@ -23,7 +23,8 @@ type Hooks struct {
 	Version string
 	Ready   func(status string) // called once, when the appliance is ready for the first time
 	Alive   func()              // called at least every other second while the loop turns
-	Leaving func(time.Duration) // called when a stop begins to drain, with the longest time that the drain takes; may be nil
+	// called when a stop begins to drain, with the longest time that the drain takes; may be nil
+	Leaving func(time.Duration)
 
 	// A knock of Reload asks for the configuration file to be read again, by Load. Nil:
 	// it is never read again.
@@ -163,13 +164,16 @@ func watcherConfig(c source, kubeconfig []byte, own []netip.Addr, log *slog.Logg
 		Name: c.Name, Kubeconfig: kubeconfig, APIGroup: group, OwnAddrs: own, Publish: publish,
 		Options: ingress.Options{
 			Class: c.Ingress.Class, Controller: c.Ingress.Controller, WatchWithoutClass: c.Ingress.WatchWithoutClass,
-			ConfigMap: c.Ingress.ConfigMap, ErrorFiles: c.Ingress.ErrorFiles, PatternFiles: c.Ingress.PatternFiles, TCPServices: c.Ingress.TCPServices,
-			Namespaces: c.Ingress.Namespaces, NotNamespaces: c.Ingress.NotNamespaces, NamespaceSelector: c.Ingress.NamespaceSelector,
-			AuthServices: c.Ingress.AuthServices, CrossNamespaceSecrets: c.Ingress.CrossNamespaceSecrets,
+			ConfigMap: c.Ingress.ConfigMap, ErrorFiles: c.Ingress.ErrorFiles, PatternFiles: c.Ingress.PatternFiles,
+			TCPServices: c.Ingress.TCPServices,
+			Namespaces:  c.Ingress.Namespaces, NotNamespaces: c.Ingress.NotNamespaces,
+			NamespaceSelector: c.Ingress.NamespaceSelector,
+			AuthServices:      c.Ingress.AuthServices, CrossNamespaceSecrets: c.Ingress.CrossNamespaceSecrets,
 			OneTenant: c.Ingress.Trust == config.TrustCluster, Hosts: hosts, ReleaseAfter: c.Ingress.ReleaseAfter,
 			NoSnippets: c.Ingress.NoSnippets, Snippets: c.Ingress.Snippets, Process: c.Ingress.Process,
 			Limits: ingress.Limits(c.Ingress.Limits), Pools: c.pools,
 		},
-		HostNetwork: c.Ingress.HostNetwork, Bounds: c.Pools, ASN: c.BGP.ASN, Reflectors: c.BGP.RouteReflectors, Log: log,
+		HostNetwork: c.Ingress.HostNetwork, Bounds: c.Pools, ASN: c.BGP.ASN, Reflectors: c.BGP.RouteReflectors,
+		Log: log,
 	}
 }

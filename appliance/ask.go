@@ -33,7 +33,10 @@ type Endpoint struct {
 // Client returns a client for the endpoint, and the URL of its pages.
 func (e Endpoint) Client() (client *http.Client, url string) {
 	// The transport ignores HTTP_PROXY: an appliance is reached directly.
-	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: e.Trusted, MinVersion: tls.VersionTLS12}}
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		TLSClientConfig:   &tls.Config{RootCAs: e.Trusted, MinVersion: tls.VersionTLS12},
+	}
 	url = e.At
 	switch {
 	case strings.HasPrefix(url, "/"):
@@ -62,9 +65,11 @@ func (e Endpoint) Ask(ctx context.Context, page string) ([]byte, error) {
 	resp, err := client.Do(req)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("only root may ask the appliance by %s: use sudo, or --address and --password-file: %w", e.At, err)
+		return nil, fmt.Errorf("only root may ask the appliance by %s: use sudo, or --address and --password-file: %w",
+			e.At, err)
 	case err != nil:
-		return nil, fmt.Errorf("no appliance answers at %s (is it running, and is that its status.listen?): %w", e.At, err)
+		return nil, fmt.Errorf("no appliance answers at %s (is it running, and is that its status.listen?): %w", e.At,
+			err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, statusSize))

@@ -83,7 +83,9 @@ func (ms *membership) known(balancers []ingress.Balancer) []ingress.Balancer {
 	taken := ms.member.claims.taken
 	balancers = slices.Clone(balancers)
 	for i, b := range balancers {
-		balancers[i].Addresses = slices.DeleteFunc(slices.Clone(b.Addresses), func(a netip.Addr) bool { return !taken[a] && !slices.Contains(b.Recorded, a) })
+		balancers[i].Addresses = slices.DeleteFunc(slices.Clone(b.Addresses), func(a netip.Addr) bool {
+			return !taken[a] && !slices.Contains(b.Recorded, a)
+		})
 	}
 	return balancers
 }
@@ -130,7 +132,10 @@ type ServiceStatus struct {
 
 func serviceStatuses(all []ingress.Balancer) (list []ServiceStatus) {
 	for _, b := range all {
-		list = append(list, ServiceStatus{Cluster: b.Cluster, Service: b.Namespace + "/" + b.Name, Addresses: b.Recorded, Ports: b.Ports, Why: b.Why})
+		list = append(list, ServiceStatus{
+			Cluster: b.Cluster, Service: b.Namespace + "/" + b.Name,
+			Addresses: b.Recorded, Ports: b.Ports, Why: b.Why,
+		})
 	}
 	return list
 }

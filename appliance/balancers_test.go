@@ -34,7 +34,10 @@ type balancing struct {
 func newBalancing(t *testing.T) *balancing {
 	t.Helper()
 	s, _, v := newTurns(t)
-	b := &balancing{scene: s, vrrp: v, probes: make(chan map[netip.Addr]address.Owner, 1), asked: make(chan []netip.Addr, 100)}
+	b := &balancing{
+		scene: s, vrrp: v, probes: make(chan map[netip.Addr]address.Owner, 1),
+		asked: make(chan []netip.Addr, 100),
+	}
 	s.pass(t, firstSteps)
 	s.probe = func(ctx context.Context, addresses, _ []netip.Addr) (map[netip.Addr]address.Owner, error) {
 		b.asked <- addresses
@@ -120,17 +123,22 @@ func TestAFreshProcessTakesNothingAwayThatIsNewerThanItsPicture(t *testing.T) {
 	b.pass(t, overtaken-time.Second)
 	announces("before the API answers")
 	if b.proxy.applied != orders || len(kernel.set) > 0 {
-		t.Errorf("before the API answers HAProxy got %d orders, and the rings %q; want none", b.proxy.applied-orders, kernel.set)
+		t.Errorf("before the API answers HAProxy got %d orders, and the rings %q; want none", b.proxy.applied-orders,
+			kernel.set)
 	}
 	b.watcher.err = nil
 	for len(kernel.set) == 0 {
 		b.round(t.Context())
 		announces("when it answers")
 	}
-	if got, want := fmt.Sprint(kernel.last.Listeners), fmt.Sprintf("[%s:80]", given); len(kernel.set) != 1 || got != want {
-		t.Errorf("when the API answers the rings %q are set, the last for the listeners %s; want one for %s", kernel.set, got, want)
+	if got, want := fmt.Sprint(kernel.last.Listeners), fmt.Sprintf("[%s:80]", given); len(kernel.set) != 1 ||
+		got != want {
+		t.Errorf("when the API answers the rings %q are set, the last for the listeners %s; want one for %s",
+			kernel.set, got, want)
 	}
-	b.until(t, "it is served again", func() bool { return b.proxy.applied > orders && len(b.view.Load().config.Streams) == 1 })
+	b.until(t, "it is served again", func() bool {
+		return b.proxy.applied > orders && len(b.view.Load().config.Streams) == 1
+	})
 	announces("in the end")
 }
 
@@ -140,7 +148,8 @@ func TestWithoutTheAPIAFreshProcessFollowsItsPictureInTheEnd(t *testing.T) {
 	orders := b.proxy.applied
 	b.pass(t, overtaken)
 	if got := b.speaker.words(); strings.Contains(got, given.String()) || b.proxy.applied == orders {
-		t.Errorf("after %s announced is %q, and HAProxy got %d orders; want what the picture has", overtaken, got, b.proxy.applied-orders)
+		t.Errorf("after %s announced is %q, and HAProxy got %d orders; want what the picture has", overtaken, got,
+			b.proxy.applied-orders)
 	}
 }
 
@@ -165,12 +174,15 @@ func TestTheAddressOfAServiceIsAskedForAndThenRecordedAndServed(t *testing.T) {
 		t.Errorf("VRRP moves %v, too, want %s", got, given)
 	}
 	ring := b.chance.(*fakeRing).last
-	if got, want := fmt.Sprint(ring.Addresses, ring.Listeners), fmt.Sprintf("[203.0.113.10 2001:db8::10 %s] [%s]", given, at); got != want {
+	if got, want := fmt.Sprint(ring.Addresses, ring.Listeners),
+		fmt.Sprintf("[203.0.113.10 2001:db8::10 %s] [%s]", given, at); got != want {
 		t.Errorf("second chance is for %s, want %s", got, want)
 	}
 
-	explained := b.explained(t, url.Values{"ingress": {"default/web"}}).(ExplainStatus) // of the Ingress and the Service of that name
-	if explained.Ingress.Kind != "Ingress" || len(explained.Rules) != 1 || len(explained.Backends) != 2 || len(explained.Servers) != 2 || len(explained.Addresses) != 1 {
+	// of the Ingress and the Service of that name
+	explained := b.explained(t, url.Values{"ingress": {"default/web"}}).(ExplainStatus)
+	if explained.Ingress.Kind != "Ingress" || len(explained.Rules) != 1 || len(explained.Backends) != 2 ||
+		len(explained.Servers) != 2 || len(explained.Addresses) != 1 {
 		t.Errorf("default/web is explained by %+v", explained)
 	}
 	var facts []string
@@ -179,9 +191,11 @@ func TestTheAddressOfAServiceIsAskedForAndThenRecordedAndServed(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{
 		"pool true 192.168.50.210-192.168.50.211 (group.pools[0])",
-		"Service true default/web of cluster demo: derived from the names of cluster, namespace and Service, and recorded in status.loadBalancer, which it keeps",
+		"Service true default/web of cluster demo: derived from the names of cluster, namespace and Service, and " +
+			"recorded in status.loadBalancer, which it keeps",
 		"machine true it is on lo, and this appliance is full",
-		"BGP false announced to nobody: no router of its family has a session with this appliance (sallyport status peers)",
+		"BGP false announced to nobody: no router of its family has a session with this appliance (sallyport " +
+			"status peers)",
 		"VRRP true another member has it",
 		"port true 80 leads to backend default_svc_web_80.lb: 2 of 2 servers open",
 	}, facts); diff != "" {
@@ -193,7 +207,8 @@ func TestTheAddressOfAServiceIsAskedForAndThenRecordedAndServed(t *testing.T) {
 	b.settle(t)
 	b.probes <- map[netip.Addr]address.Owner{given: stranger}
 	b.until(t, "there is a warning", func() bool {
-		return warned(b.scene, "another machine (02:00:00:00:00:09 on nodes) has the address "+given.String()+" of Service default/web too, so clients reach one or the other")
+		return warned(b.scene, "another machine (02:00:00:00:00:09 on nodes) has the address "+given.String()+
+			" of Service default/web too, so clients reach one or the other")
 	})
 	if got := b.allotted(); got != given.String() {
 		t.Errorf("the Service is to have %q", got)
@@ -222,7 +237,11 @@ func TestAServiceGetsNoAddressOfAnotherMachine(t *testing.T) {
 	b.until(t, "the other one is published", func() bool { return b.allotted() == other })
 
 	facts := b.explained(t, url.Values{"address": {taken.String()}}).(AddressStatus).Facts
-	if want := (Fact{"network", false, "it is an address of another machine (02:00:00:00:00:09 on nodes), and no Service gets it"}); !slices.Contains(facts, want) {
+	if want := (Fact{
+		"network", false,
+		"it is an address of another machine (02:00:00:00:00:09 on nodes), and no Service gets it",
+	}); !slices.Contains(
+		facts, want) {
 		t.Errorf("got %+v, want %+v", facts, want)
 	}
 
@@ -232,7 +251,8 @@ func TestAServiceGetsNoAddressOfAnotherMachine(t *testing.T) {
 	b.watcher.snapshot.Services = []*corev1.Service{web}
 	b.until(t, "it is refused", func() bool {
 		for _, p := range b.view.Load().problems {
-			if p.Reason == "AddressInUse" && p.Why == taken.String()+" is an address of another machine (02:00:00:00:00:09 on nodes)" {
+			if p.Reason == "AddressInUse" && p.Why == taken.String()+
+				" is an address of another machine (02:00:00:00:00:09 on nodes)" {
 				return true
 			}
 		}
@@ -252,18 +272,45 @@ func TestAMemberRemovesOnlyWhatAllFullMembersDoNotServe(t *testing.T) {
 		after time.Duration
 		want  consent
 	}{
-		"spare":                                       {group.Spare, nil, time.Hour, consent{}},
-		"full, and alone":                             {group.Full, nil, agreeing, consent{true, true}},
-		"full, and not for long":                      {group.Full, nil, agreeing - time.Second, consent{true, false}},
-		"another full member serves the same":         {group.Full, []group.Heard{{Word: same, Alive: true}}, agreeing, consent{true, true}},
-		"another full member serves something else":   {group.Full, []group.Heard{{Word: other, Alive: true}}, time.Hour, consent{true, false}},
-		"another full member is configured otherwise": {group.Full, []group.Heard{{Word: reconfigured, Alive: true}}, time.Hour, consent{true, false}},
-		"a member that is silent does not count":      {group.Full, []group.Heard{{Word: other}}, agreeing, consent{true, true}},
-		"a member that is spare does not count":       {group.Full, []group.Heard{{Word: behind, Alive: true}}, agreeing, consent{true, true}},
+		"spare":                  {group.Spare, nil, time.Hour, consent{}},
+		"full, and alone":        {group.Full, nil, agreeing, consent{true, true}},
+		"full, and not for long": {group.Full, nil, agreeing - time.Second, consent{true, false}},
+		"another full member serves the same": {
+			group.Full,
+			[]group.Heard{{Word: same, Alive: true}},
+			agreeing,
+			consent{true, true},
+		},
+		"another full member serves something else": {
+			group.Full,
+			[]group.Heard{{Word: other, Alive: true}},
+			time.Hour,
+			consent{true, false},
+		},
+		"another full member is configured otherwise": {
+			group.Full,
+			[]group.Heard{{Word: reconfigured, Alive: true}},
+			time.Hour,
+			consent{true, false},
+		},
+		"a member that is silent does not count": {
+			group.Full,
+			[]group.Heard{{Word: other}},
+			agreeing,
+			consent{true, true},
+		},
+		"a member that is spare does not count": {
+			group.Full,
+			[]group.Heard{{Word: behind, Alive: true}},
+			agreeing,
+			consent{true, true},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := start
-			l := &membership{member: new(member), fit: group.Fitness{Class: row.class}, now: func() time.Time { return now }}
+			l := &membership{member: new(member), fit: group.Fitness{Class: row.class}, now: func() time.Time {
+				return now
+			}}
 			l.member.compare(now, row.heard, "c", "s")
 			now = now.Add(row.after)
 			l.member.compare(now, row.heard, "c", "s")
@@ -280,15 +327,23 @@ func TestAMemberRemovesOnlyWhatAllFullMembersDoNotServe(t *testing.T) {
 func TestTheAddressOfANodeOrAnotherMachineIsNoServices(t *testing.T) {
 	pools := []config.Pool{{First: netip.MustParseAddr("192.168.50.20"), Last: netip.MustParseAddr("192.168.50.30")}}
 	topologies := []routes.Topology{{
-		Cluster:   "demo",
-		Nodes:     []routes.Node{{Name: "worker1", Addresses: []netip.Addr{netip.MustParseAddr("192.168.50.23"), netip.MustParseAddr("10.0.0.1")}}},
+		Cluster: "demo",
+		Nodes: []routes.Node{
+			{Name: "worker1", Addresses: []netip.Addr{
+				netip.MustParseAddr("192.168.50.23"),
+				netip.MustParseAddr("10.0.0.1"),
+			}},
+		},
 		Protected: []netip.AddrPort{netip.MustParseAddrPort("192.168.50.22:6443")},
 	}}
 	want := map[netip.Addr]string{
 		netip.MustParseAddr("192.168.50.22"): "an address of the API server of cluster demo",
 		netip.MustParseAddr("192.168.50.23"): "an address of node worker1",
 	}
-	strangers := map[netip.Addr]string{netip.MustParseAddr("192.168.50.21"): "an address of another machine", netip.MustParseAddr("192.168.50.99"): "outside the pools"}
+	strangers := map[netip.Addr]string{
+		netip.MustParseAddr("192.168.50.21"): "an address of another machine",
+		netip.MustParseAddr("192.168.50.99"): "outside the pools",
+	}
 	want[netip.MustParseAddr("192.168.50.21")] = "an address of another machine"
 	if got := closed(pools, topologies, strangers); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)

@@ -52,7 +52,8 @@ func newBrowser(t *testing.T) *browser {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", //nolint:noctx // t.Context ends before the cleanup, which ends it
-		"--no-first-run", "--disable-background-networking", "--disable-extensions", "--user-data-dir="+t.TempDir(), "--remote-debugging-pipe")
+		"--no-first-run", "--disable-background-networking", "--disable-extensions", "--user-data-dir="+t.TempDir(),
+		"--remote-debugging-pipe")
 	cmd.ExtraFiles = []*os.File{in, out} // descriptors 3 and 4
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("%v: make setup installs Chromium", err)
@@ -67,7 +68,8 @@ func newBrowser(t *testing.T) *browser {
 		_ = cmd.Wait()
 	})
 	target := field[string](t, b.call("Target.createTarget", map[string]any{"url": "about:blank"}), "targetId")
-	b.session = field[string](t, b.call("Target.attachToTarget", map[string]any{"targetId": target, "flatten": true}), "sessionId")
+	b.session = field[string](t, b.call("Target.attachToTarget", map[string]any{"targetId": target, "flatten": true}),
+		"sessionId")
 	for _, domain := range []string{"Page", "Runtime", "Log", "Accessibility"} {
 		b.call(domain+".enable", nil)
 	}
@@ -152,7 +154,8 @@ func field[T any](t *testing.T, text json.RawMessage, name string) (value T) {
 // eval returns the value of a JavaScript expression, awaited if it is a promise.
 func (b *browser) eval(expression string) json.RawMessage {
 	b.t.Helper()
-	answer := b.call("Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true})
+	answer := b.call("Runtime.evaluate",
+		map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true})
 	var r struct {
 		Result           struct{ Value json.RawMessage }
 		ExceptionDetails json.RawMessage
@@ -192,8 +195,13 @@ var looks = []look{
 // open opens a page with a look, and waits until it is drawn.
 func (b *browser) open(l look, url string) {
 	b.t.Helper()
-	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": l.width, "height": l.height, "deviceScaleFactor": 1, "mobile": l.width < 500})
-	b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": l.scheme}, {"name": "prefers-reduced-motion", "value": "reduce"}}})
+	b.call("Emulation.setDeviceMetricsOverride",
+		map[string]any{"width": l.width, "height": l.height, "deviceScaleFactor": 1, "mobile": l.width < 500})
+	b.call("Emulation.setEmulatedMedia",
+		map[string]any{"features": []map[string]string{
+			{"name": "prefers-color-scheme", "value": l.scheme},
+			{"name": "prefers-reduced-motion", "value": "reduce"},
+		}})
 	b.call("Emulation.setScriptExecutionDisabled", map[string]any{"value": !l.script})
 	b.call("Page.navigate", map[string]any{"url": url})
 	b.until(fmt.Sprintf("location.href === %q && document.readyState === 'complete'", url))
@@ -243,12 +251,21 @@ func wide(t testing.TB, n int) *scene {
 		name := fmt.Sprintf("worker%d", i+1)
 		node := netip.AddrFrom4([4]byte{192, 168, byte(50 + i/200), byte(23 + i%200)})
 		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i / 4), byte(i % 4 * 64)}), 26)
-		all.Topology.Nodes = append(all.Topology.Nodes, routes.Node{Name: name, ASN: 65000, BGP: []netip.Prefix{netip.PrefixFrom(node, 16)}, Addresses: []netip.Addr{node}})
-		all.Topology.Affinities = append(all.Topology.Affinities, routes.Affinity{Name: block.String(), Node: name, Prefix: block, State: "confirmed"})
-		all.Topology.Blocks = append(all.Topology.Blocks, &routes.IPAMBlock{Prefix: block, Affinity: "host:" + name, Pods: podsOf(block.String())})
+		all.Topology.Nodes = append(all.Topology.Nodes,
+			routes.Node{
+				Name: name, ASN: 65000, BGP: []netip.Prefix{netip.PrefixFrom(node, 16)},
+				Addresses: []netip.Addr{node},
+			})
+		all.Topology.Affinities = append(all.Topology.Affinities,
+			routes.Affinity{Name: block.String(), Node: name, Prefix: block, State: "confirmed"})
+		all.Topology.Blocks = append(all.Topology.Blocks,
+			&routes.IPAMBlock{Prefix: block, Affinity: "host:" + name, Pods: podsOf(block.String())})
 		endpoint := *one.Slices[0].Endpoints[0].DeepCopy()
 		endpoint.Addresses, endpoint.NodeName = []string{block.Addr().Next().String()}, &name
-		endpoint.TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: fmt.Sprintf("web-7f9c6d-%05d", i)}
+		endpoint.TargetRef = &corev1.ObjectReference{
+			Kind: "Pod", Namespace: "default",
+			Name: fmt.Sprintf("web-7f9c6d-%05d", i),
+		}
 		slice.Endpoints = append(slice.Endpoints, endpoint)
 		if i%40 != 6 {
 			s.speaker.announce(block.String(), node.String())
@@ -262,11 +279,13 @@ func wide(t testing.TB, n int) *scene {
 		ing.Name, svc.Name, of.Name, of.Labels[discoveryv1.LabelServiceName] = name, name, name, name
 		ing.Spec.Rules[0].Host = name + ".example.com"
 		ing.Spec.Rules[0].HTTP.Paths[0].Backend.Service.Name = name
-		all.Ingresses, all.Services, all.Slices = append(all.Ingresses, ing), append(all.Services, svc), append(all.Slices, of)
+		all.Ingresses, all.Services, all.Slices = append(all.Ingresses, ing), append(all.Services, svc),
+			append(all.Slices, of)
 	}
 	s.speaker.state = established
 	s.cfg.Identity = "gate-1"
-	s.cfg.HAProxy.HTTP, s.cfg.HAProxy.HTTPS = []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:80")}, []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:443")}
+	s.cfg.HAProxy.HTTP, s.cfg.HAProxy.HTTPS = []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:80")},
+		[]netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:443")}
 	s.kernel.networks = prefixes("192.168.0.0/16")
 	s.watcher.snapshot = all
 	s.settle(t)
@@ -274,11 +293,17 @@ func wide(t testing.TB, n int) *scene {
 	s.round(t.Context())
 	for i := range samplesKept {
 		x := float64(i)
-		s.samples.add(sample{requests: 420 + 120*math.Sin(x/57) + 30*math.Sin(x/3.1), failed: math.Max(0, 3*math.Sin(x/40)-2.4), response: 14 + 4*math.Sin(x/23), open: float64(10 * n)})
+		s.samples.add(sample{
+			requests: 420 + 120*math.Sin(x/57) + 30*math.Sin(x/3.1),
+			failed:   math.Max(0, 3*math.Sin(x/40)-2.4), response: 14 + 4*math.Sin(x/23), open: float64(10 * n),
+		})
 	}
 	load := haproxy.Load{During: sampleEvery}
 	for i, b := range s.view.Load().config.Backends {
-		one := haproxy.BackendLoad{Backend: b.Name, Requests: uint64(4200 / (i*i + 1)), Connections: 90 / (i + 1), Open: n, Response: 14 * time.Millisecond}
+		one := haproxy.BackendLoad{
+			Backend: b.Name, Requests: uint64(4200 / (i*i + 1)), Connections: 90 / (i + 1),
+			Open: n, Response: 14 * time.Millisecond,
+		}
 		if i == 3 {
 			one.Failed = 17
 		}
@@ -307,7 +332,8 @@ func axe(t *testing.T) string {
 func (b *browser) violations(axe string) (all []string) {
 	b.t.Helper()
 	b.eval(axe + "; true")
-	found := b.eval(`axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations.map(v => v.id + ": " + v.help + ": " + v.nodes.slice(0, 3).map(n => n.html + " " + n.failureSummary).join(" | ")))`)
+	found := b.eval(
+		`axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations.map(v => v.id + ": " + v.help + ": " + v.nodes.slice(0, 3).map(n => n.html + " " + n.failureSummary).join(" | ")))`)
 	if err := json.Unmarshal(found, &all); err != nil {
 		b.t.Fatalf("%v: %s", err, found)
 	}
@@ -321,13 +347,19 @@ func TestPagesAreGoodToLookAt(t *testing.T) {
 	pair.pass(t, 4*time.Second)
 	pulse.hear("", false)
 	pair.settle(t)
-	for name, s := range map[string]*scene{"three-nodes": wide(t, 3), "seven-nodes": wide(t, 7), "300-nodes": wide(t, 300), "pair": pair} {
+	for name, s := range map[string]*scene{
+		"three-nodes": wide(t, 3), "seven-nodes": wide(t, 7),
+		"300-nodes": wide(t, 300), "pair": pair,
+	} {
 		url := site(t, s)
 		pages := map[string]string{"": "/"}
 		if name == "seven-nodes" {
 			maps.Copy(pages, map[string]string{
-				"-node": "/node/demo/worker7", "-block": "/block/demo/172.16.1.128/26", "-backend": "/backend/default_svc_web_80", "-pod": "/pod/demo/default/web-7f9c6d-00006",
-				"-ingress": "/ingress/demo/default/web", "-cluster": "/cluster/demo", "-servers": "/servers?state=closed", "-backends": "/backends?sort=requests", "-search": "/search?q=worker7", "-none": "/pod/demo/default/gone",
+				"-node": "/node/demo/worker7", "-block": "/block/demo/172.16.1.128/26",
+				"-backend": "/backend/default_svc_web_80", "-pod": "/pod/demo/default/web-7f9c6d-00006",
+				"-ingress": "/ingress/demo/default/web", "-cluster": "/cluster/demo",
+				"-servers": "/servers?state=closed", "-backends": "/backends?sort=requests",
+				"-search": "/search?q=worker7", "-none": "/pod/demo/default/gone",
 			})
 		}
 		for kind, path := range pages {
@@ -337,7 +369,9 @@ func TestPagesAreGoodToLookAt(t *testing.T) {
 				}
 				b.open(l, url+path)
 				b.shoot(name + kind + "-" + l.name)
-				if wide := b.eval("document.documentElement.scrollWidth - document.documentElement.clientWidth"); string(wide) != "0" {
+				if wide := b.eval(
+					"document.documentElement.scrollWidth - document.documentElement.clientWidth"); string(
+					wide) != "0" {
 					t.Errorf("%s, %s: %s pixels do not fit", path, l.name, wide)
 				}
 				if l.script {
@@ -401,7 +435,10 @@ func TestRatesFollowWithoutAReload(t *testing.T) {
 	first := `document.querySelector("tbody tr").innerText`
 	b.until(first + `.includes("420")`)
 	b.eval(`window.same = true`)
-	s.samples.rates.set(haproxy.Load{During: sampleEvery, Backends: []haproxy.BackendLoad{{Backend: "default_svc_web_80", Requests: 77_770, Open: 3}}}, s.clock)
+	s.samples.rates.set(haproxy.Load{
+		During:   sampleEvery,
+		Backends: []haproxy.BackendLoad{{Backend: "default_svc_web_80", Requests: 77_770, Open: 3}},
+	}, s.clock)
 	b.until(first + `.includes("7,777") && ` + first + `.includes("default_svc_web_80")`)
 	if got := string(b.eval("window.same")); got != "true" {
 		t.Error("the page was loaded again")
@@ -425,7 +462,8 @@ func TestTheKeyboardReachesTheDrawing(t *testing.T) {
 	b.open(looks[0], url+"/")
 	for range 40 {
 		for _, kind := range []string{"rawKeyDown", "keyUp"} {
-			b.call("Input.dispatchKeyEvent", map[string]any{"type": kind, "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9})
+			b.call("Input.dispatchKeyEvent",
+				map[string]any{"type": kind, "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9})
 		}
 		if string(b.eval(`document.activeElement.getAttribute("href")`)) == `"/node/demo/worker2"` {
 			return
@@ -455,8 +493,10 @@ func TestAButtonDrainsWithThePassword(t *testing.T) {
 		server.Close()
 	})
 	b, axe := newBrowser(t), axe(t)
-	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": true})
-	b.call("Page.navigate", map[string]any{"url": strings.Replace(server.URL, "http://", "http://operator:"+statusPassword+"@", 1) + "/"})
+	b.call("Emulation.setDeviceMetricsOverride",
+		map[string]any{"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": true})
+	b.call("Page.navigate", map[string]any{"url": strings.Replace(server.URL, "http://",
+		"http://operator:"+statusPassword+"@", 1) + "/"})
 	b.until(`document.querySelector("#group .title a")?.textContent === "drain…"`)
 	b.until(`document.getElementById("connection").textContent === "live"`)
 	b.eval(`document.querySelector("#group .title a").click()`)

@@ -30,7 +30,8 @@ func TestServersWaitForRoom(t *testing.T) {
 	ready := true
 	for i := range 30 {
 		more.Endpoints = append(more.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{fmt.Sprintf("172.16.171.%d", 70+i)}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+			Addresses:  []string{fmt.Sprintf("172.16.171.%d", 70+i)},
+			Conditions: discoveryv1.EndpointConditions{Ready: &ready},
 		})
 	}
 	scale := func(to *discoveryv1.EndpointSlice) (open int) {
@@ -42,7 +43,10 @@ func TestServersWaitForRoom(t *testing.T) {
 		t.Errorf("%d servers are open, want 24", got)
 	}
 	_, page := endpointStatus(t, s)
-	for _, want := range []string{"NoRoom", "8 of 32 servers of Service default/web port 80 wait", "servers: 32 of 24 (133 %) in use: "} {
+	for _, want := range []string{
+		"NoRoom", "8 of 32 servers of Service default/web port 80 wait",
+		"servers: 32 of 24 (133 %) in use: ",
+	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the status does not have %q", want)
 		}
@@ -87,7 +91,8 @@ func TestConnectionsLeaveRoomForServers(t *testing.T) {
 	}
 	s.cfg.HAProxy.MaxConnections = 7
 	s.settle(t)
-	if v := s.view.Load(); v.config.Tune.MaxConn != 6 || !s.warns("HAProxy accepts 6 connections instead of the 7 that are configured") {
+	if v := s.view.Load(); v.config.Tune.MaxConn != 6 ||
+		!s.warns("HAProxy accepts 6 connections instead of the 7 that are configured") {
 		t.Errorf("HAProxy accepts %d connections, want 6; warnings %v", v.config.Tune.MaxConn, v.warnings)
 	}
 }
@@ -103,15 +108,22 @@ func TestALimitThatIsNearIsLoggedOnce(t *testing.T) {
 	}{
 		{79, false, 0}, {80, true, 1}, {99, true, 1}, {79, false, 1}, {80, true, 1}, {74, false, 1}, {120, true, 2},
 	} {
-		s.proxy.info.Capacity = []haproxy.Capacity{{Resource: "connections", Used: step.used, Limit: 100, Remedy: "add memory"}}
+		s.proxy.info.Capacity = []haproxy.Capacity{{
+			Resource: "connections", Used: step.used, Limit: 100,
+			Remedy: "add memory",
+		}}
 		s.settle(t)
-		warns := slices.Contains(s.view.Load().warnings, fmt.Sprintf("connections: %d of 100 (%d %%) in use: add memory", step.used, step.used))
+		warns := slices.Contains(s.view.Load().warnings,
+			fmt.Sprintf("connections: %d of 100 (%d %%) in use: add memory", step.used, step.used))
 		if lines := strings.Count(log.String(), "a limit is near"); warns != step.warns || lines != step.lines {
-			t.Errorf("%d in use: warning %v, want %v; %d lines in the log, want %d", step.used, warns, step.warns, lines, step.lines)
+			t.Errorf("%d in use: warning %v, want %v; %d lines in the log, want %d", step.used, warns, step.warns,
+				lines, step.lines)
 		}
 	}
 	h, _ := endpoint(s)
-	if code, text := ask(t, h, "/metrics"); code != http.StatusOK || !strings.Contains(text, `sallyport_capacity_used{resource="connections"} 120`) || !strings.Contains(text, `sallyport_capacity_limit{resource="connections"} 100`) {
+	if code, text := ask(t, h, "/metrics"); code != http.StatusOK ||
+		!strings.Contains(text, `sallyport_capacity_used{resource="connections"} 120`) ||
+		!strings.Contains(text, `sallyport_capacity_limit{resource="connections"} 100`) {
 		t.Errorf("the metrics do not have the capacity")
 	}
 	if code, text := ask(t, h, "/"); code != http.StatusOK || !strings.Contains(text, "120 of 100 (120 %)") {

@@ -26,9 +26,10 @@ type certs struct {
 
 	mu      sync.Mutex
 	answers haproxy.Verdicts
-	fresh   bool            // usable has to look again, although it is given the same
-	busy    bool            // HAProxy is being asked, or rests
-	suspect map[string]bool // owners of certificates that HAProxy rejects; a start does not wait for the others of theirs
+	fresh   bool // usable has to look again, although it is given the same
+	busy    bool // HAProxy is being asked, or rests
+	// owners of certificates that HAProxy rejects; a start does not wait for the others of theirs
+	suspect map[string]bool
 
 	// Owned by the goroutine of the loop: the arguments and results of the last usable.
 	want, use []*haproxy.Cert
@@ -122,7 +123,8 @@ func (c *certs) ask(ctx context.Context, some []*haproxy.Cert) {
 		took = 0
 	}
 	if first != nil {
-		c.log.Warn("HAProxy rejects certificates; sallyport leaves them out", "count", len(bad), "first", first, "why", bad[first.Question().Part()].Why)
+		c.log.Warn("HAProxy rejects certificates; sallyport leaves them out", "count", len(bad), "first", first, "why",
+			bad[first.Question().Part()].Why)
 		c.refuse(bad)
 	}
 	knock(c.changed)

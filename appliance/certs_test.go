@@ -55,7 +55,8 @@ type desk struct {
 func newDesk() *desk {
 	d := &desk{checker: &checker{bad: map[haproxy.Part]bool{}}, refused: haproxy.Verdicts{}}
 	d.certs = &certs{
-		proxy: d.checker, log: slog.New(slog.DiscardHandler), changed: make(chan struct{}, 1), suspect: map[string]bool{},
+		proxy: d.checker, log: slog.New(slog.DiscardHandler), changed: make(chan struct{}, 1),
+		suspect: map[string]bool{},
 		refuse: func(v haproxy.Verdicts) {
 			maps.Copy(d.refused, v)
 			d.count.Store(int32(len(d.refused))) //nolint:gosec // a few thousand

@@ -136,8 +136,11 @@ func (c *claims) troubles(addresses []netip.Addr, balancers []ingress.Balancer, 
 	for _, a := range addresses {
 		add := func(format string, args ...any) { all = append(all, trouble{a, fmt.Sprintf(format, args...)}) }
 		what, whose := fmt.Sprintf("the service address %s", a), "the group"
-		if i := slices.IndexFunc(balancers, func(b ingress.Balancer) bool { return slices.Contains(b.Addresses, a) }); i >= 0 {
-			what, whose = fmt.Sprintf("the address %s of Service %s/%s", a, balancers[i].Namespace, balancers[i].Name), "the Service"
+		if i := slices.IndexFunc(balancers, func(b ingress.Balancer) bool {
+			return slices.Contains(b.Addresses, a)
+		}); i >= 0 {
+			what, whose = fmt.Sprintf("the address %s of Service %s/%s", a, balancers[i].Namespace, balancers[i].Name),
+				"the Service"
 		}
 		o, has := c.owners[a]
 		switch {
@@ -145,11 +148,14 @@ func (c *claims) troubles(addresses []netip.Addr, balancers []ingress.Balancer, 
 			add("nobody could ask whether another machine has %s, so this appliance does not take it: %v", a, c.err)
 		case !has:
 		case !c.taken[a]:
-			add("another machine (%s on %s) has %s, so this appliance does not take it: give that machine or %s another address", o.MAC, o.Link, what, whose)
+			add("another machine (%s on %s) has %s, so this appliance does not take it: give that machine or %s "+
+				"another address", o.MAC, o.Link, what, whose)
 		case vrrp:
-			add("another machine (%s on %s) has %s too, so clients reach one or the other: give that machine or %s another address", o.MAC, o.Link, what, whose)
+			add("another machine (%s on %s) has %s too, so clients reach one or the other: give that machine or %s "+
+				"another address", o.MAC, o.Link, what, whose)
 		default:
-			add("another machine (%s on %s) has %s too, and this appliance cannot reach that machine: give it or %s another address", o.MAC, o.Link, what, whose)
+			add("another machine (%s on %s) has %s too, and this appliance cannot reach that machine: give it or %s "+
+				"another address", o.MAC, o.Link, what, whose)
 		}
 	}
 	return all

@@ -81,7 +81,8 @@ func TestAnAddressOfAnotherMachineIsNotTaken(t *testing.T) {
 	expectWords(t, s, "") // nothing is taken before the answer
 	s.answered(t, f)
 	expectWords(t, s, "2001:db8::10/128")
-	const sentence = "another machine (02:00:00:00:00:09 on nodes) has the service address 203.0.113.10, so this appliance does not take it"
+	const sentence = "another machine (02:00:00:00:00:09 on nodes) has the service address 203.0.113.10, so this " +
+		"appliance does not take it"
 	if !warned(s, "group edge: "+sentence) {
 		t.Errorf("no warning %q in %q", sentence, s.view.Load().warnings)
 	}
@@ -139,7 +140,8 @@ func TestAnAddressThatNobodyCouldAskForIsNotTaken(t *testing.T) {
 	}
 	s.answered(t, f)
 	expectWords(t, s, "")
-	if !warned(s, "nobody could ask whether another machine has 203.0.113.10, so this appliance does not take it: no such device") {
+	if !warned(s, "nobody could ask whether another machine has 203.0.113.10, so this appliance does not take it: "+
+		"no such device") {
 		t.Errorf("no warning in %q", s.view.Load().warnings)
 	}
 }
@@ -150,7 +152,10 @@ func TestAnAddressInAClusterIsASentence(t *testing.T) {
 	s.pass(t, firstSteps)
 	top := &s.watcher.snapshot.Topology
 	top.Pools = append(top.Pools, routes.Pool{Name: "wide", CIDR: netip.MustParsePrefix("203.0.113.0/24")})
-	s.cfg.Group.Pools = []config.Pool{{First: netip.MustParseAddr("203.0.113.64"), Last: netip.MustParseAddr("203.0.113.79")}}
+	s.cfg.Group.Pools = []config.Pool{{
+		First: netip.MustParseAddr("203.0.113.64"),
+		Last:  netip.MustParseAddr("203.0.113.79"),
+	}}
 	s.member.of = s.cfg.Group
 	top.Nodes = append(top.Nodes,
 		routes.Node{Name: "liar", ASN: top.ASN, BGP: prefixes("2001:db8::10/64")},
@@ -159,10 +164,14 @@ func TestAnAddressInAClusterIsASentence(t *testing.T) {
 	s.pass(t, 2*time.Second)
 	expectWords(t, s, both)
 	for _, sentence := range []string{
-		"group edge: the service address 203.0.113.10 is in IP pool wide (203.0.113.0/24) of cluster demo, and the pod that gets it is not reached",
-		"group edge: the service address 2001:db8::10 is also the address of node liar in cluster demo, so no route is learned from that node",
-		"group edge: the router 192.168.50.1 is also the address of node tor in cluster demo, so no route is learned from that node: give the router's own address",
-		"group edge: 203.0.113.64-203.0.113.79 (group.pools[0]) has addresses of IP pool wide (203.0.113.0/24) of cluster demo, and a pod with the address of a Service is not reached: give Services other addresses",
+		"group edge: the service address 203.0.113.10 is in IP pool wide (203.0.113.0/24) of cluster demo, and the " +
+			"pod that gets it is not reached",
+		"group edge: the service address 2001:db8::10 is also the address of node liar in cluster demo, so no route " +
+			"is learned from that node",
+		"group edge: the router 192.168.50.1 is also the address of node tor in cluster demo, so no route is learned " +
+			"from that node: give the router's own address",
+		"group edge: 203.0.113.64-203.0.113.79 (group.pools[0]) has addresses of IP pool wide (203.0.113.0/24) of " +
+			"cluster demo, and a pod with the address of a Service is not reached: give Services other addresses",
 		"group edge: member gate-2, 192.168.50.22 is also the address of node twin in cluster demo",
 	} {
 		if !warned(s, sentence) {
@@ -186,7 +195,8 @@ func TestARouterWithoutBFDIsASentence(t *testing.T) {
 		Peer: bgp.Peer{Addr: netip.MustParseAddr("192.168.50.1"), Upstream: true}, State: established,
 		BFD: "down", Since: s.clock.Add(-time.Hour),
 	}}
-	if got := strings.Join(sentences(conflicts(&s.cfg.Group, v)), "\n"); !strings.HasPrefix(got, "BFD with the router 192.168.50.1 is down though its BGP session is established") {
+	if got := strings.Join(sentences(conflicts(&s.cfg.Group, v)), "\n"); !strings.HasPrefix(got,
+		"BFD with the router 192.168.50.1 is down though its BGP session is established") {
 		t.Errorf("got %q", got)
 	}
 	for _, bfd := range []string{"", "up"} {
@@ -206,7 +216,8 @@ func TestAMemberReportsWhatIsWrongWithAnother(t *testing.T) {
 	if want := "group edge: gate-2 is spare, and reports: VRRP needs the program keepalived."; !warned(s, want) {
 		t.Errorf("no warning %q in %q", want, s.view.Load().warnings)
 	}
-	if got := s.view.Load().group.Members[1].Trouble(); got != "It is spare, and reports: VRRP needs the program keepalived." {
+	if got := s.view.Load().group.Members[1].Trouble(); got !=
+		"It is spare, and reports: VRRP needs the program keepalived." {
 		t.Errorf("the table has %q", got)
 	}
 	p.heard[0].Word.Draining = true

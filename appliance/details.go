@@ -14,7 +14,10 @@ import (
 // search lists what has a text in its name or address.
 func (q *request) search() page.Page {
 	text := strings.TrimSpace(q.query.Get("q"))
-	p := page.Page{Title: "search, " + q.status.Identity, Mark: q.mark(), Query: text, Crumbs: []page.Link{{Text: "search"}}}
+	p := page.Page{
+		Title: "search, " + q.status.Identity, Mark: q.mark(), Query: text,
+		Crumbs: []page.Link{{Text: "search"}},
+	}
 	state := page.Section{ID: "state", Title: "Search for " + text}
 	found := 0
 	q.state = ""
@@ -22,9 +25,14 @@ func (q *request) search() page.Page {
 	q.query.Del("page")
 	if text == "" {
 		state.Title = "Search"
-		state.Lines = []page.Line{{Text: "Type a part of a host, of an address, or of the name of an Ingress, backend, pod or node."}}
+		state.Lines = []page.Line{
+			{Text: "Type a part of a host, of an address, or of the name of an Ingress, backend, pod or node."},
+		}
 	} else {
-		for _, kind := range []string{"ingresses", "backends", "servers", "nodes", "peers", "routes", "addresses", "services", "certificates", "problems", "refusals"} {
+		for _, kind := range []string{
+			"ingresses", "backends", "servers", "nodes", "peers", "routes", "addresses",
+			"services", "certificates", "problems", "refusals",
+		} {
 			section, total := q.list(kind, rowsShown)
 			if total == 0 {
 				continue
@@ -41,7 +49,10 @@ func (q *request) search() page.Page {
 
 // detail returns the page of one thing, with its mark and the first section.
 func (q *request) detail(mark page.Mark, title, note string, facts []page.Fact, crumbs ...page.Link) page.Page {
-	return page.Page{Title: title, Mark: mark, Crumbs: crumbs, Sections: []page.Section{{ID: "state", Title: title, Note: note, Facts: facts}}}
+	return page.Page{
+		Title: title, Mark: mark, Crumbs: crumbs,
+		Sections: []page.Section{{ID: "state", Title: title, Note: note, Facts: facts}},
+	}
 }
 
 func (q *request) clusterPage(name string) (page.Page, bool) {
@@ -59,7 +70,10 @@ func (q *request) clusterPage(name string) (page.Page, bool) {
 			facts[0].Cell = page.Cell{Text: "has not answered since the start", Mark: page.Bad}
 		}
 		if !c.CredentialsExpire.IsZero() {
-			facts = append(facts, page.Fact{Name: "credentials expire", Cell: page.Cell{Text: c.CredentialsExpire.UTC().Format("2006-01-02 15:04 MST")}})
+			facts = append(facts, page.Fact{
+				Name: "credentials expire",
+				Cell: page.Cell{Text: c.CredentialsExpire.UTC().Format("2006-01-02 15:04 MST")},
+			})
 		}
 		var nodes []*nodeIndex
 		mark := page.Good
@@ -74,7 +88,8 @@ func (q *request) clusterPage(name string) (page.Page, bool) {
 			p.Sections[0].Lines = append(p.Sections[0].Lines, page.Line{Mark: page.Warn, Text: c.Error})
 		}
 		list, _ := q.nodeList(nodes, rowsPaged)
-		p.Sections = append(p.Sections, page.Section{ID: "paths", Title: "Paths", Diagram: q.diagram(q.status, nodes)}, list)
+		p.Sections = append(p.Sections, page.Section{ID: "paths", Title: "Paths", Diagram: q.diagram(q.status, nodes)},
+			list)
 		if problems, n := q.problemList(rowsPaged, func(p ingress.Problem) bool { return p.Cluster == name }); n > 0 {
 			problems.Filter = nil
 			p.Sections = append(p.Sections, problems)
@@ -99,15 +114,20 @@ func (q *request) nodePage(name nodeName) (page.Page, bool) {
 		facts = append(facts, page.Fact{Name: "BGP session with " + s.Addr.String(), Cell: state})
 	}
 	if n.node.Down {
-		facts = append(facts, page.Fact{Name: "Kubernetes", Cell: page.Cell{Text: "reports the node as unreachable", Mark: page.Bad}})
+		facts = append(facts, page.Fact{
+			Name: "Kubernetes",
+			Cell: page.Cell{Text: "reports the node as unreachable", Mark: page.Bad},
+		})
 	}
-	p := q.detail(n.mark(), "Node "+n.name, q.serversInWords(n.counts), facts, page.Link{Text: n.cluster, Href: pathOf("cluster", n.cluster)}, page.Link{Text: n.name})
+	p := q.detail(n.mark(), "Node "+n.name, q.serversInWords(n.counts), facts,
+		page.Link{Text: n.cluster, Href: pathOf("cluster", n.cluster)}, page.Link{Text: n.name})
 	for _, s := range n.peers {
 		if s.State != established {
 			p.Sections[0].Lines = append(p.Sections[0].Lines, page.Line{Mark: page.Bad, Text: sessionDown(s, q.at)})
 		}
 	}
-	p.Sections = append(p.Sections, page.Section{ID: "paths", Title: "Path", Diagram: q.diagram(q.status, []*nodeIndex{n})})
+	p.Sections = append(p.Sections,
+		page.Section{ID: "paths", Title: "Path", Diagram: q.diagram(q.status, []*nodeIndex{n})})
 	blocks := &page.Table{Columns: blockColumns, Empty: "none: the node has no pod yet"}
 	for _, b := range n.blocks[:min(len(n.blocks), blocksShown)] {
 		blocks.Rows = append(blocks.Rows, q.blockRow(b))
@@ -167,7 +187,9 @@ func (q *request) blockPage(cluster, text string) (page.Page, bool) {
 			{Name: "route", Cell: route},
 		}
 		p := q.detail(route.Mark, "Block "+prefix.String(), q.serversInWords(b.counts), facts,
-			page.Link{Text: cluster, Href: pathOf("cluster", cluster)}, page.Link{Text: b.affinity.Node, Href: pathOf("node", cluster, b.affinity.Node)}, page.Link{Text: prefix.String()})
+			page.Link{Text: cluster, Href: pathOf("cluster", cluster)},
+			page.Link{Text: b.affinity.Node, Href: pathOf("node", cluster, b.affinity.Node)},
+			page.Link{Text: prefix.String()})
 		if !b.installed {
 			p.Sections[0].Lines = []page.Line{{Mark: page.Bad, Text: q.whyNoRouteTo(n, b)}}
 		}
@@ -191,7 +213,8 @@ func (q *request) blockPage(cluster, text string) (page.Page, bool) {
 			}
 		}
 		if len(some) > 0 {
-			p.Sections = append(p.Sections, page.Section{ID: "paths", Title: "Path", Diagram: q.diagram(q.status, q.only(some))})
+			p.Sections = append(p.Sections,
+				page.Section{ID: "paths", Title: "Path", Diagram: q.diagram(q.status, q.only(some))})
 		}
 		p.Sections = append(p.Sections, q.theServers(some))
 		return q.withChanges(p, prefix.String()), true
@@ -215,17 +238,24 @@ func (q *request) backendPage(name string) (page.Page, bool) {
 		if r.Errors > 0 {
 			failed.Mark = page.Warn
 		}
-		facts = append(facts, page.Fact{Name: "requests", Cell: page.Cell{Text: perSecond(r.Requests) + "/s"}}, page.Fact{Name: "errors (5xx)", Cell: failed}, page.Fact{Name: "connections", Cell: page.Cell{Text: page.Comma(r.Connections)}})
+		facts = append(facts, page.Fact{Name: "requests", Cell: page.Cell{Text: perSecond(r.Requests) + "/s"}},
+			page.Fact{Name: "errors (5xx)", Cell: failed},
+			page.Fact{Name: "connections", Cell: page.Cell{Text: page.Comma(r.Connections)}})
 		if r.Response != nil {
-			facts = append(facts, page.Fact{Name: "response time", Cell: page.Cell{Text: fmt.Sprintf("%.0f ms", *r.Response)}})
+			facts = append(facts, page.Fact{
+				Name: "response time",
+				Cell: page.Cell{Text: fmt.Sprintf("%.0f ms", *r.Response)},
+			})
 		}
 	}
-	p := q.detail(b.mark(), "Backend "+name, q.serversInWords(b.counts), facts, page.Link{Text: "backends", Href: "/backends"}, page.Link{Text: name})
+	p := q.detail(b.mark(), "Backend "+name, q.serversInWords(b.counts), facts,
+		page.Link{Text: "backends", Href: "/backends"}, page.Link{Text: name})
 	if why, _ := q.whyBackend(b); why != "" {
 		p.Sections[0].Lines = []page.Line{{Mark: b.mark(), Text: why}}
 	}
 	if b.n > 0 {
-		p.Sections = append(p.Sections, page.Section{ID: "paths", Title: "Paths", Diagram: q.diagram(q.status, q.only(some))})
+		p.Sections = append(p.Sections,
+			page.Section{ID: "paths", Title: "Paths", Diagram: q.diagram(q.status, q.only(some))})
 	}
 	p.Sections = append(p.Sections, q.theServers(some), q.ruleList(func(i int) bool {
 		r := q.config.Routes[i]
@@ -236,7 +266,10 @@ func (q *request) backendPage(name string) (page.Page, bool) {
 
 // ruleList lists hosts and paths.
 func (q *request) ruleList(of func(i int) bool) page.Section {
-	t := &page.Table{Columns: columns("host", "path", "match", "Ingress", "backend"), Empty: "none: only a canary, a condition or a default leads here"}
+	t := &page.Table{
+		Columns: columns("host", "path", "match", "Ingress", "backend"),
+		Empty:   "none: only a canary, a condition or a default leads here",
+	}
 	n := 0
 	for i, r := range q.config.Routes {
 		if !of(i) {
@@ -247,13 +280,21 @@ func (q *request) ruleList(of func(i int) bool) page.Section {
 		}
 		in := page.Cell{}
 		if ref := q.granted[i]; ref.Name != "" {
-			in = page.Cell{Text: ref.Namespace + "/" + ref.Name, Href: pathOf("ingress", ref.Cluster, ref.Namespace, ref.Name)}
+			in = page.Cell{
+				Text: ref.Namespace + "/" + ref.Name,
+				Href: pathOf("ingress", ref.Cluster, ref.Namespace, ref.Name),
+			}
 		}
 		backend := page.Cell{Text: r.Backend, Href: pathOf("backend", r.Backend)}
 		if r.Backend == "" {
 			backend = page.Cell{Text: "404", Mark: page.Warn}
 		}
-		t.Rows = append(t.Rows, []page.Cell{{Text: cmp.Or(r.Host, "any host")}, {Text: r.Path, Mono: true}, {Text: string(r.Match)}, in, backend})
+		t.Rows = append(t.Rows, []page.Cell{
+			{Text: cmp.Or(r.Host, "any host")},
+			{Text: r.Path, Mono: true},
+			{Text: string(r.Match)},
+			in, backend,
+		})
 	}
 	section := page.Section{ID: "rules", Title: "Hosts and paths", Table: t}
 	if n > rowsPaged {
@@ -275,12 +316,22 @@ func (q *request) podPage(cluster, pod string) (page.Page, bool) {
 		return page.Page{}, false
 	}
 	first := q.index.servers[some[0]]
-	facts := []page.Fact{{Name: "node", Cell: page.Cell{Text: first.node.name, Href: pathOf("node", cluster, first.node.name)}}}
+	facts := []page.Fact{{
+		Name: "node",
+		Cell: page.Cell{Text: first.node.name, Href: pathOf("node", cluster, first.node.name)},
+	}}
 	if b := first.block; b != nil {
-		facts = append(facts, page.Fact{Name: "block", Cell: page.Cell{Text: b.affinity.Prefix.String(), Href: blockAddress(b.cluster, b.affinity.Prefix), Mono: true}})
+		facts = append(facts, page.Fact{
+			Name: "block",
+			Cell: page.Cell{
+				Text: b.affinity.Prefix.String(), Href: blockAddress(b.cluster, b.affinity.Prefix),
+				Mono: true,
+			},
+		})
 	}
 	mark := sum.mark()
-	p := q.detail(mark, "Pod "+pod, q.serversInWords(sum), facts, page.Link{Text: cluster, Href: pathOf("cluster", cluster)},
+	p := q.detail(mark, "Pod "+pod, q.serversInWords(sum), facts,
+		page.Link{Text: cluster, Href: pathOf("cluster", cluster)},
 		page.Link{Text: first.node.name, Href: pathOf("node", cluster, first.node.name)}, page.Link{Text: pod})
 	for _, i := range some {
 		if why := q.why(q.index.servers[i]); why != "" {
@@ -288,7 +339,8 @@ func (q *request) podPage(cluster, pod string) (page.Page, bool) {
 			break
 		}
 	}
-	p.Sections = append(p.Sections, page.Section{ID: "paths", Title: "Path", Diagram: q.diagram(q.status, q.only(some))}, q.theServers(some))
+	p.Sections = append(p.Sections,
+		page.Section{ID: "paths", Title: "Path", Diagram: q.diagram(q.status, q.only(some))}, q.theServers(some))
 	return p, true
 }
 
@@ -323,7 +375,8 @@ func (q *request) ingressPage(cluster, namespace, name string) (page.Page, bool)
 		p.Sections[0].Lines = append(p.Sections[0].Lines, page.Line{Mark: page.Warn, Text: text})
 	}
 	if len(some) > 0 {
-		p.Sections = append(p.Sections, page.Section{ID: "paths", Title: "Paths", Diagram: q.diagram(q.status, q.only(some))})
+		p.Sections = append(p.Sections,
+			page.Section{ID: "paths", Title: "Paths", Diagram: q.diagram(q.status, q.only(some))})
 	}
 	p.Sections = append(p.Sections, q.ruleList(func(i int) bool {
 		ref := q.granted[i]
@@ -340,10 +393,19 @@ func (q *request) ingressPage(cluster, namespace, name string) (page.Page, bool)
 			}
 		}
 	}
-	keys := &page.Table{Columns: columns("backend", "key", "~value", "set by"), Empty: "none: every key has its default"}
+	keys := &page.Table{
+		Columns: columns("backend", "key", "~value", "set by"),
+		Empty:   "none: every key has its default",
+	}
 	for _, b := range e.Backends {
 		for _, k := range b.Keys {
-			keys.Rows = append(keys.Rows, []page.Cell{{Text: b.Name, Href: pathOf("backend", b.Name)}, {Text: k.Key, Mono: true}, {Text: k.Value, Mono: true}, {Text: k.Scope}})
+			keys.Rows = append(keys.Rows,
+				[]page.Cell{
+					{Text: b.Name, Href: pathOf("backend", b.Name)},
+					{Text: k.Key, Mono: true},
+					{Text: k.Value, Mono: true},
+					{Text: k.Scope},
+				})
 		}
 	}
 	p.Sections = append(p.Sections, page.Section{ID: "keys", Title: "Keys in effect", Table: keys}, q.theServers(some))

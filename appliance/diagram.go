@@ -68,7 +68,8 @@ func (x *index) diagram(s Status, nodes []*nodeIndex) *page.Diagram {
 	}
 	d.Summary += fmt.Sprintf("%s; the path over %d of them has no fault.", page.Count(len(nodes), "node"), len(good))
 	for _, row := range broken {
-		d.Summary += " " + row.Node.Title + ": server " + row.Server.Label + ", route " + row.Route.Label + ". " + strings.Join(row.Why, " ")
+		d.Summary += " " + row.Node.Title + ": server " + row.Server.Label + ", route " + row.Route.Label + ". " +
+			strings.Join(row.Why, " ")
 	}
 	if len(nodes) <= rowsApart {
 		for _, n := range nodes {
@@ -92,11 +93,17 @@ func (x *index) diagram(s Status, nodes []*nodeIndex) *page.Diagram {
 // row describes the path over one node.
 func (x *index) row(n *nodeIndex) page.Row {
 	r := page.Row{Server: n.counts.door(), Route: n.door(), Pods: n.counts.pods()}
-	r.Node = page.Box{Title: n.name, Href: pathOf("node", n.cluster, n.name), Lines: []string{n.where(len(x.clusters) > 1)}}
+	r.Node = page.Box{
+		Title: n.name, Href: pathOf("node", n.cluster, n.name),
+		Lines: []string{n.where(len(x.clusters) > 1)},
+	}
 	r.Pods.Href = pathOf("node", n.cluster, n.name) + "#servers"
 	r.Node.Mark = r.Route.Mark.Worse(n.session())
 	if n.name == "" {
-		r.Node, r.Pods.Href = page.Box{Title: "no node", Lines: []string{"at addresses of no known node"}, Mark: page.Bad}, "/servers?state=closed"
+		r.Node, r.Pods.Href = page.Box{
+			Title: "no node", Lines: []string{"at addresses of no known node"},
+			Mark: page.Bad,
+		}, "/servers?state=closed"
 		r.Route = page.Door{Mark: page.Bad, Label: "no block"}
 	}
 	if r.Route.Mark == page.Bad || r.Route.Mark == page.Warn {
@@ -290,13 +297,15 @@ func (x *index) whyNoRouteTo(n *nodeIndex, b *blockIndex) string {
 	for _, c := range x.clusters {
 		for _, pool := range c.topology.Pools {
 			if c.name == b.cluster && pool.NoExport && pool.CIDR.Contains(p.Addr()) {
-				return fmt.Sprintf("no node announces its block, because IP pool %s (%s) has disableBGPExport: %s", pool.Name, pool.CIDR, exportPool(c.health.APIGroup, pool.Name))
+				return fmt.Sprintf("no node announces its block, because IP pool %s (%s) has disableBGPExport: %s",
+					pool.Name, pool.CIDR, exportPool(c.health.APIGroup, pool.Name))
 			}
 		}
 	}
 	for _, s := range speakers {
 		if s.State == established && x.withheld[s.Addr] > 0 {
-			return fmt.Sprintf("node %s announces none of its blocks, although its BGP session is established: does a BGPFilter reject them?", n.name)
+			return fmt.Sprintf("node %s announces none of its blocks, although its BGP session is established: does "+
+				"a BGPFilter reject them?", n.name)
 		}
 	}
 	if b.affinity.State != "" && b.affinity.State != "confirmed" {
@@ -338,7 +347,9 @@ func (x *index) only(servers []int) (nodes []*nodeIndex) {
 			n.broken = append(n.broken, i)
 		}
 	}
-	slices.SortFunc(nodes, func(a, b *nodeIndex) int { return strings.Compare(a.cluster+"/"+a.name, b.cluster+"/"+b.name) })
+	slices.SortFunc(nodes, func(a, b *nodeIndex) int {
+		return strings.Compare(a.cluster+"/"+a.name, b.cluster+"/"+b.name)
+	})
 	return nodes
 }
 

@@ -89,7 +89,8 @@ func Examine(ctx context.Context, path string, report func(Finding)) {
 		if s, ok := d.cluster(ctx, c); ok {
 			d.known = append(d.known, s)
 		} else {
-			d.unknown = append(d.unknown, ingress.Snapshot{Cluster: c.Name, Options: watcherConfig(d.source(c), nil, nil, nil).Options})
+			d.unknown = append(d.unknown,
+				ingress.Snapshot{Cluster: c.Name, Options: watcherConfig(d.source(c), nil, nil, nil).Options})
 		}
 	}
 	d.overlaps()
@@ -125,11 +126,15 @@ func (d *doctor) askAppliance(ctx context.Context) {
 	}
 	switch {
 	case d.status == nil && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist)):
-		d.doubt("appliance", fmt.Sprintf("no appliance runs here (nothing listens at %s): what only a running one can tell is not checked", at), "start it when all else is ok", "systemctl start sallyport")
+		d.doubt("appliance", fmt.Sprintf("no appliance runs here (nothing listens at %s): what only a running one "+
+			"can tell is not checked", at), "start it when all else is ok", "systemctl start sallyport")
 	case d.status == nil:
-		d.failed("appliance", fmt.Sprintf("%s does not answer as an appliance: %v", at, err), "find out who listens there, or change status.listen", fmt.Sprintf("ss -tlnp 'sport = :%d'", d.cfg.Status.Listen.Port()))
+		d.failed("appliance", fmt.Sprintf("%s does not answer as an appliance: %v", at, err),
+			"find out who listens there, or change status.listen",
+			fmt.Sprintf("ss -tlnp 'sport = :%d'", d.cfg.Status.Listen.Port()))
 	case !d.status.Ready:
-		d.failed("appliance", "it runs and is not ready: "+strings.Join(d.status.NotReady, "; "), "wait for a minute after a start; then do what each sentence says", "sallyport status")
+		d.failed("appliance", "it runs and is not ready: "+strings.Join(d.status.NotReady, "; "),
+			"wait for a minute after a start; then do what each sentence says", "sallyport status")
 	default:
 		d.ok("appliance", "it runs, version %s, and is ready", d.status.Version)
 	}
@@ -141,24 +146,31 @@ func (d *doctor) machine(ctx context.Context) {
 		d.program = program
 		d.ok("haproxy", "%s is version %s", program.Path, program.Version)
 		for _, sentence := range program.Lacks() {
-			d.doubt("haproxy", sentence, "install the package haproxy of Debian, or name a HAProxy that has it in haproxy.binary", "apt install haproxy")
+			d.doubt("haproxy", sentence,
+				"install the package haproxy of Debian, or name a HAProxy that has it in haproxy.binary",
+				"apt install haproxy")
 		}
 	} else if d.cfg.HAProxy.Mode == config.Managed {
-		d.failed("haproxy", err.Error(), "install a HAProxy that can be used, or name one in haproxy.binary", "apt install haproxy")
+		d.failed("haproxy", err.Error(), "install a HAProxy that can be used, or name one in haproxy.binary",
+			"apt install haproxy")
 	}
 	if end, has := d.statusCertificate(); has {
-		d.expiry("certificate", "the certificate of the status endpoint (status.tls)", end, "put a new one into the file of status.tls.certificate, and its key into that of status.tls.key", "systemctl reload sallyport")
+		d.expiry("certificate", "the certificate of the status endpoint (status.tls)", end,
+			"put a new one into the file of status.tls.certificate, and its key into that of status.tls.key",
+			"systemctl reload sallyport")
 	}
 	if d.cfg.Group.VRRP.Exists() {
 		if path, err := exec.LookPath("keepalived"); err != nil {
-			d.failed("keepalived", "group.vrrp needs the program keepalived, which is not in PATH: no address moves by VRRP", "install it; its own service stays off", "apt install keepalived")
+			d.failed("keepalived", "group.vrrp needs the program keepalived, which is not in PATH: no address "+
+				"moves by VRRP", "install it; its own service stays off", "apt install keepalived")
 		} else {
 			d.ok("keepalived", "%s moves the service addresses by VRRP", path)
 		}
 	}
 	if d.cfg.HAProxy.Mode == config.Managed {
 		if want := d.cfg.HAProxy.MaxConnections; want > 0 && haproxy.Machine().Connections(0, want) < want {
-			d.doubt("files", fmt.Sprintf("haproxy.maxConnections is %d, and HAProxy holds %s", want, Holds(d.cfg)), "raise the limit of open files of the unit", "systemctl edit sallyport    # [Service] LimitNOFILE=")
+			d.doubt("files", fmt.Sprintf("haproxy.maxConnections is %d, and HAProxy holds %s", want, Holds(d.cfg)),
+				"raise the limit of open files of the unit", "systemctl edit sallyport    # [Service] LimitNOFILE=")
 		} else {
 			d.ok("files", "HAProxy holds %s", Holds(d.cfg))
 		}
@@ -198,14 +210,19 @@ func (d *doctor) ports(ctx context.Context) {
 		}
 		_, port, _ := net.SplitHostPort(at)
 		switch {
-		case errors.Is(err, syscall.EADDRINUSE) && key != "bgp.listen" && haproxy.Left(d.cfg.HAProxy.Dir, d.cfg.HAProxy.RunDir) != 0:
-			d.ok("port", "%s (%s) is in use by the HAProxy of an appliance that was stopped, and the next one adopts it", at, key)
+		case errors.Is(err, syscall.EADDRINUSE) && key != "bgp.listen" &&
+			haproxy.Left(d.cfg.HAProxy.Dir, d.cfg.HAProxy.RunDir) != 0:
+			d.ok("port", "%s (%s) is in use by the HAProxy of an appliance that was stopped, and the next "+
+				"one adopts it", at, key)
 		case errors.Is(err, syscall.EADDRINUSE):
-			d.failed("port", fmt.Sprintf("%s (%s) is in use by another program", at, key), "stop that program, or change "+key, "ss -tlnp 'sport = :"+port+"'")
+			d.failed("port", fmt.Sprintf("%s (%s) is in use by another program", at, key),
+				"stop that program, or change "+key, "ss -tlnp 'sport = :"+port+"'")
 		case errors.Is(err, syscall.EADDRNOTAVAIL):
-			d.failed("port", fmt.Sprintf("%s (%s) is no address of this machine", at, key), "give the machine the address, or change "+key, "ip address")
+			d.failed("port", fmt.Sprintf("%s (%s) is no address of this machine", at, key),
+				"give the machine the address, or change "+key, "ip address")
 		default:
-			d.failed("port", fmt.Sprintf("%s (%s): %v", at, key, err), "run it as root, or with CAP_NET_BIND_SERVICE", "systemctl cat sallyport")
+			d.failed("port", fmt.Sprintf("%s (%s): %v", at, key, err), "run it as root, or with CAP_NET_BIND_SERVICE",
+				"systemctl cat sallyport")
 		}
 	}
 }
@@ -215,7 +232,8 @@ func (d *doctor) kernel() {
 	if used, most, ok := conntrack(); ok {
 		text := fmt.Sprintf("%d of %d entries of the connection table are in use", used, most)
 		if used*5 >= most*4 {
-			d.doubt("conntrack", text, "raise the limit, or let the firewall not track the appliance's traffic", fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 4*most))
+			d.doubt("conntrack", text, "raise the limit, or let the firewall not track the appliance's traffic",
+				fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 4*most))
 		} else {
 			d.ok("conntrack", "%s", text)
 		}
@@ -274,25 +292,34 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Sn
 	check := "cluster " + c.Name
 	text, err := c.Kubeconfig.Read()
 	if err != nil {
-		d.failed(check, fmt.Sprintf("its kubeconfig cannot be read: %v", err), "name one that this user may read", "sallyport config check "+d.path)
+		d.failed(check, fmt.Sprintf("its kubeconfig cannot be read: %v", err), "name one that this user may read",
+			"sallyport config check "+d.path)
 		return none, false
 	}
 	if server, err := watch.Greet(ctx, text); err == nil {
 		if skew := time.Since(server.Time); skew.Abs() > clockSkew {
-			d.doubt("clock", fmt.Sprintf("the clock of this machine and that of the API server of cluster %s are %s apart", c.Name, skew.Abs().Round(time.Second)), "synchronise both by NTP: tokens and certificates are valid by the clock", "timedatectl")
+			d.doubt("clock", fmt.Sprintf("the clock of this machine and that of the API server of cluster %s "+
+				"are %s apart", c.Name, skew.Abs().Round(time.Second)),
+				"synchronise both by NTP: tokens and certificates are valid by the clock", "timedatectl")
 		} else {
 			d.ok("clock", "it agrees with the API server of cluster %s", c.Name)
 		}
 		if !server.Expires.IsZero() {
-			d.expiry("certificate", "a certificate of the API server of cluster "+c.Name, server.Expires, "renew it on each machine of the control plane, then restart its kube-apiserver", "kubeadm certs renew apiserver")
+			d.expiry("certificate", "a certificate of the API server of cluster "+c.Name, server.Expires,
+				"renew it on each machine of the control plane, then restart its kube-apiserver",
+				"kubeadm certs renew apiserver")
 		}
-	} else if _, is := errors.AsType[syscall.Errno](err); is || errors.Is(err, context.DeadlineExceeded) || os.IsTimeout(err) {
-		d.failed(check, fmt.Sprintf("its API server cannot be reached: %v", err), "look whether it runs, and whether a firewall drops packets from here; the address is in the kubeconfig", "kubectl --kubeconfig "+cmp.Or(c.Kubeconfig.Path, "FILE")+" get --raw /readyz")
+	} else if _, is := errors.AsType[syscall.Errno](err); is || errors.Is(err, context.DeadlineExceeded) ||
+		os.IsTimeout(err) {
+		d.failed(check, fmt.Sprintf("its API server cannot be reached: %v", err),
+			"look whether it runs, and whether a firewall drops packets from here; the address is in the kubeconfig",
+			"kubectl --kubeconfig "+cmp.Or(c.Kubeconfig.Path, "FILE")+" get --raw /readyz")
 		return none, false
 	}
 	w, err := watch.New(d.looksAt(c, text))
 	if err != nil {
-		d.failed(check, err.Error(), "correct the kubeconfig: its address, CA and credentials", "kubectl --kubeconfig "+cmp.Or(c.Kubeconfig.Path, "FILE")+" config view")
+		d.failed(check, err.Error(), "correct the kubeconfig: its address, CA and credentials",
+			"kubectl --kubeconfig "+cmp.Or(c.Kubeconfig.Path, "FILE")+" config view")
 		return none, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -309,31 +336,45 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Sn
 	}
 	health := w.Health()
 	if err != nil {
-		d.failed(check, err.Error(), "check the address, the CA and the credentials of the kubeconfig, and apply the manifests", fmt.Sprintf("kubectl --kubeconfig %s auth can-i --list", cmp.Or(c.Kubeconfig.Path, "FILE")))
+		d.failed(check, err.Error(),
+			"check the address, the CA and the credentials of the kubeconfig, and apply the manifests",
+			fmt.Sprintf("kubectl --kubeconfig %s auth can-i --list", cmp.Or(c.Kubeconfig.Path, "FILE")))
 		return none, false
 	}
-	d.ok(check, "%s of %s, %s, Calico's objects in %s", Counted(len(snapshot.Ingresses), "Ingress object"), Counted(len(snapshot.Services), "Service"), Counted(len(snapshot.Topology.Nodes), "node"), cmp.Or(health.APIGroup, "no API group"))
+	d.ok(check, "%s of %s, %s, Calico's objects in %s", Counted(len(snapshot.Ingresses), "Ingress object"),
+		Counted(len(snapshot.Services), "Service"), Counted(len(snapshot.Topology.Nodes), "node"),
+		cmp.Or(health.APIGroup, "no API group"))
 	for _, sentence := range health.Missing {
 		d.doubt("rights and objects", "cluster "+c.Name+": "+sentence, "apply the manifests", d.manifests())
 	}
 	for _, sentence := range health.Odd {
 		d.odd = append(d.odd, "cluster "+c.Name+": "+sentence)
-		d.doubt("Calico's objects", "cluster "+c.Name+": "+sentence, "correct the object, or what it is compared with", calicoObjects(health.APIGroup))
+		d.doubt("Calico's objects", "cluster "+c.Name+": "+sentence, "correct the object, or what it is compared with",
+			calicoObjects(health.APIGroup))
 	}
 	for _, pool := range snapshot.Topology.Pools {
 		if pool.NoExport {
-			d.doubt("pool", fmt.Sprintf("cluster %s: IP pool %s (%s) has disableBGPExport, so no node announces its blocks, and its pods cannot be servers", c.Name, pool.Name, pool.CIDR), "allow the export, if Ingresses lead to pods of the pool", exportPool(health.APIGroup, pool.Name))
+			d.doubt("pool", fmt.Sprintf("cluster %s: IP pool %s (%s) has disableBGPExport, so no node announces its "+
+				"blocks, and its pods cannot be servers", c.Name, pool.Name, pool.CIDR),
+				"allow the export, if Ingresses lead to pods of the pool", exportPool(health.APIGroup, pool.Name))
 		}
 	}
 	if apart := w.Apart(); len(apart) > 0 {
-		d.doubt("mesh", fmt.Sprintf("cluster %s: the node-to-node mesh is off (nodeToNodeMeshEnabled of BGPConfiguration default), and no BGPPeer connects %s (%s) with other nodes, a route reflector or a router: their pods do not reach those of other nodes", c.Name, Counted(len(apart), "node"), few(apart)), "turn the mesh on, or make BGPPeers between the nodes and route reflectors, unless other routes connect the nodes",
-			fmt.Sprintf("kubectl patch bgpconfigurations.%s default --type merge -p '{\"spec\":{\"nodeToNodeMeshEnabled\":true}}'", groupName(health.APIGroup)))
+		d.doubt("mesh", fmt.Sprintf("cluster %s: the node-to-node mesh is off (nodeToNodeMeshEnabled of "+
+			"BGPConfiguration default), and no BGPPeer connects %s (%s) with other nodes, a route reflector or a "+
+			"router: their pods do not reach those of other nodes", c.Name, Counted(len(apart), "node"), few(apart)),
+			"turn the mesh on, or make BGPPeers between the nodes and route reflectors, unless other routes "+
+				"connect the nodes",
+			fmt.Sprintf("kubectl patch bgpconfigurations.%s default --type merge -p "+
+				"'{\"spec\":{\"nodeToNodeMeshEnabled\":true}}'", groupName(health.APIGroup)))
 	} else {
 		d.ok("mesh", "BGP or tunnels connect the nodes of cluster %s", c.Name)
 	}
 	// A running appliance renews its token, and warns if it cannot.
 	if t := health.CredentialsExpire; d.status == nil && !t.IsZero() && c.Kubeconfig.Path != "" {
-		d.expiry("credentials", "the token or certificate in the kubeconfig of cluster "+c.Name, t, "a running appliance renews the token of its ServiceAccount, if the manifests allow that; replace other credentials", d.manifests())
+		d.expiry("credentials", "the token or certificate in the kubeconfig of cluster "+c.Name, t,
+			"a running appliance renews the token of its ServiceAccount, if the manifests allow that; replace "+
+				"other credentials", d.manifests())
 	}
 	d.nodes(ctx, c, snapshot.Topology)
 	d.leftBehind(ctx, c, w.Appliances(), groupName(health.APIGroup))
@@ -352,11 +393,15 @@ func (d *doctor) members(g *GroupStatus, version string) {
 		case m.Problem != "":
 			d.doubt(name, m.Problem, "", "sallyport status members")
 		case !m.Alive:
-			d.doubt(name, m.State(), fmt.Sprintf("look whether it runs, and whether UDP port %d passes between the members", d.cfg.Group.Port), "ping -c 3 "+m.Address.String())
+			d.doubt(name, m.State(),
+				fmt.Sprintf("look whether it runs, and whether UDP port %d passes between the members",
+					d.cfg.Group.Port), "ping -c 3 "+m.Address.String())
 		case m.Differs:
-			d.doubt(name, "it has another configuration", "compare the files, except identity and secrets", "sallyport config check "+d.path)
+			d.doubt(name, "it has another configuration", "compare the files, except identity and secrets",
+				"sallyport config check "+d.path)
 		case m.Version != version:
-			d.doubt(name, fmt.Sprintf("it runs version %s, and this one %s", m.Version, version), "update one after the other, until all run the same", "sallyport version")
+			d.doubt(name, fmt.Sprintf("it runs version %s, and this one %s", m.Version, version),
+				"update one after the other, until all run the same", "sallyport version")
 		default:
 			d.ok(name, "%s %s", m.Address, m.State())
 		}
@@ -370,7 +415,11 @@ func (d *doctor) overlaps() {
 			for _, p := range a.Topology.Pools {
 				for _, q := range b.Topology.Pools {
 					if p.CIDR.Overlaps(q.CIDR) {
-						d.failed("pools", fmt.Sprintf("IP pool %s (%s) of cluster %s and %s (%s) of cluster %s have addresses in common: the routes go to cluster %s alone", p.Name, p.CIDR, a.Cluster, q.Name, q.CIDR, b.Cluster, a.Cluster), "give one of them other addresses, or bound the clusters with clusters[].pools", "kubectl get ippools -o yaml    # in each of the two")
+						d.failed("pools", fmt.Sprintf("IP pool %s (%s) of cluster %s and %s (%s) of cluster %s have "+
+							"addresses in common: the routes go to cluster %s alone", p.Name, p.CIDR, a.Cluster, q.Name,
+							q.CIDR, b.Cluster, a.Cluster),
+							"give one of them other addresses, or bound the clusters with clusters[].pools",
+							"kubectl get ippools -o yaml    # in each of the two")
 					}
 				}
 			}
@@ -383,7 +432,8 @@ func (d *doctor) overlaps() {
 func (d *doctor) objects() {
 	if d.status != nil {
 		for _, p := range d.status.Problems {
-			d.doubt("objects", p.Object+" of cluster "+p.Cluster+": "+p.Why, "correct the object; its Events say the same", "sallyport status problems")
+			d.doubt("objects", p.Object+" of cluster "+p.Cluster+": "+p.Why,
+				"correct the object; its Events say the same", "sallyport status problems")
 		}
 		return
 	}
@@ -392,7 +442,8 @@ func (d *doctor) objects() {
 		c.Judge(d.program.Judge(c.Compile(d.known).Questions))
 	}
 	for _, p := range problemStatuses(c.Compile(d.known).Problems) {
-		d.doubt("objects", p.Object+" of cluster "+p.Cluster+": "+p.Why, "correct the object", "kubectl get ingresses,services,configmaps -A")
+		d.doubt("objects", p.Object+" of cluster "+p.Cluster+": "+p.Why, "correct the object",
+			"kubectl get ingresses,services,configmaps -A")
 	}
 }
 
@@ -401,8 +452,12 @@ func (d *doctor) objects() {
 func (d *doctor) certificates() {
 	for _, s := range d.known {
 		for _, c := range s.Certificates() {
-			if well := d.expiry("certificate", fmt.Sprintf("the one in Secret %s/%s of cluster %s (%s)", c.Namespace, c.Secret, s.Cluster, few(c.Names)), c.Expires,
-				"renew it, or look at what renews it, such as cert-manager", fmt.Sprintf("kubectl -n %s create secret tls %s --cert FILE --key FILE --dry-run=client -o yaml | kubectl apply -f -", c.Namespace, c.Secret)); well {
+			if well := d.expiry("certificate",
+				fmt.Sprintf("the one in Secret %s/%s of cluster %s (%s)", c.Namespace, c.Secret, s.Cluster,
+					few(c.Names)), c.Expires,
+				"renew it, or look at what renews it, such as cert-manager",
+				fmt.Sprintf("kubectl -n %s create secret tls %s --cert FILE --key FILE --dry-run=client -o yaml | "+
+					"kubectl apply -f -", c.Namespace, c.Secret)); well {
 				break
 			}
 		}
@@ -450,7 +505,8 @@ func (d *doctor) running() {
 		d.members(s.Group, s.Version)
 	}
 	for _, warning := range s.Warnings {
-		if told := s.Group != nil && strings.HasPrefix(warning, "group "+s.Group.Name+":") || strings.Contains(warning, ": "+noSession) || slices.Contains(d.odd, warning); !told {
+		if told := s.Group != nil && strings.HasPrefix(warning, "group "+s.Group.Name+":") ||
+			strings.Contains(warning, ": "+noSession) || slices.Contains(d.odd, warning); !told {
 			d.doubt("appliance", warning, "", "sallyport status")
 		}
 	}
@@ -458,7 +514,10 @@ func (d *doctor) running() {
 	for _, r := range s.Routes {
 		if !r.Installed {
 			missing++
-			d.failed("route", fmt.Sprintf("%s via %s is not in the kernel: %s", r.Prefix, r.Via, cmp.Or(r.Why, "it is being added")), "look for another route to these addresses, and for the program that made it", "ip route show "+r.Prefix.String())
+			d.failed("route", fmt.Sprintf("%s via %s is not in the kernel: %s", r.Prefix, r.Via,
+				cmp.Or(r.Why, "it is being added")),
+				"look for another route to these addresses, and for the program that made it",
+				"ip route show "+r.Prefix.String())
 		}
 	}
 	if missing == 0 {
@@ -471,22 +530,29 @@ func (d *doctor) running() {
 				example = r.Why
 			}
 		}
-		d.doubt("offers", fmt.Sprintf("%d refused as %s: %s", s.Refused.Counts[reason], reason, example), "a stale one comes back with its session; compare any other with clusters[].pools and with the cluster's BlockAffinities: one of what no pod has needs nothing", "sallyport status refusals")
+		d.doubt("offers", fmt.Sprintf("%d refused as %s: %s", s.Refused.Counts[reason], reason, example),
+			"a stale one comes back with its session; compare any other with clusters[].pools and with the cluster's "+
+				"BlockAffinities: one of what no pod has needs nothing", "sallyport status refusals")
 	}
 	open := 0
 	for _, b := range s.Backends {
 		serving := countFunc(b.Servers, ServerStatus.Serves)
 		open += serving
 		if serving == 0 && len(b.Servers) > 0 {
-			d.failed("backend "+b.Name, fmt.Sprintf("none of %s takes traffic", Counted(len(b.Servers), "server")), "look why each of its servers is closed or down", "sallyport status servers")
+			d.failed("backend "+b.Name, fmt.Sprintf("none of %s takes traffic", Counted(len(b.Servers), "server")),
+				"look why each of its servers is closed or down", "sallyport status servers")
 		}
 	}
 	d.ok("servers", "%d open", open)
 	for _, idle := range s.Idle() {
-		saw, remedy, command := fmt.Sprintf("%s without traffic, %s the first: %s", Counted(len(idle.Servers), "server"), idle.Servers[0], idle.Why), "look at the first part on the way to it that is not well", "sallyport explain "+idle.Servers[0].Addr().String()
+		saw, remedy, command := fmt.Sprintf("%s without traffic, %s the first: %s",
+			Counted(len(idle.Servers), "server"), idle.Servers[0], idle.Why),
+			"look at the first part on the way to it that is not well",
+			"sallyport explain "+idle.Servers[0].Addr().String()
 		if from := sourceFor(idle.Servers[0]); strings.Contains(idle.Why, "(L4TOUT)") && from.IsValid() {
 			saw += fmt.Sprintf("; pods see %s as the source", from)
-			remedy = fmt.Sprintf("admit %s in their NetworkPolicies (an ipBlock of %[1]s/%d); without a policy, look on their nodes for a firewall, for rp_filter, and for the way back to %[1]s", from, from.BitLen())
+			remedy = fmt.Sprintf("admit %s in their NetworkPolicies (an ipBlock of %[1]s/%d); without a policy, look "+
+				"on their nodes for a firewall, for rp_filter, and for the way back to %[1]s", from, from.BitLen())
 			command = "kubectl get networkpolicies -A"
 		}
 		d.doubt("servers", saw, remedy, command)

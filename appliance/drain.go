@@ -133,12 +133,17 @@ type DrainStatus struct {
 //
 // Whoever may connect may do all of that: the socket has mode 0600. In no group there is
 // nothing to drain, and a stop goes on without it.
-func control(view func() *view, drains *drains, held func([]netip.Addr) (int, error), knock func(), now func() time.Time) http.Handler {
+func control(view func() *view, drains *drains, held func([]netip.Addr) (int, error), knock func(),
+	now func() time.Time,
+) http.Handler {
 	mux := http.NewServeMux()
 	answer := func(w http.ResponseWriter) {
 		v := view()
 		g := v.settings.cfg.Group
-		s := DrainStatus{Group: g.Name, Draining: drains.get() != nil, Class: v.fit.Class, Why: v.fit.Why, Timeout: g.Drain.Timeout}
+		s := DrainStatus{
+			Group: g.Name, Draining: drains.get() != nil, Class: v.fit.Class, Why: v.fit.Why,
+			Timeout: g.Drain.Timeout,
+		}
 		// The view may be older than the wish.
 		s.Left = s.Draining && v.left
 		var err error

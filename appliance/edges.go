@@ -159,7 +159,8 @@ func keepalived(
 func joinOf(log *slog.Logger) func(context.Context, *config.Config) (pulse, func()) {
 	return func(ctx context.Context, cfg *config.Config) (pulse, func()) {
 		return newPulse(ctx, cfg, func(err error) {
-			log.Error("this appliance hears no other member of its group; sallyport tries again", "err", err, "in", reopen)
+			log.Error("this appliance hears no other member of its group; sallyport tries again", "err", err, "in",
+				reopen)
 		})
 	}
 }

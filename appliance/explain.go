@@ -40,8 +40,10 @@ type AddressStatus struct {
 
 // A Fact is what one part on the way to an address has.
 type Fact struct {
-	Part string `json:"part"` // pool, block, pod, node, peer, offer, route, kernel, server; of a service address: pool, Service, network, machine, BGP, VRRP, port
-	OK   bool   `json:"ok"`   // traffic passes here
+	// pool, block, pod, node, peer, offer, route, kernel, server; of a service address: pool,
+	// Service, network, machine, BGP, VRRP, port
+	Part string `json:"part"`
+	OK   bool   `json:"ok"` // traffic passes here
 	Saw  string `json:"saw"`
 }
 
@@ -69,7 +71,8 @@ func (x *index) explain(what url.Values) (any, error) {
 		host, path, _ := strings.Cut(what.Get("request"), "/")
 		e, why := x.compiled.ExplainRequest(host, "/"+path)
 		return ExplainStatus{
-			Request: host + "/" + path, Why: why, Explanation: e, Servers: x.serversOf(e), Now: x.at, Waits: x.waitsOf(e),
+			Request: host + "/" + path, Why: why, Explanation: e, Servers: x.serversOf(e), Now: x.at,
+			Waits: x.waitsOf(e),
 		}, nil
 	}
 	namespace, name, _ := strings.Cut(what.Get("ingress"), "/")
@@ -96,7 +99,9 @@ func (x *index) explain(what url.Values) (any, error) {
 		s.Servers, s.Now, s.Waits = x.serversOf(s.Explanation), x.at, x.waitsOf(s.Explanation)
 		return s, nil
 	}
-	return nil, errors.New("no Ingress of that name is served here, and no Service of type LoadBalancer: does it exist, and does its class name this controller?")
+	return nil,
+		errors.New("no Ingress of that name is served here, and no Service of type LoadBalancer: does it exist, and " +
+			"does its class name this controller?")
 }
 
 // explainServed describes an address that clients connect to: one of the group, or of its pools.
@@ -120,7 +125,8 @@ func (x *index) explainServed(a netip.Addr) (s AddressStatus, ours bool) {
 	for _, b := range x.compiled.Balancers {
 		if i := slices.Index(b.Addresses, a); i >= 0 {
 			of = append(of, b)
-			fact("Service", slices.Contains(b.Recorded, a), "%s/%s of cluster %s: %s", b.Namespace, b.Name, b.Cluster, b.Reasons[i])
+			fact("Service", slices.Contains(b.Recorded, a), "%s/%s of cluster %s: %s", b.Namespace, b.Name, b.Cluster,
+				b.Reasons[i])
 		}
 	}
 	for _, t := range x.troubles {
@@ -145,7 +151,8 @@ func (x *index) explainServed(a netip.Addr) (s AddressStatus, ours bool) {
 		}
 		for _, stream := range b.Streams(x.config) {
 			if backend := to[stream.Backend]; stream.Addr == a {
-				fact("port", backend.Open > 0, "%d leads to backend %s: %d of %d servers open", stream.Port, stream.Backend, backend.Open, len(backend.Servers))
+				fact("port", backend.Open > 0, "%d leads to backend %s: %d of %d servers open", stream.Port,
+					stream.Backend, backend.Open, len(backend.Servers))
 			}
 		}
 		if b.Why != "" {
@@ -173,7 +180,8 @@ func (v *view) announcedAs(a netip.Addr, fact func(part string, ok bool, format 
 		case g.Class == group.None:
 			fact("BGP", false, "announced to nobody, since this appliance is none%s", why)
 		default:
-			fact("BGP", false, "announced to nobody: no router of its family has a session with this appliance (sallyport status peers)")
+			fact("BGP", false, "announced to nobody: no router of its family has a session with this appliance "+
+				"(sallyport status peers)")
 		}
 	}
 	if on := v.settings.cfg.Group.VRRP; on.Exists() {
@@ -230,7 +238,9 @@ func (v *view) complete(text, cluster string) []string {
 // waitsOf returns who waits for a reload that changes some backends of an Explanation.
 func (x *index) waitsOf(e ingress.Explanation) (all []haproxy.Wait) {
 	for _, w := range x.waits {
-		if slices.ContainsFunc(e.Backends, func(b ingress.ExplainedBackend) bool { return slices.Contains(w.Backends, b.Name) }) {
+		if slices.ContainsFunc(e.Backends, func(b ingress.ExplainedBackend) bool {
+			return slices.Contains(w.Backends, b.Name)
+		}) {
 			all = append(all, w)
 		}
 	}
@@ -259,7 +269,10 @@ func (x *index) explainAddress(a netip.Addr) AddressStatus {
 	for _, c := range x.clusters {
 		for _, p := range c.topology.Pools {
 			if p.CIDR.Contains(a) {
-				fact("pool", !p.NoExport, "IP pool %s (%s) of cluster %s%s", p.Name, p.CIDR, c.name, map[bool]string{true: ": no node announces its blocks, because it has disableBGPExport"}[p.NoExport])
+				fact("pool", !p.NoExport, "IP pool %s (%s) of cluster %s%s", p.Name, p.CIDR, c.name,
+					map[bool]string{
+						true: ": no node announces its blocks, because it has disableBGPExport",
+					}[p.NoExport])
 			}
 		}
 		for _, b := range c.topology.Blocks {
@@ -276,7 +289,8 @@ func (x *index) explainAddress(a netip.Addr) AddressStatus {
 		nodes := map[string]bool{}
 		for _, f := range c.topology.Affinities {
 			if f.Prefix.Contains(a) {
-				fact("block", f.State != "pendingDeletion" && !f.Deleted, "%s of node %s, BlockAffinity %s (%s)", f.Prefix, f.Node, f.Name, cmp.Or(f.State, "confirmed"))
+				fact("block", f.State != "pendingDeletion" && !f.Deleted, "%s of node %s, BlockAffinity %s (%s)",
+					f.Prefix, f.Node, f.Name, cmp.Or(f.State, "confirmed"))
 				nodes[f.Node] = true
 			}
 		}
@@ -287,14 +301,16 @@ func (x *index) explainAddress(a netip.Addr) AddressStatus {
 			if !nodes[n.Name] {
 				continue
 			}
-			fact("node", !n.Down, "%s%s", n.Name, map[bool]string{true: ": the cluster reports it as unreachable"}[n.Down])
+			fact("node", !n.Down, "%s%s", n.Name,
+				map[bool]string{true: ": the cluster reports it as unreachable"}[n.Down])
 			for _, at := range n.BGP {
 				if p, is := peers[at.Addr()]; is {
 					loss := ""
 					if p.LossReason != "" && p.State != established {
 						loss = "; last lost: " + p.LossReason
 					}
-					fact("peer", p.State == established, "%s is %s, with %d prefixes%s", p.Addr, p.State, p.Received, loss)
+					fact("peer", p.State == established, "%s is %s, with %d prefixes%s", p.Addr, p.State, p.Received,
+						loss)
 				}
 			}
 		}
@@ -312,18 +328,24 @@ func (x *index) explainAddress(a netip.Addr) AddressStatus {
 		fact("route", false, "no verified route leads to it")
 	default:
 		fact("route", true, "%s via %s", prefix, via)
-		fact("kernel", x.have.Routes[prefix] == via, "%s", map[bool]string{true: "the kernel holds it", false: "the kernel does not hold it"}[x.have.Routes[prefix] == via])
+		fact("kernel", x.have.Routes[prefix] == via, "%s",
+			map[bool]string{
+				true:  "the kernel holds it",
+				false: "the kernel does not hold it",
+			}[x.have.Routes[prefix] == via])
 	}
 	served := false
 	for _, at := range x.servers {
 		if at.addr().Addr() == a {
 			served = true
 			one := x.serverStatus(at)
-			fact("server", one.Serves(), "%s in backend %s is %s%s", one.Addr, x.backends[at.backend].name, one.State, prefixed(": ", one.Why))
+			fact("server", one.Serves(), "%s in backend %s is %s%s", one.Addr, x.backends[at.backend].name, one.State,
+				prefixed(": ", one.Why))
 		}
 	}
 	if !served {
-		fact("server", false, "no backend has a server at this address: is it a ready endpoint of a Service that an Ingress names?")
+		fact("server", false, "no backend has a server at this address: is it a ready endpoint of a Service that an "+
+			"Ingress names?")
 	}
 	return s
 }

@@ -21,8 +21,9 @@ type GroupStatus struct {
 	Addresses []AddressOfGroup `json:"addresses"` // of the group, then those of Services
 	Services  []ServiceStatus  `json:"services,omitempty"`
 	Ring      RingStatus       `json:"ring"`
-	Problems  []string         `json:"problems,omitempty"` // what is wrong with addresses and routers, one sentence each
-	Members   []MemberStatus   `json:"members"`            // as the file lists them, then others that speak with the group's secret
+	// what is wrong with addresses and routers, one sentence each
+	Problems []string       `json:"problems,omitempty"`
+	Members  []MemberStatus `json:"members"` // as the file lists them, then others that speak with the group's secret
 }
 
 // AddressOfGroup is a service address.
@@ -36,7 +37,9 @@ type AddressOfGroup struct {
 
 // Unheard reports whether no router knows a service address, although one should.
 func (s *Status) Unheard(a AddressOfGroup) bool {
-	return len(a.Announced) == 0 && !s.Group.Draining && slices.ContainsFunc(s.Peers, func(p bgp.PeerState) bool { return p.Upstream })
+	return len(a.Announced) == 0 && !s.Group.Draining && slices.ContainsFunc(s.Peers, func(p bgp.PeerState) bool {
+		return p.Upstream
+	})
 }
 
 // MemberStatus is a member of the group, as it was last heard.
@@ -48,12 +51,13 @@ type MemberStatus struct {
 	Class    group.Class   `json:"class,omitempty"`
 	Draining bool          `json:"draining,omitempty"`
 	Version  string        `json:"version,omitempty"`
-	Age      time.Duration `json:"ageNanoseconds"`            // since its last word
-	For      time.Duration `json:"forNanoseconds,omitempty"`  // how long it has had this class
-	Differs  bool          `json:"differs,omitempty"`         // its configuration is another one
-	Lags     time.Duration `json:"lagsNanoseconds,omitempty"` // how long HAProxy has served something else there than here, though the configuration is the same
-	Reports  string        `json:"reports,omitempty"`         // the beginning of what it says is wrong with it
-	Problem  string        `json:"problem,omitempty"`         // what is wrong between the two
+	Age      time.Duration `json:"ageNanoseconds"`           // since its last word
+	For      time.Duration `json:"forNanoseconds,omitempty"` // how long it has had this class
+	Differs  bool          `json:"differs,omitempty"`        // its configuration is another one
+	// how long HAProxy has served something else there than here, though the configuration is the same
+	Lags    time.Duration `json:"lagsNanoseconds,omitempty"`
+	Reports string        `json:"reports,omitempty"` // the beginning of what it says is wrong with it
+	Problem string        `json:"problem,omitempty"` // what is wrong between the two
 }
 
 // Trouble returns in sentences what is wrong with a member; empty: nothing is.
@@ -68,7 +72,8 @@ func (m MemberStatus) troubles(who string) (all []string) {
 		all = append(all, who+" has another configuration: compare the files, except identity and secrets.")
 	}
 	if m.Lags > 0 {
-		all = append(all, fmt.Sprintf("%s has not served the same Ingresses as this appliance for %s: see which of the two does not hear its API server, or has an error.", who, m.Lags.Round(time.Second)))
+		all = append(all, fmt.Sprintf("%s has not served the same Ingresses as this appliance for %s: see which of "+
+			"the two does not hear its API server, or has an error.", who, m.Lags.Round(time.Second)))
 	}
 	if m.Reports != "" && !m.Draining {
 		all = append(all, fmt.Sprintf("%s is %s, and reports: %s.", who, m.Class, m.Reports))
@@ -121,7 +126,8 @@ func (ms *membership) status(v *view, heard []group.Heard, serving, held, taken 
 	}
 	add := func(h group.Heard) {
 		m := MemberStatus{
-			Name: h.Member.Name, Address: h.Member.Address, Alive: h.Alive, Class: h.Word.Class, Draining: h.Word.Draining, Version: h.Word.Version,
+			Name: h.Member.Name, Address: h.Member.Address, Alive: h.Alive, Class: h.Word.Class,
+			Draining: h.Word.Draining, Version: h.Word.Version,
 			Age: h.Age, For: h.Word.Since, Problem: h.Problem,
 		}
 		if h.Alive {
@@ -135,7 +141,8 @@ func (ms *membership) status(v *view, heard []group.Heard, serving, held, taken 
 	for _, m := range g.Members {
 		if m.Name == ms.member.self {
 			s.Members = append(s.Members, MemberStatus{
-				Name: m.Name, Address: m.Address, Self: true, Alive: true, Class: s.Class, Draining: s.Draining, Version: ms.version, For: v.at.Sub(ms.fitSince),
+				Name: m.Name, Address: m.Address, Self: true, Alive: true, Class: s.Class, Draining: s.Draining,
+				Version: ms.version, For: v.at.Sub(ms.fitSince),
 			})
 			continue
 		}
@@ -168,7 +175,8 @@ func (s *GroupStatus) warnings(v *view) (all []string) {
 			warn("group %s: %s", s.Name, sentence)
 		}
 		if len(troubles) == 0 && !m.Alive {
-			warn("group %s: %s (%s) %s: is it running, and may UDP port %d pass between the members?", s.Name, m.Name, m.Address, m.State(), v.settings.cfg.Group.Port)
+			warn("group %s: %s (%s) %s: is it running, and may UDP port %d pass between the members?", s.Name, m.Name,
+				m.Address, m.State(), v.settings.cfg.Group.Port)
 		}
 	}
 	return all

@@ -141,9 +141,20 @@ func (q *request) groupSections(drain bool) []page.Section {
 				heard = page.Lasting(m.Age) + " ago"
 			}
 		}
-		members.Rows = append(members.Rows, []page.Cell{{Text: m.Name}, {Text: m.Address.String(), Mono: true}, m.state(), {Text: heard}, {Text: m.Version}, {Text: m.Trouble()}})
+		members.Rows = append(members.Rows,
+			[]page.Cell{
+				{Text: m.Name},
+				{Text: m.Address.String(), Mono: true},
+				m.state(),
+				{Text: heard},
+				{Text: m.Version},
+				{Text: m.Trouble()},
+			})
 	}
-	section := page.Section{ID: "group", Title: "Group " + g.Name, Note: "this appliance is " + string(g.Class), Table: members}
+	section := page.Section{
+		ID: "group", Title: "Group " + g.Name, Note: "this appliance is " + string(g.Class),
+		Table: members,
+	}
 	if drain {
 		section.More = &page.Link{Text: "drain…", Href: drainPath}
 		if g.Draining {
@@ -153,7 +164,8 @@ func (q *request) groupSections(drain bool) []page.Section {
 	if g.Why != "" {
 		section.Lines = lines(markOf(g.Class), []string{g.Why})
 	}
-	section.Lines = append(section.Lines, lines(page.Warn, g.Problems[:min(len(g.Problems), linesShown)])...) // all of them are among the warnings
+	// all of them are among the warnings
+	section.Lines = append(section.Lines, lines(page.Warn, g.Problems[:min(len(g.Problems), linesShown)])...)
 	if g.Ring.Problem != "" {
 		section.Lines = append(section.Lines, lines(page.Warn, []string{g.Ring.Problem})...)
 	}
@@ -170,7 +182,10 @@ func (q *request) groupSections(drain bool) []page.Section {
 func (q *request) addressList(size int) (page.Section, int) {
 	g := q.status.Group
 	if g == nil {
-		return page.Section{ID: "addresses", Title: "Service addresses", Table: &page.Table{Empty: "none: this appliance is in no group"}}, 0
+		return page.Section{
+			ID: "addresses", Title: "Service addresses",
+			Table: &page.Table{Empty: "none: this appliance is in no group"},
+		}, 0
 	}
 	all := firstOf(g.Addresses, size, func(a AddressOfGroup) bool { return !a.Held || q.status.Unheard(a) })
 	t, n := paged(q, size, all, func(a AddressOfGroup, text string) bool {
@@ -192,10 +207,16 @@ func (q *request) addressList(size int) (page.Section, int) {
 		if a.VRRP {
 			byVRRP = "here"
 		}
-		return []page.Cell{{Text: a.Address.String(), Mono: true}, held, to, {Text: byVRRP}, {Text: strings.Join(a.Services, ", ")}}
+		return []page.Cell{
+			{Text: a.Address.String(), Mono: true},
+			held, to,
+			{Text: byVRRP},
+			{Text: strings.Join(a.Services, ", ")},
+		}
 	}, columns("address", "on this machine", "announced to", "by VRRP", "Services")...)
 	t.Empty = cmp.Or(t.Empty, "none yet: no Service has an address")
-	return page.Section{ID: "addresses", Title: "Service addresses", Table: t, Filter: q.filter("address or Service")}, n
+	return page.Section{ID: "addresses", Title: "Service addresses", Table: t, Filter: q.filter("address or Service")},
+		n
 }
 
 // serviceList lists the Services of type LoadBalancer, those first that lack something.
@@ -211,10 +232,18 @@ func (q *request) serviceList(size int) (page.Section, int) {
 		if len(s.Addresses) == 0 {
 			at = page.Cell{Text: "none", Mark: page.Warn}
 		}
-		return []page.Cell{{Text: s.Service}, q.clusterCell(s.Cluster), at, {Text: strings.Trim(fmt.Sprint(s.Ports), "[]"), Mono: true}, {Text: s.Why}}
+		return []page.Cell{
+			{Text: s.Service},
+			q.clusterCell(s.Cluster), at,
+			{Text: strings.Trim(fmt.Sprint(s.Ports), "[]"), Mono: true},
+			{Text: s.Why},
+		}
 	}, columns("Service", "cluster", "addresses", "ports", "~why")...)
 	t.Empty = cmp.Or(t.Empty, "none")
-	return page.Section{ID: "services", Title: "Services of type LoadBalancer", Table: t, Filter: q.filter("Service or address")}, n
+	return page.Section{
+		ID: "services", Title: "Services of type LoadBalancer", Table: t,
+		Filter: q.filter("Service or address"),
+	}, n
 }
 
 // drainPath and undrainPath are the addresses of the buttons; the first one is that of their
@@ -238,16 +267,24 @@ func (q *request) drainPage() (page.Page, bool) {
 	switch why := q.view.alone(); {
 	case g.Draining:
 		section.Title = name + " drains"
-		section.Lines = lines(page.Warn, []string{"The other members serve. At the end of the drain this appliance announces the service addresses again, at first as the last resort, and plainly once it has served well for some seconds."})
+		section.Lines = lines(page.Warn,
+			[]string{"The other members serve. At the end of the drain this appliance announces the service " +
+				"addresses again, at first as the last resort, and plainly once it has served well for some seconds."})
 		section.Button = &page.Button{Text: "End the drain of " + name, Action: undrainPath}
 	case why != "":
-		section.Lines = lines(page.Bad, []string{"Not now: " + why + ". Nobody would serve. On the machine, sallyport drain --force drains all the same."})
+		section.Lines = lines(page.Bad,
+			[]string{"Not now: " + why + ". Nobody would serve. On the machine, sallyport drain --force drains " +
+				"all the same."})
 	default:
-		section.Lines = lines(page.Good, []string{"The other members take over: this appliance withdraws the service addresses, and HAProxy closes each connection that is kept after its next answer. A restart of sallyport does not end the drain, a reboot of the machine does."})
+		section.Lines = lines(page.Good,
+			[]string{"The other members take over: this appliance withdraws the service addresses, and HAProxy " +
+				"closes each connection that is kept after its next answer. A restart of sallyport does not end the " +
+				"drain, a reboot of the machine does."})
 		section.Button = &page.Button{Text: "Drain " + name, Action: drainPath}
 	}
 	sections := append([]page.Section{section}, q.groupSections(false)...)
-	return page.Page{Title: "drain, " + name, Mark: q.mark(), Crumbs: []page.Link{{Text: "drain"}}, Sections: sections}, true
+	return page.Page{Title: "drain, " + name, Mark: q.mark(), Crumbs: []page.Link{{Text: "drain"}}, Sections: sections},
+		true
 }
 
 // buttons takes the orders of the buttons, and leads back to a page that shows their effect.

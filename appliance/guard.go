@@ -59,7 +59,8 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "a page of another site cannot change anything here: "+err.Error(), http.StatusForbidden)
 		return
 	case g.password().IsZero() && !reads:
-		http.Error(w, "nothing can be changed here, because the configuration file has no status.password; use sallyport drain and sallyport undrain", http.StatusForbidden)
+		http.Error(w, "nothing can be changed here, because the configuration file has no status.password; use "+
+			"sallyport drain and sallyport undrain", http.StatusForbidden)
 		return
 	case g.password().IsZero(), r.URL.Path == "/healthz":
 		g.next.ServeHTTP(w, r)
@@ -77,7 +78,8 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !equal(given, g.password().Reveal()) {
 		if wait := g.note(clientOf(r)); wait > 0 {
 			w.Header().Set("Retry-After", fmt.Sprint(int(wait.Seconds())+1))
-			http.Error(w, "the password is wrong, and too many wrong ones came from this address; try again in a minute", http.StatusTooManyRequests)
+			http.Error(w, "the password is wrong, and too many wrong ones came from this address; try "+
+				"again in a minute", http.StatusTooManyRequests)
 			return
 		}
 		demand(w, "the password is wrong; it is status.password of the configuration file, with any user name")
@@ -159,7 +161,8 @@ func (g *guard) note(from netip.Prefix) (wait time.Duration) {
 	}
 	if x.count++; x.count == tries && !x.told {
 		x.told = true
-		g.log.Warn("wrong passwords at the status endpoint; the address has to wait before it may try another", "address", from, "count", tries)
+		g.log.Warn("wrong passwords at the status endpoint; the address has to wait before it may try another",
+			"address", from, "count", tries)
 	}
 	return 0
 }

@@ -33,8 +33,10 @@ func selfSigned(t *testing.T) (certificate, key string) {
 		t.Fatal(err)
 	}
 	of := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "gate-1"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "gate-1"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true,
+		BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, of, of, &private.PublicKey, private)
 	if err != nil {
@@ -73,23 +75,49 @@ func TestTheEndpointTakesItsPassword(t *testing.T) {
 		code     int
 		want     string // in the answer
 	}{
-		"no password is set":               {"", "GET", "/", nil, 200, "inside"},
-		"no password is set, and a drain":  {"", "POST", "/drain", nil, 403, "has no status.password; use sallyport drain"},
-		"none is given":                    {statusPassword, "GET", "/", nil, 401, "the password is missing"},
-		"none is given, for the metrics":   {statusPassword, "GET", "/metrics", nil, 401, "the password is missing"},
-		"by HTTP Basic, with any user":     {statusPassword, "GET", "/", basic, 200, "inside"},
-		"as a bearer token":                {statusPassword, "GET", "/metrics", func(r *http.Request) { r.Header.Set("Authorization", "bearer "+statusPassword) }, 200, "inside"},
-		"another one":                      {statusPassword, "GET", "/", func(r *http.Request) { r.SetBasicAuth("anybody", statusPassword+"x") }, 401, "the password is wrong"},
-		"an empty one":                     {statusPassword, "GET", "/", func(r *http.Request) { r.SetBasicAuth("anybody", "") }, 401, "the password is wrong"},
-		"a scheme that is not known":       {statusPassword, "GET", "/", func(r *http.Request) { r.Header.Set("Authorization", "Digest x") }, 401, "the password is missing"},
-		"liveness needs none":              {statusPassword, "GET", "/healthz", nil, 200, "inside"},
-		"readiness needs none, in short":   {statusPassword, "GET", "/readyz", nil, 503, "the reasons need the password"},
-		"readiness with it":                {statusPassword, "GET", "/readyz", basic, 200, "inside"},
-		"a drain with it":                  {statusPassword, "POST", "/drain", basic, 200, "inside"},
-		"a drain by our own page":          {statusPassword, "POST", "/drain", func(r *http.Request) { basic(r); r.Header.Set("Sec-Fetch-Site", "same-origin") }, 200, "inside"},
-		"a drain by another site":          {statusPassword, "POST", "/drain", func(r *http.Request) { basic(r); r.Header.Set("Sec-Fetch-Site", "cross-site") }, 403, "another site"},
-		"a drain by a neighbour site":      {statusPassword, "POST", "/drain", func(r *http.Request) { basic(r); r.Header.Set("Sec-Fetch-Site", "same-site") }, 403, "another site"},
-		"a drain by an old browser's site": {statusPassword, "POST", "/drain", func(r *http.Request) { basic(r); r.Header.Set("Origin", "https://evil.example") }, 403, "another site"},
+		"no password is set": {"", "GET", "/", nil, 200, "inside"},
+		"no password is set, and a drain": {
+			"", "POST", "/drain", nil, 403,
+			"has no status.password; use sallyport drain",
+		},
+		"none is given":                  {statusPassword, "GET", "/", nil, 401, "the password is missing"},
+		"none is given, for the metrics": {statusPassword, "GET", "/metrics", nil, 401, "the password is missing"},
+		"by HTTP Basic, with any user":   {statusPassword, "GET", "/", basic, 200, "inside"},
+		"as a bearer token": {statusPassword, "GET", "/metrics", func(r *http.Request) {
+			r.Header.Set("Authorization", "bearer "+statusPassword)
+		}, 200, "inside"},
+		"another one": {statusPassword, "GET", "/", func(r *http.Request) {
+			r.SetBasicAuth("anybody", statusPassword+"x")
+		}, 401, "the password is wrong"},
+		"an empty one": {statusPassword, "GET", "/", func(r *http.Request) {
+			r.SetBasicAuth("anybody", "")
+		}, 401, "the password is wrong"},
+		"a scheme that is not known": {statusPassword, "GET", "/", func(r *http.Request) {
+			r.Header.Set("Authorization", "Digest x")
+		}, 401, "the password is missing"},
+		"liveness needs none": {statusPassword, "GET", "/healthz", nil, 200, "inside"},
+		"readiness needs none, in short": {
+			statusPassword, "GET", "/readyz", nil, 503,
+			"the reasons need the password",
+		},
+		"readiness with it": {statusPassword, "GET", "/readyz", basic, 200, "inside"},
+		"a drain with it":   {statusPassword, "POST", "/drain", basic, 200, "inside"},
+		"a drain by our own page": {statusPassword, "POST", "/drain", func(r *http.Request) {
+			basic(r)
+			r.Header.Set("Sec-Fetch-Site", "same-origin")
+		}, 200, "inside"},
+		"a drain by another site": {statusPassword, "POST", "/drain", func(r *http.Request) {
+			basic(r)
+			r.Header.Set("Sec-Fetch-Site", "cross-site")
+		}, 403, "another site"},
+		"a drain by a neighbour site": {statusPassword, "POST", "/drain", func(r *http.Request) {
+			basic(r)
+			r.Header.Set("Sec-Fetch-Site", "same-site")
+		}, 403, "another site"},
+		"a drain by an old browser's site": {statusPassword, "POST", "/drain", func(r *http.Request) {
+			basic(r)
+			r.Header.Set("Origin", "https://evil.example")
+		}, 403, "another site"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock := time.Now()
@@ -209,12 +237,27 @@ func TestTheCommandsReachAGuardedEndpoint(t *testing.T) {
 		e    Endpoint
 		want string // in the answer or the error
 	}{
-		"by the socket":               {Endpoint{At: socket}, right},
-		"with password and authority": {Endpoint{"https://" + at.String(), config.NewSecret(statusPassword), trusted}, right},
-		"without a password":          {Endpoint{"https://" + at.String(), config.Secret{}, trusted}, "answers 401 Unauthorized: the password is missing"},
-		"with a wrong password":       {Endpoint{"https://" + at.String(), config.NewSecret("wrong"), trusted}, "answers 401 Unauthorized: the password is wrong"},
-		"without its authority":       {Endpoint{"https://" + at.String(), config.NewSecret(statusPassword), nil}, "certificate signed by unknown authority"},
-		"in the clear":                {Endpoint{at.String(), config.NewSecret(statusPassword), nil}, "HTTP request to an HTTPS server"},
+		"by the socket": {Endpoint{At: socket}, right},
+		"with password and authority": {
+			Endpoint{"https://" + at.String(), config.NewSecret(statusPassword), trusted},
+			right,
+		},
+		"without a password": {
+			Endpoint{"https://" + at.String(), config.Secret{}, trusted},
+			"answers 401 Unauthorized: the password is missing",
+		},
+		"with a wrong password": {
+			Endpoint{"https://" + at.String(), config.NewSecret("wrong"), trusted},
+			"answers 401 Unauthorized: the password is wrong",
+		},
+		"without its authority": {
+			Endpoint{"https://" + at.String(), config.NewSecret(statusPassword), nil},
+			"certificate signed by unknown authority",
+		},
+		"in the clear": {
+			Endpoint{at.String(), config.NewSecret(statusPassword), nil},
+			"HTTP request to an HTTPS server",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for {
@@ -226,7 +269,9 @@ func TestTheCommandsReachAGuardedEndpoint(t *testing.T) {
 				if strings.Contains(got, row.want) {
 					return
 				}
-				if !strings.Contains(got, "connection refused") && !strings.Contains(got, "no such file") || t.Context().Err() != nil { // it does not listen yet
+				// it does not listen yet
+				if !strings.Contains(got, "connection refused") && !strings.Contains(got, "no such file") ||
+					t.Context().Err() != nil {
 					t.Fatalf("got %.300q, want %q", got, row.want)
 				}
 			}

@@ -110,7 +110,10 @@ const brokenKept = 40 // of a node, to find different reasons among them
 
 // newIndex counts what a view holds.
 func newIndex(v *view) *index {
-	x := &index{view: v, node: map[nodeName]*nodeIndex{}, backend: map[string]int{}, planned: map[haproxy.ServerID]plan.SetServer{}, match: v.want.Routes.Finder()}
+	x := &index{
+		view: v, node: map[nodeName]*nodeIndex{}, backend: map[string]int{},
+		planned: map[haproxy.ServerID]plan.SetServer{}, match: v.want.Routes.Finder(),
+	}
 	for _, step := range v.steps {
 		if s, ok := step.(plan.SetServer); ok {
 			x.planned[s.ID] = s
@@ -141,7 +144,10 @@ func newIndex(v *view) *index {
 				continue
 			}
 			via := v.want.Routes[a.Prefix]
-			b := &blockIndex{cluster: c.name, affinity: a, via: via, installed: via.IsValid() && v.have.Routes[a.Prefix] == via}
+			b := &blockIndex{
+				cluster: c.name, affinity: a, via: via,
+				installed: via.IsValid() && v.have.Routes[a.Prefix] == via,
+			}
 			x.blocks, byPrefix[a.Prefix] = append(x.blocks, b), b
 			owned[a.Prefix] = netip.Addr{}
 			if ni := x.node[nodeName{c.name, a.Node}]; ni != nil {
@@ -169,7 +175,9 @@ func newIndex(v *view) *index {
 	x.granted = v.compiled.Granted()
 	x.ingresses = sync.OnceValue(x.findIngresses)
 	x.certs = sync.OnceValue(func() []*haproxy.Cert {
-		return slices.SortedStableFunc(slices.Values(v.config.Certs), func(a, b *haproxy.Cert) int { return a.Expires.Compare(b.Expires) })
+		return slices.SortedStableFunc(slices.Values(v.config.Certs), func(a, b *haproxy.Cert) int {
+			return a.Expires.Compare(b.Expires)
+		})
 	})
 	x.certOf = sync.OnceValue(func() map[string][]*haproxy.Cert {
 		of := make(map[string][]*haproxy.Cert, len(v.config.Certs))
@@ -188,7 +196,9 @@ func (x *index) certsOf(hosts []string) (certs []*haproxy.Cert) {
 	for _, host := range hosts {
 		of := x.certOf()[host]
 		if _, parent, is := strings.Cut(host, "."); is && of == nil {
-			of = slices.DeleteFunc(slices.Clone(x.certOf()["*."+parent]), func(c *haproxy.Cert) bool { return slices.Contains(c.Except, host) })
+			of = slices.DeleteFunc(slices.Clone(x.certOf()["*."+parent]), func(c *haproxy.Cert) bool {
+				return slices.Contains(c.Except, host)
+			})
 		}
 		for _, c := range of {
 			if !slices.Contains(certs, c) {
@@ -294,7 +304,8 @@ func (x *index) why(s serverIndex) string {
 	if why := x.want.Allocations.Refuse(b.Cluster, b.Namespace, s.addr()); why != "" {
 		return why
 	}
-	if step, is := x.planned[haproxy.ServerID{Backend: b.Name, Server: s.want.Name}]; is && step.State < haproxy.Open && step.Why != plan.NoRoute {
+	if step, is := x.planned[haproxy.ServerID{Backend: b.Name, Server: s.want.Name}]; is && step.State < haproxy.Open &&
+		step.Why != plan.NoRoute {
 		return step.Why
 	}
 	if s.want.Drain {
@@ -362,7 +373,9 @@ func (x *index) findIngresses() []*ingressIndex {
 		for i, route := range in.routes {
 			name := x.config.Routes[route].Backend
 			at, known := x.backend[name]
-			if known && !slices.ContainsFunc(in.routes[:i], func(before int) bool { return x.config.Routes[before].Backend == name }) {
+			if known && !slices.ContainsFunc(in.routes[:i], func(before int) bool {
+				return x.config.Routes[before].Backend == name
+			}) {
 				in.counts.sum(x.backends[at].counts)
 			}
 		}
@@ -376,7 +389,8 @@ func (x *index) findIngresses() []*ingressIndex {
 		all = append(all, in)
 	}
 	slices.SortFunc(all, func(a, b *ingressIndex) int {
-		return cmp.Or(strings.Compare(a.ref.Cluster, b.ref.Cluster), strings.Compare(a.ref.Namespace, b.ref.Namespace), strings.Compare(a.ref.Name, b.ref.Name))
+		return cmp.Or(strings.Compare(a.ref.Cluster, b.ref.Cluster), strings.Compare(a.ref.Namespace, b.ref.Namespace),
+			strings.Compare(a.ref.Name, b.ref.Name))
 	})
 	return all
 }

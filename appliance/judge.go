@@ -22,9 +22,10 @@ type judge struct {
 	brokenAt  time.Time                // since when rounds fail; zero: they do not
 	missingAt time.Time                // since when wanted routes are not in the kernel
 	absent    map[netip.Addr]time.Time // peers, since when there is no session with them
-	quiet     map[netip.Addr]time.Time // peers with a session, since when they announce none of the blocks of their node
-	near      map[string]bool          // resources whose limit was near in the last round
-	refused   map[string]bool          // refusals of the last round
+	// peers with a session, since when they announce none of the blocks of their node
+	quiet   map[netip.Addr]time.Time
+	near    map[string]bool // resources whose limit was near in the last round
+	refused map[string]bool // refusals of the last round
 }
 
 // background is what a judge has to know besides the view of a round.
@@ -55,12 +56,14 @@ func (j *judge) assess(v, last *view, b background) {
 	for _, cluster := range sorted(v.static) {
 		until := v.static[cluster]
 		warn("cluster %s: every BGP session was lost at once; look at what its nodes share: the network to them, "+
-			"a firewall that drops port 179, our BGPPeer; its routes stay until %s, and health checks decide until then",
+			"a firewall that drops port 179, our BGPPeer; its routes stay until %s, and health checks "+
+			"decide until then",
 			cluster, until.UTC().Format("15:04:05 MST"))
 	}
 	for _, cluster := range v.unguarded {
 		warn("cluster %s: its nodes connect to us (bgp.mode: passive), and any pod can do so in the place of its node "+
-			"while calico-node restarts; leave bgp.mode out, or set bgp.password or bgp.ttlSecurity here and in the BGPPeer",
+			"while calico-node restarts; leave bgp.mode out, or set bgp.password or bgp.ttlSecurity here and "+
+			"in the BGPPeer",
 			cluster)
 	}
 	for _, sentence := range v.contested {
@@ -78,7 +81,8 @@ func (j *judge) assess(v, last *view, b background) {
 		nodes := countFunc(v.peers, func(p bgp.PeerState) bool { return !p.Upstream })
 		silent := countFunc(v.peers, func(p bgp.PeerState) bool { return !p.Upstream && !b.heard[p.Addr] })
 		if silent > 0 {
-			notReady("%d of %d BGP peers have not sent all their routes yet (End-of-RIB); the appliance waits for another %s",
+			notReady("%d of %d BGP peers have not sent all their routes yet (End-of-RIB); the appliance waits "+
+				"for another %s",
 				silent, nodes, (patience - b.age).Round(time.Second))
 		}
 	}
@@ -118,7 +122,8 @@ func (c *clusterView) tell(pictures *picture.Store, notReady, warn teller) {
 			c.name, pictures.Dir(), err)
 	}
 	if c.gone {
-		warn("cluster %s: it was removed from the configuration, and is served until the other clusters are known", c.name)
+		warn("cluster %s: it was removed from the configuration, and is served until the other clusters are known",
+			c.name)
 	}
 	if c.next != nil {
 		warn("cluster %s: its new settings take effect once its API has answered: %s", c.name, c.next.Error)
@@ -176,7 +181,8 @@ func (j *judge) measure(v *view, warn teller) {
 	}
 	if granted := v.config.Tune.MaxConn; granted < v.connections {
 		warn("HAProxy accepts %d connections instead of the %d that are configured (haproxy.maxConnections, "+
-			"or maxconn of a ConfigMap): it may have too few files open; raise LimitNOFILE of the unit that starts HAProxy",
+			"or maxconn of a ConfigMap): it may have too few files open; raise LimitNOFILE of the unit that "+
+			"starts HAProxy",
 			granted, v.connections)
 	}
 }
@@ -223,13 +229,15 @@ func (j *judge) miss(v *view, warn teller) {
 		case p.Active:
 			missed.add(fault{
 				cluster: p.Cluster, several: " have accepted no BGP session",
-				end: ": does calico-node run there, does it have our BGPPeer, may we reach its port, and " + same + " " + expected,
+				end: ": does calico-node run there, does it have our BGPPeer, may we reach its port, and " + same +
+					" " + expected,
 			},
 				" has accepted no BGP session", named(p.Peer, netip.AddrPortFrom(p.Addr, p.Port)), lasted)
 		default:
 			missed.add(fault{
 				cluster: p.Cluster, several: " have not opened a BGP session",
-				end: ": does calico-node run there, does it have our BGPPeer, may it reach our port, and " + same + " " + expected,
+				end: ": does calico-node run there, does it have our BGPPeer, may it reach our port, and " + same +
+					" " + expected,
 			},
 				" has not opened a BGP session", named(p.Peer, p.Addr), lasted)
 		}
@@ -262,8 +270,10 @@ func (j *judge) withheld(v, last *view, warn teller) {
 		}
 		withheld.add(fault{
 			cluster: p.Cluster, several: " have announced none of their blocks",
-			end: fmt.Sprintf(", although BGP is established, so their pods have no route: does a BGPFilter of our BGPPeer "+
-				"reject them? See kubectl get bgppeers.%[1]s,bgpfilters.%[1]s -o yaml, and on the node birdc show route export",
+			end: fmt.Sprintf(", although BGP is established, so their pods have no route: does a BGPFilter of "+
+				"our BGPPeer "+
+				"reject them? See kubectl get bgppeers.%[1]s,bgpfilters.%[1]s -o yaml, and on the node birdc show "+
+				"route export",
 				group[p.Cluster]),
 		},
 			fmt.Sprintf(" has announced none of its blocks (%d)", blocks), named(p.Peer, p.Addr), lasted)
@@ -301,7 +311,8 @@ func (j *judge) tellRefusals(refusals []routes.Refusal, at time.Time) {
 	if told > screenful {
 		j.log.Warn("more offers refused: see the status page", "count", told-screenful)
 		j.changes.add(Change{
-			At: at, Kind: offerChange, What: fmt.Sprintf("%d more offers refused in the same round", told-screenful), Bad: true,
+			At: at, Kind: offerChange, What: fmt.Sprintf("%d more offers refused in the same round", told-screenful),
+			Bad: true,
 		})
 	}
 	j.refused = now

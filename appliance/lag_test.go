@@ -25,7 +25,8 @@ func TestLagsAreObservedOnceForEachChange(t *testing.T) {
 			}
 		}
 	}
-	count("sallyport_route_add_duration_seconds_count 2", "sallyport_route_add_duration_seconds_sum 2", "sallyport_server_open_duration_seconds_count 2")
+	count("sallyport_route_add_duration_seconds_count 2", "sallyport_route_add_duration_seconds_sum 2",
+		"sallyport_server_open_duration_seconds_count 2")
 
 	// Somebody deletes the routes: they come back for the announcements of before.
 	clear(s.kernel.routes)

@@ -293,7 +293,8 @@ func (l *loop) finish(v *view) {
 	v.took = l.now().Sub(v.at)
 	last := l.view.Load()
 	l.judge.assess(v, last, background{
-		age: v.at.Sub(l.started), settled: l.settled, heard: l.heard, crashes: l.crashed.warnings(), pictures: l.pictures,
+		age: v.at.Sub(l.started), settled: l.settled, heard: l.heard, crashes: l.crashed.warnings(),
+		pictures: l.pictures,
 	})
 	l.noteView(last, v)
 	l.view.Store(v)
@@ -534,9 +535,10 @@ func (l *loop) peers(topologies []routes.Topology, routers []bgp.Peer) (peers []
 			return
 		}
 		if first, twice := by[addr]; twice {
-			contested = append(contested, fmt.Sprintf("cluster %s: the BGP address %s of %s also belongs to %s in cluster %s, "+
-				"which keeps it: give each node an address of its own",
-				cluster, addr, whose(p), whose(first), first.Cluster))
+			contested = append(contested,
+				fmt.Sprintf("cluster %s: the BGP address %s of %s also belongs to %s in cluster %s, "+
+					"which keeps it: give each node an address of its own",
+					cluster, addr, whose(p), whose(first), first.Cluster))
 			return
 		}
 		by[addr] = p
@@ -764,7 +766,8 @@ func (l *loop) tellRoutes(done []plan.Step) {
 // inTurns.
 func (l *loop) tellServers(done []plan.SetServer) {
 	for _, s := range done[:min(len(done), screenful)] {
-		l.log.Info("server changed", "backend", s.ID.Backend, "server", s.ID.Server, "state", s.State.String(), "why", s.Why)
+		l.log.Info("server changed", "backend", s.ID.Backend, "server", s.ID.Server, "state", s.State.String(), "why",
+			s.Why)
 	}
 	if more := len(done) - screenful; more > 0 {
 		l.log.Info("more servers changed: see the status page", "count", more)
@@ -781,18 +784,23 @@ func (l *loop) publish(r ingress.Result) {
 			continue
 		}
 		if slices.Equal(c.told.Served, r.Served) && slices.Equal(c.told.Problems, r.Problems) &&
-			slices.Equal(c.toldOf.Ingresses, c.snapshot.Ingresses) && reflect.DeepEqual(c.told.Balancers, r.Balancers) &&
+			slices.Equal(c.toldOf.Ingresses, c.snapshot.Ingresses) &&
+			reflect.DeepEqual(c.told.Balancers, r.Balancers) &&
 			slices.Equal(c.toldOf.Services, c.snapshot.Services) && c.toldMay == may {
 			continue
 		}
 		c.told, c.toldOf, c.toldMay, changed = r, c.snapshot, may, true
 		c.watcher.Publish(watch.Publication{
-			Served: slices.DeleteFunc(slices.Clone(r.Served), func(o ingress.ObjectRef) bool { return o.Cluster != c.name }),
+			Served: slices.DeleteFunc(slices.Clone(r.Served), func(o ingress.ObjectRef) bool {
+				return o.Cluster != c.name
+			}),
 			Balancers: slices.DeleteFunc(slices.Clone(r.Balancers), func(b ingress.Balancer) bool {
 				return b.Cluster != c.name
 			}),
-			Problems: slices.DeleteFunc(slices.Clone(r.Problems), func(p ingress.Problem) bool { return p.Cluster != c.name }),
-			Add:      may.add, Replace: may.replace,
+			Problems: slices.DeleteFunc(slices.Clone(r.Problems), func(p ingress.Problem) bool {
+				return p.Cluster != c.name
+			}),
+			Add: may.add, Replace: may.replace,
 		})
 	}
 	if changed && l.member != nil {

@@ -27,8 +27,10 @@ func largeScene(t testing.TB, n int) (s *scene, toggle func()) {
 	}
 	for i := 0; i < 5*n; i += 64 {
 		block := netip.PrefixFrom(address(i), 26)
-		all.Topology.Affinities = append(all.Topology.Affinities, routes.Affinity{Name: block.String(), Node: "worker1", Prefix: block, State: "confirmed"})
-		all.Topology.Blocks = append(all.Topology.Blocks, &routes.IPAMBlock{Prefix: block, Affinity: "host:worker1", Pods: podsOf(block.String())})
+		all.Topology.Affinities = append(all.Topology.Affinities,
+			routes.Affinity{Name: block.String(), Node: "worker1", Prefix: block, State: "confirmed"})
+		all.Topology.Blocks = append(all.Topology.Blocks,
+			&routes.IPAMBlock{Prefix: block, Affinity: "host:worker1", Pods: podsOf(block.String())})
 		s.speaker.announce(block.String(), node1)
 	}
 	s.speaker.announce(block2, node2)
@@ -45,15 +47,22 @@ func largeScene(t testing.TB, n int) (s *scene, toggle func()) {
 			}
 			slice.Endpoints[e].Addresses = []string{address(5*i + e).String()}
 		}
-		all.Ingresses, all.Services, all.Slices = append(all.Ingresses, ing), append(all.Services, svc), append(all.Slices, slice)
+		all.Ingresses, all.Services, all.Slices = append(all.Ingresses, ing), append(all.Services, svc),
+			append(all.Slices, slice)
 	}
 	changed := all.Slices[0].DeepCopy()
 	changed.Endpoints = changed.Endpoints[:4]
-	versions := [][]*discoveryv1.EndpointSlice{all.Slices, append([]*discoveryv1.EndpointSlice{changed}, all.Slices[1:]...)}
+	versions := [][]*discoveryv1.EndpointSlice{
+		all.Slices,
+		append([]*discoveryv1.EndpointSlice{changed}, all.Slices[1:]...),
+	}
 	without := *all.Topology.Blocks[0]
 	without.Pods = maps.Clone(without.Pods)
 	delete(without.Pods, address(4))
-	blocks := [][]*routes.IPAMBlock{all.Topology.Blocks, append([]*routes.IPAMBlock{&without}, all.Topology.Blocks[1:]...)}
+	blocks := [][]*routes.IPAMBlock{
+		all.Topology.Blocks,
+		append([]*routes.IPAMBlock{&without}, all.Topology.Blocks[1:]...),
+	}
 	s.watcher.snapshot = all
 	for range 4 {
 		s.round(t.Context())

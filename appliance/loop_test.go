@@ -62,7 +62,8 @@ func (f *fakeSpeaker) Peers() (states []bgp.PeerState) {
 	for _, p := range f.peers {
 		state := bgp.PeerState{Peer: p, State: f.state, EndOfRIB: f.spoken[p.Addr]}
 		if f.down[p.Addr] {
-			state.State, state.Flaps, state.LossReason = "Active", 1, "hold timer expired: nothing was heard of it for 9s"
+			state.State, state.Flaps, state.LossReason = "Active", 1,
+				"hold timer expired: nothing was heard of it for 9s"
 		}
 		if p.Upstream && state.State == established {
 			for _, a := range f.announced {
@@ -77,7 +78,8 @@ func (f *fakeSpeaker) Peers() (states []bgp.PeerState) {
 // announce offers a block from its owner, and ends the initial table.
 func (f *fakeSpeaker) announce(block string, node string) {
 	hop := netip.MustParseAddr(node)
-	f.offers = append(f.offers, routes.Offer{Cluster: "demo", Peer: hop, PeerAS: 65000, Prefix: netip.MustParsePrefix(block), NextHop: hop})
+	f.offers = append(f.offers,
+		routes.Offer{Cluster: "demo", Peer: hop, PeerAS: 65000, Prefix: netip.MustParsePrefix(block), NextHop: hop})
 	f.spoken[hop] = true
 }
 
@@ -191,7 +193,8 @@ func (f *fakeProxy) Blame(_ context.Context, cfg *haproxy.Config) (haproxy.Verdi
 	verdicts := haproxy.Verdicts{}
 	for _, b := range cfg.Backends {
 		for _, d := range b.Directives {
-			if text, err := haproxy.ParseText(haproxy.BackendSection, d.String()); err == nil && strings.Contains(d.String(), f.unfit) {
+			if text, err := haproxy.ParseText(haproxy.BackendSection, d.String()); err == nil &&
+				strings.Contains(d.String(), f.unfit) {
 				verdicts[text.Part()] = haproxy.Refused("HAProxy refuses the whole with it")
 			}
 		}
@@ -310,7 +313,10 @@ func demoSnapshot(name string) ingress.Snapshot {
 	class, path, ready, port, portName := "haproxy", networkingv1.PathTypePrefix, true, int32(80), ""
 	tcp := corev1.ProtocolTCP
 	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "web-1",
+			Labels: map[string]string{discoveryv1.LabelServiceName: "web"},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: &portName, Port: &port, Protocol: &tcp}},
 	}
@@ -349,8 +355,14 @@ func demoSnapshot(name string) ingress.Snapshot {
 				{Name: "worker2", ASN: 65000, BGP: prefixes(node2 + "/24"), Addresses: addrs(node2)},
 			},
 			Affinities: []routes.Affinity{
-				{Name: "worker1-172-16-171-64-26", Node: "worker1", Prefix: netip.MustParsePrefix(block1), State: "confirmed"},
-				{Name: "worker2-172-16-189-64-26", Node: "worker2", Prefix: netip.MustParsePrefix(block2), State: "confirmed"},
+				{
+					Name: "worker1-172-16-171-64-26", Node: "worker1", Prefix: netip.MustParsePrefix(block1),
+					State: "confirmed",
+				},
+				{
+					Name: "worker2-172-16-189-64-26", Node: "worker2", Prefix: netip.MustParsePrefix(block2),
+					State: "confirmed",
+				},
 			},
 			Blocks: []*routes.IPAMBlock{
 				{Prefix: netip.MustParsePrefix(block1), Affinity: "host:worker1", Pods: podsOf(block1)},
@@ -430,7 +442,8 @@ func TestASnippetIsAskedAboutBeforeItIsUsed(t *testing.T) {
 	}
 	<-s.vetter.changed
 	s.settle(t)
-	if problems := s.view.Load().problems; len(problems) != 1 || !strings.Contains(problems[0].Why, "unknown keyword 'bad'") || strings.Contains(last(), "bad") {
+	if problems := s.view.Load().problems; len(problems) != 1 ||
+		!strings.Contains(problems[0].Why, "unknown keyword 'bad'") || strings.Contains(last(), "bad") {
 		t.Errorf("problems %v, directives %s", problems, last())
 	}
 }
@@ -477,7 +490,8 @@ func TestASnippetThatBreaksTheWholeIsLeftOut(t *testing.T) {
 	<-s.vetter.changed
 	s.settle(t)
 	v := s.view.Load()
-	if len(v.problems) != 1 || !strings.Contains(v.problems[0].Why, "refuses the whole with it") || strings.Contains(fmt.Sprint(v.config.Backends[0].Directives), "together") {
+	if len(v.problems) != 1 || !strings.Contains(v.problems[0].Why, "refuses the whole with it") ||
+		strings.Contains(fmt.Sprint(v.config.Backends[0].Directives), "together") {
 		t.Errorf("problems %v, directives %s", v.problems, v.config.Backends[0].Directives)
 	}
 }
@@ -568,7 +582,11 @@ func TestConnectionsToANodeThatIsGoneAreEndedBeforeBGPKnows(t *testing.T) {
 		{"all is well", haproxy.Up, haproxy.Up, nil, "[]"},
 		{"a pod is too busy for checks", haproxy.Down, haproxy.Up, nil, "[]"},
 		{"packets are lost for a moment", haproxy.Up, haproxy.Up, gone, "[]"},
-		{"a filter cut the session, and a pod is busy", haproxy.Down, haproxy.Up, map[netip.AddrPort]bool{netip.MustParseAddrPort(node1 + ":179"): true}, "[]"},
+		{
+			"a filter cut the session, and a pod is busy", haproxy.Down, haproxy.Up,
+			map[netip.AddrPort]bool{netip.MustParseAddrPort(node1 + ":179"): true},
+			"[]",
+		},
 		{"our own link is down", haproxy.Down, haproxy.Down, gone, "[]"},
 		{"a node is gone", haproxy.Down, haproxy.Up, gone, "[" + pod1 + ":80]"},
 	} {
@@ -633,7 +651,9 @@ func TestAFailedReadIsNotAnEmptyWorld(t *testing.T) {
 		"the BGP table": func(s *scene) { s.speaker.offers, s.speaker.err = nil, errors.New("no answer") },
 		"the kernel":    func(s *scene) { s.kernel.err = errors.New("no answer") },
 		"HAProxy":       func(s *scene) { s.proxy.err = errors.New("no answer") },
-		"the API":       func(s *scene) { s.watcher.snapshot, s.watcher.err = ingress.Snapshot{}, errors.New("no answer") },
+		"the API": func(s *scene) {
+			s.watcher.snapshot, s.watcher.err = ingress.Snapshot{}, errors.New("no answer")
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := running(t)
@@ -790,7 +810,13 @@ func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := &haproxy.Config{
-		Shape: haproxy.Shape{Streams: []haproxy.Stream{{Port: 3306}, {Addr: netip.MustParseAddr("203.0.113.5"), Port: 443}}, Process: haproxy.Process{Lines: []haproxy.Line{log, haproxy.HardStop(time.Minute)}}},
+		Shape: haproxy.Shape{
+			Streams: []haproxy.Stream{
+				{Port: 3306},
+				{Addr: netip.MustParseAddr("203.0.113.5"), Port: 443},
+			},
+			Process: haproxy.Process{Lines: []haproxy.Line{log, haproxy.HardStop(time.Minute)}},
+		},
 		Backends: []*haproxy.Backend{
 			{Cluster: "demo", Servers: []haproxy.Server{{Addr: pod}, {Addr: node}}},
 			{Cluster: "demo", Servers: []haproxy.Server{{Addr: node}}},
@@ -804,9 +830,15 @@ func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 		{Addr: netip.MustParseAddr("192.168.50.25"), Active: true}, // we dial this peer
 	}
 	first, second := netip.MustParsePrefix("172.16.171.64/26"), netip.MustParsePrefix("172.16.189.64/26")
-	wish := plan.Want{Routes: routes.Table{second: peers[1].Addr, first: peers[0].Addr}, Allocations: routes.Allocate(routes.Facts{
-		Topologies: []routes.Topology{{Cluster: "demo", HostNetwork: true, Nodes: []routes.Node{{Name: "worker2", Addresses: []netip.Addr{node.Addr()}}}}},
-	})}
+	wish := plan.Want{
+		Routes: routes.Table{second: peers[1].Addr, first: peers[0].Addr},
+		Allocations: routes.Allocate(routes.Facts{
+			Topologies: []routes.Topology{{
+				Cluster: "demo", HostNetwork: true,
+				Nodes: []routes.Node{{Name: "worker2", Addresses: []netip.Addr{node.Addr()}}},
+			}},
+		}),
+	}
 	have := plan.Have{Direct: map[netip.Addr]bool{node.Addr(): true}}
 	if l.letIn(peers, wish, have, cfg) == nil {
 		t.Error("a firewall that takes nothing: want an error")
@@ -824,7 +856,8 @@ func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 	want := []Admission{
 		{
 			Peers: []netip.Addr{peers[1].Addr, peers[0].Addr}, TCP: []uint16{3306},
-			Pods: []netip.Prefix{first, second}, Servers: []netip.AddrPort{node}, Logs: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.4:514")},
+			Pods: []netip.Prefix{first, second}, Servers: []netip.AddrPort{node},
+			Logs:     []netip.AddrPort{netip.MustParseAddrPort("10.0.0.4:514")},
 			Services: []netip.AddrPort{netip.MustParseAddrPort("203.0.113.5:443")},
 		},
 		{Peers: []netip.Addr{peers[0].Addr}, UDP: []uint16{443}},
@@ -845,20 +878,57 @@ func TestNodesThatDoNotComplyAreWarnedOf(t *testing.T) {
 		after   time.Duration
 		want    string // empty: no warning
 	}{
-		"up, and announces its block":     {peering: config.Peering{Mode: config.Active}, state: established, told: true, blocks: block1, after: time.Hour},
-		"up, and announces nothing":       {peering: config.Peering{Mode: config.Active}, state: established, told: true, after: time.Minute, want: "node worker1 (192.168.50.23) has announced none of its blocks (1) for 1m0s"},
-		"up, and announces nothing yet":   {peering: config.Peering{Mode: config.Active}, state: established, told: true, after: 10 * time.Second},
-		"up, and announces a service":     {peering: config.Peering{Mode: config.Active}, state: established, told: true, blocks: "10.96.0.0/16", after: time.Minute, want: "bgpfilters.crd.projectcalico.org"},
-		"in an AS of its own, and not up": {peering: config.Peering{Mode: config.Active}, state: "Active", asn: 65001, after: time.Minute, want: "AS 65001 is expected of it, not the cluster's 65000"},
-		"in an AS of its own, and up":     {peering: config.Peering{Mode: config.Active}, state: established, asn: 65001, after: time.Minute},
-		"dialled, and up":                 {peering: config.Peering{Mode: config.Active}, state: established, after: time.Hour},
-		"dialled, not up yet":             {peering: config.Peering{Mode: config.Active}, state: "Active", after: 10 * time.Second},
-		"dialled, and not up for long":    {peering: config.Peering{Mode: config.Active, Port: 179}, state: "Active", after: time.Minute, want: "node worker1 (192.168.50.23:179) has accepted no BGP session for 1m0s"},
-		"the cluster knows":               {peering: config.Peering{Mode: config.Active}, state: "Active", down: true, after: time.Hour},
-		"it dials, unguarded":             {state: established, want: "any pod can do so in the place of its node"},
-		"it dials, with a password":       {peering: config.Peering{Password: config.NewSecret("x")}, state: established},
-		"it dials, with TTL security":     {peering: config.Peering{TTLSecurity: true}, state: established},
-		"it should dial, and has not yet": {peering: config.Peering{Password: config.NewSecret("x")}, state: "Active", after: time.Minute, want: "node worker1 (192.168.50.23) has not opened a BGP session for 1m0s"},
+		"up, and announces its block": {
+			peering: config.Peering{Mode: config.Active}, state: established,
+			told: true, blocks: block1, after: time.Hour,
+		},
+		"up, and announces nothing": {
+			peering: config.Peering{Mode: config.Active}, state: established,
+			told: true, after: time.Minute,
+			want: "node worker1 (192.168.50.23) has announced none of its blocks (1) for 1m0s",
+		},
+		"up, and announces nothing yet": {
+			peering: config.Peering{Mode: config.Active}, state: established,
+			told: true, after: 10 * time.Second,
+		},
+		"up, and announces a service": {
+			peering: config.Peering{Mode: config.Active}, state: established,
+			told: true, blocks: "10.96.0.0/16", after: time.Minute, want: "bgpfilters.crd.projectcalico.org",
+		},
+		"in an AS of its own, and not up": {
+			peering: config.Peering{Mode: config.Active}, state: "Active", asn: 65001,
+			after: time.Minute, want: "AS 65001 is expected of it, not the cluster's 65000",
+		},
+		"in an AS of its own, and up": {
+			peering: config.Peering{Mode: config.Active}, state: established,
+			asn: 65001, after: time.Minute,
+		},
+		"dialled, and up": {
+			peering: config.Peering{Mode: config.Active}, state: established,
+			after: time.Hour,
+		},
+		"dialled, not up yet": {
+			peering: config.Peering{Mode: config.Active}, state: "Active",
+			after: 10 * time.Second,
+		},
+		"dialled, and not up for long": {
+			peering: config.Peering{Mode: config.Active, Port: 179}, state: "Active",
+			after: time.Minute, want: "node worker1 (192.168.50.23:179) has accepted no BGP session for 1m0s",
+		},
+		"the cluster knows": {
+			peering: config.Peering{Mode: config.Active}, state: "Active", down: true,
+			after: time.Hour,
+		},
+		"it dials, unguarded": {state: established, want: "any pod can do so in the place of its node"},
+		"it dials, with a password": {
+			peering: config.Peering{Password: config.NewSecret("x")},
+			state:   established,
+		},
+		"it dials, with TTL security": {peering: config.Peering{TTLSecurity: true}, state: established},
+		"it should dial, and has not yet": {
+			peering: config.Peering{Password: config.NewSecret("x")}, state: "Active",
+			after: time.Minute, want: "node worker1 (192.168.50.23) has not opened a BGP session for 1m0s",
+		},
 	} {
 		s := newScene(t)
 		s.watcher.snapshot.Topology.Nodes = s.watcher.snapshot.Topology.Nodes[:1]
@@ -892,7 +962,8 @@ func TestAnOfferThatWillPassIsARefusalOnceItStays(t *testing.T) {
 	s.settle(t)
 	s.clock = s.clock.Add(5 * time.Second)
 	s.round(t.Context())
-	if v := s.view.Load(); len(v.refusals) > 0 || strings.Contains(log.String(), "level=WARN") || strings.Count(log.String(), "offer not routed") != 1 {
+	if v := s.view.Load(); len(v.refusals) > 0 || strings.Contains(log.String(), "level=WARN") ||
+		strings.Count(log.String(), "offer not routed") != 1 {
 		t.Errorf("refusals %v and log\n%s\nwant none, and one line at level debug", v.refusals, log.String())
 	}
 	s.clock = s.clock.Add(5 * time.Second)
@@ -913,7 +984,8 @@ func TestABGPAddressOfTwoClustersIsTheFirstOnes(t *testing.T) {
 	if len(s.speaker.peers) != 2 || s.speaker.peers[0].Node != "worker1" || s.speaker.peers[0].Cluster != "demo" {
 		t.Errorf("peers are %v, want those of the first cluster", s.speaker.peers)
 	}
-	want := "cluster other: the BGP address 192.168.50.23 of node liar also belongs to node worker1 in cluster demo, which keeps it: give each node an address of its own"
+	want := "cluster other: the BGP address 192.168.50.23 of node liar also belongs to node worker1 in cluster demo, " +
+		"which keeps it: give each node an address of its own"
 	if v.err != nil || !slices.Contains(v.warnings, want) {
 		t.Errorf("error %v and warnings %q, want none and %q", v.err, v.warnings, want)
 	}

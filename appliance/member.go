@@ -171,8 +171,9 @@ func (ms *membership) represent(
 	problems := sentences(v.troubles)
 	shape := ms.claimed + ms.member.served.update(applied)
 	ms.member.pulse.Say(group.Word{
-		Class: ms.fit.Class, Draining: facts.Draining, Version: ms.version, Config: v.settings.sum, Since: v.at.Sub(ms.fitSince),
-		Why: reported(ms.fit, err, problems), Shape: shape,
+		Class: ms.fit.Class, Draining: facts.Draining, Version: ms.version, Config: v.settings.sum,
+		Since: v.at.Sub(ms.fitSince),
+		Why:   reported(ms.fit, err, problems), Shape: shape,
 	})
 	ms.member.compare(v.at, heard, v.settings.sum, shape)
 	ms.passOn(ctx, v, heard, serving)
@@ -307,26 +308,32 @@ func conflicts(g *config.Group, v *view) (all []trouble) {
 		for _, u := range uses {
 			for _, n := range c.topology.Nodes {
 				if slices.Contains(n.All(), u.at) {
-					add(u.at, "%s %s is also the address of node %s in cluster %s, so no route is learned from that node: give %s", u.of, u.at, n.Name, c.name, u.remedy)
+					add(u.at, "%s %s is also the address of node %s in cluster %s, so no route is learned from that "+
+						"node: give %s", u.of, u.at, n.Name, c.name, u.remedy)
 				}
 			}
 			for _, p := range c.topology.Pools {
 				if p.CIDR.Contains(u.at) {
-					add(u.at, "%s %s is in IP pool %s (%s) of cluster %s, and the pod that gets it is not reached: give %s", u.of, u.at, p.Name, p.CIDR, c.name, u.remedy)
+					add(u.at, "%s %s is in IP pool %s (%s) of cluster %s, and the pod that gets it is not "+
+						"reached: give %s", u.of, u.at, p.Name, p.CIDR, c.name, u.remedy)
 				}
 			}
 		}
 		for _, p := range c.topology.Pools {
 			for i, q := range g.Pools {
 				if q.Contains(p.CIDR.Addr()) || p.CIDR.Contains(q.First) {
-					add(netip.Addr{}, "%s (group.pools[%d]) has addresses of IP pool %s (%s) of cluster %s, and a pod with the address of a Service is not reached: give Services other addresses", q, i, p.Name, p.CIDR, c.name)
+					add(netip.Addr{}, "%s (group.pools[%d]) has addresses of IP pool %s (%s) of cluster %s, and a "+
+						"pod with the address of a Service is not reached: give Services other addresses", q, i, p.Name,
+						p.CIDR, c.name)
 				}
 			}
 		}
 	}
 	for _, p := range v.peers {
 		if p.Upstream && p.State == established && p.BFD == "down" && v.at.Sub(p.Since) > patience {
-			add(p.Addr, "BFD with the router %s is down though its BGP session is established, so the loss of this machine shows only after the hold time: switch BFD on for this appliance on the router, and let UDP %d pass, or set group.upstream.bfd: false", p.Addr, bfdPort)
+			add(p.Addr, "BFD with the router %s is down though its BGP session is established, so the loss of this "+
+				"machine shows only after the hold time: switch BFD on for this appliance on the router, and let UDP "+
+				"%d pass, or set group.upstream.bfd: false", p.Addr, bfdPort)
 		}
 	}
 	return all
@@ -352,7 +359,8 @@ func routers(cfg *config.Config) (peers []bgp.Peer) {
 	u := &cfg.Group.Upstream
 	for _, r := range u.Peers {
 		peers = append(peers, bgp.Peer{
-			Upstream: true, Active: true, Addr: r.Address, Port: r.Port, ASN: r.ASN, Password: bgp.Secret(r.Password.Reveal()), TTLSecurity: r.TTLSecurity,
+			Upstream: true, Active: true, Addr: r.Address, Port: r.Port, ASN: r.ASN,
+			Password: bgp.Secret(r.Password.Reveal()), TTLSecurity: r.TTLSecurity,
 			BFD: bgp.BFD{Interval: u.BFD.Interval, Multiplier: u.BFD.Multiplier},
 		})
 	}

@@ -80,7 +80,8 @@ func (f *fakeRing) Answers(_ context.Context, at netip.AddrPort) bool {
 // hear sets what the pulse hears of gate-2.
 func (f *fakePulse) hear(class group.Class, draining bool) {
 	f.heard = []group.Heard{{
-		Member: group.Member{Name: "gate-2", Address: netip.MustParseAddr("192.168.50.22")}, Alive: class != "", Age: 50 * time.Millisecond,
+		Member: group.Member{Name: "gate-2", Address: netip.MustParseAddr("192.168.50.22")}, Alive: class != "",
+		Age:  50 * time.Millisecond,
 		Word: group.Word{Class: class, Draining: draining},
 	}}
 }
@@ -103,9 +104,15 @@ func (s *scene) enterPair() *fakePulse {
 	s.kernel.held = addrs("203.0.113.10", "2001:db8::10")
 	s.cfg.Identity = "gate-1"
 	s.cfg.Group = config.Group{
-		Name: "edge", Secret: config.NewSecret("c2VjcmV0"), Addresses: addrs("203.0.113.10", "2001:db8::10"), Port: 7477, Drain: config.Drain{Timeout: time.Minute},
-		Members:  []config.Member{{Name: "gate-1", Address: netip.MustParseAddr("192.168.50.21")}, {Name: "gate-2", Address: netip.MustParseAddr("192.168.50.22")}},
-		Upstream: config.Upstream{Peers: []config.Router{{Address: netip.MustParseAddr("192.168.50.1"), ASN: 64512, Port: 179}}},
+		Name: "edge", Secret: config.NewSecret("c2VjcmV0"), Addresses: addrs("203.0.113.10", "2001:db8::10"),
+		Port: 7477, Drain: config.Drain{Timeout: time.Minute},
+		Members: []config.Member{
+			{Name: "gate-1", Address: netip.MustParseAddr("192.168.50.21")},
+			{Name: "gate-2", Address: netip.MustParseAddr("192.168.50.22")},
+		},
+		Upstream: config.Upstream{
+			Peers: []config.Router{{Address: netip.MustParseAddr("192.168.50.1"), ASN: 64512, Port: 179}},
+		},
 	}
 	s.chance = &fakeRing{passed: 5}
 	s.cfg.Group.SecondChance = true
@@ -229,7 +236,8 @@ func TestUpstreamRoutersArePeersAndNoNodes(t *testing.T) {
 	}
 	s.pass(t, firstSteps)
 	if s.fit.Class != group.Full || len(s.view.Load().notReady) > 0 {
-		t.Errorf("class %s (%s), not ready %q: a router has no routes for us to wait for", s.fit.Class, s.fit.Why, s.view.Load().notReady)
+		t.Errorf("class %s (%s), not ready %q: a router has no routes for us to wait for", s.fit.Class, s.fit.Why,
+			s.view.Load().notReady)
 	}
 }
 
@@ -289,7 +297,8 @@ func TestWithoutAGroupWhatAnotherProcessLeftIsGivenBackOnce(t *testing.T) {
 	s.settle(t)
 	s.pass(t, time.Minute)
 	if calls != 2 || s.speaker.announced != nil {
-		t.Errorf("%d calls, %v announced; want one after the first that failed, and nothing", calls, s.speaker.announced)
+		t.Errorf("%d calls, %v announced; want one after the first that failed, and nothing", calls,
+			s.speaker.announced)
 	}
 	if v := s.view.Load(); v.group != nil || v.config.Leaving {
 		t.Errorf("group %+v", v.group)
@@ -302,7 +311,10 @@ func TestTheSumIsTheSameForAllMembersOfAGroup(t *testing.T) {
 	one.Clusters = []config.Cluster{{Name: "demo", Kubeconfig: config.Kubeconfig{Path: "/a"}}}
 	two := one
 	two.Identity, two.StateDir, two.BGP.Listen = "gate-2", "/x", addrs("192.168.50.22")
-	two.Clusters = []config.Cluster{{Name: "demo", Kubeconfig: config.Kubeconfig{Path: "/b"}, BGP: config.Peering{Password: config.NewSecret("x")}}}
+	two.Clusters = []config.Cluster{{
+		Name: "demo", Kubeconfig: config.Kubeconfig{Path: "/b"},
+		BGP: config.Peering{Password: config.NewSecret("x")},
+	}}
 	if sumOf(&one) != sumOf(&two) {
 		t.Error("the sums of two members differ")
 	}
@@ -354,10 +366,19 @@ func TestADrainIsRefusedWhileNobodyElseIsFull(t *testing.T) {
 		form url.Values
 		want string // of the answer; empty: it drains
 	}{
-		"the other is full":           {func(p *fakePulse) { p.hear(group.Full, false) }, nil, ""},
-		"the other is spare":          {func(p *fakePulse) { p.hear(group.Spare, false) }, nil, "no other member of the group is full: gate-2 is spare; --force drains all the same, and nobody serves then\n"},
-		"the other drains":            {func(p *fakePulse) { p.hear(group.Full, true) }, nil, "no other member of the group is full: gate-2 drains; --force drains all the same, and nobody serves then\n"},
-		"the other was never heard":   {func(p *fakePulse) { p.hear("", false) }, nil, "no other member of the group is full: gate-2 has not been heard; --force drains all the same, and nobody serves then\n"},
+		"the other is full": {func(p *fakePulse) { p.hear(group.Full, false) }, nil, ""},
+		"the other is spare": {func(p *fakePulse) {
+			p.hear(group.Spare, false)
+		}, nil, "no other member of the group is full: gate-2 is spare; --force drains all the same, and nobody " +
+			"serves then\n"},
+		"the other drains": {func(p *fakePulse) {
+			p.hear(group.Full, true)
+		}, nil, "no other member of the group is full: gate-2 drains; --force drains all the same, and nobody " +
+			"serves then\n"},
+		"the other was never heard": {func(p *fakePulse) {
+			p.hear("", false)
+		}, nil, "no other member of the group is full: gate-2 has not been heard; --force drains all the same, and " +
+			"nobody serves then\n"},
 		"nobody was heard, by force":  {func(p *fakePulse) { p.hear("", false) }, url.Values{"force": {"true"}}, ""},
 		"nobody was heard, at a stop": {func(p *fakePulse) { p.hear("", false) }, url.Values{"stopping": {"true"}}, ""},
 	} {
@@ -369,7 +390,9 @@ func TestADrainIsRefusedWhileNobodyElseIsFull(t *testing.T) {
 			knocked := 0
 			var told []time.Duration
 			s.drains.leaving = func(most time.Duration) { told = append(told, most) }
-			handler := control(s.view.Load, s.drains, func([]netip.Addr) (int, error) { return 7, nil }, func() { knocked++ }, func() time.Time { return s.clock })
+			handler := control(s.view.Load, s.drains, func([]netip.Addr) (int, error) { return 7, nil }, func() {
+				knocked++
+			}, func() time.Time { return s.clock })
 			ask := func(method, path string) (DrainStatus, string) {
 				w := httptest.NewRecorder()
 				handler.ServeHTTP(w, httptest.NewRequest(method, path, http.NoBody))
@@ -391,14 +414,18 @@ func TestADrainIsRefusedWhileNobodyElseIsFull(t *testing.T) {
 				}
 				return
 			}
-			if stops := row.form.Has("stopping"); stops != slices.Equal(told, []time.Duration{time.Minute}) || !stops && told != nil {
+			if stops := row.form.Has("stopping"); stops != slices.Equal(told, []time.Duration{time.Minute}) ||
+				!stops && told != nil {
 				t.Errorf("who waits for a stop was told %v", told)
 			}
 			if status, _ := ask("GET", "/drain"); !status.Draining || status.Left {
 				t.Errorf("before a round: got %+v", status)
 			}
 			s.settle(t)
-			want := DrainStatus{Group: "edge", Draining: true, Class: group.None, Why: "it drains", Left: true, Connections: 7, Timeout: time.Minute}
+			want := DrainStatus{
+				Group: "edge", Draining: true, Class: group.None, Why: "it drains", Left: true,
+				Connections: 7, Timeout: time.Minute,
+			}
 			if row.form != nil {
 				want.Why = "it drains, by force"
 			}
@@ -454,7 +481,9 @@ func TestTheControlSocketIsOursAlone(t *testing.T) {
 		defer close(ended)
 		serveControl(t.Context(), path, handler, s.log)
 	}()
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context,
+		_, _ string,
+	) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	}}}
 	for {
@@ -480,21 +509,33 @@ func TestTheControlSocketIsOursAlone(t *testing.T) {
 func TestTheStatusShowsTheGroup(t *testing.T) {
 	s, p := newPair(t)
 	s.pass(t, firstSteps)
-	stranger := group.Heard{Member: group.Member{Name: "gate-9", Address: netip.MustParseAddr("192.168.50.29")}, Problem: "gate-9 is not in group.members."}
+	stranger := group.Heard{
+		Member:  group.Member{Name: "gate-9", Address: netip.MustParseAddr("192.168.50.29")},
+		Problem: "gate-9 is not in group.members.",
+	}
 	p.heard[0].Word.Config, p.heard[0].Word.Version = "another", "v2"
 	p.heard = append(p.heard, stranger)
 	s.settle(t)
 	v := s.view.Load()
 	got := fmt.Sprintf("%+v", v.group.Members)
 	want := fmt.Sprintf("%+v", []MemberStatus{
-		{Name: "gate-1", Address: netip.MustParseAddr("192.168.50.21"), Self: true, Alive: true, Class: group.Full, For: v.at.Sub(s.fitSince)},
-		{Name: "gate-2", Address: netip.MustParseAddr("192.168.50.22"), Alive: true, Class: group.Full, Age: 50 * time.Millisecond, Version: "v2", Differs: true},
+		{
+			Name: "gate-1", Address: netip.MustParseAddr("192.168.50.21"), Self: true, Alive: true, Class: group.Full,
+			For: v.at.Sub(s.fitSince),
+		},
+		{
+			Name: "gate-2", Address: netip.MustParseAddr("192.168.50.22"), Alive: true, Class: group.Full,
+			Age: 50 * time.Millisecond, Version: "v2", Differs: true,
+		},
 		{Name: "gate-9", Address: stranger.Member.Address, Problem: stranger.Problem},
 	})
 	if got != want {
 		t.Errorf("\ngot  %s\nwant %s", got, want)
 	}
-	for _, sentence := range []string{"group edge: gate-2 has another configuration: compare the files, except identity and secrets", "group edge: gate-9 is not in group.members."} {
+	for _, sentence := range []string{
+		"group edge: gate-2 has another configuration: compare the files, except identity and secrets",
+		"group edge: gate-9 is not in group.members.",
+	} {
 		if !strings.Contains(strings.Join(v.warnings, "\n"), sentence) {
 			t.Errorf("no warning %q in %q", sentence, v.warnings)
 		}
@@ -612,7 +653,8 @@ func TestTheRingHasTheMembersThatAreAlive(t *testing.T) {
 	p.hear("", false)
 	s.settle(t)
 	expect("when it fails", silent)
-	if v := s.view.Load(); v.err != nil || !strings.Contains(strings.Join(v.warnings, "\n"), "group edge: second chance is off: no nft") {
+	if v := s.view.Load(); v.err != nil ||
+		!strings.Contains(strings.Join(v.warnings, "\n"), "group edge: second chance is off: no nft") {
 		t.Errorf("error %v, warnings %q; want a warning", v.err, v.warnings)
 	}
 	s.pass(t, time.Second)
@@ -630,10 +672,12 @@ func TestClosedConnectionsAreForgottenAfterEachMove(t *testing.T) {
 		begins func(*scene, *fakePulse)
 		within time.Duration
 	}{
-		"the other member drains":             {func(_ *scene, p *fakePulse) { p.hear(group.None, true) }, 0},
-		"the other member dies":               {func(_ *scene, p *fakePulse) { p.hear("", false) }, 0},
-		"the session with the router is lost": {func(s *scene, _ *fakePulse) { s.speaker.down[netip.MustParseAddr("192.168.50.1")] = true }, 0},
-		"packets are passed on":               {func(s *scene, _ *fakePulse) { s.chance.(*fakeRing).passed++ }, ringEvery},
+		"the other member drains": {func(_ *scene, p *fakePulse) { p.hear(group.None, true) }, 0},
+		"the other member dies":   {func(_ *scene, p *fakePulse) { p.hear("", false) }, 0},
+		"the session with the router is lost": {func(s *scene, _ *fakePulse) {
+			s.speaker.down[netip.MustParseAddr("192.168.50.1")] = true
+		}, 0},
+		"packets are passed on": {func(s *scene, _ *fakePulse) { s.chance.(*fakeRing).passed++ }, ringEvery},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, p := newPair(t)
@@ -646,7 +690,8 @@ func TestClosedConnectionsAreForgottenAfterEachMove(t *testing.T) {
 			}
 			move.begins(s, p)
 			s.settle(t)
-			for waited := time.Duration(0); waited < move.within && ring.forgot == before; waited += 500 * time.Millisecond {
+			for waited := time.Duration(0); waited < move.within &&
+				ring.forgot == before; waited += 500 * time.Millisecond {
 				s.pass(t, 500*time.Millisecond)
 			}
 			if got := ring.forgot - before; got != 1 {
@@ -654,7 +699,8 @@ func TestClosedConnectionsAreForgottenAfterEachMove(t *testing.T) {
 			}
 			s.pass(t, time.Minute)
 			if got := ring.forgot - before; got != 2 {
-				t.Errorf("a minute later: forgotten %d times, want twice: at once, and when the routers have followed", got)
+				t.Errorf("a minute later: forgotten %d times, want twice: at once, and when the routers have followed",
+					got)
 			}
 		})
 	}
@@ -670,10 +716,14 @@ func TestAnApplianceIsIsolatedWhenNobodyHearsIt(t *testing.T) {
 		peers []bgp.PeerState
 		want  bool
 	}{
-		"all are there":           {[]group.Heard{alive}, []bgp.PeerState{router(established), node}, false},
-		"the router restarts":     {[]group.Heard{silent, alive}, []bgp.PeerState{router("Active"), node}, false},
-		"the others are dead":     {[]group.Heard{silent}, []bgp.PeerState{router(established), router("Idle")}, false},
-		"its cable is cut":        {[]group.Heard{silent, silent}, []bgp.PeerState{router("Active"), router("Idle"), node}, true},
+		"all are there":       {[]group.Heard{alive}, []bgp.PeerState{router(established), node}, false},
+		"the router restarts": {[]group.Heard{silent, alive}, []bgp.PeerState{router("Active"), node}, false},
+		"the others are dead": {[]group.Heard{silent}, []bgp.PeerState{router(established), router("Idle")}, false},
+		"its cable is cut": {
+			[]group.Heard{silent, silent},
+			[]bgp.PeerState{router("Active"), router("Idle"), node},
+			true,
+		},
 		"a group of one":          {nil, []bgp.PeerState{router("Active")}, false},
 		"a group without routers": {[]group.Heard{silent}, []bgp.PeerState{node}, false},
 	} {

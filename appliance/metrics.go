@@ -36,7 +36,10 @@ func (h *histograms) all() []prometheus.Collector {
 }
 
 func newHistogram(m metric) prometheus.Histogram {
-	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: m.name, Help: m.help, Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)})
+	return prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: m.name, Help: m.help,
+		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16),
+	})
 }
 
 func observe(h prometheus.Histogram, took time.Duration) {
@@ -112,43 +115,64 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	roundDoc  = document("histogram", "round_duration_seconds", "Time of one round of the loop: reading, planning, acting.")
-	openDoc   = document("histogram", "server_open_duration_seconds", "Time from the round in which a server may be opened first, to HAProxy's confirmation that it is open.")
-	routeDoc  = document("histogram", "route_add_duration_seconds", "Time from the BGP announcement of a prefix to its route in the kernel.")
-	reloadDoc = document("histogram", "haproxy_reload_duration_seconds", "Time of an order to HAProxy that took a reload.")
+	roundDoc = document("histogram", "round_duration_seconds",
+		"Time of one round of the loop: reading, planning, acting.")
+	openDoc = document("histogram", "server_open_duration_seconds",
+		"Time from the round in which a server may be opened first, to HAProxy's confirmation that it is open.")
+	routeDoc = document("histogram", "route_add_duration_seconds",
+		"Time from the BGP announcement of a prefix to its route in the kernel.")
+	reloadDoc = document("histogram", "haproxy_reload_duration_seconds",
+		"Time of an order to HAProxy that took a reload.")
 )
 
 var (
-	readyDesc        = desc("ready", "1 while the appliance is ready (see /readyz).")
-	warningsDesc     = desc("warnings", "Warnings that the status shows, a sentence each.")
-	configDesc       = desc("config_last_reload_successful", "1 if the last reading of the configuration file succeeded, 0 if the file has a mistake.")
-	configReadDesc   = desc("config_last_reload_success_timestamp_seconds", "When the configuration in use was read.")
-	configWaitDesc   = desc("config_keys_waiting_for_restart", "Keys of the configuration file whose change needs a restart.")
-	buildDesc        = desc("build_info", "Always 1; the version is the label.", "version")
-	clusterDesc      = desc("cluster_live", "1 when the cluster's API has answered since the start.", "cluster")
-	credentialsDesc  = desc("cluster_credentials_expire_timestamp_seconds", "When the token or client certificate for the cluster's API expires. A token is renewed long before.", "cluster")
-	peerDesc         = desc("bgp_session_established", "1 while the BGP session is Established.", "cluster", "node", "peer")
-	prefixesDesc     = desc("bgp_prefixes_received", "Prefixes held from the peer.", "cluster", "node", "peer")
-	flapsDesc        = desc("bgp_session_losses_total", "How often the session left Established.", "cluster", "node", "peer")
-	routesDesc       = desc("routes", "Wanted routes, by whether the kernel holds them.", "installed")
-	refusedDesc      = desc("offers_refused", "Offers that are not routes at present, by reason.", "reason")
-	serversDesc      = desc("servers", "Servers by state.", "state")
-	backendsDesc     = desc("backends", "Backends.")
-	noServersDesc    = desc("backends_without_open_server", "Backends that have servers, none of them open.")
-	problemsDesc     = desc("problems", "Objects of a cluster, or parts of them, that are not served, by reason.", "cluster", "reason")
-	classDesc        = desc("group_class", "1 for the class of this appliance in its group: full, spare or none.", "group", "class")
-	drainingDesc     = desc("group_draining", "1 while the appliance drains.", "group")
-	memberDesc       = desc("group_member_up", "1 while the other member's heartbeat is heard.", "group", "member")
-	addressDesc      = desc("group_address_held", "1 while this machine has the service address on lo.", "group", "address")
-	announcedDesc    = desc("group_address_announced", "1 for each router that has the service address from this appliance.", "group", "address", "peer")
-	ringDesc         = desc("group_second_chance_members", "Members that packets of unknown connections go around, with this one; 0: there is no ring.", "group")
-	passedDesc       = desc("group_second_chance_packets_total", "Packets of unknown connections that went on to the next member.", "group")
-	bfdDesc          = desc("bfd_up", "1 while BFD with the router is up.", "peer")
-	requestsDesc     = desc("requests_total", "HTTP requests of clients, read from HAProxy every 10 s.")
-	failedDesc       = desc("requests_failed_total", "HTTP requests of clients that were answered with a status from 500 to 599.")
-	reloadsDesc      = desc("haproxy_reloads_total", "Reloads of HAProxy.")
-	repeatedDesc     = desc("haproxy_repeated_changes_total", "Orders to HAProxy that changed something although the same order had succeeded before. Cause missed: that one had left it out, which is an error of the appliance, and worth a report. Cause outside: something else had changed HAProxy.", "cause")
-	checksDesc       = desc("haproxy_checks_total", "Runs of HAProxy that only read a configuration: before a reload, and to check certificates and texts.")
+	readyDesc    = desc("ready", "1 while the appliance is ready (see /readyz).")
+	warningsDesc = desc("warnings", "Warnings that the status shows, a sentence each.")
+	configDesc   = desc("config_last_reload_successful",
+		"1 if the last reading of the configuration file succeeded, 0 if the file has a mistake.")
+	configReadDesc = desc("config_last_reload_success_timestamp_seconds", "When the configuration in use was read.")
+	configWaitDesc = desc("config_keys_waiting_for_restart",
+		"Keys of the configuration file whose change needs a restart.")
+	buildDesc       = desc("build_info", "Always 1; the version is the label.", "version")
+	clusterDesc     = desc("cluster_live", "1 when the cluster's API has answered since the start.", "cluster")
+	credentialsDesc = desc("cluster_credentials_expire_timestamp_seconds",
+		"When the token or client certificate for the cluster's API expires. A token is renewed long before.",
+		"cluster")
+	peerDesc = desc("bgp_session_established", "1 while the BGP session is Established.", "cluster", "node",
+		"peer")
+	prefixesDesc = desc("bgp_prefixes_received", "Prefixes held from the peer.", "cluster", "node", "peer")
+	flapsDesc    = desc("bgp_session_losses_total", "How often the session left Established.", "cluster", "node",
+		"peer")
+	routesDesc    = desc("routes", "Wanted routes, by whether the kernel holds them.", "installed")
+	refusedDesc   = desc("offers_refused", "Offers that are not routes at present, by reason.", "reason")
+	serversDesc   = desc("servers", "Servers by state.", "state")
+	backendsDesc  = desc("backends", "Backends.")
+	noServersDesc = desc("backends_without_open_server", "Backends that have servers, none of them open.")
+	problemsDesc  = desc("problems", "Objects of a cluster, or parts of them, that are not served, by reason.",
+		"cluster", "reason")
+	classDesc = desc("group_class", "1 for the class of this appliance in its group: full, spare or none.",
+		"group", "class")
+	drainingDesc = desc("group_draining", "1 while the appliance drains.", "group")
+	memberDesc   = desc("group_member_up", "1 while the other member's heartbeat is heard.", "group", "member")
+	addressDesc  = desc("group_address_held", "1 while this machine has the service address on lo.", "group",
+		"address")
+	announcedDesc = desc("group_address_announced",
+		"1 for each router that has the service address from this appliance.", "group", "address", "peer")
+	ringDesc = desc("group_second_chance_members",
+		"Members that packets of unknown connections go around, with this one; 0: there is no ring.", "group")
+	passedDesc = desc("group_second_chance_packets_total",
+		"Packets of unknown connections that went on to the next member.", "group")
+	bfdDesc      = desc("bfd_up", "1 while BFD with the router is up.", "peer")
+	requestsDesc = desc("requests_total", "HTTP requests of clients, read from HAProxy every 10 s.")
+	failedDesc   = desc("requests_failed_total",
+		"HTTP requests of clients that were answered with a status from 500 to 599.")
+	reloadsDesc  = desc("haproxy_reloads_total", "Reloads of HAProxy.")
+	repeatedDesc = desc("haproxy_repeated_changes_total",
+		"Orders to HAProxy that changed something although the same order had succeeded before. Cause missed: that "+
+			"one had left it out, which is an error of the appliance, and worth a report. Cause outside: something "+
+			"else had changed HAProxy.", "cause")
+	checksDesc = desc("haproxy_checks_total",
+		"Runs of HAProxy that only read a configuration: before a reload, and to check certificates and texts.")
 	capacityDesc     = desc("capacity_used", "How much of a limited resource is in use; memory in bytes.", "resource")
 	capacityMaxDesc  = desc("capacity_limit", "How much of a limited resource there is; memory in bytes.", "resource")
 	roundsDesc       = desc("rounds_total", "Rounds of the loop.")

@@ -179,7 +179,10 @@ func (q *request) first() page.Page {
 		changes.More = &page.Link{Text: "all", Href: "/changes"}
 		p.Sections = append(p.Sections, inShort(changes, 0, ""))
 	}
-	for _, list := range []string{"problems", "refusals", "peers", "routes", "ingresses", "backends", "clusters", "certificates", "capacity"} {
+	for _, list := range []string{
+		"problems", "refusals", "peers", "routes", "ingresses", "backends", "clusters",
+		"certificates", "capacity",
+	} {
 		section, total := q.list(list, rowsShown)
 		if total == 0 && (list == "problems" || list == "refusals" || list == "certificates" || list == "capacity") {
 			continue
@@ -203,9 +206,15 @@ func inShort(list page.Section, total int, all string) page.Section {
 // warningsPage returns the page with all that needs attention.
 func (q *request) warningsPage() page.Page {
 	s := q.status
-	return page.Page{Title: "warnings, " + s.Identity, Mark: q.mark(), Crumbs: []page.Link{{Text: "warnings"}}, Sections: []page.Section{
-		{ID: "state", Title: "Warnings", Lines: append(lines(page.Bad, s.NotReady), lines(page.Warn, s.Warnings)...)},
-	}}
+	return page.Page{
+		Title: "warnings, " + s.Identity, Mark: q.mark(), Crumbs: []page.Link{{Text: "warnings"}},
+		Sections: []page.Section{
+			{
+				ID: "state", Title: "Warnings",
+				Lines: append(lines(page.Bad, s.NotReady), lines(page.Warn, s.Warnings)...),
+			},
+		},
+	}
 }
 
 func lines(mark page.Mark, sentences []string) (all []page.Line) {
@@ -237,13 +246,22 @@ func (q *request) versions() page.Section {
 		{Name: "reloads of HAProxy", Cell: page.Cell{Text: page.Comma(s.HAProxy.Reloads)}},
 	}
 	if s.HAProxy.LastReason != "" {
-		facts = append(facts, page.Fact{Name: "last reload", Cell: page.Cell{Text: page.Ago(s.Now, s.HAProxy.LastReload) + " ago", Note: s.HAProxy.LastReason}})
+		facts = append(facts, page.Fact{
+			Name: "last reload",
+			Cell: page.Cell{Text: page.Ago(s.Now, s.HAProxy.LastReload) + " ago", Note: s.HAProxy.LastReason},
+		})
 	}
 	if s.HAProxy.OldWorkers > 0 {
-		facts = append(facts, page.Fact{Name: "old workers", Cell: page.Cell{Text: page.Comma(s.HAProxy.OldWorkers), Note: "finish their connections"}})
+		facts = append(facts, page.Fact{
+			Name: "old workers",
+			Cell: page.Cell{Text: page.Comma(s.HAProxy.OldWorkers), Note: "finish their connections"},
+		})
 	}
 	for _, w := range s.HAProxy.Waits {
-		facts = append(facts, page.Fact{Name: "waits for a reload", Cell: page.Cell{Text: strings.TrimPrefix(w.Tenant.String(), "/"), Note: w.Words(s.Now)}})
+		facts = append(facts, page.Fact{
+			Name: "waits for a reload",
+			Cell: page.Cell{Text: strings.TrimPrefix(w.Tenant.String(), "/"), Note: w.Words(s.Now)},
+		})
 	}
 	return page.Section{ID: "versions", Title: "Versions", Facts: append(facts,
 		page.Fact{Name: "configuration file", Cell: page.Cell{Text: "read " + page.Ago(s.Now, s.Config.Read) + " ago"}},
@@ -258,7 +276,10 @@ func (q *request) listPage(kind string) (page.Page, bool) {
 	}
 	title := strings.ToLower(section.Title)
 	section.ID = "state"
-	return page.Page{Title: title + ", " + q.status.Identity, Mark: q.mark(), Crumbs: []page.Link{{Text: title}}, Sections: []page.Section{section}}, true
+	return page.Page{
+		Title: title + ", " + q.status.Identity, Mark: q.mark(), Crumbs: []page.Link{{Text: title}},
+		Sections: []page.Section{section},
+	}, true
 }
 
 // list returns a section with a table of all of a kind, or those that the query selects,
@@ -299,7 +320,9 @@ func (q *request) list(kind string, size int) (page.Section, int) {
 
 // paged returns a page of a table: of all items, those that keep accepts for the text that
 // is searched. Only the items that are shown become rows.
-func paged[T any](q *request, size int, items []T, keep func(item T, text string) bool, row func(T) []page.Cell, columns ...page.Column) (*page.Table, int) {
+func paged[T any](q *request, size int, items []T, keep func(item T, text string) bool, row func(T) []page.Cell,
+	columns ...page.Column,
+) (*page.Table, int) {
 	text := strings.ToLower(strings.TrimSpace(q.query.Get("q")))
 	var kept []T
 	for _, item := range items {
@@ -428,7 +451,8 @@ func (q *request) peerList(size int) (page.Section, int) {
 	}
 	slices.SortStableFunc(peers, func(a, b bgp.PeerState) int { return cmp.Compare(rank(a.State), rank(b.State)) })
 	t, n := paged(q, size, peers, func(p bgp.PeerState, text string) bool {
-		return q.inState(map[bool]string{true: "established", false: "down"}[p.State == established]) && has(text, p.Node, p.Cluster, p.Addr.String())
+		return q.inState(map[bool]string{true: "established", false: "down"}[p.State == established]) &&
+			has(text, p.Node, p.Cluster, p.Addr.String())
 	}, func(p bgp.PeerState) []page.Cell {
 		loss := page.Cell{Text: cmp.Or(p.LossReason, string(p.LastLoss.Cause))}
 		if !p.LastLoss.At.IsZero() {
@@ -446,10 +470,20 @@ func (q *request) peerList(size int) (page.Section, int) {
 		if refusedBy[p.Addr] > 0 {
 			refused.Mark, refused.Href = page.Warn, "/refusals?q="+url.QueryEscape(p.Addr.String())
 		}
-		return []page.Cell{name, {Text: p.Addr.String(), Mono: true}, {Text: fmt.Sprint(p.ASN)}, q.stateOf(p), hold, {Text: page.Comma(p.Received)}, refused, some(p.Flaps), loss}
+		return []page.Cell{
+			name,
+			{Text: p.Addr.String(), Mono: true},
+			{Text: fmt.Sprint(p.ASN)},
+			q.stateOf(p), hold,
+			{Text: page.Comma(p.Received)},
+			refused, some(p.Flaps), loss,
+		}
 	}, columns("node", "address", "AS", "state", ">hold time", ">prefixes", ">refused", ">losses", "~last loss")...)
 	t.Empty = cmp.Or(t.Empty, "none: no node of any cluster has a BGP address")
-	return page.Section{ID: "peers", Title: "BGP peers", Table: t, Filter: q.filter("node or address", "established", "down")}, n
+	return page.Section{
+		ID: "peers", Title: "BGP peers", Table: t,
+		Filter: q.filter("node or address", "established", "down"),
+	}, n
 }
 
 // stateOf describes the state of a session: since when, and how BFD sees the peer.
@@ -476,10 +510,14 @@ func (q *request) routeList(size int) (page.Section, int) {
 	blocks := slices.Clone(q.index.blocks)
 	slices.SortStableFunc(blocks, func(a, b *blockIndex) int { return cmp.Compare(a.rank(), b.rank()) })
 	t, n := paged(q, size, blocks, func(b *blockIndex, text string) bool {
-		return q.inState(map[bool]string{true: "installed", false: "missing"}[b.installed]) && has(text, b.affinity.Prefix.String(), b.affinity.Node, b.cluster, b.via.String())
+		return q.inState(map[bool]string{true: "installed", false: "missing"}[b.installed]) &&
+			has(text, b.affinity.Prefix.String(), b.affinity.Node, b.cluster, b.via.String())
 	}, q.blockRow, blockColumns...)
 	t.Empty = cmp.Or(t.Empty, "none: no node owns a block")
-	return page.Section{ID: "routes", Title: "Routes", Table: t, Filter: q.filter("block, next hop or node", "installed", "missing")}, n
+	return page.Section{
+		ID: "routes", Title: "Routes", Table: t,
+		Filter: q.filter("block, next hop or node", "installed", "missing"),
+	}, n
 }
 
 // rank orders blocks without a route before the others.
@@ -518,7 +556,8 @@ func (q *request) ingressList(all []*ingressIndex, size int) (page.Section, int)
 		all = firstOf(all, size, func(in *ingressIndex) bool { return faulty(in.mark) == "broken" })
 	}
 	t, n := paged(q, size, all, func(in *ingressIndex, text string) bool {
-		return q.inState(faulty(in.mark)) && (text == "" || has(text, in.ref.Namespace+"/"+in.ref.Name) || has(text, in.hosts...))
+		return q.inState(faulty(in.mark)) && (text == "" || has(text, in.ref.Namespace+"/"+in.ref.Name) ||
+			has(text, in.hosts...))
 	}, func(in *ingressIndex) []page.Cell {
 		problems := page.Cell{}
 		if in.problems > 0 {
@@ -529,7 +568,10 @@ func (q *request) ingressList(all []*ingressIndex, size int) (page.Section, int)
 			certificate = q.expiry(certs[0])
 		}
 		return []page.Cell{
-			{Text: in.ref.Namespace + "/" + in.ref.Name, Href: pathOf("ingress", in.ref.Cluster, in.ref.Namespace, in.ref.Name)},
+			{
+				Text: in.ref.Namespace + "/" + in.ref.Name,
+				Href: pathOf("ingress", in.ref.Cluster, in.ref.Namespace, in.ref.Name),
+			},
 			q.clusterCell(in.ref.Cluster),
 			firstFew(in.hosts),
 			{Text: page.Comma(len(in.routes))},
@@ -539,7 +581,10 @@ func (q *request) ingressList(all []*ingressIndex, size int) (page.Section, int)
 		}
 	}, columns("Ingress", "cluster", "~hosts", ">paths", "open servers", "certificate expires", "problems")...)
 	t.Empty = cmp.Or(t.Empty, "none: no Ingress is served")
-	return page.Section{ID: "ingresses", Title: "Ingresses", Table: t, Filter: q.filter("host, namespace or name", "broken", "good")}, n
+	return page.Section{
+		ID: "ingresses", Title: "Ingresses", Table: t,
+		Filter: q.filter("host, namespace or name", "broken", "good"),
+	}, n
 }
 
 // firstOf moves the first few items that come first to the front, and keeps the order of
@@ -572,7 +617,11 @@ func (q *request) backendList(size int) (page.Section, int) {
 		b := at(i)
 		var load [3]page.Cell
 		if r, known := q.pages.samples.rates.of(b.name); known {
-			load = [3]page.Cell{{Text: perSecond(r.Requests)}, {Text: perSecond(r.Errors)}, {Text: page.Comma(r.Connections)}}
+			load = [3]page.Cell{
+				{Text: perSecond(r.Requests)},
+				{Text: perSecond(r.Errors)},
+				{Text: page.Comma(r.Connections)},
+			}
 			if r.Errors > 0 {
 				load[1].Mark = page.Warn
 			}
@@ -585,7 +634,8 @@ func (q *request) backendList(size int) (page.Section, int) {
 			load[0], load[1], load[2],
 			{Text: brief(q.whyBackend(b))},
 		}
-	}, columns("backend", "of", "open servers", ">failing", ">draining", ">requests/s", ">errors/s", ">connections", "~why")...)
+	}, columns("backend", "of", "open servers", ">failing", ">draining", ">requests/s", ">errors/s", ">connections",
+		"~why")...)
 	t.Empty = cmp.Or(t.Empty, "none")
 	f := q.filter("name or Service", "broken", "good")
 	for _, k := range []string{"", "requests", "errors", "connections", "response", "open"} {
@@ -596,7 +646,8 @@ func (q *request) backendList(size int) (page.Section, int) {
 
 // orderNames has the orders of backends in words, by their keys.
 var orderNames = map[string]string{
-	"": "by name", "requests": "most requests first", "errors": "most errors first", "connections": "most connections first", "response": "slowest first", "open": "fewest open servers first",
+	"": "by name", "requests": "most requests first", "errors": "most errors first",
+	"connections": "most connections first", "response": "slowest first", "open": "fewest open servers first",
 }
 
 // byLoad returns the backends of the index by a key of SortKeys, and after them those that
@@ -741,20 +792,33 @@ func (q *request) serverList(which []int, size int) (page.Section, int) {
 		}
 	}, columns("state", "address", "pod", "node", "backend", "check", ">connections", "~why")...)
 	t.Empty = cmp.Or(t.Empty, "none: no endpoint")
-	return page.Section{ID: "servers", Title: "Servers", Table: t, Filter: q.filter("pod, address, node or backend", "open", "failing", "drain", "closed")}, n
+	return page.Section{
+		ID: "servers", Title: "Servers", Table: t,
+		Filter: q.filter("pod, address, node or backend", "open", "failing", "drain", "closed"),
+	}, n
 }
 
 func (q *request) clusterList(size int) (page.Section, int) {
-	t, n := paged(q, size, q.status.Clusters, func(c ClusterStatus, text string) bool { return has(text, c.Name) }, func(c ClusterStatus) []page.Cell {
+	t, n := paged(q, size, q.status.Clusters, func(c ClusterStatus, text string) bool {
+		return has(text, c.Name)
+	}, func(c ClusterStatus) []page.Cell {
 		state := page.Cell{Text: "in sync", Mark: page.Good}
 		switch {
 		case !c.Live && c.Picture != nil:
-			state = page.Cell{Text: "from the picture of " + c.Picture.UTC().Format("2006-01-02 15:04:05 MST"), Mark: page.Warn}
+			state = page.Cell{
+				Text: "from the picture of " + c.Picture.UTC().Format("2006-01-02 15:04:05 MST"),
+				Mark: page.Warn,
+			}
 		case !c.Live:
 			state = page.Cell{Text: "unknown", Mark: page.Bad}
 		}
 		return []page.Cell{
-			{Text: c.Name, Href: pathOf("cluster", c.Name)}, state, {Text: page.Comma(c.Nodes), Href: "/nodes?q=" + url.QueryEscape(c.Name)}, {Text: page.Comma(c.Blocks), Href: "/routes?q=" + url.QueryEscape(c.Name)}, {Text: c.APIGroup}, {Text: c.Error},
+			{Text: c.Name, Href: pathOf("cluster", c.Name)},
+			state,
+			{Text: page.Comma(c.Nodes), Href: "/nodes?q=" + url.QueryEscape(c.Name)},
+			{Text: page.Comma(c.Blocks), Href: "/routes?q=" + url.QueryEscape(c.Name)},
+			{Text: c.APIGroup},
+			{Text: c.Error},
 		}
 	}, columns("cluster", "API", ">nodes", ">blocks", "Calico's objects", "~error")...)
 	t.Empty = cmp.Or(t.Empty, "none")
@@ -772,7 +836,10 @@ func (q *request) certificateList(size int) (page.Section, int) {
 		return q.inState(states[q.expiry(c).Mark == page.Good]) && (has(text, c.Name) || has(text, c.Hosts...))
 	}, q.certificateRow, certificateColumns...)
 	t.Empty = cmp.Or(t.Empty, "none")
-	return page.Section{ID: "certificates", Title: "Certificates", Note: "those first that expire first", Table: t, Filter: q.filter("name", "expires soon", "good")}, n
+	return page.Section{
+		ID: "certificates", Title: "Certificates", Note: "those first that expire first", Table: t,
+		Filter: q.filter("name", "expires soon", "good"),
+	}, n
 }
 
 var certificateColumns = columns("certificate", "~names", "expires")
@@ -784,7 +851,10 @@ func (q *request) certificateRow(c *haproxy.Cert) []page.Cell {
 // expiry describes when a certificate expires.
 func (q *request) expiry(c *haproxy.Cert) page.Cell {
 	now := q.status.Now
-	cell := page.Cell{Text: "in " + page.Lasting(c.Expires.Sub(now)), Mark: page.Good, Note: c.Expires.UTC().Format("2006-01-02")}
+	cell := page.Cell{
+		Text: "in " + page.Lasting(c.Expires.Sub(now)), Mark: page.Good,
+		Note: c.Expires.UTC().Format("2006-01-02"),
+	}
 	switch {
 	case c.Expires.IsZero():
 		return page.Cell{Text: "not known", Mark: page.Warn}
@@ -801,13 +871,19 @@ func (q *request) refusalList(size int) (page.Section, int) {
 		return has(text, r.Offer.Peer.String(), r.Offer.Prefix.String(), string(r.Reason), r.Offer.Cluster)
 	}, refusalRow, refusalColumns...)
 	t.Empty = cmp.Or(t.Empty, "none: every offer became a route")
-	return page.Section{ID: "refusals", Title: "Refused offers", Table: t, Filter: q.filter("prefix, peer or reason")}, n
+	return page.Section{ID: "refusals", Title: "Refused offers", Table: t, Filter: q.filter("prefix, peer or reason")},
+		n
 }
 
 var refusalColumns = columns("prefix", "peer", "reason", "~why")
 
 func refusalRow(r routes.Refusal) []page.Cell {
-	return []page.Cell{{Text: r.Offer.Prefix.String(), Mono: true}, {Text: r.Offer.Peer.String(), Mono: true}, {Text: string(r.Reason), Mark: page.Warn}, {Text: r.Why}}
+	return []page.Cell{
+		{Text: r.Offer.Prefix.String(), Mono: true},
+		{Text: r.Offer.Peer.String(), Mono: true},
+		{Text: string(r.Reason), Mark: page.Warn},
+		{Text: r.Why},
+	}
 }
 
 func (q *request) problemList(size int, of func(ingress.Problem) bool) (page.Section, int) {
@@ -821,11 +897,16 @@ func (q *request) problemList(size int, of func(ingress.Problem) bool) (page.Sec
 		return []page.Cell{object, q.clusterCell(p.Cluster), {Text: p.Reason, Mark: page.Warn}, {Text: p.Why}}
 	}, columns("object", "cluster", "reason", "~why")...)
 	t.Empty = cmp.Or(t.Empty, "none")
-	return page.Section{ID: "problems", Title: "Problems in the clusters' objects", Table: t, Filter: q.filter("object or reason")}, n
+	return page.Section{
+		ID: "problems", Title: "Problems in the clusters' objects", Table: t,
+		Filter: q.filter("object or reason"),
+	}, n
 }
 
 func (q *request) capacityList(size int) (page.Section, int) {
-	t, n := paged(q, size, q.status.Capacity, func(c haproxy.Capacity, text string) bool { return has(text, c.Resource) }, func(c haproxy.Capacity) []page.Cell {
+	t, n := paged(q, size, q.status.Capacity, func(c haproxy.Capacity, text string) bool {
+		return has(text, c.Resource)
+	}, func(c haproxy.Capacity) []page.Cell {
 		used := page.Cell{Text: c.Amount(), Mark: page.Good}
 		remedy := page.Cell{}
 		if c.Near() {
@@ -851,8 +932,18 @@ func (q *request) changes(size int, name string) page.Section {
 		if c.Took > 0 {
 			took.Text = fmt.Sprintf("%.1f ms", c.Took.Seconds()*1000)
 		}
-		return []page.Cell{{Text: c.At.UTC().Format("2006-01-02 15:04:05"), Mono: true}, {Text: c.Kind}, what, {Text: c.Why}, took}
+		return []page.Cell{
+			{Text: c.At.UTC().Format("2006-01-02 15:04:05"), Mono: true},
+			{Text: c.Kind},
+			what,
+			{Text: c.Why},
+			took,
+		}
 	}, columns("time (UTC)", "kind", "~what", "~why", ">took")...)
 	t.Empty = cmp.Or(t.Empty, "none since the start of the process")
-	return page.Section{ID: "changes", Title: "Recent changes", Table: t, Filter: q.filter("text", serverChange, routeChange, sessionChange, reloadChange, offerChange, limitChange, stateChange, configChange)}
+	return page.Section{
+		ID: "changes", Title: "Recent changes", Table: t,
+		Filter: q.filter("text", serverChange, routeChange, sessionChange, reloadChange, offerChange, limitChange,
+			stateChange, configChange),
+	}
 }

@@ -16,8 +16,10 @@ const nothing = "/healthz"
 
 // largePages are pages of largeScene.
 var largePages = []string{
-	"/", "/ingresses", "/ingresses?q=svc-09&page=2", "/backends?q=svc-0777", "/servers?page=1000", "/servers?q=172.16.9&page=2", "/search?q=svc-0777",
-	"/ingress/demo/default/svc-00007", "/backend/default_svc_svc-00007_80", "/block/demo/172.16.0.64/26", "/node/demo/worker1", "/cluster/demo",
+	"/", "/ingresses", "/ingresses?q=svc-09&page=2", "/backends?q=svc-0777", "/servers?page=1000",
+	"/servers?q=172.16.9&page=2", "/search?q=svc-0777",
+	"/ingress/demo/default/svc-00007", "/backend/default_svc_svc-00007_80", "/block/demo/172.16.0.64/26",
+	"/node/demo/worker1", "/cluster/demo",
 }
 
 // again makes the last view a new one, which has no index.
@@ -140,7 +142,8 @@ func BenchmarkRoundWithViewers(b *testing.B) {
 			for range who.loads {
 				go func() {
 					for b.Context().Err() == nil {
-						h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(b.Context(), "GET", "/", nil))
+						h.ServeHTTP(httptest.NewRecorder(),
+							httptest.NewRequestWithContext(b.Context(), "GET", "/", nil))
 					}
 				}()
 			}

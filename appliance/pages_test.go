@@ -41,11 +41,13 @@ func TestAPageCostsWhatItShows(t *testing.T) {
 		if path == "/node/demo/worker1" { // it shows each block
 			continue
 		}
-		in := strings.NewReplacer("svc-09", "svc-00", "svc-0777", "svc-0007", "page=1000", "page=2", "172.16.9", "172.16.1")
+		in := strings.NewReplacer("svc-09", "svc-00", "svc-0777", "svc-0007", "page=1000", "page=2", "172.16.9",
+			"172.16.1")
 		few, many := allocations(t, small, in.Replace(path)), allocations(t, large, path)
 		t.Logf("%s: %.0f and %.0f", path, few, many)
 		if bound := 2*few + 500; many > bound {
-			t.Errorf("%s allocates %.0f objects among 500 servers, and %.0f among 50,000, want at most %.0f", path, few, many, bound)
+			t.Errorf("%s allocates %.0f objects among 500 servers, and %.0f among 50,000, want at most %.0f", path, few,
+				many, bound)
 		}
 	}
 }
@@ -99,27 +101,69 @@ func TestTheEntranceHasTheColourOfItsState(t *testing.T) {
 		dead     bool // HAProxy does not run
 		want     page.Door
 	}{
-		"no router and no VRRP":        {want: page.Door{Mark: page.Good}},
-		"every router knows it":        {routers: []bgp.PeerState{router("192.168.50.1", one, two), router("192.168.50.2", one, two)}, want: page.Door{Mark: page.Good, Label: "announced to 2 routers"}},
-		"one router was lost":          {routers: []bgp.PeerState{router("192.168.50.1", one, two), router("192.168.50.2")}, want: page.Door{Mark: page.Warn, Label: "announced to 1 of 2 routers"}},
-		"the only router was lost":     {routers: []bgp.PeerState{router("192.168.50.1")}, want: page.Door{Mark: page.Bad, Label: "announced to no router"}},
-		"another machine has one":      {routers: []bgp.PeerState{router("192.168.50.1", one)}, want: page.Door{Mark: page.Warn, Label: "1 of 2 addresses announced"}},
-		"it is spare":                  {routers: []bgp.PeerState{router("192.168.50.1", one, two)}, class: group.Spare, want: page.Door{Mark: page.Warn, Label: "announced as last resort"}},
-		"it drains":                    {routers: []bgp.PeerState{router("192.168.50.1")}, class: group.None, draining: true, want: page.Door{Mark: page.Idle, Label: "drained"}},
-		"no Service has an address":    {routers: []bgp.PeerState{router("192.168.50.1")}, none: true, want: page.Door{Mark: page.Idle, Label: "no service address yet"}},
-		"HAProxy has died":             {routers: []bgp.PeerState{router("192.168.50.1", one, two)}, dead: true, want: page.Door{Mark: page.Bad, Label: "HAProxy does not run"}},
-		"all by VRRP":                  {byVRRP: []string{one, two}, other: full, want: page.Door{Mark: page.Good, Label: "here by VRRP"}},
-		"half of them by VRRP":         {byVRRP: []string{one}, other: full, want: page.Door{Mark: page.Good, Label: "1 of 2 addresses, by VRRP"}},
-		"half of them, and none other": {byVRRP: []string{one}, other: silent, want: page.Door{Mark: page.Warn, Label: "1 of 2 addresses, by VRRP"}},
-		"all on another member":        {byVRRP: []string{}, other: full, want: page.Door{Mark: page.Idle, Label: "another member, by VRRP"}},
-		"on no member":                 {byVRRP: []string{}, other: silent, want: page.Door{Mark: page.Bad, Label: "no member, by VRRP"}},
+		"no router and no VRRP": {want: page.Door{Mark: page.Good}},
+		"every router knows it": {routers: []bgp.PeerState{
+			router("192.168.50.1", one, two),
+			router("192.168.50.2", one, two),
+		}, want: page.Door{Mark: page.Good, Label: "announced to 2 routers"}},
+		"one router was lost": {routers: []bgp.PeerState{
+			router("192.168.50.1", one, two),
+			router("192.168.50.2"),
+		}, want: page.Door{Mark: page.Warn, Label: "announced to 1 of 2 routers"}},
+		"the only router was lost": {
+			routers: []bgp.PeerState{router("192.168.50.1")},
+			want:    page.Door{Mark: page.Bad, Label: "announced to no router"},
+		},
+		"another machine has one": {
+			routers: []bgp.PeerState{router("192.168.50.1", one)},
+			want:    page.Door{Mark: page.Warn, Label: "1 of 2 addresses announced"},
+		},
+		"it is spare": {
+			routers: []bgp.PeerState{router("192.168.50.1", one, two)}, class: group.Spare,
+			want: page.Door{Mark: page.Warn, Label: "announced as last resort"},
+		},
+		"it drains": {
+			routers: []bgp.PeerState{router("192.168.50.1")}, class: group.None,
+			draining: true, want: page.Door{Mark: page.Idle, Label: "drained"},
+		},
+		"no Service has an address": {
+			routers: []bgp.PeerState{router("192.168.50.1")}, none: true,
+			want: page.Door{Mark: page.Idle, Label: "no service address yet"},
+		},
+		"HAProxy has died": {
+			routers: []bgp.PeerState{router("192.168.50.1", one, two)}, dead: true,
+			want: page.Door{Mark: page.Bad, Label: "HAProxy does not run"},
+		},
+		"all by VRRP": {
+			byVRRP: []string{one, two}, other: full,
+			want: page.Door{Mark: page.Good, Label: "here by VRRP"},
+		},
+		"half of them by VRRP": {
+			byVRRP: []string{one}, other: full,
+			want: page.Door{Mark: page.Good, Label: "1 of 2 addresses, by VRRP"},
+		},
+		"half of them, and none other": {
+			byVRRP: []string{one}, other: silent,
+			want: page.Door{Mark: page.Warn, Label: "1 of 2 addresses, by VRRP"},
+		},
+		"all on another member": {
+			byVRRP: []string{}, other: full,
+			want: page.Door{Mark: page.Idle, Label: "another member, by VRRP"},
+		},
+		"on no member": {
+			byVRRP: []string{}, other: silent,
+			want: page.Door{Mark: page.Bad, Label: "no member, by VRRP"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := &config.Config{}
 			if row.byVRRP != nil {
 				cfg.Group.VRRP.Interface = "eth0"
 			}
-			g := &GroupStatus{Class: cmp.Or(row.class, group.Full), Draining: row.draining, Members: []MemberStatus{{Self: true, Alive: true, Class: group.Full}, row.other}}
+			g := &GroupStatus{
+				Class: cmp.Or(row.class, group.Full), Draining: row.draining,
+				Members: []MemberStatus{{Self: true, Alive: true, Class: group.Full}, row.other},
+			}
 			s := Status{Group: g, Peers: row.routers}
 			if !row.dead {
 				s.HAProxy.Worker = 4711
@@ -158,8 +202,20 @@ func TestALostRouterShutsTheEntrance(t *testing.T) {
 		lost bool
 		want []string
 	}{
-		{"a member is silent", false, []string{">gate-1 is ready</h1>", `<path class="good" d="M143 `, ">✓ entrance open<", ">announced to 1 router<"}},
-		{"the router is lost, too", true, []string{">gate-1 is ready, but clients do not reach it: announced to no router</h1>", `<path class="bad" d="M143 `, ">✕ entrance shut<", "Entrance: announced to no router."}},
+		{
+			"a member is silent", false,
+			[]string{
+				">gate-1 is ready</h1>", `<path class="good" d="M143 `, ">✓ entrance open<",
+				">announced to 1 router<",
+			},
+		},
+		{
+			"the router is lost, too", true,
+			[]string{
+				">gate-1 is ready, but clients do not reach it: announced to no router</h1>",
+				`<path class="bad" d="M143 `, ">✕ entrance shut<", "Entrance: announced to no router.",
+			},
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s.speaker.down[netip.MustParseAddr("192.168.50.1")] = row.lost
@@ -179,13 +235,21 @@ func TestALostRouterShutsTheEntrance(t *testing.T) {
 // the same.
 func TestANodeWithoutASessionStandsOut(t *testing.T) {
 	worker := netip.MustParseAddr("192.168.50.23")
-	lost := bgp.PeerState{Peer: bgp.Peer{Cluster: "demo", Node: "worker1", Addr: worker}, State: "Active", LossReason: "nothing was heard for the hold time"}
-	n := &nodeIndex{nodeName: nodeName{"demo", "worker1"}, peers: []bgp.PeerState{lost}, blocks: []*blockIndex{{installed: true}}, counts: serverCounts{all: 1, open: 1}}
+	lost := bgp.PeerState{
+		Peer: bgp.Peer{Cluster: "demo", Node: "worker1", Addr: worker}, State: "Active",
+		LossReason: "nothing was heard for the hold time",
+	}
+	n := &nodeIndex{
+		nodeName: nodeName{"demo", "worker1"}, peers: []bgp.PeerState{lost},
+		blocks: []*blockIndex{{installed: true}}, counts: serverCounts{all: 1, open: 1},
+	}
 	r := (&index{view: &view{}}).row(n)
-	if got, want := []page.Mark{r.Mark(), r.Node.Mark, n.mark()}, []page.Mark{page.Good, page.Warn, page.Warn}; !slices.Equal(got, want) {
+	if got, want := []page.Mark{r.Mark(), r.Node.Mark, n.mark()},
+		[]page.Mark{page.Good, page.Warn, page.Warn}; !slices.Equal(got, want) {
 		t.Errorf("path, node and both are %v, want %v", got, want)
 	}
-	if want := "there is no BGP session with node worker1 (192.168.50.23); the last session ended: nothing was heard for the hold time; look whether the node is up"; len(r.Why) != 1 || !strings.HasPrefix(r.Why[0], want) {
+	if want := "there is no BGP session with node worker1 (192.168.50.23); the last session ended: nothing was heard " +
+		"for the hold time; look whether the node is up"; len(r.Why) != 1 || !strings.HasPrefix(r.Why[0], want) {
 		t.Errorf("got %q, want %q", r.Why, want)
 	}
 	n.peers[0].State = established
@@ -198,15 +262,24 @@ func TestANodeWithoutASessionStandsOut(t *testing.T) {
 // it and was refused; the default route, which every address is in, says nothing.
 func TestAnAddressOfNoBlockSaysWhichOfferWasRefused(t *testing.T) {
 	refuse := func(prefix, why string) routes.Refusal {
-		return routes.Refusal{Offer: routes.Offer{Peer: netip.MustParseAddr("192.168.50.23"), Prefix: netip.MustParsePrefix(prefix)}, Why: why}
+		return routes.Refusal{Offer: routes.Offer{
+			Peer:   netip.MustParseAddr("192.168.50.23"),
+			Prefix: netip.MustParsePrefix(prefix),
+		}, Why: why}
 	}
 	x := &index{view: &view{}}
 	x.refusals = []routes.Refusal{
 		refuse("0.0.0.0/0", "it is the default route"), refuse("172.16.9.0/26", "no node owns it"),
 	}
 	lone := &blockIndex{cluster: "demo", affinity: routes.Affinity{Prefix: netip.MustParsePrefix("172.16.9.5/32")}}
-	owned := &blockIndex{cluster: "demo", affinity: routes.Affinity{Node: "worker1", Prefix: netip.MustParsePrefix("172.16.9.5/32")}}
-	for want, b := range map[string]*blockIndex{"the offer of 172.16.9.0/26 by 192.168.50.23 was refused: no node owns it": lone, "no BGP peer offers its block": owned} {
+	owned := &blockIndex{
+		cluster:  "demo",
+		affinity: routes.Affinity{Node: "worker1", Prefix: netip.MustParsePrefix("172.16.9.5/32")},
+	}
+	for want, b := range map[string]*blockIndex{
+		"the offer of 172.16.9.0/26 by 192.168.50.23 was refused: no node owns it": lone,
+		"no BGP peer offers its block":                                             owned,
+	} {
 		if got := x.whyNoRouteTo(nil, b); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
@@ -222,11 +295,22 @@ func TestAnIngressShowsWhenItsCertificatesExpire(t *testing.T) {
 		certs []haproxy.Cert
 		want  string // in both pages; empty: no certificate
 	}{
-		"its own":              {[]haproxy.Cert{{Hosts: []string{"test.local"}, Expires: in(72 * time.Hour)}}, "in 3 days"},
-		"the one that is over": {[]haproxy.Cert{{Hosts: []string{"test.local"}, Expires: in(900 * time.Hour)}, {Hosts: []string{"test.local"}, Expires: in(-25 * time.Hour)}}, "expired 25 h ago"},
-		"that of a wildcard":   {[]haproxy.Cert{{Hosts: []string{"*.local"}, Expires: in(9000 * time.Hour)}}, "in 375 days"},
-		"not of its wildcard":  {[]haproxy.Cert{{Hosts: []string{"*.local"}, Except: []string{"test.local"}, Expires: in(time.Hour)}}, ""},
-		"of another host":      {[]haproxy.Cert{{Hosts: []string{"other.local"}, Expires: in(time.Hour)}}, ""},
+		"its own": {
+			[]haproxy.Cert{{Hosts: []string{"test.local"}, Expires: in(72 * time.Hour)}},
+			"in 3 days",
+		},
+		"the one that is over": {[]haproxy.Cert{
+			{Hosts: []string{"test.local"}, Expires: in(900 * time.Hour)},
+			{Hosts: []string{"test.local"}, Expires: in(-25 * time.Hour)},
+		}, "expired 25 h ago"},
+		"that of a wildcard": {
+			[]haproxy.Cert{{Hosts: []string{"*.local"}, Expires: in(9000 * time.Hour)}},
+			"in 375 days",
+		},
+		"not of its wildcard": {
+			[]haproxy.Cert{{Hosts: []string{"*.local"}, Except: []string{"test.local"}, Expires: in(time.Hour)}}, "",
+		},
+		"of another host": {[]haproxy.Cert{{Hosts: []string{"other.local"}, Expires: in(time.Hour)}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v, cfg := v, cfg
@@ -274,9 +358,12 @@ func TestNodesThatShareAFaultShareItsWarning(t *testing.T) {
 		down int
 		want string
 	}{
-		"one":  {1, "cluster demo: there has been no BGP session with node worker1 (192.168.50.23) for 1m0s: the last session ended: hold timer expired"},
-		"some": {2, "cluster demo: there has been no BGP session with node worker1 (192.168.50.23), node worker2 (192.168.50.24) for 1m0s: the last"},
-		"all":  {7, "node worker4 (192.168.50.26), node worker5 (192.168.50.27) and 2 more for 1m0s: the last session ended"},
+		"one": {1, "cluster demo: there has been no BGP session with node worker1 (192.168.50.23) for 1m0s: the " +
+			"last session ended: hold timer expired"},
+		"some": {2, "cluster demo: there has been no BGP session with node worker1 (192.168.50.23), node worker2 " +
+			"(192.168.50.24) for 1m0s: the last"},
+		"all": {7, "node worker4 (192.168.50.26), node worker5 (192.168.50.27) and 2 more for 1m0s: the last " +
+			"session ended"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s.speaker.down = map[netip.Addr]bool{}
@@ -287,7 +374,9 @@ func TestNodesThatShareAFaultShareItsWarning(t *testing.T) {
 			s.settle(t)
 			s.clock = s.clock.Add(time.Minute)
 			s.settle(t)
-			if n := countFunc(s.view.Load().warnings, func(w string) bool { return strings.Contains(w, noSession) }); n != 1 || !s.warns(row.want) {
+			if n := countFunc(s.view.Load().warnings, func(w string) bool {
+				return strings.Contains(w, noSession)
+			}); n != 1 || !s.warns(row.want) {
 				t.Errorf("%d warnings of sessions, want one with %q: %q", n, row.want, s.view.Load().warnings)
 			}
 		})
@@ -301,8 +390,10 @@ func TestServicesAndTheirAddressesAreListedInPages(t *testing.T) {
 	g := *v.group
 	for i := range 60 {
 		a := netip.AddrFrom4([4]byte{198, 51, 100, byte(i)})
-		g.Addresses = append(g.Addresses, AddressOfGroup{Address: a, Held: true, Services: []string{fmt.Sprintf("shop/svc-%02d", i)}})
-		g.Services = append(g.Services, ServiceStatus{Cluster: "demo", Service: fmt.Sprintf("shop/svc-%02d", i), Addresses: []netip.Addr{a}})
+		g.Addresses = append(g.Addresses,
+			AddressOfGroup{Address: a, Held: true, Services: []string{fmt.Sprintf("shop/svc-%02d", i)}})
+		g.Services = append(g.Services,
+			ServiceStatus{Cluster: "demo", Service: fmt.Sprintf("shop/svc-%02d", i), Addresses: []netip.Addr{a}})
 	}
 	g.Services[59].Addresses, g.Services[59].Why = nil, "the pools have no address left"
 	v.group = &g
@@ -324,10 +415,17 @@ func TestServicesAndTheirAddressesAreListedInPages(t *testing.T) {
 
 func TestATableHasALongReasonOnce(t *testing.T) {
 	brief, got := inOneTable(), []string(nil)
-	for i, why := range []string{"no route to 10.0.0.0: the session is down: look", "no route to 10.0.0.1: the session is down: look", "no route to 10.0.0.2: refused", "", "", "being opened", "being opened"} {
+	for i, why := range []string{
+		"no route to 10.0.0.0: the session is down: look",
+		"no route to 10.0.0.1: the session is down: look", "no route to 10.0.0.2: refused", "", "", "being opened",
+		"being opened",
+	} {
 		got = append(got, brief(why, netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})))
 	}
-	want := []string{"no route to 10.0.0.0: the session is down: look", "no route to 10.0.0.1, as above", "no route to 10.0.0.2: refused", "", "", "being opened", "being opened"}
+	want := []string{
+		"no route to 10.0.0.0: the session is down: look", "no route to 10.0.0.1, as above",
+		"no route to 10.0.0.2: refused", "", "", "being opened", "being opened",
+	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -121,7 +121,8 @@ func (q *quarantine) read() error {
 
 // crash draws the conclusions from a crash that a start found.
 func (q *quarantine) crash(now time.Time) {
-	q.At = append(slices.DeleteFunc(q.At, func(t time.Time) bool { return now.Sub(t) >= crashWindow || t.After(now) }), now)
+	q.At = append(slices.DeleteFunc(q.At, func(t time.Time) bool { return now.Sub(t) >= crashWindow || t.After(now) }),
+		now)
 	if !q.Begun.IsZero() {
 		q.Proof = min(max(now.Sub(q.Begun), leastProof), mostProof)
 	}
@@ -131,15 +132,18 @@ func (q *quarantine) crash(now time.Time) {
 	switch half := len(tried) / 2; {
 	case len(tried) == 1:
 		q.Held = append(q.Held, tried[0])
-		q.log.Error("an object ends the process: it is held until it changes", "cluster", tried[0].Cluster, "namespace", tried[0].Namespace, "name", tried[0].Name)
+		q.log.Error("an object ends the process: it is held until it changes", "cluster", tried[0].Cluster, "namespace",
+			tried[0].Namespace, "name", tried[0].Name)
 	case half > 0:
 		q.Next = slices.Insert(q.Next, 0, tried[:half:half], tried[half:])
 	case q.Careful:
 		q.Passed = nil // one of them needs longer than the proof took
-		q.log.Error("the process crashed while nothing new was on trial: it may be the last good picture, or no object at all")
+		q.log.Error("the process crashed while nothing new was on trial: it may be the last good picture, or no " +
+			"object at all")
 	case len(q.At) >= crashesAtOnce:
 		q.Careful = true
-		q.log.Error("the process crashed again and again: it uses the last good picture, and tries what is new part by part")
+		q.log.Error("the process crashed again and again: it uses the last good picture, and tries what is new " +
+			"part by part")
 	}
 }
 
@@ -215,7 +219,8 @@ func (q *quarantine) use(cluster string, live ingress.Objects) (ingress.Objects,
 func heldProblem(of ingress.ObjectRef) ingress.Problem {
 	return ingress.Problem{
 		ObjectRef: of, Reason: "Quarantined",
-		Why: "this version of the object ended sallyport: what the object said before is in use, or nothing if it is new, until it changes; " +
+		Why: "this version of the object ended sallyport: what the object said before is in use, or nothing if it is " +
+			"new, until it changes; " +
 			"this is a bug of Sallyport: please report it with the end of its log",
 	}
 }
@@ -261,7 +266,8 @@ func (q *quarantine) advance(now time.Time, all bool) {
 		switch {
 		case q.trying():
 			q.since = now
-			q.log.Warn("changes are tried after crashes", "tried", len(q.Trial), "waiting", len(waiting)-len(q.Trial), "held", len(q.Held))
+			q.log.Warn("changes are tried after crashes", "tried", len(q.Trial), "waiting", len(waiting)-len(q.Trial),
+				"held", len(q.Held))
 		case q.Careful && all:
 			q.Careful, q.Passed, q.At = false, nil, nil
 			q.log.Info("everything new was tried after the crashes", "held", len(q.Held))
@@ -303,12 +309,14 @@ func (q *quarantine) warnings() (all []string) {
 		for _, l := range q.seen {
 			waiting += len(l.waiting)
 		}
-		all = append(all, fmt.Sprintf("sallyport crashed %d times within a minute: it uses the last good picture, and tries what is new part by part: %s on trial, %d waiting; the log has the reason of each crash",
+		all = append(all, fmt.Sprintf("sallyport crashed %d times within a minute: it uses the last good picture, "+
+			"and tries what is new part by part: %s on trial, %d waiting; the log has the reason of each crash",
 			crashesAtOnce, Counted(len(q.Trial), "change"), waiting))
 	}
 	for _, l := range q.seen {
 		for _, p := range l.problems {
-			all = append(all, fmt.Sprintf("cluster %s: %s %s: %s", p.Cluster, p.Kind, strings.TrimPrefix(p.Namespace+"/"+p.Name, "/"), p.Why))
+			all = append(all, fmt.Sprintf("cluster %s: %s %s: %s", p.Cluster, p.Kind,
+				strings.TrimPrefix(p.Namespace+"/"+p.Name, "/"), p.Why))
 		}
 	}
 	slices.Sort(all)

@@ -41,15 +41,21 @@ type crashing struct {
 
 func service(name string, version int) *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "of-" + name[:1], Name: name, UID: "1", ResourceVersion: strconv.Itoa(1000 + version)},
-		Spec:       corev1.ServiceSpec{ExternalName: strconv.Itoa(version)},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "of-" + name[:1], Name: name, UID: "1",
+			ResourceVersion: strconv.Itoa(1000 + version),
+		},
+		Spec: corev1.ServiceSpec{ExternalName: strconv.Itoa(version)},
 	}
 }
 
 func versionOf(s *corev1.Service) string { return s.Name + s.Spec.ExternalName }
 
 func newCrashing(t *testing.T) *crashing {
-	return &crashing{t: t, dir: t.TempDir(), clock: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), fatal: map[string]bool{}}
+	return &crashing{
+		t: t, dir: t.TempDir(), clock: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+		fatal: map[string]bool{},
+	}
 }
 
 // begin starts the next process.
@@ -61,7 +67,9 @@ func (c *crashing) begin() {
 // put replaces Services of the cluster, in the way of a new version each.
 func (c *crashing) put(all ...*corev1.Service) {
 	for _, s := range all {
-		c.live.Services = slices.DeleteFunc(slices.Clone(c.live.Services), func(o *corev1.Service) bool { return o.Name == s.Name })
+		c.live.Services = slices.DeleteFunc(slices.Clone(c.live.Services), func(o *corev1.Service) bool {
+			return o.Name == s.Name
+		})
 		c.live.Services = append(c.live.Services, s)
 	}
 	slices.SortFunc(c.live.Services, func(a, b *corev1.Service) int {

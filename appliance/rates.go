@@ -31,22 +31,27 @@ var SortKeys = [...]string{"requests", "errors", "connections", "response", "ope
 // BackendRate is the load of a backend: the mean of the last sample, of ten seconds, and the
 // connections and servers at its end.
 type BackendRate struct {
-	Name        string   `json:"name,omitempty"`
-	Requests    float64  `json:"requestsPerSecond"`              // of a backend for TCP: connections
-	Errors      float64  `json:"errorsPerSecond"`                // answers with a status from 500 to 599; of a backend for TCP: connections that no server took, or that a server broke
-	Response    *float64 `json:"responseMilliseconds,omitempty"` // from a request to the first byte of its answer, the mean of the last 1024 requests; absent: there was no request, or they are not HTTP
+	Name     string  `json:"name,omitempty"`
+	Requests float64 `json:"requestsPerSecond"` // of a backend for TCP: connections
+	// answers with a status from 500 to 599; of a backend for TCP: connections that no server took,
+	// or that a server broke
+	Errors float64 `json:"errorsPerSecond"`
+	// from a request to the first byte of its answer, the mean of the last 1024 requests; absent:
+	// there was no request, or they are not HTTP
+	Response    *float64 `json:"responseMilliseconds,omitempty"`
 	Connections int      `json:"connections"`
 	Open        int      `json:"openServers"`
 }
 
 // TopStatus is the answer of GET /top.
 type TopStatus struct {
-	Identity string        `json:"identity"`
-	Now      time.Time     `json:"now"`
-	At       time.Time     `json:"at,omitzero"` // of the sample; zero: there is none, because the process has just started, or HAProxy does not answer
-	Total    int           `json:"total"`       // backends
-	Whole    BackendRate   `json:"whole"`       // of all backends together
-	Backends []BackendRate `json:"backends"`    // in the order that was asked for; the first ones if only some were
+	Identity string    `json:"identity"`
+	Now      time.Time `json:"now"`
+	// of the sample; zero: there is none, because the process has just started, or HAProxy does not answer
+	At       time.Time     `json:"at,omitzero"`
+	Total    int           `json:"total"`    // backends
+	Whole    BackendRate   `json:"whole"`    // of all backends together
+	Backends []BackendRate `json:"backends"` // in the order that was asked for; the first ones if only some were
 }
 
 // set replaces the sample. The arrays stay, so that a sample makes no garbage.
@@ -74,7 +79,10 @@ func (r *rates) forget() {
 
 func (r *rates) rate(t haproxy.BackendLoad) BackendRate {
 	perSecond := func(n uint64) float64 { return float64(n) / r.during.Seconds() }
-	b := BackendRate{Name: t.Backend, Requests: perSecond(t.Requests), Errors: perSecond(t.Failed), Connections: t.Connections, Open: t.Open}
+	b := BackendRate{
+		Name: t.Backend, Requests: perSecond(t.Requests), Errors: perSecond(t.Failed),
+		Connections: t.Connections, Open: t.Open,
+	}
 	if t.Response >= 0 {
 		ms := milliseconds(t.Response)
 		b.Response = &ms
@@ -89,7 +97,9 @@ func (r *rates) of(name string) (BackendRate, bool) {
 	if r.at.IsZero() {
 		return BackendRate{}, false
 	}
-	i, found := slices.BinarySearchFunc(r.all, name, func(t haproxy.BackendLoad, name string) int { return strings.Compare(t.Backend, name) })
+	i, found := slices.BinarySearchFunc(r.all, name, func(t haproxy.BackendLoad, name string) int {
+		return strings.Compare(t.Backend, name)
+	})
 	if !found {
 		return BackendRate{}, false
 	}

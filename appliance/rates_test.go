@@ -19,7 +19,10 @@ func traffic(backends ...haproxy.BackendLoad) haproxy.Load {
 // loaded returns a sample of three backends.
 func loaded() haproxy.Load {
 	return traffic(
-		haproxy.BackendLoad{Backend: "a", Requests: 50, Failed: 5, Connections: 2, Open: 2, Response: 10 * time.Millisecond},
+		haproxy.BackendLoad{
+			Backend: "a", Requests: 50, Failed: 5, Connections: 2, Open: 2,
+			Response: 10 * time.Millisecond,
+		},
 		haproxy.BackendLoad{Backend: "b", Requests: 990, Connections: 7, Open: 3, Response: 2 * time.Millisecond},
 		haproxy.BackendLoad{Backend: "c", Failed: 20, Response: -1},
 	)
@@ -31,7 +34,10 @@ func TestBackendsComeInTheOrderOfAKey(t *testing.T) {
 		t.Errorf("before the first sample: got %+v", got)
 	}
 	r.set(loaded(), time.Unix(0, 0))
-	for key, want := range map[string]string{"requests": "b a c", "errors": "c a b", "connections": "b a c", "response": "a b c", "open": "c a b", "name": "a b c"} {
+	for key, want := range map[string]string{
+		"requests": "b a c", "errors": "c a b", "connections": "b a c",
+		"response": "a b c", "open": "c a b", "name": "a b c",
+	} {
 		for _, limit := range []int{2, -1, 4} {
 			var got []string
 			for _, b := range r.top(key, limit).Backends {
@@ -46,7 +52,8 @@ func TestBackendsComeInTheOrderOfAKey(t *testing.T) {
 			}
 		}
 	}
-	r.set(traffic(haproxy.BackendLoad{Backend: "a", Requests: 10, Response: -1}, haproxy.BackendLoad{Backend: "d", Requests: 30, Response: -1}), time.Unix(10, 0))
+	r.set(traffic(haproxy.BackendLoad{Backend: "a", Requests: 10, Response: -1},
+		haproxy.BackendLoad{Backend: "d", Requests: 30, Response: -1}), time.Unix(10, 0))
 	if got := r.top("requests", 1); got.Total != 2 || got.Backends[0].Name != "d" || got.Whole.Requests != 4 {
 		t.Errorf("the next sample: got %+v", got)
 	}
@@ -62,7 +69,8 @@ func TestBackendsComeInTheOrderOfAKey(t *testing.T) {
 func TestASampleOfTheSameBackendsMakesNoGarbage(t *testing.T) {
 	load := traffic()
 	for i := range 10_000 {
-		load.Backends = append(load.Backends, haproxy.BackendLoad{Backend: fmt.Sprintf("b%05d", i), Requests: uint64(i)})
+		load.Backends = append(load.Backends,
+			haproxy.BackendLoad{Backend: fmt.Sprintf("b%05d", i), Requests: uint64(i)})
 	}
 	var r rates
 	r.set(load, time.Unix(0, 0))
@@ -86,12 +94,14 @@ func TestTopAnswersInOrder(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &got); err != nil || code != http.StatusOK {
 		t.Fatalf("%d, %v: %s", code, err, body)
 	}
-	if got.Identity != "gate-1" || got.Total != 3 || len(got.Backends) != 2 || got.Backends[0].Name != "c" || got.Backends[0].Errors != 2 || got.Backends[0].Response != nil || *got.Backends[1].Response != 10 ||
+	if got.Identity != "gate-1" || got.Total != 3 || len(got.Backends) != 2 || got.Backends[0].Name != "c" ||
+		got.Backends[0].Errors != 2 || got.Backends[0].Response != nil || *got.Backends[1].Response != 10 ||
 		got.Whole.Requests != 104 || got.Whole.Errors != 2.5 || got.Whole.Connections != 9 || got.Whole.Open != 5 {
 		t.Errorf("got %s", body)
 	}
 	for _, query := range []string{"sort=colour", "n=x", "n=-1"} {
-		if code, body := ask(t, h, "/top?"+query); code != http.StatusBadRequest || !strings.Contains(body, " has to be ") {
+		if code, body := ask(t, h, "/top?"+query); code != http.StatusBadRequest ||
+			!strings.Contains(body, " has to be ") {
 			t.Errorf("%s: got %d, %s", query, code, body)
 		}
 	}
@@ -103,9 +113,15 @@ func TestThePageHasTheRatesOfBackends(t *testing.T) {
 	if _, text := ask(t, h, "/"); strings.Contains(text, "requests/s") {
 		t.Error("the page has rates before the first sample")
 	}
-	s.samples.rates.set(traffic(haproxy.BackendLoad{Backend: "default_svc_web_80", Requests: 12_340, Failed: 17, Connections: 3, Open: 1, Response: 4 * time.Millisecond}), time.Now())
+	s.samples.rates.set(traffic(haproxy.BackendLoad{
+		Backend: "default_svc_web_80", Requests: 12_340, Failed: 17,
+		Connections: 3, Open: 1, Response: 4 * time.Millisecond,
+	}), time.Now())
 	for path, words := range map[string][]string{
-		"/":                           {">requests/s<", ">1,234<", `▲</span>1.7</span>`, `data-label="connections" class="n">3<`},
+		"/": {
+			">requests/s<", ">1,234<", `▲</span>1.7</span>`,
+			`data-label="connections" class="n">3<`,
+		},
 		"/backends?sort=errors":       {">errors/s<", `<option value="errors" selected>most errors first`},
 		"/backend/default_svc_web_80": {"<dt>requests</dt><dd>1,234/s", "1.7/s", "<dt>response time</dt><dd>4 ms"},
 	} {
@@ -120,7 +136,8 @@ func TestThePageHasTheRatesOfBackends(t *testing.T) {
 
 func TestThePageListsTheBusiestBackendsFirst(t *testing.T) {
 	s := wide(t, 3)
-	s.samples.rates.set(traffic(haproxy.BackendLoad{Backend: "default_svc_docs_80", Requests: 9}, haproxy.BackendLoad{Backend: "default_svc_web_80", Requests: 500}), time.Now())
+	s.samples.rates.set(traffic(haproxy.BackendLoad{Backend: "default_svc_docs_80", Requests: 9},
+		haproxy.BackendLoad{Backend: "default_svc_web_80", Requests: 500}), time.Now())
 	h, _ := endpoint(s)
 	for _, path := range []string{"/", "/backends?sort=requests", "/backends?sort=requests&q=_80"} {
 		_, text := ask(t, h, path)
@@ -128,7 +145,8 @@ func TestThePageListsTheBusiestBackendsFirst(t *testing.T) {
 			_, text, _ = strings.Cut(text, `id="backends"`)
 		}
 		_, text, _ = strings.Cut(text, "<tbody")
-		web, docs, api := strings.Index(text, "default_svc_web_80"), strings.Index(text, "default_svc_docs_80"), strings.Index(text, "default_svc_api_80")
+		web, docs, api := strings.Index(text, "default_svc_web_80"), strings.Index(text, "default_svc_docs_80"),
+			strings.Index(text, "default_svc_api_80")
 		if web < 0 || docs < web || api < docs {
 			t.Errorf("%s: web at %d, docs at %d, api at %d", path, web, docs, api)
 		}

@@ -12,13 +12,16 @@ import (
 // remedies hold what to do about the loss of a session, by words of its reason: GoBGP's
 // names of a NOTIFICATION (RFC 4271, 6; RFC 4486), or those of package bgp.
 var remedies = []struct{ word, remedy string }{
-	{"bad peer as", "the node or the appliance is in another AS than the other side expects: compare bgp.asn, the BGPConfiguration, and the BGPPeer's asNumber"},
+	{"bad peer as", "the node or the appliance is in another AS than the other side expects: compare bgp.asn, the " +
+		"BGPConfiguration, and the BGPPeer's asNumber"},
 	{"bad bgp identifier", "two speakers have the same router id: choose another bgp.routerID"},
-	{"peer deconfigured", "the node has no BGPPeer for this appliance any more: apply what `sallyport manifests` prints"},
+	{"peer deconfigured", "the node has no BGPPeer for this appliance any more: apply what `sallyport " +
+		"manifests` prints"},
 	{"connection rejected", "the node has no BGPPeer for this address: apply what `sallyport manifests` prints"},
 	{"administrative shutdown", "BIRD was stopped there: look at calico-node on that node"},
 	{"more prefixes", "raise clusters[].bgp.prefixLimit, if the node announces what it should"},
-	{"hold", "look whether the node is up, and whether a firewall drops port 179: `sallyport doctor` says in which direction"},
+	{"hold", "look whether the node is up, and whether a firewall drops port 179: `sallyport doctor` says in " +
+		"which direction"},
 	{"tcp connection ended", "calico-node was restarted or ended: look at its pod"},
 }
 
@@ -48,7 +51,8 @@ func ended(p bgp.PeerState) string {
 
 // exportPool returns the command that lets nodes announce the blocks of an IP pool.
 func exportPool(apiGroup, pool string) string {
-	return fmt.Sprintf("kubectl patch ippools.%s %s --type merge -p '{\"spec\":{\"disableBGPExport\":false}}'", groupName(apiGroup), pool)
+	return fmt.Sprintf("kubectl patch ippools.%s %s --type merge -p '{\"spec\":{\"disableBGPExport\":false}}'",
+		groupName(apiGroup), pool)
 }
 
 // groupName returns the name of an API group without its version.
@@ -79,7 +83,8 @@ func (s *Status) Idle() (all []Idle) {
 				continue
 			}
 			a := x.Addr.Addr().String()
-			kind := strings.NewReplacer(append([]string{a + ":", "", a + " ", ""}, nodes[x.Node]...)...).Replace(x.Why) // not in the prefix of a block
+			// not in the prefix of a block
+			kind := strings.NewReplacer(append([]string{a + ":", "", a + " ", ""}, nodes[x.Node]...)...).Replace(x.Why)
 			i, known := of[kind]
 			if !known {
 				i = len(all)

@@ -30,7 +30,8 @@ func TestALostSessionSaysWhatToDo(t *testing.T) {
 	if got := ended(bgp.PeerState{}); got != "" {
 		t.Errorf("without a session before: %q", got)
 	}
-	if got := ended(bgp.PeerState{LastLoss: routes.Loss{Cause: routes.Closed}}); !strings.Contains(got, string(routes.Closed)) {
+	if got := ended(bgp.PeerState{LastLoss: routes.Loss{Cause: routes.Closed}}); !strings.Contains(got,
+		string(routes.Closed)) {
 		t.Errorf("without a reason in words: %q, want the cause", got)
 	}
 	router := bgp.PeerState{LossReason: "BFD is down"}
@@ -56,7 +57,8 @@ func TestServersWithoutTrafficAreCountedByReason(t *testing.T) {
 		}},
 	}}
 	got := s.Idle()
-	if len(got) != 2 || len(got[0].Servers) != 2 || got[0].Servers[0] != s.Backends[0].Servers[1].Addr || got[1].Why != "the check gets no answer" {
+	if len(got) != 2 || len(got[0].Servers) != 2 || got[0].Servers[0] != s.Backends[0].Servers[1].Addr ||
+		got[1].Why != "the check gets no answer" {
 		t.Errorf("got %+v, want two reasons, the first of two servers", got)
 	}
 }
@@ -65,15 +67,21 @@ func TestServersWithoutTrafficAreCountedByReason(t *testing.T) {
 func TestServersWithoutTrafficAreCountedOverNodes(t *testing.T) {
 	s := Status{Backends: []BackendStatus{{Name: "a"}}}
 	for i := range 3 {
-		node, at, pod := fmt.Sprintf("worker%d", i), netip.AddrFrom4([4]byte{192, 168, 50, byte(i)}), netip.AddrFrom4([4]byte{172, 16, 0, byte(i)})
+		node, at, pod := fmt.Sprintf("worker%d", i), netip.AddrFrom4([4]byte{192, 168, 50, byte(i)}),
+			netip.AddrFrom4([4]byte{172, 16, 0, byte(i)})
 		why := "the offer of 172.16.0.0/24 was refused"
 		if i < 2 {
 			why = fmt.Sprintf("there is no BGP session with node %s (%s) for 1 min", node, at)
 		}
 		s.Peers = append(s.Peers, bgp.PeerState{Peer: bgp.Peer{Node: node, Addr: at}})
-		s.Backends[0].Servers = append(s.Backends[0].Servers, ServerStatus{Addr: netip.AddrPortFrom(pod, 80), Node: node, State: "closed", Why: fmt.Sprintf("no route to %s: %s", pod, why)})
+		s.Backends[0].Servers = append(s.Backends[0].Servers,
+			ServerStatus{
+				Addr: netip.AddrPortFrom(pod, 80), Node: node, State: "closed",
+				Why: fmt.Sprintf("no route to %s: %s", pod, why),
+			})
 	}
-	if got := s.Idle(); len(got) != 2 || len(got[0].Servers) != 2 || !strings.Contains(got[0].Why, "node worker0 (192.168.50.0)") {
+	if got := s.Idle(); len(got) != 2 || len(got[0].Servers) != 2 ||
+		!strings.Contains(got[0].Why, "node worker0 (192.168.50.0)") {
 		t.Errorf("got %+v, want two reasons, the first of two nodes", got)
 	}
 }

@@ -42,7 +42,8 @@ func (ms *membership) bequeath(dir string) {
 		return
 	}
 	if err := os.WriteFile(filepath.Join(dir, fullFile), nil, 0o600); err != nil {
-		ms.log.Warn("the next process does not hear that this appliance is full, and begins as the last resort", "err", err)
+		ms.log.Warn("the next process does not hear that this appliance is full, and begins as the last resort", "err",
+			err)
 	}
 }
 

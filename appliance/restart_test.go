@@ -19,12 +19,21 @@ func TestARestartLeavesTheClassAsItIs(t *testing.T) {
 		after time.Duration // the next process starts
 		want  group.Class
 	}{
-		"it was full":           {func(*scene) {}, 2 * time.Second, group.Full},
-		"it was away for long":  {func(*scene) {}, time.Minute, group.Spare},
-		"its clock was set":     {func(*scene) {}, -time.Hour, group.Spare},
-		"it was spare":          {func(s *scene) { s.fit = group.Fitness{Class: group.Spare} }, 2 * time.Second, group.Spare},
-		"it left":               {func(s *scene) { s.fit = group.Fitness{Class: group.None} }, 2 * time.Second, group.Spare},
-		"HAProxy ended with it": {func(s *scene) { s.proxy.err = errors.New("no such file") }, 2 * time.Second, group.None},
+		"it was full":          {func(*scene) {}, 2 * time.Second, group.Full},
+		"it was away for long": {func(*scene) {}, time.Minute, group.Spare},
+		"its clock was set":    {func(*scene) {}, -time.Hour, group.Spare},
+		"it was spare": {
+			func(s *scene) { s.fit = group.Fitness{Class: group.Spare} }, 2 * time.Second,
+			group.Spare,
+		},
+		"it left": {
+			func(s *scene) { s.fit = group.Fitness{Class: group.None} }, 2 * time.Second,
+			group.Spare,
+		},
+		"HAProxy ended with it": {
+			func(s *scene) { s.proxy.err = errors.New("no such file") }, 2 * time.Second,
+			group.None,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -64,7 +73,8 @@ func TestACrashLeavesTheClassAsItIs(t *testing.T) {
 		want  group.Class
 	}{
 		"it has served for a while": {2 * patience, func(*scene) {}, group.Full},
-		"it had just begun":         {firstSteps, func(*scene) {}, group.Spare}, // else one that crashes again and again stays full
+		// else one that crashes again and again stays full
+		"it had just begun": {firstSteps, func(*scene) {}, group.Spare},
 		"it was spare by then": {2 * patience, func(s *scene) {
 			s.fit = group.Fitness{Class: group.Spare}
 		}, group.Spare},

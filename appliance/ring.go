@@ -232,7 +232,8 @@ func (ms *membership) setRing(ctx context.Context, now time.Time, want address.R
 		if sum, err := ms.chance.Counted(ctx); err == nil {
 			r.moves.stray = sum.Passed > r.passed
 			if sum.Dropped > r.dropped {
-				ms.log.Warn("more packets of unknown connections came than second chance passes on; the rest was dropped",
+				ms.log.Warn("more packets of unknown connections came than second chance passes on; the "+
+					"rest was dropped",
 					"dropped", sum.Dropped-r.dropped, "limit", want.Limit)
 			}
 			r.passed, r.dropped = sum.Passed, sum.Dropped
@@ -269,7 +270,8 @@ func (ms *membership) forget(v *view, heard []group.Heard, addresses, taken []ne
 	m.forgot = now
 	n, err := ms.chance.Forget(addresses)
 	if err != nil {
-		ms.log.Warn("closed connections stay for a minute, and a client that uses a port of one again may wait as long", "err", err)
+		ms.log.Warn("closed connections stay for a minute, and a client that uses a port of one again may wait as long",
+			"err", err)
 	}
 	if n > 0 {
 		ms.log.Debug("closed connections forgotten", "count", n)

@@ -69,7 +69,10 @@ func (s *samples) run(ctx context.Context, read func(context.Context) (haproxy.L
 }
 
 func sampleOf(load haproxy.Load, open int) sample {
-	x := sample{float64(load.Requests) / load.During.Seconds(), float64(load.Failed) / load.During.Seconds(), math.NaN(), float64(open)}
+	x := sample{
+		float64(load.Requests) / load.During.Seconds(), float64(load.Failed) / load.During.Seconds(),
+		math.NaN(), float64(open),
+	}
 	if load.Response >= 0 {
 		x.response = milliseconds(load.Response)
 	}

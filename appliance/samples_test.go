@@ -33,7 +33,12 @@ func TestSamplesAreRatesOverTheTimeSinceTheReadingBefore(t *testing.T) {
 		time.Sleep(4*sampleEvery + time.Second) //nolint:forbidigo // synctest's clock
 		cancel()
 		synctest.Wait()
-		want := []sample{{20, 0, 5, 7}, {5, 1, math.NaN(), 7}, {math.NaN(), math.NaN(), math.NaN(), 7}, {1, 0, math.NaN(), 7}}
+		want := []sample{
+			{20, 0, 5, 7},
+			{5, 1, math.NaN(), 7},
+			{math.NaN(), math.NaN(), math.NaN(), 7},
+			{1, 0, math.NaN(), 7},
+		}
 		if s.n != len(want) {
 			t.Fatalf("%d samples, want %d", s.n, len(want))
 		}
@@ -42,7 +47,8 @@ func TestSamplesAreRatesOverTheTimeSinceTheReadingBefore(t *testing.T) {
 		}
 		same := func(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) }
 		for i, w := range want {
-			if g := s.ring[i]; !same(g.requests, w.requests) || !same(g.failed, w.failed) || !same(g.response, w.response) || g.open != w.open {
+			if g := s.ring[i]; !same(g.requests, w.requests) || !same(g.failed, w.failed) ||
+				!same(g.response, w.response) || g.open != w.open {
 				t.Errorf("sample %d: got %v, want %v", i, g, w)
 			}
 		}
@@ -58,7 +64,8 @@ func TestPlotsShowTheLastHour(t *testing.T) {
 	if len(all) != 4 || len(all[0].Points) != pointsShown {
 		t.Fatalf("%d plots", len(all))
 	}
-	if first, last := all[0].Points[0], all[0].Points[pointsShown-1]; first != samplesKept+1 || last != 2*samplesKept-2 {
+	if first, last := all[0].Points[0], all[0].Points[pointsShown-1]; first != samplesKept+1 ||
+		last != 2*samplesKept-2 {
 		t.Errorf("from %v to %v", first, last)
 	}
 	if !math.IsNaN(all[2].Points[0]) {

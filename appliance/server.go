@@ -42,7 +42,10 @@ import (
 //	          parameters are HAProxy's
 //	/healthz  200 while the process answers
 //	/readyz   200 when what should be served is served, else 503 and why
-func handler(site *page.Site, status, head func() Status, explain func(url.Values) (any, error), changes *timeline, taken *samples, registry *prometheus.Registry, exporter func(ctx context.Context, query string, w io.Writer) error) http.Handler {
+func handler(site *page.Site, status, head func() Status, explain func(url.Values) (any, error), changes *timeline,
+	taken *samples, registry *prometheus.Registry,
+	exporter func(ctx context.Context, query string, w io.Writer) error,
+) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /", site)
 	mux.HandleFunc("GET /live", site.Live)
@@ -146,7 +149,8 @@ func answering(names func() []string, next http.Handler) http.Handler {
 		_, err := netip.ParseAddr(host)
 		// HTTP/1.0 needs no Host, and no browser sends it.
 		if host != "" && err != nil && !slices.Contains(names(), host) {
-			http.Error(w, "the Host of the request is not allowed; allowed are addresses, the name of this machine, and the names in status.names of the configuration file", http.StatusMisdirectedRequest)
+			http.Error(w, "the Host of the request is not allowed; allowed are addresses, the name of this machine, "+
+				"and the names in status.names of the configuration file", http.StatusMisdirectedRequest)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -168,16 +172,22 @@ func ownNames(cfg *config.Config) []string {
 // serveStatus listens until ctx ends, with TLS if there is a certificate, which is asked for
 // at each handshake. If the address is in use, it logs that and retries: traffic does not
 // wait for the status page.
-func serveStatus(ctx context.Context, addr netip.AddrPort, certificate func() *tls.Certificate, h http.Handler, log *slog.Logger) {
+func serveStatus(ctx context.Context, addr netip.AddrPort, certificate func() *tls.Certificate, h http.Handler,
+	log *slog.Logger,
+) {
 	server := &http.Server{
-		Handler: h, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		Handler: h, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
+		MaxHeaderBytes: 16 << 10,
 		// Handshakes that fail are many: every scanner and every browser that does not trust the certificate.
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	if certificate != nil {
-		server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return certificate(), nil
-		}}
+		server.TLSConfig = &tls.Config{
+			MinVersion: tls.VersionTLS12,
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+				return certificate(), nil
+			},
+		}
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()

@@ -30,17 +30,23 @@ import (
 func endpoint(s *scene) (http.Handler, *metrics) {
 	described := func(by func() func(haproxy.Info) Status) func() Status {
 		return func() Status {
-			answer := by()(haproxy.Info{Version: "3.2.4", Mode: haproxy.Managed, Running: true, Worker: 4711, Reloads: 1})
+			answer := by()(haproxy.Info{
+				Version: "3.2.4", Mode: haproxy.Managed, Running: true, Worker: 4711,
+				Reloads: 1,
+			})
 			answer.Identity, answer.Version, answer.Now, answer.Started = "gate-1", "v0", s.view.Load().at, s.started
 			return answer
 		}
 	}
 	index := indexed(s.view.Load)
-	status, head := described(func() func(haproxy.Info) Status { return index().status }), described(func() func(haproxy.Info) Status { return s.view.Load().head })
+	status, head := described(func() func(haproxy.Info) Status { return index().status }),
+		described(func() func(haproxy.Info) Status { return s.view.Load().head })
 	s.counts.histograms = newHistograms()
 	m := &metrics{head, func() tally { return s.view.Load().tally() }, &s.counts, s.samples}
 	site := &page.Site{Page: (&pages{index: index, head: head, changes: &s.changes, samples: s.samples}).page}
-	return handler(site, status, head, func(what url.Values) (any, error) { return index().explain(what) }, &s.changes, s.samples, registry(m), s.proxy.Metrics), m
+	return handler(site, status, head, func(what url.Values) (any, error) {
+		return index().explain(what)
+	}, &s.changes, s.samples, registry(m), s.proxy.Metrics), m
 }
 
 func ask(t *testing.T, h http.Handler, path string) (int, string) {
@@ -120,10 +126,14 @@ func TestAnIngressIsExplainedWithItsServers(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &got); err != nil || code != http.StatusOK {
 		t.Fatalf("%d, %v: %s", code, err, body)
 	}
-	if len(got.Rules) != 1 || len(got.Backends) != 1 || len(got.Servers) != 1 || got.Servers[0].Name != got.Backends[0].Name || len(got.Servers[0].Servers) == 0 {
+	if len(got.Rules) != 1 || len(got.Backends) != 1 || len(got.Servers) != 1 ||
+		got.Servers[0].Name != got.Backends[0].Name || len(got.Servers[0].Servers) == 0 {
 		t.Errorf("got %+v", got)
 	}
-	for _, query := range []string{"ingress=default/nobody", "ingress=default/web&cluster=elsewhere", "ingress=app", ""} {
+	for _, query := range []string{
+		"ingress=default/nobody", "ingress=default/web&cluster=elsewhere", "ingress=app",
+		"",
+	} {
 		if code, _ := ask(t, h, "/explain?"+query); code != http.StatusNotFound {
 			t.Errorf("%q: want 404, got %d", query, code)
 		}
@@ -138,7 +148,10 @@ func TestThePageShowsTheGroup(t *testing.T) {
 	s.settle(t)
 	h, _ := endpoint(s)
 	_, page := ask(t, h, "/")
-	for _, want := range []string{"Group edge", "this appliance is full", "gate-2", "silent", "203.0.113.10", ">✕ silent: gate-2<", "BGP session with the router (192.168.50.1) is established"} {
+	for _, want := range []string{
+		"Group edge", "this appliance is full", "gate-2", "silent", "203.0.113.10",
+		">✕ silent: gate-2<", "BGP session with the router (192.168.50.1) is established",
+	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}
@@ -199,7 +212,8 @@ func TestAnAddressIsExplainedPartByPart(t *testing.T) {
 			t.Errorf("%s: got %q, want %q: %s", address, got, want, body)
 		}
 	}
-	if code, why := ask(t, h, "/explain?address=here"); code != http.StatusNotFound || !strings.Contains(why, "is not an IP address") {
+	if code, why := ask(t, h, "/explain?address=here"); code != http.StatusNotFound ||
+		!strings.Contains(why, "is not an IP address") {
 		t.Errorf("got %d %q", code, why)
 	}
 }
@@ -208,7 +222,8 @@ func TestReadyzFollowsTheWorldAndHealthzOnlyTheProcess(t *testing.T) {
 	s := newScene(t)
 	s.settle(t)
 	h, _ := endpoint(s)
-	if code, why := ask(t, h, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(why, "BGP peers have not sent all their routes yet") {
+	if code, why := ask(t, h, "/readyz"); code != http.StatusServiceUnavailable ||
+		!strings.Contains(why, "BGP peers have not sent all their routes yet") {
 		t.Errorf("before the peers have spoken: %d %q", code, why)
 	}
 	if code, _ := ask(t, h, "/healthz"); code != http.StatusOK {
@@ -248,7 +263,9 @@ func TestMetricsKeepPrometheusConventions(t *testing.T) {
 // The metrics count what the status lists.
 func TestMetricsCountWhatTheStatusLists(t *testing.T) {
 	s := half(t)
-	s.proxy.backends = s.proxy.backends.With(map[string]*haproxy.LiveBackend{"of_nobody": {Servers: []haproxy.Live{{Name: "s", State: haproxy.Drain}}}})
+	s.proxy.backends = s.proxy.backends.With(map[string]*haproxy.LiveBackend{
+		"of_nobody": {Servers: []haproxy.Live{{Name: "s", State: haproxy.Drain}}},
+	})
 	s.round(t.Context())
 	status, got := newIndex(s.view.Load()).status(haproxy.Info{}), s.view.Load().tally()
 	want := tally{routes: len(status.Routes), backends: len(status.Backends), problems: map[problemKind]int{}}
@@ -259,7 +276,12 @@ func TestMetricsCountWhatTheStatusLists(t *testing.T) {
 	}
 	for _, b := range status.Backends {
 		for _, server := range b.Servers {
-			want.servers[slices.IndexFunc([]haproxy.State{haproxy.Absent, haproxy.Closed, haproxy.Drain, haproxy.Open}, func(s haproxy.State) bool { return s.String() == server.State })]++
+			want.servers[slices.IndexFunc(
+				[]haproxy.State{haproxy.Absent, haproxy.Closed, haproxy.Drain, haproxy.Open}, func(
+					s haproxy.State,
+				) bool {
+					return s.String() == server.State
+				})]++
 		}
 		if len(b.Servers) > 0 && b.Open == 0 {
 			want.unserved++
@@ -323,8 +345,13 @@ func TestThePortsOfTheMachineAreTakenFromTheStart(t *testing.T) {
 		text     string
 		tcp, udp []uint16
 	}{
-		"by default":          {"", []uint16{22, 53, 68, 80, 179, 443, 546, 9090}, []uint16{22, 53, 68, 546}},
-		"what the file names": {"haproxy: {http: [\":8080\"], https: [\":8443\"], reservedPorts: [2222, 9100]}\nbgp: {port: 1179}\nstatus: {listen: \"127.0.0.1:99\"}\n", []uint16{99, 1179, 2222, 8080, 8443, 9100}, []uint16{2222, 9100}},
+		"by default": {"", []uint16{22, 53, 68, 80, 179, 443, 546, 9090}, []uint16{22, 53, 68, 546}},
+		"what the file names": {
+			"haproxy: {http: [\":8080\"], https: [\":8443\"], reservedPorts: [2222, 9100]}\nbgp: {port: 1179}\n" +
+				"status: {listen: \"127.0.0.1:99\"}\n",
+			[]uint16{99, 1179, 2222, 8080, 8443, 9100},
+			[]uint16{2222, 9100},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg, err := config.Parse("f.yaml", []byte(cluster+row.text))
@@ -349,11 +376,15 @@ func TestTheEndpointAnswersOnlyToItsOwnNames(t *testing.T) {
 	names := ownNames(&config.Config{Identity: "Gate-1", Status: config.Status{Names: []string{"gate.Example.com"}}})
 	h := answering(func() []string { return names }, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	for host, want := range map[string]int{
-		"192.168.50.21:9090": http.StatusOK, "192.168.50.21": http.StatusOK, "[fd00::21]:9090": http.StatusOK, "[::1]": http.StatusOK,
-		"localhost:9090": http.StatusOK, "LocalHost": http.StatusOK, "gate-1:9090": http.StatusOK, machine: http.StatusOK,
+		"192.168.50.21:9090": http.StatusOK, "192.168.50.21": http.StatusOK, "[fd00::21]:9090": http.StatusOK,
+		"[::1]":          http.StatusOK,
+		"localhost:9090": http.StatusOK, "LocalHost": http.StatusOK, "gate-1:9090": http.StatusOK,
+		machine:                 http.StatusOK,
 		"gate.example.com:9090": http.StatusOK, "gate.example.com.": http.StatusOK, "": http.StatusOK,
-		"evil.test": http.StatusMisdirectedRequest, "evil.test:9090": http.StatusMisdirectedRequest, "gate-1.evil.test": http.StatusMisdirectedRequest,
-		"192.168.50.21.evil.test": http.StatusMisdirectedRequest, "example.com": http.StatusMisdirectedRequest, "localhost.evil.test": http.StatusMisdirectedRequest,
+		"evil.test": http.StatusMisdirectedRequest, "evil.test:9090": http.StatusMisdirectedRequest,
+		"gate-1.evil.test":        http.StatusMisdirectedRequest,
+		"192.168.50.21.evil.test": http.StatusMisdirectedRequest, "example.com": http.StatusMisdirectedRequest,
+		"localhost.evil.test": http.StatusMisdirectedRequest,
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/status", nil)
 		r.Host = host
@@ -368,9 +399,19 @@ func TestTheEndpointAnswersOnlyToItsOwnNames(t *testing.T) {
 func TestANameIsCompletedStepByStep(t *testing.T) {
 	s := wide(t, 3)
 	v := *s.view.Load()
-	broken := ingress.Problem{ObjectRef: ingress.ObjectRef{Cluster: "demo", Kind: "Ingress", Namespace: "dev", Name: "broken"}}
-	v.problems = append(v.problems, broken, ingress.Problem{ObjectRef: ingress.ObjectRef{Cluster: "demo", Kind: "Service", Namespace: "other", Name: "broken"}})
-	v.compiled.Balancers = []ingress.Balancer{{ObjectRef: ingress.ObjectRef{Cluster: "demo", Kind: "Service", Namespace: "default", Name: "mqtt"}}, {ObjectRef: ingress.ObjectRef{Cluster: "demo", Kind: "Service", Namespace: "iot", Name: "mqtt"}}}
+	broken := ingress.Problem{ObjectRef: ingress.ObjectRef{
+		Cluster: "demo", Kind: "Ingress", Namespace: "dev",
+		Name: "broken",
+	}}
+	v.problems = append(v.problems, broken,
+		ingress.Problem{ObjectRef: ingress.ObjectRef{
+			Cluster: "demo", Kind: "Service", Namespace: "other",
+			Name: "broken",
+		}})
+	v.compiled.Balancers = []ingress.Balancer{
+		{ObjectRef: ingress.ObjectRef{Cluster: "demo", Kind: "Service", Namespace: "default", Name: "mqtt"}},
+		{ObjectRef: ingress.ObjectRef{Cluster: "demo", Kind: "Service", Namespace: "iot", Name: "mqtt"}},
+	}
 	s.view.Store(&v)
 	h, _ := endpoint(s)
 	for query, want := range map[string]string{
@@ -408,13 +449,15 @@ func TestHAProxysOwnMetricsPassThrough(t *testing.T) {
 		return resp.StatusCode, string(body), err
 	}
 	missing := errors.New("HAProxy has no exporter")
-	if code, text, err := get(sample, nil); code != http.StatusOK || text != "scope=backend&no-maint\n"+sample || err != nil {
+	if code, text, err := get(sample, nil); code != http.StatusOK || text != "scope=backend&no-maint\n"+sample ||
+		err != nil {
 		t.Errorf("got %d, %q, %v", code, text, err)
 	}
 	if code, text, err := get(sample, missing); err == nil {
 		t.Errorf("a scrape that ends early does not fail: %d, %q", code, text)
 	}
-	if code, text, err := get("", missing); code != http.StatusServiceUnavailable || !strings.Contains(text, missing.Error()) || err != nil {
+	if code, text, err := get("", missing); code != http.StatusServiceUnavailable ||
+		!strings.Contains(text, missing.Error()) || err != nil {
 		t.Errorf("got %d, %q, %v", code, text, err)
 	}
 }

@@ -46,18 +46,23 @@ func (s source) watched() source {
 // settingsOf returns the settings of a configuration. It reads the files that the
 // configuration names.
 func settingsOf(cfg *config.Config) (settings, error) {
-	s := settings{cfg: cfg, names: ownNames(cfg), sum: sumOf(cfg), taken: taken(cfg), takenUDP: takenUDP(cfg), reserved: ownPorts(cfg)}
+	s := settings{
+		cfg: cfg, names: ownNames(cfg), sum: sumOf(cfg), taken: taken(cfg), takenUDP: takenUDP(cfg),
+		reserved: ownPorts(cfg),
+	}
 	if cfg.HAProxy.Base != "" {
 		text, err := os.ReadFile(cfg.HAProxy.Base)
 		if err != nil {
-			return settings{}, fmt.Errorf("the operator's base configuration cannot be read (key haproxy.base): %w", err)
+			return settings{}, fmt.Errorf("the operator's base configuration cannot be read (key haproxy.base): %w",
+				err)
 		}
 		s.base = string(text)
 	}
 	if cfg.Status.TLS.Exists() {
 		pair, err := cfg.Status.TLS.Pair()
 		if err != nil {
-			return settings{}, fmt.Errorf("the certificate of the status endpoint cannot be used (key status.tls): %w", err)
+			return settings{}, fmt.Errorf("the certificate of the status endpoint cannot be used (key status.tls): %w",
+				err)
 		}
 		s.certificate = &pair
 	}

@@ -37,7 +37,10 @@ func other(t *testing.T, key string, v reflect.Value) reflect.Value {
 		return o
 	case config.TLS:
 		certificate, key := selfSigned(t)
-		o.Set(reflect.ValueOf(config.TLS{Certificate: config.PEM{Inline: config.NewSecret(certificate)}, Key: config.PEM{Inline: config.NewSecret(key)}}))
+		o.Set(reflect.ValueOf(config.TLS{
+			Certificate: config.PEM{Inline: config.NewSecret(certificate)},
+			Key:         config.PEM{Inline: config.NewSecret(key)},
+		}))
 		return o
 	case config.Kubeconfig:
 		o.Set(reflect.ValueOf(config.Kubeconfig{Inline: config.NewSecret("x")}))
@@ -80,7 +83,8 @@ func each(v reflect.Value, at, tag string, yield func(key, tag string, v reflect
 		case reflect.TypeFor[[]config.Cluster]():
 			each(v.Field(i).Index(0), key+"[0]", change, yield)
 			continue
-		case reflect.TypeFor[config.Kubeconfig](), reflect.TypeFor[config.Secret](), reflect.TypeFor[config.TLS](): // a certificate fits its key alone
+		// a certificate fits its key alone
+		case reflect.TypeFor[config.Kubeconfig](), reflect.TypeFor[config.Secret](), reflect.TypeFor[config.TLS]():
 		default:
 			if f.Type.Kind() == reflect.Struct && strings.HasPrefix(f.Type.PkgPath(), "sallyport/") {
 				each(v.Field(i), key, change, yield)
@@ -93,11 +97,13 @@ func each(v reflect.Value, at, tag string, yield func(key, tag string, v reflect
 
 func TestWhatIsLiveIsInTheSettingsAndNothingElse(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "base.cfg")
-	if err := errors.Join(os.WriteFile(base, []byte("a"), 0o600), os.WriteFile(base+"x", []byte("b"), 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(base, []byte("a"), 0o600),
+		os.WriteFile(base+"x", []byte("b"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	parse := func() *config.Config {
-		c, err := config.Parse("sallyport.yaml", []byte("clusters: [{kubeconfig: /k, bgp: {asn: 65000}}]\nhaproxy: {base: "+base+"}\n"))
+		c, err := config.Parse("sallyport.yaml",
+			[]byte("clusters: [{kubeconfig: /k, bgp: {asn: 65000}}]\nhaproxy: {base: "+base+"}\n"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -254,7 +260,8 @@ func TestWhatNeedsARestartWaitsAndTheRestIsInUse(t *testing.T) {
 	f.says(t, "sallyport.yaml:2: haproxy.dir: takes effect at the next start")
 	f.stays(t)
 	if f.cfg.HAProxy.MaxConnections != 1000 || f.view.Load().config.Tune.MaxConn != 1000 || f.served != "127.0.0.1:99" {
-		t.Errorf("maxConnections is %d and the status endpoint at %q, want 1000 and 127.0.0.1:99", f.cfg.HAProxy.MaxConnections, f.served)
+		t.Errorf("maxConnections is %d and the status endpoint at %q, want 1000 and 127.0.0.1:99",
+			f.cfg.HAProxy.MaxConnections, f.served)
 	}
 	f.again(t, demoFile)
 	f.says(t, "")
@@ -289,7 +296,8 @@ func TestTheLastOfAClusterThatIsGoneIsItsRoute(t *testing.T) {
 func TestAClusterWithAnotherNameIsServedAllTheTime(t *testing.T) {
 	f := fileScene(t)
 	before := f.view.Load().config.Backends[0].Name
-	f.again(t, "clusters: [{name: renamed, kubeconfig: /k, ingress: {hosts: [{host: test.local, namespaces: ['*']}]}}]\n")
+	f.again(t, "clusters: [{name: renamed, kubeconfig: /k, ingress: {hosts: [{host: test.local, namespaces: "+
+		"['*']}]}}]\n")
 	if got := f.view.Load().config.Backends[0].Name; got != before {
 		t.Errorf("the backend is %s, want %s as before", got, before)
 	}
@@ -335,7 +343,8 @@ func TestAClusterWithOtherSettingsIsWatchedAsBeforeUntilItWasReadWithThem(t *tes
 
 func TestAClusterThatWasNeverKnownIsGivenUpAtOnce(t *testing.T) {
 	f := fileScene(t)
-	const text = "clusters: [{name: demo, kubeconfig: /k}, {name: second, kubeconfig: /k, ingress: {class: %s, hosts: [{host: test.local, namespaces: ['*']}]}}]\n"
+	const text = "clusters: [{name: demo, kubeconfig: /k}, {name: second, kubeconfig: /k, ingress: {class: %s, " +
+		"hosts: [{host: test.local, namespaces: ['*']}]}}]\n"
 	f.again(t, strings.ReplaceAll(text, "%s", "one"))
 	f.watchers(t, "demo haproxy", "second one")
 	if got := f.proxy.String(); got != "" {
@@ -356,6 +365,7 @@ func TestOtherSettingsOfTheSessionsAloneOpenNoWatcher(t *testing.T) {
 	f.stays(t)
 	f.watchers(t, "demo haproxy")
 	if got := f.speaker.peers[0]; len(f.opened) != 1 || got.Password != "x" || got.PrefixLimit != 7 || !got.Active {
-		t.Errorf("%d watchers were opened, and the peer has the limit %d; want 1, and 7 with a password", len(f.opened), got.PrefixLimit)
+		t.Errorf("%d watchers were opened, and the peer has the limit %d; want 1, and 7 with a password", len(f.opened),
+			got.PrefixLimit)
 	}
 }

@@ -18,11 +18,22 @@ func TestMembersShareByTheirAddressesAndOneSecret(t *testing.T) {
 		t.Errorf("without a group: got %+v, want nothing", got)
 	}
 	cfg.Group = config.Group{
-		Name: "edge", Port: 9179, Share: true, Secret: config.NewSecret("c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA=="),
-		Members: []config.Member{{Name: "gate-3", Address: addr("2001:db8::23")}, {Name: "gate-2", Address: addr("192.0.2.22")}, {Name: "gate-1", Address: addr("192.0.2.21")}},
+		Name: "edge", Port: 9179, Share: true,
+		Secret: config.NewSecret("c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldA=="),
+		Members: []config.Member{
+			{Name: "gate-3", Address: addr("2001:db8::23")},
+			{Name: "gate-2", Address: addr("192.0.2.22")},
+			{Name: "gate-1", Address: addr("192.0.2.21")},
+		},
 	}
 	here := routes.Local{Addrs: []netip.Addr{addr("192.0.2.22")}}
-	want := &haproxy.Group{Self: "gate-2", At: port("192.0.2.22:9179"), Others: []haproxy.Peer{{Name: "gate-1", At: port("192.0.2.21:9179")}, {Name: "gate-3", At: port("[2001:db8::23]:9179")}}}
+	want := &haproxy.Group{
+		Self: "gate-2", At: port("192.0.2.22:9179"),
+		Others: []haproxy.Peer{
+			{Name: "gate-1", At: port("192.0.2.21:9179")},
+			{Name: "gate-3", At: port("[2001:db8::23]:9179")},
+		},
+	}
 	got := sharing(cfg, here)
 	if want.Secret = got.Secret; string(got.Secret) == string(cfg.Group.Key()) || len(got.Secret) == 0 {
 		t.Error("HAProxy has the secret of the group, want a key derived from it")

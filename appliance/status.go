@@ -33,8 +33,9 @@ type Status struct {
 	Rules    []RuleStatus    `json:"rules"`
 	Backends []BackendStatus `json:"backends"`
 	Problems []ProblemStatus `json:"problems,omitempty"`
-	Kept     []ingress.Kept  `json:"kept,omitempty"` // hosts and addresses that are kept for namespaces that do not use them any more
-	HAProxy  haproxy.Info    `json:"haproxy"`
+	// hosts and addresses that are kept for namespaces that do not use them any more
+	Kept    []ingress.Kept `json:"kept,omitempty"`
+	HAProxy haproxy.Info   `json:"haproxy"`
 
 	Capacity []haproxy.Capacity `json:"capacity"`
 
@@ -51,7 +52,8 @@ type ClusterStatus struct {
 	Error    string     `json:"error,omitempty"`
 	APIGroup string     `json:"apiGroup,omitempty"` // where its Calico objects are read
 
-	CredentialsExpire time.Time `json:"credentialsExpire,omitzero"` // when the token or certificate in use does; zero: never, as far as is known
+	// when the token or certificate in use does; zero: never, as far as is known
+	CredentialsExpire time.Time `json:"credentialsExpire,omitzero"`
 }
 
 // RouteStatus is one wanted route.
@@ -157,7 +159,11 @@ func (v *view) head(info haproxy.Info) Status {
 		s.Round.Error = v.err.Error()
 	}
 	for _, c := range v.clusters {
-		cs := ClusterStatus{Name: c.name, Live: c.live, Nodes: len(c.topology.Nodes), Blocks: len(c.topology.Affinities), Error: c.health.Error, APIGroup: c.health.APIGroup, CredentialsExpire: c.health.CredentialsExpire}
+		cs := ClusterStatus{
+			Name: c.name, Live: c.live, Nodes: len(c.topology.Nodes),
+			Blocks: len(c.topology.Affinities), Error: c.health.Error, APIGroup: c.health.APIGroup,
+			CredentialsExpire: c.health.CredentialsExpire,
+		}
 		if !c.pictured.IsZero() {
 			cs.Picture = &c.pictured
 		}
@@ -189,7 +195,10 @@ func (x *index) status(info haproxy.Info) Status {
 	}
 	for p, via := range v.want.Routes {
 		o := owners[via]
-		route := RouteStatus{Prefix: p, Via: via, Node: o.node, Cluster: o.cluster, Installed: v.have.Routes[p] == via, Servers: behind[p]}
+		route := RouteStatus{
+			Prefix: p, Via: via, Node: o.node, Cluster: o.cluster, Installed: v.have.Routes[p] == via,
+			Servers: behind[p],
+		}
 		for _, c := range v.have.Conflicts {
 			if c.Prefix == p {
 				route.Why = c.Why
@@ -211,7 +220,10 @@ func (x *index) status(info haproxy.Info) Status {
 
 func problemStatuses(problems []ingress.Problem) (all []ProblemStatus) {
 	for _, p := range problems {
-		all = append(all, ProblemStatus{p.Cluster, fmt.Sprintf("%s %s/%s", p.Kind, p.Namespace, p.Name), p.Reason, p.Why})
+		all = append(all, ProblemStatus{
+			p.Cluster, fmt.Sprintf("%s %s/%s", p.Kind, p.Namespace, p.Name), p.Reason,
+			p.Why,
+		})
 	}
 	return all
 }
@@ -321,7 +333,8 @@ func whyDown(failure string) string {
 	case "":
 		return ""
 	case "L4TOUT":
-		return "the check gets no answer from the pod (L4TOUT): look for a NetworkPolicy or a firewall that does not admit the appliance: kubectl get networkpolicies -A"
+		return "the check gets no answer from the pod (L4TOUT): look for a NetworkPolicy or a firewall that does not " +
+			"admit the appliance: kubectl get networkpolicies -A"
 	case "L4CON":
 		return "the pod refuses connections to this port, or cannot be reached (L4CON)"
 	case "HANA":

@@ -15,12 +15,13 @@ import (
 
 // A Change is something that the appliance changed, or that changed around it.
 type Change struct {
-	At   time.Time     `json:"at"`
-	Kind string        `json:"kind"` // one of the change kinds
-	What string        `json:"what"`
-	Why  string        `json:"why,omitempty"`
-	Took time.Duration `json:"tookNanoseconds,omitzero"` // from the beginning of the round that saw the reason; zero: nothing was done
-	Bad  bool          `json:"bad,omitempty"`            // it needs attention
+	At   time.Time `json:"at"`
+	Kind string    `json:"kind"` // one of the change kinds
+	What string    `json:"what"`
+	Why  string    `json:"why,omitempty"`
+	// from the beginning of the round that saw the reason; zero: nothing was done
+	Took time.Duration `json:"tookNanoseconds,omitzero"`
+	Bad  bool          `json:"bad,omitempty"` // it needs attention
 }
 
 // The kinds of changes.
@@ -133,7 +134,8 @@ func noteSteps[S plan.Step](l *loop, v *view, steps []S) {
 		switch s := any(step).(type) {
 		case plan.SetServer:
 			group = tenantOf(s.ID.Backend)
-			c.Kind, c.What, c.Why = serverChange, fmt.Sprintf("%s of %s is %s", v.server(s.ID), s.ID.Backend, s.State), s.Why
+			c.Kind, c.What, c.Why = serverChange, fmt.Sprintf("%s of %s is %s", v.server(s.ID), s.ID.Backend, s.State),
+				s.Why
 			if s.State == haproxy.Absent {
 				c.What = fmt.Sprintf("%s of %s is deleted", v.server(s.ID), s.ID.Backend)
 			}
@@ -181,19 +183,28 @@ func (l *loop) noteView(last, v *view) {
 		before := was[p.Addr.String()]
 		switch up, wasUp := p.State == established, before.State == established; {
 		case up && !wasUp:
-			l.changes.add(Change{At: v.at, Kind: sessionChange, What: fmt.Sprintf("BGP session with %s (%s) is established", whose(p.Peer), p.Addr)})
+			l.changes.add(Change{
+				At: v.at, Kind: sessionChange,
+				What: fmt.Sprintf("BGP session with %s (%s) is established", whose(p.Peer), p.Addr),
+			})
 		case !up && wasUp:
 			why := p.LossReason
 			if why == "" {
 				why = string(p.LastLoss.Cause)
 			}
-			l.changes.add(Change{At: v.at, Kind: sessionChange, What: fmt.Sprintf("BGP session with %s (%s) is lost", whose(p.Peer), p.Addr), Why: why, Bad: true})
+			l.changes.add(Change{
+				At: v.at, Kind: sessionChange,
+				What: fmt.Sprintf("BGP session with %s (%s) is lost", whose(p.Peer), p.Addr), Why: why, Bad: true,
+			})
 		}
 	}
 	switch ready, wasReady := len(v.notReady) == 0, len(last.notReady) == 0; {
 	case ready && !wasReady:
 		l.changes.add(Change{At: v.at, Kind: stateChange, What: "the appliance is ready"})
 	case !ready && wasReady:
-		l.changes.add(Change{At: v.at, Kind: stateChange, What: "the appliance is not ready", Why: v.notReady[0], Bad: true})
+		l.changes.add(Change{
+			At: v.at, Kind: stateChange, What: "the appliance is not ready", Why: v.notReady[0],
+			Bad: true,
+		})
 	}
 }

@@ -41,7 +41,8 @@ func TestTheTimelineTellsWhatChangedAndWhy(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, &got)
 		}
 	}
-	if _, page := ask(t, h, "/node/demo/worker2"); !strings.Contains(page, "BGP session with node worker2 (192.168.50.24) is lost") {
+	if _, page := ask(t, h, "/node/demo/worker2"); !strings.Contains(page,
+		"BGP session with node worker2 (192.168.50.24) is lost") {
 		t.Error("the page of the node does not have its change")
 	}
 	if code, _ := ask(t, h, "/events?since=yesterday"); code != http.StatusBadRequest {
@@ -90,7 +91,8 @@ func TestANamespaceDisplacesNoOtherFromTheTimeline(t *testing.T) {
 	l.addTo(tenantOf("victim_svc_web_http"), Change{At: begin, Kind: serverChange, What: "victim's"})
 	for i := range 3 * changesKept {
 		backend := []string{"evil_svc_web_http", "evil_ing_i_svc_web_http", "evil_auth_svc_check_80"}[i%3]
-		l.addTo(tenantOf(backend), Change{At: begin.Add(time.Duration(i) * time.Second), Kind: serverChange, What: "evil's"})
+		l.addTo(tenantOf(backend),
+			Change{At: begin.Add(time.Duration(i) * time.Second), Kind: serverChange, What: "evil's"})
 	}
 	all := l.since(time.Time{})
 	if len(all) != changesKept || all[changesKept-1].What != "lost" || all[changesKept-2].What != "victim's" {
@@ -106,7 +108,8 @@ func TestTheChangesOfARoundAreToldInTurns(t *testing.T) {
 	for i := range 100 {
 		list = append(list, plan.SetServer{ID: haproxy.ServerID{Backend: "evil_svc_web_http", Server: strconv.Itoa(i)}})
 	}
-	list = append(list, plan.SetServer{ID: haproxy.ServerID{Backend: "victim_svc_web_http", Server: "v"}}, plan.SetServer{ID: haproxy.ServerID{Backend: "east_victim_svc_web_http", Server: "e"}})
+	list = append(list, plan.SetServer{ID: haproxy.ServerID{Backend: "victim_svc_web_http", Server: "v"}},
+		plan.SetServer{ID: haproxy.ServerID{Backend: "east_victim_svc_web_http", Server: "e"}})
 	got := inTurns(list, func(s plan.SetServer) string { return tenantOf(s.ID.Backend) })
 	var first []string
 	for _, s := range got[:5] {

@@ -149,7 +149,8 @@ func (v *vetter) blame(ctx context.Context, cfg *haproxy.Config, now time.Time) 
 			if told++; told > screenful {
 				break
 			}
-			v.log.Warn("HAProxy rejects a part of the configuration; sallyport leaves it out", "part", part.String(), "why", verdict.Why)
+			v.log.Warn("HAProxy rejects a part of the configuration; sallyport leaves it out", "part", part.String(),
+				"why", verdict.Why)
 		}
 		if more := len(found) - screenful; more > 0 {
 			v.log.Warn("HAProxy rejects more parts: see the status page", "count", more)

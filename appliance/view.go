@@ -61,6 +61,7 @@ type clusterView struct {
 	live     bool
 	pictured time.Time
 	topology routes.Topology
-	gone     bool          // the configuration does not have the cluster any more
-	next     *watch.Health // health of the watcher with newer settings, while it has not read the whole cluster; nil: there is none
+	gone     bool // the configuration does not have the cluster any more
+	// health of the watcher with newer settings, while it has not read the whole cluster; nil: there is none
+	next *watch.Health
 }

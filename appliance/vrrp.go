@@ -61,7 +61,9 @@ func (ms *membership) takeTurns(now time.Time, mine []netip.Addr, draining, answ
 	}
 	t := &m.turns
 	not := slices.DeleteFunc(slices.Clone(m.of.Addresses), func(a netip.Addr) bool { return slices.Contains(mine, a) })
-	services := slices.DeleteFunc(slices.Clone(mine), func(a netip.Addr) bool { return slices.Contains(m.of.Addresses, a) })
+	services := slices.DeleteFunc(slices.Clone(mine), func(a netip.Addr) bool {
+		return slices.Contains(m.of.Addresses, a)
+	})
 	if t.runs != nil && !slices.Equal(not, t.not) {
 		t.end()
 		t.runs, t.tried = nil, time.Time{}
@@ -104,7 +106,8 @@ func priority(c group.Class, waits bool) address.Priority {
 func vrrpOptions(cfg *config.Config, not []netip.Addr) address.VRRPOptions {
 	g := &cfg.Group
 	o := address.VRRPOptions{
-		Folder: filepath.Join(cfg.HAProxy.RunDir, "vrrp"), Interface: g.VRRP.Interface, ID: g.VRRP.ID, Interval: g.VRRP.Interval, Addresses: g.Addresses, Not: not,
+		Folder: filepath.Join(cfg.HAProxy.RunDir, "vrrp"), Interface: g.VRRP.Interface, ID: g.VRRP.ID,
+		Interval: g.VRRP.Interval, Addresses: g.Addresses, Not: not,
 	}
 	for _, m := range g.Members {
 		o.Members = append(o.Members, m.Address)

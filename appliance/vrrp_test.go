@@ -97,7 +97,8 @@ func TestWithoutKeepalivedTheRoundSaysSoAndTriesAgain(t *testing.T) {
 	s.clock = s.clock.Add(time.Second)
 	for range 3 {
 		s.round(t.Context())
-		if err := s.view.Load().err; err == nil || !strings.Contains(err.Error(), "install Debian's package keepalived") {
+		if err := s.view.Load().err; err == nil ||
+			!strings.Contains(err.Error(), "install Debian's package keepalived") {
 			t.Errorf("got error %v, want one about keepalived", err)
 		}
 	}
@@ -116,7 +117,8 @@ func TestWithoutKeepalivedTheRoundSaysSoAndTriesAgain(t *testing.T) {
 func TestVRRPIsToldWhoIsWho(t *testing.T) {
 	s, _, _ := newTurns(t)
 	o := vrrpOptions(s.cfg, nil)
-	if o.Self != netip.MustParseAddr("192.168.50.21") || !slices.Equal(o.Members, addrs("192.168.50.21", "192.168.50.22")) || o.Interface != "nodes" || o.ID != 50 {
+	if o.Self != netip.MustParseAddr("192.168.50.21") ||
+		!slices.Equal(o.Members, addrs("192.168.50.21", "192.168.50.22")) || o.Interface != "nodes" || o.ID != 50 {
 		t.Errorf("got %+v", o)
 	}
 }

@@ -68,7 +68,8 @@ func (s *Speaker) applyWish() error {
 		}
 		// The attributes of a withdrawal do not matter.
 		if err := s.announcer.DeletePath(apiutil.DeletePathRequest{
-			Paths: []*apiutil.Path{s.path(s.announced[prefix])}}); err != nil {
+			Paths: []*apiutil.Path{s.path(s.announced[prefix])},
+		}); err != nil {
 			errs = append(errs, fmt.Errorf("bgp: withdraw %s: %w", prefix, err))
 			continue
 		}

@@ -42,8 +42,10 @@ func TestNodesAreHeardInBothFamiliesAndBothKindsOfAS(t *testing.T) {
 			sp := s.speaker(t, row.ours, 0, usualPace)
 			at, first, second := n.addr[row.family], blocks[row.family][0], blocks[row.family][1]
 			sp.set(t, Peer{Cluster: "main", Node: "worker", Addr: at, ASN: 65000, Active: row.active})
-			b := n.bird(t, birdConfig{v6: row.family == 1, us: s.us[row.family], asn: 65000, ours: row.ours,
-				blocks: []string{first}})
+			b := n.bird(t, birdConfig{
+				v6: row.family == 1, us: s.us[row.family], asn: 65000, ours: row.ours,
+				blocks: []string{first},
+			})
 
 			sp.waitUp(t, at)
 			offer := func(block string) string { return fmt.Sprintf("%s via %s path %s", block, at, row.path) }
@@ -119,8 +121,10 @@ func TestHowASessionEndsIsToldByTheOffersItLeaves(t *testing.T) {
 				sp := s.speaker(t, 65000, 3*time.Second, usualPace)
 				at := n.addr[0]
 				sp.set(t, Peer{Addr: at, ASN: 65000, Active: active})
-				b := n.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000,
-					blocks: []string{"172.16.1.0/26", "172.16.1.64/26"}})
+				b := n.bird(t, birdConfig{
+					us: s.us[0], asn: 65000, ours: 65000,
+					blocks: []string{"172.16.1.0/26", "172.16.1.64/26"},
+				})
 				sp.waitUp(t, at)
 				one, two := "172.16.1.0/26 via "+at.String()+" path []", "172.16.1.64/26 via "+at.String()+" path []"
 				sp.waitOffers(t, at, one, two)
@@ -189,8 +193,10 @@ func TestABlockGivenUpWhileAwayGoesWithEndOfRIB(t *testing.T) {
 	sp := s.speaker(t, 65000, 0, usualPace)
 	at := n.addr[0]
 	sp.set(t, Peer{Addr: at, ASN: 65000})
-	b := n.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000,
-		blocks: []string{"172.16.1.0/26", "172.16.1.64/26"}})
+	b := n.bird(t, birdConfig{
+		us: s.us[0], asn: 65000, ours: 65000,
+		blocks: []string{"172.16.1.0/26", "172.16.1.64/26"},
+	})
 	sp.waitUp(t, at)
 	b.kill()
 	via := " via " + at.String() + " path []"
@@ -294,8 +300,10 @@ func TestTTLSecurityHearsOnlyNeighbours(t *testing.T) {
 		up      bool
 	}{
 		"they send 255": {session: "multihop 1; ttl security on;", ours: 65000, up: true},
-		"they send 255, we dial": {session: "multihop 1; ttl security on; passive on;", active: true,
-			ours: 65000, up: true},
+		"they send 255, we dial": {
+			session: "multihop 1; ttl security on; passive on;", active: true,
+			ours: 65000, up: true,
+		},
 		"they send 255, other AS":       {session: "multihop 1; ttl security on;", ours: 65010, up: true},
 		"they send the default, dialed": {session: "passive on;", active: true, ours: 65000},
 		"they send the default":         {ours: 65000},
@@ -310,8 +318,10 @@ func TestTTLSecurityHearsOnlyNeighbours(t *testing.T) {
 			sp := s.speaker(t, row.ours, 0, p)
 			at := n.addr[0]
 			sp.set(t, Peer{Addr: at, ASN: 65000, TTLSecurity: true, Active: row.active})
-			b := n.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: row.ours, session: row.session,
-				blocks: []string{"172.16.1.0/26"}})
+			b := n.bird(t, birdConfig{
+				us: s.us[0], asn: 65000, ours: row.ours, session: row.session,
+				blocks: []string{"172.16.1.0/26"},
+			})
 			if row.up {
 				sp.waitUp(t, at)
 				return
@@ -460,8 +470,10 @@ func TestABadPeerIsReportedEachTimeAndStopsNoOther(t *testing.T) {
 	want := map[string]Peer{
 		"has no usable address": {ASN: 65000},
 		"has no AS number":      {Addr: addr("10.77.250.2")},
-		"more than the 80 bytes": {Addr: addr("10.77.250.3"), ASN: 65000,
-			Password: Secret(strings.Repeat("x", 81))},
+		"more than the 80 bytes": {
+			Addr: addr("10.77.250.3"), ASN: 65000,
+			Password: Secret(strings.Repeat("x", 81)),
+		},
 		"which is of the other":             {Addr: addr("10.77.250.4"), ASN: 65000, Local: s.us[1]},
 		"10.77.250.5 is asked for twice":    {Addr: addr("10.77.250.5"), ASN: 65001},
 		"we listen on no address of its fa": {Addr: addr("10.77.250.6"), ASN: 65000},
@@ -493,10 +505,14 @@ func TestWherePeersConnectChangesWithoutDisturbingThoseWeDial(t *testing.T) {
 	p.relisten = 10 * time.Millisecond
 	sp := s.speakerAt(t, 65000, 0, p)
 	dialled, connects := s.node(t), s.node(t)
-	dialled.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, blocks: []string{"172.16.1.0/26"},
-		session: "passive on;"})
-	connects.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, blocks: []string{"172.16.2.0/26"},
-		session: `password "secret";`})
+	dialled.bird(t, birdConfig{
+		us: s.us[0], asn: 65000, ours: 65000, blocks: []string{"172.16.1.0/26"},
+		session: "passive on;",
+	})
+	connects.bird(t, birdConfig{
+		us: s.us[0], asn: 65000, ours: 65000, blocks: []string{"172.16.2.0/26"},
+		session: `password "secret";`,
+	})
 	pa := Peer{Addr: dialled.addr[0], ASN: 65000, Active: true}
 	pb := Peer{Addr: connects.addr[0], ASN: 65000, Password: "secret"}
 	listen := func(addrs ...netip.Addr) {

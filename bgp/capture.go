@@ -59,7 +59,8 @@ func NewCapture(ports ...uint16) (*Capture, error) {
 	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}) //nolint:gosec // it fits
 	if err == nil {
 		err = unix.Bind(fd, &unix.SockaddrLinklayer{
-			Protocol: binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))})
+			Protocol: binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL)),
+		})
 	}
 	if err != nil {
 		c.Close()
@@ -77,7 +78,8 @@ func handshakes(ports []uint16) []bpf.Instruction {
 	// of returns the rest of the filter for one version of IP, whose loads begin at the
 	// header of TCP.
 	of := func(protocolAt uint32, header []bpf.Instruction,
-		load func(at uint32, size int) bpf.Instruction) []bpf.Instruction {
+		load func(at uint32, size int) bpf.Instruction,
+	) []bpf.Instruction {
 		part := append([]bpf.Instruction{
 			bpf.LoadAbsolute{Off: protocolAt, Size: 1},
 			bpf.JumpIf{Cond: bpf.JumpEqual, Val: protocolTCP, SkipTrue: 1},

@@ -20,26 +20,46 @@ func TestACaptureSeesInWhichDirectionPacketsPass(t *testing.T) {
 		want        Segments
 		signed      string // the password of the BIRD
 	}{
-		"nothing drops": {probe: Open,
-			want: Segments{Sent: true, Answered: true, Dialled: true, Replied: true}},
-		"nothing drops, IPv6": {probe: Open, v6: true,
-			want: Segments{Sent: true, Answered: true, Dialled: true, Replied: true}},
-		"a password": {session: `password "correct horse";`, signed: "correct horse", probe: NoAnswer,
-			want: Segments{Sent: true, Answered: true, Dialled: true}},
-		"a password, IPv6": {session: `password "correct horse";`, signed: "correct horse", v6: true,
-			probe: NoAnswer, want: Segments{Sent: true, Answered: true, Dialled: true}},
-		"the node lets none in": {there: "input: ip saddr US tcp dport 179 drop", probe: NoAnswer,
-			want: Segments{Sent: true, Dialled: true, Replied: true}},
-		"the node lets none out": {there: "output: ip daddr US tcp dport 179 drop", probe: Open,
-			want: Segments{Sent: true, Answered: true}},
-		"this end lets none in": {here: "input: ip saddr NODE tcp dport 179 drop", probe: Open,
-			want: Segments{Sent: true, Answered: true, Dialled: true}},
-		"this end lets none out": {here: "output: ip daddr NODE tcp dport 179 drop", probe: NoAnswer,
-			want: Segments{Dialled: true, Replied: true}},
-		"this end drops answers": {here: "input: ip saddr NODE tcp sport 179 drop", probe: NoAnswer,
-			want: Segments{Sent: true, Answered: true, Dialled: true, Replied: true}},
-		"the node rejects by ICMP": {there: "input: ip saddr US tcp dport 179 reject with icmp admin-prohibited",
-			probe: Unrouted, want: Segments{Sent: true, Dialled: true, Replied: true}},
+		"nothing drops": {
+			probe: Open,
+			want:  Segments{Sent: true, Answered: true, Dialled: true, Replied: true},
+		},
+		"nothing drops, IPv6": {
+			probe: Open, v6: true,
+			want: Segments{Sent: true, Answered: true, Dialled: true, Replied: true},
+		},
+		"a password": {
+			session: `password "correct horse";`, signed: "correct horse", probe: NoAnswer,
+			want: Segments{Sent: true, Answered: true, Dialled: true},
+		},
+		"a password, IPv6": {
+			session: `password "correct horse";`, signed: "correct horse", v6: true,
+			probe: NoAnswer, want: Segments{Sent: true, Answered: true, Dialled: true},
+		},
+		"the node lets none in": {
+			there: "input: ip saddr US tcp dport 179 drop", probe: NoAnswer,
+			want: Segments{Sent: true, Dialled: true, Replied: true},
+		},
+		"the node lets none out": {
+			there: "output: ip daddr US tcp dport 179 drop", probe: Open,
+			want: Segments{Sent: true, Answered: true},
+		},
+		"this end lets none in": {
+			here: "input: ip saddr NODE tcp dport 179 drop", probe: Open,
+			want: Segments{Sent: true, Answered: true, Dialled: true},
+		},
+		"this end lets none out": {
+			here: "output: ip daddr NODE tcp dport 179 drop", probe: NoAnswer,
+			want: Segments{Dialled: true, Replied: true},
+		},
+		"this end drops answers": {
+			here: "input: ip saddr NODE tcp sport 179 drop", probe: NoAnswer,
+			want: Segments{Sent: true, Answered: true, Dialled: true, Replied: true},
+		},
+		"the node rejects by ICMP": {
+			there: "input: ip saddr US tcp dport 179 reject with icmp admin-prohibited",
+			probe: Unrouted, want: Segments{Sent: true, Dialled: true, Replied: true},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			variant(t, row.v6)
@@ -104,8 +124,10 @@ func TestACaptureSeesInWhichDirectionPacketsPass(t *testing.T) {
 }
 
 func FuzzSegment(f *testing.F) {
-	f.Add([]byte{0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 179, 0, 179, 0, 0, 0, 0, 0, 0, 0,
-		0, 0x50, 2, 0, 0, 0, 0, 0, 0})
+	f.Add([]byte{
+		0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 179, 0, 179, 0, 0, 0, 0, 0, 0, 0,
+		0, 0x50, 2, 0, 0, 0, 0, 0, 0,
+	})
 	f.Add([]byte{0x60, 0, 0, 0, 0, 24, 6, 64})
 	f.Fuzz(func(t *testing.T, packet []byte) {
 		if s, ok := segmentOf(packet); ok {

@@ -182,8 +182,10 @@ func TestFRRNoticesALossByBFD(t *testing.T) {
 			// Only BFD finds the loss: the hold time is longer than the test waits.
 			sp := s.speaker(t, 65000, 10*time.Minute, usualPace)
 			r := s.frr(t, 65000, true, s.us[family])
-			up := Peer{Addr: r.node.addr[family], ASN: routerAS, Upstream: true,
-				BFD: BFD{Interval: 300 * time.Millisecond, Multiplier: 3}}
+			up := Peer{
+				Addr: r.node.addr[family], ASN: routerAS, Upstream: true,
+				BFD: BFD{Interval: 300 * time.Millisecond, Multiplier: 3},
+			}
 			sp.announces(t, prefixes(address)...)
 			sp.set(t, up)
 			both := func(when string) {

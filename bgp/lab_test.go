@@ -39,8 +39,10 @@ func TestMain(m *testing.M) {
 		impostor(os.Args[1], os.Args[2])
 	case "start":
 		_, err := Start(context.Background(),
-			Config{ASN: 65000, RouterID: netip.MustParseAddr("192.0.2.1"), HoldTime: 9 * time.Second,
-				Listen: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
+			Config{
+				ASN: 65000, RouterID: netip.MustParseAddr("192.0.2.1"), HoldTime: 9 * time.Second,
+				Listen: []netip.Addr{netip.MustParseAddr("127.0.0.1")},
+			})
 		fmt.Println(err)
 	default:
 		flag.Parse()

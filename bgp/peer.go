@@ -190,8 +190,10 @@ func (p Peer) config(c Config) *api.Peer {
 	}
 	if p.BFD != (BFD{}) {
 		every := uint32(p.BFD.Interval.Microseconds())
-		a.Bfd = &api.BfdPeerConfig{Enabled: true, DesiredMinimumTxInterval: every, RequiredMinimumReceive: every,
-			DetectionMultiplier: uint32(p.BFD.Multiplier)}
+		a.Bfd = &api.BfdPeerConfig{
+			Enabled: true, DesiredMinimumTxInterval: every, RequiredMinimumReceive: every,
+			DetectionMultiplier: uint32(p.BFD.Multiplier),
+		}
 	}
 	if p.Local.IsValid() {
 		a.Transport.LocalAddress = p.Local.String()

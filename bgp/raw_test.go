@@ -583,8 +583,10 @@ func TestAPodCannotTakeTheSessionOfItsNode(t *testing.T) {
 	}{
 		"we dial, and nobody may connect": {peer: Peer{Active: true}, attempts: "refused"},
 		"we dial, and others may connect": {peer: Peer{Active: true}, listens: true, attempts: "closed"},
-		"nodes dial, with a password": {peer: Peer{Password: key}, listens: true,
-			session: "password \"" + key + "\";", attempts: "refused"},
+		"nodes dial, with a password": {
+			peer: Peer{Password: key}, listens: true,
+			session: "password \"" + key + "\";", attempts: "refused",
+		},
 		"nodes dial, unguarded": {listens: true, held: true, attempts: "session"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -600,8 +602,10 @@ func TestAPodCannotTakeTheSessionOfItsNode(t *testing.T) {
 			peer := row.peer
 			peer.Addr, peer.ASN = at, 65000
 			sp.set(t, peer)
-			b := n.bird(t, birdConfig{us: s.us[0], asn: 65000, ours: 65000, session: row.session,
-				blocks: []string{"172.16.1.0/26"}})
+			b := n.bird(t, birdConfig{
+				us: s.us[0], asn: 65000, ours: 65000, session: row.session,
+				blocks: []string{"172.16.1.0/26"},
+			})
 			sp.waitUp(t, at)
 			b.kill() // calico-node restarts
 

@@ -175,20 +175,32 @@ func TestALossIsToldInTheWordsOfTheRFC(t *testing.T) {
 		api.PeerState_DISCONNECT_REASON_NOTIFICATION_SENT
 	code := func(code, subcode uint8) string { return bgp.NewNotificationErrorCode(code, subcode).String() }
 	for want, p := range map[string]apiutil.PeerState{
-		"cease, peer deconfigured (NOTIFICATION 6/3 received)": {DisconnectReason: received,
+		"cease, peer deconfigured (NOTIFICATION 6/3 received)": {
+			DisconnectReason: received,
 			DisconnectMessage: "notification-received " + code(bgp.BGP_ERROR_CEASE,
-				bgp.BGP_ERROR_SUB_PEER_DECONFIGURED)},
-		"open, bad peer as (NOTIFICATION 2/2 sent)": {DisconnectReason: sent,
+				bgp.BGP_ERROR_SUB_PEER_DECONFIGURED),
+		},
+		"open, bad peer as (NOTIFICATION 2/2 sent)": {
+			DisconnectReason: sent,
 			DisconnectMessage: "notification-sent " + code(bgp.BGP_ERROR_OPEN_MESSAGE_ERROR,
-				bgp.BGP_ERROR_SUB_BAD_PEER_AS)},
-		"hold timer expired (NOTIFICATION 4/0 received)": {DisconnectReason: received,
-			DisconnectMessage: "notification-received " + code(bgp.BGP_ERROR_HOLD_TIMER_EXPIRED, 0)},
-		"cease, other configuration change (NOTIFICATION 6/6 received)": {DisconnectReason: received,
-			DisconnectMessage: "notification-received " + reconfigured},
-		"cease, BFD down (NOTIFICATION 6/10 received)": {DisconnectReason: received,
-			DisconnectMessage: "notification-received " + code(bgp.BGP_ERROR_CEASE, 10)},
-		"something that GoBGP says otherwise": {DisconnectReason: sent,
-			DisconnectMessage: "something that GoBGP says otherwise"},
+				bgp.BGP_ERROR_SUB_BAD_PEER_AS),
+		},
+		"hold timer expired (NOTIFICATION 4/0 received)": {
+			DisconnectReason:  received,
+			DisconnectMessage: "notification-received " + code(bgp.BGP_ERROR_HOLD_TIMER_EXPIRED, 0),
+		},
+		"cease, other configuration change (NOTIFICATION 6/6 received)": {
+			DisconnectReason:  received,
+			DisconnectMessage: "notification-received " + reconfigured,
+		},
+		"cease, BFD down (NOTIFICATION 6/10 received)": {
+			DisconnectReason:  received,
+			DisconnectMessage: "notification-received " + code(bgp.BGP_ERROR_CEASE, 10),
+		},
+		"something that GoBGP says otherwise": {
+			DisconnectReason:  sent,
+			DisconnectMessage: "something that GoBGP says otherwise",
+		},
 	} {
 		if _, got := lossOf(p); got != want {
 			t.Errorf("got %q, want %q", got, want)

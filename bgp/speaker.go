@@ -323,8 +323,10 @@ func (s *Speaker) open(ctx context.Context, b *server.BgpServer, to side, port i
 			return fmt.Errorf("bgp: define a policy: %w", err)
 		}
 	}
-	for _, d := range []api.PolicyDirection{api.PolicyDirection_POLICY_DIRECTION_EXPORT,
-		api.PolicyDirection_POLICY_DIRECTION_IMPORT} {
+	for _, d := range []api.PolicyDirection{
+		api.PolicyDirection_POLICY_DIRECTION_EXPORT,
+		api.PolicyDirection_POLICY_DIRECTION_IMPORT,
+	} {
 		err := b.AddPolicyAssignment(ctx, &api.AddPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
 			Name:          "global",
 			Direction:     d,

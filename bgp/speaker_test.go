@@ -77,10 +77,14 @@ func TestStartSaysWhatToDo(t *testing.T) {
 		"no AS number":              {RouterID: s.us[0]},
 		"has to be an IPv4 address": {ASN: 65000, RouterID: s.us[1]},
 		"no hold time is given":     {ASN: 65000, RouterID: s.us[0]},
-		"another program already does": {ASN: 65000, RouterID: s.us[0], HoldTime: 9 * time.Second,
-			Listen: s.us[:1]},
-		"no interface of this machine has": {ASN: 65000, RouterID: s.us[0], HoldTime: 9 * time.Second,
-			Listen: []netip.Addr{netip.MustParseAddr("192.0.2.77")}},
+		"another program already does": {
+			ASN: 65000, RouterID: s.us[0], HoldTime: 9 * time.Second,
+			Listen: s.us[:1],
+		},
+		"no interface of this machine has": {
+			ASN: 65000, RouterID: s.us[0], HoldTime: 9 * time.Second,
+			Listen: []netip.Addr{netip.MustParseAddr("192.0.2.77")},
+		},
 	} {
 		if sp, err := Start(t.Context(), c); err == nil {
 			sp.Stop()
@@ -149,8 +153,10 @@ func TestWhatGoBGPSaysIsPassedOnAtFittingLevels(t *testing.T) {
 	if got, want := strings.Count(out.String(), "\n"), 3; got != want {
 		t.Errorf("%d lines, want %d, the second warning once a second and the error:\n%s", got, want, out)
 	}
-	for _, want := range []string{"level=WARN msg=\"gobgp: Session will be reset",
-		"level=ERROR msg=\"gobgp: code logic bug\" Topic=Peer"} {
+	for _, want := range []string{
+		"level=WARN msg=\"gobgp: Session will be reset",
+		"level=ERROR msg=\"gobgp: code logic bug\" Topic=Peer",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing:\n%s", want, out)
 		}

@@ -316,8 +316,11 @@ func TestWhatARouterSendsIsNeverAnOffer(t *testing.T) {
 	r := s.router(t, router{ours: 65000, sends: []string{"172.16.1.0/26", "172.16.9.0/26", "0.0.0.0/0"}})
 	at := r.node.addr[0]
 	// A cluster has a node with the router's address.
-	err := sp.SetPeers([]Peer{{Addr: n.addr[0], ASN: 65000}, {Cluster: "main", Node: "false", Addr: at, ASN: routerAS},
-		r.upstream(0)})
+	err := sp.SetPeers([]Peer{
+		{Addr: n.addr[0], ASN: 65000},
+		{Cluster: "main", Node: "false", Addr: at, ASN: routerAS},
+		r.upstream(0),
+	})
 	if want := `is asked for twice, as upstream router and as node "false" of cluster "main"`; err == nil ||
 		!strings.Contains(err.Error(), want) {
 		t.Errorf("error is %v, want %q in it", err, want)
@@ -385,8 +388,11 @@ func TestSessionsWithRoutersAreProtectedAsThoseWithNodes(t *testing.T) {
 	}{
 		"TTL security": {"ttl security on;", Peer{TTLSecurity: true}, true},
 		"password":     {`password "correct horse";`, Peer{Password: "correct horse"}, true},
-		"both, a passive router": {`passive on; ttl security on; password "correct horse";`,
-			Peer{TTLSecurity: true, Password: "correct horse"}, true},
+		"both, a passive router": {
+			`passive on; ttl security on; password "correct horse";`,
+			Peer{TTLSecurity: true, Password: "correct horse"},
+			true,
+		},
 		"neither":                {"", Peer{}, true},
 		"another password":       {`passive on; password "battery";`, Peer{Password: "correct horse"}, false},
 		"our TTL security alone": {"passive on;", Peer{TTLSecurity: true}, false},
@@ -502,14 +508,22 @@ func TestABadUpstreamRouterOrAnnouncementIsReported(t *testing.T) {
 	sp := s.speaker(t, 65000, 0, usualPace)
 	addr := netip.MustParseAddr
 	peers := map[string]Peer{
-		"10.77.250.1 (upstream router) has our own AS number 65000": {Addr: addr("10.77.250.1"), ASN: 65000,
-			Upstream: true},
-		"has BFD, which only upstream routers can have": {Addr: addr("10.77.250.2"), ASN: 65000,
-			BFD: BFD{time.Second, 3}},
-		"interval of 1ms and a multiplier of 3": {Addr: addr("10.77.250.3"), ASN: 65001, Upstream: true,
-			BFD: BFD{time.Millisecond, 3}},
-		"interval of 1s and a multiplier of 0": {Addr: addr("10.77.250.4"), ASN: 65001, Upstream: true,
-			BFD: BFD{time.Second, 0}},
+		"10.77.250.1 (upstream router) has our own AS number 65000": {
+			Addr: addr("10.77.250.1"), ASN: 65000,
+			Upstream: true,
+		},
+		"has BFD, which only upstream routers can have": {
+			Addr: addr("10.77.250.2"), ASN: 65000,
+			BFD: BFD{time.Second, 3},
+		},
+		"interval of 1ms and a multiplier of 3": {
+			Addr: addr("10.77.250.3"), ASN: 65001, Upstream: true,
+			BFD: BFD{time.Millisecond, 3},
+		},
+		"interval of 1s and a multiplier of 0": {
+			Addr: addr("10.77.250.4"), ASN: 65001, Upstream: true,
+			BFD: BFD{time.Second, 0},
+		},
 	}
 	for want, p := range peers {
 		if err := sp.SetPeers([]Peer{p}); err == nil || !strings.Contains(err.Error(), want) {

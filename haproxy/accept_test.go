@@ -51,7 +51,10 @@ func keyText(t *testing.T, key any) []byte {
 func overSHA1(t *testing.T, der []byte, key *rsa.PrivateKey) []byte {
 	t.Helper()
 	// Without parameters it is over SHA-1 (RFC 4055, 3.1).
-	how := pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 10}, Parameters: asn1.RawValue{Tag: asn1.TagSequence, IsCompound: true}}
+	how := pkix.AlgorithmIdentifier{
+		Algorithm:  asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 10},
+		Parameters: asn1.RawValue{Tag: asn1.TagSequence, IsCompound: true},
+	}
 	return resigned(t, der, how, func(text asn1.RawContent) []byte {
 		sum := sha1.Sum(text) //nolint:gosec // what is to be refused
 		return must[[]byte](t)(rsa.SignPSS(rand.Reader, key, crypto.SHA1, sum[:], &rsa.PSSOptions{SaltLength: 20}))
@@ -83,16 +86,20 @@ func resigned(t *testing.T, der []byte, how pkix.AlgorithmIdentifier, sign func(
 	crt.Algorithm, tbs.Algorithm = how, how
 	text := must[[]byte](t)(asn1.Marshal(tbs))
 	signature := sign(text)
-	crt.TBS, crt.Signature = asn1.RawValue{FullBytes: text}, asn1.BitString{Bytes: signature, BitLength: 8 * len(signature)}
+	crt.TBS, crt.Signature = asn1.RawValue{FullBytes: text},
+		asn1.BitString{Bytes: signature, BitLength: 8 * len(signature)}
 	return must[[]byte](t)(asn1.Marshal(crt))
 }
 
 // certificate makes one for a key, signed by another.
-func certificate(t *testing.T, subject, issuer string, key crypto.PublicKey, by crypto.Signer, change func(*x509.Certificate)) []byte {
+func certificate(t *testing.T, subject, issuer string, key crypto.PublicKey, by crypto.Signer,
+	change func(*x509.Certificate),
+) []byte {
 	t.Helper()
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: subject}, DNSNames: []string{subject},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), BasicConstraintsValid: true, IsCA: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), BasicConstraintsValid: true,
+		IsCA: true,
 	}
 	if change != nil {
 		change(template)
@@ -116,7 +123,10 @@ func cunning(t *testing.T, host string) []byte {
 		KeyID  []byte        `asn1:"tag:0"`
 		Issuer asn1.RawValue `asn1:"tag:1"`
 		Serial *big.Int      `asn1:"tag:2"`
-	}{[]byte{1, 2, 3}, asn1.RawValue{Class: asn1.ClassContextSpecific, Tag: 1, IsCompound: true, Bytes: generalName(t, host)}, big.NewInt(8)})
+	}{[]byte{1, 2, 3}, asn1.RawValue{
+		Class: asn1.ClassContextSpecific, Tag: 1, IsCompound: true,
+		Bytes: generalName(t, host),
+	}, big.NewInt(8)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +174,8 @@ func TestAKeyIsTakenWhateverItsBlockIsCalled(t *testing.T) {
 		text := append(crtText(certificate(t, name, name, c.key.Public(), c.key, nil)), pem.EncodeToMemory(&c.block)...)
 		certs = append(certs, &Cert{Name: name + ".pem", Hosts: []string{name}, PEM: text})
 		pair, err := ReadPair(text, text)
-		if err != nil || bytes.Count(pair.PEM, []byte("-----BEGIN PRIVATE KEY-----")) != 1 || bytes.Count(pair.PEM, []byte("-----BEGIN")) != 2 {
+		if err != nil || bytes.Count(pair.PEM, []byte("-----BEGIN PRIVATE KEY-----")) != 1 ||
+			bytes.Count(pair.PEM, []byte("-----BEGIN")) != 2 {
 			t.Errorf("%s: got %d bytes, %v", name, len(pair.PEM), err)
 		}
 	}
@@ -192,27 +203,44 @@ func TestAKeyIsTakenWhateverItsBlockIsCalled(t *testing.T) {
 func TestWhatOpenSSLRefusesIsRefused(t *testing.T) {
 	key, other := rsaKey(t), rsaKey(t)
 	good := certificate(t, "leaf.test", "ca", key.Public(), other, nil)
-	root := certificate(t, "ca", "ca", other.Public(), other, func(c *x509.Certificate) { c.SignatureAlgorithm = x509.SHA1WithRSA })
+	root := certificate(t, "ca", "ca", other.Public(), other, func(c *x509.Certificate) {
+		c.SignatureAlgorithm = x509.SHA1WithRSA
+	})
 	for name, c := range map[string]struct {
 		chain [][]byte
 		want  string
 	}{
-		"nothing":                                {[][]byte{good}, ""},
-		"a self-signed root over SHA-1":          {[][]byte{good, root}, ""},
-		"RSA-PSS over SHA-1":                     {[][]byte{overSHA1(t, good, other)}, "certificate 1 at its default security level: its signature has an unknown algorithm"},
-		"RSA-PSS over SHA-1, later in the chain": {[][]byte{good, overSHA1(t, certificate(t, "ca", "root", other.Public(), key, nil), key)}, "certificate 2"},
-		"SHA-1, where another key signs the same name": {[][]byte{certificate(t, "a", "a", key.Public(), other, func(c *x509.Certificate) {
-			c.SignatureAlgorithm, c.SubjectKeyId, c.AuthorityKeyId = x509.SHA1WithRSA, []byte{1}, []byte{2}
-			c.ExtraExtensions = []pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 35}, Value: []byte{0x30, 3, 0x80, 1, 2}}}
-		})}, "SHA1-RSA"},
-		"SHA-1, where the issuer has another serial number": {[][]byte{certificate(t, "a", "a", key.Public(), key, func(c *x509.Certificate) {
-			c.SignatureAlgorithm = x509.SHA1WithRSA
-			c.ExtraExtensions = []pkix.Extension{{Id: authorityKey, Value: []byte{0x30, 3, 0x82, 1, 8}}}
-		})}, "SHA1-RSA"},
-		"SHA-1, where the issuer has this serial number": {[][]byte{certificate(t, "a", "a", key.Public(), key, func(c *x509.Certificate) {
-			c.SignatureAlgorithm = x509.SHA1WithRSA
-			c.ExtraExtensions = []pkix.Extension{{Id: authorityKey, Value: []byte{0x30, 3, 0x82, 1, 7}}}
-		})}, ""},
+		"nothing":                       {[][]byte{good}, ""},
+		"a self-signed root over SHA-1": {[][]byte{good, root}, ""},
+		"RSA-PSS over SHA-1": {
+			[][]byte{overSHA1(t, good, other)},
+			"certificate 1 at its default security level: its signature has an unknown algorithm",
+		},
+		"RSA-PSS over SHA-1, later in the chain": {[][]byte{
+			good,
+			overSHA1(t, certificate(t, "ca", "root", other.Public(), key, nil), key),
+		}, "certificate 2"},
+		"SHA-1, where another key signs the same name": {
+			[][]byte{certificate(t, "a", "a", key.Public(), other, func(c *x509.Certificate) {
+				c.SignatureAlgorithm, c.SubjectKeyId, c.AuthorityKeyId = x509.SHA1WithRSA, []byte{1}, []byte{2}
+				c.ExtraExtensions = []pkix.Extension{{
+					Id:    asn1.ObjectIdentifier{2, 5, 29, 35},
+					Value: []byte{0x30, 3, 0x80, 1, 2},
+				}}
+			})}, "SHA1-RSA",
+		},
+		"SHA-1, where the issuer has another serial number": {
+			[][]byte{certificate(t, "a", "a", key.Public(), key, func(c *x509.Certificate) {
+				c.SignatureAlgorithm = x509.SHA1WithRSA
+				c.ExtraExtensions = []pkix.Extension{{Id: authorityKey, Value: []byte{0x30, 3, 0x82, 1, 8}}}
+			})}, "SHA1-RSA",
+		},
+		"SHA-1, where the issuer has this serial number": {
+			[][]byte{certificate(t, "a", "a", key.Public(), key, func(c *x509.Certificate) {
+				c.SignatureAlgorithm = x509.SHA1WithRSA
+				c.ExtraExtensions = []pkix.Extension{{Id: authorityKey, Value: []byte{0x30, 3, 0x82, 1, 7}}}
+			})}, "",
+		},
 	} {
 		text := bytes.Join([][]byte{pemOf(c.chain), keyText(t, key)}, nil)
 		_, err := ReadPair(text, text)
@@ -281,11 +309,15 @@ func TestWhatHAProxyRefusesCostsNobodyElse(t *testing.T) {
 				return []Part{Pair{PEM: nothing}.Part()}
 			},
 			"a certificate that only a reload brings": func(cfg *Config) []Part {
-				cfg.Certs = append([]*Cert{{Name: "_evil.pem", Hosts: []string{"evil.test"}, PEM: cunning}}, cfg.Certs...)
+				cfg.Certs = append([]*Cert{{Name: "_evil.pem", Hosts: []string{"evil.test"}, PEM: cunning}},
+					cfg.Certs...)
 				return []Part{Pair{PEM: cunning}.Part()}
 			},
 			"an authority": func(cfg *Config) []Part {
-				e := &Extra{"evil.ca.pem", []byte("-----BEGIN CERTIFICATE-----\nbm9uc2Vuc2U=\n-----END CERTIFICATE-----\n")}
+				e := &Extra{
+					"evil.ca.pem",
+					[]byte("-----BEGIN CERTIFICATE-----\nbm9uc2Vuc2U=\n-----END CERTIFICATE-----\n"),
+				}
 				cfg.Extras = []*Extra{e}
 				evil := *cfg.Backends[1]
 				evil.Options = ServerOptions{TLS: true, CA: e.Name}
@@ -346,7 +378,8 @@ func TestWhatHAProxyRefusesCostsNobodyElse(t *testing.T) {
 						t.Fatalf("%s: guilty are %v, %v", when, guilty, err)
 					}
 					for _, part := range want {
-						if why := guilty[part].Why; !strings.HasPrefix(why, "HAProxy rejects it: ") || strings.Contains(why, r.opt.RunDir) {
+						if why := guilty[part].Why; !strings.HasPrefix(why, "HAProxy rejects it: ") ||
+							strings.Contains(why, r.opt.RunDir) {
 							t.Errorf("%s: %s: %q", when, part, why)
 						}
 					}
@@ -400,15 +433,21 @@ func TestACertificateThatTheWorkerRefusesCostsNoOther(t *testing.T) {
 
 		next := *cfg
 		nothing := []byte("it was found good, and there is nothing in it")
-		next.Certs = []*Cert{{Name: "app.pem", Hosts: old.Hosts, PEM: nothing}, {Name: "evil.pem", Hosts: []string{"evil.test"}, PEM: nothing}, testCert(t, "more.pem", "more", "more.test")}
-		next.Routes = append(slices.Clone(cfg.Routes), Route{Host: "more.test", Path: "/", Match: Prefix, Backend: "other"})
+		next.Certs = []*Cert{
+			{Name: "app.pem", Hosts: old.Hosts, PEM: nothing},
+			{Name: "evil.pem", Hosts: []string{"evil.test"}, PEM: nothing},
+			testCert(t, "more.pem", "more", "more.test"),
+		}
+		next.Routes = append(slices.Clone(cfg.Routes),
+			Route{Host: "more.test", Path: "/", Match: Prefix, Backend: "other"})
 		wish := states(cfg, Open)
 		wish[ServerID{"app", cfg.Backends[0].Servers[0].Name}] = Closed
 		r.p.last.cfg = next // our own checks have a hole
 		if res, err := r.p.Apply(t.Context(), &next, inOrder(&next, wish)); !errors.Is(err, ErrUnfit) || res.Reloaded {
 			t.Fatalf("got %+v, %v", res, err)
 		}
-		if got := r.served("app.test") + r.served("evil.test") + r.served("more.test") + r.get("more.test", "/") + r.get("app.test", "/"); got != "appdefault certificate of sallyportmoreb503" {
+		if got := r.served("app.test") + r.served("evil.test") + r.served("more.test") + r.get("more.test", "/") +
+			r.get("app.test", "/"); got != "appdefault certificate of sallyportmoreb503" {
 			t.Errorf("got %q", got)
 		}
 		if err := check(binary, r.opt.Dir); err != nil {
@@ -432,7 +471,8 @@ func TestTheFirstStartEverFindsWhatIsToBlame(t *testing.T) {
 		r := newRig(t, binary)
 		r.run()
 		evil, worse := backend("evil"), backend("worse")
-		evil.Directives, worse.Directives = []Directive{nonsense}, []Directive{{phase: phaseHeader, text: "http-request also-nonsense"}}
+		evil.Directives, worse.Directives = []Directive{nonsense},
+			[]Directive{{phase: phaseHeader, text: "http-request also-nonsense"}}
 		users := &Userlist{"users", []User{{"a b", "'secret'"}}}
 		guarded := backend("guarded")
 		guarded.Directives = []Directive{must[Directive](t)(BasicAuth{Userlist: "users", Realm: "x"}.Directive())}
@@ -442,7 +482,8 @@ func TestTheFirstStartEverFindsWhatIsToBlame(t *testing.T) {
 		}
 		cfg.Userlists = []*Userlist{users}
 		guilty, err := r.p.Blame(t.Context(), cfg)
-		if err != nil || len(guilty) != 3 || guilty[evil.Part()].Why == "" || guilty[worse.Part()].Why == "" || strings.Contains(guilty[users.Part()].Why, "secret") || guilty[users.Part()].Why == "" {
+		if err != nil || len(guilty) != 3 || guilty[evil.Part()].Why == "" || guilty[worse.Part()].Why == "" ||
+			strings.Contains(guilty[users.Part()].Why, "secret") || guilty[users.Part()].Why == "" {
 			t.Errorf("guilty are %v, %v", guilty, err)
 		}
 		good := r.config(cfg.Backends[0])
@@ -484,13 +525,15 @@ func TestNothingIsStartedThatWasFound(t *testing.T) {
 				}
 				r.p.mu.Unlock()
 				r.settle(cfg, states(cfg, Open))
-				if got := r.get("app.test", "/") + r.served("app.test") + r.served("x.test"); got != "aappdefault certificate of sallyport" {
+				if got := r.get("app.test", "/") + r.served("app.test") +
+					r.served("x.test"); got != "aappdefault certificate of sallyport" {
 					t.Errorf("got %q", got)
 				}
 				if _, err := os.Stat(ran); err == nil {
 					t.Error("what somebody else wrote was run")
 				}
-				if text, err := os.ReadFile(r.p.path(configFile)); err != nil || strings.Contains(string(text), "program") {
+				if text, err := os.ReadFile(r.p.path(configFile)); err != nil ||
+					strings.Contains(string(text), "program") {
 					t.Errorf("it is still in the file, %v", err)
 				}
 				left, err := filepath.Glob(r.p.path(mapDir + ".new-*"))
@@ -538,8 +581,14 @@ func TestWhatIsNoRegularFileIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{configFile, routeMap, crtList, certDir + defaultCert, certDir + "x.pem", extraDir + "x", listDir + "x", strings.TrimSuffix(listDir, "/"), failedFile} {
-		for name, put := range map[string]func(*testing.T, string){"a pipe": pipe, "a link": link, "a folder": folder, "a device": device, "huge": huge} {
+	for _, path := range []string{
+		configFile, routeMap, crtList, certDir + defaultCert, certDir + "x.pem",
+		extraDir + "x", listDir + "x", strings.TrimSuffix(listDir, "/"), failedFile,
+	} {
+		for name, put := range map[string]func(*testing.T, string){
+			"a pipe": pipe, "a link": link, "a folder": folder,
+			"a device": device, "huge": huge,
+		} {
 			t.Run(path+" is "+name, func(t *testing.T) {
 				if err := os.RemoveAll(r.p.path(path)); err != nil {
 					t.Fatal(err)

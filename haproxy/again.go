@@ -60,6 +60,7 @@ func (p *Proxy) countRepetition(as repetition, res *Result) {
 		p.log.Error(MissedLine, "changes", len(changes), "first", changes[:min(len(changes), 5)])
 	case restored:
 		p.note(func(i *Info) { i.Restored++ })
-		p.log.Warn("HAProxy was changed by something else, and has its configuration again", "changes", len(changes), "first", changes[:min(len(changes), 5)])
+		p.log.Warn("HAProxy was changed by something else, and has its configuration again", "changes", len(changes),
+			"first", changes[:min(len(changes), 5)])
 	}
 }

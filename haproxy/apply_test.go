@@ -13,7 +13,8 @@ func TestServersComeAndGoWithoutAReload(t *testing.T) {
 		if servers, err := r.p.Servers(); err != nil || servers.Len() != 0 || r.p.Info().Running {
 			t.Errorf("before the first Apply: got servers %v, %v, running: %v", servers, err, r.p.Info().Running)
 		}
-		if res, info := r.apply(cfg, states(cfg, Open)), r.p.Info(); res.Reason != "" || info.Starts != 1 || info.Reloads != 0 {
+		if res, info := r.apply(cfg, states(cfg, Open)), r.p.Info(); res.Reason != "" || info.Starts != 1 ||
+			info.Reloads != 0 {
 			t.Errorf("the first Apply did not start HAProxy with all of it: %+v, %+v", res, info)
 		}
 		if got, want := r.get("app.test", "/"), "a"; got != want {
@@ -107,16 +108,19 @@ func TestAChangeByAnotherHandIsNoErrorOfOurs(t *testing.T) {
 		if info := r.p.Info(); info.Reread || info.Restored > 0 {
 			t.Errorf("before: got %+v, want a worker that is known, and nothing restored", info)
 		}
-		if err := r.p.worker.tell([]string{"set server app/" + cfg.Backends[0].Servers[0].Name + " state maint"}); err != nil {
+		if err := r.p.worker.tell(
+			[]string{"set server app/" + cfg.Backends[0].Servers[0].Name + " state maint"}); err != nil {
 			t.Fatal(err)
 		}
 		r.p.lookAgain()
-		if servers, err := r.p.Servers(); err != nil || servers.Get("app").Servers[0].State != Closed || !r.p.Info().Reread {
+		if servers, err := r.p.Servers(); err != nil || servers.Get("app").Servers[0].State != Closed ||
+			!r.p.Info().Reread {
 			t.Errorf("got %v, %v, want a closed server of a worker that was read anew", servers.Get("app"), err)
 		}
 		r.apply(cfg, states(cfg, Open))
 		if info := r.p.Info(); info.Restored != 1 || info.Missed != 0 || info.Reread {
-			t.Errorf("got %d orders restored, %d missed, read anew: %t; want 1, 0 and false", info.Restored, info.Missed, info.Reread)
+			t.Errorf("got %d orders restored, %d missed, read anew: %t; want 1, 0 and false", info.Restored,
+				info.Missed, info.Reread)
 		}
 		if got := r.get("app.test", "/"); got != "a" {
 			t.Errorf("got %q, want a", got)

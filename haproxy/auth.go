@@ -42,17 +42,24 @@ type Ask struct {
 func (a Ask) Directive() (Directive, error) {
 	switch {
 	case !isName(a.Backend) || !isHost(a.Host):
-		return Directive{}, fmt.Errorf("authentication service %s with the host %s: allowed are the name of a backend and a DNS name", shown(a.Backend), shown(a.Host))
+		return Directive{}, fmt.Errorf(
+			"authentication service %s with the host %s: allowed are the name of a backend and a DNS name",
+			shown(a.Backend), shown(a.Host))
 	case a.Method != "" && !token(a.Method):
-		return Directive{}, fmt.Errorf("%s is not an HTTP method: allowed are letters, digits and - _ .", shown(a.Method))
+		return Directive{}, fmt.Errorf("%s is not an HTTP method: allowed are letters, digits and - _ .",
+			shown(a.Method))
 	case !askPath(a.Path):
-		return Directive{}, fmt.Errorf("%s is not a path: allowed are a / and up to 1000 printable characters after it", shown(a.Path))
+		return Directive{}, fmt.Errorf("%s is not a path: allowed are a / and up to 1000 printable characters after it",
+			shown(a.Path))
 	}
 	target, err := quote(a.Path)
 	if err != nil {
 		return Directive{}, err
 	}
-	lines := []string{strings.Join([]string{"http-request lua.sallyport_ask", a.Backend, a.Host, cmp.Or(a.Method, "*"), target}, " ")}
+	lines := []string{strings.Join([]string{
+		"http-request lua.sallyport_ask", a.Backend, a.Host, cmp.Or(a.Method, "*"),
+		target,
+	}, " ")}
 	for _, list := range []struct {
 		names []string
 		none  string
@@ -72,9 +79,11 @@ func (a Ask) Directive() (Directive, error) {
 			return Directive{}, err
 		}
 		lines[0] += " signin"
-		lines = append(lines, "http-request redirect location "+to+" code 302 if { var(txn.sallyport_auth) -m str signin }")
+		lines = append(lines, "http-request redirect location "+to+
+			" code 302 if { var(txn.sallyport_auth) -m str signin }")
 	}
-	lines = append(lines, answer(503, "the authentication service gives no answer", " if !{ var(txn.sallyport_auth) -m str yes }"))
+	lines = append(lines, answer(503, "the authentication service gives no answer",
+		" if !{ var(txn.sallyport_auth) -m str yes }"))
 	return Directive{phase: phaseAsk, text: strings.Join(lines, "\n")}, nil
 }
 

@@ -49,18 +49,27 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
 		var asked, served atomic.Pointer[http.Request]
-		pod := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { served.Store(r); _, _ = io.WriteString(w, "in") }))
+		pod := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			served.Store(r)
+			_, _ = io.WriteString(w, "in")
+		}))
 		t.Cleanup(pod.Close)
-		app, other, signing := backend("app", serverAt(pod.Listener.Addr())), backend("other", serverAt(pod.Listener.Addr())), backend("signing", serverAt(pod.Listener.Addr()))
-		ask := Ask{Backend: "door", Host: "door.ops", Method: "GET", Path: "/check?a='b'", Succeed: []string{"X-User", "X-Group"}}
+		app, other, signing := backend("app", serverAt(pod.Listener.Addr())),
+			backend("other", serverAt(pod.Listener.Addr())), backend("signing", serverAt(pod.Listener.Addr()))
+		ask := Ask{
+			Backend: "door", Host: "door.ops", Method: "GET", Path: "/check?a='b'",
+			Succeed: []string{"X-User", "X-Group"},
+		}
 		app.Directives = []Directive{must[Directive](t)(ask.Directive())}
-		ask.SignIn, ask.Method, ask.Pass, ask.Fail = "https://login.test/?rd=%[url,url_enc]", "", []string{"x-who"}, []string{"X-None"}
+		ask.SignIn, ask.Method, ask.Pass, ask.Fail = "https://login.test/?rd=%[url,url_enc]", "", []string{"x-who"},
+			[]string{"X-None"}
 		signing.Directives = []Directive{must[Directive](t)(ask.Directive())}
 		ask.Backend = "gone"
 		lost := backend("lost", serverAt(pod.Listener.Addr()))
 		lost.Directives = []Directive{must[Directive](t)(ask.Directive())}
 		cfg := r.config(app, other, signing, lost, backend("door", doorman(t, &asked)))
-		cfg.Routes = slices.DeleteFunc(cfg.Routes, func(r Route) bool { return r.Backend == "door" }) // clients cannot reach the service
+		// clients cannot reach the service
+		cfg.Routes = slices.DeleteFunc(cfg.Routes, func(r Route) bool { return r.Backend == "door" })
 		cfg.Extras = []*Extra{AskScript()}
 		r.apply(cfg, states(cfg, Open))
 
@@ -73,7 +82,8 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 		}
 		get := func(address string, headers ...string) reply {
 			t.Helper()
-			request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, address, strings.NewReader("a body"))
+			request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, address,
+				strings.NewReader("a body"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -116,11 +126,15 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 		}
 		hold("at first")
 
-		get("http://App.test:80/a?b=c", "X-Who: ann", "X-User: root", "X_User: root", "x_group: wheel", "X-Group: wheel", "X-Forwarded-Uri: /forged", "X_Forwarded_Uri: /forged", "X_Original-Url: /forged", "X-Sallyport-Backend: other", "Cookie: s=1")
+		get("http://App.test:80/a?b=c", "X-Who: ann", "X-User: root", "X_User: root", "x_group: wheel",
+			"X-Group: wheel", "X-Forwarded-Uri: /forged", "X_Forwarded_Uri: /forged", "X_Original-Url: /forged",
+			"X-Sallyport-Backend: other", "Cookie: s=1")
 		h := asked.Load().Header
 		for name, want := range map[string]string{
-			"X-Forwarded-Uri": "/a?b=c", "X-Forwarded-Host": "app.test", "X-Forwarded-Method": "POST", "X-Forwarded-For": "127.0.0.1",
-			"X-Original-Url": "http://app.test:80/a?b=c", "X-Original-Host": "App.test:80", "X-Sallyport-Backend": "", "Cookie": "s=1", "Content-Length": "0",
+			"X-Forwarded-Uri": "/a?b=c", "X-Forwarded-Host": "app.test", "X-Forwarded-Method": "POST",
+			"X-Forwarded-For": "127.0.0.1",
+			"X-Original-Url":  "http://app.test:80/a?b=c", "X-Original-Host": "App.test:80", "X-Sallyport-Backend": "",
+			"Cookie": "s=1", "Content-Length": "0",
 			"X_forwarded_uri": "", "X_original-Url": "",
 		} {
 			if got := strings.Join(h.Values(name), " | "); got != want {
@@ -135,7 +149,8 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 				t.Errorf("the server saw %s of the client", name)
 			}
 		}
-		if h := served.Load().Header; strings.Join(h.Values("X-User"), "|") != "ann@test" || strings.Join(h.Values("X-Group"), "|") != "a|b" {
+		if h := served.Load().Header; strings.Join(h.Values("X-User"), "|") != "ann@test" ||
+			strings.Join(h.Values("X-Group"), "|") != "a|b" {
 			t.Errorf("the server saw %q", h)
 		}
 		get("http://signing.test/", "X-Who: ann", "Cookie: s=1")
@@ -190,7 +205,10 @@ func FuzzAsk(f *testing.F) {
 	f.Add("GET", "/a?b='c'", "X-A")
 	f.Add("", "/ b", "x,y")
 	f.Fuzz(func(t *testing.T, method, path, header string) {
-		d, err := Ask{Backend: "b", Host: "h", Method: method, Path: path, Pass: []string{header}, Succeed: []string{header}, Fail: []string{header}}.Directive()
+		d, err := Ask{
+			Backend: "b", Host: "h", Method: method, Path: path, Pass: []string{header},
+			Succeed: []string{header}, Fail: []string{header},
+		}.Directive()
 		if err != nil {
 			return
 		}

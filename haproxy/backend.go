@@ -143,7 +143,8 @@ func serverOptions(o ServerOptions, among int) string {
 		// decides. A server that is down is checked twice as often as one that is up, at most.
 		slower := int64(max(o.Slower, 1))
 		p.Fastinter, p.Downinter = new(500*slower), new(max(1000, o.Interval().Milliseconds()/2)*slower)
-		p.Observe, p.ErrorLimit, p.OnError = models.ServerParamsObserveLayer4, 3, models.ServerParamsOnErrorSuddenDashDeath
+		p.Observe, p.ErrorLimit, p.OnError = models.ServerParamsObserveLayer4, 3,
+			models.ServerParamsOnErrorSuddenDashDeath
 		if among >= manyServers {
 			// Most pods of a Service may end in the same instant. Requests that are retried at the
 			// same time take turns in the order of the servers, so each of them may meet only dead

@@ -61,13 +61,16 @@ func (b *base) take(text string) error {
 			section = &b.global
 		case line[0] != ' ' && words[0] == "defaults":
 			if len(words) > 1 && !strings.HasPrefix(words[1], "unnamed_defaults_") {
-				return fmt.Errorf("the section defaults %q has a name; allowed is one section defaults, without a name", words[1])
+				return fmt.Errorf("the section defaults %q has a name; allowed is one section defaults, without a name",
+					words[1])
 			}
 			section = &b.defaults
 		case section == nil || line[0] != ' ' || slices.Contains(sections, words[0]):
-			return fmt.Errorf("%q is not in a section global or defaults; the cluster owns all other sections", strings.TrimSpace(line))
+			return fmt.Errorf("%q is not in a section global or defaults; the cluster owns all other sections",
+				strings.TrimSpace(line))
 		case section == &b.global && slices.Contains(mine, words[0]):
-			return fmt.Errorf("the keyword %s is reserved: sallyport decides how HAProxy runs; remove the line", words[0])
+			return fmt.Errorf("the keyword %s is reserved: sallyport decides how HAProxy runs; remove the line",
+				words[0])
 		default:
 			*section = append(*section, strings.TrimSpace(line))
 		}

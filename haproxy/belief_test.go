@@ -46,12 +46,16 @@ func TestAReadingOfTheWorkerIsMergedIntoWhatItWasToldMeanwhile(t *testing.T) {
 		want      map[string]Live // nil: as before the reading
 		found     finding
 	}{
-		"nothing happened":                     {before, before, map[string]Live{"a": open, "b": open}, agrees},
-		"a check failed":                       {aDown, before, map[string]Live{"a": down, "b": open}, agrees},
-		"closed meanwhile, read before":        {before, aShut, map[string]Live{"a": shut, "b": open}, agrees},
-		"closed meanwhile, read after":         {aShut, aShut, map[string]Live{"a": shut, "b": open}, agrees},
-		"closed meanwhile, and another down":   {bDown, aShut, map[string]Live{"a": shut, "b": down}, agrees},
-		"a backend came meanwhile":             {before, more, map[string]Live{"a": open, "b": open, "c": open}, agrees},
+		"nothing happened":                   {before, before, map[string]Live{"a": open, "b": open}, agrees},
+		"a check failed":                     {aDown, before, map[string]Live{"a": down, "b": open}, agrees},
+		"closed meanwhile, read before":      {before, aShut, map[string]Live{"a": shut, "b": open}, agrees},
+		"closed meanwhile, read after":       {aShut, aShut, map[string]Live{"a": shut, "b": open}, agrees},
+		"closed meanwhile, and another down": {bDown, aShut, map[string]Live{"a": shut, "b": down}, agrees},
+		"a backend came meanwhile": {
+			before, more,
+			map[string]Live{"a": open, "b": open, "c": open},
+			agrees,
+		},
 		"a backend went meanwhile":             {before, fewer, map[string]Live{"a": open}, agrees},
 		"another hand closed a server":         {bShut, before, nil, differs},
 		"another hand removed a server":        {before.told("b", &LiveBackend{}), before, nil, differs},
@@ -59,10 +63,13 @@ func TestAReadingOfTheWorkerIsMergedIntoWhatItWasToldMeanwhile(t *testing.T) {
 		"another hand removed a backend":       {fewer, before, nil, differs},
 		"another hand while we closed another": {bShut, aShut, nil, differs},
 		"another worker":                       {other, before, nil, differs},
-		"another generation":                   {seen("other", map[string]Live{"a": open, "b": open}), before, nil, differs},
-		"nothing was read":                     {picture{}, before, nil, differs},
-		"a reload meanwhile":                   {before, other, nil, overtaken},
-		"the worker got ahead meanwhile":       {before, seen(ahead, map[string]Live{"a": open, "b": open}), nil, overtaken},
+		"another generation": {
+			seen("other", map[string]Live{"a": open, "b": open}), before, nil,
+			differs,
+		},
+		"nothing was read":               {picture{}, before, nil, differs},
+		"a reload meanwhile":             {before, other, nil, overtaken},
+		"the worker got ahead meanwhile": {before, seen(ahead, map[string]Live{"a": open, "b": open}), nil, overtaken},
 	} {
 		got, found := merge(before, x.read, x.now)
 		want := x.now

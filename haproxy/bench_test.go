@@ -40,7 +40,8 @@ func BenchmarkApply(b *testing.B) {
 				next := *cfg
 				next.Backends = append(slices.Clone(backends), backend("ns_svc_new_80", nowhereServer(0)))
 				cfg = &next
-				if res, err := r.p.Apply(b.Context(), cfg, inOrder(cfg, states(cfg, Open))); err != nil || res.Reloaded {
+				if res, err := r.p.Apply(b.Context(), cfg, inOrder(cfg, states(cfg, Open))); err != nil ||
+					res.Reloaded {
 					b.Fatalf("got %+v, %v", res, err)
 				}
 			}
@@ -74,7 +75,11 @@ func BenchmarkRoutes(b *testing.B) {
 				if kind == "new" {
 					next.Backends = append(slices.Clone(backends), backend("ns_svc_new_80", nowhereServer(0)))
 				}
-				next.Routes = append(slices.Clone(cfg.Routes), Route{Host: "new.test", Path: "/", Match: Prefix, Backend: next.Backends[len(next.Backends)-1].Name})
+				next.Routes = append(slices.Clone(cfg.Routes),
+					Route{
+						Host: "new.test", Path: "/", Match: Prefix,
+						Backend: next.Backends[len(next.Backends)-1].Name,
+					})
 				r.settle(cfg, states(cfg, Open))
 				worlds := []*Config{&next, cfg}
 				wishes := []States{inOrder(&next, states(&next, Open)), inOrder(cfg, states(cfg, Open))}
@@ -123,11 +128,16 @@ func BenchmarkChoicesAndPatternsOfOthers(b *testing.B) {
 	for _, others := range []int{0, 1000} {
 		r := newRig(b, binaries(b)[0])
 		cfg := r.config(backend("app", origin(b, "ok")))
-		cfg.Routes = append(cfg.Routes, Route{Host: "chosen.test", Path: "/", Match: Prefix}, Route{Host: "pattern.test", Path: "/[a-z]+[0-9]*$", Match: Regexp, Backend: "app"})
+		cfg.Routes = append(cfg.Routes, Route{Host: "chosen.test", Path: "/", Match: Prefix},
+			Route{Host: "pattern.test", Path: "/[a-z]+[0-9]*$", Match: Regexp, Backend: "app"})
 		for i := range others + 1 {
-			c := NewChoice([]Case{{condition(b, fmt.Sprintf("path -m beg /page%s", strings.Repeat(" /"+strconv.Itoa(i), min(i, 1)))), "app"}})
+			c := NewChoice(
+				[]Case{{condition(b, fmt.Sprintf("path -m beg /page%s",
+					strings.Repeat(" /"+strconv.Itoa(i), min(i, 1)))), "app"}})
 			cfg.Choices = append(cfg.Choices, c)
-			cfg.Routes = append(cfg.Routes, Route{Host: fmt.Sprintf("c%d.test", i), Path: "/", Match: Prefix, Choice: c.Name}, Route{Host: fmt.Sprintf("p%d.test", i), Path: fmt.Sprintf("/x%d", i), Match: Regexp, Backend: "app"})
+			cfg.Routes = append(cfg.Routes,
+				Route{Host: fmt.Sprintf("c%d.test", i), Path: "/", Match: Prefix, Choice: c.Name},
+				Route{Host: fmt.Sprintf("p%d.test", i), Path: fmt.Sprintf("/x%d", i), Match: Regexp, Backend: "app"})
 		}
 		slices.SortFunc(cfg.Choices, func(a, b *Choice) int { return strings.Compare(a.Name, b.Name) })
 		cfg.Routes[1].Choice = cfg.Choices[len(cfg.Choices)-1].Name
@@ -135,7 +145,9 @@ func BenchmarkChoicesAndPatternsOfOthers(b *testing.B) {
 		for _, host := range []string{"app.test", "chosen.test", "pattern.test"} {
 			b.Run(fmt.Sprintf("%d others/%s", others, host), func(b *testing.B) { answers(b, r, host, "/page") })
 		}
-		b.Run(fmt.Sprintf("%d others/%s, another path each time", others, "pattern.test"), func(b *testing.B) { answers(b, r, "pattern.test", "/page%d") })
+		b.Run(fmt.Sprintf("%d others/%s, another path each time", others, "pattern.test"), func(b *testing.B) {
+			answers(b, r, "pattern.test", "/page%d")
+		})
 	}
 }
 
@@ -149,23 +161,34 @@ func BenchmarkPatternsOfOthers(b *testing.B) {
 			name     string
 			patterns int
 			beside   bool // all in the map of the host
-		}{{"alone", 0, false}, {"200 of one namespace in the same map", 200, true}, {"35000 of many namespaces", 35000, false}} {
+		}{
+			{"alone", 0, false},
+			{"200 of one namespace in the same map", 200, true},
+			{"35000 of many namespaces", 35000, false},
+		} {
 			r := newRig(b, binary)
 			cfg := r.config(backend("app", origin(b, "ok")))
-			cfg.Routes = append(cfg.Routes, Route{Host: "pattern.test", Path: "/[a-z]+[0-9]*$", Match: Regexp, Backend: "app"})
+			cfg.Routes = append(cfg.Routes,
+				Route{Host: "pattern.test", Path: "/[a-z]+[0-9]*$", Match: Regexp, Backend: "app"})
 			for i, made := 0, 0; made < others.patterns; i++ {
 				host := fmt.Sprintf("p%d.test", i)
 				if others.beside && patternMap(host, r.p.files.Secret) != patternMap("pattern.test", r.p.files.Secret) {
 					continue
 				}
 				for j := 0; j < 100 && made < others.patterns; j++ {
-					cfg.Routes = append(cfg.Routes, Route{Host: host, Path: fmt.Sprintf("/longer-than-that-of-the-other-and-so-tried-first-%d", j), Match: Regexp, Backend: "app"})
+					cfg.Routes = append(cfg.Routes,
+						Route{
+							Host: host, Path: fmt.Sprintf("/longer-than-that-of-the-other-and-so-tried-first-%d", j),
+							Match: Regexp, Backend: "app",
+						})
 					made++
 				}
 			}
 			r.apply(cfg, states(cfg, Open))
 			for _, host := range []string{"app.test", "pattern.test"} {
-				b.Run(fmt.Sprintf("%s/%s/%s", r.p.Info().Version, others.name, host), func(b *testing.B) { answers(b, r, host, "/page%d") })
+				b.Run(fmt.Sprintf("%s/%s/%s", r.p.Info().Version, others.name, host), func(b *testing.B) {
+					answers(b, r, host, "/page%d")
+				})
 			}
 		}
 	}
@@ -181,7 +204,9 @@ func answers(b *testing.B, r *rig, host, path string) {
 	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			request, err := http.NewRequestWithContext(b.Context(), http.MethodGet, "http://"+r.http.String()+strings.Replace(path, "%d", strconv.FormatInt(asked.Add(1), 10), 1), http.NoBody)
+			request, err := http.NewRequestWithContext(b.Context(), http.MethodGet,
+				"http://"+r.http.String()+strings.Replace(path, "%d", strconv.FormatInt(asked.Add(1), 10), 1),
+				http.NoBody)
 			if err != nil {
 				b.Error(err)
 				return
@@ -210,7 +235,8 @@ func (r *rig) used() time.Duration {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	words := strings.Fields(string(text[bytes.LastIndexByte(text, ')'):])) // proc(5): utime and stime, in hundredths of a second
+	// proc(5): utime and stime, in hundredths of a second
+	words := strings.Fields(string(text[bytes.LastIndexByte(text, ')'):]))
 	user, _ := strconv.Atoi(words[12])
 	system, _ := strconv.Atoi(words[13])
 	return time.Duration(user+system) * 10 * time.Millisecond

@@ -135,7 +135,8 @@ func (s *search) certificates(ctx context.Context) error {
 }
 
 var (
-	atConfig   = regexp.MustCompile(`^(?:config : )?(?:parsing )?\[[^ \]]*` + regexp.QuoteMeta(configFile) + `:(\d+)\] ?:? ?(.*)`)
+	atConfig = regexp.MustCompile(`^(?:config : )?(?:parsing )?\[[^ \]]*` + regexp.QuoteMeta(configFile) +
+		`:(\d+)\] ?:? ?(.*)`)
 	anySection = regexp.MustCompile(`^([a-z]+|\.if|\.else|\.endif)\b ?(\S*)`)
 )
 
@@ -238,8 +239,11 @@ func (s *search) convict(found Verdicts) {
 	for i, part := range s.parts {
 		_, is := found[part]
 		if !is && i >= s.running && ended[owners[part]] {
-			s.guilty[part] = Verdict{Known: true, Aside: true, Why: fmt.Sprintf("HAProxy rejects other parts of the configuration "+
-				"that come from %s, and was not asked about this one: mend the others", owners[part])}
+			s.guilty[part] = Verdict{
+				Known: true, Aside: true,
+				Why: fmt.Sprintf("HAProxy rejects other parts of the configuration "+
+					"that come from %s, and was not asked about this one: mend the others", owners[part]),
+			}
 			is = true
 		}
 		if is {

@@ -17,7 +17,8 @@ func TestATextThatBreaksTheWholeIsFound(t *testing.T) {
 		cfg.Process.Texts = []Text{parsed(t, GlobalSection, "tune.http.maxhdr 200")}
 		for i := range 20 {
 			b := backend(fmt.Sprintf("b%d", i))
-			b.Directives = []Directive{parsed(t, BackendSection, fmt.Sprintf("http-request set-header X-A %d", i)).Directive()}
+			b.Directives = []Directive{parsed(t, BackendSection,
+				fmt.Sprintf("http-request set-header X-A %d", i)).Directive()}
 			cfg.Backends = append(cfg.Backends, b)
 		}
 		cfg = r.config(cfg.Backends...)
@@ -36,7 +37,8 @@ func TestATextThatBreaksTheWholeIsFound(t *testing.T) {
 			t.Fatalf("together: %v", err)
 		}
 		guilty, err := r.p.Blame(t.Context(), &next)
-		if err != nil || len(guilty) != 2 || !strings.Contains(guilty[bad.Part()].Why, "NOSUCH") || strings.Contains(guilty[bad.Part()].Why, "haproxy.cfg") || guilty[worse.Part()].Why == "" {
+		if err != nil || len(guilty) != 2 || !strings.Contains(guilty[bad.Part()].Why, "NOSUCH") ||
+			strings.Contains(guilty[bad.Part()].Why, "haproxy.cfg") || guilty[worse.Part()].Why == "" {
 			t.Errorf("guilty are %v, %v", guilty, err)
 		}
 		if guilty, err := r.p.Blame(t.Context(), cfg); err != nil || len(guilty) > 0 {
@@ -53,7 +55,8 @@ func TestATextThatBreaksTheWholeIsFound(t *testing.T) {
 func TestWhoComesLastIsToBlame(t *testing.T) {
 	a, b := Text{GlobalSection, "a"}, Text{GlobalSection, "b"}
 	p := &Proxy{belief: belief{told: &outline{cfg: &Config{Shape: Shape{Process: Process{Texts: []Text{b}}}}}}}
-	if got, running := p.runningFirst(&Config{Shape: Shape{Process: Process{Texts: []Text{a, b}}}}); running != 1 || got[0] != b.Part() || got[1] != a.Part() {
+	if got, running := p.runningFirst(&Config{Shape: Shape{Process: Process{Texts: []Text{a, b}}}}); running != 1 ||
+		got[0] != b.Part() || got[1] != a.Part() {
 		t.Errorf("got %v", got)
 	}
 }
@@ -78,7 +81,10 @@ func TestASearchIsBoundedForEachOwner(t *testing.T) {
 				return b.Part()
 			},
 			"certificates": func(cfg *Config, i int) Part {
-				c := &Cert{Name: fmt.Sprintf("evil%03d.pem", i), PEM: fmt.Appendf(nil, "nothing %d", i), Owner: "c/evil"}
+				c := &Cert{
+					Name: fmt.Sprintf("evil%03d.pem", i), PEM: fmt.Appendf(nil, "nothing %d", i),
+					Owner: "c/evil",
+				}
 				cfg.Certs = append(cfg.Certs, c)
 				return Pair{PEM: c.PEM}.Part()
 			},

@@ -63,10 +63,11 @@ func compareTenants(a, b Tenant) int {
 // A Wait says that changes of a tenant wait for a reload longer than Options.MinReload.
 type Wait struct {
 	Tenant
-	Until    time.Time `json:"until"`            // a reload for somebody else brings the changes sooner
-	Most     int       `json:"most,omitempty"`   // the budget that is used up; 0: it is not, and old workers are too many
-	Backends []string  `json:"backends"`         // whose settings wait, sorted
-	Closed   []string  `json:"closed,omitempty"` // those of them that take no requests until then, because a guard waits
+	Until time.Time `json:"until"` // a reload for somebody else brings the changes sooner
+	// the budget that is used up; 0: it is not, and old workers are too many
+	Most     int      `json:"most,omitempty"`
+	Backends []string `json:"backends"`         // whose settings wait, sorted
+	Closed   []string `json:"closed,omitempty"` // those of them that take no requests until then, because a guard waits
 }
 
 // Words describes a wait, as of a moment.
@@ -82,9 +83,11 @@ func (w Wait) Words(now time.Time) string {
 	if w.Most > 0 {
 		why = fmt.Sprintf("because it may cause %d at once (clusters[].ingress.limits.reloads)", w.Most)
 	}
-	text := fmt.Sprintf("changes of %s wait for a reload, for %s at most, %s", who, max(w.Until.Sub(now), 0).Round(time.Second), why)
+	text := fmt.Sprintf("changes of %s wait for a reload, for %s at most, %s", who,
+		max(w.Until.Sub(now), 0).Round(time.Second), why)
 	if len(w.Closed) > 0 {
-		text += fmt.Sprintf("; %d of %d backends take no requests until then, since their guards change", len(w.Closed), len(w.Backends))
+		text += fmt.Sprintf("; %d of %d backends take no requests until then, since their guards change", len(w.Closed),
+			len(w.Backends))
 	}
 	return text
 }

@@ -71,7 +71,8 @@ func TestATenantCausesNoMoreReloadsThanItsBudget(t *testing.T) {
 		r := newRig(t, binary)
 		const budget, rounds = 3, 100
 		held, end := longAnswer(t)
-		evil, victim, slow := backend("evil", origin(t, "evil")), backend("victim", origin(t, "victim")), backend("slow", held)
+		evil, victim, slow := backend("evil", origin(t, "evil")), backend("victim", origin(t, "victim")),
+			backend("slow", held)
 		config := func(evil, victim *Backend) *Config {
 			cfg := r.config(evil, victim, of("victim", slow, Timeout("server", time.Hour)))
 			cfg.Reloads = map[string]int{"": budget}
@@ -153,17 +154,23 @@ func TestAGuardBeyondTheBudgetClosesItsPathAtOnce(t *testing.T) {
 		// A guard is added to a backend that the worker has, and a new one with a guard takes
 		// over a path; a third one comes with a path of its own.
 		next := config(deny)
-		guarded, fresh := of("evil", backend("guarded", origin(t, "guarded")), deny), of("evil", backend("fresh", origin(t, "fresh")), deny)
+		guarded, fresh := of("evil", backend("guarded", origin(t, "guarded")), deny),
+			of("evil", backend("fresh", origin(t, "fresh")), deny)
 		guarded.Service, fresh.Service = "evil/shared:80", "evil/fresh:80"
 		next.Backends = []*Backend{next.Backends[0], fresh, guarded, next.Backends[1]}
 		next.Routes[1].Backend = "guarded"
-		next.Routes = append(next.Routes, Route{Host: "other.test", Path: "/", Match: Prefix, Backend: "shared"}, Route{Host: "other.test", Path: "/admin", Match: Prefix, Backend: "fresh"})
+		next.Routes = append(next.Routes, Route{Host: "other.test", Path: "/", Match: Prefix, Backend: "shared"},
+			Route{Host: "other.test", Path: "/admin", Match: Prefix, Backend: "fresh"})
 		for n := range 3 {
 			next.Former = r.p.Former(next)
 			if res := r.apply(next, states(next, Open)); res.Reloaded || res.RetryAt.IsZero() {
 				t.Fatalf("got %+v, want no reload", res)
 			}
-			expect(fmt.Sprint("round ", n), map[string]string{"evil": "503", "shared": "503", "other": "shared", "other/admin": "503", "other//admin": "400"})
+			expect(fmt.Sprint("round ", n),
+				map[string]string{
+					"evil": "503", "shared": "503", "other": "shared", "other/admin": "503",
+					"other//admin": "400",
+				})
 		}
 		waits := r.p.Info().Waits
 		if len(waits) != 1 || !slices.Equal(waits[0].Closed, []string{"evil", "fresh", "guarded"}) {
@@ -173,7 +180,8 @@ func TestAGuardBeyondTheBudgetClosesItsPathAtOnce(t *testing.T) {
 		// A guard that goes away leaves a path as strict as it was.
 		r.p.schedule.budgets = nil
 		r.eventually("the guards are in force", func() bool { return r.apply(next, states(next, Open)).Reloaded })
-		expect("after the reload", map[string]string{"evil": "403", "shared": "403", "other": "shared", "other/admin": "403"})
+		expect("after the reload",
+			map[string]string{"evil": "403", "shared": "403", "other": "shared", "other/admin": "403"})
 		cfg = config()
 		r.apply(cfg, states(cfg, Open))
 		expect("the guard is removed", map[string]string{"evil": "403"})
@@ -209,7 +217,8 @@ func TestABudgetComesBackWithTime(t *testing.T) {
 			b.spend(evil, 2, now, time.Minute)
 		}
 	}
-	if b.due(Tenant{"c", "victim"}, 2, now, time.Minute) != now || b.due(Tenant{}, 0, now, time.Minute) != now || b.due(evil, 0, now, time.Minute) != now {
+	if b.due(Tenant{"c", "victim"}, 2, now, time.Minute) != now || b.due(Tenant{}, 0, now, time.Minute) != now ||
+		b.due(evil, 0, now, time.Minute) != now {
 		t.Error("another tenant, the operator, or one without a bound waits")
 	}
 	if b.forget(now.Add(time.Hour), time.Minute); len(b) > 0 {
@@ -293,7 +302,10 @@ func TestEachDifferenceHasWhoMadeIt(t *testing.T) {
 	with := func(cfg *Config, change func(*Config)) *Config { change(cfg); return cfg }
 	ca := func(content string) []*Extra { return []*Extra{{"ca.ca.pem", []byte(content)}} }
 	asking := func(cfg *Config, optional bool) *Config {
-		cfg.Certs = []*Cert{{Name: "_evil.pem", Hosts: []string{"evil.test"}, ClientCA: "ca.ca.pem", ClientOptional: optional, Owner: "c/evil"}}
+		cfg.Certs = []*Cert{{
+			Name: "_evil.pem", Hosts: []string{"evil.test"}, ClientCA: "ca.ca.pem",
+			ClientOptional: optional, Owner: "c/evil",
+		}}
 		return evils(cfg, OnlyOwnTLS(optional))
 	}
 	for name, x := range map[string]struct {
@@ -302,26 +314,63 @@ func TestEachDifferenceHasWhoMadeIt(t *testing.T) {
 		guard      bool
 		stale      string
 	}{
-		"a timeout":                 {base(), evils(base(), Timeout("server", time.Minute)), "evil", false, ""},
-		"a guard is added":          {base(), evils(base(), Deny(Networks{}, true)), "evil", true, "evil"},
-		"a guard is removed":        {evils(base(), Deny(Networks{}, true)), base(), "evil", false, ""},
-		"whom a guard means":        {evils(base(), Deny(Networks{}, true), source), evils(base(), Deny(Networks{}, true)), "evil", true, "evil"},
-		"the period of a limit":     {with(evils(base(), Limit(table, 1, 429, Networks{})), func(c *Config) { c.Tables = []Table{table} }), with(evils(base(), Limit(table, 1, 429, Networks{})), func(c *Config) { c.Tables = []Table{{"t", 10, time.Minute}} }), "evil", true, "evil"},
-		"a password":                {with(evils(base(), auth), func(c *Config) { c.Userlists = []*Userlist{user("a")} }), with(evils(base(), auth), func(c *Config) { c.Userlists = []*Userlist{user("b")} }), "evil", true, "evil"},
-		"an authority for clients":  {with(asking(base(), false), func(c *Config) { c.Extras = ca("a") }), with(asking(base(), false), func(c *Config) { c.Extras = ca("b") }), "evil", true, "evil"},
-		"whether clients have to":   {with(asking(base(), true), func(c *Config) { c.Extras = ca("a") }), with(asking(base(), false), func(c *Config) { c.Extras = ca("a") }), "evil", true, "evil"},
-		"an authentication service": {base(), with(evils(base(), ask), func(c *Config) { c.Extras = []*Extra{AskScript()} }), "evil", true, "evil"},
-		"the length of a capture":   {evils(base(), capture.Sized(1)), with(evils(base(), capture.Sized(2)), func(c *Config) { c.Captures = []int{2} }), "evil", false, ""},
-		"a choice":                  {base(), with(base(), func(c *Config) { c.Choices = []*Choice{NewChoice([]Case{{condition, "evil"}})} }), "evil", true, ""},
-		"a TCP port":                {tcp(base()), with(tcp(base()), func(c *Config) { c.Streams = []Stream{{Port: 1, Backend: "xtcp"}} }), "evil", true, ""},
-		"TLS is passed through":     {tcp(base()), with(tcp(base()), func(c *Config) { c.Inspect = true }), "evil", true, ""},
-		"and not any more":          {with(tcp(base()), func(c *Config) { c.Inspect = true }), base(), "evil", true, ""},
-		"a backend goes":            {tcp(base()), base(), "evil", false, ""},
+		"a timeout":          {base(), evils(base(), Timeout("server", time.Minute)), "evil", false, ""},
+		"a guard is added":   {base(), evils(base(), Deny(Networks{}, true)), "evil", true, "evil"},
+		"a guard is removed": {evils(base(), Deny(Networks{}, true)), base(), "evil", false, ""},
+		"whom a guard means": {
+			evils(base(), Deny(Networks{}, true), source),
+			evils(base(), Deny(Networks{}, true)), "evil", true, "evil",
+		},
+		"the period of a limit": {with(evils(base(), Limit(table, 1, 429, Networks{})), func(c *Config) {
+			c.Tables = []Table{table}
+		}), with(evils(base(), Limit(table, 1, 429, Networks{})), func(c *Config) {
+			c.Tables = []Table{{"t", 10, time.Minute}}
+		}), "evil", true, "evil"},
+		"a password": {with(evils(base(), auth), func(c *Config) {
+			c.Userlists = []*Userlist{user("a")}
+		}), with(evils(base(), auth), func(c *Config) { c.Userlists = []*Userlist{user("b")} }), "evil", true, "evil"},
+		"an authority for clients": {
+			with(asking(base(), false), func(c *Config) { c.Extras = ca("a") }),
+			with(asking(base(), false), func(c *Config) { c.Extras = ca("b") }), "evil", true, "evil",
+		},
+		"whether clients have to": {
+			with(asking(base(), true), func(c *Config) { c.Extras = ca("a") }),
+			with(asking(base(), false), func(c *Config) { c.Extras = ca("a") }), "evil", true, "evil",
+		},
+		"an authentication service": {
+			base(),
+			with(evils(base(), ask), func(c *Config) { c.Extras = []*Extra{AskScript()} }), "evil", true, "evil",
+		},
+		"the length of a capture": {
+			evils(base(), capture.Sized(1)),
+			with(evils(base(), capture.Sized(2)), func(c *Config) { c.Captures = []int{2} }), "evil", false, "",
+		},
+		"a choice": {
+			base(),
+			with(base(), func(c *Config) { c.Choices = []*Choice{NewChoice([]Case{{condition, "evil"}})} }), "evil",
+			true, "",
+		},
+		"a TCP port": {
+			tcp(base()),
+			with(tcp(base()), func(c *Config) { c.Streams = []Stream{{Port: 1, Backend: "xtcp"}} }), "evil", true, "",
+		},
+		"TLS is passed through": {
+			tcp(base()), with(tcp(base()), func(c *Config) { c.Inspect = true }), "evil", true,
+			"",
+		},
+		"and not any more": {with(tcp(base()), func(c *Config) { c.Inspect = true }), base(), "evil", true, ""},
+		"a backend goes":   {tcp(base()), base(), "evil", false, ""},
 		"for somebody's objects": {base(), with(base(), func(c *Config) {
 			c.Backends = append(c.Backends, &Backend{Name: "z", Cluster: "c", Namespace: "victim", By: "evil"})
 		}), "evil", false, ""},
-		"the process":            {base(), with(base(), func(c *Config) { c.Process.MaxConn = 2 }), "operator", false, ""},
-		"what all clients show":  {base(), with(base(), func(c *Config) { c.Process.ClientCA = Nobody }), "operator", true, ""},
+		"the process": {
+			base(), with(base(), func(c *Config) { c.Process.MaxConn = 2 }), "operator", false,
+			"",
+		},
+		"what all clients show": {
+			base(), with(base(), func(c *Config) { c.Process.ClientCA = Nobody }), "operator",
+			true, "",
+		},
 		"the appliance leaves":   {base(), with(base(), func(c *Config) { c.Leaving = true }), "operator", true, ""},
 		"a file of the operator": {base(), with(base(), func(c *Config) { c.Extras = ca("a") }), "operator", false, ""},
 	} {

@@ -44,7 +44,8 @@ func (r Room) Capacity(servers int, tables []Table) (all []Capacity) {
 	if r.Files > 0 {
 		all = append(all, Capacity{
 			"servers", uint64(servers), uint64(r.Servers()), //nolint:gosec // it fits
-			fmt.Sprintf("beyond the limit the youngest Services wait; HAProxy may open %d files, so raise LimitNOFILE of the unit that starts HAProxy to %d, then end HAProxy and start it again",
+			fmt.Sprintf("beyond the limit the youngest Services wait; HAProxy may open %d files, so raise "+
+				"LimitNOFILE of the unit that starts HAProxy to %d, then end HAProxy and start it again",
 				r.Files, 2*max(r.Files, uint64(servers))),
 		})
 	}
@@ -55,7 +56,8 @@ func (r Room) Capacity(servers int, tables []Table) (all []Capacity) {
 	if most := r.Clients(); most > 0 && clients > 0 {
 		all = append(all, Capacity{
 			"clients that limits may count", uint64(clients), uint64(most), //nolint:gosec // it fits
-			"beyond the limit they would take more than a quarter of the memory, if as many clients came; add memory, " +
+			"beyond the limit they would take more than a quarter of the memory, if as many clients came; " +
+				"add memory, " +
 				"or lower clusters[].ingress.limits.clients, or rate-limit-size",
 		})
 	}
@@ -73,7 +75,8 @@ func (r Room) Describe(want int) string {
 		if want > 0 {
 			who = fmt.Sprintf("%d connections are configured", wish)
 		}
-		text += fmt.Sprintf("; %s, which need a limit of %d open files (LimitNOFILE, ulimit -Hn), now %d", who, filesFor(wish), r.Files)
+		text += fmt.Sprintf("; %s, which need a limit of %d open files (LimitNOFILE, ulimit -Hn), now %d", who,
+			filesFor(wish), r.Files)
 	}
 	if clients := r.Clients(); clients > 0 {
 		text += fmt.Sprintf("; a quarter of the memory holds %d clients that rate limits count", clients)
@@ -94,23 +97,30 @@ func (p *Proxy) capacity(pic picture, procs procs) (all []Capacity) {
 	}
 	remedy := "HAProxy then leaves further connections in the kernel's queue; add memory, or set haproxy.maxConnections"
 	if room := p.room(); room.Files > 0 && room.Connections(0, 0) < (Room{Memory: room.Memory}).Connections(0, 0) {
-		remedy = fmt.Sprintf("HAProxy then leaves further connections in the kernel's queue; HAProxy may open %d files, so raise LimitNOFILE of the unit that starts HAProxy", room.Files)
+		remedy = fmt.Sprintf("HAProxy then leaves further connections in the kernel's queue; HAProxy may open %d "+
+			"files, so raise LimitNOFILE of the unit that starts HAProxy", room.Files)
 	}
 	add("connections", pic.connections, pic.maxConn, remedy)
 	add("old workers of HAProxy", len(procs.old), oldWorkers,
-		"each reload leaves a worker to finish its connections, and beyond the limit the oldest ends with them; look for connections that last long (timeout-tunnel), and why HAProxy reloads")
+		"each reload leaves a worker to finish its connections, and beyond the limit the oldest ends with them; look "+
+			"for connections that last long (timeout-tunnel), and why HAProxy reloads")
 	var first, last int
 	if n, _ := fmt.Sscan(readText("/proc/sys/net/ipv4/ip_local_port_range"), &first, &last); n == 2 {
 		last++
 	}
 	add("ports to one pod", pic.busiest, last-first,
-		"beyond the limit connections to that pod fail; widen net.ipv4.ip_local_port_range, or give the Service more pods")
+		"beyond the limit connections to that pod fail; widen net.ipv4.ip_local_port_range, or give the "+
+			"Service more pods")
 	if tracked := number(readText("/proc/sys/net/netfilter/nf_conntrack_count")); tracked > 0 {
 		add("connections tracked by conntrack", tracked, number(readText("/proc/sys/net/netfilter/nf_conntrack_max")),
-			"beyond the limit the kernel drops packets; raise net.netfilter.nf_conntrack_max, or let the firewall not track HAProxy's connections (notrack)")
+			"beyond the limit the kernel drops packets; raise net.netfilter.nf_conntrack_max, or let the firewall "+
+				"not track HAProxy's connections (notrack)")
 	}
 	used, limit := memoryInUse(memory())
-	return append(all, Capacity{memoryResource, used, limit, "beyond the limit the kernel ends a process; add memory, or lower haproxy.maxConnections"})
+	return append(all, Capacity{
+		memoryResource, used, limit,
+		"beyond the limit the kernel ends a process; add memory, or lower haproxy.maxConnections",
+	})
 }
 
 // memoryInUse returns how much of the memory of the machine or the container is in use

@@ -19,7 +19,11 @@ func TestCapacityIsNearItsLimitFromFourFifths(t *testing.T) {
 		"three quarters":     {Capacity{Used: 15, Limit: 20}, false, false, "15 of 20 (75 %)"},
 		"four fifths":        {Capacity{Used: 16, Limit: 20}, true, false, "16 of 20 (80 %)"},
 		"more than there is": {Capacity{Used: 50, Limit: 20}, true, false, "50 of 20 (250 %)"},
-		"memory":             {Capacity{Resource: "memory", Used: 3 << 30, Limit: 4 << 30}, false, false, "3072 of 4096 MiB (75 %)"},
+		"memory": {
+			Capacity{Resource: "memory", Used: 3 << 30, Limit: 4 << 30},
+			false, false,
+			"3072 of 4096 MiB (75 %)",
+		},
 	} {
 		if got := c.capacity.Amount(); got != c.amount || c.capacity.Near() != c.near || c.capacity.Far() != c.far {
 			t.Errorf("%s: got %q, near %v, far %v", name, got, c.capacity.Near(), c.capacity.Far())
@@ -33,9 +37,26 @@ func TestTheRoomIsDescribed(t *testing.T) {
 		configured int
 		want       string
 	}{
-		"enough open files":                     {Room{2 << 30, 524288}, 0, "10485 connections with up to 2011272 servers, 10485 connections with up to 1571364 servers; a quarter of the memory holds 3355443 clients that rate limits count"},
-		"few open files":                        {Room{2 << 30, 4096}, 0, "1348 connections with up to 3600 servers, 449 connections with up to 10788 servers; the memory holds 10485 connections, which need a limit of 28468 open files (LimitNOFILE, ulimit -Hn), now 4096; a quarter of the memory holds 3355443 clients that rate limits count"},
-		"few open files for what is configured": {Room{2 << 30, 4096}, 3000, "1348 connections with up to 3600 servers, 449 connections with up to 10788 servers; 3000 connections are configured, which need a limit of 8508 open files (LimitNOFILE, ulimit -Hn), now 4096; a quarter of the memory holds 3355443 clients that rate limits count"},
+		"enough open files": {
+			Room{2 << 30, 524288},
+			0,
+			"10485 connections with up to 2011272 servers, 10485 connections with up to 1571364 servers; a quarter " +
+				"of the memory holds 3355443 clients that rate limits count",
+		},
+		"few open files": {
+			Room{2 << 30, 4096},
+			0,
+			"1348 connections with up to 3600 servers, 449 connections with up to 10788 servers; the memory holds " +
+				"10485 connections, which need a limit of 28468 open files (LimitNOFILE, ulimit -Hn), now 4096; a " +
+				"quarter of the memory holds 3355443 clients that rate limits count",
+		},
+		"few open files for what is configured": {
+			Room{2 << 30, 4096},
+			3000,
+			"1348 connections with up to 3600 servers, 449 connections with up to 10788 servers; 3000 connections " +
+				"are configured, which need a limit of 8508 open files (LimitNOFILE, ulimit -Hn), now 4096; a " +
+				"quarter of the memory holds 3355443 clients that rate limits count",
+		},
 	} {
 		if got := c.room.Describe(c.configured); got != c.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", name, got, c.want)
@@ -54,7 +75,10 @@ func TestTheTablesOfLimitsAreCountedByTheirSizes(t *testing.T) {
 	if len(all) != 2 || all[0].Used != 7 || all[1].Used != 1500 || all[1].Limit != 3355443 {
 		t.Errorf("got %v", all)
 	}
-	for name, got := range map[string][]Capacity{"no table": Room{Memory: 2 << 30}.Capacity(0, nil), "no memory known": Room{}.Capacity(0, tables)} {
+	for name, got := range map[string][]Capacity{
+		"no table":        Room{Memory: 2 << 30}.Capacity(0, nil),
+		"no memory known": Room{}.Capacity(0, tables),
+	} {
 		if len(got) > 0 {
 			t.Errorf("%s: got %v", name, got)
 		}
@@ -63,11 +87,17 @@ func TestTheTablesOfLimitsAreCountedByTheirSizes(t *testing.T) {
 
 func TestAServerIsCheckedAsOftenAsItsOptionsSay(t *testing.T) {
 	for want, o := range map[string]ServerOptions{
-		"check downinter 1000 error-limit 3 fastinter 500":             {Check: true},
-		"check downinter 1000 error-limit 3 fastinter 500 inter 500":   {Check: true, CheckInterval: 500 * time.Millisecond},
+		"check downinter 1000 error-limit 3 fastinter 500": {Check: true},
+		"check downinter 1000 error-limit 3 fastinter 500 inter 500": {
+			Check:         true,
+			CheckInterval: 500 * time.Millisecond,
+		},
 		"check downinter 5000 error-limit 3 fastinter 500 inter 10000": {Check: true, CheckInterval: 10 * time.Second},
 		"check downinter 4000 error-limit 3 fastinter 2000 inter 8000": {Check: true, Slower: 4},
-		"check downinter 2000 error-limit 3 fastinter 1000 inter 1000": {Check: true, Slower: 2, CheckInterval: 500 * time.Millisecond},
+		"check downinter 2000 error-limit 3 fastinter 1000 inter 1000": {
+			Check: true, Slower: 2,
+			CheckInterval: 500 * time.Millisecond,
+		},
 	} {
 		words := strings.Fields(serverOptions(o, 1))
 		for word := range strings.FieldsSeq(want) {
@@ -114,7 +144,8 @@ func TestTheWorkerAndTheMachineTellWhatIsInUse(t *testing.T) {
 				t.Errorf("%s: unknown", resource)
 				continue
 			}
-			if got := all[i]; want.Used > 0 && got.Used != want.Used || want.Limit > 0 && got.Limit != want.Limit || got.Used == 0 || got.Limit <= got.Used || strings.TrimSpace(got.Remedy) == "" {
+			if got := all[i]; want.Used > 0 && got.Used != want.Used || want.Limit > 0 && got.Limit != want.Limit ||
+				got.Used == 0 || got.Limit <= got.Used || strings.TrimSpace(got.Remedy) == "" {
 				t.Errorf("%s: got %+v, want %+v", resource, got, want)
 			}
 		}

@@ -237,7 +237,9 @@ func (c causes) shown(cert *Cert, want *Config) {
 	one := c.by(of)
 	one.urgent, one.guard = true, true
 	for _, b := range want.Backends {
-		if b.tenant() == of && slices.ContainsFunc(b.Directives, func(d Directive) bool { return d.phase == phaseShown }) {
+		if b.tenant() == of && slices.ContainsFunc(b.Directives, func(d Directive) bool {
+			return d.phase == phaseShown
+		}) {
 			c.stale(b)
 		}
 	}

@@ -40,7 +40,8 @@ func (c *Config) choices() error {
 		for _, one := range choice.Cases {
 			_, found := BackendAt(c.Backends, one.Backend)
 			if !found || one.If.section != routeSection {
-				errs = append(errs, fmt.Errorf("choice %s: the backend %q does not exist, or has no condition", choice.Name, one.Backend))
+				errs = append(errs, fmt.Errorf("choice %s: the backend %q does not exist, or has no condition",
+					choice.Name, one.Backend))
 			}
 		}
 	}
@@ -84,11 +85,13 @@ func Condition(text string, list func(name string) ([]string, error)) (Text, err
 	case len(words) == 0:
 		return Text{}, errors.New("the condition is empty")
 	case len(words) > maxWords:
-		return Text{}, fmt.Errorf("the condition has %d words, including those of its lists; at most %d are allowed", len(words), maxWords)
+		return Text{}, fmt.Errorf("the condition has %d words, including those of its lists; at most %d are allowed",
+			len(words), maxWords)
 	}
 	for i, w := range words {
 		if w == "{" || w == "}" || w == "!" {
-			return Text{}, fmt.Errorf("%s: a condition is a sample, flags and values, without braces and \"!\"", shown(text))
+			return Text{}, fmt.Errorf("%s: a condition is a sample, flags and values, without braces and \"!\"",
+				shown(text))
 		}
 		if words[i], err = quote(w); err != nil {
 			return Text{}, err

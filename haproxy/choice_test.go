@@ -41,7 +41,8 @@ func TestAConditionStaysOne(t *testing.T) {
 		if err != nil {
 			got = "! " + err.Error()
 		}
-		if begin, is := strings.CutPrefix(want, "! "); got != want && (!is || err == nil || !strings.Contains(got, begin)) {
+		if begin, is := strings.CutPrefix(want, "! "); got != want &&
+			(!is || err == nil || !strings.Contains(got, begin)) {
 			t.Errorf("%q: %s, want %s", s, got, want)
 		}
 	}
@@ -55,9 +56,11 @@ func TestAListIsFilledIntoALine(t *testing.T) {
 		return lists(name)
 	}
 	for lines, want := range map[string]string{
-		"acl a src -f patterns/ours":                        `acl a src '10.0.0.0/8' '192.0.2.1'`,
-		"a\n  b -i -f\tpatterns/ours -f patterns/ours }\nc": "a\n  b -i '10.0.0.0/8' '192.0.2.1' '10.0.0.0/8' '192.0.2.1' }\nc",
-		"-f patterns/ours":                                  "-f patterns/ours", // the keyword of a line is not replaced
+		"acl a src -f patterns/ours": `acl a src '10.0.0.0/8' '192.0.2.1'`,
+		"a\n  b -i -f\tpatterns/ours -f patterns/ours }\nc": "a\n" +
+			"  b -i '10.0.0.0/8' '192.0.2.1' '10.0.0.0/8' '192.0.2.1' }\nc",
+		// the keyword of a line is not replaced
+		"-f patterns/ours":                                  "-f patterns/ours",
 		"a -f other/ours -fpatterns/ours":                   "a -f other/ours -fpatterns/ours",
 		"# a -f patterns/none\nb":                           "# a -f patterns/none\nb",
 		"a\nb -f patterns/none":                             "line 2: there is no list none",
@@ -76,7 +79,10 @@ func TestAListIsFilledIntoALine(t *testing.T) {
 
 // FuzzCondition checks that any accepted text is one condition.
 func FuzzCondition(f *testing.F) {
-	for _, s := range []string{"a b", "a ' } or { '", `a "}" || b`, "a\\\nb", "a \\} b", "src -f patterns/ours", "'\\''"} {
+	for _, s := range []string{
+		"a b", "a ' } or { '", `a "}" || b`, "a\\\nb", "a \\} b", "src -f patterns/ours",
+		"'\\''",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -111,8 +117,12 @@ func condition(t testing.TB, s string) Text {
 func TestTheFirstCaseThatHoldsCounts(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
-		cfg := r.config(backend("beta", origin(t, "beta")), backend("canary", origin(t, "canary")), backend("main", origin(t, "main")), backend("staff", origin(t, "staff")))
-		both := NewChoice([]Case{{condition(t, `url_param(as) -m str "st aff" staff`), "staff"}, {condition(t, "url_param(beta) -m found"), "beta"}})
+		cfg := r.config(backend("beta", origin(t, "beta")), backend("canary", origin(t, "canary")),
+			backend("main", origin(t, "main")), backend("staff", origin(t, "staff")))
+		both := NewChoice([]Case{
+			{condition(t, `url_param(as) -m str "st aff" staff`), "staff"},
+			{condition(t, "url_param(beta) -m found"), "beta"},
+		})
 		one := NewChoice([]Case{{condition(t, "url_param(beta) -m found"), "beta"}})
 		cfg.Choices = []*Choice{both, one}
 		if one.Name < both.Name {
@@ -123,7 +133,10 @@ func TestTheFirstCaseThatHoldsCounts(t *testing.T) {
 			{Host: "a.test", Path: "/plain", Match: Prefix, Backend: "main"},
 			{Host: "a.test", Path: "/[0-9]", Match: Regexp, Backend: "canary"},
 			{Host: "b.test", Path: "/", Match: Prefix, Choice: one.Name},
-			{Host: "c.test", Path: "/", Match: Prefix, Backend: "main", Canary: "canary", CanaryWeight: 100, Choice: one.Name},
+			{
+				Host: "c.test", Path: "/", Match: Prefix, Backend: "main", Canary: "canary", CanaryWeight: 100,
+				Choice: one.Name,
+			},
 		}
 		r.apply(cfg, states(cfg, Open))
 		for _, c := range []struct{ host, path, want string }{

@@ -78,10 +78,12 @@ func (o *outline) classesText(dir string) []byte {
 	if len(defaults)+len(spares) == 0 {
 		return nil
 	}
-	return slices.Concat([]byte("\n.if version_atleast(3.4)\n"), defaults, []byte("\n.else\n"), spares, []byte("\n.endif\n"))
+	return slices.Concat([]byte("\n.if version_atleast(3.4)\n"), defaults, []byte("\n.else\n"), spares,
+		[]byte("\n.endif\n"))
 }
 
 // fits reports whether a section of defaults can have the settings.
 func (c *class) fits() bool {
-	return !slices.ContainsFunc(c.of.of.Directives, func(d Directive) bool { return d.phase == phaseCapture }) // HAProxy: unable to find capture id
+	// HAProxy: unable to find capture id
+	return !slices.ContainsFunc(c.of.of.Directives, func(d Directive) bool { return d.phase == phaseCapture })
 }

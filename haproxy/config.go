@@ -271,10 +271,11 @@ type ServerOptions struct {
 	TLS           bool          // its certificate is not verified, unless there is a CA
 	CA            string        // an Extra of Authorities, one of which has to have signed the server's certificate
 	Crt           string        // an Extra of ClientCertificate, which is shown to the server
-	SNI           string        // name that TLS asks for: a host's, or what SNIOfClient and SNIOfHost stand for; empty: none
-	VerifyHost    string        // name that its certificate has to have, with a CA; not with another SNI, which counts for that
-	Proto         string        // h1, h2; empty: HTTP/1.1, or with TLS what the server prefers
-	SendProxy     string        // proxy, proxy-v1, proxy-v2, proxy-v2-ssl, proxy-v2-ssl-cn; empty: none
+	// name that TLS asks for: a host's, or what SNIOfClient and SNIOfHost stand for; empty: none
+	SNI        string
+	VerifyHost string // name that its certificate has to have, with a CA; not with another SNI, which counts for that
+	Proto      string // h1, h2; empty: HTTP/1.1, or with TLS what the server prefers
+	SendProxy  string // proxy, proxy-v1, proxy-v2, proxy-v2-ssl, proxy-v2-ssl-cn; empty: none
 }
 
 // Interval returns the time between two checks of a server that is up, before Slower.
@@ -338,7 +339,8 @@ func (c *Cert) filters() []string {
 }
 
 func (c *Cert) same(o *Cert) bool {
-	return c == o || c.Name == o.Name && bytes.Equal(c.PEM, o.PEM) && slices.Equal(c.filters(), o.filters()) && c.ClientCA == o.ClientCA && c.ClientOptional == o.ClientOptional
+	return c == o || c.Name == o.Name && bytes.Equal(c.PEM, o.PEM) && slices.Equal(c.filters(), o.filters()) &&
+		c.ClientCA == o.ClientCA && c.ClientOptional == o.ClientOptional
 }
 
 // asksAs reports whether clients need the same certificates under the same names.
@@ -372,7 +374,9 @@ type ServerID struct {
 
 // BackendAt returns the place of a backend among some that are sorted by name.
 func BackendAt(sorted []*Backend, name string) (at int, found bool) {
-	return slices.BinarySearchFunc(sorted, name, func(b *Backend, name string) int { return strings.Compare(b.Name, name) })
+	return slices.BinarySearchFunc(sorted, name, func(b *Backend, name string) int {
+		return strings.Compare(b.Name, name)
+	})
 }
 
 // States holds the state that each server should have: those of each backend in the

@@ -11,7 +11,10 @@ import (
 
 func TestAnAnswerThatDependsOnItsOriginSaysSo(t *testing.T) {
 	const page, other = "https://page.test", "https://other.test"
-	preflight := map[string]string{"Origin": page, "Access-Control-Request-Method": "PATCH", "Access-Control-Request-Headers": "X-A, authorization"}
+	preflight := map[string]string{
+		"Origin": page, "Access-Control-Request-Method": "PATCH",
+		"Access-Control-Request-Headers": "X-A, authorization",
+	}
 	type answer struct{ origin, methods, headers, credentials, vary string }
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
@@ -52,7 +55,10 @@ func TestAnAnswerThatDependsOnItsOriginSaysSo(t *testing.T) {
 			{"some", "GET", map[string]string{"Origin": page}, answer{page, "GET, PUT", "", "true", "Origin"}},
 			{"some", "GET", map[string]string{"Origin": other}, answer{vary: "Origin"}},
 			{"some", "GET", nil, answer{vary: "Origin"}},
-			{"some", "OPTIONS", preflight, answer{page, "GET, PUT", "X-A, authorization", "true", "Origin, Access-Control-Request-Headers"}},
+			{
+				"some", "OPTIONS", preflight,
+				answer{page, "GET, PUT", "X-A, authorization", "true", "Origin, Access-Control-Request-Headers"},
+			},
 			{"without", "OPTIONS", preflight, answer{page, "*", "X-B", "", "Origin"}},
 		} {
 			request, err := http.NewRequestWithContext(t.Context(), c.method, "http://"+c.kind+".test/", http.NoBody)
@@ -72,7 +78,8 @@ func TestAnAnswerThatDependsOnItsOriginSaysSo(t *testing.T) {
 			}
 			h := response.Header
 			got := answer{
-				h.Get("Access-Control-Allow-Origin"), h.Get("Access-Control-Allow-Methods"), h.Get("Access-Control-Allow-Headers"), h.Get("Access-Control-Allow-Credentials"),
+				h.Get("Access-Control-Allow-Origin"), h.Get("Access-Control-Allow-Methods"),
+				h.Get("Access-Control-Allow-Headers"), h.Get("Access-Control-Allow-Credentials"),
 				strings.Join(h.Values("Vary"), ", "),
 			}
 			if got != c.want {

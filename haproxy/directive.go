@@ -118,7 +118,10 @@ func HTTPCheck(method, uri, version string) (Directive, error) {
 	if err != nil {
 		return Directive{}, err
 	}
-	return Directive{phase: phaseSection, text: strings.TrimSpace("option httpchk " + cmp.Or(method, "OPTIONS") + " " + word + " " + version)}, nil
+	return Directive{
+		phase: phaseSection,
+		text:  strings.TrimSpace("option httpchk " + cmp.Or(method, "OPTIONS") + " " + word + " " + version),
+	}, nil
 }
 
 // token reports whether a text can be the name of a method or a header. It allows the
@@ -164,7 +167,9 @@ func Balance(algorithm string) (Directive, error) {
 		}
 		return Directive{phase: phaseSection, tcp: a.tcp, hashes: a.hash, text: text}, nil
 	}
-	return Directive{}, fmt.Errorf("%s is not a balancing algorithm: allowed are roundrobin, leastconn, first, random[(draws, up to 99)], source, uri [path-only|whole|len N|depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]",
+	return Directive{}, fmt.Errorf(
+		"%s is not a balancing algorithm: allowed are roundrobin, leastconn, first, random[(draws, up to 99)], "+
+			"source, uri [path-only|whole|len N|depth N], url_param NAME [check_post], hdr(NAME) [use_domain_only]",
 		shown(algorithm))
 }
 
@@ -178,7 +183,8 @@ func Source(header string) (Directive, error) {
 }
 
 func notAHeader(name string) error {
-	return fmt.Errorf("%s is not the name of a header: allowed are letters, digits, \"-\", \"_\" and \".\"", shown(name))
+	return fmt.Errorf("%s is not the name of a header: allowed are letters, digits, \"-\", \"_\" and \".\"",
+		shown(name))
 }
 
 // Deny answers 403 to clients within the networks, or to all others.
@@ -195,7 +201,8 @@ func Reject(networks Networks, others bool) Directive {
 // RejectOthers closes connections of clients outside these networks. It is for a TCP
 // backend, which may have a Reject as well: clients have to pass both.
 func RejectOthers(networks []netip.Prefix) Directive {
-	return Directive{phase: phaseDeny, tcp: true, text: Networks{Of: networks}.acl("sp_source") + reject + " if !sp_source"}
+	return Directive{phase: phaseDeny, tcp: true, text: Networks{Of: networks}.acl("sp_source") + reject +
+		" if !sp_source"}
 }
 
 // CloseTCP closes every connection to a TCP backend. It is the counterpart of Close.
@@ -211,7 +218,8 @@ func Close() Directive {
 
 // answer returns a rule that ends a request with a line of text.
 func answer(status int, text, condition string) string {
-	return "http-request return status " + strconv.Itoa(status) + ` content-type text/plain string "` + text + `\n"` + condition
+	return "http-request return status " + strconv.Itoa(status) + ` content-type text/plain string "` + text + `\n"` +
+		condition
 }
 
 // OnlyOwnTLS guards a backend whose hosts have certificates with a ClientCA. The server
@@ -248,7 +256,8 @@ type Cookie struct {
 // differs on every other appliance.
 func (c Cookie) Directive() (Directive, error) {
 	if !token(c.Name) {
-		return Directive{}, fmt.Errorf("%s is not the name of a cookie: allowed are letters, digits and - _ .", shown(c.Name))
+		return Directive{}, fmt.Errorf("%s is not the name of a cookie: allowed are letters, digits and - _ .",
+			shown(c.Name))
 	}
 	words := []string{"cookie", c.Name, "insert indirect nocache dynamic"}
 	if c.Domain != "" {
@@ -262,7 +271,8 @@ func (c Cookie) Directive() (Directive, error) {
 	case "Strict", "Lax", "None":
 		words = append(words, "attr SameSite="+c.SameSite)
 	default:
-		return Directive{}, fmt.Errorf("%s is not a value of SameSite: allowed are Strict, Lax and None", shown(c.SameSite))
+		return Directive{}, fmt.Errorf("%s is not a value of SameSite: allowed are Strict, Lax and None",
+			shown(c.SameSite))
 	}
 	for _, flag := range []struct {
 		word string
@@ -277,10 +287,12 @@ func (c Cookie) Directive() (Directive, error) {
 		time time.Duration
 	}{{"maxidle", c.MaxIdle}, {"maxlife", c.MaxLife}} {
 		if limit.time > 0 {
-			words = append(words, limit.word, strconv.FormatInt(int64(max(limit.time, time.Second)/time.Second), 10)+"s")
+			words = append(words, limit.word, strconv.FormatInt(int64(max(limit.time, time.Second)/time.Second), 10)+
+				"s")
 		}
 	}
-	return Directive{phase: phaseSection, sticky: true, text: strings.Join(words, " ") + "\ndynamic-cookie-key " + cookieKey}, nil
+	return Directive{phase: phaseSection, sticky: true, text: strings.Join(words, " ") + "\ndynamic-cookie-key " +
+		cookieKey}, nil
 }
 
 // cookieKey is the placeholder for the key of the hash. Each installation, or Group, has a
@@ -322,7 +334,8 @@ func (t Table) text() string {
 		period = milliseconds(t.Period)
 		counter = "http_req_rate(" + period + ") peers " + peersSection
 	}
-	return "\nbackend " + t.Name + "\n  stick-table type ipv6 size " + strconv.Itoa(t.Size) + " expire " + period + " store " + counter + "\n"
+	return "\nbackend " + t.Name + "\n  stick-table type ipv6 size " + strconv.Itoa(t.Size) + " expire " + period +
+		" store " + counter + "\n"
 }
 
 // DenyCodes are the statuses that HAProxy can deny a request with: those that it has a
@@ -342,14 +355,17 @@ func Limit(t Table, requests, status int, except Networks) Directive {
 	if unless != "" {
 		text += " if" + unless
 	}
-	return Directive{phase: phaseLimit, names: t.Name, text: text + "\nhttp-request deny deny_status " + strconv.Itoa(status) +
-		" if { sc_http_req_rate(0," + t.Name + ") gt " + strconv.Itoa(requests) + " }" + unless + " or !{ sc_tracked(0) }" + unless}
+	return Directive{phase: phaseLimit, names: t.Name, text: text + "\nhttp-request deny deny_status " +
+		strconv.Itoa(status) +
+		" if { sc_http_req_rate(0," + t.Name + ") gt " + strconv.Itoa(requests) + " }" + unless +
+		" or !{ sc_tracked(0) }" + unless}
 }
 
 // LimitConcurrent answers 429 to a client with more than most concurrent requests, or
 // that the table has no place for. The table must have no period.
 func LimitConcurrent(t Table, most int) Directive {
-	return Directive{phase: phaseLimit, names: t.Name, text: "http-request track-sc1 src table " + t.Name + "\nhttp-request deny deny_status 429" +
+	return Directive{phase: phaseLimit, names: t.Name, text: "http-request track-sc1 src table " + t.Name +
+		"\nhttp-request deny deny_status 429" +
 		" if { sc_conn_cur(1," + t.Name + ") gt " + strconv.Itoa(most) + " } or !{ sc_tracked(1) }"}
 }
 
@@ -399,7 +415,8 @@ func otherSpellings(name string) string {
 		return ""
 	}
 	name = strings.ToLower(name)
-	return "http-request del-header '(?i)^(?!" + regexp.QuoteMeta(name) + "$)" + separator.ReplaceAllString(name, "[-_.]") + "$' -m reg\n"
+	return "http-request del-header '(?i)^(?!" + regexp.QuoteMeta(name) + "$)" +
+		separator.ReplaceAllString(name, "[-_.]") + "$' -m reg\n"
 }
 
 // SetResponseHeader sets a header of the response.
@@ -444,13 +461,15 @@ func HSTS(maxAge int, subdomains, preload bool) Directive {
 	if preload {
 		value += "; preload"
 	}
-	return Directive{phase: phaseResponse, text: "http-after-response set-header Strict-Transport-Security '" + value + "' if { ssl_fc }"}
+	return Directive{phase: phaseResponse, text: "http-after-response set-header Strict-Transport-Security '" + value +
+		"' if { ssl_fc }"}
 }
 
 // LimitBody answers 413 to a request with a larger Content-Length. A body without a
 // Content-Length is not bounded.
 func LimitBody(bytes int) Directive {
-	return Directive{phase: phaseLimit, text: "http-request deny deny_status 413 if { req.hdr_val(content-length) gt " + strconv.Itoa(bytes) + " }"}
+	return Directive{phase: phaseLimit, text: "http-request deny deny_status 413 if { req.hdr_val(content-length) gt " +
+		strconv.Itoa(bytes) + " }"}
 }
 
 // Root redirects a request for "/" to another path.
@@ -459,7 +478,8 @@ func Root(path string) (Directive, error) {
 		return Directive{}, fmt.Errorf(`%s must begin with exactly one "/"`, shown(path))
 	}
 	word, err := quote(strings.ReplaceAll(path, "%", "%%"))
-	return Directive{phase: phaseRedirect, text: "http-request redirect location " + word + " code 302 if { path / }"}, err
+	return Directive{phase: phaseRedirect, text: "http-request redirect location " + word + " code 302 if { path / }"},
+		err
 }
 
 // SetHost sets the Host that the servers see.
@@ -487,7 +507,8 @@ var RedirectCodes = []int{301, 302, 303, 307, 308}
 // same path and query. An empty scheme keeps the one of the request.
 func Redirect(scheme, authority string, code int) (Directive, error) {
 	if !slices.Contains(RedirectCodes, code) {
-		return Directive{}, fmt.Errorf("%d is not the status of a redirect: allowed are 301, 302, 303, 307 and 308", code)
+		return Directive{}, fmt.Errorf("%d is not the status of a redirect: allowed are 301, 302, 303, 307 and 308",
+			code)
 	}
 	if !isAuthority(authority) {
 		return Directive{}, fmt.Errorf("%s is not HOST or HOST:PORT", shown(authority))
@@ -560,7 +581,8 @@ func (c CORS) Directives() ([]Directive, error) {
 		asked = "{ var(txn.cors_origin) -m reg " + pattern + " }"
 	}
 	set := func(name, value string, and ...string) {
-		out = append(out, line(phaseResponse, append([]string{"http-after-response set-header", name, value, "if", asked}, and...)...))
+		out = append(out, line(phaseResponse,
+			append([]string{"http-after-response set-header", name, value, "if", asked}, and...)...))
 	}
 	set("Access-Control-Allow-Origin", origin)
 	if c.Credentials && (c.Methods == "*" || c.Headers == "*") {
@@ -576,7 +598,8 @@ func (c CORS) Directives() ([]Directive, error) {
 		}
 		out = append(out,
 			line(phaseOrigin, "http-request set-var("+list.variable+") req.fhdr("+list.request+") if METH_OPTIONS"),
-			line(phaseResponse, "http-after-response add-header Vary", list.request, "if { var(txn.cors_preflight) -m found }"))
+			line(phaseResponse, "http-after-response add-header Vary", list.request,
+				"if { var(txn.cors_preflight) -m found }"))
 		set(list.allow, "%[var("+list.variable+")]", "{ var("+list.variable+") -m found }")
 	}
 	if c.Credentials {

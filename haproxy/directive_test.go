@@ -33,9 +33,12 @@ func written(t testing.TB) []Directive {
 		must(Source("X-Real-IP")),
 		must(Capture("req.hdr(X-A)", 0)), must(Capture("cookie(id),lower", 1)),
 		Deny(Networks{Of: list}, true), Deny(Networks{Of: many}, false),
-		Limit(Table{"a_rate", 100000, time.Second}, 10, 429, Networks{}), LimitConcurrent(Table{Name: "a_conns", Size: 10}, 5), must(SetRequestHeader("X-A", `it's "quoted" # \ $HOME 100%% %[src] %ci`)),
+		Limit(Table{"a_rate", 100000, time.Second}, 10, 429, Networks{}),
+		LimitConcurrent(Table{Name: "a_conns", Size: 10}, 5),
+		must(SetRequestHeader("X-A", `it's "quoted" # \ $HOME 100%% %[src] %ci`)),
 		must(SetResponseHeader("Cache-Control", "no-store, no-cache")),
-		must(AddRequestHeader("X-B", "c")), must(AddResponseHeader("X-B", "c")), must(DeleteRequestHeader("X-C")), must(DeleteResponseHeader("Server")),
+		must(AddRequestHeader("X-B", "c")), must(AddResponseHeader("X-B", "c")), must(DeleteRequestHeader("X-C")),
+		must(DeleteResponseHeader("Server")),
 		must(BasicAuth{Userlist: "a", Realm: `it's 100% ours`}.Directive()), OnlyOwnTLS(false), OnlyOwnTLS(true),
 		must(Cookie{Name: "SRV"}.Directive()),
 		HSTS(15768000, true, true), HSTS(0, false, false), LimitBody(1 << 40), must(Root("/a%b'c?d#e")),
@@ -62,12 +65,18 @@ func written(t testing.TB) []Directive {
 // lines returns the lines that a cluster may bring for the process.
 func lines(t testing.TB) []Line {
 	t.Helper()
-	all := []Line{HardStop(time.Minute), DefaultOption("dontlognull", false), DefaultOption("logasap", true), DefaultOption("http-server-close", true)}
+	all := []Line{
+		HardStop(time.Minute), DefaultOption("dontlognull", false), DefaultOption("logasap", true),
+		DefaultOption("http-server-close", true),
+	}
 	for _, name := range []string{"client", "client-fin", "http-request", "http-keep-alive", "server-fin"} {
 		all = append(all, DefaultTimeout(name, time.Second))
 	}
 	for _, s := range []Syslog{
-		{Address: "fd00::1", Port: 514, Length: 2048, Format: "rfc5424", Facility: "local3", Level: "info", MinLevel: "notice"},
+		{
+			Address: "fd00::1", Port: 514, Length: 2048, Format: "rfc5424", Facility: "local3", Level: "info",
+			MinLevel: "notice",
+		},
 		{Address: "stdout", Format: "raw", Facility: "daemon"},
 	} {
 		l, err := s.Line()
@@ -83,7 +92,10 @@ func lines(t testing.TB) []Line {
 // such a redirect, because they have no effect.
 func redirected(t testing.TB) (all []*Backend) {
 	t.Helper()
-	for name, to := range map[string][2]string{"f": {"", "other.test:8443"}, "g": {"https", "[fd00::1]:443"}, "h": {"http", "other.test"}} {
+	for name, to := range map[string][2]string{
+		"f": {"", "other.test:8443"}, "g": {"https", "[fd00::1]:443"},
+		"h": {"http", "other.test"},
+	} {
 		d, err := Redirect(to[0], to[1], 307)
 		if err != nil {
 			t.Fatal(err)
@@ -97,7 +109,8 @@ func redirected(t testing.TB) (all []*Backend) {
 func TestEveryKindOfHashIsOneThatHAProxyCanCheck(t *testing.T) {
 	var users []User
 	for i, hash := range []string{ // hashes of "secret"
-		"$1$salt$ZZ8ZZZwZZZZwZZZwZZZZZ/", "$5$salt$" + strings.Repeat("a", 43), "$5$rounds=5000$salt$" + strings.Repeat("a", 43), "$6$salt$" + strings.Repeat("a", 86),
+		"$1$salt$ZZ8ZZZwZZZZwZZZwZZZZZ/", "$5$salt$" + strings.Repeat("a", 43),
+		"$5$rounds=5000$salt$" + strings.Repeat("a", 43), "$6$salt$" + strings.Repeat("a", 86),
 		"$2y$05$" + strings.Repeat("a", 53), "$2b$08$" + strings.Repeat("a", 53),
 	} {
 		u, err := NewUser("u"+strconv.Itoa(i), hash)
@@ -111,7 +124,10 @@ func TestEveryKindOfHashIsOneThatHAProxyCanCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	withEach(t, func(t *testing.T, binary string) {
-		cfg := &Config{Shape: Shape{Userlists: []*Userlist{{"list", users}}}, Backends: []*Backend{{Name: "b", Directives: []Directive{d}}}}
+		cfg := &Config{
+			Shape:    Shape{Userlists: []*Userlist{{"list", users}}},
+			Backends: []*Backend{{Name: "b", Directives: []Directive{d}}},
+		}
 		if err := accepted(t, binary, cfg); err != nil {
 			t.Error(err)
 		}
@@ -120,7 +136,8 @@ func TestEveryKindOfHashIsOneThatHAProxyCanCheck(t *testing.T) {
 
 func TestEveryWayOfBalancingTakesServersByCommand(t *testing.T) {
 	for _, algorithm := range []string{
-		"roundrobin", "leastconn", "first", "random", "random(3)", "source", "uri", "uri path-only", "uri whole len 12 depth 3",
+		"roundrobin", "leastconn", "first", "random", "random(3)", "source", "uri", "uri path-only",
+		"uri whole len 12 depth 3",
 		"url_param id", "url_param id check_post 64", "hdr(X-User)", "hdr(Host) use_domain_only",
 	} {
 		d, err := Balance("  " + algorithm)
@@ -143,61 +160,94 @@ func TestWhatIsNoValueIsRefusedInASentence(t *testing.T) {
 		err  error
 		want string
 	}{
-		"a header with a line break":  {err(SetRequestHeader("X\nY", "")), "is not the name of a header"},
-		"a header with a space":       {err(SetResponseHeader("X Y", "")), "is not the name of a header"},
-		"a source of no name":         {err(Source("")), "is not the name of a header"},
-		"a value with a line break":   {err(format(inRequest, "a\nuse_backend other")), "control character"},
-		"the process's environment":   {err(format(inRequest, "%[env(SECRET)]")), `"env(SECRET)" is not an allowed sample`},
-		"a variable of the process":   {err(format(inRequest, "%[var(proc.gen)]")), "is not an allowed sample"},
-		"a file as a converter":       {err(format(inRequest, "%[src,map(/etc/shadow)]")), "is not an allowed converter"},
-		"an open bracket":             {err(format(inRequest, "%[src")), "no \"]\" follows"},
-		"a lone percent sign":         {err(format(inRequest, "50%")), "without a meaning"},
-		"an alias that is longer":     {err(format(inRequest, "%cix")), "without a meaning"},
-		"a regular expression":        {err(ReplacePath("(", "")), "is not a usable regular expression"},
-		"one that looks ahead":        {err(ReplacePath("(?=a)", "")), "is not a usable regular expression"},
-		"an origin":                   {err(CORS{Origin: "("}.Directives()), "is not a usable regular expression"},
-		"a way of balancing":          {err(Balance("fastest")), "is not a balancing algorithm"},
-		"very many draws":             {err(Balance("random(100)")), "random[(draws, up to 99)]"},
-		"a URI of no elements":        {err(Balance("uri depth 0")), "is not a balancing algorithm"},
-		"a URI of no bytes":           {err(Balance("uri len 0")), "is not a balancing algorithm"},
-		"two in one":                  {err(Balance("roundrobin\nserver x 1.2.3.4")), "is not a balancing algorithm"},
-		"a check of no path":          {err(HTTPCheck("", "health", "")), `does not begin with "/"`},
-		"a check of no method":        {err(HTTPCheck("GET /", "/", "")), "is not an HTTP method"},
-		"a check of another version":  {err(HTTPCheck("GET", "/", "HTTP/2")), "is not a version"},
-		"a capture of nothing":        {err(Capture("env(HOME)", 0)), "is not an allowed sample"},
-		"a capture of two words":      {err(Capture("src len 10", 0)), "is not an allowed sample"},
-		"a root elsewhere":            {err(Root("//evil.test")), "must begin with exactly one"},
-		"a header to delete":          {err(DeleteRequestHeader("a b")), "is not the name of a header"},
-		"a page of no status":         {err(ErrorFile(418, "HTTP/1.1 418 I\n\n")), "418 is not the status of an error file"},
-		"a page without a head":       {err(ErrorFile(503, "<p>sorry</p>")), "not a whole response"},
-		"a page of another length":    {err(ErrorFile(503, "HTTP/1.1 503 S\nContent-Length: 3\n\nsorry")), "do not match the body"},
-		"a page that is too long":     {err(ErrorFile(503, "HTTP/1.1 503 S\n\n"+strings.Repeat("a", 16<<10))), "at most 15360"},
+		"a header with a line break": {err(SetRequestHeader("X\nY", "")), "is not the name of a header"},
+		"a header with a space":      {err(SetResponseHeader("X Y", "")), "is not the name of a header"},
+		"a source of no name":        {err(Source("")), "is not the name of a header"},
+		"a value with a line break":  {err(format(inRequest, "a\nuse_backend other")), "control character"},
+		"the process's environment": {
+			err(format(inRequest, "%[env(SECRET)]")),
+			`"env(SECRET)" is not an allowed sample`,
+		},
+		"a variable of the process": {err(format(inRequest, "%[var(proc.gen)]")), "is not an allowed sample"},
+		"a file as a converter": {
+			err(format(inRequest, "%[src,map(/etc/shadow)]")),
+			"is not an allowed converter",
+		},
+		"an open bracket":            {err(format(inRequest, "%[src")), "no \"]\" follows"},
+		"a lone percent sign":        {err(format(inRequest, "50%")), "without a meaning"},
+		"an alias that is longer":    {err(format(inRequest, "%cix")), "without a meaning"},
+		"a regular expression":       {err(ReplacePath("(", "")), "is not a usable regular expression"},
+		"one that looks ahead":       {err(ReplacePath("(?=a)", "")), "is not a usable regular expression"},
+		"an origin":                  {err(CORS{Origin: "("}.Directives()), "is not a usable regular expression"},
+		"a way of balancing":         {err(Balance("fastest")), "is not a balancing algorithm"},
+		"very many draws":            {err(Balance("random(100)")), "random[(draws, up to 99)]"},
+		"a URI of no elements":       {err(Balance("uri depth 0")), "is not a balancing algorithm"},
+		"a URI of no bytes":          {err(Balance("uri len 0")), "is not a balancing algorithm"},
+		"two in one":                 {err(Balance("roundrobin\nserver x 1.2.3.4")), "is not a balancing algorithm"},
+		"a check of no path":         {err(HTTPCheck("", "health", "")), `does not begin with "/"`},
+		"a check of no method":       {err(HTTPCheck("GET /", "/", "")), "is not an HTTP method"},
+		"a check of another version": {err(HTTPCheck("GET", "/", "HTTP/2")), "is not a version"},
+		"a capture of nothing":       {err(Capture("env(HOME)", 0)), "is not an allowed sample"},
+		"a capture of two words":     {err(Capture("src len 10", 0)), "is not an allowed sample"},
+		"a root elsewhere":           {err(Root("//evil.test")), "must begin with exactly one"},
+		"a header to delete":         {err(DeleteRequestHeader("a b")), "is not the name of a header"},
+		"a page of no status": {
+			err(ErrorFile(418, "HTTP/1.1 418 I\n\n")),
+			"418 is not the status of an error file",
+		},
+		"a page without a head": {err(ErrorFile(503, "<p>sorry</p>")), "not a whole response"},
+		"a page of another length": {
+			err(ErrorFile(503, "HTTP/1.1 503 S\nContent-Length: 3\n\nsorry")),
+			"do not match the body",
+		},
+		"a page that is too long": {
+			err(ErrorFile(503, "HTTP/1.1 503 S\n\n"+strings.Repeat("a", 16<<10))),
+			"at most 15360",
+		},
 		"a page with a header in two": {err(ErrorFile(503, "HTTP/1.1 503 S\nA B\n\n")), "not a valid response"},
-		"a text of a new section":     {err(ParseText(BackendSection, "\nbackend x")), `line 2, "backend x": "backend" begins a section`},
-		"one that hides it":           {err(ParseText(BackendSection, `"backend" x`)), "must not have quotes"},
-		"one that hides it better":    {err(ParseText(BackendSection, `no back\end x`)), "must not have quotes"},
-		"a text of a server":          {err(ParseText(BackendSection, "no server x")), "is reserved in the section backend"},
-		"a text with a condition":     {err(ParseText(GlobalSection, ".if 1")), "begin with a dot"},
-		"a text of a return":          {err(ParseText(GlobalSection, "a\rglobal")), "control character"},
-		"a text of nothing":           {err(ParseText(GlobalSection, "# a")), "no line"},
-		"a text without end":          {err(ParseText(GlobalSection, strings.Repeat("a\n", 40000))), "at most 65536"},
-		"a format with a line break":  {err(LogFormat("a\nb")), "control character"},
-		"a realm with a quote":        {err(BasicAuth{Userlist: "a", Realm: `a"b`}.Directive()), "has a quote"},
-		"a realm with a line break":   {err(BasicAuth{Userlist: "a", Realm: "a\nb"}.Directive()), "control character"},
-		"a cookie with a space":       {err(Cookie{Name: "a b"}.Directive()), "is not the name of a cookie"},
-		"a cookie of a wildcard":      {err(Cookie{Name: "a", Domain: "*.a.test"}.Directive()), "is not a domain"},
-		"a cookie of no domain":       {err(Cookie{Name: "a", Domain: "b c"}.Directive()), "is not a domain"},
-		"a cookie of no site":         {err(Cookie{Name: "a", SameSite: "some"}.Directive()), "is not a value of SameSite"},
-		"a user of two words":         {err(NewUser("a b", "")), "is not the name of a user"},
-		"a password in the clear":     {err(NewUser("a", "secret")), "the password of user a is not a usable hash"},
-		"a hash for ever":             {err(NewUser("a", "$6$rounds=999999999$salt$"+strings.Repeat("x", 86))), "is not a usable hash"},
-		"a hash of Apache's":          {err(NewUser("a", "$apr1$salt$"+strings.Repeat("x", 22))), "is not a usable hash"},
-		"authorities without any":     {err(Authorities("a", []byte("nothing"))), "there is no certificate"},
-		"a redirect with a path":      {err(Redirect("", "a.test/x", 302)), "is not HOST"},
-		"a redirect to many":          {err(Redirect("", "*.a.test", 302)), "is not HOST"},
-		"a redirect to no port":       {err(Redirect("", "a.test:0", 302)), "is not HOST"},
-		"a redirect of no status":     {err(Redirect("", "a.test", 304)), "is not the status of a redirect"},
-		"a log to a name":             {err(Syslog{Address: "log.test", Facility: "local0"}.Line()), "is not a log target"},
+		"a text of a new section": {
+			err(ParseText(BackendSection, "\nbackend x")),
+			`line 2, "backend x": "backend" begins a section`,
+		},
+		"one that hides it":        {err(ParseText(BackendSection, `"backend" x`)), "must not have quotes"},
+		"one that hides it better": {err(ParseText(BackendSection, `no back\end x`)), "must not have quotes"},
+		"a text of a server": {
+			err(ParseText(BackendSection, "no server x")),
+			"is reserved in the section backend",
+		},
+		"a text with a condition":    {err(ParseText(GlobalSection, ".if 1")), "begin with a dot"},
+		"a text of a return":         {err(ParseText(GlobalSection, "a\rglobal")), "control character"},
+		"a text of nothing":          {err(ParseText(GlobalSection, "# a")), "no line"},
+		"a text without end":         {err(ParseText(GlobalSection, strings.Repeat("a\n", 40000))), "at most 65536"},
+		"a format with a line break": {err(LogFormat("a\nb")), "control character"},
+		"a realm with a quote":       {err(BasicAuth{Userlist: "a", Realm: `a"b`}.Directive()), "has a quote"},
+		"a realm with a line break":  {err(BasicAuth{Userlist: "a", Realm: "a\nb"}.Directive()), "control character"},
+		"a cookie with a space":      {err(Cookie{Name: "a b"}.Directive()), "is not the name of a cookie"},
+		"a cookie of a wildcard":     {err(Cookie{Name: "a", Domain: "*.a.test"}.Directive()), "is not a domain"},
+		"a cookie of no domain":      {err(Cookie{Name: "a", Domain: "b c"}.Directive()), "is not a domain"},
+		"a cookie of no site": {
+			err(Cookie{Name: "a", SameSite: "some"}.Directive()),
+			"is not a value of SameSite",
+		},
+		"a user of two words":     {err(NewUser("a b", "")), "is not the name of a user"},
+		"a password in the clear": {err(NewUser("a", "secret")), "the password of user a is not a usable hash"},
+		"a hash for ever": {
+			err(NewUser("a", "$6$rounds=999999999$salt$"+strings.Repeat("x", 86))),
+			"is not a usable hash",
+		},
+		"a hash of Apache's": {
+			err(NewUser("a", "$apr1$salt$"+strings.Repeat("x", 22))),
+			"is not a usable hash",
+		},
+		"authorities without any": {err(Authorities("a", []byte("nothing"))), "there is no certificate"},
+		"a redirect with a path":  {err(Redirect("", "a.test/x", 302)), "is not HOST"},
+		"a redirect to many":      {err(Redirect("", "*.a.test", 302)), "is not HOST"},
+		"a redirect to no port":   {err(Redirect("", "a.test:0", 302)), "is not HOST"},
+		"a redirect of no status": {err(Redirect("", "a.test", 304)), "is not the status of a redirect"},
+		"a log to a name": {
+			err(Syslog{Address: "log.test", Facility: "local0"}.Line()),
+			"is not a log target",
+		},
 		"a log of no facility":        {err(Syslog{Address: "stdout", Facility: "here"}.Line()), "is not a facility"},
 		"a redirect to another world": {err(Redirect("ftp", "a.test", 302)), "is not a scheme"},
 	} {
@@ -241,9 +291,13 @@ func FuzzDirectives(f *testing.F) {
 			all = append(all, d...)
 		}
 		for _, d := range all {
-			for line := range strings.SplitSeq(strings.TrimSuffix(d.text, "\n.if version_atleast(3.0)\ndefault-server hash-key addr-port\n.endif"), "\n") {
+			for line := range strings.SplitSeq(strings.TrimSuffix(d.text,
+				"\n.if version_atleast(3.0)\ndefault-server hash-key addr-port\n.endif"), "\n") {
 				first, _, _ := strings.Cut(line, " ")
-				if !slices.Contains([]string{"http-request", "http-response", "http-after-response", "cookie", "dynamic-cookie-key", "balance", "hash-type", "option", "acl"}, first) {
+				if !slices.Contains([]string{
+					"http-request", "http-response", "http-after-response", "cookie",
+					"dynamic-cookie-key", "balance", "hash-type", "option", "acl",
+				}, first) {
 					t.Errorf("%q %q: a line begins with %q", name, value, first)
 				}
 				if rest := unquoted(line); strings.ContainsAny(rest, "'\"\\#$\t\r\x00") {

@@ -199,7 +199,8 @@ func (d *disk) ensureDefaultCert() error {
 	path := filepath.Join(d.dir, certDir, defaultCert)
 	text, err := readRegular(path, maxFile)
 	pair, unfit := ReadPair(text, text)
-	if err != nil || unfit != nil || !bytes.Equal(pair.PEM, text) || time.Until(pair.Chain[0].NotAfter) < 30*24*time.Hour {
+	if err != nil || unfit != nil || !bytes.Equal(pair.PEM, text) ||
+		time.Until(pair.Chain[0].NotAfter) < 30*24*time.Hour {
 		if text, err = selfSigned("default certificate of sallyport", nil, 10*365*24*time.Hour); err == nil {
 			err = writeFile(path, File{text, 0o600})
 		}
@@ -240,5 +241,6 @@ func selfSigned(subject string, names []string, life time.Duration) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
-	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})...), nil
+	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})...), nil
 }

@@ -40,13 +40,16 @@ func (h *head) writeExporter() {
 //
 // An error after the first byte leaves the text incomplete.
 func (p *Proxy) Metrics(ctx context.Context, query string, w io.Writer) error {
-	transport := &http.Transport{DisableKeepAlives: true, DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, "unix", p.files.exporterSocket())
-		if err != nil {
-			return nil, err
-		}
-		return &gentle{Conn: conn}, nil
-	}}
+	transport := &http.Transport{
+		DisableKeepAlives: true, DisableCompression: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, "unix", p.files.exporterSocket())
+			if err != nil {
+				return nil, err
+			}
+			return &gentle{Conn: conn}, nil
+		},
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/metrics?"+query, nil)
 	if err != nil {
 		return err
@@ -54,7 +57,8 @@ func (p *Proxy) Metrics(ctx context.Context, query string, w io.Writer) error {
 	resp, err := transport.RoundTrip(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("HAProxy has no exporter for Prometheus: it has not started yet, or was built without USE_PROMEX=1; the packages of Debian have it")
+		return errors.New("HAProxy has no exporter for Prometheus: it has not started yet, or was built without " +
+			"USE_PROMEX=1; the packages of Debian have it")
 	case err != nil:
 		return fmt.Errorf("HAProxy's exporter: %w", err)
 	}

@@ -18,7 +18,8 @@ func TestTheExporterHasTheNamesOfServices(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
 		var none strings.Builder
-		if err := r.p.Metrics(t.Context(), "", &none); err == nil || !strings.Contains(err.Error(), "has not started yet") || none.Len() > 0 {
+		if err := r.p.Metrics(t.Context(), "", &none); err == nil ||
+			!strings.Contains(err.Error(), "has not started yet") || none.Len() > 0 {
 			t.Errorf("before the start: got %v, %q", err, none.String())
 		}
 		a, b := backend("default_a_80", origin(t, "a")), backend("default_b_80", origin(t, "b"))
@@ -42,7 +43,8 @@ func TestTheExporterHasTheNamesOfServices(t *testing.T) {
 		text := scrape("")
 		for _, want := range []string{
 			`haproxy_server_status{proxy="default_b_80",server="` + b.Servers[0].Name + `",state="UP"} 1`,
-			`haproxy_backend_status{proxy="default_a_80",state="UP"} 1`, `haproxy_frontend_http_requests_total{proxy="http"} `, "haproxy_process_uptime_seconds ",
+			`haproxy_backend_status{proxy="default_a_80",state="UP"} 1`,
+			`haproxy_frontend_http_requests_total{proxy="http"} `, "haproxy_process_uptime_seconds ",
 			"# TYPE haproxy_server_status gauge",
 		} {
 			if !strings.Contains(text, want) {
@@ -73,7 +75,8 @@ func TestTheExporterHasTheNamesOfServices(t *testing.T) {
 				t.Errorf("promtool: %s", complaint)
 			}
 		}
-		if scope := scrape("scope=backend"); strings.Contains(scope, "haproxy_server_") || !strings.Contains(scope, "haproxy_backend_") {
+		if scope := scrape("scope=backend"); strings.Contains(scope, "haproxy_server_") ||
+			!strings.Contains(scope, "haproxy_backend_") {
 			t.Error("the exporter does not get the scope of the request")
 		}
 		// HAProxy reloads with the exporter, and answers afterwards.
@@ -97,7 +100,8 @@ func TestTheExporterHasTheNamesOfServices(t *testing.T) {
 		if !strings.Contains(scrape("scope=backend"), `haproxy_backend_status{proxy="default_b_80",state="UP"} 1`) {
 			t.Error("the exporter does not answer after a failed reload")
 		}
-		if load, err := r.p.Meter().Read(t.Context()); err != nil || slices.ContainsFunc(load.Backends, func(b BackendLoad) bool { return b.Backend == exporter }) {
+		if load, err := r.p.Meter().Read(t.Context()); err != nil ||
+			slices.ContainsFunc(load.Backends, func(b BackendLoad) bool { return b.Backend == exporter }) {
 			t.Errorf("got %+v, %v", load, err)
 		}
 	})
@@ -106,11 +110,14 @@ func TestTheExporterHasTheNamesOfServices(t *testing.T) {
 func TestLinesOfMetricsGetTheirNames(t *testing.T) {
 	own := map[string]string{"_spare-x-1": "shop_svc_web_80"}
 	text := "# HELP haproxy_backend_status proxy=\"_spare-x-2\" is no label here\n" +
-		"haproxy_backend_status{proxy=\"_spare-x-1\",state=\"UP\"} 1\nhaproxy_backend_status{proxy=\"_spare-x-2\",state=\"UP\"} 1\n" +
-		"haproxy_frontend_status{proxy=\"sallyport-metrics\",state=\"UP\"} 1\nhaproxy_process_nbthread 4\nhaproxy_server_status{mod=\"x\",proxy=\"_spare-x-1\",server=\"s\"} 2\n" +
+		"haproxy_backend_status{proxy=\"_spare-x-1\",state=\"UP\"} 1\n" +
+		"haproxy_backend_status{proxy=\"_spare-x-2\",state=\"UP\"} 1\n" +
+		"haproxy_frontend_status{proxy=\"sallyport-metrics\",state=\"UP\"} 1\nhaproxy_process_nbthread 4\n" +
+		"haproxy_server_status{mod=\"x\",proxy=\"_spare-x-1\",server=\"s\"} 2\n" +
 		"haproxy_backend_status{proxy=\"unfinished\nhaproxy_backend_status{proxy=\"\"} 1\n"
 	want := "# HELP haproxy_backend_status proxy=\"_spare-x-2\" is no label here\n" +
-		"haproxy_backend_status{proxy=\"shop_svc_web_80\",state=\"UP\"} 1\nhaproxy_process_nbthread 4\nhaproxy_server_status{mod=\"x\",proxy=\"shop_svc_web_80\",server=\"s\"} 2\n" +
+		"haproxy_backend_status{proxy=\"shop_svc_web_80\",state=\"UP\"} 1\nhaproxy_process_nbthread 4\n" +
+		"haproxy_server_status{mod=\"x\",proxy=\"shop_svc_web_80\",server=\"s\"} 2\n" +
 		"haproxy_backend_status{proxy=\"unfinished\nhaproxy_backend_status{proxy=\"\"} 1\n"
 	var got strings.Builder
 	if err := rename(&got, strings.NewReader(text), own); err != nil || got.String() != want {

@@ -37,7 +37,8 @@ func Signer(name string, chain []byte) (*Extra, error) {
 		return nil, err
 	}
 	if !pair.Chain[0].IsCA {
-		return nil, errors.New("the first certificate is not that of an authority: want one with CA in its basic constraints")
+		return nil,
+			errors.New("the first certificate is not that of an authority: want one with CA in its basic constraints")
 	}
 	return &Extra{name + ".sign.pem", pair.PEM}, nil
 }
@@ -69,11 +70,14 @@ var ErrorCodes = []int{200, 400, 401, 403, 404, 405, 407, 408, 410, 413, 425, 42
 // from its status line to the end of its body, in at most 15 kB.
 func ErrorFile(status int, response string) (*Extra, error) {
 	if !slices.Contains(ErrorCodes, status) {
-		return nil, fmt.Errorf("%d is not the status of an error file: allowed are %s", status, strings.Trim(fmt.Sprint(ErrorCodes), "[]"))
+		return nil, fmt.Errorf("%d is not the status of an error file: allowed are %s", status,
+			strings.Trim(fmt.Sprint(ErrorCodes), "[]"))
 	}
 	head, body, found := strings.Cut(strings.ReplaceAll(strings.TrimLeft(response, "\r\n"), "\r\n", "\n"), "\n\n")
 	if !found || !strings.HasPrefix(head, "HTTP/1.") {
-		return nil, errors.New("not a whole response: want a line such as \"HTTP/1.1 503 Service Unavailable\", headers, an empty line and a body")
+		return nil,
+			errors.New("not a whole response: want a line such as \"HTTP/1.1 503 Service Unavailable\", headers, an " +
+				"empty line and a body")
 	}
 	text := strings.ReplaceAll(head, "\n", "\r\n") + "\r\n\r\n" + body
 	const most = 15 << 10 // HAProxy's buffer, without the space for rewriting
@@ -85,7 +89,9 @@ func ErrorFile(status int, response string) (*Extra, error) {
 	case err != nil:
 		return nil, fmt.Errorf("not a valid response: %w", err)
 	case len(r.TransferEncoding) > 0 || r.ContentLength >= 0 && r.ContentLength != int64(len(body)):
-		return nil, fmt.Errorf("the headers do not match the body of %d bytes: remove Content-Length and Transfer-Encoding", len(body))
+		return nil,
+			fmt.Errorf("the headers do not match the body of %d bytes: remove Content-Length and Transfer-Encoding",
+				len(body))
 	}
 	return &Extra{errorFile(status), []byte(text)}, nil
 }
@@ -123,7 +129,9 @@ func NewUser(name, hash string) (User, error) {
 	case !userName(name):
 		return User{}, fmt.Errorf("%s is not the name of a user: allowed are letters, digits and _ . @ -", shown(name))
 	case !hashes(hash):
-		return User{}, fmt.Errorf("the password of user %s is not a usable hash: allowed are those of `openssl passwd -1`, `-5` and `-6`, and of `htpasswd -B` with a cost of 4 to 8", name)
+		return User{}, fmt.Errorf(
+			"the password of user %s is not a usable hash: allowed are those of `openssl passwd -1`, `-5` and `-6`, "+
+				"and of `htpasswd -B` with a cost of 4 to 8", name)
 	}
 	return User{name, hash}, nil
 }

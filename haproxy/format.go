@@ -41,14 +41,20 @@ type form struct {
 var (
 	noArgs     = form{matcher(`^$`), "no arguments"}
 	nameArg    = form{matcher(`^` + argument + `?$`), "a name"}
-	headerArgs = form{matcher(`^(` + argument + `(,(-10|-?[1-9]|[1-9][0-9]{1,2}))?)?$`), "a name and a position, from -10"}
+	headerArgs = form{
+		matcher(`^(` + argument + `(,(-10|-?[1-9]|[1-9][0-9]{1,2}))?)?$`),
+		"a name and a position, from -10",
+	}
 	dnArgs     = form{matcher(`^(` + argument + `(,-?[1-9][0-9]?(,rfc2253)?)?)?$`), "an entry, a position and rfc2253"}
 	paramArgs  = form{matcher(`^(` + argument + `(,[A-Za-z0-9_.:/-])?)?$`), "a name and one character"}
 	timeArgs   = form{matcher(`^(-?` + figures + `(,(s|ms|us))?)?$`), "a number, and s, ms or us"}
 	limitArg   = form{matcher(`^([1-9][0-9]{0,8})?$`), "a number from 1"}
 	slotArg    = form{matcher(`^([0-9]|1[0-5])$`), "a number from 0 to 15"}
 	versionArg = form{matcher(`^4?$`), "4"}
-	concatArgs = form{matcher(`^` + argument + `?(,,` + argument + `)?$`), "a text to append, and after two commas another one"}
+	concatArgs = form{
+		matcher(`^` + argument + `?(,,` + argument + `)?$`),
+		"a text to append, and after two commas another one",
+	}
 	fieldArgs  = form{matcher(`^-?[1-9][0-9]{0,3},` + argument + `(,[0-9]{1,4})?$`), "a number, delimiters and a count"}
 	bytesArgs  = form{matcher(`^` + figures + `(,` + figures + `)?$`), "an offset and a length"}
 	charsArg   = form{matcher(`^` + argument + `$`), "characters"}
@@ -187,7 +193,9 @@ func format(in direction, value string) (string, error) {
 				return next != after && (next == "" || !isAlnum(next[0]))
 			})
 			if i < 0 {
-				return "", fmt.Errorf(`%s has a "%%" without a meaning: write a percent sign as "%%%%", a sample as "%%[...]"`, shown(value))
+				return "",
+					fmt.Errorf(`%s has a "%%" without a meaning: write a percent sign as "%%%%", a sample as "%%[...]"`,
+						shown(value))
 			}
 			rest = after[len(aliases[i]):]
 		}
@@ -227,18 +235,22 @@ func checkSample(in direction, expression string) error {
 			f, known := fetches[name]
 			switch {
 			case !known:
-				return refuse("is not an allowed sample: allowed are %s", names(fetches, func(f fetch) bool { return f.in&in != 0 }))
+				return refuse("is not an allowed sample: allowed are %s",
+					names(fetches, func(f fetch) bool { return f.in&in != 0 }))
 			case f.in&in == 0 && in == inRequest:
-				return refuse("is a sample of the response, and the value is for the request: allowed are %s", names(fetches, func(f fetch) bool { return f.in&in != 0 }))
+				return refuse("is a sample of the response, and the value is for the request: allowed are %s",
+					names(fetches, func(f fetch) bool { return f.in&in != 0 }))
 			case f.in&in == 0:
-				return refuse("is a sample of the request, and the value is for the response: allowed are %s", names(fetches, func(f fetch) bool { return f.in&in != 0 }))
+				return refuse("is a sample of the request, and the value is for the response: allowed are %s",
+					names(fetches, func(f fetch) bool { return f.in&in != 0 }))
 			}
 			form, is = f.args, f.gives
 		} else {
 			c, known := converters[name]
 			switch {
 			case !known:
-				return refuse("is not an allowed converter: allowed are %s", names(converters, func(converter) bool { return true }))
+				return refuse("is not an allowed converter: allowed are %s",
+					names(converters, func(converter) bool { return true }))
 			case c.counts && is != aNumber && is != aText:
 				return refuse("takes a number, and gets none in %s", shown(expression))
 			}

@@ -10,9 +10,12 @@ import (
 
 // arguments are texts that a user may write between the parentheses of a sample.
 var arguments = []string{
-	"", "a", "X-Id", "A.B:c", "a/b", "-", "0", "1", "4", "7", "10", "15", "16", "224", "256", "384", "512", "999", "-1", "-9", "-10", "-11", "999999999", "9999999999", "99999999999",
-	"a,1", "a,0", "a,-1", "a,-10", "a,-11", "a,999", "a,b", "a,-", "a,bc", "1,2", "1,.", "-1,./", "1,.,2", "1,.,-2", "0,.", "9999,a,9999", "a,,b", ",,b", "a,,", "a,txn.x,b", ",proc.asksecret",
-	"1,s", "-1,ms", "0,us", "1,x", "s", "query", "ascii", "utf8", "utf8s", "utf8p", "utf8ps", "CN,1,rfc2253", "CN,-1,rfc2253", "CN,,rfc2253", "txn.x", "proc.gen", "Y-m,1", "Y-m,-1", ",", ",,", "2",
+	"", "a", "X-Id", "A.B:c", "a/b", "-", "0", "1", "4", "7", "10", "15", "16", "224", "256", "384", "512", "999", "-1",
+	"-9", "-10", "-11", "999999999", "9999999999", "99999999999",
+	"a,1", "a,0", "a,-1", "a,-10", "a,-11", "a,999", "a,b", "a,-", "a,bc", "1,2", "1,.", "-1,./", "1,.,2", "1,.,-2",
+	"0,.", "9999,a,9999", "a,,b", ",,b", "a,,", "a,txn.x,b", ",proc.asksecret",
+	"1,s", "-1,ms", "0,us", "1,x", "s", "query", "ascii", "utf8", "utf8s", "utf8p", "utf8ps", "CN,1,rfc2253",
+	"CN,-1,rfc2253", "CN,,rfc2253", "txn.x", "proc.gen", "Y-m,1", "Y-m,-1", ",", ",,", "2",
 }
 
 // samples returns the expressions that a value in a direction may have: each fetch with
@@ -139,8 +142,12 @@ func TestASampleThatHAProxyWouldRefuseIsRefusedInASentence(t *testing.T) {
 			t.Errorf("%s: want a word of %q, got %v", expression, want, err)
 		}
 	}
-	for _, expression := range []string{"path", "url", "base", "query", "pathq", "req.hdr(X)", "req.cook(a)", "url_param(a)", "req.ver"} {
-		if _, err := SetResponseHeader("X", "%["+expression+"]"); err == nil || !strings.Contains(err.Error(), "is a sample of the request") {
+	for _, expression := range []string{
+		"path", "url", "base", "query", "pathq", "req.hdr(X)", "req.cook(a)",
+		"url_param(a)", "req.ver",
+	} {
+		if _, err := SetResponseHeader("X", "%["+expression+"]"); err == nil ||
+			!strings.Contains(err.Error(), "is a sample of the request") {
 			t.Errorf("%s in a response: got %v", expression, err)
 		}
 		if _, err := SetRequestHeader("X", fmt.Sprintf("%%[%s]", expression)); err != nil {

@@ -37,7 +37,9 @@ func (h *held) any() bool { return len(h.routes) > 0 || h.rest != "" || len(h.ke
 func (p *Proxy) Former(cfg *Config) []*Backend {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.SortedFunc(maps.Values(p.belief.held(cfg).kept), func(a, b *Backend) int { return cmp.Compare(a.Name, b.Name) })
+	return slices.SortedFunc(maps.Values(p.belief.held(cfg).kept), func(a, b *Backend) int {
+		return cmp.Compare(a.Name, b.Name)
+	})
 }
 
 // held returns the parts of the last configuration that cfg keeps until a reload.
@@ -55,7 +57,8 @@ func (b *belief) held(cfg *Config) held {
 // hold returns the parts of told, which the worker runs, that want keeps until a reload. The
 // function lacks reports whether the worker has no backend of a name.
 func hold(told, want *Config, lacks func(name string) bool) (h held) {
-	if slices.EqualFunc(told.Backends, want.Backends, sameName) && same(told.Choices, want.Choices) && slices.Equal(told.Streams, want.Streams) {
+	if slices.EqualFunc(told.Backends, want.Backends, sameName) && same(told.Choices, want.Choices) &&
+		slices.Equal(told.Streams, want.Streams) {
 		return h
 	}
 	h.keeper = keeper{told.Backends, want.Backends, make(map[string]bool), nil, make(map[string]*Backend)}

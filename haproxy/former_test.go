@@ -36,9 +36,14 @@ func TestRoutesLeadWhereTheyLedUntilAReload(t *testing.T) {
 		first := choice("beta1")
 		was := config(first, "rest1",
 			of("app1", "default", "default/app:80", pod), of("blue", "default", "default/blue:80", origin(t, "blue")),
-			of("beta1", "default", "default/beta:80", origin(t, "beta")), of("main", "default", "default/main:80", main),
-			of("rest1", "default", "default/rest:80", origin(t, "rest")), of("tenant1", "one", "one/app:80", origin(t, "one")))
-		for host, backend := range map[string]string{"app": "app1", "color": "blue", "main": "main", "tenant": "tenant1"} {
+			of("beta1", "default", "default/beta:80", origin(t, "beta")),
+			of("main", "default", "default/main:80", main),
+			of("rest1", "default", "default/rest:80", origin(t, "rest")),
+			of("tenant1", "one", "one/app:80", origin(t, "one")))
+		for host, backend := range map[string]string{
+			"app": "app1", "color": "blue", "main": "main",
+			"tenant": "tenant1",
+		} {
 			route(was, host, backend)
 		}
 		for i := range was.Routes {
@@ -51,10 +56,16 @@ func TestRoutesLeadWhereTheyLedUntilAReload(t *testing.T) {
 		// The pod of app is another one by now.
 		second := choice("beta2")
 		next := config(second, "rest2",
-			of("app2", "default", "default/app:80", origin(t, "new pod")), of("beta2", "default", "default/beta2:80", origin(t, "beta2")),
-			of("green", "default", "default/green:80", origin(t, "green")), of("main", "default", "default/main:80", main),
-			of("rest2", "default", "default/rest2:80", origin(t, "rest2")), of("tenant2", "two", "two/app:80", origin(t, "two")))
-		for host, backend := range map[string]string{"app": "app2", "color": "green", "main": "main", "tenant": "tenant2"} {
+			of("app2", "default", "default/app:80", origin(t, "new pod")),
+			of("beta2", "default", "default/beta2:80", origin(t, "beta2")),
+			of("green", "default", "default/green:80", origin(t, "green")),
+			of("main", "default", "default/main:80", main),
+			of("rest2", "default", "default/rest2:80", origin(t, "rest2")),
+			of("tenant2", "two", "two/app:80", origin(t, "two")))
+		for host, backend := range map[string]string{
+			"app": "app2", "color": "green", "main": "main",
+			"tenant": "tenant2",
+		} {
 			route(next, host, backend)
 		}
 		for i := range next.Routes {
@@ -135,7 +146,8 @@ func TestAGuardThatOthersHaveHoldsAtOnce(t *testing.T) {
 		}
 
 		r.p.schedule.least, r.p.schedule.last = time.Hour, time.Now()
-		next := config("guarded", "blue", app, office, of("guarded", "app:80", pod, nobody), of("blue", "blue:80", origin(t, "blue")))
+		next := config("guarded", "blue", app, office, of("guarded", "app:80", pod, nobody),
+			of("blue", "blue:80", origin(t, "blue")))
 		if next.Former = r.p.Former(next); len(next.Former) > 0 {
 			t.Errorf("got %v for former backends, want none: the one of before is still there", next.Former)
 		}

@@ -31,7 +31,9 @@ func (h *head) writeHTTP() {
 	h.writeRouteRules()
 	for _, code := range RedirectCodes {
 		text := strconv.Itoa(code)
-		h.line("http-request redirect location https://%[req.hdr(host),host_only]%[var(txn.route),field(3,/)]%[pathq] code " + text + " if { var(txn.route),field(2,/) -m str " + text + " }")
+		h.line("http-request redirect location " +
+			"https://%[req.hdr(host),host_only]%[var(txn.route),field(3,/)]%[pathq] code " + text +
+			" if { var(txn.route),field(2,/) -m str " + text + " }")
 	}
 	if h.demandsClients() {
 		h.line(answer(403, "only over TLS", " if !{ ssl_fc }"))
@@ -134,7 +136,8 @@ func (h *head) stream(name string) {
 // expectProxy demands the PROXY protocol of the networks of Process.ProxyFrom.
 func (h *head) expectProxy() {
 	if len(h.Process.ProxyFrom) > 0 {
-		h.lines(strings.Split(Networks{Of: h.Process.ProxyFrom}.acl("sp_proxy")+"tcp-request connection expect-proxy layer4 if sp_proxy", "\n"))
+		h.lines(strings.Split(Networks{Of: h.Process.ProxyFrom}.acl("sp_proxy")+
+			"tcp-request connection expect-proxy layer4 if sp_proxy", "\n"))
 	}
 }
 
@@ -153,7 +156,8 @@ func (h *head) writeRequest(proto string) {
 	for _, n := range h.Captures {
 		h.line("declare capture request len", strconv.Itoa(n))
 	}
-	h.line("http-request del-header '(?i)^x(?:[_.]forwarded[-_.]|-forwarded[_.])' -m reg") // servers may take it for X-Forwarded-Proto
+	// servers may take it for X-Forwarded-Proto
+	h.line("http-request del-header '(?i)^x(?:[_.]forwarded[-_.]|-forwarded[_.])' -m reg")
 	// HAProxy repeats no request that a server may have acted on (RFC 9110, section
 	// 9.2.2).
 	h.line("http-request disable-l7-retry if !{ method GET HEAD }")
@@ -177,15 +181,19 @@ func (h *head) writeRouting() {
 	// a request. So there is one name, and a URI that has a name has the same one,
 	// which HAProxy checks where there are both. A slash in the name would begin the
 	// path of the key.
-	h.line("http-request deny deny_status 400 if !{ req.fhdr(host) -m reg " + oneHost + " } { req.fhdr(host) -m found }")
-	h.line("http-request deny deny_status 400 if !{ url -m beg / } !{ req.fhdr(host) -m found } or { url -m sub @ } { url -m reg '^[^/?]*://[^/?]*@' }")
+	h.line("http-request deny deny_status 400 if !{ req.fhdr(host) -m reg " + oneHost +
+		" } { req.fhdr(host) -m found }")
+	h.line("http-request deny deny_status 400 if !{ url -m beg / } !{ req.fhdr(host) -m found } or { url -m sub @ } " +
+		"{ url -m reg '^[^/?]*://[^/?]*@' }")
 	// Once a server has agreed to another protocol, or to a tunnel, HAProxy passes on
 	// bytes and looks at no request any more.
 	h.line("http-request deny deny_status 405 if METH_CONNECT")
-	h.line("http-request set-header Upgrade websocket if { req.fhdr(upgrade) -m reg -i " + toHTTP + " } { req.hdr(upgrade) -m str -i websocket }")
+	h.line("http-request set-header Upgrade websocket if { req.fhdr(upgrade) -m reg -i " + toHTTP +
+		" } { req.hdr(upgrade) -m str -i websocket }")
 	h.line("http-request del-header Upgrade if { req.fhdr(upgrade) -m reg -i " + toHTTP + " }")
 	h.line("http-request set-var(txn.path) path")
-	h.line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,concat(,txn.path,/\x01),map_beg(` + exact + `)`)
+	h.line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,concat(,txn.path,/\x01),map_beg(` + exact +
+		`)`)
 	h.line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,field(2,.,0),concat(,txn.path,/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
 	h.line(`http-request set-var(txn.route) path,concat(/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
 }
@@ -209,12 +217,15 @@ func (h *head) passPlain(asksForNone string) {
 func (h *head) writeRouteRules() {
 	h.line(`http-request set-var(txn.patterns) var(txn.route),field(6,/) if { var(txn.route),field(6,/) -m len gt 0 }`)
 	for i, path := range mapFiles[regexpTable:] {
-		h.line(`http-request set-var(txn.route) var(txn.patterns),field(2,:),concat(,txn.path),map_reg(` + h.opt.Dir + "/" + path + `) if { var(txn.patterns) -m beg ` + strconv.Itoa(i) + `: }`)
+		h.line(`http-request set-var(txn.route) var(txn.patterns),field(2,:),concat(,txn.path),map_reg(` + h.opt.Dir +
+			"/" + path + `) if { var(txn.patterns) -m beg ` + strconv.Itoa(i) + `: }`)
 	}
 	h.line(`http-request set-var(txn.weight) var(txn.route),field(5,/)`)
 	h.line("http-request del-header " + otherPaths + " -m reg if { var(txn.route) -m end " + guarded + " }")
-	h.line(answer(400, "this path can be read in two ways", " if { var(txn.route) -m end "+guarded+" } { path -m reg "+ambiguous+" }"))
-	h.line(answer(400, "this path can be read in two ways", " if { var(txn.route) -m end "+guardedStrictly+" } { path -m reg "+escaped+" }"))
+	h.line(answer(400, "this path can be read in two ways", " if { var(txn.route) -m end "+guarded+" } { path -m reg "+
+		ambiguous+" }"))
+	h.line(answer(400, "this path can be read in two ways", " if { var(txn.route) -m end "+guardedStrictly+
+		" } { path -m reg "+escaped+" }"))
 	h.lines(h.Process.text(FrontendSection))
 }
 
@@ -227,7 +238,8 @@ func (h *head) writeInspection() {
 	h.line("tcp-request inspect-delay 5s")
 	h.line("tcp-request content reject if { req.ssl_sni -m sub / }") // a wildcard's key ends in one
 	h.line("tcp-request content set-var(txn.route) req.ssl_sni,lower,map_str(" + names + ")")
-	h.line("tcp-request content set-var(txn.route) req.ssl_sni,lower,field(2,.,0),concat(/),map_str(" + names + ") if !{ var(txn.route) -m found }")
+	h.line("tcp-request content set-var(txn.route) req.ssl_sni,lower,field(2,.,0),concat(/),map_str(" + names +
+		") if !{ var(txn.route) -m found }")
 	h.line("tcp-request content set-log-level silent if !{ var(txn.route) -m found }")
 	h.line("tcp-request content accept if { req.ssl_hello_type 1 }")
 	h.line("use_backend %[var(txn.route)] if { var(txn.route) -m found }")
@@ -283,11 +295,13 @@ func verifyText(ca string, optional bool) string {
 // their backend before.
 func (h *head) lead() {
 	usual := func(unless string) {
-		h.line("use_backend %[var(txn.route),field(4,/)] if { var(txn.weight) -m found } { rand(100),sub(txn.weight) lt 0 }" + unless)
+		h.line("use_backend %[var(txn.route),field(4,/)] if { var(txn.weight) -m found } { " +
+			"rand(100),sub(txn.weight) lt 0 }" + unless)
 		h.line("use_backend %[var(txn.route),field(1,/)] if { var(txn.route) -m found }" + unless)
 	}
 	if len(h.Choices) > 0 {
-		h.line("http-request set-var(txn.choice) var(txn.route),field(7,/) if { var(txn.route),field(7,/) -m len gt 0 }")
+		h.line("http-request set-var(txn.choice) var(txn.route),field(7,/) if { var(txn.route),field(7,/) " +
+			"-m len gt 0 }")
 		usual(" !{ var(txn.choice) -m found }")
 	}
 	for _, c := range h.Choices {

@@ -25,7 +25,9 @@ func TestARouteWithoutRulesOfItsOwnSkipsNoneOfOthers(t *testing.T) {
 			t.Errorf("a closed backend: got %q", got)
 		}
 		more := *cfg
-		more.Process.Texts = []Text{must[Text](t)(ParseText(FrontendSection, "http-request set-header X-Frontend seen"))}
+		more.Process.Texts = []Text{
+			must[Text](t)(ParseText(FrontendSection, "http-request set-header X-Frontend seen")),
+		}
 		r.eventually("the frontend has the text", func() bool {
 			r.apply(&more, states(&more, Open))
 			return strings.Contains(ask("app.test"), "x-frontend: seen")

@@ -83,7 +83,9 @@ func (p Process) text(section Section) (lines []string) {
 // nothing logs. The lines in defaults are for HTTP.
 func (p Process) streamLog(base []string) []string {
 	logs := func(line string) bool { return strings.HasPrefix(line, "log ") }
-	if !slices.ContainsFunc(base, logs) && !slices.ContainsFunc(p.Lines, func(l Line) bool { return !l.global && logs(l.String()) }) {
+	if !slices.ContainsFunc(base, logs) && !slices.ContainsFunc(p.Lines, func(l Line) bool {
+		return !l.global && logs(l.String())
+	}) {
 		return nil
 	}
 	if own := p.text(streamSection); len(own) > 0 {
@@ -143,7 +145,8 @@ type Syslog struct {
 var (
 	SyslogFormats    = []string{"rfc3164", "rfc5424", "priority", "short", "timed", "iso", "raw", "local"}
 	SyslogFacilities = []string{
-		"kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "auth2", "ftp", "ntp", "audit", "alert", "cron2",
+		"kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "auth2", "ftp", "ntp",
+		"audit", "alert", "cron2",
 		"local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7",
 	}
 	SyslogLevels = []string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"}
@@ -156,7 +159,8 @@ func (s Syslog) Line() (Line, error) {
 	if s.Address != "stdout" && s.Address != "stderr" {
 		a, err := netip.ParseAddr(s.Address)
 		if err != nil || a.Zone() != "" {
-			return Line{}, fmt.Errorf("%s is not a log target: allowed are an IP address, stdout and stderr", shown(s.Address))
+			return Line{}, fmt.Errorf("%s is not a log target: allowed are an IP address, stdout and stderr",
+				shown(s.Address))
 		}
 		line.target = netip.AddrPortFrom(a, s.Port)
 		words[0] = line.target.String()
@@ -180,7 +184,8 @@ func (s Syslog) Line() (Line, error) {
 			continue
 		}
 		if !slices.Contains(w.allowed, w.word) {
-			return Line{}, fmt.Errorf("%s is not a %s: allowed are %s", shown(w.word), w.what, strings.Join(w.allowed, ", "))
+			return Line{}, fmt.Errorf("%s is not a %s: allowed are %s", shown(w.word), w.what,
+				strings.Join(w.allowed, ", "))
 		}
 		words = append(words, w.before+w.word)
 	}

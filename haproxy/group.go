@@ -60,14 +60,16 @@ func (g *Group) validate() error {
 		errs = append(errs, notAName("member", g.Self))
 	}
 	if len(g.Secret) < sha256.Size {
-		errs = append(errs, fmt.Errorf("the secret of the group has %d bytes; at least %d are needed", len(g.Secret), sha256.Size))
+		errs = append(errs, fmt.Errorf("the secret of the group has %d bytes; at least %d are needed", len(g.Secret),
+			sha256.Size))
 	}
 	for _, p := range g.Others {
 		if p.Name == g.Self {
 			errs = append(errs, fmt.Errorf("member %q is this one; allowed are the names of the others", p.Name))
 		}
 		if !p.At.IsValid() || p.At.Port() == 0 || p.At.Addr().Zone() != "" {
-			errs = append(errs, fmt.Errorf("member %q has the address %s: needs an address without a zone, and a port", p.Name, p.At))
+			errs = append(errs, fmt.Errorf("member %q has the address %s: needs an address without a zone, and a port",
+				p.Name, p.At))
 		}
 	}
 	return errors.Join(errs...)
@@ -178,6 +180,7 @@ func issue(name string, key ed25519.PrivateKey, issuer *x509.Certificate, signer
 		c.IsCA, c.KeyUsage, c.ExtKeyUsage = true, x509.KeyUsageCertSign, nil
 		issuer = c
 	}
-	c.Raw, _ = x509.CreateCertificate(rand.Reader, c, issuer, public, signer) // it takes the template, whatever the key is
+	// it takes the template, whatever the key is
+	c.Raw, _ = x509.CreateCertificate(rand.Reader, c, issuer, public, signer)
 	return c
 }

@@ -34,7 +34,9 @@ func TestAReloadForgetsNoRateLimit(t *testing.T) {
 			if !r.apply(&next, states(&next, Open)).Reloaded {
 				t.Fatal("there was no reload")
 			}
-			r.eventually("the new worker has counted what the old one has", func() bool { return r.counted("rate") >= most })
+			r.eventually("the new worker has counted what the old one has", func() bool {
+				return r.counted("rate") >= most
+			})
 			if got := r.get("app.test", "/"); got != "429" {
 				t.Errorf("after %d reloads a client that has used up its limit gets %s, want 429", n+1, got)
 			}
@@ -65,7 +67,8 @@ func TestAGroupSharesRateLimitsAndCookies(t *testing.T) {
 			}
 			one.mayPassOn()
 			if a, b, c := one.cookie(), two.cookie(), stranger.cookie(); a != b || a == "" || a == c {
-				t.Errorf("cookies of one server: %q at one, %q at two, %q at a stranger; want one and two equal, and the stranger's different", a, b, c)
+				t.Errorf("cookies of one server: %q at one, %q at two, %q at a stranger; want one and two equal, and "+
+					"the stranger's different", a, b, c)
 			}
 			one.eventually("the limit is used up", func() bool { return one.get("app.test", "/") == "429" })
 			two.eventually("two has counted what one has", func() bool { return two.counted("rate") >= most })
@@ -86,17 +89,22 @@ func TestAGroupSharesRateLimitsAndCookies(t *testing.T) {
 			// The order of members is that of their names everywhere, and a change takes a reload.
 			next := *one.wish
 			next.Group = &Group{Self: "one", At: one.at, Secret: next.Group.Secret, Others: next.Group.Others[1:]}
-			if res := one.apply(&next, states(&next, Open)); !res.Reloaded || res.Reason != "the group of appliances changed" {
+			if res := one.apply(&next, states(&next, Open)); !res.Reloaded ||
+				res.Reason != "the group of appliances changed" {
 				t.Errorf("without the stranger: got %+v, want a reload", res)
 			}
-			one.eventually("the new worker has counted what the old one has", func() bool { return one.counted("rate") >= most })
+			one.eventually("the new worker has counted what the old one has", func() bool {
+				return one.counted("rate") >= most
+			})
 			one.eventually("the old worker ends", func() bool {
 				procs, err := one.p.master.show()
 				return err == nil && len(procs.old) == 0
 			})
 			one.end() // Run would start it again
 			one.settle(&next, states(&next, Open))
-			one.eventually("a HAProxy that starts learns what the group has counted", func() bool { return one.counted("rate") >= most })
+			one.eventually("a HAProxy that starts learns what the group has counted", func() bool {
+				return one.counted("rate") >= most
+			})
 		})
 	}
 }
@@ -108,7 +116,8 @@ func TestASecretIsNotShown(t *testing.T) {
 	for _, form := range []string{"%v", "%+v", "%#v", "%s"} {
 		fmt.Fprintf(&text, form, *cfg.Group)
 	}
-	if word := fmt.Sprintf("%d", []byte(secretOf("word"))[:4]); strings.Contains(text.String(), "word") || strings.Contains(text.String(), strings.Trim(word, "[]")) || strings.Contains(text.String(), "0x77") {
+	if word := fmt.Sprintf("%d", []byte(secretOf("word"))[:4]); strings.Contains(text.String(), "word") ||
+		strings.Contains(text.String(), strings.Trim(word, "[]")) || strings.Contains(text.String(), "0x77") {
 		t.Errorf("it is in %s", text.String())
 	}
 }
@@ -119,10 +128,14 @@ func TestAGroupThatHAProxyCannotHaveIsRejected(t *testing.T) {
 		"not a name that HAProxy can use": {Self: "one two", Secret: secretOf("a")},
 		"has 3 bytes":                     {Self: "one", Secret: Secret("abc")},
 		"is this one":                     {Self: "one", Secret: secretOf("a"), Others: []Peer{{"one", at}}},
-		"must be sorted by name":          {Self: "one", Secret: secretOf("a"), Others: []Peer{{"two", at}, {"three", at}}},
-		"needs an address":                {Self: "one", Secret: secretOf("a"), Others: []Peer{{"two", netip.AddrPort{}}}},
+		"must be sorted by name": {
+			Self: "one", Secret: secretOf("a"),
+			Others: []Peer{{"two", at}, {"three", at}},
+		},
+		"needs an address": {Self: "one", Secret: secretOf("a"), Others: []Peer{{"two", netip.AddrPort{}}}},
 	} {
-		if err := (&Config{Shape: Shape{Group: &g}}).Validate(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "abc") {
+		if err := (&Config{Shape: Shape{Group: &g}}).Validate(); err == nil || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "abc") {
 			t.Errorf("%+v: got %v, want %q", g, err, want)
 		}
 	}
@@ -169,7 +182,8 @@ func sticky(t *testing.T, b *Backend) *Backend {
 func TestWithoutALimitNothingIsPassedOn(t *testing.T) {
 	for name, tables := range map[string][]Table{"no table": nil, "concurrent requests": {{Name: "conns", Size: 10}}} {
 		cfg := &Config{Shape: Shape{Tables: tables}}
-		files := Render(cfg, nil, RenderOptions{Dir: "/etc/sallyport/haproxy", StatsSocket: "/run/sallyport/worker.sock"})
+		files := Render(cfg, nil,
+			RenderOptions{Dir: "/etc/sallyport/haproxy", StatsSocket: "/run/sallyport/worker.sock"})
 		for path, f := range files.Content {
 			if strings.Contains(path, "peers") || strings.Contains(string(f.Content), "peer") {
 				t.Errorf("%s: %s has peers", name, path)
@@ -228,7 +242,8 @@ func TestAClientThatATableHasNoPlaceForIsLimited(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got != "429" && !strings.Contains(table, "127.0.0.3") {
-				t.Errorf("%s, beside a client that has the one place: got %s and is not counted, want 429: %s", host, got, table)
+				t.Errorf("%s, beside a client that has the one place: got %s and is not counted, want 429: %s", host,
+					got, table)
 			}
 			if got := from("127.0.0.2", host, "/"); got != "200" {
 				t.Errorf("%s, the client that has the place: got %s, want 200", host, got)

@@ -32,7 +32,8 @@ func (a additions) place(want *outline, have *Config, worker picture) (placing, 
 	added, empty := additions(nil), map[string]*LiveBackend{}
 	for _, f := range want.backends {
 		name := f.of.Name
-		if worker.backends.Get(name) == nil && find(have.Backends, name) == nil && slices.Contains(worker.classes, f.class()) {
+		if worker.backends.Get(name) == nil && find(have.Backends, name) == nil &&
+			slices.Contains(worker.classes, f.class()) {
 			added, empty[name] = append(added, f), &LiveBackend{}
 		}
 	}

@@ -39,7 +39,8 @@ func TestABackendComesAndGoesByCommand(t *testing.T) {
 		// The next process finds an ordinary backend, before and after the files have it.
 		for _, when := range []string{"ahead of the files", "with the files"} {
 			r.p = r.fresh()
-			if servers, err := byID(r.p.Servers()); err != nil || servers[ServerID{"default_b_80", b.Servers[0].Name}].State != Open {
+			if servers, err := byID(r.p.Servers()); err != nil ||
+				servers[ServerID{"default_b_80", b.Servers[0].Name}].State != Open {
 				t.Errorf("%s: got %v, %v, want an open server of b", when, servers, err)
 			}
 			if res := r.apply(cfg, states(cfg, Open)); res.Reason != "" || res.Commands > 0 {
@@ -60,14 +61,16 @@ func TestABackendComesAndGoesByCommand(t *testing.T) {
 		}
 		defer slow.Close()
 		_ = slow.SetDeadline(time.Now().Add(30 * time.Second))
-		if _, err := fmt.Fprint(slow, "POST / HTTP/1.1\r\nHost: default_b_80.test\r\nContent-Length: 1\r\n\r\n"); err != nil {
+		if _, err := fmt.Fprint(slow, "POST / HTTP/1.1\r\nHost: default_b_80.test\r\nContent-Length: 1\r\n\r\n"); err !=
+			nil {
 			t.Fatal(err)
 		}
 		r.eventually("the request is under way", func() bool {
 			pic, err := r.p.worker.look()
 			return err == nil && pic.backends.Get("default_b_80").Servers[0].Sessions > 0
 		})
-		if res := r.apply(with(), states(with(), Open)); res.Reason != "backend default_b_80 removed" || time.Until(res.RetryAt) > lingerRetry {
+		if res := r.apply(with(), states(with(), Open)); res.Reason != "backend default_b_80 removed" ||
+			time.Until(res.RetryAt) > lingerRetry {
 			t.Errorf("while a request is under way: got %+v, want another attempt soon", res)
 		}
 		if got := r.get("default_b_80.test", "/"); got != "404" {
@@ -81,7 +84,8 @@ func TestABackendComesAndGoesByCommand(t *testing.T) {
 		r.apply(cfg, states(cfg, Open))
 		r.p.schedule.idleSince = time.Now().Add(-idleReload / 2)
 		r.eventually("the other backend is gone", func() bool {
-			return r.apply(with(), states(with(), Open)).Reason == "backend default_b_80 removed" && r.p.belief.run.backends.Get("default_c_80") == nil
+			return r.apply(with(), states(with(), Open)).Reason == "backend default_b_80 removed" &&
+				r.p.belief.run.backends.Get("default_c_80") == nil
 		})
 		if waits := time.Since(r.p.schedule.idleSince); waits > idleReload/2 {
 			t.Errorf("the reload waits for %s, want it to wait anew", waits)
@@ -118,7 +122,8 @@ func TestABackendComesAndGoesByCommand(t *testing.T) {
 		if err != nil || pic.pid != worker {
 			t.Fatalf("worker %d: %v, want an answer of worker %d", pic.pid, err, worker)
 		}
-		if got, want := slices.Sorted(maps.Keys(maps.Collect(pic.backends.All()))), []string{a.Name, nowhere, waiting}; !slices.Equal(got, want) {
+		if got, want := slices.Sorted(maps.Keys(maps.Collect(pic.backends.All()))),
+			[]string{a.Name, nowhere, waiting}; !slices.Equal(got, want) {
 			t.Errorf("the worker has the backends %q, want %q", got, want)
 		}
 
@@ -154,7 +159,10 @@ func TestAPassedThroughNameComesByCommand(t *testing.T) {
 		with := func(all ...*Backend) *Config {
 			cfg := r.config(all...)
 			for i := range cfg.Routes {
-				cfg.Routes[i] = Route{Host: cfg.Routes[i].Host, Path: "/", Match: Passthrough, Backend: cfg.Routes[i].Backend}
+				cfg.Routes[i] = Route{
+					Host: cfg.Routes[i].Host, Path: "/", Match: Passthrough,
+					Backend: cfg.Routes[i].Backend,
+				}
 			}
 			cfg.Inspect = true
 			return cfg
@@ -188,17 +196,29 @@ func TestACrashWhileABackendComesOrGoesLosesNothing(t *testing.T) {
 			before  *Config
 			reason  string
 		}{
-			{"b was added", true, "add backend b from " + className + class, first, "HAProxy runs another configuration than that of the files"},
-			{"b was added, and the connection broke", false, "add backend b from " + className + class, first, "backend b added"},
-			{"b was removed", true, "set server b/" + b.Servers[0].Name + " state maint;del server b/" + b.Servers[0].Name + ";unpublish backend b;del backend b", both, "HAProxy lost backend b"},
-			{"b was removed, and the connection broke", false, "set server b/" + b.Servers[0].Name + " state maint;del server b/" + b.Servers[0].Name + ";unpublish backend b;del backend b", both, "HAProxy lost backend b"},
+			{
+				"b was added", true, "add backend b from " + className + class, first,
+				"HAProxy runs another configuration than that of the files",
+			},
+			{
+				"b was added, and the connection broke", false, "add backend b from " + className + class, first,
+				"backend b added",
+			},
+			{"b was removed", true, "set server b/" + b.Servers[0].Name + " state maint;del server b/" +
+				b.Servers[0].Name + ";unpublish backend b;del backend b", both, "HAProxy lost backend b"},
+			{
+				"b was removed, and the connection broke", false,
+				"set server b/" + b.Servers[0].Name + " state maint;del server b/" + b.Servers[0].Name +
+					";unpublish backend b;del backend b", both, "HAProxy lost backend b",
+			},
 		} {
 			t.Run(row.what, func(t *testing.T) {
 				r.p.schedule.least = time.Millisecond
 				r.settle(row.before, states(row.before, Open))
 				r.eventually("the command is done", func() bool {
 					answer, err := r.p.worker.ask(row.command)
-					return err == nil && (strings.Contains(answer, "New backend registered") || strings.Contains(answer, "Backend deleted"))
+					return err == nil && (strings.Contains(answer, "New backend registered") ||
+						strings.Contains(answer, "Backend deleted"))
 				})
 				if row.fresh {
 					r.p = r.fresh()

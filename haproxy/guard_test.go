@@ -78,7 +78,8 @@ func (a *authority) issue(t *testing.T, name string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
+	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
 }
 
 func keyPair(t *testing.T, text []byte) tls.Certificate {
@@ -177,8 +178,14 @@ func TestOnlyWhoMayComesIn(t *testing.T) {
 		cfg.Extras = []*Extra{ca}
 		cfg.Userlists = []*Userlist{{"users", []User{must[User](t)(NewUser("ann", secretHash))}}}
 		cfg.Certs = []*Cert{
-			{Name: "_guests.pem", Hosts: []string{"guests.test"}, PEM: ours.issue(t, "guests.test"), ClientCA: ca.Name, ClientOptional: true},
-			{Name: "_members.pem", Hosts: []string{"members.test"}, PEM: ours.issue(t, "members.test"), ClientCA: ca.Name},
+			{
+				Name: "_guests.pem", Hosts: []string{"guests.test"}, PEM: ours.issue(t, "guests.test"), ClientCA: ca.Name,
+				ClientOptional: true,
+			},
+			{
+				Name: "_members.pem", Hosts: []string{"members.test"}, PEM: ours.issue(t, "members.test"),
+				ClientCA: ca.Name,
+			},
 			{Name: "open.pem", Hosts: []string{"open.test"}, PEM: ours.issue(t, "open.test")},
 		}
 		r.apply(cfg, states(cfg, Open))
@@ -201,7 +208,10 @@ func TestOnlyWhoMayComesIn(t *testing.T) {
 			{"one without a certificate", "https://members.test/", r.client(""), 0, ""},
 			{"one of another authority", "https://members.test/", r.client("", foreign), 0, ""},
 			{"one by another name's connection", "https://members.test/", r.client("open.test", mine), 421, ""},
-			{"one by another name's connection, certificate or not", "https://members.test/", r.client("guests.test", mine), 421, ""},
+			{
+				"one by another name's connection, certificate or not", "https://members.test/",
+				r.client("guests.test", mine), 421, "",
+			},
 			{"one in the clear", "http://members.test/", r.client(""), 403, ""},
 			{"a guest with a certificate", "https://guests.test/", r.client("", mine), 200, "the guests"},
 			{"a guest without", "https://guests.test/", r.client(""), 200, "the guests"},
@@ -220,7 +230,10 @@ func TestOnlyWhoMayComesIn(t *testing.T) {
 		if res := r.apply(&next, states(&next, Open)); !res.Reloaded {
 			t.Errorf("no reload: %+v", res)
 		}
-		r.eventually("who was a member is none", func() bool { status, _ := ask(t, r.client("", mine), "https://members.test/"); return status == 0 })
+		r.eventually("who was a member is none", func() bool {
+			status, _ := ask(t, r.client("", mine), "https://members.test/")
+			return status == 0
+		})
 		if status, body := ask(t, r.client("", foreign), "https://members.test/"); status != 200 {
 			t.Errorf("the new members: %d %q", status, body)
 		}
@@ -245,13 +258,17 @@ func TestServersAreShownACertificateAndShowOne(t *testing.T) {
 			s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].Subject.CommonName)
 			}))
-			s.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, Certificates: []tls.Certificate{keyPair(t, by.issue(t, "server"))}}
+			s.TLS = &tls.Config{
+				ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
+				Certificates: []tls.Certificate{keyPair(t, by.issue(t, "server"))},
+			}
 			s.Config.ErrorLog = log.New(io.Discard, "", 0)
 			s.StartTLS()
 			t.Cleanup(s.Close)
 			return serverAt(s.Listener.Addr())
 		}
-		ca, crt := must[*Extra](t)(Authorities("ours", ours.pem())), must[*Extra](t)(ClientCertificate("appliance", ours.issue(t, "appliance")))
+		ca, crt := must[*Extra](t)(Authorities("ours", ours.pem())),
+			must[*Extra](t)(ClientCertificate("appliance", ours.issue(t, "appliance")))
 		options := ServerOptions{TLS: true, CA: ca.Name, Crt: crt.Name}
 		good, bad := backend("good"), backend("bad")
 		good.Options, bad.Options = options, options
@@ -286,7 +303,9 @@ func TestServersAreAskedByNameAndHaveToBeIt(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
 		ours := newAuthority(t, "ours")
-		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.TLS.ServerName) }))
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, r.TLS.ServerName)
+		}))
 		s.TLS = &tls.Config{Certificates: []tls.Certificate{keyPair(t, ours.issue(t, "server.test"))}}
 		s.Config.ErrorLog = log.New(io.Discard, "", 0)
 		s.StartTLS()
@@ -418,7 +437,9 @@ func TestTheDefaultCertificateCanBeNamed(t *testing.T) {
 		r.settle(&named, states(&named, Open))
 		r.eventually("the named one is served", func() bool { return r.served("unknown.test") == "named.test" })
 		r.settle(cfg, states(cfg, Open))
-		r.eventually("the first one is served again", func() bool { return strings.HasPrefix(r.served("unknown.test"), "default certificate") })
+		r.eventually("the first one is served again", func() bool {
+			return strings.HasPrefix(r.served("unknown.test"), "default certificate")
+		})
 	})
 }
 
@@ -430,10 +451,12 @@ func TestCertificatesAreMadeWhenAskedFor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Signer("a", a.issue(t, "nobody")); err == nil || !strings.Contains(err.Error(), "not that of an authority") {
+		if _, err := Signer("a", a.issue(t, "nobody")); err == nil ||
+			!strings.Contains(err.Error(), "not that of an authority") {
 			t.Errorf("a certificate that may sign nothing: %v", err)
 		}
-		signer := must[*Extra](t)(Signer("a", append(a.pem(), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)))
+		signer := must[*Extra](t)(
+			Signer("a", append(a.pem(), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)))
 		cfg := r.config(backend("app", origin(t, "app")))
 		cfg.Extras, cfg.Process.Signer = []*Extra{signer}, signer.Name
 		cfg.Certs = []*Cert{{Name: "own.pem", Hosts: []string{"own.test"}, PEM: a.issue(t, "own.test")}}

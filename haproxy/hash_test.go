@@ -42,7 +42,12 @@ func TestAHashChoosesTheSameServerOnEveryHAProxy(t *testing.T) {
 		if !strings.ContainsAny(want, "0") || !strings.ContainsAny(want, "5") {
 			t.Fatalf("the choices are %s, want every server among them", want)
 		}
-		for _, n := range [][]Server{{servers[4]}, {servers[4], servers[1]}, {servers[4], servers[1], servers[5], servers[0]}, servers} {
+		for _, n := range [][]Server{
+			{servers[4]},
+			{servers[4], servers[1]},
+			{servers[4], servers[1], servers[5], servers[0]},
+			servers,
+		} {
 			cfg := two.config(balanced(n...))
 			two.settle(cfg, states(cfg, Open))
 		}

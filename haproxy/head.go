@@ -94,7 +94,9 @@ func (h *head) writeGlobal() {
 		"ca-base " + extras,
 		"crt-base " + extras,
 	}
-	for _, one := range []struct{ key, value string }{{"chroot", h.opt.Jail}, {"user", h.opt.User}, {"group", h.opt.Group}} {
+	for _, one := range []struct {
+		key, value string
+	}{{"chroot", h.opt.Jail}, {"user", h.opt.User}, {"group", h.opt.Group}} {
 		if one.value != "" {
 			global = append(global, one.key+" "+one.value)
 		}
@@ -102,7 +104,8 @@ func (h *head) writeGlobal() {
 	if h.asks() {
 		global = append(global,
 			".if version_atleast(3.1)", "tune.lua.bool-sample-conversion normal", ".endif", // else it warns
-			"lua-load-per-thread "+extras+"/"+authScript, "set-var proc.asksocket str("+h.askSocket()+")", "set-var proc.asksecret str("+h.opt.Secret+")")
+			"lua-load-per-thread "+extras+"/"+authScript, "set-var proc.asksocket str("+h.askSocket()+")",
+			"set-var proc.asksecret str("+h.opt.Secret+")")
 	}
 	if n := cmp.Or(h.Tune.Threads, h.Process.Threads); n > 0 {
 		global = append(global, "nbthread "+strconv.Itoa(n))
@@ -120,7 +123,8 @@ func (h *head) writeGlobal() {
 	global = append(global,
 		"tune.ssl.default-dh-param 2048",
 		"ssl-default-bind-options ssl-min-ver TLSv1.2"+tickets,
-		"ssl-default-bind-ciphers ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:"+
+		"ssl-default-bind-ciphers "+
+			"ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:"+
 			"ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305",
 		"ssl-default-bind-ciphersuites TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256",
 	)
@@ -131,7 +135,8 @@ func (h *head) writeGlobal() {
 		global = append(global, "httpclient.ssl.verify none")
 	}
 	if h.asksClients() {
-		others = append(slices.DeleteFunc(others, func(l string) bool { return strings.HasPrefix(l, cacheSize) }), cacheSize+" 0")
+		others = append(slices.DeleteFunc(others, func(l string) bool { return strings.HasPrefix(l, cacheSize) }),
+			cacheSize+" 0")
 	}
 	h.lines(slices.Concat(h.Process.instead(true, global), others))
 }

@@ -48,7 +48,8 @@ func listeners(addr netip.AddrPort) map[string]bool {
 			if n, err := strconv.ParseUint(port, 16, 16); err != nil || uint16(n) != addr.Port() {
 				continue
 			}
-			if ip, ok := kernelAddr(host); ok && (ip == addr.Addr() || ip.IsUnspecified() || addr.Addr().IsUnspecified()) {
+			if ip, ok := kernelAddr(host); ok && (ip == addr.Addr() || ip.IsUnspecified() ||
+				addr.Addr().IsUnspecified()) {
 				out[words[9]] = true
 			}
 		}

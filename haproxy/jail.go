@@ -24,7 +24,8 @@ func (p *Proxy) jail() (dir string, locked bool, err error) {
 		return dir, false, nil // somebody else starts HAProxy, or a worker that is root could leave the jail
 	}
 	if err := p.mayLock(dir); err != nil {
-		p.log.Warn("HAProxy's worker can reach files and sockets of this machine, because HAProxy cannot lock it into a directory (chroot)", "dir", dir, "err", err)
+		p.log.Warn("HAProxy's worker can reach files and sockets of this machine, because HAProxy cannot lock it "+
+			"into a directory (chroot)", "dir", dir, "err", err)
 		return dir, false, nil
 	}
 	return dir, true, nil
@@ -35,7 +36,8 @@ func (p *Proxy) jail() (dir string, locked bool, err error) {
 // capabilities that it was started with.
 func (p *Proxy) mayLock(dir string) error {
 	if master := p.recordedMaster(); master != 0 {
-		var held [2]unix.CapUserData                                                                                                     // version 3 has 64 bits (capget(2))
+		// version 3 has 64 bits (capget(2))
+		var held [2]unix.CapUserData
 		if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3, Pid: int32(master)}, &held[0]); err != nil { //nolint:gosec // a pid fits
 			return fmt.Errorf("the capabilities of HAProxy, process %d, cannot be read: %w", master, err)
 		}

@@ -43,7 +43,8 @@ func TestWhoLeavesClosesKeptConnectionsAfterAnAnswer(t *testing.T) {
 		}
 		next := *cfg
 		next.Leaving = true
-		if res := r.apply(&next, states(&next, Open)); !res.Reloaded || res.Reason != "the appliance leaves its group, or returns" {
+		if res := r.apply(&next, states(&next, Open)); !res.Reloaded ||
+			res.Reason != "the appliance leaves its group, or returns" {
 			t.Errorf("reloaded: %t, for %q", res.Reloaded, res.Reason)
 		}
 		if !before() {

@@ -157,7 +157,8 @@ func TestAMasterWithoutTheCapabilityIsNotLocked(t *testing.T) {
 		r.apply(r.config(), nil)
 
 		next := r.fresh()
-		if err := next.mayLock(r.opt.RunDir + "/jail"); err == nil || !strings.Contains(err.Error(), "without CAP_SYS_CHROOT") {
+		if err := next.mayLock(r.opt.RunDir + "/jail"); err == nil ||
+			!strings.Contains(err.Error(), "without CAP_SYS_CHROOT") {
 			t.Errorf("mayLock: got %v, want it to name CAP_SYS_CHROOT", err)
 		}
 		if next.files.Jail != "" {
@@ -168,7 +169,10 @@ func TestAMasterWithoutTheCapabilityIsNotLocked(t *testing.T) {
 
 func TestWhatChecksFindIsHeardAtOnce(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
-		for name, interval := range map[string]time.Duration{"by a check": 100 * time.Millisecond, "by requests": time.Hour} {
+		for name, interval := range map[string]time.Duration{
+			"by a check":  100 * time.Millisecond,
+			"by requests": time.Hour,
+		} {
 			t.Run(name, func(t *testing.T) {
 				r := newRig(t, binary)
 				if err := os.Chmod(filepath.Dir(r.opt.RunDir), 0o711); err != nil { //nolint:gosec // the worker is somebody else
@@ -199,7 +203,10 @@ func TestWhatChecksFindIsHeardAtOnce(t *testing.T) {
 				heard := make(chan struct{}, 1)
 				go r.p.hear(t.Context(), conn, heard)
 				// Failed requests cause a check at once, which fails, too.
-				failures := map[string][]string{"by a check": {"DOWN L4CON"}, "by requests": {"DOWN HANA", "DOWN L4CON"}}[name]
+				failures := map[string][]string{
+					"by a check":  {"DOWN L4CON"},
+					"by requests": {"DOWN HANA", "DOWN L4CON"},
+				}[name]
 				gone.Close()
 				r.eventually("HAProxy tells that a check failed", func() bool {
 					select {
@@ -240,7 +247,8 @@ func TestAConnectionThatAskedNothingIsToldNothing(t *testing.T) {
 
 func TestAReloadHasItsReasonInWords(t *testing.T) {
 	r := newRig(t, binaries(t)[0])
-	a, b, c := backend("a", origin(t, "a")), distinct(backend("b", origin(t, "b"))), distinct(backend("c", origin(t, "c")))
+	a, b, c := backend("a", origin(t, "a")), distinct(backend("b", origin(t, "b"))),
+		distinct(backend("c", origin(t, "c")))
 	checked := *a
 	checked.Options.Check = true
 	first := r.config(a)
@@ -254,8 +262,14 @@ func TestAReloadHasItsReasonInWords(t *testing.T) {
 		{r.config(a), ""}, // nobody waits for a removal
 		{r.config(a, c), "backend c added, backend b removed"},
 		{r.config(&checked, c), "backend a changed"},
-		{func() *Config { c := r.config(&checked, c); c.Bind.HTTP = append(c.Bind.HTTP, port); return c }(), "listen addresses changed"},
-		{func() *Config { c := r.config(&checked, c); c.Tune.MaxConn = 500; return c }(), "listen addresses changed, settings of the process changed"},
+		{
+			func() *Config { c := r.config(&checked, c); c.Bind.HTTP = append(c.Bind.HTTP, port); return c }(),
+			"listen addresses changed",
+		},
+		{
+			func() *Config { c := r.config(&checked, c); c.Tune.MaxConn = 500; return c }(),
+			"listen addresses changed, settings of the process changed",
+		},
 		{r.config(a, b, c), "settings of the process changed, backend b added, backend a changed"},
 	} {
 		// The least time between reloads may not have passed.
@@ -271,7 +285,9 @@ func TestAReloadHasItsReasonInWords(t *testing.T) {
 			if got := r.get("b.test", "/"); got != "404" {
 				t.Errorf("the removed backend: got %q, want 404", got)
 			}
-		} else if want := step.want; res.Reason != want && (len(r.p.belief.run.classes) == 0 || res.Reason+", backend b removed" != want) { // HAProxy 3.4 removes it by command
+			// HAProxy 3.4 removes it by command
+		} else if want := step.want; res.Reason != want && (len(r.p.belief.run.classes) == 0 ||
+			res.Reason+", backend b removed" != want) {
 			t.Errorf("got reason %q, want %q", res.Reason, want)
 		}
 		for _, be := range step.cfg.Backends {
@@ -280,7 +296,8 @@ func TestAReloadHasItsReasonInWords(t *testing.T) {
 			}
 		}
 	}
-	if got, want := r.p.Info().LastReason, "settings of the process changed, backend b added, backend a changed"; got != want {
+	if got, want := r.p.Info().LastReason,
+		"settings of the process changed, backend b added, backend a changed"; got != want {
 		t.Errorf("LastReason: got %q, want %q", got, want)
 	}
 }
@@ -344,12 +361,45 @@ func TestCertificatesChangeWithoutAReload(t *testing.T) {
 			certs []*Cert
 			want  map[string]string
 		}{
-			{"another one", []*Cert{one, testCert(t, "two.pem", "second", "two.test", "*.two.test")}, map[string]string{"one.test": "first", "two.test": "second", "x.two.test": "second"}},
-			{"new content", []*Cert{testCert(t, "one.pem", "first again", "one.test"), testCert(t, "two.pem", "second again", "two.test")}, map[string]string{"one.test": "first again", "two.test": "second again", "x.two.test": self}},
-			{"other names", []*Cert{testCert(t, "one.pem", "third", "three.test", "one.test")}, map[string]string{"one.test": "third", "three.test": "third", "two.test": self}},
-			{"a wildcard but for a name", []*Cert{{Name: "two.pem", Hosts: []string{"*.two.test"}, Except: []string{"y.two.test"}, PEM: wild.PEM}}, map[string]string{"x.two.test": "wild", "y.two.test": self}},
-			{"and another name has one", []*Cert{one, {Name: "two.pem", Hosts: []string{"*.two.test"}, Except: []string{"x.two.test"}, PEM: wild.PEM}}, map[string]string{"one.test": "first", "x.two.test": self, "y.two.test": "wild"}},
-			{"names from the certificate", []*Cert{{Name: "one.pem", PEM: testCert(t, "x.pem", "fourth", "four.test").PEM}}, map[string]string{"one.test": self}},
+			{
+				"another one",
+				[]*Cert{one, testCert(t, "two.pem", "second", "two.test", "*.two.test")},
+				map[string]string{"one.test": "first", "two.test": "second", "x.two.test": "second"},
+			},
+			{
+				"new content",
+				[]*Cert{
+					testCert(t, "one.pem", "first again", "one.test"),
+					testCert(t, "two.pem", "second again", "two.test"),
+				},
+				map[string]string{"one.test": "first again", "two.test": "second again", "x.two.test": self},
+			},
+			{
+				"other names",
+				[]*Cert{testCert(t, "one.pem", "third", "three.test", "one.test")},
+				map[string]string{"one.test": "third", "three.test": "third", "two.test": self},
+			},
+			{
+				"a wildcard but for a name",
+				[]*Cert{{
+					Name: "two.pem", Hosts: []string{"*.two.test"}, Except: []string{"y.two.test"},
+					PEM: wild.PEM,
+				}},
+				map[string]string{"x.two.test": "wild", "y.two.test": self},
+			},
+			{
+				"and another name has one",
+				[]*Cert{one, {
+					Name: "two.pem", Hosts: []string{"*.two.test"}, Except: []string{"x.two.test"},
+					PEM: wild.PEM,
+				}},
+				map[string]string{"one.test": "first", "x.two.test": self, "y.two.test": "wild"},
+			},
+			{
+				"names from the certificate",
+				[]*Cert{{Name: "one.pem", PEM: testCert(t, "x.pem", "fourth", "four.test").PEM}},
+				map[string]string{"one.test": self},
+			},
 			{"none", nil, map[string]string{"one.test": self}},
 			{"the first again", []*Cert{one}, map[string]string{"one.test": "first"}},
 		}
@@ -424,7 +474,8 @@ func TestNobodyWaitsForAHAProxyThatStartsAgain(t *testing.T) {
 		dir := filepath.Dir(r.opt.RunDir)
 		r.opt.Binary = filepath.Join(dir, "haproxy")
 		gate := filepath.Join(dir, "gate")
-		wrapper := "#!/bin/sh\n[ \"$1\" != -W ] || [ ! -p " + gate + " ] || read -r _ <" + gate + "\nexec " + binary + " \"$@\"\n"
+		wrapper := "#!/bin/sh\n[ \"$1\" != -W ] || [ ! -p " + gate + " ] || read -r _ <" + gate + "\nexec " + binary +
+			" \"$@\"\n"
 		if err := os.WriteFile(r.opt.Binary, []byte(wrapper), 0o700); err != nil { //nolint:gosec // a program
 			t.Fatal(err)
 		}
@@ -496,9 +547,14 @@ func TestARestartedSallyportAttachesWithoutAReload(t *testing.T) {
 		// What a crash between writing and telling leaves: files ahead.
 		next := *cfg
 		next.Backends = []*Backend{backend("app", a, b), backend("other")}
-		next.Routes = append(slices.Clone(cfg.Routes), Route{Host: "new.test", Path: "/x;y", Match: Exact, Backend: "app"})
-		next.Certs = []*Cert{testCert(t, "one.pem", "renewed", "one.test"), testCert(t, "two.pem", "second", "two.test")}
-		if err := r.p.disk.sync(Render(&next, inOrder(&next, states(&next, Open)), r.p.files).Content, nil); err != nil {
+		next.Routes = append(slices.Clone(cfg.Routes),
+			Route{Host: "new.test", Path: "/x;y", Match: Exact, Backend: "app"})
+		next.Certs = []*Cert{
+			testCert(t, "one.pem", "renewed", "one.test"),
+			testCert(t, "two.pem", "second", "two.test"),
+		}
+		if err := r.p.disk.sync(Render(&next, inOrder(&next, states(&next, Open)), r.p.files).Content,
+			nil); err != nil {
 			t.Fatal(err)
 		}
 		again(&next, true)
@@ -565,7 +621,8 @@ func TestAHAProxyThatDoesNotAnswerIsNotDoubled(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.p = r.fresh()
-	if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, states(cfg, Open))); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", pid)) {
+	if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, states(cfg, Open))); err == nil ||
+		!strings.Contains(err.Error(), fmt.Sprintf("pid %d", pid)) {
 		t.Errorf("got %v, want it to name process %d", err, pid)
 	}
 	if got := r.get("app.test", "/"); got != "a" {
@@ -781,8 +838,13 @@ func TestAFailedReloadKeepsServing(t *testing.T) {
 			bad  func(*Config)
 			want []string
 		}{
-			{"what HAProxy does not know", func(c *Config) { c.Tune.Base = "global\n  no-such-keyword 1\n" }, []string{"no-such-keyword", failedFile}},
-			{"an address that is taken", func(c *Config) { c.Bind.HTTP = append(c.Bind.HTTP, addrPort(taken)) }, []string{addrPort(taken).String(), fmt.Sprintf("is in use by haproxy.test (pid %d)", os.Getpid())}},
+			{"what HAProxy does not know", func(c *Config) {
+				c.Tune.Base = "global\n  no-such-keyword 1\n"
+			}, []string{"no-such-keyword", failedFile}},
+			{
+				"an address that is taken", func(c *Config) { c.Bind.HTTP = append(c.Bind.HTTP, addrPort(taken)) },
+				[]string{addrPort(taken).String(), fmt.Sprintf("is in use by haproxy.test (pid %d)", os.Getpid())},
+			},
 		} {
 			bad := r.config(backend("app", a), backend("other", b))
 			c.bad(bad)
@@ -895,7 +957,10 @@ func TestAFailureInTheMiddleOfABatchIsSeen(t *testing.T) {
 		r.settle(cfg, wish)
 		// Somebody else takes the middle one away.
 		middle := ServerID{"app", nowhereServer(2).Name}
-		if err := r.p.worker.tell([]string{"set server " + middle.String() + " state maint", "del server " + middle.String()}); err != nil {
+		if err := r.p.worker.tell([]string{
+			"set server " + middle.String() + " state maint",
+			"del server " + middle.String(),
+		}); err != nil {
 			t.Fatal(err)
 		}
 		wish = states(cfg, Closed)
@@ -959,7 +1024,8 @@ func TestCommandsThatGoOnFailingEndInAReload(t *testing.T) {
 	cfg := r.config(backend("app", nowhereServer(1)))
 	r.settle(cfg, states(cfg, Open))
 	for range 2 {
-		r.p.belief.run.backends = r.p.belief.run.backends.With(map[string]*LiveBackend{"ghost": {[]Live{{Name: "s", State: Open}}}})
+		r.p.belief.run.backends = r.p.belief.run.backends.With(
+			map[string]*LiveBackend{"ghost": {[]Live{{Name: "s", State: Open}}}})
 		r.p.belief.run.told = nil
 		if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, states(cfg, Closed))); err == nil {
 			t.Error("commands for a backend that is not there: got no error")
@@ -984,7 +1050,8 @@ func TestAnExternalHAProxyIsDriven(t *testing.T) {
 			t.Errorf("no master socket: got %v", err)
 		}
 		// A file that knows nothing of our sockets.
-		foreign := "global\n  maxconn 100\ndefaults\n  mode http\n  timeout client 1s\n  timeout connect 1s\n  timeout server 1s\nlisten x\n  bind " + freePort(t).String() + "\n"
+		foreign := "global\n  maxconn 100\ndefaults\n  mode http\n  timeout client 1s\n  timeout connect 1s\n" +
+			"  timeout server 1s\nlisten x\n  bind " + freePort(t).String() + "\n"
 		if err := os.WriteFile(filepath.Join(r.opt.Dir, configFile), []byte(foreign), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -1027,7 +1094,11 @@ func TestNewSaysWhatToDo(t *testing.T) {
 	dir := t.TempDir()
 	old := filepath.Join(dir, "old")
 	other, posix, plain := filepath.Join(dir, "other"), filepath.Join(dir, "posix"), filepath.Join(dir, "plain")
-	for path, text := range map[string]string{old: "HA-Proxy version 2.2.9-2 2021/03/18", other: "nginx version 1", posix: "HAProxy version 3.0.1\nFeature list : -PCRE -PCRE2 +LUA", plain: "HAProxy version 3.0.1\nFeature list : -OPENSSL +PCRE2"} {
+	for path, text := range map[string]string{
+		old: "HA-Proxy version 2.2.9-2 2021/03/18", other: "nginx version 1",
+		posix: "HAProxy version 3.0.1\nFeature list : -PCRE -PCRE2 +LUA",
+		plain: "HAProxy version 3.0.1\nFeature list : -OPENSSL +PCRE2",
+	} {
 		if err := os.WriteFile(path, []byte("#!/bin/sh\necho '"+text+"'\n"), 0o700); err != nil { //nolint:gosec // a program
 			t.Fatal(err)
 		}

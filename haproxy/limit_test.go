@@ -45,7 +45,8 @@ func TestConnectionsAreBoundedByMemoryAndFiles(t *testing.T) {
 		if got := r.Servers(); got != c.most {
 			t.Errorf("%s: at most %d servers, want %d", name, got, c.most)
 		}
-		if need := filesOfConnection*uint64(c.want) + uint64(min(c.servers, c.most))/serversOfFile + filesOfProcess; c.files > 1000 && c.want > 0 && need > c.files {
+		if need := filesOfConnection*uint64(c.want) + uint64(min(c.servers, c.most))/serversOfFile +
+			filesOfProcess; c.files > 1000 && c.want > 0 && need > c.files {
 			t.Errorf("%s: they need %d files", name, need)
 		}
 	}
@@ -78,7 +79,14 @@ func TestServersThatComeAndGoTakeTwoReloadsAtMost(t *testing.T) {
 			t.Fatalf("%d reloads", reloads)
 		}
 	})
-	for _, row := range [][3]int{{449, 0, 449}, {899, 0, 899}, {899, 10_000, 449}, {1348, 0, 1348}, {77, 0, 1348}, {0, 0, 1348}} {
+	for _, row := range [][3]int{
+		{449, 0, 449},
+		{899, 0, 899},
+		{899, 10_000, 449},
+		{1348, 0, 1348},
+		{77, 0, 1348},
+		{0, 0, 1348},
+	} {
 		if got := (Room{2 << 30, 4096}).Kept(row[0], row[1], 0); got != row[2] {
 			t.Errorf("%d connections now, and %d servers: got %d, want %d", row[0], row[1], got, row[2])
 		}
@@ -139,7 +147,9 @@ func limited(t *testing.T, binary string, files int) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "haproxy")
 	// HAProxy would raise its limit with CAP_SYS_RESOURCE.
-	text := fmt.Sprintf("#!/bin/sh\nexec setpriv --bounding-set -sys_resource --inh-caps -sys_resource prlimit --nofile=%d:%d %s \"$@\"\n", files, files, binary)
+	text := fmt.Sprintf("#!/bin/sh\n"+
+		"exec setpriv --bounding-set -sys_resource --inh-caps -sys_resource prlimit --nofile=%d:%d %s \"$@\"\n", files,
+		files, binary)
 	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,8 @@ func (l *List) same(o *List) bool { return l.Name == o.Name && slices.Equal(l.Of
 func (l *List) validate() error {
 	for i, p := range l.Of {
 		if !p.IsValid() || p != p.Masked() || i > 0 && l.Of[i-1].Compare(p) >= 0 {
-			return fmt.Errorf("list %s: %s is out of order, listed twice, or has bits set after its length: networks must be sorted, each once", l.Name, p)
+			return fmt.Errorf("list %s: %s is out of order, listed twice, or has bits set after its length: networks "+
+				"must be sorted, each once", l.Name, p)
 		}
 	}
 	return nil

@@ -12,12 +12,14 @@ import (
 
 // Live is a server in the worker.
 type Live struct {
-	Name     string
-	Addr     netip.AddrPort
-	State    State
-	Check    string // Up, Down or Unchecked, as one is that is Closed
-	Failure  string // of a server that is Down, the result of its last check: L4TOUT, L4CON, … (HAProxy's manual, management, 9.1, check_status)
-	Sessions int    // connections in use, when last looked at
+	Name  string
+	Addr  netip.AddrPort
+	State State
+	Check string // Up, Down or Unchecked, as one is that is Closed
+	// of a server that is Down, the result of its last check: L4TOUT, L4CON, … (HAProxy's manual,
+	// management, 9.1, check_status)
+	Failure  string
+	Sessions int // connections in use, when last looked at
 }
 
 // The results of HAProxy's checks of a server.
@@ -38,7 +40,9 @@ func (b *LiveBackend) Find(name string) (Live, bool) {
 	if b == nil {
 		return Live{}, false
 	}
-	i, ok := slices.BinarySearchFunc(b.Servers, name, func(l Live, name string) int { return strings.Compare(l.Name, name) })
+	i, ok := slices.BinarySearchFunc(b.Servers, name, func(l Live, name string) int {
+		return strings.Compare(l.Name, name)
+	})
 	if !ok {
 		return Live{}, false
 	}

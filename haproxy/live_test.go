@@ -12,7 +12,9 @@ import (
 // LiveBackends does what a map does that is copied before each change.
 func TestLiveBackendsAreAMapThatNeverChanges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		name := rapid.Custom(func(t *rapid.T) string { return fmt.Sprintf("b%d", rapid.IntRange(0, 300).Draw(t, "name")) })
+		name := rapid.Custom(func(t *rapid.T) string {
+			return fmt.Sprintf("b%d", rapid.IntRange(0, 300).Draw(t, "name"))
+		})
 		backend := rapid.Custom(func(t *rapid.T) *LiveBackend {
 			if state := State(rapid.IntRange(int(Absent), int(Open)).Draw(t, "state")); state != Absent {
 				return &LiveBackend{[]Live{{Name: "s", State: state}}}
@@ -45,7 +47,8 @@ func TestLiveBackendsAreAMapThatNeverChanges(t *testing.T) {
 					differ = append(differ, name)
 				}
 			}
-			if got := live.Differ(before); !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(differ))) {
+			if got := live.Differ(before); !slices.Equal(slices.Sorted(slices.Values(got)),
+				slices.Sorted(slices.Values(differ))) {
 				t.Fatalf("%q differ, want %q", got, differ)
 			}
 			// The same backends, read anew: only those that are not equal are new.
@@ -58,7 +61,8 @@ func TestLiveBackendsAreAMapThatNeverChanges(t *testing.T) {
 				first := slices.Sorted(maps.Keys(plain))[0]
 				again[first].Servers[0].Check, changed = Down, []string{first}
 			}
-			if got := NewLiveBackends(again).sharing(live).Differ(live); !slices.Equal(slices.Sorted(slices.Values(got)), changed) {
+			if got := NewLiveBackends(again).sharing(live).Differ(live); !slices.Equal(
+				slices.Sorted(slices.Values(got)), changed) {
 				t.Fatalf("read anew %q differ, want %q", got, changed)
 			}
 		}
@@ -67,9 +71,21 @@ func TestLiveBackendsAreAMapThatNeverChanges(t *testing.T) {
 
 // What was told while the worker was read stays, with the results of checks that were read.
 func TestWhatWasToldMeanwhileIsKnownBetter(t *testing.T) {
-	told := &LiveBackend{[]Live{{Name: "a", State: Open, Check: Up}, {Name: "b", State: Closed, Check: Unchecked}, {Name: "c", State: Open, Check: Up}}}
-	read := &LiveBackend{[]Live{{Name: "a", State: Open, Check: Down}, {Name: "b", State: Open, Check: Up}, {Name: "d", State: Open, Check: Up}}}
-	want := []Live{{Name: "a", State: Open, Check: Down}, {Name: "b", State: Closed, Check: Unchecked}, {Name: "c", State: Open, Check: Up}}
+	told := &LiveBackend{[]Live{
+		{Name: "a", State: Open, Check: Up},
+		{Name: "b", State: Closed, Check: Unchecked},
+		{Name: "c", State: Open, Check: Up},
+	}}
+	read := &LiveBackend{[]Live{
+		{Name: "a", State: Open, Check: Down},
+		{Name: "b", State: Open, Check: Up},
+		{Name: "d", State: Open, Check: Up},
+	}}
+	want := []Live{
+		{Name: "a", State: Open, Check: Down},
+		{Name: "b", State: Closed, Check: Unchecked},
+		{Name: "c", State: Open, Check: Up},
+	}
 	if got := told.checked(read); !slices.Equal(got.Servers, want) {
 		t.Errorf("got %v, want %v", got.Servers, want)
 	}

@@ -18,19 +18,25 @@ type Load struct {
 	During   time.Duration // since the reading before; 0: there was none, so nothing is known of what happened since
 	Requests uint64        // by HTTP, of clients
 	Failed   uint64        // of those, answered with a status from 500 to 599
-	Response time.Duration // from the request to the first byte of the answer: the mean of the backends that had requests, by their requests; negative: there was no request
+	// from the request to the first byte of the answer: the mean of the backends that had requests,
+	// by their requests; negative: there was no request
+	Response time.Duration
 	Backends []BackendLoad // by name; the next reading overwrites it
 }
 
 // A BackendLoad is what one backend has had since the reading before, and what it has now. A
 // backend is named as in the Config, even while it has another name in the worker.
 type BackendLoad struct {
-	Backend     string
-	Requests    uint64        // HTTP requests; of a backend for TCP, connections
-	Failed      uint64        // of those, answered with a status from 500 to 599; of a backend for TCP, connections that no server took, or that a server broke
-	Response    time.Duration // from a request to the first byte of its answer: HAProxy's mean of the last 1,024; negative: there was no request, or they are not HTTP
-	Connections int           // of clients, now
-	Open        int           // servers that take requests, now
+	Backend  string
+	Requests uint64 // HTTP requests; of a backend for TCP, connections
+	// of those, answered with a status from 500 to 599; of a backend for TCP, connections that no
+	// server took, or that a server broke
+	Failed uint64
+	// from a request to the first byte of its answer: HAProxy's mean of the last 1,024; negative:
+	// there was no request, or they are not HTTP
+	Response    time.Duration
+	Connections int // of clients, now
+	Open        int // servers that take requests, now
 }
 
 // A Meter reads what the worker has counted, again and again. It counts on over reloads,
@@ -77,7 +83,10 @@ const (
 	columnsRead
 )
 
-var columnNames = [columnsRead]string{"pxname", "svname", "mode", "req_tot", "hrsp_5xx", "stot", "econ", "eresp", "scur", "act", "bck", "rtime"}
+var columnNames = [columnsRead]string{
+	"pxname", "svname", "mode", "req_tot", "hrsp_5xx", "stot", "econ", "eresp",
+	"scur", "act", "bck", "rtime",
+}
 
 const (
 	// statsLine bounds a line of the statistics. HAProxy's own limit is its buffer, 16 kB.
@@ -197,7 +206,10 @@ func (m *Meter) readRow(line []byte, now time.Time) {
 			m.backends[c.name] = c
 		}
 		c.reading, c.tcp = now, string(cell[modeOf]) == "tcp"
-		c.now = counts{digits(cell[reqTot]), digits(cell[hrsp5xx]), digits(cell[rtime]), digits(cell[scur]), digits(cell[act]) + digits(cell[bck])}
+		c.now = counts{
+			digits(cell[reqTot]), digits(cell[hrsp5xx]), digits(cell[rtime]), digits(cell[scur]),
+			digits(cell[act]) + digits(cell[bck]),
+		}
 		if c.tcp {
 			c.now.requests, c.now.failed = digits(cell[stot]), digits(cell[econ])+digits(cell[eresp])
 		}

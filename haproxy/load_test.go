@@ -62,7 +62,8 @@ func TestTheWorkerCountsItsTraffic(t *testing.T) {
 		// once its last byte is sent.
 		var sum Load
 		got := BackendLoad{}
-		for deadline := time.Now().Add(time.Minute); sum.Requests < 4 || sum.Failed < 1 || got.Failed < 1 || got.Requests < 3 || got.Connections > 1; {
+		for deadline := time.Now().Add(time.Minute); sum.Requests < 4 || sum.Failed < 1 || got.Failed < 1 ||
+			got.Requests < 3 || got.Connections > 1; {
 			after, err := m.Read(t.Context())
 			if err != nil || time.Now().After(deadline) {
 				t.Fatalf("got %+v, %+v, want 4 requests, 3 of the backend, and 1 failed; %v", sum, got, err)
@@ -73,10 +74,14 @@ func TestTheWorkerCountsItsTraffic(t *testing.T) {
 				t.Fatalf("got the backends %v, want app alone", after.Backends)
 			}
 			b := after.Backends[i]
-			got = BackendLoad{Backend: "app", Requests: got.Requests + b.Requests, Failed: got.Failed + b.Failed, Connections: b.Connections, Open: b.Open}
+			got = BackendLoad{
+				Backend: "app", Requests: got.Requests + b.Requests, Failed: got.Failed + b.Failed,
+				Connections: b.Connections, Open: b.Open,
+			}
 		}
 		close(hold)
-		if want := (BackendLoad{Backend: "app", Requests: 3, Failed: 1, Connections: 1, Open: 1}); sum.Requests != 4 || sum.Failed != 1 || got != want {
+		if want := (BackendLoad{Backend: "app", Requests: 3, Failed: 1, Connections: 1, Open: 1}); sum.Requests != 4 ||
+			sum.Failed != 1 || got != want {
 			t.Errorf("got %+v and %+v, want 4 requests, 1 failed, and %+v", sum, got, want)
 		}
 		r.settle(cfg, states(cfg, Closed))
@@ -127,9 +132,12 @@ func TestASparePlaceCountsForItsBackend(t *testing.T) {
 
 func TestTrafficIsWhatCameSinceTheReadingBefore(t *testing.T) {
 	_, read := meter(map[string]string{"_spare-x-1": "new", "_spare-x-2": "moving"})
-	first := statsHeading + "http,FRONTEND,,,,,,,http,100,2,,\na,BACKEND,3,90,,,2,1,http,90,2,5,\nb,BACKEND,0,10,,,0,0,http,10,0,50,\nt,BACKEND,1,40,2,3,1,0,tcp,,,,\n"
+	first := statsHeading +
+		"http,FRONTEND,,,,,,,http,100,2,,\na,BACKEND,3,90,,,2,1,http,90,2,5,\nb,BACKEND,0,10,,,0,0,http,10,0,50,\n" +
+		"t,BACKEND,1,40,2,3,1,0,tcp,,,,\n"
 	load, err := read(7, first)
-	if err != nil || load.During != 0 || load.Requests != 0 || len(load.Backends) != 3 || load.Backends[0] != (BackendLoad{"a", 0, 0, -1, 3, 3}) {
+	if err != nil || load.During != 0 || load.Requests != 0 || len(load.Backends) != 3 ||
+		load.Backends[0] != (BackendLoad{"a", 0, 0, -1, 3, 3}) {
 		t.Fatalf("the first: got %+v, %v", load, err)
 	}
 	for _, step := range []struct {
@@ -139,16 +147,23 @@ func TestTrafficIsWhatCameSinceTheReadingBefore(t *testing.T) {
 		want string
 	}{
 		{
-			"since then", 7, "http,FRONTEND,,,,,,,http,120,3,,\nsallyport-auth,FRONTEND,,,,,,,http,9,9,,\na,BACKEND,4,99,,,2,0,http,96,3,20,\nb,BACKEND,0,12,,,0,0,http,12,0,40,\nt,BACKEND,2,45,3,3,1,0,tcp,,,,\n",
+			"since then", 7,
+			"http,FRONTEND,,,,,,,http,120,3,,\nsallyport-auth,FRONTEND,,,,,,,http,9,9,,\n" +
+				"a,BACKEND,4,99,,,2,0,http,96,3,20,\nb,BACKEND,0,12,,,0,0,http,12,0,40,\n" +
+				"t,BACKEND,2,45,3,3,1,0,tcp,,,,\n",
 			"{10s 20 1 25ms [{a 6 1 20ms 4 2} {b 2 0 40ms 0 0} {t 5 1 -1ns 2 1}]}",
 		},
 		{
-			"nothing", 7, "http,FRONTEND,,,,,,,http,120,3,,\na,BACKEND,4,99,,,2,0,http,96,3,20,\nt,BACKEND,2,45,3,3,1,0,tcp,,,,\n",
+			"nothing", 7,
+			"http,FRONTEND,,,,,,,http,120,3,,\na,BACKEND,4,99,,,2,0,http,96,3,20,\nt,BACKEND,2,45,3,3,1,0,tcp,,,,\n",
 			"{10s 0 0 -1ns [{a 0 0 -1ns 4 2} {t 0 0 -1ns 2 1}]}",
 		},
 		{
-			"another worker, and spare places", 8, "http,FRONTEND,,,,,,,http,130,4,,\na,BACKEND,4,99,,,2,0,http,97,3,20,\nmoving,BACKEND,1,2,,,1,0,http,2,0,1,\n" +
-				"_spare-x-1,BACKEND,1,1,,,1,0,http,1,0,1,\n_spare-x-2,BACKEND,1,3,,,0,0,http,3,0,2,\n_spare-x-3,BACKEND,0,9,,,0,0,http,9,0,1,\n" + nowhere + ",BACKEND,0,9,,,0,0,http,0,9,1,\n",
+			"another worker, and spare places", 8,
+			"http,FRONTEND,,,,,,,http,130,4,,\na,BACKEND,4,99,,,2,0,http,97,3,20,\n" +
+				"moving,BACKEND,1,2,,,1,0,http,2,0,1,\n" +
+				"_spare-x-1,BACKEND,1,1,,,1,0,http,1,0,1,\n_spare-x-2,BACKEND,1,3,,,0,0,http,3,0,2,\n" +
+				"_spare-x-3,BACKEND,0,9,,,0,0,http,9,0,1,\n" + nowhere + ",BACKEND,0,9,,,0,0,http,0,9,1,\n",
 			"{10s 130 4 17.482142ms [{a 97 3 20ms 4 2} {moving 5 0 2ms 2 1} {new 1 0 1ms 1 1}]}",
 		},
 		{
@@ -174,7 +189,8 @@ func TestTrafficIsWhatCameSinceTheReadingBefore(t *testing.T) {
 			t.Errorf("%s: got %+v, want an error", name, load)
 		}
 	}
-	if load, err := read(8, statsHeading+"http,FRONTEND,,,,,,,http,4,1,,\na,BACKEND,4,99,,,2,0,http,3,1,20,\n"); err != nil || load.Requests != 3 || load.Backends[0].Requests != 2 {
+	if load, err := read(8, statsHeading+"http,FRONTEND,,,,,,,http,4,1,,\na,BACKEND,4,99,,,2,0,http,3,1,20,\n"); err !=
+		nil || load.Requests != 3 || load.Backends[0].Requests != 2 {
 		t.Errorf("after readings that failed: got %+v, %v, want what came since the last whole one", load, err)
 	}
 }

@@ -23,7 +23,8 @@ func userOf(client string) string {
 func (r *rig) loginFrom(client, host, password string) string {
 	r.t.Helper()
 	credentials := base64.StdEncoding.EncodeToString([]byte(userOf(client) + ":" + password))
-	got := r.send("GET / HTTP/1.1\r\nHost: " + host + "\r\nX-Client: " + client + "\r\nAuthorization: Basic " + credentials + "\r\nConnection: close\r\n\r\n")
+	got := r.send("GET / HTTP/1.1\r\nHost: " + host + "\r\nX-Client: " + client + "\r\nAuthorization: Basic " +
+		credentials + "\r\nConnection: close\r\n\r\n")
 	_, status, _ := strings.Cut(got, " ")
 	status, _, _ = strings.Cut(status, " ")
 	return status
@@ -69,7 +70,9 @@ func TestWrongPasswordsOfATenantKeepOutOnlyWhoIsNotKnown(t *testing.T) {
 			r.guessed("evil.test")
 			return r.login("other.test", "none") == "429"
 		})
-		r.eventually("without wrong ones a password is compared again", func() bool { return r.login("other.test", "wrong") == "401" })
+		r.eventually("without wrong ones a password is compared again", func() bool {
+			return r.login("other.test", "wrong") == "401"
+		})
 
 		// What was right is forgotten when the users change.
 		next := *cfg
@@ -77,7 +80,9 @@ func TestWrongPasswordsOfATenantKeepOutOnlyWhoIsNotKnown(t *testing.T) {
 		if !r.apply(&next, states(&next, Open)).Reloaded {
 			t.Fatal("there was no reload")
 		}
-		r.eventually("the password of a user who is gone is wrong", func() bool { return r.login("evil.test", "secret") == "401" })
+		r.eventually("the password of a user who is gone is wrong", func() bool {
+			return r.login("evil.test", "secret") == "401"
+		})
 	})
 }
 
@@ -128,7 +133,8 @@ func TestWrongPasswordsOfAClientKeepOutFewOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := strings.Count(answer, ".evil "); got > guessParts {
-			t.Errorf("the wrong passwords of %d clients have %d counters, want at most %d, which are the bound of all together: %s", len(clients), got, guessParts, answer)
+			t.Errorf("the wrong passwords of %d clients have %d counters, want at most %d, which are the bound of "+
+				"all together: %s", len(clients), got, guessParts, answer)
 		}
 	})
 }
@@ -170,7 +176,8 @@ func TestWrongPasswordsAreCountedForTheClientBehindABalancer(t *testing.T) {
 			}
 		}
 		if out > clients/4 {
-			t.Errorf("%d of %d other clients of the balancer are kept out by the wrong passwords of one", out, clients-1)
+			t.Errorf("%d of %d other clients of the balancer are kept out by the wrong passwords of one", out,
+				clients-1)
 		}
 	})
 }
@@ -178,7 +185,8 @@ func TestWrongPasswordsAreCountedForTheClientBehindABalancer(t *testing.T) {
 func TestTheSharesOfClientsAreNoMoreThanTheLimitOfTheTenant(t *testing.T) {
 	for guesses := 1; guesses <= 1000; guesses++ {
 		parts, each := BasicAuth{Guesses: guesses}.shares()
-		if sum := parts * each; each < 1 || parts > guessParts || sum > guesses*guessPeriod || 10*sum < 9*guesses*guessPeriod {
+		if sum := parts * each; each < 1 || parts > guessParts || sum > guesses*guessPeriod ||
+			10*sum < 9*guesses*guessPeriod {
 			t.Errorf("%d a second: %d parts with %d each", guesses, parts, each)
 		}
 	}
@@ -194,7 +202,8 @@ func TestAPasswordIsRememberedForItsUserlistAlone(t *testing.T) {
 		}
 		cfg := r.config(guard("app"), guard("bank"))
 		cfg.Userlists = []*Userlist{
-			{"app", []User{must[User](t)(NewUser("ann", secretHash))}}, {"bank", []User{must[User](t)(NewUser("bob", secretHash))}},
+			{"app", []User{must[User](t)(NewUser("ann", secretHash))}},
+			{"bank", []User{must[User](t)(NewUser("bob", secretHash))}},
 		}
 		r.apply(cfg, states(cfg, Open))
 		for range 2 {

@@ -184,7 +184,8 @@ type placedRow struct {
 }
 
 func (m *hostRows) tables(cfg *Config, secret string, in workerNames) (out tables) {
-	if port := tlsPort(cfg.Bind); m.port != port || m.inspect != cfg.Inspect || m.rest != cfg.DefaultBackend || len(m.hosts) > 2*m.used+100 {
+	if port := tlsPort(cfg.Bind); m.port != port || m.inspect != cfg.Inspect || m.rest != cfg.DefaultBackend ||
+		len(m.hosts) > 2*m.used+100 {
 		m.port, m.inspect, m.rest, m.hosts = port, cfg.Inspect, cfg.DefaultBackend, nil
 	}
 	if m.hosts == nil {
@@ -204,7 +205,9 @@ func (m *hostRows) tables(cfg *Config, secret string, in workerNames) (out table
 			n++
 		}
 		one := m.hosts[host]
-		moved := anywhere || len(in) > 0 && slices.ContainsFunc(routes[:n], func(r Route) bool { return in.has(r.Backend) || in.has(r.Canary) })
+		moved := anywhere || len(in) > 0 && slices.ContainsFunc(routes[:n], func(r Route) bool {
+			return in.has(r.Backend) || in.has(r.Canary)
+		})
 		if moved || one == nil || one.guard != guard[host] || !slices.Equal(one.routes, routes[:n]) {
 			one = &hostTables{routes[:n], guard[host], m.rows(routes[:n], guard[host], secret, in)}
 			if !moved {

@@ -93,7 +93,8 @@ func (m master) reload(ctx context.Context, arrived func() bool) error {
 			answer, err := m.sock.ExecuteMaster("reload")
 			asked = time.Now()
 			switch {
-			case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT), strings.Contains(answer, "Another reload is still in progress"):
+			case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT),
+				strings.Contains(answer, "Another reload is still in progress"):
 				asked = time.Time{}
 			case err != nil: // it may have been heard; the count will tell
 			case strings.Contains(answer, "Success=0"):

@@ -32,9 +32,10 @@ func (r *running) orders(want *outline, states States, dir string) orders {
 			}
 		}
 	}
-	o.certs = r.certs != want.certs && len(want.cfg.Bind.HTTPS) > 0 && (r.entries == nil || !maps.EqualFunc(r.entries, want.certs.entries, func(a, b certEntry) bool {
-		return a.line == b.line && string(a.pem) == string(b.pem)
-	}))
+	o.certs = r.certs != want.certs && len(want.cfg.Bind.HTTPS) > 0 &&
+		(r.entries == nil || !maps.EqualFunc(r.entries, want.certs.entries, func(a, b certEntry) bool {
+			return a.line == b.line && string(a.pem) == string(b.pem)
+		}))
 	return o
 }
 
@@ -183,9 +184,12 @@ func opened(b *Backend) string {
 // certificates of want that fit them. It keeps h. It returns the states of its
 // servers, too.
 func within(want *Config, states States, have *Config, in workerNames, h held) (*Config, States) {
-	out, outStates := &Config{Shape: have.Shape, DefaultBackend: want.DefaultBackend, Period: want.Period}, make(States, len(have.Backends))
+	out, outStates := &Config{Shape: have.Shape, DefaultBackend: want.DefaultBackend, Period: want.Period},
+		make(States, len(have.Backends))
 	for _, l := range have.Lists {
-		if i, found := slices.BinarySearchFunc(want.Lists, l.Name, func(w *List, name string) int { return strings.Compare(w.Name, name) }); found {
+		if i, found := slices.BinarySearchFunc(want.Lists, l.Name, func(w *List, name string) int {
+			return strings.Compare(w.Name, name)
+		}); found {
 			l = want.Lists[i]
 		}
 		out.Lists = append(out.Lists, l)

@@ -75,54 +75,96 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 		whole      []string // maps that are exchanged in one piece
 		certs      bool
 	}{
-		"nothing":            {have: servers([]State{Open}, plain, one), want: servers([]State{Open}, plain, one)},
-		"a server, to open":  {have: servers(nil, plain), want: servers([]State{Open}, plain, one), cmds: []string{"add server app/s_10-0-0-1_80 10.0.0.1:80 pool-max-conn -1 pool-purge-delay 5000", "set server app/s_10-0-0-1_80 state ready"}},
-		"a server, to close": {have: servers(nil, plain), want: servers([]State{Closed}, plain, six), cmds: []string{"add server app/s_fd00--1_80 [fd00::1]:80 pool-max-conn -1 pool-purge-delay 5000"}},
+		"nothing": {have: servers([]State{Open}, plain, one), want: servers([]State{Open}, plain, one)},
+		"a server, to open": {
+			have: servers(nil, plain), want: servers([]State{Open}, plain, one),
+			cmds: []string{
+				"add server app/s_10-0-0-1_80 10.0.0.1:80 pool-max-conn -1 pool-purge-delay 5000",
+				"set server app/s_10-0-0-1_80 state ready",
+			},
+		},
+		"a server, to close": {
+			have: servers(nil, plain), want: servers([]State{Closed}, plain, six),
+			cmds: []string{"add server app/s_fd00--1_80 [fd00::1]:80 pool-max-conn -1 pool-purge-delay 5000"},
+		},
 		"a server with checks": {
 			have: servers(nil, plain), want: servers([]State{Open}, Backend{Options: ServerOptions{Check: true}}, one),
 			cmds: []string{
-				"add server app/s_10-0-0-1_80 10.0.0.1:80 check error-limit 3 fastinter 500 downinter 1000 observe layer4 on-error sudden-death pool-max-conn -1 pool-purge-delay 5000",
+				"add server app/s_10-0-0-1_80 10.0.0.1:80 check error-limit 3 fastinter 500 downinter 1000 observe " +
+					"layer4 on-error sudden-death pool-max-conn -1 pool-purge-delay 5000",
 				"enable health app/s_10-0-0-1_80",
 				"set server app/s_10-0-0-1_80 state ready",
 			},
 		},
 		"the fourth server with checks": {
 			have: servers([]State{Open, Open, Open}, Backend{Options: ServerOptions{Check: true}}, one, two, three),
-			want: servers([]State{Open, Open, Open, Open}, Backend{Options: ServerOptions{Check: true}}, one, two, three, six),
+			want: servers([]State{Open, Open, Open, Open}, Backend{Options: ServerOptions{Check: true}}, one, two,
+				three, six),
 			cmds: []string{
-				"add server app/s_fd00--1_80 [fd00::1]:80 check error-limit 2 fastinter 500 downinter 1000 observe layer4 on-error mark-down pool-max-conn -1 pool-purge-delay 5000",
+				"add server app/s_fd00--1_80 [fd00::1]:80 check error-limit 2 fastinter 500 downinter 1000 observe " +
+					"layer4 on-error mark-down pool-max-conn -1 pool-purge-delay 5000",
 				"enable health app/s_fd00--1_80",
 				"set server app/s_fd00--1_80 state ready",
 			},
 		},
 		"a server over TLS to a name": {
-			have: servers(nil, plain), want: servers([]State{Closed}, Backend{Options: ServerOptions{TLS: true, CA: "a.ca.pem", SNI: "a.test", MaxConn: 5}}, one),
-			cmds: []string{"add server app/s_10-0-0-1_80 10.0.0.1:80 ssl alpn h2,http/1.1 ca-file a.ca.pem check-sni a.test maxconn 5 pool-max-conn -1 pool-purge-delay 5000 sni str(a.test) verify required"},
+			have: servers(nil, plain),
+			want: servers([]State{Closed},
+				Backend{Options: ServerOptions{TLS: true, CA: "a.ca.pem", SNI: "a.test", MaxConn: 5}}, one),
+			cmds: []string{"add server app/s_10-0-0-1_80 10.0.0.1:80 ssl alpn h2,http/1.1 ca-file a.ca.pem check-sni " +
+				"a.test maxconn 5 pool-max-conn -1 pool-purge-delay 5000 sni str(a.test) verify required"},
 		},
 		"a server for clients with a cookie": {
 			have: servers(nil, plain), want: servers([]State{Open}, Backend{Directives: []Directive{cookie}}, one),
-			cmds: []string{"add server app/s_10-0-0-1_80 10.0.0.1:80 pool-max-conn -1 pool-purge-delay 5000", "enable dynamic-cookie backend app", "set server app/s_10-0-0-1_80 state ready"},
+			cmds: []string{
+				"add server app/s_10-0-0-1_80 10.0.0.1:80 pool-max-conn -1 pool-purge-delay 5000",
+				"enable dynamic-cookie backend app", "set server app/s_10-0-0-1_80 state ready",
+			},
 		},
 		"a server that is absent":              {have: servers(nil, plain), want: servers([]State{Absent}, plain, one)},
 		"a server of a backend that is absent": {want: servers([]State{Open}, plain, one)},
-		"a server drains":                      {have: servers([]State{Open}, plain, one), want: servers([]State{Drain}, plain, one), cmds: []string{"set server app/s_10-0-0-1_80 state drain"}},
-		"a server closes":                      {have: servers([]State{Drain}, plain, one), want: servers([]State{Closed}, plain, one), cmds: []string{"set server app/s_10-0-0-1_80 state maint"}},
-		"a server opens":                       {have: servers([]State{Closed}, plain, one), want: servers([]State{Open}, plain, one), cmds: []string{"set server app/s_10-0-0-1_80 state ready"}},
-		"a closed server drains":               {have: servers([]State{Closed}, plain, one), want: servers([]State{Drain}, plain, one), cmds: []string{"set server app/s_10-0-0-1_80 state drain"}},
+		"a server drains": {
+			have: servers([]State{Open}, plain, one),
+			want: servers([]State{Drain}, plain, one), cmds: []string{"set server app/s_10-0-0-1_80 state drain"},
+		},
+		"a server closes": {
+			have: servers([]State{Drain}, plain, one),
+			want: servers([]State{Closed}, plain, one), cmds: []string{"set server app/s_10-0-0-1_80 state maint"},
+		},
+		"a server opens": {
+			have: servers([]State{Closed}, plain, one), want: servers([]State{Open}, plain, one),
+			cmds: []string{"set server app/s_10-0-0-1_80 state ready"},
+		},
+		"a closed server drains": {
+			have: servers([]State{Closed}, plain, one),
+			want: servers([]State{Drain}, plain, one), cmds: []string{"set server app/s_10-0-0-1_80 state drain"},
+		},
 		"one closes after one that opens": {
-			have: servers([]State{Closed, Open}, plain, one, two), want: servers([]State{Open, Closed}, plain, one, two),
+			have: servers([]State{Closed, Open}, plain, one, two),
+			want: servers([]State{Open, Closed}, plain, one, two),
 			cmds: []string{"set server app/s_10-0-0-2_80 state maint", "set server app/s_10-0-0-1_80 state ready"},
 		},
-		"a server leaves":        {have: servers([]State{Open, Open}, plain, one, two), want: servers([]State{Open}, plain, two), cmds: []string{"set server app/s_10-0-0-1_80 state maint"}, remove: []string{"app/s_10-0-0-1_80"}},
-		"a closed server leaves": {have: servers([]State{Closed}, plain, one), want: servers(nil, plain), remove: []string{"app/s_10-0-0-1_80"}},
-		"a backend leaves":       {have: servers([]State{Drain}, plain, one), cmds: []string{"set server app/s_10-0-0-1_80 state maint"}, remove: []string{"app/s_10-0-0-1_80"}},
+		"a server leaves": {
+			have: servers([]State{Open, Open}, plain, one, two),
+			want: servers([]State{Open}, plain, two), cmds: []string{"set server app/s_10-0-0-1_80 state maint"},
+			remove: []string{"app/s_10-0-0-1_80"},
+		},
+		"a closed server leaves": {
+			have: servers([]State{Closed}, plain, one), want: servers(nil, plain),
+			remove: []string{"app/s_10-0-0-1_80"},
+		},
+		"a backend leaves": {
+			have: servers([]State{Drain}, plain, one),
+			cmds: []string{"set server app/s_10-0-0-1_80 state maint"}, remove: []string{"app/s_10-0-0-1_80"},
+		},
 
 		"a host": {
 			have: world{Config: routed()}, want: world{Config: routed(route("a.test", "/", Prefix, "app"))},
 			cmds: []string{"add map /sp/maps/route.map a.test/ app"},
 		},
 		"a path to another backend": {
-			have: world{Config: routed(route("a.test", "/x", Prefix, "app"))}, want: world{Config: routed(route("a.test", "/x", Prefix, "other"))},
+			have: world{Config: routed(route("a.test", "/x", Prefix, "app"))},
+			want: world{Config: routed(route("a.test", "/x", Prefix, "other"))},
 			cmds: []string{"set map /sp/maps/route.map a.test/x/ other"},
 		},
 		"a wildcard leaves": {
@@ -130,25 +172,39 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 			cmds: []string{"del map /sp/maps/wild.map test/"},
 		},
 		"a path that the socket would read as commands": {
-			have: world{Config: routed(route("a.test", "/", Prefix, "app"))}, want: world{Config: routed(route("a.test", "/", Prefix, "app"), route("a.test", `/;"'#\`, Exact, "app"))},
+			have: world{Config: routed(route("a.test", "/", Prefix, "app"))},
+			want: world{Config: routed(route("a.test", "/", Prefix, "app"), route("a.test", `/;"'#\`, Exact, "app"))},
 			cmds: []string{`add map /sp/maps/route.map a.test/\;\"\'\#\\/` + "\x01 app"},
 		},
 		"another default": {
 			have: world{Config: Config{Shape: shape}}, want: world{Config: Config{Shape: shape, DefaultBackend: "app"}},
 			cmds: []string{"set map /sp/maps/wild.map / app"},
 		},
-		"more rows than change one by one": {have: world{Config: routed()}, want: world{Config: many}, whole: []string{"maps/route.map"}},
+		"more rows than change one by one": {
+			have: world{Config: routed()}, want: world{Config: many},
+			whole: []string{"maps/route.map"},
+		},
 		"a pattern": {
-			have: world{Config: routed(route("a.test", "/", Prefix, "app"))}, want: world{Config: routed(route("a.test", "/", Prefix, "app"), route("a.test", "/v[0-9]", Regexp, "app"))},
-			cmds:  []string{fmt.Sprintf("set map /sp/maps/route.map a.test/ app/////%d:a.test", patternMap("a.test", ""))},
+			have: world{Config: routed(route("a.test", "/", Prefix, "app"))},
+			want: world{Config: routed(route("a.test", "/", Prefix, "app"),
+				route("a.test", "/v[0-9]", Regexp, "app"))},
+			cmds: []string{fmt.Sprintf("set map /sp/maps/route.map a.test/ app/////%d:a.test",
+				patternMap("a.test", ""))},
 			whole: []string{mapFiles[regexpTable+patternMap("a.test", "")]},
 		},
 		"a route where nothing listens": {have: world{}, want: world{Config: Config{Routes: many.Routes}}},
 		"networks of a list": {
-			have: world{Config: listed("10.0.0.0/8", "192.0.2.0/24")}, want: world{Config: listed("10.0.0.0/8", "198.51.100.0/24", "fd00::/8")},
-			cmds: []string{"del map /sp/lists/l 192.0.2.0/24", "add map /sp/lists/l 198.51.100.0/24 1", "add map /sp/lists/l fd00::/8 1"},
+			have: world{Config: listed("10.0.0.0/8", "192.0.2.0/24")},
+			want: world{Config: listed("10.0.0.0/8", "198.51.100.0/24", "fd00::/8")},
+			cmds: []string{
+				"del map /sp/lists/l 192.0.2.0/24", "add map /sp/lists/l 198.51.100.0/24 1",
+				"add map /sp/lists/l fd00::/8 1",
+			},
 		},
-		"a certificate":                       {have: world{Config: routed()}, want: world{Config: Config{Shape: shape, Certs: []*Cert{cert}}}, certs: true},
+		"a certificate": {
+			have: world{Config: routed()},
+			want: world{Config: Config{Shape: shape, Certs: []*Cert{cert}}}, certs: true,
+		},
 		"a certificate where nothing listens": {have: world{}, want: world{Config: Config{Certs: []*Cert{cert}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +217,13 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 			for _, id := range got.remove {
 				remove = append(remove, id.String())
 			}
-			for what, pair := range map[string][2][]string{"commands": {tt.cmds, slices.Concat(got.down, got.up, got.rows)}, "removals": {tt.remove, remove}, "whole maps": {tt.whole, got.whole}} {
+			for what, pair := range map[string][2][]string{
+				"commands": {
+					tt.cmds,
+					slices.Concat(got.down, got.up, got.rows),
+				}, "removals": {tt.remove, remove},
+				"whole maps": {tt.whole, got.whole},
+			} {
 				if diff := cmp.Diff(pair[0], pair[1], cmpopts.EquateEmpty()); diff != "" {
 					t.Errorf("%s: -want +got\n%s", what, diff)
 				}
@@ -177,7 +239,8 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 				}
 			}
 			if again := have.serverSteps(&tt.want.Config, states(tt.want), nil); len(again.down)+len(again.up) > 0 {
-				t.Errorf("after the commands, the servers take these again: %s", strings.Join(slices.Concat(again.down, again.up), "; "))
+				t.Errorf("after the commands, the servers take these again: %s",
+					strings.Join(slices.Concat(again.down, again.up), "; "))
 			}
 		})
 	}
@@ -191,19 +254,24 @@ func TestWhatAChangeTakesDoesNotDependOnTheOthers(t *testing.T) {
 	}{
 		"an endpoint": {func(cfg *Config) {
 			cfg.Backends = slices.Clone(cfg.Backends)
-			cfg.Backends[3] = backend(cfg.Backends[3].Name, append(slices.Clone(cfg.Backends[3].Servers), nowhereServer(1))...)
+			cfg.Backends[3] = backend(cfg.Backends[3].Name,
+				append(slices.Clone(cfg.Backends[3].Servers), nowhereServer(1))...)
 		}, cost{1, 0, 2}},
 		"a host": {func(cfg *Config) {
-			cfg.Routes = slices.Insert(slices.Clone(cfg.Routes), 3, Route{Host: cfg.Routes[2].Host + ".new", Path: "/", Match: Prefix, Backend: cfg.Backends[3].Name})
+			cfg.Routes = slices.Insert(slices.Clone(cfg.Routes), 3,
+				Route{Host: cfg.Routes[2].Host + ".new", Path: "/", Match: Prefix, Backend: cfg.Backends[3].Name})
 		}, cost{0, 1, 1}},
 	} {
 		for _, n := range []int{10, 10_000} {
 			t.Run(fmt.Sprintf("%s among %d", name, n), func(t *testing.T) {
-				cfg := &Config{Shape: Shape{Bind: Bind{HTTP: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:80")}}}}
+				cfg := &Config{Shape: Shape{
+					Bind: Bind{HTTP: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:80")}},
+				}}
 				for i := range n {
 					b := backend(fmt.Sprintf("b%05d", i), nowhereServer(0))
 					cfg.Backends = append(cfg.Backends, b)
-					cfg.Routes = append(cfg.Routes, Route{Host: b.Name + ".test", Path: "/", Match: Prefix, Backend: b.Name})
+					cfg.Routes = append(cfg.Routes,
+						Route{Host: b.Name + ".test", Path: "/", Match: Prefix, Backend: b.Name})
 				}
 				open := func(cfg *Config) States { return inOrder(cfg, states(cfg, Open)) }
 				text := renderer{opt: RenderOptions{Dir: "/sp", StatsSocket: "/sp.sock"}}

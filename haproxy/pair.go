@@ -48,7 +48,9 @@ func ReadPair(chain, key []byte) (Pair, error) {
 	if own, is := parsed.PrivateKey.(*rsa.PrivateKey); is {
 		switch bits := own.N.BitLen(); {
 		case bits > maxRSA:
-			return Pair{}, fmt.Errorf("its RSA key has %d bits; at most %d are allowed, because each handshake delays every client", bits, maxRSA)
+			return Pair{}, fmt.Errorf(
+				"its RSA key has %d bits; at most %d are allowed, because each handshake delays every client", bits,
+				maxRSA)
 		case len(own.Primes) != 2:
 			return Pair{}, fmt.Errorf("its RSA key is made of %d primes; 2 are allowed", len(own.Primes))
 		}
@@ -68,7 +70,8 @@ const maxRSA = 4096
 // sound lists the signature algorithms with at least 112 bits of security by the count
 // of OpenSSL 3.
 var sound = []x509.SignatureAlgorithm{
-	x509.SHA256WithRSA, x509.SHA384WithRSA, x509.SHA512WithRSA, x509.SHA256WithRSAPSS, x509.SHA384WithRSAPSS, x509.SHA512WithRSAPSS,
+	x509.SHA256WithRSA, x509.SHA384WithRSA, x509.SHA512WithRSA, x509.SHA256WithRSAPSS, x509.SHA384WithRSAPSS,
+	x509.SHA512WithRSAPSS,
 	x509.ECDSAWithSHA256, x509.ECDSAWithSHA384, x509.ECDSAWithSHA512, x509.PureEd25519, x509.DSAWithSHA256,
 }
 
@@ -99,7 +102,8 @@ func Weak(c *x509.Certificate) string {
 		return ""
 	}
 	if c.SignatureAlgorithm == x509.UnknownSignatureAlgorithm {
-		return "its signature has an unknown algorithm: allowed are RSA, RSA-PSS and ECDSA with SHA-256, SHA-384 or SHA-512, and Ed25519"
+		return "its signature has an unknown algorithm: allowed are RSA, RSA-PSS and ECDSA with SHA-256, SHA-384 or " +
+			"SHA-512, and Ed25519"
 	}
 	return fmt.Sprintf("its signature has the algorithm %s: want SHA-256 or stronger", c.SignatureAlgorithm)
 }
@@ -109,7 +113,8 @@ func Weak(c *x509.Certificate) string {
 // and its key is of the kind that signed it. OpenSSL does not verify the signature. A certificate
 // that selfIssued cannot read does not count as self-signed.
 func selfIssued(c *x509.Certificate) bool {
-	if !bytes.Equal(c.RawIssuer, c.RawSubject) || !slices.Contains(signing[c.SignatureAlgorithm], c.PublicKeyAlgorithm) {
+	if !bytes.Equal(c.RawIssuer, c.RawSubject) ||
+		!slices.Contains(signing[c.SignatureAlgorithm], c.PublicKeyAlgorithm) {
 		return false
 	}
 	for _, e := range c.Extensions {
@@ -126,7 +131,8 @@ var authorityKey = asn1.ObjectIdentifier{2, 5, 29, 35}
 // signing lists the weak signature algorithms that Go knows, each with the kind of its
 // key.
 var signing = map[x509.SignatureAlgorithm][]x509.PublicKeyAlgorithm{
-	x509.MD5WithRSA: {x509.RSA}, x509.SHA1WithRSA: {x509.RSA}, x509.ECDSAWithSHA1: {x509.ECDSA}, x509.DSAWithSHA1: {x509.DSA},
+	x509.MD5WithRSA: {x509.RSA}, x509.SHA1WithRSA: {x509.RSA}, x509.ECDSAWithSHA1: {x509.ECDSA},
+	x509.DSAWithSHA1: {x509.DSA},
 }
 
 // ofItself reports whether an authority key identifier names the certificate that has

@@ -41,16 +41,31 @@ func pick[T any](o *odd, name string, from ...T) T {
 func oids() (all []pkix.AlgorithmIdentifier) {
 	null := asn1.RawValue{Tag: asn1.TagNull}
 	for _, last := range []int{4, 5, 11, 12, 13, 14} { // RSA with MD5, SHA-1, SHA-256, SHA-384, SHA-512, SHA-224
-		all = append(all, pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, last}, Parameters: null})
+		all = append(all, pkix.AlgorithmIdentifier{
+			Algorithm:  asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, last},
+			Parameters: null,
+		})
 	}
 	for _, id := range []asn1.ObjectIdentifier{
-		{1, 2, 840, 10045, 4, 1}, {1, 2, 840, 10045, 4, 3, 1}, {1, 2, 840, 10045, 4, 3, 2}, {1, 2, 840, 10045, 4, 3, 4}, // ECDSA with SHA-1, SHA-224, SHA-256, SHA-512
-		{1, 3, 101, 112}, {1, 2, 840, 10040, 4, 3}, {2, 16, 840, 1, 101, 3, 4, 3, 2}, // Ed25519, DSA with SHA-1, DSA with SHA-256
-		{1, 3, 14, 3, 2, 29}, {1, 2, 3, 4}, // RSA with SHA-1 by its other name, nothing
+		// ECDSA with SHA-1, SHA-224, SHA-256, SHA-512
+		{1, 2, 840, 10045, 4, 1},
+		{1, 2, 840, 10045, 4, 3, 1},
+		{1, 2, 840, 10045, 4, 3, 2},
+		{1, 2, 840, 10045, 4, 3, 4},
+		// Ed25519, DSA with SHA-1, DSA with SHA-256
+		{1, 3, 101, 112},
+		{1, 2, 840, 10040, 4, 3},
+		{2, 16, 840, 1, 101, 3, 4, 3, 2},
+		{1, 3, 14, 3, 2, 29},
+		{1, 2, 3, 4}, // RSA with SHA-1 by its other name, nothing
 	} {
 		all = append(all, pkix.AlgorithmIdentifier{Algorithm: id})
 	}
-	return append(all, pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 10}, Parameters: asn1.RawValue{Tag: asn1.TagSequence, IsCompound: true}}) // RSA-PSS over SHA-1
+	// RSA-PSS over SHA-1
+	return append(all, pkix.AlgorithmIdentifier{
+		Algorithm:  asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 10},
+		Parameters: asn1.RawValue{Tag: asn1.TagSequence, IsCompound: true},
+	})
 }
 
 // authority returns an authorityKeyIdentifier, or nothing.
@@ -72,10 +87,12 @@ func (o *odd) authority(template *x509.Certificate, issuer string) []pkix.Extens
 		fields = append(fields, field(0, false, id))
 	}
 	dns := must[[]byte](o.t)(asn1.Marshal(field(2, false, []byte("a.test"))))
-	if names := pick(o, "authority's issuer", nil, nil, nil, name(issuer), name("other"), dns, slices.Concat(dns, name(issuer)), slices.Concat(name("other"), name(issuer)), []byte{}); names != nil {
+	if names := pick(o, "authority's issuer", nil, nil, nil, name(issuer), name("other"), dns,
+		slices.Concat(dns, name(issuer)), slices.Concat(name("other"), name(issuer)), []byte{}); names != nil {
 		fields = append(fields, field(1, true, names))
 	}
-	if serial := pick(o, "authority's serial", nil, nil, nil, number(template.SerialNumber), number(big.NewInt(8)), append([]byte{0}, number(template.SerialNumber)...), []byte{}); serial != nil {
+	if serial := pick(o, "authority's serial", nil, nil, nil, number(template.SerialNumber), number(big.NewInt(8)),
+		append([]byte{0}, number(template.SerialNumber)...), []byte{}); serial != nil {
 		fields = append(fields, field(2, false, serial))
 	}
 	if len(fields) == 0 && pick(o, "no authority", true, true, false) {
@@ -92,14 +109,20 @@ func (o *odd) certificate() ([]byte, crypto.Signer) {
 	issuer := pick(o, "issuer", subject, subject, subject, "ca", strings.ToUpper(subject))
 	now := time.Now()
 	template := &x509.Certificate{
-		SerialNumber: pick(o, "serial", big.NewInt(7), big.NewInt(7), big.NewInt(1<<40), new(big.Int).Lsh(big.NewInt(1), 150), big.NewInt(128)),
-		Subject:      pkix.Name{CommonName: subject}, SubjectKeyId: pick(o, "subject's key", nil, []byte{1, 2, 3}),
-		NotBefore: pick(o, "from", now.Add(-time.Hour), now.Add(time.Hour), time.Date(1951, 1, 1, 0, 0, 0, 0, time.UTC)),
-		NotAfter:  pick(o, "to", now.Add(2*time.Hour), now.Add(-time.Minute), time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)),
-		IsCA:      pick(o, "authority", false, true), BasicConstraintsValid: pick(o, "constraints", true, true, false),
-		KeyUsage:    pick(o, "usage", 0, x509.KeyUsageDigitalSignature, x509.KeyUsageCertSign, x509.KeyUsageEncipherOnly),
-		ExtKeyUsage: pick(o, "extended usage", nil, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, []x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning}, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}),
-		DNSNames:    pick(o, "names", nil, []string{"a.test"}, []string{"*.a.test", "b.test", "*"}, []string{"a..b", " ", "x\x00y"}),
+		SerialNumber: pick(o, "serial", big.NewInt(7), big.NewInt(7), big.NewInt(1<<40),
+			new(big.Int).Lsh(big.NewInt(1), 150), big.NewInt(128)),
+		Subject: pkix.Name{CommonName: subject}, SubjectKeyId: pick(o, "subject's key", nil, []byte{1, 2, 3}),
+		NotBefore: pick(o, "from", now.Add(-time.Hour), now.Add(time.Hour),
+			time.Date(1951, 1, 1, 0, 0, 0, 0, time.UTC)),
+		NotAfter: pick(o, "to", now.Add(2*time.Hour), now.Add(-time.Minute),
+			time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)),
+		IsCA: pick(o, "authority", false, true), BasicConstraintsValid: pick(o, "constraints", true, true, false),
+		KeyUsage: pick(o, "usage", 0, x509.KeyUsageDigitalSignature, x509.KeyUsageCertSign,
+			x509.KeyUsageEncipherOnly),
+		ExtKeyUsage: pick(o, "extended usage", nil, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+			[]x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning}, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}),
+		DNSNames: pick(o, "names", nil, []string{"a.test"}, []string{"*.a.test", "b.test", "*"},
+			[]string{"a..b", " ", "x\x00y"}),
 		IPAddresses: pick(o, "addresses", nil, []net.IP{{10, 0, 0, 1}}),
 		OCSPServer:  pick(o, "ocsp", nil, nil, []string{"http://ocsp.test/"}),
 	}
@@ -107,19 +130,32 @@ func (o *odd) certificate() ([]byte, crypto.Signer) {
 		template.IsCA = false
 	}
 	if template.IsCA && pick(o, "constrained", false, false, true) {
-		template.PermittedDNSDomains, template.PermittedDNSDomainsCritical, template.MaxPathLenZero = []string{"other.test"}, true, true
+		template.PermittedDNSDomains, template.PermittedDNSDomainsCritical, template.MaxPathLenZero = []string{
+			"other.test",
+		}, true, true
 	}
 	template.ExtraExtensions = o.authority(template, issuer)
-	template.ExtraExtensions = append(template.ExtraExtensions, pick(o, "extensions", nil, nil, []pkix.Extension{{Id: asn1.ObjectIdentifier{1, 2, 3}, Critical: true, Value: []byte{5, 0}}},
-		[]pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 11129, 2, 4, 3}, Critical: true, Value: []byte{5, 0}}},
-		[]pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 11129, 2, 4, 2}, Value: []byte{4, 1, 1}}},
-		[]pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 24}, Value: []byte{0x30, 3, 2, 1, 5}}},
-		[]pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 14}, Critical: true, Value: []byte{0x30, 1, 0xff}}},
-		[]pkix.Extension{{Id: asn1.ObjectIdentifier{2, 16, 840, 1, 113730, 1, 1}, Value: []byte{1}}},
-		[]pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 18}, Value: []byte{1}}},
-		[]pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 31}, Value: []byte{0x30, 0}}},
-		[]pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 7}, Critical: true, Value: []byte{1, 2, 3}}},
-	)...)
+	template.ExtraExtensions = append(template.ExtraExtensions,
+		pick(o, "extensions", nil, nil,
+			[]pkix.Extension{{Id: asn1.ObjectIdentifier{1, 2, 3}, Critical: true, Value: []byte{5, 0}}},
+			[]pkix.Extension{{
+				Id: asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 11129, 2, 4, 3}, Critical: true,
+				Value: []byte{5, 0},
+			}},
+			[]pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 11129, 2, 4, 2}, Value: []byte{4, 1, 1}}},
+			[]pkix.Extension{{Id: asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 24}, Value: []byte{0x30, 3, 2, 1, 5}}},
+			[]pkix.Extension{{
+				Id: asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 14}, Critical: true,
+				Value: []byte{0x30, 1, 0xff},
+			}},
+			[]pkix.Extension{{Id: asn1.ObjectIdentifier{2, 16, 840, 1, 113730, 1, 1}, Value: []byte{1}}},
+			[]pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 18}, Value: []byte{1}}},
+			[]pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 31}, Value: []byte{0x30, 0}}},
+			[]pkix.Extension{{
+				Id: asn1.ObjectIdentifier{1, 3, 6, 1, 5, 5, 7, 1, 7}, Critical: true,
+				Value: []byte{1, 2, 3},
+			}},
+		)...)
 	parent := *template
 	parent.Subject = pkix.Name{CommonName: issuer}
 	der, err := x509.CreateCertificate(rand.Reader, template, &parent, key.Public(), by)
@@ -127,7 +163,9 @@ func (o *odd) certificate() ([]byte, crypto.Signer) {
 		return nil, nil
 	}
 	if how := oids(); pick(o, "another algorithm", false, true) {
-		der = resigned(o.t, der, pick(o, "algorithm", append(how, how[1], how[1], how[6], how[6])...), func(asn1.RawContent) []byte { return []byte("not a signature") }) // SHA-1 above all
+		// SHA-1 above all
+		der = resigned(o.t, der, pick(o, "algorithm", append(how, how[1], how[1], how[6], how[6])...),
+			func(asn1.RawContent) []byte { return []byte("not a signature") })
 	}
 	return der, key
 }
@@ -166,7 +204,9 @@ func TestWhatWeTakeHAProxyTakes(t *testing.T) {
 			refused++
 			continue
 		}
-		if slices.ContainsFunc(pair.Chain, func(c *x509.Certificate) bool { return !slices.Contains(sound, c.SignatureAlgorithm) }) {
+		if slices.ContainsFunc(pair.Chain, func(c *x509.Certificate) bool {
+			return !slices.Contains(sound, c.SignatureAlgorithm)
+		}) {
 			weak++
 		}
 		taken[(&Cert{PEM: pair.PEM}).Question()] = strings.Join(o.said, ", ")
@@ -203,7 +243,8 @@ func TestManyBadCertificatesTakeFewRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, q := range questions {
-			if verdict := said[q.Part()]; (verdict == Good) != (q == good.Question()) || strings.Contains(verdict.Why, r.opt.RunDir) || strings.Contains(q.String(), "nothing") {
+			if verdict := said[q.Part()]; (verdict == Good) != (q == good.Question()) ||
+				strings.Contains(verdict.Why, r.opt.RunDir) || strings.Contains(q.String(), "nothing") {
 				t.Errorf("%s: got %v", q, verdict)
 			}
 		}
@@ -224,7 +265,8 @@ func TestAFreshProcessKnowsItsCertificatesByTheFiles(t *testing.T) {
 	if err != nil || said[cfg.Certs[0].Question().Part()] != Good || r.p.Info().Checks != 0 {
 		t.Errorf("got %v, %v after %d runs", said, err, r.p.Info().Checks)
 	}
-	if said, err = r.p.Vet(t.Context(), []Question{other.Question()}); err != nil || said[other.Question().Part()] != Good || r.p.Info().Checks != 1 {
+	if said, err = r.p.Vet(t.Context(), []Question{other.Question()}); err != nil ||
+		said[other.Question().Part()] != Good || r.p.Info().Checks != 1 {
 		t.Errorf("another one: got %v, %v after %d runs", said, err, r.p.Info().Checks)
 	}
 }

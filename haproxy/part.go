@@ -58,7 +58,9 @@ func (b *Backend) Part() Part {
 // plain reports whether a backend has nothing that HAProxy might reject, besides its
 // Texts.
 func (b *Backend) plain() bool {
-	return b.Options == ServerOptions{} && !slices.ContainsFunc(b.Directives, func(d Directive) bool { return d.phase != phaseText })
+	return b.Options == ServerOptions{} && !slices.ContainsFunc(b.Directives, func(d Directive) bool {
+		return d.phase != phaseText
+	})
 }
 
 // needs returns the names of the files, userlists and tables that a backend refers to.
@@ -205,7 +207,9 @@ func (c *Config) with(parts []Part) *Config {
 	if missing[c.Process.ClientCA] {
 		out.Process.ClientCA = Nobody
 	}
-	out.Process.ErrorFiles = slices.DeleteFunc(slices.Clone(c.Process.ErrorFiles), func(status int) bool { return missing[errorFile(status)] })
+	out.Process.ErrorFiles = slices.DeleteFunc(slices.Clone(c.Process.ErrorFiles), func(status int) bool {
+		return missing[errorFile(status)]
+	})
 	if len(c.DefaultCert) > 0 && !taken[Pair{PEM: c.DefaultCert}.Part()] {
 		out.DefaultCert = nil
 	}
@@ -215,10 +219,15 @@ func (c *Config) with(parts []Part) *Config {
 		}
 	}
 	for _, choice := range c.Choices {
-		out.Choices = append(out.Choices, &Choice{choice.Name, slices.DeleteFunc(slices.Clone(choice.Cases), func(one Case) bool { return !taken[one.If.Part()] })})
+		out.Choices = append(out.Choices,
+			&Choice{choice.Name, slices.DeleteFunc(slices.Clone(choice.Cases), func(one Case) bool {
+				return !taken[one.If.Part()]
+			})})
 	}
 	for _, b := range c.Backends {
-		whole := b.plain() || taken[b.Part()] && !slices.ContainsFunc(b.needs(), func(name string) bool { return missing[name] })
+		whole := b.plain() || taken[b.Part()] && !slices.ContainsFunc(b.needs(), func(name string) bool {
+			return missing[name]
+		})
 		left := *b
 		left.Directives = slices.DeleteFunc(slices.Clone(b.Directives), func(d Directive) bool {
 			if d.phase == phaseText {

@@ -20,7 +20,9 @@ import (
 // secureOrigin starts a web server with a certificate of its own, for its name.
 func secureOrigin(t *testing.T, by *authority, name string) Server {
 	t.Helper()
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, name+" over "+r.Proto) }))
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, name+" over "+r.Proto)
+	}))
 	s.TLS = &tls.Config{Certificates: []tls.Certificate{keyPair(t, by.issue(t, name))}}
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	s.StartTLS()
@@ -57,7 +59,8 @@ func over(c *tls.Conn, host string) string {
 	}
 	defer response.Body.Close()
 	body, _ := io.ReadAll(response.Body)
-	return c.ConnectionState().PeerCertificates[0].Subject.CommonName + " " + strconv.Itoa(response.StatusCode) + " " + strings.TrimSpace(string(body))
+	return c.ConnectionState().PeerCertificates[0].Subject.CommonName + " " + strconv.Itoa(response.StatusCode) + " " +
+		strings.TrimSpace(string(body))
 }
 
 func TestTLSIsPassedThroughByName(t *testing.T) {
@@ -66,7 +69,12 @@ func TestTLSIsPassedThroughByName(t *testing.T) {
 		a := newAuthority(t, "a")
 		whole, any := backend("whole", secureOrigin(t, a, "whole.test")), backend("any", secureOrigin(t, a, "any"))
 		whole.TCP, any.TCP = true, true
-		whole.Directives = []Directive{Reject(Networks{Of: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("127.0.0.1/32")}}, true)}
+		whole.Directives = []Directive{
+			Reject(Networks{Of: []netip.Prefix{
+				netip.MustParsePrefix("10.0.0.0/8"),
+				netip.MustParsePrefix("127.0.0.1/32"),
+			}}, true),
+		}
 		echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(w, r.Header.Get("X-Forwarded-For"))
 		}))
@@ -92,7 +100,10 @@ func TestTLSIsPassedThroughByName(t *testing.T) {
 		}
 
 		cfg.Inspect = true
-		cfg.Routes = append([]Route{{Host: "whole.test", Path: "/", Match: Passthrough, Backend: "whole", TLSOnly: true, TLSCode: 301, TLSPort: 443}}, plain...)
+		cfg.Routes = append([]Route{{
+			Host: "whole.test", Path: "/", Match: Passthrough, Backend: "whole", TLSOnly: true,
+			TLSCode: 301, TLSPort: 443,
+		}}, plain...)
 		var res Result
 		r.eventually("a reload", func() bool { res = r.apply(cfg, states(cfg, Open)); return res.Reloaded })
 		if want := "TLS passthrough begins or ends"; res.Reason != want {
@@ -101,7 +112,9 @@ func TestTLSIsPassedThroughByName(t *testing.T) {
 		reloads := r.p.Info().Reloads
 
 		// Another host for a backend that is there takes no reload.
-		cfg.Routes = append(slices.Clone(cfg.Routes), Route{Host: "*.any.test", Path: "/", Match: Passthrough, Backend: "any"}, Route{Host: "other.whole.test", Path: "/", Match: Passthrough, Backend: "whole"})
+		cfg.Routes = append(slices.Clone(cfg.Routes),
+			Route{Host: "*.any.test", Path: "/", Match: Passthrough, Backend: "any"},
+			Route{Host: "other.whole.test", Path: "/", Match: Passthrough, Backend: "whole"})
 		r.settle(cfg, states(cfg, Open))
 		if got := r.p.Info().Reloads; got != reloads {
 			t.Errorf("two more hosts took %d reloads", got-reloads)
@@ -109,17 +122,32 @@ func TestTLSIsPassedThroughByName(t *testing.T) {
 
 		for _, c := range []struct{ what, from, speaksFor, sni, host, want string }{
 			{"passed through", "127.0.0.1", "", "whole.test", "whole.test", "whole.test 200 whole.test over HTTP/1.1"},
-			{"passed through, upper case", "127.0.0.1", "", "WHOLE.test", "whole.test", "whole.test 200 whole.test over HTTP/1.1"},
+			{
+				"passed through, upper case", "127.0.0.1", "", "WHOLE.test", "whole.test",
+				"whole.test 200 whole.test over HTTP/1.1",
+			},
 			{"a second host", "127.0.0.1", "", "other.whole.test", "x", "whole.test 200 whole.test over HTTP/1.1"},
 			{"by a wildcard", "127.0.0.1", "", "x.any.test", "x.any.test", "any 200 any over HTTP/1.1"},
-			{"a host of its own below the wildcard", "127.0.0.1", "", "ended.any.test", "ended.any.test", "ended 200 127.0.0.1"},
+			{
+				"a host of its own below the wildcard", "127.0.0.1", "", "ended.any.test", "ended.any.test",
+				"ended 200 127.0.0.1",
+			},
 			{"ended here", "127.0.0.1", "", "ended.test", "ended.test", "ended 200 127.0.0.1"},
 			{"ended here, by PROXY", "127.0.0.2", "10.1.2.3", "ended.test", "ended.test", "ended 200 10.1.2.3"},
-			{"ended here, for a host that is passed through", "127.0.0.1", "", "ended.test", "whole.test", "ended 421 not on this connection"},
-			{"allowed by PROXY", "127.0.0.2", "10.1.2.3", "whole.test", "whole.test", "whole.test 200 whole.test over HTTP/1.1"},
+			{
+				"ended here, for a host that is passed through", "127.0.0.1", "", "ended.test", "whole.test",
+				"ended 421 not on this connection",
+			},
+			{
+				"allowed by PROXY", "127.0.0.2", "10.1.2.3", "whole.test", "whole.test",
+				"whole.test 200 whole.test over HTTP/1.1",
+			},
 			{"not allowed by PROXY", "127.0.0.2", "11.1.2.3", "whole.test", "whole.test", "closed"},
 			{"not allowed", "127.0.0.3", "", "whole.test", "whole.test", "closed"},
-			{"nobody's name", "127.0.0.1", "", "nobody.test", "nobody.test", "default certificate of sallyport 404 no such host or path here"},
+			{
+				"nobody's name", "127.0.0.1", "", "nobody.test", "nobody.test",
+				"default certificate of sallyport 404 no such host or path here",
+			},
 			{"no name", "127.0.0.1", "", "", "ended.test", "default certificate of sallyport 200 127.0.0.1"},
 		} {
 			got := "closed"
@@ -130,7 +158,10 @@ func TestTLSIsPassedThroughByName(t *testing.T) {
 				t.Errorf("%s: got %q, want %q", c.what, got, c.want)
 			}
 		}
-		for host, want := range map[string]string{"whole.test": "301 https://whole.test/", "x.any.test": "404", "ended.test": "127.0.0.1"} {
+		for host, want := range map[string]string{
+			"whole.test": "301 https://whole.test/", "x.any.test": "404",
+			"ended.test": "127.0.0.1",
+		} {
 			if got := r.get(host, "/"); got != want {
 				t.Errorf("plain HTTP for %s: got %q, want %q", host, got, want)
 			}
@@ -166,7 +197,8 @@ func TestTLSIsPassedThroughByName(t *testing.T) {
 		again.Process.MaxConn = 500
 		for _, next := range []*Config{&again, &none} {
 			r.eventually("a reload", func() bool { return r.apply(next, states(next, Open)).Reloaded })
-			if got, want := over(running["whole.test"], "whole.test"), "whole.test 200 whole.test over HTTP/1.1"; got != want {
+			if got, want := over(running["whole.test"], "whole.test"),
+				"whole.test 200 whole.test over HTTP/1.1"; got != want {
 				t.Errorf("what ran through the reload: got %q, want %q", got, want)
 			}
 			if err := check(binary, r.opt.Dir); err != nil {
@@ -179,7 +211,8 @@ func TestTLSIsPassedThroughByName(t *testing.T) {
 		if got, want := over(kept, "ended.test"), "ended 200 127.0.0.1"; got != want {
 			t.Errorf("what ran through every reload: got %q, want %q", got, want)
 		}
-		if conn, err := secured(t, r.https.String(), "127.0.0.1", "", "whole.test"); err != nil || !strings.HasPrefix(over(conn, "whole.test"), "default certificate") {
+		if conn, err := secured(t, r.https.String(), "127.0.0.1", "", "whole.test"); err != nil ||
+			!strings.HasPrefix(over(conn, "whole.test"), "default certificate") {
 			t.Errorf("it is passed through still, %v", err)
 		}
 	})

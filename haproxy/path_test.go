@@ -11,7 +11,9 @@ import (
 // uri returns a web server that says what it was asked for, as it was written.
 func uri(t testing.TB) Server {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RequestURI) }))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.RequestURI)
+	}))
 	t.Cleanup(s.Close)
 	return serverAt(s.Listener.Addr())
 }
@@ -49,19 +51,29 @@ func TestAPathThatCanBeReadInTwoWaysDoesNotPassAGuard(t *testing.T) {
 		}
 		r.apply(cfg, states(cfg, Open))
 		tricks := []string{
-			"/%61dmin", "/%41dmin", "/a/..%2fadmin", "/a/..%2Fadmin", "//admin", "/admin;x", "/;x/admin", "/./admin", "/a/../admin", "/%2e/admin", "/a/%2E%2e/admin", "/a/.%2e/admin",
-			"/admin/.", "/admin/..", "/admin%2f", "/%2fadmin", "/%5cadmin", "/a\\..\\admin", "/admin%00", "/admin%3bx", "/%2561dmin", "/%252e%252e/admin", "/admi%6e", "/admin%0a", "/admin%09", "/%7fadmin",
-			"/%c0%afadmin", "/%C0%AEadmin", "/%e0%80%afadmin", "/%f0%80%80%afadmin", "/%u0061dmin", "/%", "/%6", "/%zz", "/ad%2Dmin", "/%7Eadmin", "/%5Fadmin", "/a//", "/..", "/.", "/a/..", "/a/..;/admin", "/%30", "//x",
+			"/%61dmin", "/%41dmin", "/a/..%2fadmin", "/a/..%2Fadmin", "//admin", "/admin;x", "/;x/admin", "/./admin",
+			"/a/../admin", "/%2e/admin", "/a/%2E%2e/admin", "/a/.%2e/admin",
+			"/admin/.", "/admin/..", "/admin%2f", "/%2fadmin", "/%5cadmin", "/a\\..\\admin", "/admin%00", "/admin%3bx",
+			"/%2561dmin", "/%252e%252e/admin", "/admi%6e", "/admin%0a", "/admin%09", "/%7fadmin",
+			"/%c0%afadmin", "/%C0%AEadmin", "/%e0%80%afadmin", "/%f0%80%80%afadmin", "/%u0061dmin", "/%", "/%6", "/%zz",
+			"/ad%2Dmin", "/%7Eadmin", "/%5Fadmin", "/a//", "/..", "/.", "/a/..", "/a/..;/admin", "/%30", "//x",
 			"/admin#", "/a#/../admin", "/\xc3\xa9", "/a%ff",
 		}
-		for _, host := range []string{"part.test", "PART.test:80", "a.wild.test", "nobody.test", "", "pattern.test", "canary.test", "odd.test"} {
+		for _, host := range []string{
+			"part.test", "PART.test:80", "a.wild.test", "nobody.test", "", "pattern.test",
+			"canary.test", "odd.test",
+		} {
 			for _, path := range tricks {
 				if got := r.get(host, path); got != "400" {
 					t.Errorf("%s%s: got %s, want 400", host, path, got)
 				}
 			}
-			for _, path := range []string{"/", "/a", "/a/", "/a/b.c", "/a/.well-known/x", "/a/...", "/..a", "/a../b", "/%20", "/%C3%A9t%C3%A9", "/a-b_c~d", "/a?x=//../%61;", "/~a/b+c,d=e&f@g:h!i$j'k(l)m*n", "/%E3%81%82"} {
-				if got := r.get(host, path); got != path && (host != "odd.test" || path != "/%C3%A9") && (host != "canary.test" || got != "403") {
+			for _, path := range []string{
+				"/", "/a", "/a/", "/a/b.c", "/a/.well-known/x", "/a/...", "/..a", "/a../b",
+				"/%20", "/%C3%A9t%C3%A9", "/a-b_c~d", "/a?x=//../%61;", "/~a/b+c,d=e&f@g:h!i$j'k(l)m*n", "/%E3%81%82",
+			} {
+				if got := r.get(host, path); got != path && (host != "odd.test" || path != "/%C3%A9") &&
+					(host != "canary.test" || got != "403") {
 					t.Errorf("%s%s: got %s, want it passed on", host, path, got)
 				}
 			}
@@ -76,7 +88,10 @@ func TestAPathThatCanBeReadInTwoWaysDoesNotPassAGuard(t *testing.T) {
 				}
 			}
 		}
-		for path, want := range map[string]string{"/ad%3amin": "400", "/ad%3Amin": "400", "/%c3%A9": "400", "/%C3%a9": "400", "/ad:min": "403", "/%C3%A9": "403", "/%40": "400"} {
+		for path, want := range map[string]string{
+			"/ad%3amin": "400", "/ad%3Amin": "400", "/%c3%A9": "400",
+			"/%C3%a9": "400", "/ad:min": "403", "/%C3%A9": "403", "/%40": "400",
+		} {
 			if got := r.get("odd.test", path); got != want {
 				t.Errorf("odd.test%s: got %s, want %s", path, got, want)
 			}
@@ -122,14 +137,22 @@ func TestAHostWhosePathsHaveTheSameGuardIsNotMarked(t *testing.T) {
 		first, second []Directive
 		want          string
 	}{
-		"none":                              {nil, nil, ""},
-		"the same":                          {[]Directive{deny}, []Directive{deny, Timeout("server", 1)}, ""},
-		"one of two":                        {[]Directive{deny}, nil, guarded},
-		"the other of two":                  {nil, []Directive{Close()}, guarded},
-		"two lists":                         {[]Directive{deny}, []Directive{Deny(Networks{List: "a"}, true)}, guarded},
-		"passwords":                         {[]Directive{must(BasicAuth{Userlist: "a", Realm: "b"}.Directive())}, nil, guarded},
-		"certificates":                      {nil, []Directive{OnlyOwnTLS(false)}, guarded},
-		"a service, for both":               {[]Directive{must(Ask{Backend: "a", Host: "a", Path: "/"}.Directive())}, []Directive{must(Ask{Backend: "a", Host: "a", Path: "/"}.Directive())}, guarded},
+		"none":             {nil, nil, ""},
+		"the same":         {[]Directive{deny}, []Directive{deny, Timeout("server", 1)}, ""},
+		"one of two":       {[]Directive{deny}, nil, guarded},
+		"the other of two": {nil, []Directive{Close()}, guarded},
+		"two lists":        {[]Directive{deny}, []Directive{Deny(Networks{List: "a"}, true)}, guarded},
+		"passwords": {
+			[]Directive{must(BasicAuth{Userlist: "a", Realm: "b"}.Directive())},
+			nil,
+			guarded,
+		},
+		"certificates": {nil, []Directive{OnlyOwnTLS(false)}, guarded},
+		"a service, for both": {
+			[]Directive{must(Ask{Backend: "a", Host: "a", Path: "/"}.Directive())},
+			[]Directive{must(Ask{Backend: "a", Host: "a", Path: "/"}.Directive())},
+			guarded,
+		},
 		"another source for the same list":  {[]Directive{must(Source("X-A")), deny}, []Directive{deny}, guarded},
 		"a source alone":                    {[]Directive{must(Source("X-A"))}, nil, ""},
 		"a limit":                           {[]Directive{LimitBody(1)}, nil, ""},
@@ -139,7 +162,10 @@ func TestAHostWhosePathsHaveTheSameGuardIsNotMarked(t *testing.T) {
 	} {
 		cfg := &Config{
 			Backends: []*Backend{{Name: "a", Directives: c.first}, {Name: "b", Directives: c.second}},
-			Routes:   []Route{{Host: "a.test", Path: "/", Match: Prefix, Backend: "a"}, {Host: "a.test", Path: "/b", Match: Prefix, Backend: "b"}},
+			Routes: []Route{
+				{Host: "a.test", Path: "/", Match: Prefix, Backend: "a"},
+				{Host: "a.test", Path: "/b", Match: Prefix, Backend: "b"},
+			},
 		}
 		if got := guards(cfg)["a.test"]; got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)

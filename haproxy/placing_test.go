@@ -30,8 +30,12 @@ func TestEitherPlacingServesANewBackend(t *testing.T) {
 		commands int
 		differs  differences
 	}{
-		"spare backends": {picture{backends: empty("a", one, two)}, one, two, 0, differences{placed: []difference{{b, b}}}},
-		"add backend":    {picture{backends: empty("a"), classes: []string{class}}, "b", "b", 1, differences{}},
+		"spare backends": {
+			picture{backends: empty("a", one, two)},
+			one, two, 0,
+			differences{placed: []difference{{b, b}}},
+		},
+		"add backend": {picture{backends: empty("a"), classes: []string{class}}, "b", "b", 1, differences{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			none := placingOf(x.worker, nil)
@@ -51,19 +55,24 @@ func TestEitherPlacingServesANewBackend(t *testing.T) {
 			if live := backends.Get("b"); live == nil || len(live.Servers) > 0 || backends.Get("c") != nil {
 				t.Errorf("got %v, %v; want b without servers, and no c", live, backends.Get("c"))
 			}
-			if got := in.names().of("b"); got != x.names || in.names().of("a") != "a" || len(in.commands()) != x.commands {
-				t.Errorf("b is %s in the worker, by %v; want %s, by %d commands", got, in.commands(), x.names, x.commands)
+			if got := in.names().of("b"); got != x.names || in.names().of("a") != "a" ||
+				len(in.commands()) != x.commands {
+				t.Errorf("b is %s in the worker, by %v; want %s, by %d commands", got, in.commands(), x.names,
+					x.commands)
 			}
-			if got := backendsDiffer(loaded.Backends, []*Backend{a, b}, in.names()); fmt.Sprint(got) != fmt.Sprint(x.differs) {
+			if got := backendsDiffer(loaded.Backends, []*Backend{a, b},
+				in.names()); fmt.Sprint(got) != fmt.Sprint(x.differs) {
 				t.Errorf("got differences %v, want %v", got, x.differs)
 			}
-			if got, _ := within(want.cfg, nil, loaded, in.names(), held{}); !slices.Equal(got.Backends, loaded.Backends) {
+			if got, _ := within(want.cfg, nil, loaded, in.names(), held{}); !slices.Equal(got.Backends,
+				loaded.Backends) {
 				t.Errorf("within what the worker has: got %v, want %v", got.Backends, loaded.Backends)
 			}
 
 			// The next process finds out what this one did.
 			next := placingOf(x.worker, map[string][]row{namesMap: in.names().rows(want.cfg)})
-			if known, as := next.recognise(text.outline(config(a, b), nil), shapeOf(have), shapeOf); in.names().active() {
+			if known, as := next.recognise(text.outline(config(a, b), nil), shapeOf(have),
+				shapeOf); in.names().active() {
 				if known == nil || !slices.Equal(as.loaded(known).Backends, []*Backend{a, b}) {
 					t.Errorf("another process: got %v, %v; want a as loaded, and a place for b", known, as)
 				}

@@ -31,7 +31,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 	defer look.Stop()
 	heard := make(chan struct{}, 1)
 	if conn, err := p.listen(); err != nil {
-		p.log.Warn("HAProxy cannot report the results of its checks; sallyport reads them at intervals", "every", lookEvery, "err", err)
+		p.log.Warn("HAProxy cannot report the results of its checks; sallyport reads them at intervals", "every",
+			lookEvery, "err", err)
 	} else {
 		go p.hear(ctx, conn, heard)
 	}
@@ -80,7 +81,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 // settleOrSay settles. A failure costs the next process some time, and nothing else.
 func (p *Proxy) settleOrSay() {
 	if err := p.settle(); err != nil {
-		p.log.Warn("HAProxy's files cannot follow its worker; the next start of sallyport reads the worker instead", "err", err)
+		p.log.Warn("HAProxy's files cannot follow its worker; the next start of sallyport reads the worker instead",
+			"err", err)
 	}
 }
 
@@ -225,7 +227,10 @@ var errEnded = errors.New("HAProxy ended at once")
 // dead master left behind is told to finish what it has.
 func (p *Proxy) start() error {
 	offset := p.logSize()
-	args := []string{"-W", "-S", filepath.Join(p.opt.RunDir, "master.sock") + ",mode,600", "-p", p.pidPath(), "-f", p.path(configFile)}
+	args := []string{
+		"-W", "-S", filepath.Join(p.opt.RunDir, "master.sock") + ",mode,600", "-p", p.pidPath(), "-f",
+		p.path(configFile),
+	}
 	orphan := 0
 	if pic, err := p.worker.lookOnce(); err == nil {
 		orphan = pic.pid

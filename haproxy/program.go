@@ -38,7 +38,9 @@ var useful = []struct{ feature, without string }{
 func FindProgram(binary string) (p Program, err error) {
 	p.Path, err = exec.LookPath(cmp.Or(binary, "haproxy"))
 	if err != nil {
-		return p, fmt.Errorf("HAProxy is not installed (%w): install the package haproxy, version 2.6 or newer, or set haproxy.binary", err)
+		return p,
+			fmt.Errorf("HAProxy is not installed (%w): install the package haproxy, version 2.6 or newer, or set "+
+				"haproxy.binary", err)
 	}
 	out, err := exec.Command(p.Path, "-vv").CombinedOutput() //nolint:gosec // the operator's own program
 	m := versionWords.FindStringSubmatch(string(out))
@@ -59,7 +61,9 @@ func FindProgram(binary string) (p Program, err error) {
 	}
 	for _, r := range required {
 		if !p.has(r.feature) {
-			return p, fmt.Errorf("%s was built without %s, %s: use the package haproxy of Debian, or build it with USE_%[2]s=1", p.Path, r.feature, r.why)
+			return p,
+				fmt.Errorf("%s was built without %s, %s: use the package haproxy of Debian, or build it "+
+					"with USE_%[2]s=1", p.Path, r.feature, r.why)
 		}
 	}
 	return p, nil

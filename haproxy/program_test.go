@@ -30,7 +30,8 @@ func TestAProgramKnowsItsFeatures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if lacks := strings.Join(p.Lacks(), "\n"); !strings.Contains(lacks, "without PROMEX") || !strings.Contains(lacks, "without LIBCRYPT") {
+	if lacks := strings.Join(p.Lacks(), "\n"); !strings.Contains(lacks, "without PROMEX") ||
+		!strings.Contains(lacks, "without LIBCRYPT") {
 		t.Errorf("it lacks %q", lacks)
 	}
 	got := p.Judge(questions)

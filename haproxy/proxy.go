@@ -40,15 +40,18 @@ const (
 
 // Options say how a Proxy finds or runs its HAProxy.
 type Options struct {
-	Mode         Mode          // empty is Managed
-	Binary       string        // HAProxy's program; empty looks for "haproxy" in PATH. External: used to check files if it is there
+	Mode Mode // empty is Managed
+	// HAProxy's program; empty looks for "haproxy" in PATH. External: used to check files if it is there
+	Binary       string
 	Dir          string        // configuration directory, absolute; the same path for HAProxy
 	RunDir       string        // sockets and pid, absolute, at most 80 bytes long; the same path for HAProxy
 	MasterSocket string        // External: the socket of HAProxy's -S
 	User, Group  string        // whom the worker becomes when started by root
 	MinReload    time.Duration // least time between two reloads; 0 is one second
-	Stdout       *os.File      // Managed: where HAProxy's standard output goes, which it keeps when we end; nil: with its standard error, to a file below RunDir
-	Log          *slog.Logger  // nil discards
+	// Managed: where HAProxy's standard output goes, which it keeps when we end; nil: with its
+	// standard error, to a file below RunDir
+	Stdout *os.File
+	Log    *slog.Logger // nil discards
 }
 
 // Result says what an Apply has done.
@@ -84,9 +87,10 @@ type Info struct {
 
 	MaxConn  int        `json:"-"` // client connections that the worker accepts; 0: not known
 	Capacity []Capacity `json:"-"` // of the worker and the machine, as of the last look
-	Reread   bool       `json:"-"` // the worker was read anew since the last Apply: the same order may have something to do
-	Missed   int        `json:"-"` // orders that left out something, which a repetition brought
-	Restored int        `json:"-"` // orders repeated that changed something after another hand
+	// the worker was read anew since the last Apply: the same order may have something to do
+	Reread   bool `json:"-"`
+	Missed   int  `json:"-"` // orders that left out something, which a repetition brought
+	Restored int  `json:"-"` // orders repeated that changed something after another hand
 }
 
 // A Proxy drives one HAProxy. Its methods may be called from any goroutine;
@@ -128,7 +132,10 @@ func New(opt Options) (*Proxy, error) {
 	if opt.MinReload == 0 {
 		opt.MinReload = time.Second
 	}
-	p := &Proxy{opt: opt, log: opt.Log, changed: make(chan struct{}, 1), starts: rate.NewLimiter(rate.Every(time.Second), 3)}
+	p := &Proxy{
+		opt: opt, log: opt.Log, changed: make(chan struct{}, 1),
+		starts: rate.NewLimiter(rate.Every(time.Second), 3),
+	}
 	p.schedule.least = opt.MinReload
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
@@ -147,7 +154,8 @@ func New(opt Options) (*Proxy, error) {
 func (o *Options) checkDirs() error {
 	for name, dir := range map[string]string{"configuration directory": o.Dir, "run directory": o.RunDir} {
 		if !plainPath.MatchString(dir) || filepath.Clean(dir) != dir {
-			return fmt.Errorf("HAProxy's %s %q must be an absolute path of letters, digits, and . _ - / only", name, dir)
+			return fmt.Errorf("HAProxy's %s %q must be an absolute path of letters, digits, and . _ - / only", name,
+				dir)
 		}
 	}
 	if len(o.RunDir) > 80 {
@@ -204,8 +212,9 @@ func (p *Proxy) firstFiles() error {
 		return fmt.Errorf("HAProxy's run directory cannot be used: %w", err)
 	}
 	p.files = RenderOptions{
-		Dir: p.opt.Dir, StatsSocket: WorkerSocket(p.opt.RunDir), NoticeSocket: jail + "/notices.sock", Secret: p.disk.secret,
-		User: p.opt.User, Group: p.opt.Group,
+		Dir: p.opt.Dir, StatsSocket: WorkerSocket(p.opt.RunDir), NoticeSocket: jail + "/notices.sock",
+		Secret: p.disk.secret,
+		User:   p.opt.User, Group: p.opt.Group,
 	}
 	if locked {
 		p.files.Jail = jail

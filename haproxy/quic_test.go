@@ -38,7 +38,8 @@ func TestHTTP3IsSpokenWhereHAProxyCan(t *testing.T) {
 		if can {
 			speaks.Store(true)
 		}
-		if why := verdicts[QUICSupport().Part()].Why; (why == "") != can || !can && !strings.Contains(why, "QUIC is not compiled in") {
+		if why := verdicts[QUICSupport().Part()].Why; (why == "") != can ||
+			!can && !strings.Contains(why, "QUIC is not compiled in") {
 			t.Errorf("HAProxy's word on QUIC: %q, and it is built with it: %t", why, can)
 		}
 		if !can {
@@ -55,7 +56,8 @@ func TestHTTP3IsSpokenWhereHAProxyCan(t *testing.T) {
 		ask := func() string {
 			transport := &http3.Transport{TLSClientConfig: &tls.Config{ServerName: "app.test", InsecureSkipVerify: true}} //nolint:gosec // the certificate is what is looked at
 			defer transport.Close()
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+r.https.String()+"/", http.NoBody)
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+r.https.String()+"/",
+				http.NoBody)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -66,13 +68,15 @@ func TestHTTP3IsSpokenWhereHAProxyCan(t *testing.T) {
 			}
 			defer response.Body.Close()
 			body, _ := io.ReadAll(response.Body)
-			return fmt.Sprint(response.Proto, " ", response.StatusCode, " ", strings.TrimSpace(string(body)), " ", response.TLS.PeerCertificates[0].Subject.CommonName)
+			return fmt.Sprint(response.Proto, " ", response.StatusCode, " ", strings.TrimSpace(string(body)), " ",
+				response.TLS.PeerCertificates[0].Subject.CommonName)
 		}
 		for _, through := range []bool{false, true} {
 			next := *cfg
 			if through {
 				next.Inspect, next.Backends = true, []*Backend{app, whole}
-				next.Routes = append(next.Routes, Route{Host: "whole.test", Path: "/", Match: Passthrough, Backend: "whole"})
+				next.Routes = append(next.Routes,
+					Route{Host: "whole.test", Path: "/", Match: Passthrough, Backend: "whole"})
 			}
 			r.settle(&next, states(&next, Open))
 			if got, want := ask(), "HTTP/3.0 200 app app.test"; got != want {
@@ -84,7 +88,8 @@ func TestHTTP3IsSpokenWhereHAProxyCan(t *testing.T) {
 			}
 			fmt.Fprintf(conn, "GET / HTTP/1.0\r\nHost: app.test\r\n\r\n")
 			text, _ := io.ReadAll(conn)
-			if want := fmt.Sprintf("alt-svc: h3=\":%d\"; ma=60\r\n", r.https.Port()); !strings.Contains(string(text), want) {
+			if want := fmt.Sprintf("alt-svc: h3=\":%d\"; ma=60\r\n", r.https.Port()); !strings.Contains(string(text),
+				want) {
 				t.Errorf("over TCP: want %q in %q", want, text)
 			}
 			if err := check(binary, r.opt.Dir); err != nil {
@@ -105,14 +110,18 @@ func TestHTTP3IsAcceptedAtEveryAddress(t *testing.T) {
 	addr := netip.MustParseAddrPort
 	cfg := &Config{
 		Shape: Shape{
-			Bind:    Bind{HTTPS: []netip.AddrPort{addr("127.0.0.1:443"), addr("[::1]:443"), addr("0.0.0.0:8443"), addr("[::]:8443"), addr("127.0.0.1:8443")}},
+			Bind: Bind{HTTPS: []netip.AddrPort{
+				addr("127.0.0.1:443"), addr("[::1]:443"), addr("0.0.0.0:8443"),
+				addr("[::]:8443"), addr("127.0.0.1:8443"),
+			}},
 			Process: Process{QUIC: QUIC{Port: 443, Announce: 8443, MaxAge: 3600}, StrictSNI: true, ALPN: "http/1.1"},
 		},
 	}
 	text := string(Render(cfg, nil, RenderOptions{Dir: "/d", StatsSocket: "/s/w.sock"}).Content[configFile].Content)
 	for _, want := range []string{
 		"  limited-quic\n",
-		"  bind quic4@127.0.0.1:443 ssl crt-list /d/certs/crt-list alpn h3 strict-sni\n", "  bind quic6@[::1]:443 v6only ssl ", "  bind quic4@0.0.0.0:443 ssl ",
+		"  bind quic4@127.0.0.1:443 ssl crt-list /d/certs/crt-list alpn h3 strict-sni\n",
+		"  bind quic6@[::1]:443 v6only ssl ", "  bind quic4@0.0.0.0:443 ssl ",
 		"  http-after-response set-header alt-svc 'h3=\":8443\"; ma=3600'\n",
 	} {
 		if !strings.Contains(text, want) {
@@ -122,7 +131,8 @@ func TestHTTP3IsAcceptedAtEveryAddress(t *testing.T) {
 	leaving := *cfg
 	leaving.Leaving = true
 	text = string(Render(&leaving, nil, RenderOptions{Dir: "/d", StatsSocket: "/s/w.sock"}).Content[configFile].Content)
-	if want := "  http-after-response set-header alt-svc clear\n"; !strings.Contains(text, want) || strings.Contains(text, "h3=") {
+	if want := "  http-after-response set-header alt-svc clear\n"; !strings.Contains(text, want) ||
+		strings.Contains(text, "h3=") {
 		t.Errorf("want %q alone in\n%s", want, text)
 	}
 	for _, binary := range binaries(t) {

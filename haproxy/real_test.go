@@ -85,7 +85,10 @@ func newRig(t testing.TB, binary string) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, opt: Options{Binary: binary, Dir: filepath.Join(dir, "etc"), RunDir: filepath.Join(dir, "run"), MinReload: time.Millisecond}}
+	r := &rig{t: t, opt: Options{
+		Binary: binary, Dir: filepath.Join(dir, "etc"), RunDir: filepath.Join(dir, "run"),
+		MinReload: time.Millisecond,
+	}}
 	r.opt.Log = slog.New(slog.NewTextHandler(testLog{t}, nil))
 	r.http, r.https = freePort(t), freePort(t)
 	r.p = r.fresh()
@@ -157,7 +160,10 @@ func (r *rig) end() {
 // by its name with ".test" as host.
 func (r *rig) config(backends ...*Backend) *Config {
 	slices.SortFunc(backends, func(a, b *Backend) int { return strings.Compare(a.Name, b.Name) })
-	cfg := &Config{Shape: Shape{Bind: Bind{HTTP: []netip.AddrPort{r.http}, HTTPS: []netip.AddrPort{r.https}}}, Backends: backends}
+	cfg := &Config{
+		Shape:    Shape{Bind: Bind{HTTP: []netip.AddrPort{r.http}, HTTPS: []netip.AddrPort{r.https}}},
+		Backends: backends,
+	}
 	for _, b := range backends {
 		cfg.Routes = append(cfg.Routes, Route{Host: b.Name + ".test", Path: "/", Match: Prefix, Backend: b.Name})
 	}
@@ -307,7 +313,9 @@ func byID(backends LiveBackends, err error) (map[ServerID]Live, error) {
 // origin starts a web server on loopback that answers with its name.
 func origin(t testing.TB, name string) Server {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, name) }))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, name)
+	}))
 	t.Cleanup(s.Close)
 	return serverAt(s.Listener.Addr())
 }
@@ -315,7 +323,9 @@ func origin(t testing.TB, name string) Server {
 // echo starts a web server that answers with the path of the request.
 func echo(t *testing.T) Server {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) }))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.URL.Path)
+	}))
 	t.Cleanup(s.Close)
 	return serverAt(s.Listener.Addr())
 }

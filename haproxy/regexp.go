@@ -95,7 +95,8 @@ var element = func() *regexp.Regexp {
 		member = `(?:` + class + `|` + single + `(?:-` + single + `)?)`
 		set    = `\[\^?[\]-]?` + member + `*-?\]`
 	)
-	return regexp.MustCompile(`^(?:\\[dDwWsSbBAz]|` + escape + `|` + set + `|\((?:\?[ims]*(?:-[ims]+)?[:)])?|\{[0-9]+(?:,[0-9]*)?\}|[^\\\[({])`)
+	return regexp.MustCompile(`^(?:\\[dDwWsSbBAz]|` + escape + `|` + set +
+		`|\((?:\?[ims]*(?:-[ims]+)?[:)])?|\{[0-9]+(?:,[0-9]*)?\}|[^\\\[({])`)
 }()
 
 // matcher returns a function that reports whether a text has this form. It compiles the

@@ -13,7 +13,8 @@ import (
 
 func TestARegularExpressionIsWhatBothTake(t *testing.T) {
 	for s, want := range map[string]string{
-		`^/(.*)`: "", `/api/v[0-9]+/(a|b)?$`: "", `/a\.b[.]c\x2fd`: "", `(?i)/x`: "", `/(?:a|b)*`: "", `[]a]`: "", `[^]a-]`: "", `[\d\-x]`: "", `[[:alpha:]_]`: "", `a{2,3}`: "", `\[[^\]]`: "",
+		`^/(.*)`: "", `/api/v[0-9]+/(a|b)?$`: "", `/a\.b[.]c\x2fd`: "", `(?i)/x`: "", `/(?:a|b)*`: "", `[]a]`: "",
+		`[^]a-]`: "", `[\d\-x]`: "", `[[:alpha:]_]`: "", `a{2,3}`: "", `\[[^\]]`: "",
 		`https://([a-z0-9-]+\.)?a\.test`: "",
 		`(`:                              "missing closing )",
 		`(?=a)`:                          "invalid or unsupported Perl syntax",
@@ -40,15 +41,21 @@ func TestARegularExpressionIsWhatBothTake(t *testing.T) {
 // into regular expressions. HAProxy has to take each one that we take.
 func TestHAProxyTakesWhatIsTaken(t *testing.T) {
 	parts := []string{
-		"a", "/", ".", "*", "+", "?", "{2}", "{2,}", "{,2}", "{1,3}", "|", "^", "$", "(", "(?:", "(?i)", "(?s-i:", "(?-m)", "(?U)", "(?)", ")", "[", "[^", "[]", "]", "-", "a-z", "z-a",
-		"[:alpha:]", "[:^word:]", "[:none:]", "[[:digit:]]", "[.", ".]", "[=", "=]", `\d`, `\W`, `\s`, `\b`, `\A`, `\z`, `\Z`, `\G`, `\K`, `\R`, `\N`, `\n`, `\x2f`, `\x`, `\0`, `\1`, `\8`, `\-`, `\]`, `\[`, `\\`, `\.`, `\/`, `\E`, `\Q`,
+		"a", "/", ".", "*", "+", "?", "{2}", "{2,}", "{,2}", "{1,3}", "|", "^", "$", "(", "(?:", "(?i)", "(?s-i:",
+		"(?-m)", "(?U)", "(?)", ")", "[", "[^", "[]", "]", "-", "a-z", "z-a",
+		"[:alpha:]", "[:^word:]", "[:none:]", "[[:digit:]]", "[.", ".]", "[=", "=]", `\d`, `\W`, `\s`, `\b`, `\A`, `\z`,
+		`\Z`, `\G`, `\K`, `\R`, `\N`, `\n`, `\x2f`, `\x`, `\0`, `\1`, `\8`, `\-`, `\]`, `\[`, `\\`, `\.`, `\/`, `\E`,
+		`\Q`,
 		"<", ">", "=", "!", ":", "#", " ", "'", `"`, "%", "&", "~", "`", "{", "}", "{a}", ",",
 	}
 	rnd := rand.New(rand.NewPCG(1, 6))
 	var text strings.Builder
-	text.WriteString("global\ndefaults\n  mode http\n  timeout client 1s\n  timeout connect 1s\n  timeout server 1s\nfrontend f\n  bind 127.0.0.1:1\n")
+	text.WriteString("global\ndefaults\n  mode http\n  timeout client 1s\n  timeout connect 1s\n  timeout server 1s\n" +
+		"frontend f\n  bind 127.0.0.1:1\n")
 	taken := 0
-	parts = append(parts, strings.Repeat("([^a]b[[:alpha:]])", maxRegexp/18), strings.Repeat("(", maxGroups)+strings.Repeat(")", maxGroups), strings.Repeat("[a]{1000}", maxRegexp/9), strings.Repeat("(?:[a]|)", maxGroups))
+	parts = append(parts, strings.Repeat("([^a]b[[:alpha:]])", maxRegexp/18),
+		strings.Repeat("(", maxGroups)+strings.Repeat(")", maxGroups), strings.Repeat("[a]{1000}", maxRegexp/9),
+		strings.Repeat("(?:[a]|)", maxGroups))
 	for n := 0; taken < 4000 && n < 4_000_000; n++ {
 		s := ""
 		for range 1 + rnd.IntN(6) {
@@ -82,7 +89,8 @@ func TestAHostTriesThePatternsOfFewOthers(t *testing.T) {
 	const hosts = 3200
 	cfg := &Config{}
 	for i := range hosts {
-		cfg.Routes = append(cfg.Routes, Route{Host: fmt.Sprintf("h%d.test", i), Path: "/[a-z]", Match: Regexp}, Route{Host: fmt.Sprintf("h%d.test", i), Path: "/[0-9]", Match: Regexp})
+		cfg.Routes = append(cfg.Routes, Route{Host: fmt.Sprintf("h%d.test", i), Path: "/[a-z]", Match: Regexp},
+			Route{Host: fmt.Sprintf("h%d.test", i), Path: "/[0-9]", Match: Regexp})
 	}
 	of := func(secret string) map[string]int {
 		number, tables := make(map[string]int), rows(cfg, secret, nil)
@@ -124,7 +132,10 @@ func TestAMatchThatTakesTooManyStepsIsNone(t *testing.T) {
 		b.Directives = []Directive{must[Directive](t)(ReplacePath("^/(?:(?:a|aa)+x|a+b)$", "/hit"))}
 		cfg := r.config(b)
 		r.apply(cfg, states(cfg, Open))
-		for path, want := range map[string]string{"/aab": "/hit", "/" + strings.Repeat("a", 25) + "b": "/" + strings.Repeat("a", 25) + "b"} {
+		for path, want := range map[string]string{
+			"/aab":                              "/hit",
+			"/" + strings.Repeat("a", 25) + "b": "/" + strings.Repeat("a", 25) + "b",
+		} {
 			if got := r.get("app.test", path); got != want {
 				t.Errorf("%s became %s, want %s", path, got, want)
 			}

@@ -37,7 +37,8 @@ type RenderOptions struct {
 	Secret       string // letters and digits by which HAProxy knows connections that it passed to itself
 	MaxConn      int    // most connections, where neither Tune nor Process says; 0 lets HAProxy choose
 	User, Group  string // whom the worker becomes; empty: it stays who started it
-	Jail         string // directory that the worker is locked into, absolute; it begins the path of the NoticeSocket; empty: none
+	// directory that the worker is locked into, absolute; it begins the path of the NoticeSocket; empty: none
+	Jail string
 }
 
 // File holds the content and the permission bits of one file.
@@ -144,7 +145,8 @@ const ours = "# Written by sallyport. What you change here is lost at the next c
 // preamble returns the first lines of haproxy.cfg. Their length is the same for all
 // hashes, so that the hash of the lines below can be filled in.
 func preamble(gen, shape string) string {
-	return ours + "\n# The servers are those of HAProxy's last start or reload; \"sallyport status\" tells those of now.\n" +
+	return ours +
+		"\n# The servers are those of HAProxy's last start or reload; \"sallyport status\" tells those of now.\n" +
 		"global\n  set-var proc.gen str(" + gen + ")\n  set-var proc.shape str(" + shape + ")\n"
 }
 
@@ -176,7 +178,8 @@ func (r *renderer) outline(cfg *Config, states States) *outline {
 	}
 	o.head, o.defaults = r.renderHead(cfg)
 	sameShapes := r.renderBackends(o, was, states)
-	if r.last != nil && sameShapes && bytes.Equal(o.head, was.head) && bytes.Equal(o.extras.shape, was.extras.shape) && bytes.Equal(o.certs.shape, was.certs.shape) {
+	if r.last != nil && sameShapes && bytes.Equal(o.head, was.head) && bytes.Equal(o.extras.shape, was.extras.shape) &&
+		bytes.Equal(o.certs.shape, was.certs.shape) {
 		o.shape = was.shape
 	} else {
 		h := sha256.New()
@@ -319,7 +322,10 @@ func (r *renderer) renderCerts(cfg *Config) *certFiles {
 			known[c] = certDir + c.Name
 		}
 	}
-	set := &certFiles{of: cfg.Certs, first: cfg.DefaultCert, files: make(map[string]rendered, len(cfg.Certs)+2), entries: make(map[string]certEntry, len(cfg.Certs))}
+	set := &certFiles{
+		of: cfg.Certs, first: cfg.DefaultCert, files: make(map[string]rendered, len(cfg.Certs)+2),
+		entries: make(map[string]certEntry, len(cfg.Certs)),
+	}
 	first := certDir + defaultCert
 	if len(cfg.DefaultCert) > 0 {
 		first = certDir + namedCert

@@ -39,8 +39,14 @@ func goldens(t testing.TB) map[string]*Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chosen := NewChoice([]Case{{condition(t, `cookie(as) -m str "it's me" you`), "one"}, {condition(t, "src -f patterns/ours"), "two"}})
-	asked, err := Ask{Backend: "b", Host: "door.ops", Path: "/it's?a=b", Pass: []string{"X-A", "Cookie"}, SignIn: "https://login.test/?rd=%[url,url_enc]"}.Directive()
+	chosen := NewChoice([]Case{
+		{condition(t, `cookie(as) -m str "it's me" you`), "one"},
+		{condition(t, "src -f patterns/ours"), "two"},
+	})
+	asked, err := Ask{
+		Backend: "b", Host: "door.ops", Path: "/it's?a=b", Pass: []string{"X-A", "Cookie"},
+		SignIn: "https://login.test/?rd=%[url,url_enc]",
+	}.Directive()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,57 +55,119 @@ func goldens(t testing.TB) map[string]*Config {
 	return map[string]*Config{
 		"nothing": {},
 		"one application": {
-			Shape:    Shape{Bind: Bind{HTTP: []netip.AddrPort{addr("0.0.0.0:80")}, HTTPS: []netip.AddrPort{addr("0.0.0.0:443")}}},
-			Routes:   []Route{{Host: "test.local", Path: "/", Match: Prefix, Backend: "default_svc_app_80"}},
-			Backends: []*Backend{{Name: "default_svc_app_80", Origin: "Service default/app port 80", Servers: []Server{server("172.16.171.65:8080"), server("172.16.189.66:8080")}}},
+			Shape: Shape{Bind: Bind{
+				HTTP:  []netip.AddrPort{addr("0.0.0.0:80")},
+				HTTPS: []netip.AddrPort{addr("0.0.0.0:443")},
+			}},
+			Routes: []Route{{Host: "test.local", Path: "/", Match: Prefix, Backend: "default_svc_app_80"}},
+			Backends: []*Backend{{
+				Name: "default_svc_app_80", Origin: "Service default/app port 80",
+				Servers: []Server{server("172.16.171.65:8080"), server("172.16.189.66:8080")},
+			}},
 		},
 		"IPv6 and checks": {
-			Shape:    Shape{Bind: Bind{HTTP: []netip.AddrPort{addr("0.0.0.0:8080"), addr("[::]:8080")}, HTTPS: []netip.AddrPort{addr("[::1]:8443")}}},
-			Backends: []*Backend{{Name: "a", Options: ServerOptions{Check: true}, Servers: []Server{server("10.0.0.1:80"), server("[fd00::1]:8080")}}},
+			Shape: Shape{Bind: Bind{
+				HTTP:  []netip.AddrPort{addr("0.0.0.0:8080"), addr("[::]:8080")},
+				HTTPS: []netip.AddrPort{addr("[::1]:8443")},
+			}},
+			Backends: []*Backend{{
+				Name: "a", Options: ServerOptions{Check: true},
+				Servers: []Server{server("10.0.0.1:80"), server("[fd00::1]:8080")},
+			}},
 		},
 		"every kind of directive": {
 			Shape: Shape{
-				Bind:      Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
+				Bind: Bind{
+					HTTP:  []netip.AddrPort{addr("127.0.0.1:80")},
+					HTTPS: []netip.AddrPort{addr("127.0.0.1:443")},
+				},
 				Tables:    []Table{{"a_conns", 10, 0}, {"a_rate", 100000, time.Second}, {"b_rate", 1, longest}},
 				Captures:  []int{128, 65535},
 				Userlists: []*Userlist{{Name: "a"}},
 			},
-			Lists: []*List{{"c_empty", nil}, {"c_ours", []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}}},
+			Lists: []*List{
+				{"c_empty", nil},
+				{"c_ours", []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}},
+			},
 			Backends: append([]*Backend{
-				{Name: "_lists", Directives: []Directive{Deny(Networks{List: "c_ours"}, true), Deny(Networks{List: "c_empty"}, false), Limit(Table{"b_rate", 1, longest}, 1, 429, Networks{List: "c_ours"})}},
+				{Name: "_lists", Directives: []Directive{
+					Deny(Networks{List: "c_ours"}, true),
+					Deny(Networks{List: "c_empty"}, false),
+					Limit(Table{"b_rate", 1, longest}, 1, 429, Networks{List: "c_ours"}),
+				}},
 				{Name: "a", Directives: written(t), Servers: []Server{server("10.0.0.1:80")}},
-				{Name: "b", Options: ServerOptions{Check: true, CheckInterval: 5 * time.Second, MaxConn: 10, TLS: true, SendProxy: "proxy-v2"}, Servers: []Server{server("10.0.0.1:80")}},
-				{Name: "c", Options: ServerOptions{Proto: "h2", SendProxy: "proxy"}, Servers: []Server{server("10.0.0.1:80")}},
-				{Name: "d", Options: ServerOptions{Proto: "h2", TLS: true, SendProxy: "proxy-v2-ssl"}, Servers: []Server{server("10.0.0.1:80")}},
-				{Name: "e", Options: ServerOptions{Proto: "h1", TLS: true, SendProxy: "proxy-v2-ssl-cn"}, Servers: []Server{server("10.0.0.1:80")}},
+				{Name: "b", Options: ServerOptions{
+					Check: true, CheckInterval: 5 * time.Second, MaxConn: 10, TLS: true,
+					SendProxy: "proxy-v2",
+				}, Servers: []Server{server("10.0.0.1:80")}},
+				{
+					Name: "c", Options: ServerOptions{Proto: "h2", SendProxy: "proxy"},
+					Servers: []Server{server("10.0.0.1:80")},
+				},
+				{
+					Name: "d", Options: ServerOptions{Proto: "h2", TLS: true, SendProxy: "proxy-v2-ssl"},
+					Servers: []Server{server("10.0.0.1:80")},
+				},
+				{
+					Name: "e", Options: ServerOptions{Proto: "h1", TLS: true, SendProxy: "proxy-v2-ssl-cn"},
+					Servers: []Server{server("10.0.0.1:80")},
+				},
 			}, redirected(t)...),
 		},
 		"certificates of clients and to servers": {
 			Shape: Shape{
-				Bind:        Bind{HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
-				Extras:      []*Extra{page, {"a.ca.pem", certificate}, {"a.crt.pem", key}, AskScript(), {"b.ca.pem", certificate}},
+				Bind: Bind{HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
+				Extras: []*Extra{
+					page,
+					{"a.ca.pem", certificate},
+					{"a.crt.pem", key},
+					AskScript(),
+					{"b.ca.pem", certificate},
+				},
 				Userlists:   []*Userlist{{"a", []User{{"admin", "$5$salt$" + strings.Repeat("a", 43)}}}},
 				DefaultCert: key,
 				Process:     Process{ClientCA: "a.ca.pem", ClientOptional: true, ErrorFiles: []int{404}},
 			},
-			Certs: []*Cert{{Name: "_a.b.pem", Hosts: []string{"a.test"}, PEM: key, ClientCA: "b.ca.pem"}, {Name: "a.pem", Hosts: []string{"b.test"}, PEM: key}},
+			Certs: []*Cert{
+				{Name: "_a.b.pem", Hosts: []string{"a.test"}, PEM: key, ClientCA: "b.ca.pem"},
+				{Name: "a.pem", Hosts: []string{"b.test"}, PEM: key},
+			},
 			Backends: []*Backend{
 				{Name: "a", Directives: []Directive{Close()}},
 				{Name: "aa", Directives: []Directive{asked}},
-				{Name: "b", Options: ServerOptions{TLS: true, CA: "b.ca.pem", Crt: "a.crt.pem"}, Servers: []Server{server("10.0.0.1:80")}},
-				{Name: "ba", Options: ServerOptions{TLS: true, Check: true, SNI: "a.test"}, Servers: []Server{server("10.0.0.1:80")}},
-				{Name: "bb", Options: ServerOptions{TLS: true, Check: true, CA: "b.ca.pem", VerifyHost: "b.test"}, Servers: []Server{server("10.0.0.1:80")}},
-				{Name: "bc", Options: ServerOptions{TLS: true, Check: true, SNI: SNIOfHost, CA: "b.ca.pem"}, Servers: []Server{server("10.0.0.1:80")}},
-				{Name: "bd", Options: ServerOptions{TLS: true, SNI: SNIOfClient}, Servers: []Server{server("10.0.0.1:80")}},
+				{
+					Name: "b", Options: ServerOptions{TLS: true, CA: "b.ca.pem", Crt: "a.crt.pem"},
+					Servers: []Server{server("10.0.0.1:80")},
+				},
+				{
+					Name: "ba", Options: ServerOptions{TLS: true, Check: true, SNI: "a.test"},
+					Servers: []Server{server("10.0.0.1:80")},
+				},
+				{
+					Name: "bb", Options: ServerOptions{TLS: true, Check: true, CA: "b.ca.pem", VerifyHost: "b.test"},
+					Servers: []Server{server("10.0.0.1:80")},
+				},
+				{
+					Name: "bc", Options: ServerOptions{TLS: true, Check: true, SNI: SNIOfHost, CA: "b.ca.pem"},
+					Servers: []Server{server("10.0.0.1:80")},
+				},
+				{
+					Name: "bd", Options: ServerOptions{TLS: true, SNI: SNIOfClient},
+					Servers: []Server{server("10.0.0.1:80")},
+				},
 				{Name: "c", Directives: cookies(t), Servers: []Server{server("10.0.0.1:80")}},
 			},
 		},
 		"what a cluster says of the process": {
 			Shape: Shape{
-				Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
+				Bind: Bind{
+					HTTP:  []netip.AddrPort{addr("127.0.0.1:80")},
+					HTTPS: []netip.AddrPort{addr("127.0.0.1:443")},
+				},
 				Tune: Tune{Threads: 1},
 				Process: Process{
-					Lines: append(lines(t), Traffic(true)...), MaxConn: 1000, Threads: 2, ALPN: "http/1.1", StrictSNI: true, ClientCA: Nobody, ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+					Lines: append(lines(t), Traffic(true)...), MaxConn: 1000, Threads: 2, ALPN: "http/1.1",
+					StrictSNI: true, ClientCA: Nobody, ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
 				},
 			},
 		},
@@ -113,22 +181,34 @@ func goldens(t testing.TB) map[string]*Config {
 				{Path: "/free", Match: Prefix, Backend: "one"},
 				{Host: "b.test", Path: "/", Match: Prefix},
 				{Host: "d.test", Path: "/", Match: Prefix, Backend: "one", Canary: "two", CanaryWeight: 25},
-				{Host: "e.test", Path: "/", Match: Prefix, Backend: "one", Canary: "two", CanaryWeight: 100, TLSOnly: true, TLSPort: 8443},
+				{
+					Host: "e.test", Path: "/", Match: Prefix, Backend: "one", Canary: "two", CanaryWeight: 100,
+					TLSOnly: true, TLSPort: 8443,
+				},
 				{Host: "f.test", Path: "/api", Match: Begin, Backend: "one"},
 				{Host: "f.test", Path: "/v[0-9]+/", Match: Regexp, Backend: "two", TLSOnly: true, TLSPort: 443},
 				{Host: "*.f.test", Path: "/(a|b'c)$", Match: Regexp, Backend: "one"},
 				{Path: "/x.*", Match: Regexp, Backend: "one"},
-				{Host: "f.test", Path: "/choice", Match: Prefix, Backend: "two", Canary: "one", CanaryWeight: 5, Choice: chosen.Name},
+				{
+					Host: "f.test", Path: "/choice", Match: Prefix, Backend: "two", Canary: "one", CanaryWeight: 5,
+					Choice: chosen.Name,
+				},
 			},
 			DefaultBackend: "two",
 			Backends:       []*Backend{{Name: "one"}, {Name: "two"}},
 		},
 		"connections as they are": {
 			Shape: Shape{
-				Bind:    Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443"), addr("[::1]:443")}},
+				Bind: Bind{
+					HTTP:  []netip.AddrPort{addr("127.0.0.1:80")},
+					HTTPS: []netip.AddrPort{addr("127.0.0.1:443"), addr("[::1]:443")},
+				},
 				Tune:    Tune{MaxConn: 2000},
 				Inspect: true,
-				Process: Process{Lines: Traffic(true), ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Texts: []Text{tcpLog}},
+				Process: Process{
+					Lines: Traffic(true), ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+					Texts: []Text{tcpLog},
+				},
 			},
 			Routes: []Route{
 				{Host: "a.test", Path: "/", Match: Passthrough, Backend: "a", TLSOnly: true},
@@ -138,14 +218,24 @@ func goldens(t testing.TB) map[string]*Config {
 				{Host: "b.b.test", Path: "/", Match: Prefix, Backend: "b"},
 			},
 			Backends: []*Backend{
-				{Name: "a", TCP: true, Directives: streamDirectives(t), Options: ServerOptions{Check: true, MaxConn: 5, SendProxy: "proxy-v2"}, Servers: []Server{server("10.0.0.1:443")}},
+				{
+					Name: "a", TCP: true, Directives: streamDirectives(t),
+					Options: ServerOptions{Check: true, MaxConn: 5, SendProxy: "proxy-v2"},
+					Servers: []Server{server("10.0.0.1:443")},
+				},
 				{Name: "b", Servers: []Server{server("10.0.0.1:80")}},
 			},
 		},
 		"ports of their own": {
 			Shape: Shape{
-				Bind:    Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80"), addr("[::1]:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
-				Process: Process{Lines: Traffic(true), ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, StrictSNI: true},
+				Bind: Bind{
+					HTTP:  []netip.AddrPort{addr("127.0.0.1:80"), addr("[::1]:80")},
+					HTTPS: []netip.AddrPort{addr("127.0.0.1:443")},
+				},
+				Process: Process{
+					Lines: Traffic(true), ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+					StrictSNI: true,
+				},
 				Streams: []Stream{
 					{Port: 5432, Backend: "db"},
 					{Port: 5433, Backend: "db", Proxy: true},
@@ -156,25 +246,43 @@ func goldens(t testing.TB) map[string]*Config {
 			},
 			Backends: []*Backend{
 				{Name: "closed", TCP: true, Directives: []Directive{CloseTCP()}},
-				{Name: "db", TCP: true, Options: ServerOptions{Check: true}, Servers: []Server{server("10.0.0.1:5432")}},
 				{
-					Name: "db.lb", TCP: true, Options: ServerOptions{Check: true}, Servers: []Server{server("10.0.0.1:5432")},
-					Directives: []Directive{Reject(Networks{Of: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}, true), RejectOthers([]netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8::/32")})},
+					Name: "db", TCP: true, Options: ServerOptions{Check: true},
+					Servers: []Server{server("10.0.0.1:5432")},
+				},
+				{
+					Name: "db.lb", TCP: true, Options: ServerOptions{Check: true},
+					Servers: []Server{server("10.0.0.1:5432")},
+					Directives: []Directive{Reject(Networks{Of: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}},
+						true), RejectOthers([]netip.Prefix{
+						netip.MustParsePrefix("198.51.100.0/24"),
+						netip.MustParsePrefix("2001:db8::/32"),
+					})},
 				},
 			},
 		},
 		"a group": {
 			Shape: Shape{
-				Bind:   Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}, HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},
+				Bind: Bind{
+					HTTP:  []netip.AddrPort{addr("127.0.0.1:80")},
+					HTTPS: []netip.AddrPort{addr("127.0.0.1:443")},
+				},
 				Tables: []Table{{"a_conns", 10, 0}, {"a_rate", 100000, time.Second}},
-				Group:  &Group{Self: "gate-1", At: addr("[::1]:9179"), Secret: secretOf("a"), Others: []Peer{{"gate-2", addr("192.0.2.2:9179")}, {"gate-3", addr("[2001:db8::3]:9179")}}},
+				Group: &Group{
+					Self: "gate-1", At: addr("[::1]:9179"), Secret: secretOf("a"),
+					Others: []Peer{{"gate-2", addr("192.0.2.2:9179")}, {"gate-3", addr("[2001:db8::3]:9179")}},
+				},
 			},
 			Backends: []*Backend{{Name: "a", Directives: cookies(t), Servers: []Server{server("10.0.0.1:80")}}},
 		},
 		"settings and base text": {
 			Shape: Shape{
 				Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}},
-				Tune: Tune{Threads: 2, MaxConn: 2000, Base: "# ours\nglobal\n  log 192.0.2.1:514 local1 info # remote\n\ndefaults\n  timeout server 5m\n  option httplog\n  log global\n"},
+				Tune: Tune{
+					Threads: 2, MaxConn: 2000,
+					Base: "# ours\nglobal\n  log 192.0.2.1:514 local1 info # remote\n\ndefaults\n" +
+						"  timeout server 5m\n  option httplog\n  log global\n",
+				},
 			},
 		},
 	}
@@ -187,12 +295,18 @@ func streamDirectives(t testing.TB) []Directive {
 		t.Fatal(err)
 	}
 	some := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
-	return []Directive{balance, Timeout("tunnel", time.Hour), Option("abortonclose", true), Reject(Networks{Of: some}, true), Reject(Networks{Of: some[:1]}, false)}
+	return []Directive{
+		balance, Timeout("tunnel", time.Hour), Option("abortonclose", true),
+		Reject(Networks{Of: some}, true), Reject(Networks{Of: some[:1]}, false),
+	}
 }
 
 func cookies(t testing.TB) []Directive {
 	t.Helper()
-	d, err := Cookie{Name: "SRV", Domain: ".a.test", SameSite: "Lax", HTTPOnly: true, Secure: true, Preserve: true, MaxIdle: time.Minute, MaxLife: time.Hour}.Directive()
+	d, err := Cookie{
+		Name: "SRV", Domain: ".a.test", SameSite: "Lax", HTTPOnly: true, Secure: true, Preserve: true,
+		MaxIdle: time.Minute, MaxLife: time.Hour,
+	}.Directive()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,13 +323,22 @@ func TestWhatIsRenderedIsAcceptedByHAProxy(t *testing.T) {
 				t.Fatal(err)
 			}
 			wish := states(cfg, Open)
-			for i, id := range slices.SortedFunc(mapKeys(wish), func(a, b ServerID) int { return strings.Compare(a.String(), b.String()) }) {
+			for i, id := range slices.SortedFunc(mapKeys(wish), func(a, b ServerID) int {
+				return strings.Compare(a.String(), b.String())
+			}) {
 				wish[id] = []State{Open, Closed, Drain}[i%3]
 			}
 			var got strings.Builder
-			files := Render(cfg, inOrder(cfg, wish), RenderOptions{Dir: "/etc/sallyport/haproxy", StatsSocket: "/run/sallyport/worker.sock", NoticeSocket: "/run/sallyport/jail/notices.sock", Jail: "/run/sallyport/jail", Secret: "0123456789abcdef", User: "haproxy", Group: "haproxy"})
-			for _, path := range slices.Concat([]string{configFile, routeMap, wildMap}, mapFiles[regexpTable:], []string{sniMap, crtList}) {
-				if file, there := files.Content[path]; !there || strings.HasPrefix(path, regexpMap) && len(parseMap(file.Content)) == 0 {
+			files := Render(cfg, inOrder(cfg, wish),
+				RenderOptions{
+					Dir: "/etc/sallyport/haproxy", StatsSocket: "/run/sallyport/worker.sock",
+					NoticeSocket: "/run/sallyport/jail/notices.sock", Jail: "/run/sallyport/jail",
+					Secret: "0123456789abcdef", User: "haproxy", Group: "haproxy",
+				})
+			for _, path := range slices.Concat([]string{configFile, routeMap, wildMap}, mapFiles[regexpTable:],
+				[]string{sniMap, crtList}) {
+				if file, there := files.Content[path]; !there ||
+					strings.HasPrefix(path, regexpMap) && len(parseMap(file.Content)) == 0 {
 					continue
 				}
 				text := strings.ReplaceAll(string(files.Content[path].Content), "\x01", `\x01`)
@@ -251,7 +374,8 @@ func accepted(t *testing.T, binary string, cfg *Config) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.sync(Render(cfg, inOrder(cfg, states(cfg, Open)), RenderOptions{Dir: dir, StatsSocket: "/tmp/sp.sock", Secret: d.secret}).Content, nil); err != nil {
+	if err := d.sync(Render(cfg, inOrder(cfg, states(cfg, Open)),
+		RenderOptions{Dir: dir, StatsSocket: "/tmp/sp.sock", Secret: d.secret}).Content, nil); err != nil {
 		t.Fatal(err)
 	}
 	return check(binary, dir)
@@ -265,7 +389,8 @@ func TestHAProxyRefusesWhatItDoesNotKnow(t *testing.T) {
 			t.Fatal(err)
 		}
 		bad := &Config{Shape: Shape{Tune: Tune{Base: "defaults\n  timeout sever 5m\n"}}}
-		if err := d.sync(Render(bad, nil, RenderOptions{Dir: dir, StatsSocket: "/tmp/sp.sock"}).Content, nil); err != nil {
+		if err := d.sync(Render(bad, nil, RenderOptions{Dir: dir, StatsSocket: "/tmp/sp.sock"}).Content,
+			nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := check(binary, dir); err == nil || !strings.Contains(err.Error(), "sever") {
@@ -337,18 +462,28 @@ func (w *world) step(shape bool) string {
 		w.routes = slices.Clone(w.routes)
 		for range n {
 			if w.rnd.IntN(4) == 0 {
-				w.routes = append(w.routes, Route{Host: []string{"a.test", "b.test", "*.test"}[w.rnd.IntN(3)], Path: "/", Match: Passthrough, Backend: w.pool[0].Name, TLSOnly: true})
+				w.routes = append(w.routes,
+					Route{
+						Host: []string{"a.test", "b.test", "*.test"}[w.rnd.IntN(3)], Path: "/", Match: Passthrough,
+						Backend: w.pool[0].Name, TLSOnly: true,
+					})
 			}
 			w.routes = append(w.routes, Route{
 				Host:    []string{"", "a.test", "b.test", "*.test", "*.a.test"}[w.rnd.IntN(5)],
 				Path:    fmt.Sprintf("/%c%d", `;"'#\$~x`[w.rnd.IntN(8)], w.rnd.IntN(40)),
 				Match:   []PathMatch{Prefix, Exact, Begin}[w.rnd.IntN(3)],
 				Backend: w.pool[w.rnd.IntN(len(w.pool))].Name,
-				TLSOnly: w.rnd.IntN(3) == 0, TLSCode: []int{0, 301, 308}[w.rnd.IntN(3)], TLSPort: []uint16{0, 443, 8443}[w.rnd.IntN(3)],
+				TLSOnly: w.rnd.IntN(3) == 0, TLSCode: []int{0, 301, 308}[w.rnd.IntN(3)],
+				TLSPort: []uint16{0, 443, 8443}[w.rnd.IntN(3)],
 			})
 		}
 		if w.rnd.IntN(2) == 0 {
-			w.routes = append(w.routes, Route{Host: []string{"", "a.test", "*.test"}[w.rnd.IntN(3)], Path: fmt.Sprintf("/[a-%c]+%d$", 'a'+w.rnd.IntN(26), w.rnd.IntN(40)), Match: Regexp, Backend: w.pool[0].Name})
+			w.routes = append(w.routes,
+				Route{
+					Host: []string{"", "a.test", "*.test"}[w.rnd.IntN(3)],
+					Path: fmt.Sprintf("/[a-%c]+%d$", 'a'+w.rnd.IntN(26), w.rnd.IntN(40)), Match: Regexp,
+					Backend: w.pool[0].Name,
+				})
 		}
 		return fmt.Sprintf("add %d routes", n)
 	case pick == 6:
@@ -389,7 +524,10 @@ func (w *world) config() *Config {
 		}
 	}
 	slices.SortFunc(certs, func(a, b *Cert) int { return strings.Compare(a.Name, b.Name) })
-	cfg := &Config{Shape: Shape{Bind: w.bind, Inspect: w.inspect}, Backends: w.pool, Routes: w.routes, DefaultBackend: w.rest, Certs: certs}
+	cfg := &Config{
+		Shape: Shape{Bind: w.bind, Inspect: w.inspect}, Backends: w.pool, Routes: w.routes,
+		DefaultBackend: w.rest, Certs: certs,
+	}
 	if slices.ContainsFunc(w.pool, func(b *Backend) bool { return len(b.Directives) > 0 }) {
 		cfg.Lists = []*List{{"l", w.list}}
 	}
@@ -398,8 +536,14 @@ func (w *world) config() *Config {
 
 func TestRememberingChangesNothing(t *testing.T) {
 	opt := RenderOptions{Dir: "/etc/sp", StatsSocket: "/run/sp.sock"}
-	certs := []*Cert{testCert(t, "a.pem", "a", "a.test"), testCert(t, "b.pem", "b"), testCert(t, "a.pem", "c", "c.test")}
-	bind := Bind{HTTP: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:80")}, HTTPS: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:443")}}
+	certs := []*Cert{
+		testCert(t, "a.pem", "a", "a.test"), testCert(t, "b.pem", "b"),
+		testCert(t, "a.pem", "c", "c.test"),
+	}
+	bind := Bind{
+		HTTP:  []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:80")},
+		HTTPS: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:443")},
+	}
 	for seed := range uint64(20) {
 		w := newWorld(seed, bind, certs)
 		r := renderer{opt: opt}
@@ -412,9 +556,11 @@ func TestRememberingChangesNothing(t *testing.T) {
 			fresh := renderer{opt: opt}
 			got, want := r.outline(cfg, inOrder(cfg, w.wish)), fresh.outline(cfg, inOrder(cfg, w.wish))
 			if !reflect.DeepEqual(want.files(opt.Dir), got.files(opt.Dir)) {
-				t.Fatalf("seed %d, %s: -want +got\n%s", seed, did, cmp.Diff(want.files(opt.Dir), got.files(opt.Dir), cmp.AllowUnexported(Files{})))
+				t.Fatalf("seed %d, %s: -want +got\n%s", seed, did,
+					cmp.Diff(want.files(opt.Dir), got.files(opt.Dir), cmp.AllowUnexported(Files{})))
 			}
-			if !reflect.DeepEqual(want.tables().rows, got.tables().rows) || !reflect.DeepEqual(want.certs, got.certs) || want.refusable() != got.refusable() {
+			if !reflect.DeepEqual(want.tables().rows, got.tables().rows) || !reflect.DeepEqual(want.certs, got.certs) ||
+				want.refusable() != got.refusable() {
 				t.Fatalf("seed %d, %s: the rows or the certificates differ", seed, did)
 			}
 		}
@@ -423,7 +569,10 @@ func TestRememberingChangesNothing(t *testing.T) {
 
 func TestAnyHistoryEndsWhereAFreshStartWould(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
-		certs := []*Cert{testCert(t, "a.pem", "a", "a.test"), testCert(t, "b.pem", "b"), testCert(t, "a.pem", "c", "a.test", "c.test")}
+		certs := []*Cert{
+			testCert(t, "a.pem", "a", "a.test"), testCert(t, "b.pem", "b"),
+			testCert(t, "a.pem", "c", "a.test", "c.test"),
+		}
 		for seed := range uint64(3) {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
 				r := newRig(t, binary)
@@ -473,7 +622,8 @@ func TestAnyHistoryEndsWhereAFreshStartWould(t *testing.T) {
 // urgentReason reports whether a reload for this reason comes at once.
 func urgentReason(why string) bool {
 	for part := range strings.SplitSeq(why, ", ") {
-		if !strings.HasSuffix(part, " removed") && !strings.HasSuffix(part, " moved out of its spare place") && !strings.HasSuffix(part, " moved out of their spare places") {
+		if !strings.HasSuffix(part, " removed") && !strings.HasSuffix(part, " moved out of its spare place") &&
+			!strings.HasSuffix(part, " moved out of their spare places") {
 			return true
 		}
 	}
@@ -547,7 +697,10 @@ func (r *rig) believesTheTruth(did string, cfg *Config, wish map[ServerID]State)
 		r.t.Fatal(err)
 	}
 	got := r.truth()
-	want := truth{Gen: r.p.disk.gen(), Shape: markerOf(r.p.disk.have[configFile].Content, "proc.shape"), Servers: make(map[ServerID]State)}
+	want := truth{
+		Gen: r.p.disk.gen(), Shape: markerOf(r.p.disk.have[configFile].Content, "proc.shape"),
+		Servers: make(map[ServerID]State),
+	}
 	for id := range states(cfg, Open) {
 		if wish[id] > Absent {
 			want.Servers[id] = wish[id]
@@ -616,7 +769,10 @@ func TestWhateverChangesIsNotTheSame(t *testing.T) {
 				Extras:      []*Extra{{"a", []byte("a")}},
 				Userlists:   []*Userlist{{"a", []User{{"a", "a"}}}},
 				DefaultCert: []byte("a"),
-				Process:     Process{MaxConn: 1, Texts: []Text{{GlobalSection, "a"}}, ProxyFrom: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, ErrorFiles: []int{404}},
+				Process: Process{
+					MaxConn: 1, Texts: []Text{{GlobalSection, "a"}},
+					ProxyFrom: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, ErrorFiles: []int{404},
+				},
 			},
 			Backends: []*Backend{},
 			Certs:    []*Cert{},

@@ -17,7 +17,9 @@ func (c *oneSession) Put(_ string, session *tls.ClientSessionState) { c.last = s
 
 // visit asks for a page of a host by a connection of its own. It returns the
 // status, 0 if there is no answer, and whether a session was resumed.
-func (r *rig) visit(host string, version uint16, sessions *oneSession, own *tls.Certificate) (status int, resumed bool) {
+func (r *rig) visit(host string, version uint16, sessions *oneSession,
+	own *tls.Certificate,
+) (status int, resumed bool) {
 	r.t.Helper()
 	conn, err := tls.Dial("tcp", r.https.String(), &tls.Config{
 		ServerName: host, InsecureSkipVerify: true, ClientSessionCache: sessions, MaxVersion: version, //nolint:gosec // what the server does is looked at
@@ -52,10 +54,14 @@ func TestNoTLSSessionIsResumedWhereClientsShowCertificates(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
 		ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
-		victims, evils := must[*Extra](t)(Authorities("victim", ours.pem())), must[*Extra](t)(Authorities("evil", theirs.pem()))
+		victims, evils := must[*Extra](t)(Authorities("victim", ours.pem())),
+			must[*Extra](t)(Authorities("evil", theirs.pem()))
 		victim, evil := backend("victim", origin(t, "the secret")), backend("evil", origin(t, "evil"))
 		cfg := r.config(victim, evil, backend("open", origin(t, "all")))
-		cfg.Certs = []*Cert{{Name: "open.pem", Hosts: []string{"open.test", "evil.test", "victim.test"}, PEM: ours.issue(t, "open.test")}}
+		cfg.Certs = []*Cert{{
+			Name: "open.pem", Hosts: []string{"open.test", "evil.test", "victim.test"},
+			PEM: ours.issue(t, "open.test"),
+		}}
 		// What the operator says of the cache counts as long as nobody asks for certificates.
 		cfg.Tune.Base = "global\n  tune.ssl.cachesize 1000\n"
 		r.apply(cfg, states(cfg, Open))
@@ -63,16 +69,22 @@ func TestNoTLSSessionIsResumedWhereClientsShowCertificates(t *testing.T) {
 		sessions := &oneSession{}
 		_, _ = r.visit("open.test", tls.VersionTLS13, sessions, nil) // Go resumes those of TLS 1.2 by tickets alone
 		if status, resumed := r.visit("open.test", tls.VersionTLS13, sessions, nil); status != 200 || !resumed {
-			t.Errorf("status %d, resumed: %t; want a session to be resumed while no name asks for certificates", status, resumed)
+			t.Errorf("status %d, resumed: %t; want a session to be resumed while no name asks for certificates", status,
+				resumed)
 		}
 
 		victim.Directives, evil.Directives = []Directive{OnlyOwnTLS(false)}, []Directive{OnlyOwnTLS(false)}
-		next := r.config(backend("open", cfg.Backends[1].Servers...), &Backend{Name: "victim", Servers: victim.Servers, Directives: victim.Directives}, &Backend{Name: "evil", Servers: evil.Servers, Directives: evil.Directives})
+		next := r.config(backend("open", cfg.Backends[1].Servers...),
+			&Backend{Name: "victim", Servers: victim.Servers, Directives: victim.Directives},
+			&Backend{Name: "evil", Servers: evil.Servers, Directives: evil.Directives})
 		next.Tune = cfg.Tune
 		next.Extras = []*Extra{evils, victims}
 		next.Certs = []*Cert{
 			{Name: "_evil.pem", Hosts: []string{"evil.test"}, PEM: theirs.issue(t, "evil.test"), ClientCA: evils.Name},
-			{Name: "_victim.pem", Hosts: []string{"victim.test"}, PEM: ours.issue(t, "victim.test"), ClientCA: victims.Name},
+			{
+				Name: "_victim.pem", Hosts: []string{"victim.test"}, PEM: ours.issue(t, "victim.test"),
+				ClientCA: victims.Name,
+			},
 			{Name: "open.pem", Hosts: []string{"open.test"}, PEM: cfg.Certs[0].PEM},
 		}
 		r.settle(next, states(next, Open))
@@ -88,13 +100,15 @@ func TestNoTLSSessionIsResumedWhereClientsShowCertificates(t *testing.T) {
 					t.Errorf("%s: %s: status %d, want 200", name, made, status)
 				}
 				if status, resumed := r.visit("victim.test", version, sessions, &eves); status != 0 || resumed {
-					t.Errorf("%s: with a session made under %s: status %d, resumed: %t; want no handshake", name, made, status, resumed)
+					t.Errorf("%s: with a session made under %s: status %d, resumed: %t; want no handshake", name, made,
+						status, resumed)
 				}
 			}
 			sessions := &oneSession{}
 			for range 2 {
 				if status, resumed := r.visit("victim.test", version, sessions, &mine); status != 200 || resumed {
-					t.Errorf("%s: a member: status %d, resumed: %t; want 200 by a handshake of its own", name, status, resumed)
+					t.Errorf("%s: a member: status %d, resumed: %t; want 200 by a handshake of its own", name, status,
+						resumed)
 				}
 			}
 		}
@@ -109,7 +123,8 @@ func TestWhatIsDemandedOfAllClientsHoldsOnEveryWayIn(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
 		ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
-		all, evils := must[*Extra](t)(Authorities("all", ours.pem())), must[*Extra](t)(Authorities("evil", theirs.pem()))
+		all, evils := must[*Extra](t)(Authorities("all", ours.pem())),
+			must[*Extra](t)(Authorities("evil", theirs.pem()))
 		app := backend("app", origin(t, "the secret"))
 		app.Directives = []Directive{must[Directive](t)(SetResponseHeader("X-Who", "%[ssl_c_s_dn(CN)]"))}
 		cfg := r.config(app, backend("evil", origin(t, "evil")), backend("tls"))
@@ -117,7 +132,10 @@ func TestWhatIsDemandedOfAllClientsHoldsOnEveryWayIn(t *testing.T) {
 		cfg.Extras = []*Extra{all, evils}
 		cfg.Process.ClientCA = all.Name
 		// Package ingress rejects every Ingress that asks for this.
-		weaker := &Cert{Name: "_evil.pem", Hosts: []string{"evil.test"}, PEM: theirs.issue(t, "evil.test"), ClientCA: evils.Name, ClientOptional: true}
+		weaker := &Cert{
+			Name: "_evil.pem", Hosts: []string{"evil.test"}, PEM: theirs.issue(t, "evil.test"),
+			ClientCA: evils.Name, ClientOptional: true,
+		}
 		cfg.Certs = []*Cert{weaker}
 		r.apply(cfg, states(cfg, Open))
 		mine, eves := keyPair(t, ours.issue(t, "ann")), keyPair(t, theirs.issue(t, "root"))
@@ -145,7 +163,10 @@ func TestWhatIsDemandedOfAllClientsHoldsOnEveryWayIn(t *testing.T) {
 		next := *cfg
 		next.Process.ClientOptional = true
 		r.settle(&next, states(&next, Open))
-		r.eventually("it is optional", func() bool { status, _ := ask(t, r.client(""), "https://app.test/"); return status == 200 })
+		r.eventually("it is optional", func() bool {
+			status, _ := ask(t, r.client(""), "https://app.test/")
+			return status == 200
+		})
 		hold("optional", []clientRow{
 			{"a member", "https://app.test/", r.client("", mine), 200, "the secret"},
 			{"nobody", "https://app.test/", r.client(""), 200, "the secret"},

@@ -86,7 +86,8 @@ func TestConnectionsToServersAreReusedHoweverTheServersCame(t *testing.T) {
 		}
 		opened, reused := r.connections("app")
 		if total := clients * requests * rounds; opened+reused != total || reused*100 < total*99 {
-			t.Errorf("got %d connections opened and %d reused, want 99 of 100 of %d requests on connections that were there", opened, reused, total)
+			t.Errorf("got %d connections opened and %d reused, want 99 of 100 of %d requests on connections "+
+				"that were there", opened, reused, total)
 		}
 		if got := r.p.Info().Reloads; got != reloads {
 			t.Errorf("the servers changed with %d reloads", got-reloads)

@@ -11,7 +11,10 @@ func TestRequestsFindTheRouteKubernetesMeans(t *testing.T) {
 		r := newRig(t, binary)
 		backends := map[string]*Backend{}
 		cfg := &Config{Shape: Shape{Bind: r.config().Bind}}
-		for _, name := range []string{"root", "api", "apiv1", "healthz", "slash", "exactslash", "wild", "wildapi", "known", "hostless", "hostlessapi", "deep", "semi", "rest"} {
+		for _, name := range []string{
+			"root", "api", "apiv1", "healthz", "slash", "exactslash", "wild", "wildapi",
+			"known", "hostless", "hostlessapi", "deep", "semi", "rest",
+		} {
 			backends[name] = backend(name, origin(t, name))
 			cfg.Backends = append(cfg.Backends, backends[name])
 		}
@@ -97,7 +100,8 @@ func TestRequestsFindTheRouteKubernetesMeans(t *testing.T) {
 			}
 			path, _, _ := strings.Cut(c.path, "?")
 			if found, why := cfg.Find(c.host, path); c.want != "400" && (found.Backend != c.want || why != "") {
-				special := c.want == "404" && (why != "" || found.Backend == "nosuchbackend") || c.want == "503" && found.Backend == "empty" || found.TLSOnly
+				special := c.want == "404" && (why != "" || found.Backend == "nosuchbackend") ||
+					c.want == "503" && found.Backend == "empty" || found.TLSOnly
 				if !special {
 					t.Errorf("%s: %q %q: found %q, %q; want %q", c.name, c.host, c.path, found.Backend, why, c.want)
 				}
@@ -133,11 +137,17 @@ func FuzzRoutes(f *testing.F) {
 	f.Add("", "/#\u2028", "b c", uint8(2))
 	f.Add("", "/#[^ ]", "b", uint8(4))
 	f.Fuzz(func(t *testing.T, host, path, backend string, match uint8) {
-		r := Route{Host: host, Path: path, Match: []PathMatch{Prefix, Exact, Passthrough, Begin, Regexp}[match%5], Backend: backend}
+		r := Route{
+			Host: host, Path: path, Match: []PathMatch{Prefix, Exact, Passthrough, Begin, Regexp}[match%5],
+			Backend: backend,
+		}
 		if r.Validate() != nil {
 			return
 		}
-		for _, want := range rows(&Config{Shape: Shape{Inspect: true}, Routes: []Route{r, {Host: "other.test", Path: "/", Match: Prefix, Backend: "other"}}}, "", nil) {
+		for _, want := range rows(&Config{
+			Shape:  Shape{Inspect: true},
+			Routes: []Route{r, {Host: "other.test", Path: "/", Match: Prefix, Backend: "other"}},
+		}, "", nil) {
 			if got := parseMap(renderMap(want)); !slices.Equal(got, want) {
 				t.Errorf("want %q, got %q", want, got)
 			}
@@ -149,7 +159,10 @@ func TestRegularExpressionsGoBetweenExactAndPrefix(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
 		cfg := &Config{Shape: Shape{Bind: r.config().Bind}}
-		for _, name := range []string{"begin", "canary", "exact", "free", "long", "old", "prefix", "rest", "short", "wild", "wildroot"} {
+		for _, name := range []string{
+			"begin", "canary", "exact", "free", "long", "old", "prefix", "rest", "short",
+			"wild", "wildroot",
+		} {
 			cfg.Backends = append(cfg.Backends, backend(name, origin(t, name)))
 		}
 		cfg.Routes = []Route{
@@ -227,7 +240,10 @@ func TestACanaryTakesItsShare(t *testing.T) {
 		cfg := r.config(backend("new", origin(t, "new")), backend("old", origin(t, "old")))
 		at := func(weight int) *Config {
 			next := *cfg
-			next.Routes = []Route{{Host: "a.test", Path: "/", Match: Prefix, Backend: "old", Canary: "new", CanaryWeight: weight}, {Host: "b.test", Path: "/", Match: Prefix, Backend: "old"}}
+			next.Routes = []Route{{
+				Host: "a.test", Path: "/", Match: Prefix, Backend: "old", Canary: "new",
+				CanaryWeight: weight,
+			}, {Host: "b.test", Path: "/", Match: Prefix, Backend: "old"}}
 			return &next
 		}
 		r.apply(at(25), states(cfg, Open))

@@ -21,9 +21,10 @@ type schedule struct {
 	last      time.Time     // when the last reload ended, even one that failed
 	idleSince time.Time     // since when a reload waits for which nobody waits; zero: none waits
 	budgets   budgets
-	late      map[Tenant]*cause // tenants whose changes have waited for their budget since the last reload, and what waits now
-	eased     bool              // the reload that waits may come sooner than Apply said, as old workers end
-	rejected  rejection
+	// tenants whose changes have waited for their budget since the last reload, and what waits now
+	late     map[Tenant]*cause
+	eased    bool // the reload that waits may come sooner than Apply said, as old workers end
+	rejected rejection
 }
 
 // A rejection is the last failure to start or reload HAProxy with some files. The zero rejection is

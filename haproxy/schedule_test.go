@@ -33,7 +33,9 @@ var evil = Tenant{Cluster: "c", Namespace: "evil"}
 
 // asks returns the demand of a tenant, which may cause so many reloads at once.
 func asks(t Tenant, most int, c cause) demand {
-	return demand{by: causes{t: &c}, cfg: &Config{Reloads: map[string]int{"c": most}}, files: func() string { return "files" }}
+	return demand{by: causes{t: &c}, cfg: &Config{Reloads: map[string]int{"c": most}}, files: func() string {
+		return "files"
+	}}
 }
 
 func TestATenantWaitsForItsBudgetAlone(t *testing.T) {
@@ -113,7 +115,8 @@ func TestManyOldWorkersDelayAllButGuards(t *testing.T) {
 	}
 	waits := c.waits(c.now, operator)
 	if len(waits) != 1 || waits[0].Most != 0 || !c.eased {
-		t.Errorf("got %+v, %t; want the operator to wait for old workers, and perhaps shorter than said", waits, c.eased)
+		t.Errorf("got %+v, %t; want the operator to wait for old workers, and perhaps shorter than said", waits,
+			c.eased)
 	}
 	guard := asks(evil, 5, cause{urgent: true, guard: true})
 	if guard.old = freeWorkers; c.wait(guard) != c.least {
@@ -126,7 +129,8 @@ func TestRejectedFilesAreTriedAgainEverLater(t *testing.T) {
 	bad := errors.New("no")
 	for _, want := range []time.Duration{minBackoff, 2 * minBackoff, 4 * minBackoff} {
 		c.ended(c.now)
-		if got := c.failed(c.now, "files", bad); got != want || c.wait(d) != want || !c.retryAt(c.now).Equal(c.now.Add(want)) {
+		if got := c.failed(c.now, "files", bad); got != want || c.wait(d) != want ||
+			!c.retryAt(c.now).Equal(c.now.Add(want)) {
 			t.Errorf("got a wait of %s and of %s, want %s", got, c.wait(d), want)
 		}
 	}

@@ -37,8 +37,9 @@ const (
 // brings new ones: a request may still wait in it, or be sent again, and must not reach the servers
 // of somebody else.
 type spares struct {
-	in workerNames         // a spare backend that is used up has its own name
-	as map[string]*Backend // with the settings that the spare one has, by name; a process before this one chose those missing
+	in workerNames // a spare backend that is used up has its own name
+	// with the settings that the spare one has, by name; a process before this one chose those missing
+	as map[string]*Backend
 }
 
 func (s spares) names() workerNames { return s.in }

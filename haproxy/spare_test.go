@@ -23,7 +23,8 @@ func TestANewBackendTakesASparePlace(t *testing.T) {
 
 		cfg := r.config(a, b)
 		res := r.apply(cfg, states(cfg, Open))
-		if res.Reloaded || res.Reason != "backend default_b_80 moved out of its spare place" || time.Until(res.RetryAt) < time.Second {
+		if res.Reloaded || res.Reason != "backend default_b_80 moved out of its spare place" ||
+			time.Until(res.RetryAt) < time.Second {
 			t.Errorf("got %+v, want a reload that nobody waits for", res)
 		}
 		if got := r.get("default_b_80.test", "/"); got != "b" {
@@ -52,7 +53,8 @@ func TestANewBackendTakesASparePlace(t *testing.T) {
 		if res := r.apply(cfg, states(cfg, Open)); !res.Reloaded {
 			t.Errorf("after a while: got %+v, want a reload", res)
 		}
-		if pic, err := r.p.worker.look(); err != nil || pic.pid == worker || len(pic.backends.Get("default_b_80").Servers) != 1 {
+		if pic, err := r.p.worker.look(); err != nil || pic.pid == worker ||
+			len(pic.backends.Get("default_b_80").Servers) != 1 {
 			t.Errorf("after the reload: got %v, %v, want the backend under its own name", pic.backends, err)
 		}
 
@@ -120,7 +122,8 @@ func TestASparePlaceHasTheSettings(t *testing.T) {
 		kept.Directives = []Directive{cookie}
 		canary := backend("canary", origin(t, "ok"))
 		cfg := r.config(plain, special, sticky, alike, kept, canary)
-		cfg.Routes = append(cfg.Routes, Route{Host: "split.test", Path: "/", Match: Prefix, Backend: "a", Canary: "canary", CanaryWeight: 100})
+		cfg.Routes = append(cfg.Routes,
+			Route{Host: "split.test", Path: "/", Match: Prefix, Backend: "a", Canary: "canary", CanaryWeight: 100})
 		cfg.DefaultBackend = "canary"
 		if res := r.apply(cfg, states(cfg, Open)); res.Reloaded {
 			t.Errorf("got %+v, want no reload", res)
@@ -143,7 +146,8 @@ func TestASparePlaceHasTheSettings(t *testing.T) {
 		filled := *alike
 		filled.Name = "empty"
 		cfg = r.config(plain, special, sticky, alike, kept, canary, &filled)
-		if res := r.apply(cfg, states(cfg, Open)); was.Reloaded || res.Reloaded || strings.Contains(res.Reason, "changed") {
+		if res := r.apply(cfg, states(cfg, Open)); was.Reloaded || res.Reloaded ||
+			strings.Contains(res.Reason, "changed") {
 			t.Errorf("got %+v, then %+v, want no reload", was, res)
 		}
 		if got := headOf(t, r.http, "empty.test"); !strings.Contains(strings.ToLower(got), "x-special: yes") {
@@ -154,7 +158,8 @@ func TestASparePlaceHasTheSettings(t *testing.T) {
 		changed := *alike
 		changed.Directives = nil
 		cfg = r.config(plain, special, sticky, &changed, kept, canary)
-		if res := r.apply(cfg, states(cfg, Open)); res.Reloaded || !strings.Contains(res.Reason, "backend special2 changed") {
+		if res := r.apply(cfg, states(cfg, Open)); res.Reloaded ||
+			!strings.Contains(res.Reason, "backend special2 changed") {
 			t.Errorf("got %+v, want a reload in an hour", res)
 		}
 		if got := headOf(t, r.http, "special2.test"); !strings.Contains(strings.ToLower(got), "x-special: yes") {
@@ -187,9 +192,14 @@ func headOf(t *testing.T, addr netip.AddrPort, host string) string {
 func TestTheLogHasTheNamesOfBackends(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		for name, logging := range map[string]func(Line, netip.AddrPort) Process{
-			"HAProxy's format": func(to Line, _ netip.AddrPort) Process { return Process{Lines: append([]Line{to}, Traffic(true)...)} },
+			"HAProxy's format": func(to Line, _ netip.AddrPort) Process {
+				return Process{Lines: append([]Line{to}, Traffic(true)...)}
+			},
 			"one of a cluster": func(to Line, _ netip.AddrPort) Process {
-				return Process{Lines: append([]Line{to}, Traffic(false)...), Texts: []Text{mustFormat(t, "%b/%s %bq %% %{+Q}b %ST")}}
+				return Process{
+					Lines: append([]Line{to}, Traffic(false)...),
+					Texts: []Text{mustFormat(t, "%b/%s %bq %% %{+Q}b %ST")},
+				}
 			},
 			"the operator's log": func(_ Line, at netip.AddrPort) Process { return Process{}.Requests(at) },
 			"the operator's and the cluster's": func(to Line, at netip.AddrPort) Process {
@@ -221,7 +231,8 @@ func TestTheLogHasTheNamesOfBackends(t *testing.T) {
 					t.Fatalf("got %+v, want no reload", res)
 				}
 				for host, want := range map[string]string{
-					"default_a_80.test": " default_a_80/" + a.Servers[0].Name + " ", "default_b_80.test": " default_b_80/" + b.Servers[0].Name + " ", "x.test": " notfound/",
+					"default_a_80.test": " default_a_80/" + a.Servers[0].Name + " ",
+					"default_b_80.test": " default_b_80/" + b.Servers[0].Name + " ", "x.test": " notfound/",
 				} {
 					r.get(host, "/")
 					text := make([]byte, 4096)
@@ -271,7 +282,10 @@ func TestHalogReadsTheLog(t *testing.T) {
 		}
 		// journalctl writes as a syslog server does.
 		journal := regexp.MustCompile(`(?m)^.`).ReplaceAllString(log, "Nov 23 05:00:00 gate sallyport[7]: $0")
-		for argument, want := range map[string]string{"-srv": "default_a_80/" + b.Servers[0].Name + " 0 3 0 0 0 0 3 3 ", "-st": "404 1", "-u": "3 "} {
+		for argument, want := range map[string]string{
+			"-srv": "default_a_80/" + b.Servers[0].Name + " 0 3 0 0 0 0 3 3 ",
+			"-st":  "404 1", "-u": "3 ",
+		} {
 			halog := exec.CommandContext(t.Context(), "halog", "-q", argument)
 			halog.Stdin = strings.NewReader(journal)
 			got, err := halog.CombinedOutput()

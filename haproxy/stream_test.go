@@ -37,7 +37,8 @@ func caller(t *testing.T, name string, proxied bool) Server {
 // one of our own.
 func said(t *testing.T, to netip.AddrPort, from, speaksFor string, config *tls.Config) (net.Conn, string) {
 	t.Helper()
-	conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(t.Context(), "tcp", to.String())
+	conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(t.Context(), "tcp",
+		to.String())
 	if err != nil {
 		return nil, "refused"
 	}
@@ -109,7 +110,8 @@ func TestPortsLeadToTheirBackends(t *testing.T) {
 			if got != c.want {
 				t.Errorf("%s: got %q, want %q", c.what, got, c.want)
 			}
-			if c, is := conn.(*tls.Conn); is && c.ConnectionState().PeerCertificates[0].Subject.CommonName != "db.test" {
+			if c, is := conn.(*tls.Conn); is &&
+				c.ConnectionState().PeerCertificates[0].Subject.CommonName != "db.test" {
 				t.Errorf("with TLS: the certificate of %v", c.ConnectionState().PeerCertificates[0].Subject)
 			}
 		}
@@ -148,7 +150,8 @@ func TestPortsLeadToTheirBackends(t *testing.T) {
 		defer strange.Close()
 		free, taken := FreePort(plain.Port()), FreePort(netip.MustParseAddrPort(strange.Addr().String()).Port())
 		verdicts, err := r.fresh().Vet(t.Context(), []Question{free, taken})
-		if want := fmt.Sprintf("in use by haproxy.test (pid %d)", os.Getpid()); err != nil || verdicts[free.Part()] != Good || verdicts[taken.Part()] != Refused(want) {
+		if want := fmt.Sprintf("in use by haproxy.test (pid %d)", os.Getpid()); err != nil ||
+			verdicts[free.Part()] != Good || verdicts[taken.Part()] != Refused(want) {
 			t.Errorf("ports: got %v, %v, want %q of the second", verdicts, err, want)
 		}
 
@@ -180,15 +183,22 @@ func TestAPortAtAnAddressOfItsOwnComesBeforeTheWildcard(t *testing.T) {
 		db.TCP = true
 		only := backend("only", caller(t, "only", false))
 		only.TCP, only.Directives = true, []Directive{
-			Reject(Networks{Of: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32"), netip.MustParsePrefix("127.0.0.2/32")}}, true),
+			Reject(Networks{Of: []netip.Prefix{
+				netip.MustParsePrefix("127.0.0.1/32"),
+				netip.MustParsePrefix("127.0.0.2/32"),
+			}}, true),
 			RejectOthers([]netip.Prefix{netip.MustParsePrefix("127.0.0.2/32"), netip.MustParsePrefix("127.0.0.3/32")}),
 		}
 		cfg := r.config(db, only, backend("web", origin(t, "web")))
 		cfg.Routes = cfg.Routes[2:]
 		port := r.http.Port()
 		cfg.Bind.HTTP[0] = netip.AddrPortFrom(netip.IPv4Unspecified(), port)
-		own, narrow := netip.MustParseAddrPort(fmt.Sprint("127.0.9.9:", port)), netip.MustParseAddrPort(fmt.Sprint("127.0.9.10:", port))
-		cfg.Streams = []Stream{{Addr: own.Addr(), Port: port, Backend: "db"}, {Addr: narrow.Addr(), Port: port, Backend: "only"}}
+		own, narrow := netip.MustParseAddrPort(fmt.Sprint("127.0.9.9:", port)),
+			netip.MustParseAddrPort(fmt.Sprint("127.0.9.10:", port))
+		cfg.Streams = []Stream{
+			{Addr: own.Addr(), Port: port, Backend: "db"},
+			{Addr: narrow.Addr(), Port: port, Backend: "only"},
+		}
 		r.settle(cfg, states(cfg, Open))
 		check := func(when string) {
 			t.Helper()

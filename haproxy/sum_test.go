@@ -11,33 +11,46 @@ import (
 func TestASumIsOfWhatAllMembersServe(t *testing.T) {
 	config := func() *Config {
 		return &Config{
-			Shape:    Shape{Choices: []*Choice{NewChoice([]Case{{Text{"", "{ path /a }"}, "a"}})}, Extras: []*Extra{{"ca", []byte("one")}}},
-			Routes:   []Route{{Host: "a.test", Path: "/", Match: Prefix, Backend: "a"}},
-			Backends: []*Backend{{Name: "a", Servers: []Server{{Name: "s", Addr: netip.MustParseAddrPort("172.16.1.1:80")}}}},
-			Certs:    []*Cert{{Name: "a.pem", PEM: []byte("one")}},
+			Shape: Shape{
+				Choices: []*Choice{NewChoice([]Case{{Text{"", "{ path /a }"}, "a"}})},
+				Extras:  []*Extra{{"ca", []byte("one")}},
+			},
+			Routes: []Route{{Host: "a.test", Path: "/", Match: Prefix, Backend: "a"}},
+			Backends: []*Backend{{
+				Name:    "a",
+				Servers: []Server{{Name: "s", Addr: netip.MustParseAddrPort("172.16.1.1:80")}},
+			}},
+			Certs: []*Cert{{Name: "a.pem", PEM: []byte("one")}},
 		}
 	}
 	for what, row := range map[string]struct {
 		change func(*Config)
 		same   bool
 	}{
-		"nothing":                 {func(*Config) {}, true},
-		"a server":                {func(c *Config) { c.Backends[0].Servers[0].Drain = true }, true},
-		"no server":               {func(c *Config) { c.Backends[0].Servers = nil }, true},
-		"where it came from":      {func(c *Config) { c.Backends[0].Origin = "x" }, true},
-		"a certificate":           {func(c *Config) { c.Certs[0].PEM = []byte("two") }, true},
-		"addresses":               {func(c *Config) { c.Bind.HTTP = []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:80")} }, true},
-		"room":                    {func(c *Config) { c.Tune.MaxConn = 7 }, true},
-		"the member":              {func(c *Config) { c.Group = &Group{Self: "gate-2"} }, true},
-		"a drain":                 {func(c *Config) { c.Leaving = true }, true},
-		"the period":              {func(c *Config) { c.Period = 7 }, true},
-		"another path":            {func(c *Config) { c.Routes[0].Path = "/b" }, false},
-		"another target":          {func(c *Config) { c.Routes[0].Backend = "b" }, false},
-		"a redirect":              {func(c *Config) { c.Routes[0].TLSOnly = true }, false},
-		"a canary":                {func(c *Config) { c.Routes[0].Canary, c.Routes[0].CanaryWeight = "b", 5 }, false},
-		"a route more":            {func(c *Config) { c.Routes = append(c.Routes, Route{Host: "b.test", Path: "/"}) }, false},
-		"a backend more":          {func(c *Config) { c.Backends = append(c.Backends, &Backend{Name: "b"}) }, false},
-		"a directive":             {func(c *Config) { c.Backends[0].Directives = []Directive{{text: "timeout server 1s"}} }, false},
+		"nothing":            {func(*Config) {}, true},
+		"a server":           {func(c *Config) { c.Backends[0].Servers[0].Drain = true }, true},
+		"no server":          {func(c *Config) { c.Backends[0].Servers = nil }, true},
+		"where it came from": {func(c *Config) { c.Backends[0].Origin = "x" }, true},
+		"a certificate":      {func(c *Config) { c.Certs[0].PEM = []byte("two") }, true},
+		"addresses": {func(c *Config) {
+			c.Bind.HTTP = []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:80")}
+		}, true},
+		"room":           {func(c *Config) { c.Tune.MaxConn = 7 }, true},
+		"the member":     {func(c *Config) { c.Group = &Group{Self: "gate-2"} }, true},
+		"a drain":        {func(c *Config) { c.Leaving = true }, true},
+		"the period":     {func(c *Config) { c.Period = 7 }, true},
+		"another path":   {func(c *Config) { c.Routes[0].Path = "/b" }, false},
+		"another target": {func(c *Config) { c.Routes[0].Backend = "b" }, false},
+		"a redirect":     {func(c *Config) { c.Routes[0].TLSOnly = true }, false},
+		"a canary":       {func(c *Config) { c.Routes[0].Canary, c.Routes[0].CanaryWeight = "b", 5 }, false},
+		"a route more": {
+			func(c *Config) { c.Routes = append(c.Routes, Route{Host: "b.test", Path: "/"}) },
+			false,
+		},
+		"a backend more": {func(c *Config) { c.Backends = append(c.Backends, &Backend{Name: "b"}) }, false},
+		"a directive": {func(c *Config) {
+			c.Backends[0].Directives = []Directive{{text: "timeout server 1s"}}
+		}, false},
 		"a way to the servers":    {func(c *Config) { c.Backends[0].Options.TLS = true }, false},
 		"a default backend":       {func(c *Config) { c.DefaultBackend = "a" }, false},
 		"a stream":                {func(c *Config) { c.Streams = []Stream{{Port: 5432, Backend: "a"}} }, false},
@@ -61,7 +74,10 @@ func TestASumIsOfWhatAllMembersServe(t *testing.T) {
 		}
 	}
 	// A field that is new belongs into a row above.
-	known := []string{"Bind", "Tune", "Process", "Streams", "Tables", "Captures", "Choices", "Extras", "Userlists", "DefaultCert", "Group", "Inspect", "Leaving"}
+	known := []string{
+		"Bind", "Tune", "Process", "Streams", "Tables", "Captures", "Choices", "Extras", "Userlists",
+		"DefaultCert", "Group", "Inspect", "Leaving",
+	}
 	var fields []string
 	for f := range reflect.TypeFor[Shape]().Fields() {
 		fields = append(fields, f.Name)

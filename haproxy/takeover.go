@@ -41,7 +41,8 @@ func untilTaken(exchange func() error) error {
 
 // retire marks the worker as one that is replaced, and returns its generation.
 func (w worker) retire() (gen string, err error) {
-	mark := strings.Join(slices.Concat([]string{"get var proc.gen"}, generationIs(replaced), []string{"show version"}), ";")
+	mark := strings.Join(slices.Concat([]string{"get var proc.gen"}, generationIs(replaced), []string{"show version"}),
+		";")
 	err = untilTaken(func() error {
 		answer, err := w.exchange(mark)
 		if err != nil {

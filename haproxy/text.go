@@ -53,7 +53,8 @@ func (t Text) Directive() Directive { return Directive{phase: phaseText, text: t
 
 // sections are the keywords that begin a new section, in any version of HAProxy.
 var sections = []string{
-	"global", "defaults", "frontend", "backend", "listen", "peers", "resolvers", "userlist", "mailers", "cache", "ring", "program", "http-errors", "fcgi-app",
+	"global", "defaults", "frontend", "backend", "listen", "peers", "resolvers", "userlist", "mailers", "cache", "ring",
+	"program", "http-errors", "fcgi-app",
 	"log-forward", "log-profile", "crt-store", "traces", "acme", "dynamic-update", "haproxy", "healthcheck",
 }
 
@@ -62,12 +63,14 @@ var notYours = map[Section]string{
 	GlobalSection: strings.Join(mine, " ") + " default-path chroot stats set-var user group uid gid" +
 		// These keywords run code, before HAProxy drops its privileges. A text may come
 		// from a picture on a disk that somebody else wrote to.
-		" lua-load lua-load-per-thread lua-prepend-path module-load module-path external-check insecure-fork-wanted insecure-setuid-wanted ssl-engine ssl-provider ssl-provider-path setenv presetenv resetenv unsetenv",
+		" lua-load lua-load-per-thread lua-prepend-path module-load module-path external-check insecure-fork-wanted " +
+		"insecure-setuid-wanted ssl-engine ssl-provider ssl-provider-path setenv presetenv resetenv unsetenv",
 	DefaultsSection: "mode id guid",
 	FrontendSection: "mode id guid",
 	// The appliance manages the servers, their names and their options. It adds and
 	// deletes servers by command, which not every balancing algorithm allows.
-	BackendSection: "server server-template use-server dispatch mode id guid balance hash-type enabled disabled bind-process",
+	BackendSection: "server server-template use-server dispatch mode id guid balance hash-type enabled disabled " +
+		"bind-process",
 }
 
 // Reserved returns the keywords that a Text for a section must not begin a line with.
@@ -106,7 +109,9 @@ func ParseText(section Section, lines string) (Text, error) {
 		case slices.Contains(sections, word):
 			return Text{}, refuse("%q begins a section, which a text cannot have", word)
 		case slices.Contains(Reserved(section), word):
-			return Text{}, refuse("the keyword %q is reserved in the section %s: ingress/README.md lists the keys to use instead", word, section)
+			return Text{},
+				refuse("the keyword %q is reserved in the section %s: ingress/README.md lists the keys to use instead",
+					word, section)
 		}
 		kept = append(kept, line)
 	}

@@ -39,18 +39,21 @@ func TestHAProxySaysWhichTextsAreGood(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := map[Text]string{ // a word of the complaint; empty: HAProxy takes the text
-		parsed(t, BackendSection, "http-request set-header X-A b\n# a comment\noption httpclose"):                    "",
-		parsed(t, BackendSection, "acl private path -i -m beg /private\nhttp-request deny if private"):               "",
-		parsed(t, BackendSection, "stick-table type ip size 1k store http_req_rate(1s)\nhttp-request track-sc0 src"): "",
-		parsed(t, BackendSection, "http-request set-headr X-A b"):                                                    "set-headr",
-		parsed(t, BackendSection, "option httpclose\nno-such-word"):                                                  "no-such-word",
-		parsed(t, BackendSection, "http-request deny if undefined_acl"):                                              "undefined_acl",
-		parsed(t, BackendSection, "http-request set-header X-A 'open"):                                               "quote",
-		parsed(t, BackendSection, "stick on src table no_such_table"):                                                "no_such_table",
-		parsed(t, FrontendSection, "http-request set-header X-F %[src]"):                                             "",
-		parsed(t, FrontendSection, "http-request redirect scheme"):                                                   "redirect",
-		parsed(t, GlobalSection, "tune.bufsize 32768"):                                                               "",
-		parsed(t, GlobalSection, "tune.bufsise 32768"):                                                               "tune.bufsise",
+		parsed(t, BackendSection,
+			"http-request set-header X-A b\n# a comment\noption httpclose"): "",
+		parsed(t, BackendSection,
+			"acl private path -i -m beg /private\nhttp-request deny if private"): "",
+		parsed(t, BackendSection,
+			"stick-table type ip size 1k store http_req_rate(1s)\nhttp-request track-sc0 src"): "",
+		parsed(t, BackendSection, "http-request set-headr X-A b"):        "set-headr",
+		parsed(t, BackendSection, "option httpclose\nno-such-word"):      "no-such-word",
+		parsed(t, BackendSection, "http-request deny if undefined_acl"):  "undefined_acl",
+		parsed(t, BackendSection, "http-request set-header X-A 'open"):   "quote",
+		parsed(t, BackendSection, "stick on src table no_such_table"):    "no_such_table",
+		parsed(t, FrontendSection, "http-request set-header X-F %[src]"): "",
+		parsed(t, FrontendSection, "http-request redirect scheme"):       "redirect",
+		parsed(t, GlobalSection, "tune.bufsize 32768"):                   "",
+		parsed(t, GlobalSection, "tune.bufsise 32768"):                   "tune.bufsise",
 		format:    "",
 		badFormat: "no_such_fetch",
 		badLine:   "no_such_fetch",
@@ -122,7 +125,10 @@ func TestManyTextsAreReadAtOnce(t *testing.T) {
 
 // FuzzText checks that texts of any lines stay in their section.
 func FuzzText(f *testing.F) {
-	for _, s := range []string{"backend x", "\"backend\" x", "a\nb", "no server x", "a # b", "\\\nbackend x", "\tbackend\tx", "a \\\nbackend x"} {
+	for _, s := range []string{
+		"backend x", "\"backend\" x", "a\nb", "no server x", "a # b", "\\\nbackend x",
+		"\tbackend\tx", "a \\\nbackend x",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, lines string) {

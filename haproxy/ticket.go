@@ -41,7 +41,8 @@ func (g *Group) tickets(period int) []string {
 	const size = 80 // a name of 16 bytes, and 32 bytes each for AES and for HMAC
 	keys := make([]string, 3)
 	for i := range keys {
-		keys[i] = base64.StdEncoding.EncodeToString(derive(g.Secret, "tickets of period "+strconv.Itoa(period-1+i), size))
+		keys[i] = base64.StdEncoding.EncodeToString(derive(g.Secret, "tickets of period "+strconv.Itoa(period-1+i),
+			size))
 	}
 	return keys
 }

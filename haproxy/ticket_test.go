@@ -37,7 +37,8 @@ func TestASessionOfOneMemberIsResumedAtAnother(t *testing.T) {
 					t.Errorf("%s: a first visit resumes a session", what)
 				}
 				if got := client.visits(m); got != want {
-					t.Errorf("%s, %s: the session of one is resumed: %t, want %t", what, tls.VersionName(version), got, want)
+					t.Errorf("%s, %s: the session of one is resumed: %t, want %t", what, tls.VersionName(version), got,
+						want)
 				}
 			}
 		}
@@ -174,7 +175,8 @@ type resumer struct {
 
 func newResumer(t *testing.T, version uint16) *resumer {
 	return &resumer{t, &tls.Config{
-		ServerName: "app.test", MinVersion: version, MaxVersion: version, ClientSessionCache: tls.NewLRUClientSessionCache(1),
+		ServerName: "app.test", MinVersion: version, MaxVersion: version,
+		ClientSessionCache: tls.NewLRUClientSessionCache(1),
 		InsecureSkipVerify: true, //nolint:gosec // each member has a certificate of its own
 	}}
 }

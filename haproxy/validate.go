@@ -59,8 +59,10 @@ func (c *Config) validate(valid *Config) error {
 func (s *Shape) validate() error {
 	errs := []error{
 		s.Bind.validate(), s.Tune.validate(), s.Process.validate(), s.Group.validate(),
-		named("file", s.Extras, func(e *Extra) string { return e.Name }), named("userlist", s.Userlists, func(u *Userlist) string { return u.Name }),
-		named("choice", s.Choices, func(c *Choice) string { return c.Name }), named("table", s.Tables, func(t Table) string { return t.Name }),
+		named("file", s.Extras, func(e *Extra) string { return e.Name }),
+		named("userlist", s.Userlists, func(u *Userlist) string { return u.Name }),
+		named("choice", s.Choices, func(c *Choice) string { return c.Name }),
+		named("table", s.Tables, func(t Table) string { return t.Name }),
 	}
 	for _, u := range s.Userlists {
 		errs = append(errs, u.validate())
@@ -78,7 +80,8 @@ func (s *Shape) validate() error {
 	for i, stream := range s.Streams {
 		errs = append(errs, stream.validate(s.Bind))
 		if i > 0 && compareStreams(s.Streams[i-1], stream) >= 0 {
-			errs = append(errs, fmt.Errorf("frontend %s comes after %s: TCP ports must be sorted by address and port, with each once", stream.name(), s.Streams[i-1].name()))
+			errs = append(errs, fmt.Errorf("frontend %s comes after %s: TCP ports must be sorted by address and "+
+				"port, with each once", stream.name(), s.Streams[i-1].name()))
 		}
 	}
 	for _, t := range s.Tables {
@@ -146,7 +149,8 @@ func listName(l *List) string       { return l.Name }
 func ascending[T any](kind string, list []T, name func(T) string) error {
 	for i := 1; i < len(list); i++ {
 		if this, last := name(list[i]), name(list[i-1]); this <= last {
-			return fmt.Errorf("%s %q comes after %q: the list must be sorted by name, with each name once", kind, this, last)
+			return fmt.Errorf("%s %q comes after %q: the list must be sorted by name, with each name once", kind, this,
+				last)
 		}
 	}
 	return nil
@@ -164,7 +168,8 @@ func named[T any](kind string, list []T, name func(T) string) error {
 }
 
 func notAName(kind, name string) error {
-	return fmt.Errorf("%s %q: not a name that HAProxy can use; allowed are up to 200 letters, digits and _ - . :, without a dot at the beginning", kind, name)
+	return fmt.Errorf("%s %q: not a name that HAProxy can use; allowed are up to 200 letters, digits and _ - . :, "+
+		"without a dot at the beginning", kind, name)
 }
 
 func (b Bind) validate() error {
@@ -189,10 +194,15 @@ func (s Stream) validate(b Bind) error {
 		return notAName(fmt.Sprintf("TCP port %d: backend", s.Port), s.Backend)
 	}
 	if s.Addr.IsValid() && (s.Addr.IsUnspecified() || s.Addr.Is4In6() || s.Addr.Zone() != "" || s.Port == 0) {
-		return fmt.Errorf("TCP port %d at %s: it needs the address of one interface, and a port from 1 to 65535", s.Port, s.Addr)
+		return fmt.Errorf("TCP port %d at %s: it needs the address of one interface, and a port from 1 to 65535",
+			s.Port, s.Addr)
 	}
-	if !s.Addr.IsValid() && (s.Port == 0 || slices.ContainsFunc(slices.Concat(b.HTTP, b.HTTPS), func(a netip.AddrPort) bool { return a.Port() == s.Port })) {
-		return fmt.Errorf("TCP port %d: HTTP or HTTPS uses it, or it is no port; allowed are the other ports from 1 to 65535", s.Port)
+	if !s.Addr.IsValid() && (s.Port == 0 ||
+		slices.ContainsFunc(slices.Concat(b.HTTP, b.HTTPS), func(a netip.AddrPort) bool {
+			return a.Port() == s.Port
+		})) {
+		return fmt.Errorf("TCP port %d: HTTP or HTTPS uses it, or it is no port; allowed are the other ports "+
+			"from 1 to 65535", s.Port)
 	}
 	return nil
 }
@@ -219,11 +229,13 @@ const MaxPath = 2048
 func (r *Route) Validate() error {
 	switch {
 	case r.Host != "" && !isHost(r.Host):
-		return fmt.Errorf("route %q %q: the host is not a lower-case DNS name, with or without a leading \"*.\"", r.Host, r.Path)
+		return fmt.Errorf("route %q %q: the host is not a lower-case DNS name, with or without a leading \"*.\"",
+			r.Host, r.Path)
 	case !strings.HasPrefix(r.Path, "/"):
 		return fmt.Errorf("route %q %q: the path must begin with \"/\"", r.Host, r.Path)
 	case strings.ContainsFunc(r.Path, func(c rune) bool { return c <= ' ' || c == 0x7f }):
-		return fmt.Errorf("route %q %q: a space or control character in a path never matches; write it as %%XX", r.Host, r.Path)
+		return fmt.Errorf("route %q %q: a space or control character in a path never matches; write it as %%XX", r.Host,
+			r.Path)
 	case len(r.Path) > MaxPath:
 		return fmt.Errorf("route %q: the path is %d bytes long; %d is the limit", r.Host, len(r.Path), MaxPath)
 	case r.Match == Passthrough && (r.Host == "" || r.Path != "/" || r.Canary != ""):
@@ -235,7 +247,8 @@ func (r *Route) Validate() error {
 	case r.TLSCode != 0 && !slices.Contains(RedirectCodes, r.TLSCode):
 		return fmt.Errorf("route %q %q: %d is not the status of a redirect", r.Host, r.Path, r.TLSCode)
 	case r.Backend != "" && !isName(r.Backend), r.Canary != "" && !isName(r.Canary):
-		return fmt.Errorf("route %q %q: backend %q or canary %q is not a name that HAProxy can use", r.Host, r.Path, r.Backend, r.Canary)
+		return fmt.Errorf("route %q %q: backend %q or canary %q is not a name that HAProxy can use", r.Host, r.Path,
+			r.Backend, r.Canary)
 	case r.Choice != "" && (!isName(r.Choice) || r.Match == Regexp):
 		return fmt.Errorf("route %q %q: it cannot have choice %q", r.Host, r.Path, r.Choice)
 	case r.CanaryWeight < 0 || r.CanaryWeight > 100:
@@ -260,7 +273,8 @@ func (b *Backend) Validate() error {
 	if slices.Contains(b.Directives, Directive{}) {
 		return fmt.Errorf("backend %s: one of its directives is empty", b.Name)
 	}
-	if err := errors.Join(b.Options.validate(), ascending("server", b.Servers, func(s Server) string { return s.Name })); err != nil {
+	if err := errors.Join(b.Options.validate(),
+		ascending("server", b.Servers, func(s Server) string { return s.Name })); err != nil {
 		return fmt.Errorf("backend %s: %w", b.Name, err)
 	}
 	for _, s := range b.Servers {
@@ -270,7 +284,8 @@ func (b *Backend) Validate() error {
 		case s.Addr.Addr().Zone() != "":
 			return fmt.Errorf("backend %s: server %q has an address with a zone", b.Name, s.Name)
 		case s.Name != ServerName(s.Addr):
-			return fmt.Errorf("backend %s: server %q should be named %s after its address", b.Name, s.Name, ServerName(s.Addr))
+			return fmt.Errorf("backend %s: server %q should be named %s after its address", b.Name, s.Name,
+				ServerName(s.Addr))
 		}
 	}
 	return nil
@@ -290,8 +305,10 @@ func (o ServerOptions) validate() error {
 		return fmt.Errorf("HAProxy verifies the name of the SNI, %q, and not %q", o.SNI, o.VerifyHost)
 	case !slices.Contains([]string{"", "h1", "h2"}, o.Proto):
 		return fmt.Errorf("%q is not a protocol to servers: allowed are h1 and h2", o.Proto)
-	case !slices.Contains([]string{"", "proxy", "proxy-v1", "proxy-v2", "proxy-v2-ssl", "proxy-v2-ssl-cn"}, o.SendProxy):
-		return fmt.Errorf("%q is not a version of the PROXY protocol: allowed are proxy, proxy-v1, proxy-v2, proxy-v2-ssl and proxy-v2-ssl-cn", o.SendProxy)
+	case !slices.Contains([]string{"", "proxy", "proxy-v1", "proxy-v2", "proxy-v2-ssl", "proxy-v2-ssl-cn"},
+		o.SendProxy):
+		return fmt.Errorf("%q is not a version of the PROXY protocol: allowed are proxy, proxy-v1, proxy-v2, "+
+			"proxy-v2-ssl and proxy-v2-ssl-cn", o.SendProxy)
 	}
 	return nil
 }
@@ -301,17 +318,21 @@ func (o ServerOptions) validate() error {
 // makes HAProxy refuse its whole configuration.
 func (c *Cert) Validate() error {
 	if !isName(c.Name) || !strings.HasSuffix(c.Name, ".pem") || c.Name == defaultCert || c.Name == namedCert {
-		return fmt.Errorf("certificate %q: the name must end in .pem and be made of letters, digits and _ - . : only", c.Name)
+		return fmt.Errorf("certificate %q: the name must end in .pem and be made of letters, digits and _ - . : only",
+			c.Name)
 	}
 	if c.ClientCA != "" && (!isName(c.ClientCA) || !fixed(c.Name)) {
-		return fmt.Errorf("certificate %s: with authorities of clients (%q) its name must begin with _", c.Name, c.ClientCA)
+		return fmt.Errorf("certificate %s: with authorities of clients (%q) its name must begin with _", c.Name,
+			c.ClientCA)
 	}
 	if size := len(strings.Join(c.filters(), " ")); size > maxLine {
-		return fmt.Errorf("certificate %s: its %d names do not fit on a line of %d bytes", c.Name, len(c.filters()), maxLine)
+		return fmt.Errorf("certificate %s: its %d names do not fit on a line of %d bytes", c.Name, len(c.filters()),
+			maxLine)
 	}
 	for _, h := range slices.Concat(c.Hosts, c.Except) {
 		if !isHost(h) {
-			return fmt.Errorf("certificate %s: %q is not a lower-case DNS name, with or without a leading \"*.\"", c.Name, h)
+			return fmt.Errorf("certificate %s: %q is not a lower-case DNS name, with or without a leading \"*.\"",
+				c.Name, h)
 		}
 	}
 	if _, err := ReadPair(c.PEM, c.PEM); err != nil {

@@ -26,38 +26,113 @@ func TestWhatCannotBeWrittenIsRefused(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		"nothing":                        {Config{}, ""},
-		"a good one":                     {Config{Routes: []Route{{Host: "*.a_b.test", Path: "/x;y?{}", Match: Prefix, Backend: "b"}}, Backends: []*Backend{{Name: "b", Servers: []Server{server}}}, Certs: []*Cert{good}}, ""},
-		"a path with a space":            {Config{Routes: []Route{{Path: "/a b", Match: Prefix}}}, "control character"},
-		"a path with the mark":           {Config{Routes: []Route{{Path: "/a/\x01", Match: Prefix}}}, "control character"},
-		"a path with a line end":         {Config{Routes: []Route{{Path: "/a\nb", Match: Prefix}}}, "control character"},
-		"a path without slash":           {Config{Routes: []Route{{Path: "a", Match: Prefix}}}, "must begin"},
-		"a path without end":             {Config{Routes: []Route{{Path: "/" + strings.Repeat("a", 3000), Match: Prefix}}}, "2048"},
-		"an unknown match":               {Config{Routes: []Route{{Path: "/", Match: "glob"}}}, "kind of match"},
-		"a host in upper case":           {Config{Routes: []Route{{Host: "A.test", Path: "/", Match: Prefix}}}, "lower-case"},
-		"a host with a port":             {Config{Routes: []Route{{Host: "a.test:80", Path: "/", Match: Prefix}}}, "lower-case"},
-		"a wildcard in the middle":       {Config{Routes: []Route{{Host: "a.*.test", Path: "/", Match: Prefix}}}, "lower-case"},
-		"a bare wildcard":                {Config{Routes: []Route{{Host: "*", Path: "/", Match: Prefix}}}, "lower-case"},
-		"a route to two words":           {Config{Routes: []Route{{Path: "/", Match: Prefix, Backend: "a b"}}}, "not a name"},
-		"a route with a flag":            {Config{Routes: []Route{{Path: "/", Match: Prefix, Backend: "a/tls"}}}, "not a name"},
-		"a backend with a line end":      {Config{Backends: []*Backend{{Name: "a\nglobal"}}}, "not a name"},
-		"a backend that is ours":         {Config{Backends: []*Backend{{Name: nowhere}}}, "reserved"},
-		"a backend twice":                {Config{Backends: []*Backend{{Name: "a"}, {Name: "a"}}}, "with each name once"},
-		"a default of two words":         {Config{DefaultBackend: "a b"}, "default backend"},
-		"a server without address":       {Config{Backends: []*Backend{{Name: "a", Servers: []Server{{Name: "s"}}}}}, "no address"},
-		"a server with a wrong name":     {Config{Backends: []*Backend{{Name: "a", Servers: []Server{{Name: "s", Addr: addr}}}}}, "should be named s_10-0-0-1_80"},
-		"a server twice":                 {Config{Backends: []*Backend{{Name: "a", Servers: []Server{server, server}}}}, "with each name once"},
-		"servers out of order":           {Config{Backends: []*Backend{{Name: "a", Servers: []Server{server, serverAt(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 0), Port: 80})}}}}, "must be sorted by name"},
-		"an address twice":               {Config{Shape: Shape{Bind: Bind{HTTP: []netip.AddrPort{addr}, HTTPS: []netip.AddrPort{addr}}}}, "listed twice"},
-		"an address without port":        {Config{Shape: Shape{Bind: Bind{HTTP: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:0")}}}}, "needs an address"},
-		"threads without end":            {Config{Shape: Shape{Tune: Tune{Threads: 1000}}}, "threads 1000"},
-		"a certificate in a directory":   {Config{Certs: []*Cert{{Name: "../a.pem", PEM: good.PEM}}}, "must end in .pem"},
-		"a certificate that is ours":     {Config{Certs: []*Cert{{Name: defaultCert, PEM: good.PEM}}}, "must end in .pem"},
-		"a certificate without key":      {Config{Certs: []*Cert{{Name: "a.pem", PEM: []byte(certPart)}}}, "certificate a.pem"},
-		"a certificate with another key": {Config{Certs: []*Cert{{Name: "a.pem", PEM: []byte(certPart + "-----BEGIN PRIVATE" + keyPart)}}}, "certificate a.pem"},
-		"a certificate of noise":         {Config{Certs: []*Cert{{Name: "a.pem", PEM: []byte("noise")}}}, "certificate a.pem"},
-		"a weak certificate":             {Config{Certs: []*Cert{{Name: "a.pem", PEM: weakCert(t)}}}, "RSA key has 1024 bits"},
-		"a certificate for two words":    {Config{Certs: []*Cert{{Name: "a.pem", Hosts: []string{"a b"}, PEM: good.PEM}}}, "DNS name"},
+		"nothing": {Config{}, ""},
+		"a good one": {
+			Config{
+				Routes:   []Route{{Host: "*.a_b.test", Path: "/x;y?{}", Match: Prefix, Backend: "b"}},
+				Backends: []*Backend{{Name: "b", Servers: []Server{server}}}, Certs: []*Cert{good},
+			}, "",
+		},
+		"a path with a space": {Config{Routes: []Route{{Path: "/a b", Match: Prefix}}}, "control character"},
+		"a path with the mark": {
+			Config{Routes: []Route{{Path: "/a/\x01", Match: Prefix}}},
+			"control character",
+		},
+		"a path with a line end": {
+			Config{Routes: []Route{{Path: "/a\nb", Match: Prefix}}},
+			"control character",
+		},
+		"a path without slash": {Config{Routes: []Route{{Path: "a", Match: Prefix}}}, "must begin"},
+		"a path without end": {
+			Config{Routes: []Route{{Path: "/" + strings.Repeat("a", 3000), Match: Prefix}}}, "2048",
+		},
+		"an unknown match": {Config{Routes: []Route{{Path: "/", Match: "glob"}}}, "kind of match"},
+		"a host in upper case": {
+			Config{Routes: []Route{{Host: "A.test", Path: "/", Match: Prefix}}},
+			"lower-case",
+		},
+		"a host with a port": {
+			Config{Routes: []Route{{Host: "a.test:80", Path: "/", Match: Prefix}}},
+			"lower-case",
+		},
+		"a wildcard in the middle": {
+			Config{Routes: []Route{{Host: "a.*.test", Path: "/", Match: Prefix}}},
+			"lower-case",
+		},
+		"a bare wildcard": {
+			Config{Routes: []Route{{Host: "*", Path: "/", Match: Prefix}}},
+			"lower-case",
+		},
+		"a route to two words": {
+			Config{Routes: []Route{{Path: "/", Match: Prefix, Backend: "a b"}}},
+			"not a name",
+		},
+		"a route with a flag": {
+			Config{Routes: []Route{{Path: "/", Match: Prefix, Backend: "a/tls"}}},
+			"not a name",
+		},
+		"a backend with a line end": {Config{Backends: []*Backend{{Name: "a\nglobal"}}}, "not a name"},
+		"a backend that is ours":    {Config{Backends: []*Backend{{Name: nowhere}}}, "reserved"},
+		"a backend twice": {
+			Config{Backends: []*Backend{{Name: "a"}, {Name: "a"}}},
+			"with each name once",
+		},
+		"a default of two words": {Config{DefaultBackend: "a b"}, "default backend"},
+		"a server without address": {
+			Config{Backends: []*Backend{{Name: "a", Servers: []Server{{Name: "s"}}}}},
+			"no address",
+		},
+		"a server with a wrong name": {
+			Config{Backends: []*Backend{{Name: "a", Servers: []Server{{Name: "s", Addr: addr}}}}},
+			"should be named s_10-0-0-1_80",
+		},
+		"a server twice": {
+			Config{Backends: []*Backend{{Name: "a", Servers: []Server{server, server}}}},
+			"with each name once",
+		},
+		"servers out of order": {
+			Config{Backends: []*Backend{
+				{Name: "a", Servers: []Server{server, serverAt(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 0), Port: 80})}},
+			}},
+			"must be sorted by name",
+		},
+		"an address twice": {
+			Config{Shape: Shape{Bind: Bind{HTTP: []netip.AddrPort{addr}, HTTPS: []netip.AddrPort{addr}}}},
+			"listed twice",
+		},
+		"an address without port": {
+			Config{Shape: Shape{Bind: Bind{HTTP: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:0")}}}},
+			"needs an address",
+		},
+		"threads without end": {Config{Shape: Shape{Tune: Tune{Threads: 1000}}}, "threads 1000"},
+		"a certificate in a directory": {
+			Config{Certs: []*Cert{{Name: "../a.pem", PEM: good.PEM}}},
+			"must end in .pem",
+		},
+		"a certificate that is ours": {
+			Config{Certs: []*Cert{{Name: defaultCert, PEM: good.PEM}}},
+			"must end in .pem",
+		},
+		"a certificate without key": {
+			Config{Certs: []*Cert{{Name: "a.pem", PEM: []byte(certPart)}}},
+			"certificate a.pem",
+		},
+		"a certificate with another key": {
+			Config{Certs: []*Cert{{Name: "a.pem", PEM: []byte(certPart + "-----BEGIN PRIVATE" + keyPart)}}},
+			"certificate a.pem",
+		},
+		"a certificate of noise": {
+			Config{Certs: []*Cert{{Name: "a.pem", PEM: []byte("noise")}}},
+			"certificate a.pem",
+		},
+		"a weak certificate": {
+			Config{Certs: []*Cert{{Name: "a.pem", PEM: weakCert(t)}}},
+			"RSA key has 1024 bits",
+		},
+		"a certificate for two words": {
+			Config{Certs: []*Cert{{Name: "a.pem", Hosts: []string{"a b"}, PEM: good.PEM}}},
+			"DNS name",
+		},
 	} {
 		err := c.cfg.Validate()
 		switch {
@@ -75,7 +150,10 @@ func weakCert(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "weak"}, NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "weak"},
+		NotAfter: time.Now().Add(time.Hour),
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)

@@ -127,11 +127,13 @@ func (p *Proxy) Vet(ctx context.Context, questions []Question) (Verdicts, error)
 	for _, t := range texts {
 		if slices.Contains(own, t.section) {
 			apart = append(apart, t)
-		} else if err := p.judge(ctx, dir, []Text{t}, verdicts); err != nil { // such a text affects every section, so it is read alone
+			// such a text affects every section, so it is read alone
+		} else if err := p.judge(ctx, dir, []Text{t}, verdicts); err != nil {
 			return nil, err
 		}
 	}
-	return verdicts, errors.Join(p.judge(ctx, dir, apart, verdicts), p.judgePairs(ctx, dir, p.unread(pairs, verdicts), verdicts))
+	return verdicts, errors.Join(p.judge(ctx, dir, apart, verdicts),
+		p.judgePairs(ctx, dir, p.unread(pairs, verdicts), verdicts))
 }
 
 // judgePairs adds the verdicts on certificates. HAProxy reads one of ours with them. If it
@@ -160,7 +162,8 @@ func (p *Proxy) judgePairs(ctx context.Context, dir string, questions []Question
 	for i, q := range questions {
 		verdict := said[texts[i+1].Part()]
 		if verdict.Why != "" {
-			verdict.Why = "HAProxy rejects it: " + strings.ReplaceAll(inBind.ReplaceAllString(verdict.Why, ""), dir+"/", "")
+			verdict.Why = "HAProxy rejects it: " + strings.ReplaceAll(inBind.ReplaceAllString(verdict.Why, ""), dir+"/",
+				"")
 		}
 		verdicts[q.Part()] = verdict
 	}
@@ -357,7 +360,8 @@ func (t *trial) complaints(report string) map[int]string {
 	found := map[int]string{}
 	add := func(i int, why string) {
 		if found[i] == "" {
-			found[i] = "HAProxy: " + inFrame.ReplaceAllString(why, "of this") // the author does not know the name of the section
+			// the author does not know the name of the section
+			found[i] = "HAProxy: " + inFrame.ReplaceAllString(why, "of this")
 		}
 	}
 	var rest []string // complaints that name neither a line nor a section

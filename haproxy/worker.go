@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	maxLine    = 8 << 10  // bytes of commands in one batch: HAProxy 3.2 drops a line longer than its buffer without a word
+	// bytes of commands in one batch: HAProxy 3.2 drops a line longer than its buffer without a word
+	maxLine    = 8 << 10
 	maxBatch   = 500      // commands in one batch: more at a time delays traffic
 	maxPayload = 12 << 10 // bytes of a certificate that can be sent as a command; a longer one needs a reload
 )
@@ -224,7 +225,9 @@ func (w worker) lookOnce() (picture, error) {
 	if err := conn.SetDeadline(time.Now().Add(lookTimeout)); err != nil {
 		return picture{}, fmt.Errorf("HAProxy's worker: %w", err)
 	}
-	if _, err := fmt.Fprintln(conn, "show info;get var proc.shape;get var proc.classes;show backend;show servers state;show servers conn;get var proc.gen"); err != nil {
+	if _, err := fmt.Fprintln(conn,
+		"show info;get var proc.shape;get var proc.classes;show backend;show servers state;show servers conn;get "+
+			"var proc.gen"); err != nil {
 		return picture{}, fmt.Errorf("HAProxy's worker: %w", err)
 	}
 	r := reading{backends: map[string]*LiveBackend{}}
@@ -354,7 +357,8 @@ const (
 // checkFailures names the values of srv_check_status that are failures, as HAProxy's
 // statistics do (HAProxy's include/haproxy/check-t.h).
 var checkFailures = map[string]string{
-	"4": "HANA", "5": "SOCKERR", "7": "L4TOUT", "8": "L4CON", "10": "L6TOUT", "11": "L6RSP", "12": "L7TOUT", "13": "L7RSP", "17": "L7STS",
+	"4": "HANA", "5": "SOCKERR", "7": "L4TOUT", "8": "L4CON", "10": "L6TOUT", "11": "L6RSP", "12": "L7TOUT",
+	"13": "L7RSP", "17": "L7STS",
 }
 
 // serverState reads one line of "show servers state".

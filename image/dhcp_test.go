@@ -62,8 +62,10 @@ func (s street) rogue() {
 					{6, 172, 16, 171, 66},
 					{42, 172, 16, 171, 67},
 					append([]byte{12}, "mallory"...),
-					{121, 27, 172, 16, 171, 64, 192, 168, 50, 99, 32, 172, 16, 171, 90, 192, 168, 50, 99, 0, 192, 168,
-						50, 99},
+					{
+						121, 27, 172, 16, 171, 64, 192, 168, 50, 99, 32, 172, 16, 171, 90, 192, 168, 50, 99, 0, 192, 168,
+						50, 99,
+					},
 				} {
 					answer = append(append(answer, option[0], byte(len(option)-1)), option[1:]...) //nolint:gosec // short
 				}
@@ -147,18 +149,25 @@ func TestARogueDHCPServerLeadsNoPodAway(t *testing.T) {
 		table                   string // that has the default route
 		dns, ntp, routes, inWay bool
 	}{
-		"as it comes": {config.System{DHCP: config.DHCP{UseDNS: true, UseNTP: true}}, "default", true, true,
-			false, false},
+		"as it comes": {
+			config.System{DHCP: config.DHCP{UseDNS: true, UseNTP: true}},
+			"default", true, true,
+			false, false,
+		},
 		"nothing is taken":    {config.System{}, "default", false, false, false, false},
 		"everything is taken": {config.System{DHCP: all}, "default", true, true, true, false},
 		"beside a static route": {config.System{
 			DHCP: config.DHCP{UseDNS: true},
-			Interfaces: []config.Interface{{Name: "eth0", DHCP: true},
-				{Name: "eth9", Gateway: netip.MustParseAddr("10.0.0.1")}},
+			Interfaces: []config.Interface{
+				{Name: "eth0", DHCP: true},
+				{Name: "eth9", Gateway: netip.MustParseAddr("10.0.0.1")},
+			},
 		}, "main", true, false, false, false},
 		"beside a static route, and everything is taken": {config.System{
-			DHCP: all, Interfaces: []config.Interface{{Name: "eth0", DHCP: true},
-				{Name: "eth9", Gateway: netip.MustParseAddr("10.0.0.1")}},
+			DHCP: all, Interfaces: []config.Interface{
+				{Name: "eth0", DHCP: true},
+				{Name: "eth9", Gateway: netip.MustParseAddr("10.0.0.1")},
+			},
 		}, "main", true, true, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -265,10 +274,14 @@ func TestARogueRouterLeadsNoPodAway(t *testing.T) {
 			s := newStreet(t)
 			s.rogue()
 			s.advertise()
-			eth0 := config.Interface{Name: "eth0", DHCP: true,
-				Addresses: []config.Address{{Prefix: netip.MustParsePrefix("fd00:50::21/64")}}}
-			run := s.networkd(config.System{DHCP: row.dhcp,
-				Interfaces: append([]config.Interface{eth0}, row.besides...)})
+			eth0 := config.Interface{
+				Name: "eth0", DHCP: true,
+				Addresses: []config.Address{{Prefix: netip.MustParsePrefix("fd00:50::21/64")}},
+			}
+			run := s.networkd(config.System{
+				DHCP:       row.dhcp,
+				Interfaces: append([]config.Interface{eth0}, row.besides...),
+			})
 			if row.learns {
 				s.until("an address from the router", func() bool {
 					return strings.Contains(s.run("ip", "-n", s.machine, "-6", "addr"), "fd00:99:")

@@ -56,7 +56,8 @@ func firewall(cfg *config.Config) string {
 	line("\t\ttcp flags & (ack | rst) != 0 accept")
 	line("\t\tct state established,related accept")
 	line("\t\ticmp type { echo-request, destination-unreachable, time-exceeded, parameter-problem } accept")
-	line("\t\ticmpv6 type { echo-request, destination-unreachable, packet-too-big, time-exceeded, parameter-problem } accept")
+	line("\t\ticmpv6 type { echo-request, destination-unreachable, packet-too-big, time-exceeded, " +
+		"parameter-problem } accept")
 	// RFC 4890 section 4.4.1: a hop limit of 255 proves that the sender is on the link.
 	line("\t\tip6 hoplimit 255 icmpv6 type { nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } accept")
 	line("\t\tip6 saddr fe80::/10 icmpv6 type { mld-listener-query, mld-listener-report, mld-listener-done, " +

@@ -217,13 +217,17 @@ func TestTheClustersOpenPortsButNoneOfTheMachine(t *testing.T) {
 	s.load(firewall(machines(t)["static"]))
 	if err := s.house().Admit(t.Context(), Admission{
 		TCP: []uint16{22, 179, 3306, 9090}, UDP: []uint16{443},
-		Services: []netip.AddrPort{netip.MustParseAddrPort("192.168.50.21:5432"),
-			netip.MustParseAddrPort("203.0.113.5:5433"), netip.MustParseAddrPort("[2001:db8::5]:5432")},
+		Services: []netip.AddrPort{
+			netip.MustParseAddrPort("192.168.50.21:5432"),
+			netip.MustParseAddrPort("203.0.113.5:5433"), netip.MustParseAddrPort("[2001:db8::5]:5432"),
+		},
 	}); err != nil {
 		t.Fatal(err)
 	}
-	for port, want := range map[string]bool{"3306": true, "3307": false, "5432": true, "5433": false, "22": false,
-		"179": false, "9090": false} {
+	for port, want := range map[string]bool{
+		"3306": true, "3307": false, "5432": true, "5433": false, "22": false,
+		"179": false, "9090": false,
+	} {
 		if got := s.reaches(s.neighbour, tcp("", "192.168.50.21:"+port)); got != want {
 			t.Errorf("port %s: got open %v, want %v", port, got, want)
 		}

@@ -84,7 +84,8 @@ func TestAMachineIsMadeOfTheseFiles(t *testing.T) {
 func TestNftTakesTheFirewalls(t *testing.T) {
 	check := func(ruleset string) error {
 		cmd := exec.Command("unshare", "--net", "--mount", "sh", "-c",
-			"for f in /etc/protocols /etc/services; do [ ! -e $f ] || mount --bind /dev/null $f; done; exec nft -c -f -")
+			"for f in /etc/protocols /etc/services; do [ ! -e $f ] || mount --bind /dev/null $f; done; "+
+				"exec nft -c -f -")
 		cmd.Stdin = strings.NewReader(ruleset)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -109,8 +110,10 @@ func TestNoRouteFromDHCPCoversAPod(t *testing.T) {
 	ip := func(args ...string) string { return s.run("ip", append([]string{"-n", s.machine}, args...)...) }
 	ip("addr", "flush", "dev", "eth0", "scope", "global")
 	ip("addr", "add", "192.168.50.21/24", "dev", "eth0", "noprefixroute")
-	for _, learned := range []string{"192.168.50.0/24", "192.168.50.1", "default via 192.168.50.1", "172.16.171.66",
-		"172.16.171.64/27 via 192.168.50.1", "172.16.0.0/16 via 192.168.50.1"} {
+	for _, learned := range []string{
+		"192.168.50.0/24", "192.168.50.1", "default via 192.168.50.1", "172.16.171.66",
+		"172.16.171.64/27 via 192.168.50.1", "172.16.0.0/16 via 192.168.50.1",
+	} {
 		ip(append([]string{"route", "add", "table", "default", "dev", "eth0", "metric", "1024"},
 			strings.Fields(learned)...)...)
 	}

@@ -202,11 +202,15 @@ func TestHAProxyReachesItsServersAndNothingElse(t *testing.T) {
 		}
 	}
 	allow(Admission{
-		Pods: []netip.Prefix{netip.MustParsePrefix("172.16.171.64/26"), netip.MustParsePrefix("172.16.171.66/32"),
-			netip.MustParsePrefix("172.16.171.128/26"), netip.MustParsePrefix("fd00:50::/120")},
+		Pods: []netip.Prefix{
+			netip.MustParsePrefix("172.16.171.64/26"), netip.MustParsePrefix("172.16.171.66/32"),
+			netip.MustParsePrefix("172.16.171.128/26"), netip.MustParsePrefix("fd00:50::/120"),
+		},
 		Servers: []netip.AddrPort{netip.MustParseAddrPort("192.168.50.22:8080")},
-		Logs: []netip.AddrPort{netip.MustParseAddrPort("192.168.50.22:514"),
-			netip.MustParseAddrPort("[fd00:50::22]:514")},
+		Logs: []netip.AddrPort{
+			netip.MustParseAddrPort("192.168.50.22:514"),
+			netip.MustParseAddrPort("[fd00:50::22]:514"),
+		},
 		UDP: []uint16{443}, TCP: []uint16{3306},
 	})
 	s.load(ruleset) // as when the file changes
@@ -260,8 +264,10 @@ func TestASocketThatListenedConnectsNowhere(t *testing.T) {
 	s := newStreet(t)
 	s.load(firewall(machines(t)["static"]))
 	if err := s.house().Admit(t.Context(),
-		Admission{TCP: []uint16{3306}, UDP: []uint16{443},
-			Services: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.21:5432")}}); err != nil {
+		Admission{
+			TCP: []uint16{3306}, UDP: []uint16{443},
+			Services: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.21:5432")},
+		}); err != nil {
 		t.Fatal(err)
 	}
 	status := &unix.SockaddrInet4{Addr: [4]byte{10, 0, 0, 21}, Port: 9090}
@@ -392,8 +398,10 @@ func TestStrangersFillNoTableOfConnections(t *testing.T) {
 		return n
 	}
 	before := tracked()
-	for _, how := range []string{"ping -c 1 -W 60 192.168.50.21", "ping -c 1 -W 60 fd00:50::21",
-		"for i in {1..50}; do echo >/dev/udp/192.168.50.21/443; done", tcp("", "192.168.50.21:80")} {
+	for _, how := range []string{
+		"ping -c 1 -W 60 192.168.50.21", "ping -c 1 -W 60 fd00:50::21",
+		"for i in {1..50}; do echo >/dev/udp/192.168.50.21/443; done", tcp("", "192.168.50.21:80"),
+	} {
 		if !s.reaches(s.neighbour, how) {
 			t.Errorf("%s: dropped", how)
 		}

@@ -141,8 +141,10 @@ func accept(data []byte) (*config.Config, error) {
 			refuse(at+".bgp.passwordFile", "is a path, and this machine has no other file; use password")
 		}
 	}
-	for key, path := range map[string]string{"certificate": cfg.Status.TLS.Certificate.Path,
-		"key": cfg.Status.TLS.Key.Path} {
+	for key, path := range map[string]string{
+		"certificate": cfg.Status.TLS.Certificate.Path,
+		"key":         cfg.Status.TLS.Key.Path,
+	} {
 		if path != "" {
 			refuse("status.tls."+key, "is a path, and this machine has no other file; put the PEM itself there")
 		}
@@ -254,8 +256,10 @@ func join(addrs []netip.Addr) string {
 // place writes the files, and removes files of ours that are not among them.
 func (m Machine) place(files map[string]file) error {
 	var errs []error
-	for _, pattern := range []string{networkDir + "*-sallyport-*", "/run/systemd/*.conf.d/" + ours + "*",
-		"/run/systemd/system/sallyport-update.timer"} {
+	for _, pattern := range []string{
+		networkDir + "*-sallyport-*", "/run/systemd/*.conf.d/" + ours + "*",
+		"/run/systemd/system/sallyport-update.timer",
+	} {
 		have, err := filepath.Glob(m.path(pattern))
 		errs = append(errs, err)
 		for _, path := range have {
@@ -264,8 +268,10 @@ func (m Machine) place(files map[string]file) error {
 			}
 		}
 	}
-	for _, name := range []string{configFile, keysFile, dumbFile, update.URLFile, update.NoKexecFile,
-		update.StaggerFile} {
+	for _, name := range []string{
+		configFile, keysFile, dumbFile, update.URLFile, update.NoKexecFile,
+		update.StaggerFile,
+	} {
 		if _, wanted := files[name]; !wanted {
 			if err := os.Remove(m.path(name)); !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
@@ -318,7 +324,8 @@ func (m Machine) openState() []string {
 	var root, state unix.Stat_t
 	if errors.Join(unix.Stat(m.path("/"), &root), unix.Stat(dir, &state)) == nil && root.Dev == state.Dev {
 		return []string{
-			"there is no state partition (sallyport-state): new state is kept in memory, and lost at a reboot"}
+			"there is no state partition (sallyport-state): new state is kept in memory, and lost at a reboot",
+		}
 	}
 	var fsKind unix.Statfs_t
 	if err := unix.Statfs(dir, &fsKind); err == nil && fsKind.Type == unix.OVERLAYFS_SUPER_MAGIC {

@@ -212,15 +212,23 @@ func TestTheProcessIsRestartedOnlyWhereReadingTheFileAgainIsNotEnough(t *testing
 		inactive bool
 		want     string
 	}{
-		"another setting of the process": {was: cluster, now: cluster + "haproxy: {maxConnections: 1000}\n",
-			want: "reload"},
-		"another cluster": {was: cluster,
-			now: strings.Replace(cluster, "- ", "- name: one\n  ", 1), want: "reload"},
-		"a key that needs a restart": {was: cluster, now: cluster + "routes: {table: 100}\n",
-			want: "restart"},
+		"another setting of the process": {
+			was: cluster, now: cluster + "haproxy: {maxConnections: 1000}\n",
+			want: "reload",
+		},
+		"another cluster": {
+			was: cluster,
+			now: strings.Replace(cluster, "- ", "- name: one\n  ", 1), want: "reload",
+		},
+		"a key that needs a restart": {
+			was: cluster, now: cluster + "routes: {table: 100}\n",
+			want: "restart",
+		},
 		"another machine": {was: cluster, now: named("two"), want: "restart"},
-		"the process is not ready for another": {was: cluster, now: cluster + "haproxy: {maxConnections: 1000}\n",
-			inactive: true, want: "restart"},
+		"the process is not ready for another": {
+			was: cluster, now: cluster + "haproxy: {maxConnections: 1000}\n",
+			inactive: true, want: "restart",
+		},
 		"the first file": {was: "clusters: [", now: cluster, want: "restart"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -25,8 +25,10 @@ func status(t *testing.T, nodes int) []byte {
 		Backends: []appliance.BackendStatus{{Name: "web", Open: 2, Servers: make([]appliance.ServerStatus, 3)}},
 	}
 	if nodes == 0 {
-		s.NotReady = []string{"no cluster answers",
-			"nothing is known of demo, and it has never been, so that there is nothing to serve but answers of 404"}
+		s.NotReady = []string{
+			"no cluster answers",
+			"nothing is known of demo, and it has never been, so that there is nothing to serve but answers of 404",
+		}
 		s.Warnings = []string{"an \x1b[31mugly\x07 name"}
 	}
 	for i := range nodes {
@@ -50,9 +52,12 @@ func TestTheScreenShowsTheStateOfTheMachine(t *testing.T) {
 	usual := State{Source: config, Hostname: "gate-1", Status: "http://10.0.0.21:9090"}
 	bad := usual
 	bad.Source = lastGood + ", from " + config
-	bad.Refused = &Refusal{config,
+	bad.Refused = &Refusal{
+		config,
 		[]string{
-			`sallyport.yaml:12: unknown key "asm" in bgp; did you mean "asn"? allowed: asn, routerID, listen, port, holdTime, retain, failStatic`}}
+			`sallyport.yaml:12: unknown key "asm" in bgp; did you mean "asn"? allowed: asn, routerID, listen, port, holdTime, retain, failStatic`,
+		},
+	}
 	bad.Notices = []string{"no time server has answered"}
 	stick := usual
 	stick.Source = volume{device: "/dev/sdb1", label: "CIDATA"}.String()
@@ -73,8 +78,10 @@ func TestTheScreenShowsTheStateOfTheMachine(t *testing.T) {
 			s := scene{
 				version: "1.2.3", now: time.Date(2026, 11, 21, 16, 0, 7, 0, time.UTC), state: row.state,
 				stateErr: row.before,
-				addresses: []string{"eth0       52:54:00:12:34:56  192.168.50.21/24",
-					"eth1       52:54:00:12:34:57  no link"},
+				addresses: []string{
+					"eth0       52:54:00:12:34:56  192.168.50.21/24",
+					"eth1       52:54:00:12:34:57  no link",
+				},
 			}
 			switch {
 			case row.nodes < 0:
@@ -140,8 +147,10 @@ func TestAMachineWithoutAFileSaysHowToGiveOne(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- h.Wait(ctx, listener) }()
-	for path, code := range map[string]int{"/": http.StatusOK, "/status": http.StatusServiceUnavailable,
-		"/readyz": http.StatusServiceUnavailable} {
+	for path, code := range map[string]int{
+		"/": http.StatusOK, "/status": http.StatusServiceUnavailable,
+		"/readyz": http.StatusServiceUnavailable,
+	} {
 		resp, err := http.Get("http://" + listener.Addr().String() + path)
 		if err != nil {
 			t.Fatal(err)

@@ -102,8 +102,10 @@ func TestSystemdUnderstandsTheUnits(t *testing.T) {
 	if err := os.CopyFS(h.Root, os.DirFS("units")); err != nil {
 		t.Fatal(err)
 	}
-	for _, program := range []string{"/usr/bin/sallyport", "/usr/bin/sh", "/usr/bin/rm", "/usr/bin/udevadm",
-		"/usr/sbin/sshd", "/usr/sbin/keepalived"} {
+	for _, program := range []string{
+		"/usr/bin/sallyport", "/usr/bin/sh", "/usr/bin/rm", "/usr/bin/udevadm",
+		"/usr/sbin/sshd", "/usr/sbin/keepalived",
+	} {
 		h.put(program, "#!/bin/sh\n")
 		if err := os.Chmod(h.path(program), 0o755); err != nil {
 			t.Fatal(err)
@@ -183,12 +185,24 @@ func TestTheDiskIsTheOneThatStartedTheMachine(t *testing.T) {
 		want  string            // the disk; empty: none
 	}{
 		"one disk": {"ABC-1", map[string]string{own: "abc-1"}, "vda1", "/dev/vda"},
-		"a stick of the same label": {"ABC-1", map[string]string{own: "abc-1", stick: "def-1"}, "sda1",
-			"/dev/vda"},
-		"a copy of the disk": {"ABC-1", map[string]string{own: "abc-1", stick: "abc-1"}, "sda1",
-			"/dev/vda"},
-		"a stick that started it": {"DEF-1", map[string]string{own: "abc-1", stick: "def-1"}, "vda1",
-			"/dev/sda"},
+		"a stick of the same label": {
+			"ABC-1",
+			map[string]string{own: "abc-1", stick: "def-1"},
+			"sda1",
+			"/dev/vda",
+		},
+		"a copy of the disk": {
+			"ABC-1",
+			map[string]string{own: "abc-1", stick: "abc-1"},
+			"sda1",
+			"/dev/vda",
+		},
+		"a stick that started it": {
+			"DEF-1",
+			map[string]string{own: "abc-1", stick: "def-1"},
+			"vda1",
+			"/dev/sda",
+		},
 		"nobody says, and there is one":  {"", map[string]string{own: "abc-1"}, "vda1", "/dev/vda"},
 		"nobody says, and there is none": {"", nil, "", ""},
 	} {

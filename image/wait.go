@@ -50,8 +50,10 @@ func (m Machine) Wait(ctx context.Context, listener net.Listener) error {
 	mux.HandleFunc("GET /{$}", answer(http.StatusOK))
 	// A probe of /readyz or a reader of /status must not take this page for an answer.
 	mux.HandleFunc("/", answer(http.StatusServiceUnavailable))
-	server := &http.Server{Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
-		MaxHeaderBytes: 16 << 10}
+	server := &http.Server{
+		Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second,
+		MaxHeaderBytes: 16 << 10,
+	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

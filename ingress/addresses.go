@@ -119,14 +119,17 @@ func (a *allotter) full(d *demand, addr netip.Addr) string {
 		if has[0]+has[1] < most {
 			return ""
 		}
-		return fmt.Sprintf("the Services of namespace %s have %d addresses, as many as they may have (clusters[].ingress.limits.addresses)", d.ref.Namespace, most)
+		return fmt.Sprintf("the Services of namespace %s have %d addresses, as many as they may have "+
+			"(clusters[].ingress.limits.addresses)", d.ref.Namespace, most)
 	}
 	// A share that has become smaller ends nothing that is served already.
 	most := max(1, a.total(addr.Is6())/addressShare)
 	if uint64(has[family(addr)]) < most || slices.Contains(d.had, addr) { //nolint:gosec // a count
 		return ""
 	}
-	return fmt.Sprintf("the Services of namespace %s have %d %s addresses, a quarter of those of the pools; the operator of the appliance can allow more (clusters[].ingress.limits.addresses)", d.ref.Namespace, has[family(addr)], families[family(addr)])
+	return fmt.Sprintf("the Services of namespace %s have %d %s addresses, a quarter of those of the pools; the "+
+		"operator of the appliance can allow more (clusters[].ingress.limits.addresses)", d.ref.Namespace,
+		has[family(addr)], families[family(addr)])
 }
 
 // families are the names of the families, by their number.
@@ -253,18 +256,29 @@ func inFamily(addresses []netip.Addr, six bool) netip.Addr {
 // take gives an address to a demand, or says why not.
 func (a *allotter) take(d *demand, addr netip.Addr) refusal {
 	if !slices.ContainsFunc(a.ranges, func(r AddressRange) bool { return r.contains(addr) }) {
-		return refusal{"AddressOutsidePools", fmt.Sprintf("%s is in none of the pools of the appliance (group.pools)", addr)}
+		return refusal{
+			"AddressOutsidePools",
+			fmt.Sprintf("%s is in none of the pools of the appliance (group.pools)", addr),
+		}
 	}
 	if by := a.closed[addr]; by != "" {
 		return refusal{"AddressInUse", fmt.Sprintf("%s is %s", addr, by)}
 	}
 	l := a.holds[addr]
 	if l != nil && l.holder != d.holder {
-		return refusal{"AddressInUse", fmt.Sprintf("%s is in use by Service %s/%s; two Services of one namespace may share it if both have the annotation sallyport.dev/share-address with the same value", addr, l.first.Namespace, l.first.Name)}
+		return refusal{
+			"AddressInUse",
+			fmt.Sprintf("%s is in use by Service %s/%s; two Services of one namespace may share it if both have the "+
+				"annotation sallyport.dev/share-address with the same value", addr, l.first.Namespace, l.first.Name),
+		}
 	}
 	if k, is := a.keptForOther(d, addr); is {
-		return refusal{"AddressInUse", fmt.Sprintf("%s was an address of Service %s until %s, and is kept for its namespace until %s (clusters[].ingress.releaseAfter)",
-			addr, k.Service, k.Left.Format(time.RFC3339), k.until.Format(time.RFC3339))}
+		return refusal{
+			"AddressInUse",
+			fmt.Sprintf("%s was an address of Service %s until %s, and is kept for its namespace until %s "+
+				"(clusters[].ingress.releaseAfter)",
+				addr, k.Service, k.Left.Format(time.RFC3339), k.until.Format(time.RFC3339)),
+		}
 	}
 	if l == nil {
 		if why := a.full(d, addr); why != "" {
@@ -274,7 +288,11 @@ func (a *allotter) take(d *demand, addr netip.Addr) refusal {
 	}
 	for _, port := range d.ports {
 		if by := l.ports[port]; by != "" {
-			return refusal{"PortConflict", fmt.Sprintf("port %d of %s is in use by Service %s: Services that share an address need ports of their own", port, addr, by)}
+			return refusal{
+				"PortConflict",
+				fmt.Sprintf("port %d of %s is in use by Service %s: Services that share an address need ports "+
+					"of their own", port, addr, by),
+			}
 		}
 	}
 	for _, port := range d.ports {
@@ -310,7 +328,10 @@ func (a *allotter) choose(d *demand, six bool) (netip.Addr, refusal) {
 		family = families[1]
 	}
 	if total == 0 {
-		return netip.Addr{}, refusal{noAddress, fmt.Sprintf("the pools of the appliance have no %s addresses (group.pools)", family)}
+		return netip.Addr{}, refusal{
+			noAddress,
+			fmt.Sprintf("the pools of the appliance have no %s addresses (group.pools)", family),
+		}
 	}
 	sum := sha256.Sum256([]byte(family + "\x00" + d.holder))
 	start := binary.BigEndian.Uint64(sum[:]) % total
@@ -328,7 +349,10 @@ func (a *allotter) choose(d *demand, six bool) (netip.Addr, refusal) {
 	if len(a.kept) > 0 {
 		use = "in use, or kept for namespaces that had them"
 	}
-	return netip.Addr{}, refusal{noAddress, fmt.Sprintf("all %d %s addresses of the pools are %s (group.pools)", total, family, use)}
+	return netip.Addr{}, refusal{
+		noAddress,
+		fmt.Sprintf("all %d %s addresses of the pools are %s (group.pools)", total, family, use),
+	}
 }
 
 // place returns the address at a place among all of a family.

@@ -22,7 +22,10 @@ func poolOf(text string) AddressRange {
 // "had=ADDR", "ask=ADDR", "key=KEY", "port=80", "six", "both", "either".
 func wanting(name string, words ...string) demand {
 	namespace, short, _ := strings.Cut(name, "/")
-	d := demand{ref: ObjectRef{Cluster: "c", Kind: "Service", Namespace: namespace, Name: short}, of: tenant{0, namespace}, owner: namespace, holder: name, four: true}
+	d := demand{
+		ref: ObjectRef{Cluster: "c", Kind: "Service", Namespace: namespace, Name: short},
+		of:  tenant{0, namespace}, owner: namespace, holder: name, four: true,
+	}
 	for _, word := range words {
 		what, value, _ := strings.Cut(word, "=")
 		switch what {
@@ -52,7 +55,9 @@ func wanting(name string, words ...string) demand {
 func TestAddressesGoToServices(t *testing.T) {
 	const outside = "AddressOutsidePools: 192.0.2.1 is in none of the pools of the appliance (group.pools)"
 	inUse := func(addr, by string) string {
-		return "AddressInUse: " + addr + " is in use by Service " + by + "; two Services of one namespace may share it if both have the annotation sallyport.dev/share-address with the same value"
+		return "AddressInUse: " + addr + " is in use by Service " + by +
+			"; two Services of one namespace may share it if both have the annotation sallyport.dev/share-address " +
+			"with the same value"
 	}
 	for name, row := range map[string]struct {
 		pools   string
@@ -61,10 +66,25 @@ func TestAddressesGoToServices(t *testing.T) {
 		most    int
 		want    []string
 	}{
-		"a record stays":                         {"10.0.0.0-10.0.0.9", []demand{wanting("n/a", "had=10.0.0.7")}, false, 0, []string{"10.0.0.7"}},
-		"a record outside the pools is replaced": {"10.0.0.4-10.0.0.4", []demand{wanting("n/a", "had=10.0.0.7")}, false, 0, []string{"10.0.0.4"}},
+		"a record stays": {
+			"10.0.0.0-10.0.0.9",
+			[]demand{wanting("n/a", "had=10.0.0.7")},
+			false,
+			0,
+			[]string{"10.0.0.7"},
+		},
+		"a record outside the pools is replaced": {
+			"10.0.0.4-10.0.0.4",
+			[]demand{wanting("n/a", "had=10.0.0.7")},
+			false,
+			0,
+			[]string{"10.0.0.4"},
+		},
 		"the older of two records of one address stays": {
-			"10.0.0.1-10.0.0.2", []demand{wanting("n/a", "had=10.0.0.1"), wanting("n/b", "had=10.0.0.1")}, false, 0, []string{"10.0.0.1", "10.0.0.2"},
+			"10.0.0.1-10.0.0.2",
+			[]demand{wanting("n/a", "had=10.0.0.1"), wanting("n/b", "had=10.0.0.1")},
+			false, 0,
+			[]string{"10.0.0.1", "10.0.0.2"},
 		},
 		"a record counts more than the wish of an older Service": {
 			"10.0.0.1-10.0.0.2",
@@ -78,16 +98,36 @@ func TestAddressesGoToServices(t *testing.T) {
 			false, 0,
 			[]string{"NoAddressLeft: all 1 IPv4 addresses of the pools are in use (group.pools)", "10.0.0.1"},
 		},
-		"a wish replaces the record": {"10.0.0.1-10.0.0.9", []demand{wanting("n/a", "had=10.0.0.7", "ask=10.0.0.3")}, false, 0, []string{"10.0.0.3"}},
-		"a wish outside the pools":   {"10.0.0.1-10.0.0.9", []demand{wanting("n/a", "ask=192.0.2.1")}, false, 0, []string{outside}},
-		"both families":              {"10.0.0.1-10.0.0.1 fd00::1-fd00::1", []demand{wanting("n/a", "both")}, false, 0, []string{"10.0.0.1 fd00::1"}},
+		"a wish replaces the record": {
+			"10.0.0.1-10.0.0.9",
+			[]demand{wanting("n/a", "had=10.0.0.7", "ask=10.0.0.3")},
+			false, 0,
+			[]string{"10.0.0.3"},
+		},
+		"a wish outside the pools": {
+			"10.0.0.1-10.0.0.9",
+			[]demand{wanting("n/a", "ask=192.0.2.1")},
+			false, 0,
+			[]string{outside},
+		},
+		"both families": {
+			"10.0.0.1-10.0.0.1 fd00::1-fd00::1",
+			[]demand{wanting("n/a", "both")},
+			false, 0,
+			[]string{"10.0.0.1 fd00::1"},
+		},
 		"both families, and one pool": {
 			"10.0.0.1-10.0.0.1",
 			[]demand{wanting("n/a", "both")},
 			false, 0,
 			[]string{"10.0.0.1 NoAddressLeft: the pools of the appliance have no IPv6 addresses (group.pools)"},
 		},
-		"one of the families is enough": {"10.0.0.1-10.0.0.1", []demand{wanting("n/a", "either")}, false, 0, []string{"10.0.0.1"}},
+		"one of the families is enough": {
+			"10.0.0.1-10.0.0.1",
+			[]demand{wanting("n/a", "either")},
+			false, 0,
+			[]string{"10.0.0.1"},
+		},
 		"two Services share": {
 			"10.0.0.1-10.0.0.9",
 			[]demand{wanting("n/a", "key=k", "port=80", "had=10.0.0.5"), wanting("n/b", "key=k", "port=443")},
@@ -102,9 +142,13 @@ func TestAddressesGoToServices(t *testing.T) {
 		},
 		"a port of a shared address is asked for twice": {
 			"10.0.0.5-10.0.0.6",
-			[]demand{wanting("n/a", "key=k", "port=80", "had=10.0.0.5"), wanting("n/b", "key=k", "port=80", "ask=10.0.0.5")},
+			[]demand{
+				wanting("n/a", "key=k", "port=80", "had=10.0.0.5"),
+				wanting("n/b", "key=k", "port=80", "ask=10.0.0.5"),
+			},
 			false, 0,
-			[]string{"10.0.0.5", "PortConflict: port 80 of 10.0.0.5 is in use by Service n/a: Services that share an address need ports of their own"},
+			[]string{"10.0.0.5", "PortConflict: port 80 of 10.0.0.5 is in use by Service n/a: Services that share an " +
+				"address need ports of their own"},
 		},
 		"another namespace with the same key does not share": {
 			"10.0.0.5-10.0.0.6",
@@ -113,23 +157,32 @@ func TestAddressesGoToServices(t *testing.T) {
 			[]string{"10.0.0.5", inUse("10.0.0.5", "n/a")},
 		},
 		"while a cluster is unknown, only records count": {
-			"10.0.0.1-10.0.0.9", []demand{wanting("n/a", "had=10.0.0.7"), wanting("n/b"), wanting("n/c", "ask=10.0.0.3")}, true, 0, []string{"10.0.0.7", "", ""},
+			"10.0.0.1-10.0.0.9", []demand{
+				wanting("n/a", "had=10.0.0.7"), wanting("n/b"),
+				wanting("n/c", "ask=10.0.0.3"),
+			}, true, 0, []string{"10.0.0.7", "", ""},
 		},
 		"a namespace at its limit": {
 			"10.0.0.1-10.0.0.9",
 			[]demand{wanting("n/a", "had=10.0.0.7"), wanting("n/b"), wanting("m/c", "had=10.0.0.8")},
 			false, 1,
-			[]string{"10.0.0.7", "LimitReached: the Services of namespace n have 1 addresses, as many as they may have (clusters[].ingress.limits.addresses)", "10.0.0.8"},
+			[]string{"10.0.0.7", "LimitReached: the Services of namespace n have 1 addresses, as many as they may " +
+				"have (clusters[].ingress.limits.addresses)", "10.0.0.8"},
 		},
 		"without a limit, a namespace has a quarter of each family": {
 			"10.0.0.1-10.0.0.8 fd00::1-fd00::3",
-			[]demand{wanting("n/a", "had=10.0.0.7"), wanting("n/b", "had=10.0.0.8"), wanting("n/c"), wanting("n/d", "six"), wanting("n/e", "six"), wanting("m/f", "had=10.0.0.6")},
+			[]demand{
+				wanting("n/a", "had=10.0.0.7"), wanting("n/b", "had=10.0.0.8"), wanting("n/c"),
+				wanting("n/d", "six"), wanting("n/e", "six"), wanting("m/f", "had=10.0.0.6"),
+			},
 			false, -1,
 			[]string{
 				"10.0.0.7", "10.0.0.8",
-				"LimitReached: the Services of namespace n have 2 IPv4 addresses, a quarter of those of the pools; the operator of the appliance can allow more (clusters[].ingress.limits.addresses)",
+				"LimitReached: the Services of namespace n have 2 IPv4 addresses, a quarter of those of the pools; " +
+					"the operator of the appliance can allow more (clusters[].ingress.limits.addresses)",
 				"fd00::1",
-				"LimitReached: the Services of namespace n have 1 IPv6 addresses, a quarter of those of the pools; the operator of the appliance can allow more (clusters[].ingress.limits.addresses)",
+				"LimitReached: the Services of namespace n have 1 IPv6 addresses, a quarter of those of the pools; " +
+					"the operator of the appliance can allow more (clusters[].ingress.limits.addresses)",
 				"10.0.0.6",
 			},
 		},
@@ -215,19 +268,26 @@ func drawDemands(t *rapid.T) []demand {
 		if rapid.IntRange(0, 2).Draw(t, "family") == 0 {
 			words = append(words, rapid.SampledFrom([]string{"six", "both", "either"}).Draw(t, "which"))
 		}
-		all = append(all, wanting(fmt.Sprintf("%s/s%d", rapid.SampledFrom([]string{"m", "n"}).Draw(t, "namespace"), i), words...))
+		all = append(all, wanting(fmt.Sprintf("%s/s%d", rapid.SampledFrom([]string{"m", "n"}).Draw(t, "namespace"), i),
+			words...))
 	}
 	return all
 }
 
 func drawAllotter(t *rapid.T) allotter {
 	most := rapid.IntRange(0, 3).Draw(t, "most")
-	a := allotter{most: func(tenant) int { return most }, closed: map[netip.Addr]string{netip.MustParseAddr("10.0.0.4"): "a node"}}
+	a := allotter{most: func(tenant) int {
+		return most
+	}, closed: map[netip.Addr]string{netip.MustParseAddr("10.0.0.4"): "a node"}}
 	a.kept = map[netip.Addr]keptAddress{}
 	for range rapid.IntRange(0, 3).Draw(t, "kept") {
-		addr := netip.MustParseAddr(rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2", "10.0.0.5", "fd00::1"}).Draw(t, "kept address"))
+		addr := netip.MustParseAddr(rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2", "10.0.0.5", "fd00::1"}).Draw(t,
+			"kept address"))
 		namespace := rapid.SampledFrom([]string{"m", "n", "o"}).Draw(t, "kept for")
-		a.kept[addr] = keptAddress{AddressOwner{Namespace: namespace, Service: namespace + "/s1", Left: time.Unix(1, 0)}, tenant{0, namespace}, time.Unix(2, 0), false}
+		a.kept[addr] = keptAddress{AddressOwner{
+			Namespace: namespace, Service: namespace + "/s1",
+			Left: time.Unix(1, 0),
+		}, tenant{0, namespace}, time.Unix(2, 0), false}
 	}
 	a.ranges = []AddressRange{
 		poolOf(fmt.Sprintf("10.0.0.1-10.0.0.%d", rapid.IntRange(1, 3).Draw(t, "last"))),
@@ -263,7 +323,9 @@ func TestNoAddressIsGivenTwice(t *testing.T) {
 				if k, kept := a.kept[addr]; kept && k.Namespace != d.owner && !slices.Contains(d.had, addr) {
 					t.Fatalf("%s is kept for %s, and given to %s", addr, k.Namespace, d.ref.Namespace)
 				}
-				if a.closed[addr] != "" || !slices.ContainsFunc(a.ranges, func(r AddressRange) bool { return r.contains(addr) }) {
+				if a.closed[addr] != "" || !slices.ContainsFunc(a.ranges, func(r AddressRange) bool {
+					return r.contains(addr)
+				}) {
 					t.Fatalf("%s is not to be given", addr)
 				}
 				if asked := inFamily(d.asked, addr.Is6()); asked.IsValid() && asked != addr {
@@ -278,7 +340,8 @@ func TestNoAddressIsGivenTwice(t *testing.T) {
 				tenants[d.of][addr] = true
 			}
 			answers := len(got.addresses) + len(got.problems)
-			if wanted := map[bool]int{true: 1}[d.four] + map[bool]int{true: 1}[d.six]; fresh && !d.spare && answers != wanted || answers > wanted {
+			if wanted := map[bool]int{true: 1}[d.four] + map[bool]int{true: 1}[d.six]; fresh && !d.spare &&
+				answers != wanted || answers > wanted {
 				t.Fatalf("%s got %d answers: %+v", d.ref.Name, answers, got)
 			}
 		}

@@ -35,34 +35,59 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 			}
 			s.Options.WatchWithoutClass, s.Options.OneTenant = true, rapid.Bool().Draw(t, "trust")
 			few := func(label string) int { return rapid.SampledFrom([]int{0, 0, 5, 20}).Draw(t, label) }
-			s.Options.Limits = Limits{Hosts: few("hosts"), Paths: few("paths"), Backends: few("backends"), Certificates: few("certificates"), Conditions: few("conditions"), ConfigBytes: 20 * few("bytes")}
+			s.Options.Limits = Limits{
+				Hosts: few("hosts"), Paths: few("paths"), Backends: few("backends"),
+				Certificates: few("certificates"), Conditions: few("conditions"), ConfigBytes: 20 * few("bytes"),
+			}
 			if rapid.IntRange(0, 3).Draw(t, "defaults") == 0 {
 				s.Options.ConfigMap, s.Options.TCPServices = "n/a", "n/t"
 				s.ConfigMaps = []*corev1.ConfigMap{
-					{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"}, Data: drawAnnotations(pick, "ssl-redirect", "default-backend-service")},
-					{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "t"}, Data: map[string]string{"5432": "n/a:80"}},
+					{
+						ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"},
+						Data:       drawAnnotations(pick, "ssl-redirect", "default-backend-service"),
+					},
+					{
+						ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "t"},
+						Data:       map[string]string{"5432": "n/a:80"},
+					},
 				}
 			}
 			for _, secret := range []string{"a", "b"} {
-				s.Secrets = append(s.Secrets, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: secret}, Data: map[string][]byte{corev1.TLSCertKey: crt, corev1.TLSPrivateKeyKey: key}})
+				s.Secrets = append(s.Secrets,
+					&corev1.Secret{
+						ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: secret},
+						Data:       map[string][]byte{corev1.TLSCertKey: crt, corev1.TLSPrivateKeyKey: key},
+					})
 			}
 		}
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			s := &snaps[rapid.IntRange(0, 1).Draw(t, "cluster")]
 			for range rapid.IntRange(0, 2).Draw(t, "changes") {
-				meta := metav1.ObjectMeta{Namespace: pick("namespace", "n", "n", "m"), Name: name("name"), UID: types.UID(name("uid"))}
+				meta := metav1.ObjectMeta{
+					Namespace: pick("namespace", "n", "n", "m"), Name: name("name"),
+					UID: types.UID(name("uid")),
+				}
 				switch gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0; rapid.IntRange(0, 4).Draw(t, "kind") {
 				case 0, 1, 2:
 					s.Ingresses = change(t, s.Ingresses, drawPlainIngress(t, meta, pick), gone)
 				case 3:
 					meta.Annotations = drawAnnotations(pick, "timeout-server", "ssl-passthrough", "route-acl")
-					s.Services = change(t, s.Services, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: pick("port", "http", ""), Port: 80}}}}, gone)
+					s.Services = change(t, s.Services,
+						&corev1.Service{
+							ObjectMeta: meta,
+							Spec: corev1.ServiceSpec{
+								Ports: []corev1.ServicePort{{Name: pick("port", "http", ""), Port: 80}},
+							},
+						}, gone)
 				case 4:
 					meta.Labels = map[string]string{discoveryv1.LabelServiceName: meta.Name}
 					port, none := int32(8080), ""
 					s.Slices = change(t, s.Slices, &discoveryv1.EndpointSlice{
-						ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &none, Port: &port}},
-						Endpoints: []discoveryv1.Endpoint{{Addresses: []string{pick("address", "10.0.0.1", "10.0.0.2", "?")}}},
+						ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4,
+						Ports: []discoveryv1.EndpointPort{{Name: &none, Port: &port}},
+						Endpoints: []discoveryv1.Endpoint{
+							{Addresses: []string{pick("address", "10.0.0.1", "10.0.0.2", "?")}},
+						},
 					}, gone)
 				}
 			}
@@ -72,13 +97,16 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 			}
 			var fresh Compiler
 			got, want := c.Compile(snaps), fresh.Compile(snaps)
-			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{}, haproxy.Text{}, haproxy.Question{}, haproxy.Part{}), cmpopts.IgnoreUnexported(Result{})); diff != "" {
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(),
+				cmpopts.EquateComparable(netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{}, haproxy.Text{},
+					haproxy.Question{}, haproxy.Part{}), cmpopts.IgnoreUnexported(Result{})); diff != "" {
 				t.Fatalf("from nothing (-), remembered (+):\n%s", diff)
 			}
 			for _, i := range got.Served {
 				is, _ := got.Explain(i.Cluster, i.Namespace, i.Name)
 				should, _ := want.Explain(i.Cluster, i.Namespace, i.Name)
-				if diff := cmp.Diff(should, is, cmpopts.EquateEmpty(), cmpopts.EquateComparable(haproxy.Directive{})); diff != "" {
+				if diff := cmp.Diff(should, is, cmpopts.EquateEmpty(),
+					cmpopts.EquateComparable(haproxy.Directive{})); diff != "" {
 					t.Fatalf("%s explained, from nothing (-), remembered (+):\n%s", i.Name, diff)
 				}
 			}
@@ -104,30 +132,49 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 // drawPlainIngress draws an Ingress that mostly can be routed alone.
 func drawPlainIngress(t *rapid.T, meta metav1.ObjectMeta, pick func(string, ...string) string) *networkingv1.Ingress {
 	meta.CreationTimestamp = metav1.Unix(int64(rapid.IntRange(1, 3).Draw(t, "age")), 0)
-	meta.Annotations = drawAnnotations(pick, "sallyport.dev/canary-weight", "timeout-server", "rate-limit-requests", "auth-secret")
+	meta.Annotations = drawAnnotations(pick, "sallyport.dev/canary-weight", "timeout-server", "rate-limit-requests",
+		"auth-secret")
 	if rapid.IntRange(0, 2).Draw(t, "annotated") > 0 {
 		meta.Annotations = nil
 	}
 	ing := &networkingv1.Ingress{ObjectMeta: meta}
 	backend := func() networkingv1.IngressBackend {
-		return networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: pick("service", "a", "b", "c", "d", "e", "f"), Port: networkingv1.ServiceBackendPort{Number: 80}}}
+		return networkingv1.IngressBackend{
+			Service: &networkingv1.IngressServiceBackend{
+				Name: pick("service", "a", "b", "c", "d", "e", "f"),
+				Port: networkingv1.ServiceBackendPort{Number: 80},
+			},
+		}
 	}
-	hosts := []string{"a.test", "b.test", "c.test", "d.test", "x.d.test", "y.d.test", "*.d.test", "e.test", "f.test", "g.test"}
+	hosts := []string{
+		"a.test", "b.test", "c.test", "d.test", "x.d.test", "y.d.test", "*.d.test", "e.test", "f.test",
+		"g.test",
+	}
 	if rapid.IntRange(0, 40).Draw(t, "special host") == 0 {
 		hosts = []string{"", "?"}
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "rules") {
 		kind := networkingv1.PathType(pick("path type", "Exact", "Prefix"))
-		ing.Spec.Rules = append(ing.Spec.Rules, networkingv1.IngressRule{Host: pick("host", hosts...), IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{
-			Paths: []networkingv1.HTTPIngressPath{{Path: pick("path", "/", "/a", "/a/b"), PathType: &kind, Backend: backend()}},
-		}}})
+		ing.Spec.Rules = append(ing.Spec.Rules,
+			networkingv1.IngressRule{
+				Host: pick("host", hosts...),
+				IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{
+					Paths: []networkingv1.HTTPIngressPath{{
+						Path: pick("path", "/", "/a", "/a/b"), PathType: &kind,
+						Backend: backend(),
+					}},
+				}},
+			})
 	}
 	if len(ing.Spec.Rules) > 0 && rapid.IntRange(0, 3).Draw(t, "default") == 0 {
 		b := backend()
 		ing.Spec.DefaultBackend = &b
 	}
 	if rapid.Bool().Draw(t, "tls") {
-		ing.Spec.TLS = []networkingv1.IngressTLS{{Hosts: []string{pick("tls host", hosts...)}, SecretName: pick("secret", "a", "b", "c", "")}}
+		ing.Spec.TLS = []networkingv1.IngressTLS{{
+			Hosts:      []string{pick("tls host", hosts...)},
+			SecretName: pick("secret", "a", "b", "c", ""),
+		}}
 	}
 	return ing
 }

@@ -14,26 +14,47 @@ func TestAServiceThatIsAskedHasABackendOfItsOwn(t *testing.T) {
 	const first = "prefix a.test/ -> default_ing_i_svc_web_http\n"
 	const web = "backend default_ing_i_svc_web_http: s_172-16-1-1_8080\n"
 	const gone = first + "backend default_auth_svc_gone_80:\n" + web + "problem Ingress default/i ServiceNotFound\n"
-	other := strings.ReplaceAll(service("door", "http", 80)+slice("door", "a", "http", 8080, "172.16.1.2"), "namespace: default", "namespace: ops")
+	other := strings.ReplaceAll(service("door", "http", 80)+slice("door", "a", "http", 8080, "172.16.1.2"),
+		"namespace: default", "namespace: ops")
 	for name, tt := range map[string]struct {
 		url    string
 		shared []string
 		lua    bool
 		want   string
 	}{
-		"by name":                     {"svc://door:http/check", nil, true, first + "backend default_auth_svc_door_http: s_172-16-1-2_8080\n" + web},
-		"by number":                   {"svc://default/door:80", nil, true, first + "backend default_auth_svc_door_80: s_172-16-1-2_8080\n" + web},
-		"that is not there":           {"svc://gone:80", nil, true, gone},
-		"of another namespace":        {"svc://ops/door:80", nil, true, first + web + "problem Ingress default/i InvalidAnnotation\n"},
-		"of another one, for all":     {"svc://ops/door:80", []string{"ops/door"}, true, first + web + "backend ops_auth_svc_door_80: s_172-16-1-2_8080\n"},
-		"by a HAProxy that never was": {"svc://door:80", nil, false, first + "backend default_auth_svc_door_80: s_172-16-1-2_8080\n" + web},
+		"by name": {
+			"svc://door:http/check", nil, true,
+			first + "backend default_auth_svc_door_http: s_172-16-1-2_8080\n" + web,
+		},
+		"by number": {
+			"svc://default/door:80", nil, true,
+			first + "backend default_auth_svc_door_80: s_172-16-1-2_8080\n" + web,
+		},
+		"that is not there": {"svc://gone:80", nil, true, gone},
+		"of another namespace": {
+			"svc://ops/door:80", nil, true,
+			first + web + "problem Ingress default/i InvalidAnnotation\n",
+		},
+		"of another one, for all": {
+			"svc://ops/door:80",
+			[]string{"ops/door"},
+			true,
+			first + web + "backend ops_auth_svc_door_80: s_172-16-1-2_8080\n",
+		},
+		"by a HAProxy that never was": {
+			"svc://door:80", nil, false,
+			first + "backend default_auth_svc_door_80: s_172-16-1-2_8080\n" + web,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := snapshot(t, "c", app("web")+service("door", "http", 80)+slice("door", "a", "http", 8080, "172.16.1.2")+other+ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
+			s := snapshot(t, "c", app("web")+service("door", "http", 80)+slice("door", "a", "http", 8080, "172.16.1.2")+
+				other+ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
 			s.Ingresses[0].Annotations = map[string]string{"sallyport.dev/auth-url": tt.url}
 			s.Options.ConfigMap, s.Options.AuthServices = "ops/keys", tt.shared
 			// The allow-list of the ConfigMap applies to applications, not to the Service that checks requests.
-			s.ConfigMaps = []*corev1.ConfigMap{{Data: map[string]string{"allow-list": "10.0.0.0/8", "timeout-server": "3s"}}}
+			s.ConfigMaps = []*corev1.ConfigMap{
+				{Data: map[string]string{"allow-list": "10.0.0.0/8", "timeout-server": "3s"}},
+			}
 			s.ConfigMaps[0].Namespace, s.ConfigMaps[0].Name = "ops", "keys"
 			var c Compiler
 			if tt.lua {
@@ -48,16 +69,20 @@ func TestAServiceThatIsAskedHasABackendOfItsOwn(t *testing.T) {
 			}
 			for _, b := range r.Config.Backends {
 				if namespace, _, _ := strings.Cut(b.Name, "_"); b.Cluster != "c" || b.Namespace != namespace {
-					t.Errorf("the servers of %s are those of namespace %q of cluster %q", b.Name, b.Namespace, b.Cluster)
+					t.Errorf("the servers of %s are those of namespace %q of cluster %q", b.Name, b.Namespace,
+						b.Cluster)
 				}
 				text := ""
 				for _, d := range b.Directives {
 					text += d.String() + "\n"
 				}
-				asks, closed := strings.Contains(text, "lua.sallyport_ask"), strings.Contains(text, haproxy.Close().String())
-				if door := strings.Contains(b.Name, "_auth_"); door != !strings.Contains(text, "sp_allowed") && !closed || !strings.Contains(text, "timeout server 3000ms") && !closed {
+				asks, closed := strings.Contains(text, "lua.sallyport_ask"),
+					strings.Contains(text, haproxy.Close().String())
+				if door := strings.Contains(b.Name, "_auth_"); door != !strings.Contains(text, "sp_allowed") &&
+					!closed || !strings.Contains(text, "timeout server 3000ms") && !closed {
 					t.Errorf("%s:\n%s", b.Name, text)
-				} else if !door && asks == closed || closed != (!door && (!tt.lua || strings.Contains(tt.want, "Invalid"))) {
+				} else if !door && asks == closed ||
+					closed != (!door && (!tt.lua || strings.Contains(tt.want, "Invalid"))) {
 					t.Errorf("%s asks %v, is closed %v", b.Name, asks, closed)
 				}
 			}

@@ -14,27 +14,40 @@ import (
 // manyServices returns a cluster of n Services, each with an Ingress and five endpoints.
 func manyServices(n int) Snapshot {
 	s := Snapshot{Cluster: "c", Options: Options{Limits: Limits{Hosts: 1e6, Paths: 1e6, Backends: 1e6, Servers: 1e6}}}
-	s.Classes = []*networkingv1.IngressClass{{ObjectMeta: metav1.ObjectMeta{Name: "haproxy"}, Spec: networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"}}}
+	s.Classes = []*networkingv1.IngressClass{{
+		ObjectMeta: metav1.ObjectMeta{Name: "haproxy"},
+		Spec:       networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"},
+	}}
 	class, kind, port, empty := "haproxy", networkingv1.PathTypePrefix, int32(8080), ""
 	for i := range n {
 		meta := metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("svc-%05d", i)}
-		s.Services = append(s.Services, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}})
+		s.Services = append(s.Services,
+			&corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}})
 		s.Ingresses = append(s.Ingresses, &networkingv1.Ingress{ObjectMeta: meta, Spec: networkingv1.IngressSpec{
 			IngressClassName: &class, Rules: []networkingv1.IngressRule{{
-				Host: meta.Name + ".test", IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{
-					Paths: []networkingv1.HTTPIngressPath{{Path: "/", PathType: &kind, Backend: networkingv1.IngressBackend{
-						Service: &networkingv1.IngressServiceBackend{Name: meta.Name, Port: networkingv1.ServiceBackendPort{Number: 80}},
-					}}},
+				Host: meta.Name + ".test",
+				IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{
+					Paths: []networkingv1.HTTPIngressPath{{
+						Path: "/", PathType: &kind,
+						Backend: networkingv1.IngressBackend{
+							Service: &networkingv1.IngressServiceBackend{
+								Name: meta.Name,
+								Port: networkingv1.ServiceBackendPort{Number: 80},
+							},
+						},
+					}},
 				}},
 			}},
 		}})
 		slice := &discoveryv1.EndpointSlice{
-			ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &empty, Port: &port}},
+			ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4,
+			Ports: []discoveryv1.EndpointPort{{Name: &empty, Port: &port}},
 		}
 		slice.Labels = map[string]string{discoveryv1.LabelServiceName: meta.Name}
 		for e := range 5 {
 			k := 5*i + e
-			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", k>>16, k>>8&255, k&255)}})
+			slice.Endpoints = append(slice.Endpoints,
+				discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", k>>16, k>>8&255, k&255)}})
 		}
 		s.Slices = append(s.Slices, slice)
 	}
@@ -87,8 +100,9 @@ func TestOneChangeCompilesTheSameInAnyCluster(t *testing.T) {
 		change                func(s Snapshot, at int) Snapshot
 		claims, routed, parts int
 	}{
-		"an endpoint goes":    {func(s Snapshot, at int) Snapshot { return withSlice(s, at, false) }, 0, 0, 1},
-		"an Ingress changes":  {func(s Snapshot, at int) Snapshot { return withPath(s, at, "/other") }, 1, 2, 0}, // as it was, and as it is
+		"an endpoint goes": {func(s Snapshot, at int) Snapshot { return withSlice(s, at, false) }, 0, 0, 1},
+		// as it was, and as it is
+		"an Ingress changes":  {func(s Snapshot, at int) Snapshot { return withPath(s, at, "/other") }, 1, 2, 0},
 		"nothing changes":     {func(s Snapshot, _ int) Snapshot { return s }, 0, 0, 0},
 		"a slice is repeated": {func(s Snapshot, at int) Snapshot { return withSlice(s, at, true) }, 0, 0, 1},
 	} {

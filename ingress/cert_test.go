@@ -15,7 +15,10 @@ func TestCertificatesComeInTheOrderInWhichTheyExpire(t *testing.T) {
 		return text
 	}
 	secret := func(name, key string, value []byte) *corev1.Secret {
-		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name}, Data: map[string][]byte{key: value}}
+		return &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name},
+			Data:       map[string][]byte{key: value},
+		}
 	}
 	got := Snapshot{Objects: Objects{Secrets: []*corev1.Secret{
 		secret("late", "tls.crt", crt(9)),
@@ -29,7 +32,8 @@ func TestCertificatesComeInTheOrderInWhichTheyExpire(t *testing.T) {
 		t.Fatalf("got %v, want %v", got, want)
 	}
 	for i, w := range want {
-		if g := got[i]; g.Namespace != w.Namespace || g.Secret != w.Secret || !g.Expires.Equal(w.Expires) || len(g.Names) != 1 || g.Names[0] != "a.test" {
+		if g := got[i]; g.Namespace != w.Namespace || g.Secret != w.Secret || !g.Expires.Equal(w.Expires) ||
+			len(g.Names) != 1 || g.Names[0] != "a.test" {
 			t.Errorf("got %v, want %s until %s", g, w.Secret, w.Expires)
 		}
 	}

@@ -30,41 +30,54 @@ func taken(t testing.TB, conditions ...string) haproxy.Verdicts {
 }
 
 func TestAServiceTakesSomeOfTheRequests(t *testing.T) {
-	const backends = "backend default_svc_beta_http: s_172-16-1-1_8080\nbackend default_svc_web_http: s_172-16-1-1_8080\n"
+	const backends = "backend default_svc_beta_http: s_172-16-1-1_8080\n" +
+		"backend default_svc_web_http: s_172-16-1-1_8080\n"
 	const mainToo = "prefix a.test/ -> default_svc_web_http\n"
 	rules := func(paths ...string) string { return "rules: [" + rule("a.test", paths...) + "]" }
 	for name, tt := range map[string]struct{ manifests, acl, want string }{
 		"of a path that another takes": {
 			ingress("i", 2020, rules(path("/", "Prefix", "web"), path("/", "Prefix", "beta"))), "cookie(beta) -m found",
-			"prefix a.test/ -> default_svc_web_http, default_svc_beta_http if { 'cookie(beta)' '-m' 'found' }\n" + backends,
+			"prefix a.test/ -> default_svc_web_http, default_svc_beta_http if { 'cookie(beta)' '-m' 'found' }\n" +
+				backends,
 		},
 		"of an Ingress of its own, older or not": {
-			ingress("i", 2020, rules(path("/", "Prefix", "beta"))) + ingress("j", 2021, rules(path("/", "Prefix", "web"))), "cookie(beta) -m found",
-			"prefix a.test/ -> default_svc_web_http, default_svc_beta_http if { 'cookie(beta)' '-m' 'found' }\n" + backends,
+			ingress("i", 2020, rules(path("/", "Prefix", "beta"))) +
+				ingress("j", 2021, rules(path("/", "Prefix", "web"))), "cookie(beta) -m found",
+			"prefix a.test/ -> default_svc_web_http, default_svc_beta_http if { 'cookie(beta)' '-m' 'found' }\n" +
+				backends,
 		},
 		"of a path that nobody else takes: the rest goes where it would go without": {
-			ingress("i", 2020, rules(path("/", "Prefix", "web"), path("/x/y", "Exact", "beta"), path("/x", "Prefix", "beta"), path("/z", "Prefix", "web"))), "cookie(beta) -m found",
-			mainToo + "prefix a.test/x -> default_svc_web_http, default_svc_beta_http if { 'cookie(beta)' '-m' 'found' }\n" +
-				"exact a.test/x/y -> default_svc_web_http, default_svc_beta_http if { 'cookie(beta)' '-m' 'found' }, default_svc_beta_http if { 'cookie(beta)' '-m' 'found' }\n" +
+			ingress("i", 2020, rules(path("/", "Prefix", "web"), path("/x/y", "Exact", "beta"),
+				path("/x", "Prefix", "beta"), path("/z", "Prefix", "web"))), "cookie(beta) -m found",
+			mainToo +
+				"prefix a.test/x -> default_svc_web_http, default_svc_beta_http if { 'cookie(beta)' '-m' 'found' }\n" +
+				"exact a.test/x/y -> default_svc_web_http, default_svc_beta_http if { 'cookie(beta)' '-m' 'found' }, " +
+				"default_svc_beta_http if { 'cookie(beta)' '-m' 'found' }\n" +
 				"prefix a.test/z -> default_svc_web_http\n" + backends,
 		},
 		"of a host that nobody else takes": {
 			ingress("i", 2020, rules(path("/x", "Prefix", "beta"))), "cookie(beta) -m found",
-			"prefix a.test/ -> 404\nprefix a.test/x -> 404, default_svc_beta_http if { 'cookie(beta)' '-m' 'found' }\nbackend default_svc_beta_http: s_172-16-1-1_8080\n",
+			"prefix a.test/ -> 404\n" +
+				"prefix a.test/x -> 404, default_svc_beta_http if { 'cookie(beta)' '-m' 'found' }\n" +
+				"backend default_svc_beta_http: s_172-16-1-1_8080\n",
 		},
 		"of no request while HAProxy was not asked": {
 			ingress("i", 2020, rules(path("/", "Prefix", "web"), path("/x", "Prefix", "beta"))), "cookie(new) -m found",
 			mainToo + backends,
 		},
 		"of no request if it cannot be read": {
-			ingress("i", 2020, rules(path("/", "Prefix", "web"), path("/x", "Prefix", "beta"))), "{ cookie(beta) -m found }",
+			ingress("i", 2020, rules(path("/", "Prefix", "web"), path("/x", "Prefix", "beta"))),
+			"{ cookie(beta) -m found }",
 			mainToo + backends + "problem Service default/beta InvalidAnnotation\n",
 		},
 		"but not of another namespace's": {
 			ingress("i", 2020, rules(path("/", "Prefix", "web"))) +
-				strings.ReplaceAll(ingress("j", 2021, rules(path("/", "Prefix", "beta"), path("/x", "Prefix", "beta")))+app("beta"), "namespace: default", "namespace: other"), "cookie(beta) -m found",
-			mainToo + "prefix a.test/x -> default_svc_web_http, other_svc_beta_http if { 'cookie(beta)' '-m' 'found' }\n" +
-				"backend default_svc_web_http: s_172-16-1-1_8080\nbackend other_svc_beta_http: s_172-16-1-1_8080\nproblem Ingress other/j PathConflict\n",
+				strings.ReplaceAll(ingress("j", 2021, rules(path("/", "Prefix", "beta"), path("/x", "Prefix", "beta")))+
+					app("beta"), "namespace: default", "namespace: other"), "cookie(beta) -m found",
+			mainToo +
+				"prefix a.test/x -> default_svc_web_http, other_svc_beta_http if { 'cookie(beta)' '-m' 'found' }\n" +
+				"backend default_svc_web_http: s_172-16-1-1_8080\nbackend other_svc_beta_http: s_172-16-1-1_8080\n" +
+				"problem Ingress other/j PathConflict\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -88,7 +101,9 @@ func TestAServiceTakesSomeOfTheRequests(t *testing.T) {
 				t.Errorf("HAProxy is asked about %q", r.Questions)
 			}
 			s.Options.OneTenant = false
-			if r := c.Compile([]Snapshot{s}); len(r.Config.Choices) > 0 || !strings.Contains(read(r), "beta InvalidAnnotation") && !strings.Contains(read(r), "other/j HostOwned") {
+			if r := c.Compile([]Snapshot{s}); len(r.Config.Choices) > 0 ||
+				!strings.Contains(read(r), "beta InvalidAnnotation") &&
+					!strings.Contains(read(r), "other/j HostOwned") {
 				t.Errorf("without trust:\n%s", read(r))
 			}
 		})
@@ -97,7 +112,9 @@ func TestAServiceTakesSomeOfTheRequests(t *testing.T) {
 
 // chosenAlone returns the backend and the conditional backends of a key, found by a
 // look at every other key.
-func chosenAlone(key routeKey, routed map[routeKey]haproxy.Route, chosen map[routeKey][]conditional) (backend string, cases []string) {
+func chosenAlone(key routeKey, routed map[routeKey]haproxy.Route,
+	chosen map[routeKey][]conditional,
+) (backend string, cases []string) {
 	for _, c := range chosen[key] {
 		cases = append(cases, c.backend)
 	}
@@ -110,7 +127,8 @@ func chosenAlone(key routeKey, routed map[routeKey]haproxy.Route, chosen map[rou
 			if !other.covers(key) {
 				continue
 			}
-			if best == nil || cmp.Or(cmp.Compare(len(best.reach()), len(other.reach())), cmp.Compare(other.path, best.path), cmp.Compare(other.match, best.match)) < 0 {
+			if best == nil || cmp.Or(cmp.Compare(len(best.reach()), len(other.reach())),
+				cmp.Compare(other.path, best.path), cmp.Compare(other.match, best.match)) < 0 {
 				best = &other
 			}
 		}
@@ -128,19 +146,30 @@ func TestWithoutItsConditionsAKeyLeadsWhereTheNextShorterOneDoes(t *testing.T) {
 	p.redirect.Wanted = &never
 	for seed := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
-		b := &builder{routing: &routing{Result: Result{Config: haproxy.Config{DefaultBackend: "default"}}}, routed: make(map[routeKey]haproxy.Route)}
+		b := &builder{
+			routing: &routing{Result: Result{Config: haproxy.Config{DefaultBackend: "default"}}},
+			routed:  make(map[routeKey]haproxy.Route),
+		}
 		b.chosen = make(map[routeKey][]conditional)
 		for n := range 12 {
-			key := routeKey{[]string{"a.test", "b.test"}[rnd.IntN(2)], []string{"/", "/a", "/a/", "/a/b", "/ab", "/a/b/c"}[rnd.IntN(6)], []haproxy.PathMatch{haproxy.Prefix, haproxy.Begin, haproxy.Exact}[rnd.IntN(3)]}
+			key := routeKey{
+				[]string{"a.test", "b.test"}[rnd.IntN(2)],
+				[]string{"/", "/a", "/a/", "/a/b", "/ab", "/a/b/c"}[rnd.IntN(6)],
+				[]haproxy.PathMatch{haproxy.Prefix, haproxy.Begin, haproxy.Exact}[rnd.IntN(3)],
+			}
 			if rnd.IntN(2) == 0 {
-				b.routed[key] = haproxy.Route{Host: key.host, Path: key.path, Match: key.match, Backend: fmt.Sprint("route", n)}
+				b.routed[key] = haproxy.Route{
+					Host: key.host, Path: key.path, Match: key.match,
+					Backend: fmt.Sprint("route", n),
+				}
 			}
 			if rnd.IntN(2) == 0 {
 				text, err := haproxy.Condition(fmt.Sprintf("src 192.0.2.%d", n), nil)
 				if err != nil {
 					t.Fatal(err)
 				}
-				b.chosen[key] = append(b.chosen[key], conditional{p, annotations.Condition{Text: text, Usable: true}, fmt.Sprint("choice", n)})
+				b.chosen[key] = append(b.chosen[key],
+					conditional{p, annotations.Condition{Text: text, Usable: true}, fmt.Sprint("choice", n)})
 			}
 		}
 		routed := maps.Clone(b.routed)
@@ -148,12 +177,15 @@ func TestWithoutItsConditionsAKeyLeadsWhereTheNextShorterOneDoes(t *testing.T) {
 		for key := range b.chosen {
 			backend, cases := chosenAlone(key, routed, b.chosen)
 			var got []string
-			i := slices.IndexFunc(b.Config.Choices, func(c *haproxy.Choice) bool { return c.Name == b.routed[key].Choice })
+			i := slices.IndexFunc(b.Config.Choices, func(c *haproxy.Choice) bool {
+				return c.Name == b.routed[key].Choice
+			})
 			for _, c := range b.Config.Choices[max(i, 0)].Cases {
 				got = append(got, c.Backend)
 			}
 			if i < 0 || b.routed[key].Backend != backend || !slices.Equal(got, cases) {
-				t.Fatalf("seed %d, %v: got %q, then %q; want %q, then %q", seed, key, got, b.routed[key].Backend, cases, backend)
+				t.Fatalf("seed %d, %v: got %q, then %q; want %q, then %q", seed, key, got, b.routed[key].Backend, cases,
+					backend)
 			}
 		}
 	}

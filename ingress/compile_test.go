@@ -174,40 +174,55 @@ func TestIngressesBecomeRoutes(t *testing.T) {
 			"prefix a.test/ -> default_svc_web_http\n" + web,
 		},
 		"every type of path; unmatched paths of a known host are 404": {
-			app("web") + ingress("i", 2020, "rules: ["+rule("a.test", path("/e/", "Exact", "web"), path("/p/", "Prefix", "web"), path("/s", "ImplementationSpecific", "web"))+"]"),
-			"prefix a.test/ -> 404\nexact a.test/e/ -> default_svc_web_http\nprefix a.test/p -> default_svc_web_http\nprefix a.test/s -> default_svc_web_http\n" + web,
+			app("web") + ingress("i", 2020,
+				"rules: ["+rule("a.test", path("/e/", "Exact", "web"), path("/p/", "Prefix", "web"),
+					path("/s", "ImplementationSpecific", "web"))+"]"),
+			"prefix a.test/ -> 404\nexact a.test/e/ -> default_svc_web_http\n" +
+				"prefix a.test/p -> default_svc_web_http\nprefix a.test/s -> default_svc_web_http\n" + web,
 		},
 		"an empty path is all paths": {
 			app("web") + ingress("i", 2020, "rules: ["+rule("a.test", path("", "ImplementationSpecific", "web"))+"]"),
 			"prefix a.test/ -> default_svc_web_http\n" + web,
 		},
 		"no host, and a wildcard": {
-			app("web") + ingress("i", 2020, "rules: ["+rule("", path("/x", "Prefix", "web"))+", "+rule("*.a.test", path("/x", "Prefix", "web"))+"]"),
-			"prefix /x -> default_svc_web_http\nprefix *.a.test/ -> 404\nprefix *.a.test/x -> default_svc_web_http\n" + web,
+			app("web") + ingress("i", 2020, "rules: ["+rule("", path("/x", "Prefix", "web"))+", "+
+				rule("*.a.test", path("/x", "Prefix", "web"))+"]"),
+			"prefix /x -> default_svc_web_http\nprefix *.a.test/ -> 404\nprefix *.a.test/x -> default_svc_web_http\n" +
+				web,
 		},
 		"the default of an Ingress without rules is everybody's": {
-			app("web") + app("other") + ingress("i", 2020, fallback("web")) + ingress("j", 2021, "rules: ["+rule("a.test", path("/x", "Prefix", "other"))+"]"),
-			"prefix a.test/ -> default_svc_web_http\nprefix a.test/x -> default_svc_other_http\ndefault -> default_svc_web_http\n" +
+			app("web") + app("other") + ingress("i", 2020, fallback("web")) +
+				ingress("j", 2021, "rules: ["+rule("a.test", path("/x", "Prefix", "other"))+"]"),
+			"prefix a.test/ -> default_svc_web_http\nprefix a.test/x -> default_svc_other_http\n" +
+				"default -> default_svc_web_http\n" +
 				"backend default_svc_other_http: s_172-16-1-1_8080\n" + web,
 		},
 		"the default of an Ingress with rules is its hosts'": {
-			app("web") + app("other") + ingress("i", 2020, fallback("web")+", rules: ["+rule("a.test", path("/x", "Prefix", "other"))+", {host: b.test}]"),
-			"prefix a.test/ -> default_svc_web_http\nprefix a.test/x -> default_svc_other_http\nprefix b.test/ -> default_svc_web_http\n" +
+			app("web") + app("other") +
+				ingress("i", 2020, fallback("web")+", rules: ["+rule("a.test", path("/x", "Prefix", "other"))+
+					", {host: b.test}]"),
+			"prefix a.test/ -> default_svc_web_http\nprefix a.test/x -> default_svc_other_http\n" +
+				"prefix b.test/ -> default_svc_web_http\n" +
 				"backend default_svc_other_http: s_172-16-1-1_8080\n" + web,
 		},
 		"a younger explicit / goes before an older implicit default": {
-			app("web") + app("other") + ingress("i", 2020, fallback("other")+", rules: ["+rule("a.test", path("/x", "Prefix", "web"))+"]") +
+			app("web") + app("other") +
+				ingress("i", 2020, fallback("other")+", rules: ["+rule("a.test", path("/x", "Prefix", "web"))+"]") +
 				ingress("j", 2021, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"),
 			"prefix a.test/ -> default_svc_web_http\nprefix a.test/x -> default_svc_web_http\n" + web,
 		},
 		"of two who claim a path the older wins": {
-			app("web") + app("other") + ingress("a", 2021, "rules: ["+rule("a.test", path("/", "Prefix", "other"))+"]") +
+			app("web") + app("other") +
+				ingress("a", 2021, "rules: ["+rule("a.test", path("/", "Prefix", "other"))+"]") +
 				ingress("z", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"),
 			"prefix a.test/ -> default_svc_web_http\n" + web + "problem Ingress default/a PathConflict\n",
 		},
 		"Exact and Prefix of one path are two paths": {
-			app("web") + app("other") + ingress("a", 2021, "rules: ["+rule("a.test", path("/", "Exact", "other"), path("/", "Prefix", "web"))+"]"),
-			"exact a.test/ -> default_svc_other_http\nprefix a.test/ -> default_svc_web_http\nbackend default_svc_other_http: s_172-16-1-1_8080\n" + web,
+			app("web") + app("other") +
+				ingress("a", 2021, "rules: ["+rule("a.test", path("/", "Exact", "other"), path("/", "Prefix", "web"))+
+					"]"),
+			"exact a.test/ -> default_svc_other_http\nprefix a.test/ -> default_svc_web_http\n" +
+				"backend default_svc_other_http: s_172-16-1-1_8080\n" + web,
 		},
 		"two defaults for all": {
 			app("web") + app("other") + ingress("a", 2021, fallback("other")) + ingress("z", 2020, fallback("web")),
@@ -215,34 +230,50 @@ func TestIngressesBecomeRoutes(t *testing.T) {
 		},
 		"odd hosts and paths cost only themselves": {
 			app("web") + ingress("i", 2020, "rules: ["+strings.Join([]string{
-				rule("a b.test", path("/", "Prefix", "web")), rule("10.0.0.1", path("/", "Prefix", "web")), rule("*.*.test", path("/", "Prefix", "web")),
-				rule("good.test", path("/a b", "Prefix", "web"), path(`/a\n`, "Prefix", "web"), path("/a\x01", "Prefix", "web"), path("rel", "ImplementationSpecific", "web"),
-					path("/../x", "Prefix", "web"), path("/%zz", "Exact", "web"), path("/a//b", "Prefix", "web"), path("/x(/|$)(.*)", "ImplementationSpecific", "web"), path("/ok%20;v=1", "Prefix", "web")),
+				rule("a b.test", path("/", "Prefix", "web")), rule("10.0.0.1", path("/", "Prefix", "web")),
+				rule("*.*.test", path("/", "Prefix", "web")),
+				rule("good.test", path("/a b", "Prefix", "web"), path(`/a\n`, "Prefix", "web"),
+					path("/a\x01", "Prefix", "web"), path("rel", "ImplementationSpecific", "web"),
+					path("/../x", "Prefix", "web"), path("/%zz", "Exact", "web"), path("/a//b", "Prefix", "web"),
+					path("/x(/|$)(.*)", "ImplementationSpecific", "web"), path("/ok%20;v=1", "Prefix", "web")),
 			}, ", ")+"]"),
 			"prefix good.test/ -> 404\nprefix good.test/ok%20;v=1 -> default_svc_web_http\n" + web +
-				strings.Repeat("problem Ingress default/i InvalidHost\n", 3) + strings.Repeat("problem Ingress default/i InvalidPath\n", 8),
+				strings.Repeat("problem Ingress default/i InvalidHost\n", 3) +
+				strings.Repeat("problem Ingress default/i InvalidPath\n", 8),
 		},
 		"a Service or a port that does not exist answers 503": {
-			app("web") + ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "gone"), `{path: /p, pathType: Prefix, backend: {service: {name: web, port: {number: 81}}}}`)+"]"),
-			"prefix a.test/ -> default_svc_gone_80\nprefix a.test/p -> default_svc_web_81.none\nbackend default_svc_gone_80:\nbackend default_svc_web_81.none:\n" +
+			app("web") + ingress("i", 2020,
+				"rules: ["+rule("a.test", path("/", "Prefix", "gone"),
+					`{path: /p, pathType: Prefix, backend: {service: {name: web, port: {number: 81}}}}`)+"]"),
+			"prefix a.test/ -> default_svc_gone_80\nprefix a.test/p -> default_svc_web_81.none\n" +
+				"backend default_svc_gone_80:\nbackend default_svc_web_81.none:\n" +
 				"problem Ingress default/i PortNotFound\nproblem Ingress default/i ServiceNotFound\n",
 		},
 		"a port by name and by number is one backend": {
-			app("web") + ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"), `{path: /p, pathType: Prefix, backend: {service: {name: web, port: {name: http}}}}`)+"]"),
+			app("web") + ingress("i", 2020,
+				"rules: ["+rule("a.test", path("/", "Prefix", "web"),
+					`{path: /p, pathType: Prefix, backend: {service: {name: web, port: {name: http}}}}`)+"]"),
 			"prefix a.test/ -> default_svc_web_http\nprefix a.test/p -> default_svc_web_http\n" + web,
 		},
 		"a resource backend is refused": {
-			app("web") + ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"), `{path: /p, pathType: Prefix, backend: {resource: {kind: Bucket, name: x}}}`)+"]"),
+			app("web") + ingress("i", 2020,
+				"rules: ["+rule("a.test", path("/", "Prefix", "web"),
+					`{path: /p, pathType: Prefix, backend: {resource: {kind: Bucket, name: x}}}`)+"]"),
 			"prefix a.test/ -> default_svc_web_http\n" + web + "problem Ingress default/i InvalidBackend\n",
 		},
 		"ExternalName is refused": {
-			"apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: default}\nspec: {type: ExternalName, externalName: evil.test, ports: [{port: 80}]}\n---\n" +
-				slice("web", "a", "", 80, "172.16.1.1") + ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"),
-			"prefix a.test/ -> default_svc_web_80\nbackend default_svc_web_80:\nproblem Ingress default/i ExternalName\n",
+			"apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: default}\n" +
+				"spec: {type: ExternalName, externalName: evil.test, ports: [{port: 80}]}\n---\n" +
+				slice("web", "a", "", 80, "172.16.1.1") + ingress("i", 2020,
+				"rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"),
+			"prefix a.test/ -> default_svc_web_80\nbackend default_svc_web_80:\n" +
+				"problem Ingress default/i ExternalName\n",
 		},
 		"UDP is not a port to send requests to": {
-			"apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: default}\nspec: {ports: [{name: u, port: 80, protocol: UDP}, {name: t, port: 80}]}\n---\n" +
-				slice("web", "a", "t", 8080, "172.16.1.1") + ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"),
+			"apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: default}\n" +
+				"spec: {ports: [{name: u, port: 80, protocol: UDP}, {name: t, port: 80}]}\n---\n" +
+				slice("web", "a", "t", 8080, "172.16.1.1") +
+				ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"),
 			"prefix a.test/ -> default_svc_web_t\nbackend default_svc_web_t: s_172-16-1-1_8080\n",
 		},
 	} {
@@ -297,7 +328,8 @@ ports: [{name: http, port: 80}]
 endpoints: [{addresses: [172.16.1.6], conditions: {ready: false, terminating: true, serving: true}}]
 `, "s_172-16-1-1_80 s_172-16-1-3_80(drain) s_172-16-1-6_80"},
 		"addresses that are not a pod's": {
-			slice("web", "a", "http", 8080, "127.0.0.1", "0.0.0.0", "169.254.169.254", "224.0.0.1", "255.255.255.255", "x", "::1", "172.16.1.1") + `
+			slice("web", "a", "http", 8080, "127.0.0.1", "0.0.0.0", "169.254.169.254", "224.0.0.1", "255.255.255.255",
+				"x", "::1", "172.16.1.1") + `
 kind: EndpointSlice
 metadata: {name: names, namespace: default, labels: {kubernetes.io/service-name: web}}
 addressType: FQDN
@@ -305,13 +337,17 @@ ports: [{name: http, port: 80}]
 endpoints: [{addresses: [evil.test]}]
 ---
 ` + slice("web", "c", "http", 8080, "fe80::1", "::ffff:10.0.0.1", "fd00::1%eth0", "fd00::2"),
-			"s_172-16-1-1_8080 s_fd00--2_8080" + strings.Repeat("\nproblem Service default/web InvalidEndpoint", 10) + "\nproblem Service default/web UnsupportedEndpoints",
+			"s_172-16-1-1_8080 s_fd00--2_8080" + strings.Repeat("\nproblem Service default/web InvalidEndpoint", 10) +
+				"\nproblem Service default/web UnsupportedEndpoints",
 		},
 		"no slices": {"", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := Compile([]Snapshot{snapshot(t, "c", service("web", "http", 80)+ingress("i", 2020, fallback("web"))+tt.slices)})
-			want := strings.TrimSuffix("default -> default_svc_web_http\nbackend default_svc_web_http: "+tt.want, " ") + "\n"
+			r := Compile([]Snapshot{
+				snapshot(t, "c", service("web", "http", 80)+ingress("i", 2020, fallback("web"))+tt.slices),
+			})
+			want := strings.TrimSuffix("default -> default_svc_web_http\nbackend default_svc_web_http: "+tt.want, " ") +
+				"\n"
 			want = strings.ReplaceAll(want, ": \n", ":\n")
 			if diff := cmp.Diff(want, read(r)); diff != "" {
 				t.Errorf("want (-), got (+):\n%s", diff)
@@ -322,8 +358,10 @@ endpoints: [{addresses: [evil.test]}]
 
 func TestWhatAnIngressSaysIsForItsOwnRequests(t *testing.T) {
 	said := func(name, host, annotations string) string {
-		return "kind: Ingress\nmetadata: {name: " + name + ", namespace: default, annotations: {" + annotations + "}}\nspec: {ingressClassName: haproxy, rules: [{host: " + host +
-			", http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {name: http}}}}]}}]}\n---\n"
+		return "kind: Ingress\nmetadata: {name: " + name + ", namespace: default, annotations: {" + annotations +
+			"}}\nspec: {ingressClassName: haproxy, rules: [{host: " + host +
+			", http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {name: http}}}}]}}]}\n" +
+			"---\n"
 	}
 	s := snapshot(t, "c", app("web")+
 		said("a", "a.test", "")+
@@ -346,15 +384,20 @@ problem Ingress default/d UnknownAnnotation
 	if diff := cmp.Diff(want, read(r)); diff != "" {
 		t.Errorf("want (-), got (+):\n%s", diff)
 	}
-	if b := r.Config.Backends[0]; !slices.Contains(b.Directives, haproxy.Timeout("server", time.Second)) || b.Origin != "Ingress default/b, Service default/web port http" {
+	if b := r.Config.Backends[0]; !slices.Contains(b.Directives, haproxy.Timeout("server", time.Second)) ||
+		b.Origin != "Ingress default/b, Service default/web port http" {
 		t.Errorf("the backend of b: %+v", b)
 	}
 
 	// The keys of the Service are for all Ingresses, and override the Ingresses' own:
 	// b and c have no backend of their own any more.
-	s.Services[0].Annotations = map[string]string{"haproxy.org/timeout-server": "3s", "haproxy.org/allow-list": "10.0.0.0/8"}
+	s.Services[0].Annotations = map[string]string{
+		"haproxy.org/timeout-server": "3s",
+		"haproxy.org/allow-list":     "10.0.0.0/8",
+	}
 	r = Compile([]Snapshot{s})
-	if n := len(r.Config.Backends); n != 1 || !slices.Contains(r.Config.Backends[0].Directives, haproxy.Timeout("server", 3*time.Second)) {
+	if n := len(r.Config.Backends); n != 1 ||
+		!slices.Contains(r.Config.Backends[0].Directives, haproxy.Timeout("server", 3*time.Second)) {
 		t.Errorf("%d backends, of which the first is %+v", n, r.Config.Backends[0])
 	}
 	if got := read(r); !strings.HasSuffix(got, "problem Service default/web UnknownAnnotation\n") {
@@ -368,18 +411,32 @@ func TestAGuardWithoutAPrefixGuards(t *testing.T) {
 		want   string // a part of the directive
 		reason string
 	}{
-		"a list":                       {map[string]string{"deny-list": "10.0.0.0/8"}, "deny deny_status 403", ""},
-		"users that there are":         {map[string]string{"auth-type": "basic-auth", "auth-secret": "users"}, "http-request auth realm", ""},
-		"users that there are not":     {map[string]string{"auth-secret": "gone"}, "status 503", "InvalidAnnotation"},
-		"a list of nobody":             {map[string]string{"deny-list": "nobody"}, "status 503", "InvalidAnnotation"},
-		"mistyped, under a prefix":     {map[string]string{"haproxy.org/deny-lists": "10.0.0.0/8"}, "status 503", "UnknownAnnotation"},
-		"mistyped, and without it":     {map[string]string{"deny-lists": "10.0.0.0/8"}, "", "UnknownAnnotation"},
-		"a class, and a list, without": {map[string]string{"ingress.class": "haproxy", "whitelist": "10.0.0.0/8"}, "deny deny_status 403", "OlderAnnotation"},
+		"a list": {map[string]string{"deny-list": "10.0.0.0/8"}, "deny deny_status 403", ""},
+		"users that there are": {
+			map[string]string{"auth-type": "basic-auth", "auth-secret": "users"},
+			"http-request auth realm", "",
+		},
+		"users that there are not": {map[string]string{"auth-secret": "gone"}, "status 503", "InvalidAnnotation"},
+		"a list of nobody":         {map[string]string{"deny-list": "nobody"}, "status 503", "InvalidAnnotation"},
+		"mistyped, under a prefix": {
+			map[string]string{"haproxy.org/deny-lists": "10.0.0.0/8"},
+			"status 503",
+			"UnknownAnnotation",
+		},
+		"mistyped, and without it": {map[string]string{"deny-lists": "10.0.0.0/8"}, "", "UnknownAnnotation"},
+		"a class, and a list, without": {
+			map[string]string{"ingress.class": "haproxy", "whitelist": "10.0.0.0/8"},
+			"deny deny_status 403", "OlderAnnotation",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := snapshot(t, "c", app("web")+ingress("a", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]")+
+			s := snapshot(t, "c", app("web")+ingress("a", 2020,
+				"rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]")+
 				ingress("b", 2021, "rules: ["+rule("b.test", path("/", "Prefix", "web"))+"]"))
-			s.Secrets = []*corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "users"}, Data: map[string][]byte{"ann": []byte("$5$salt$" + strings.Repeat("a", 43))}}}
+			s.Secrets = []*corev1.Secret{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "users"},
+				Data:       map[string][]byte{"ann": []byte("$5$salt$" + strings.Repeat("a", 43))},
+			}}
 			s.Ingresses[0].Annotations = row.said
 			r := Compile([]Snapshot{s})
 			says := map[string]string{}
@@ -388,10 +445,12 @@ func TestAGuardWithoutAPrefixGuards(t *testing.T) {
 					says[b.Name] += d.String() + "\n"
 				}
 			}
-			if got := says[r.Config.Routes[0].Backend]; !strings.Contains(got, row.want) || row.want == "" && strings.Contains(got, "status") {
+			if got := says[r.Config.Routes[0].Backend]; !strings.Contains(got, row.want) ||
+				row.want == "" && strings.Contains(got, "status") {
 				t.Errorf("want %q in\n%s", row.want, got)
 			}
-			if got := says[r.Config.Routes[1].Backend]; strings.Contains(got, "status") || strings.Contains(got, "auth") {
+			if got := says[r.Config.Routes[1].Backend]; strings.Contains(got, "status") ||
+				strings.Contains(got, "auth") {
 				t.Errorf("the other Ingress has it too:\n%s", got)
 			}
 			reason := ""
@@ -433,18 +492,27 @@ spec: {ingressClassName: haproxy, rules: [{host: a.test, http: {paths: [{path: /
 		return all
 	}
 	var c Compiler
-	if got, want := reasons(c.Compile([]Snapshot{s})), []string{"ConfigMap kube-system/defaults ConfigMapNotFound"}; !slices.Equal(got, want) {
+	if got, want := reasons(c.Compile([]Snapshot{s})),
+		[]string{"ConfigMap kube-system/defaults ConfigMapNotFound"}; !slices.Equal(got, want) {
 		t.Errorf("without it: want %q, got %q", want, got)
 	}
 	s.ConfigMaps = []*corev1.ConfigMap{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "defaults"},
-		Data:       map[string]string{"timeout-server": "7s", "ssl-redirect": "true", "check-interval": "soon", "tiemout-server": "1s"},
+		Data: map[string]string{
+			"timeout-server": "7s", "ssl-redirect": "true", "check-interval": "soon",
+			"tiemout-server": "1s",
+		},
 	}}
 	r := c.Compile([]Snapshot{s})
-	if got, want := reasons(r), []string{"ConfigMap kube-system/defaults InvalidAnnotation", "ConfigMap kube-system/defaults UnknownAnnotation"}; !slices.Equal(got, want) {
+	if got, want := reasons(r),
+		[]string{
+			"ConfigMap kube-system/defaults InvalidAnnotation",
+			"ConfigMap kube-system/defaults UnknownAnnotation",
+		}; !slices.Equal(got, want) {
 		t.Errorf("with it: want %q, got %q", want, got)
 	}
-	if b := r.Config.Backends[0]; b.Name != "default_svc_web_http" || !slices.Contains(b.Directives, haproxy.Timeout("server", 7*time.Second)) {
+	if b := r.Config.Backends[0]; b.Name != "default_svc_web_http" ||
+		!slices.Contains(b.Directives, haproxy.Timeout("server", 7*time.Second)) {
 		t.Errorf("got %+v", b)
 	}
 	if !r.Config.Routes[0].TLSOnly {
@@ -471,7 +539,10 @@ spec: {ingressClassName: nginx}
 	got, ok := r.Explain("c", "default", "a")
 	want := Explanation{
 		Ingress: ObjectRef{Cluster: "c", Kind: "Ingress", Namespace: "default", Name: "a"},
-		Rules:   []ExplainedRule{{Host: "a.test", Path: "/", Match: haproxy.Prefix, Backend: "default_ing_a_svc_web_http", HTTPS: "302 to port 8443"}},
+		Rules: []ExplainedRule{{
+			Host: "a.test", Path: "/", Match: haproxy.Prefix,
+			Backend: "default_ing_a_svc_web_http", HTTPS: "302 to port 8443",
+		}},
 		Backends: []ExplainedBackend{{
 			Name: "default_ing_a_svc_web_http", Origin: "Ingress default/a, Service default/web port http", Own: true,
 			Keys: []annotations.Effective{
@@ -507,7 +578,8 @@ ports: [{name: http, port: 80}]
 endpoints: [{addresses: [172.16.1.1], nodeName: worker1, targetRef: {kind: Pod, name: web-1, namespace: default}}]
 `)})
 	got := r.Config.Backends[0]
-	if got.Servers[0].Pod != "default/web-1" || got.Servers[0].Node != "worker1" || got.Origin != "Service default/web port http" || !got.Options.Check {
+	if got.Servers[0].Pod != "default/web-1" || got.Servers[0].Node != "worker1" ||
+		got.Origin != "Service default/web port http" || !got.Options.Check {
 		t.Errorf("got %+v", got)
 	}
 	if want := (ObjectRef{"c", "Ingress", "default", "i", "ing-i"}); len(r.Served) != 1 || r.Served[0] != want {
@@ -531,41 +603,76 @@ endpoints: [{addresses: [172.16.1.1], targetRef: {kind: Pod, name: till, namespa
 }
 
 func TestOnlyOurClassesAreServed(t *testing.T) {
-	const class = "kind: IngressClass\nmetadata: {name: %s, annotations: {ingressclass.kubernetes.io/is-default-class: %q}}\nspec: {controller: %s}\n---\n"
+	const class = "kind: IngressClass\n" +
+		"metadata: {name: %s, annotations: {ingressclass.kubernetes.io/is-default-class: %q}}\n" +
+		"spec: {controller: %s}\n---\n"
 	for name, tt := range map[string]struct {
 		classes, annotation, class string
 		options                    Options
 		want                       bool
 	}{
-		"by name, classes cannot be read":         {class: "haproxy", want: true},
-		"by name, there is no such class":         {classes: fmt.Sprintf(class, "other", "false", "example.org/c"), class: "haproxy"},
-		"by name, of another controller":          {classes: fmt.Sprintf(class, "haproxy", "false", "example.org/c"), class: "haproxy"},
-		"by name, of our controller":              {classes: fmt.Sprintf(class, "haproxy", "false", "haproxy.org/ingress-controller"), class: "haproxy", want: true},
-		"the annotation, there is no such class":  {classes: fmt.Sprintf(class, "other", "false", "example.org/c"), annotation: "haproxy", want: true},
-		"the annotation, of another controller":   {classes: fmt.Sprintf(class, "haproxy", "false", "example.org/c"), annotation: "haproxy"},
-		"another name":                            {class: "nginx"},
-		"a class of our controller":               {classes: fmt.Sprintf(class, "edge", "false", "haproxy.org/ingress-controller"), class: "edge", want: true},
-		"a class of our controller and class":     {classes: fmt.Sprintf(class, "edge", "false", "haproxy.org/ingress-controller/haproxy"), class: "edge", want: true},
-		"a class of another controller":           {classes: fmt.Sprintf(class, "edge", "false", "example.org/c"), class: "edge"},
-		"the annotation":                          {annotation: "haproxy", want: true},
-		"the annotation goes before the field":    {annotation: "nginx", class: "haproxy"},
-		"none at all":                             {},
-		"none at all, and we take those":          {options: Options{WatchWithoutClass: true}, want: true},
-		"none at all, our class is the default":   {classes: fmt.Sprintf(class, "edge", "true", "haproxy.org/ingress-controller"), want: true},
-		"none at all, another is the default":     {classes: fmt.Sprintf(class, "edge", "true", "example.org/c"), options: Options{WatchWithoutClass: true}},
-		"the configured name":                     {class: "own", options: Options{Class: "own"}, want: true},
-		"the configured controller":               {classes: fmt.Sprintf(class, "edge", "false", "example.org/own"), class: "edge", options: Options{Controller: "example.org/own"}, want: true},
+		"by name, classes cannot be read": {class: "haproxy", want: true},
+		"by name, there is no such class": {
+			classes: fmt.Sprintf(class, "other", "false", "example.org/c"),
+			class:   "haproxy",
+		},
+		"by name, of another controller": {
+			classes: fmt.Sprintf(class, "haproxy", "false", "example.org/c"),
+			class:   "haproxy",
+		},
+		"by name, of our controller": {classes: fmt.Sprintf(class, "haproxy", "false",
+			"haproxy.org/ingress-controller"), class: "haproxy", want: true},
+		"the annotation, there is no such class": {
+			classes:    fmt.Sprintf(class, "other", "false", "example.org/c"),
+			annotation: "haproxy", want: true,
+		},
+		"the annotation, of another controller": {
+			classes:    fmt.Sprintf(class, "haproxy", "false", "example.org/c"),
+			annotation: "haproxy",
+		},
+		"another name": {class: "nginx"},
+		"a class of our controller": {classes: fmt.Sprintf(class, "edge", "false",
+			"haproxy.org/ingress-controller"), class: "edge", want: true},
+		"a class of our controller and class": {classes: fmt.Sprintf(class, "edge", "false",
+			"haproxy.org/ingress-controller/haproxy"), class: "edge", want: true},
+		"a class of another controller": {
+			classes: fmt.Sprintf(class, "edge", "false", "example.org/c"),
+			class:   "edge",
+		},
+		"the annotation":                       {annotation: "haproxy", want: true},
+		"the annotation goes before the field": {annotation: "nginx", class: "haproxy"},
+		"none at all":                          {},
+		"none at all, and we take those":       {options: Options{WatchWithoutClass: true}, want: true},
+		"none at all, our class is the default": {classes: fmt.Sprintf(class, "edge", "true",
+			"haproxy.org/ingress-controller"), want: true},
+		"none at all, another is the default": {
+			classes: fmt.Sprintf(class, "edge", "true", "example.org/c"),
+			options: Options{WatchWithoutClass: true},
+		},
+		"the configured name": {class: "own", options: Options{Class: "own"}, want: true},
+		"the configured controller": {
+			classes: fmt.Sprintf(class, "edge", "false", "example.org/own"),
+			class:   "edge", options: Options{Controller: "example.org/own"}, want: true,
+		},
 		"a namespace that is not to be looked at": {class: "haproxy", options: Options{Namespaces: []string{"other"}}},
-		"a namespace that is never looked at":     {class: "haproxy", options: Options{NotNamespaces: []string{"default"}}},
-		"a namespace with the labels":             {class: "haproxy", options: Options{NamespaceSelector: "team in (web, shop),!old"}, want: true},
-		"a namespace without them":                {class: "haproxy", options: Options{NamespaceSelector: "team=shop"}},
-		"a selector that is none":                 {class: "haproxy", options: Options{NamespaceSelector: "team in"}},
-		"a namespace that is":                     {class: "haproxy", options: Options{Namespaces: []string{"default"}}, want: true},
+		"a namespace that is never looked at": {
+			class:   "haproxy",
+			options: Options{NotNamespaces: []string{"default"}},
+		},
+		"a namespace with the labels": {
+			class:   "haproxy",
+			options: Options{NamespaceSelector: "team in (web, shop),!old"}, want: true,
+		},
+		"a namespace without them": {class: "haproxy", options: Options{NamespaceSelector: "team=shop"}},
+		"a selector that is none":  {class: "haproxy", options: Options{NamespaceSelector: "team in"}},
+		"a namespace that is":      {class: "haproxy", options: Options{Namespaces: []string{"default"}}, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := snapshot(t, "c", tt.classes+app("web")+ingress("i", 2020, fallback("web")))
 			s.Options = tt.options
-			s.Namespaces = []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "web"}}}}
+			s.Namespaces = []*corev1.Namespace{
+				{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "web"}}},
+			}
 			s.Ingresses[0].Spec.IngressClassName = nil
 			if tt.class != "" {
 				s.Ingresses[0].Spec.IngressClassName = &tt.class
@@ -582,7 +689,8 @@ func TestOnlyOurClassesAreServed(t *testing.T) {
 }
 
 func TestAnIngressSaysHowItsPathsAreCompared(t *testing.T) {
-	const first, web = "prefix a.test/ -> 404\nprefix a.test/p -> default_svc_web_http\n", "backend default_svc_web_http: s_172-16-1-1_8080\n"
+	const first, web = "prefix a.test/ -> 404\nprefix a.test/p -> default_svc_web_http\n",
+		"backend default_svc_web_http: s_172-16-1-1_8080\n"
 	for _, tt := range []struct{ kind, path, want string }{
 		{"exact", "/v/", first + "exact a.test/v/ -> default_svc_web_http\n" + web},
 		{"begin", "/v/", first + "begin a.test/v/ -> default_svc_web_http\n" + web},
@@ -592,7 +700,9 @@ func TestAnIngressSaysHowItsPathsAreCompared(t *testing.T) {
 		{"regex", "/(", first + web + "problem Ingress default/i InvalidPath\n"},
 		{"regex", "/ ", first + web + "problem Ingress default/i InvalidPath\n"},
 	} {
-		s := snapshot(t, "c", app("web")+ingress("i", 2020, "rules: ["+rule("a.test", path(tt.path, "ImplementationSpecific", "web"), path("/p", "Prefix", "web"))+"]"))
+		s := snapshot(t, "c", app("web")+
+			ingress("i", 2020, "rules: ["+rule("a.test", path(tt.path, "ImplementationSpecific", "web"),
+				path("/p", "Prefix", "web"))+"]"))
 		s.Ingresses[0].Annotations = map[string]string{"sallyport.dev/path-type": tt.kind}
 		r := Compile([]Snapshot{s})
 		got := strings.Split(read(r), "\n")
@@ -613,7 +723,8 @@ func TestAHostHasSoManyRegularExpressions(t *testing.T) {
 	for i := range maxPatterns + 2 {
 		paths = append(paths, path(fmt.Sprintf("/v%d[0-9]", i), "ImplementationSpecific", "web"))
 	}
-	s := snapshot(t, "c", app("web")+ingress("i", 2020, "rules: ["+rule("a.test", paths...)+", "+rule("b.test", paths[0])+"]"))
+	s := snapshot(t, "c", app("web")+
+		ingress("i", 2020, "rules: ["+rule("a.test", paths...)+", "+rule("b.test", paths[0])+"]"))
 	s.Ingresses[0].Annotations = map[string]string{"sallyport.dev/path-type": "regex"}
 	r := Compile([]Snapshot{s})
 	got := make(map[string]int)
@@ -622,26 +733,34 @@ func TestAHostHasSoManyRegularExpressions(t *testing.T) {
 			got[route.Host]++
 		}
 	}
-	if want := map[string]int{"a.test": maxPatterns, "b.test": 1}; !maps.Equal(got, want) || len(r.Problems) != 2 || r.Problems[0].Reason != "TooManyPatterns" {
+	if want := map[string]int{"a.test": maxPatterns, "b.test": 1}; !maps.Equal(got, want) || len(r.Problems) != 2 ||
+		r.Problems[0].Reason != "TooManyPatterns" {
 		t.Errorf("got %v and the problems %v, want %v and two of the reason TooManyPatterns", got, r.Problems, want)
 	}
 }
 
 func TestAnOlderAnnotationNamesTheClass(t *testing.T) {
-	for annotation, want := range map[string]bool{"haproxy.org/ingress.class": true, "haproxy.com/ingress.class": true, "ingress.kubernetes.io/ingress.class": true, "nginx.ingress.kubernetes.io/ingress.class": false} {
+	for annotation, want := range map[string]bool{
+		"haproxy.org/ingress.class": true, "haproxy.com/ingress.class": true,
+		"ingress.kubernetes.io/ingress.class": true, "nginx.ingress.kubernetes.io/ingress.class": false,
+	} {
 		s := snapshot(t, "c", app("web")+ingress("i", 2020, fallback("web")))
 		s.Ingresses[0].Spec.IngressClassName = nil
 		s.Ingresses[0].Annotations = map[string]string{annotation: "haproxy"}
 		r := Compile([]Snapshot{s})
-		if got := len(r.Served) == 1; got != want || got != (len(r.Problems) == 1 && r.Problems[0].Reason == "OlderAnnotation") {
+		if got := len(r.Served) == 1; got != want ||
+			got != (len(r.Problems) == 1 && r.Problems[0].Reason == "OlderAnnotation") {
 			t.Errorf("%s: served %v, want %v; problems %v", annotation, got, want, r.Problems)
 		}
 	}
 }
 
 func TestTheFirstClusterWins(t *testing.T) {
-	first := snapshot(t, "east", app("web")+ingress("young", 2024, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
-	second := snapshot(t, "west", app("web")+ingress("old", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+", "+rule("b.test", path("/", "Prefix", "web"))+"]"))
+	first := snapshot(t, "east",
+		app("web")+ingress("young", 2024, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
+	second := snapshot(t, "west",
+		app("web")+ingress("old", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+", "+
+			rule("b.test", path("/", "Prefix", "web"))+"]"))
 	r := Compile([]Snapshot{first, second})
 	want := `prefix a.test/ -> east_default_svc_web_http
 prefix b.test/ -> west_default_svc_web_http
@@ -658,7 +777,8 @@ problem Ingress default/old HostOwned
 }
 
 func TestNamesFollowTheConfiguredClustersNotTheKnownOnes(t *testing.T) {
-	east := snapshot(t, "east", app("web")+ingress("i", 2024, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
+	east := snapshot(t, "east",
+		app("web")+ingress("i", 2024, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
 	c := Compiler{Unknown: []Snapshot{{Cluster: "west"}}}
 	alone := c.Compile([]Snapshot{east})
 	if got, want := backendNames(alone), []string{"east_default_svc_web_http"}; !slices.Equal(got, want) {
@@ -669,7 +789,8 @@ func TestNamesFollowTheConfiguredClustersNotTheKnownOnes(t *testing.T) {
 	if both.Config.Backends[0] != alone.Config.Backends[0] {
 		t.Errorf("the other cluster came: %s is another backend than before", both.Config.Backends[0].Name)
 	}
-	if got, want := backendNames(Compile([]Snapshot{east})), []string{"default_svc_web_http"}; !slices.Equal(got, want) {
+	if got, want := backendNames(Compile([]Snapshot{east})),
+		[]string{"default_svc_web_http"}; !slices.Equal(got, want) {
 		t.Errorf("the only cluster: backends %q, want %q", got, want)
 	}
 }
@@ -686,7 +807,8 @@ func TestOneClusterSetsTheProcessForAll(t *testing.T) {
 		s := Snapshot{Cluster: cluster}
 		s.Options.ConfigMap, s.Options.ErrorFiles = "ops/keys", "ops/files"
 		for name, data := range map[string]map[string]string{"keys": keys, "files": files} {
-			s.ConfigMaps = append(s.ConfigMaps, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: name}, Data: data})
+			s.ConfigMaps = append(s.ConfigMaps,
+				&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: name}, Data: data})
 		}
 		return s
 	}
@@ -704,20 +826,47 @@ func TestOneClusterSetsTheProcessForAll(t *testing.T) {
 		maxConn         int
 		want            string // problems
 	}{
-		"nothing":                    {nil, nil, east, silent, 1000, ""},
-		"the same":                   {nil, nil, east, configured("west", map[string]string{"maxconn": "1000"}, page("east")), 1000, ""},
-		"a key for each backend":     {nil, nil, east, west(map[string]string{"timeout-server": "1s"}), 1000, ""},
-		"another value":              {nil, nil, east, west(map[string]string{"maxconn": "2000", "nbthread": "2"}), 1000, "west ConfigMap ops/keys SetByAnotherCluster maxconn\n"},
-		"keys that east leaves":      {nil, nil, east, west(map[string]string{"timeout-client": "1s", "maxconn": "2000"}), 1000, "west ConfigMap ops/keys SetByAnotherCluster maxconn, timeout-client\n"},
-		"another page for a status":  {nil, nil, east, configured("west", nil, page("west")), 1000, "west ConfigMap ops/files SetByAnotherCluster 404\n"},
-		"though the first is silent": {nil, nil, silent, west(map[string]string{"maxconn": "2000", "frontend-config-snippet": "http-request deny", "default-backend-service": "a/b"}), 0, "west ConfigMap ops/keys SetByAnotherCluster default-backend-service, frontend-config-snippet, maxconn\n"},
+		"nothing": {nil, nil, east, silent, 1000, ""},
+		"the same": {
+			nil, nil, east,
+			configured("west", map[string]string{"maxconn": "1000"}, page("east")), 1000, "",
+		},
+		"a key for each backend": {nil, nil, east, west(map[string]string{"timeout-server": "1s"}), 1000, ""},
+		"another value": {
+			nil, nil, east, west(map[string]string{"maxconn": "2000", "nbthread": "2"}),
+			1000, "west ConfigMap ops/keys SetByAnotherCluster maxconn\n",
+		},
+		"keys that east leaves": {
+			nil, nil, east,
+			west(map[string]string{"timeout-client": "1s", "maxconn": "2000"}), 1000,
+			"west ConfigMap ops/keys SetByAnotherCluster maxconn, timeout-client\n",
+		},
+		"another page for a status": {
+			nil, nil, east, configured("west", nil, page("west")), 1000,
+			"west ConfigMap ops/files SetByAnotherCluster 404\n",
+		},
+		"though the first is silent": {
+			nil, nil, silent,
+			west(map[string]string{
+				"maxconn": "2000", "frontend-config-snippet": "http-request deny",
+				"default-backend-service": "a/b",
+			}), 0,
+			"west ConfigMap ops/keys SetByAnotherCluster default-backend-service, frontend-config-snippet, maxconn\n",
+		},
 		"though the first has no ConfigMap": {
 			nil, nil,
 			Snapshot{Cluster: "bare"},
-			west(map[string]string{"proxy-protocol": "0.0.0.0/0", "syslog-server": "address:10.0.0.1", "client-ca": "a/ca", "ssl-certificate": "a/tls"}), 0,
+			west(map[string]string{
+				"proxy-protocol": "0.0.0.0/0", "syslog-server": "address:10.0.0.1",
+				"client-ca": "a/ca", "ssl-certificate": "a/tls",
+			}), 0,
 			"west ConfigMap ops/keys SetByAnotherCluster client-ca, proxy-protocol, ssl-certificate, syslog-server\n",
 		},
-		"the one that is named": {[]Snapshot{configured("first", map[string]string{"maxconn": "500"}, nil)}, nil, named, silent, 1000, "first ConfigMap ops/keys SetByAnotherCluster maxconn\n"},
+		"the one that is named": {
+			[]Snapshot{configured("first", map[string]string{"maxconn": "500"}, nil)},
+			nil, named,
+			silent, 1000, "first ConfigMap ops/keys SetByAnotherCluster maxconn\n",
+		},
 		"the one that is named is unknown": {
 			nil,
 			[]Snapshot{{Cluster: "east", Options: Options{Process: true}}},
@@ -743,7 +892,8 @@ func TestOneClusterSetsTheProcessForAll(t *testing.T) {
 				t.Errorf("got maxconn %d, want %d", r.Config.Process.MaxConn, row.maxConn)
 			}
 			p := r.Config.Process
-			if len(p.Texts)+len(p.Lines)+len(p.ProxyFrom) > 0 || p.ClientCA != "" || r.Config.DefaultCert != nil || r.Config.DefaultBackend != "" {
+			if len(p.Texts)+len(p.Lines)+len(p.ProxyFrom) > 0 || p.ClientCA != "" || r.Config.DefaultCert != nil ||
+				r.Config.DefaultBackend != "" {
 				t.Errorf("of a cluster that does not set the process, this is set: %+v, %q", p, r.Config.DefaultBackend)
 			}
 		})
@@ -771,7 +921,10 @@ func TestOnlyTheClusterThatSetsTheProcessBringsSnippets(t *testing.T) {
 	} {
 		two := snapshot(t, "two", text)
 		two.Options.ConfigMap = "ops/keys"
-		two.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "keys"}, Data: map[string]string{"backend-config-snippet": "http-request set-map(hosts.map) shop.test two"}}}
+		two.ConfigMaps = []*corev1.ConfigMap{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "keys"},
+			Data:       map[string]string{"backend-config-snippet": "http-request set-map(hosts.map) shop.test two"},
+		}}
 		row.options(&two.Options)
 		r := Compile([]Snapshot{{Cluster: "one"}, two})
 		if got := len(r.Questions) > 0; got != row.asked {
@@ -786,7 +939,10 @@ func TestOnlyTheClusterThatSetsTheProcessBringsSnippets(t *testing.T) {
 func TestTheDefaultOfAllHostsIsNotAnotherClusters(t *testing.T) {
 	one := snapshot(t, "one", app("web")+ingress("i", 2020, "rules: ["+rule("a.test", path("/x", "Prefix", "web"))+"]"))
 	one.Options.ConfigMap = "ops/keys"
-	one.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "keys"}, Data: map[string]string{"default-backend-service": "default/web"}}}
+	one.ConfigMaps = []*corev1.ConfigMap{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "keys"},
+		Data:       map[string]string{"default-backend-service": "default/web"},
+	}}
 	two := snapshot(t, "two", app("web")+ingress("j", 2019, fallback("web")))
 	two.Options.OneTenant = true
 	two.Options.ConfigMap, two.ConfigMaps = one.Options.ConfigMap, one.ConfigMaps
@@ -800,7 +956,9 @@ func TestTheDefaultOfAllHostsIsNotAnotherClusters(t *testing.T) {
 }
 
 func TestHostsAreKeptForAClusterThatIsNotKnownYet(t *testing.T) {
-	east := snapshot(t, "east", app("web")+ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+", "+rule("kept.west.test", path("/", "Prefix", "web"))+"]"))
+	east := snapshot(t, "east",
+		app("web")+ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+", "+
+			rule("kept.west.test", path("/", "Prefix", "web"))+"]"))
 	west := Snapshot{Cluster: "west", Options: Options{Hosts: []HostRule{{"*.west.test", []string{"*"}}}}}
 	c := Compiler{Unknown: []Snapshot{west}}
 	before := c.Compile([]Snapshot{east})
@@ -826,8 +984,18 @@ func TestLongNamesStayApart(t *testing.T) {
 			for _, port := range []string{long + "a", long + "b"} {
 				s := Snapshot{Cluster: long}
 				s.Ingresses = []*networkingv1.Ingress{{
-					ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "i", Annotations: map[string]string{"kubernetes.io/ingress.class": "haproxy"}},
-					Spec:       networkingv1.IngressSpec{DefaultBackend: &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: svc, Port: networkingv1.ServiceBackendPort{Name: port}}}},
+					ObjectMeta: metav1.ObjectMeta{
+						Namespace: ns, Name: "i",
+						Annotations: map[string]string{"kubernetes.io/ingress.class": "haproxy"},
+					},
+					Spec: networkingv1.IngressSpec{
+						DefaultBackend: &networkingv1.IngressBackend{
+							Service: &networkingv1.IngressServiceBackend{
+								Name: svc,
+								Port: networkingv1.ServiceBackendPort{Name: port},
+							},
+						},
+					},
 				}}
 				for _, snaps := range [][]Snapshot{{s}, {s, {Cluster: "other"}}} {
 					r := Compile(snaps)
@@ -846,7 +1014,8 @@ func TestLongNamesStayApart(t *testing.T) {
 }
 
 func TestAnEndpointTouchesOnlyItsOwnBackend(t *testing.T) {
-	s := snapshot(t, "c", app("web")+app("other")+ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"), path("/o", "Prefix", "other"))+"]"))
+	s := snapshot(t, "c", app("web")+app("other")+ingress("i", 2020,
+		"rules: ["+rule("a.test", path("/", "Prefix", "web"), path("/o", "Prefix", "other"))+"]"))
 	var c Compiler
 	before := c.Compile([]Snapshot{s})
 	changed := s.Slices[0].DeepCopy() // of web
@@ -869,7 +1038,8 @@ func TestAnEndpointTouchesOnlyItsOwnBackend(t *testing.T) {
 	again.Services = []*corev1.Service{s.Services[0].DeepCopy(), s.Services[1].DeepCopy()}
 	again.Slices = []*discoveryv1.EndpointSlice{s.Slices[0].DeepCopy(), s.Slices[1].DeepCopy()}
 	third := c.Compile([]Snapshot{again})
-	if &third.Config.Routes[0] != &after.Config.Routes[0] || !slices.Equal(third.Config.Backends, after.Config.Backends) {
+	if &third.Config.Routes[0] != &after.Config.Routes[0] ||
+		!slices.Equal(third.Config.Backends, after.Config.Backends) {
 		t.Error("equal objects made new routes or backends")
 	}
 }
@@ -878,28 +1048,74 @@ func TestCertificates(t *testing.T) {
 	now := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
 	good := secretText(t, "tls", certificate{names: []string{"a.test", "*.b.test"}})
 	const tlsA = "tls: [{hosts: [a.test], secretName: tls}], "
-	rules := "rules: [" + rule("a.test", path("/", "Prefix", "web")) + ", " + rule("x.b.test", path("/", "Prefix", "web")) + "]"
-	const plain = "prefix a.test/ -> default_svc_web_http\nprefix x.b.test/ -> default_svc_web_http\nbackend default_svc_web_http: s_172-16-1-1_8080\n"
-	const secureA = "prefix a.test/ -> default_svc_web_http (https)\nprefix x.b.test/ -> default_svc_web_http\nbackend default_svc_web_http: s_172-16-1-1_8080\n"
-	const secure = "prefix a.test/ -> default_svc_web_http (https)\nprefix x.b.test/ -> default_svc_web_http (https)\nbackend default_svc_web_http: s_172-16-1-1_8080\n"
+	rules := "rules: [" + rule("a.test", path("/", "Prefix", "web")) + ", " +
+		rule("x.b.test", path("/", "Prefix", "web")) + "]"
+	const plain = "prefix a.test/ -> default_svc_web_http\nprefix x.b.test/ -> default_svc_web_http\n" +
+		"backend default_svc_web_http: s_172-16-1-1_8080\n"
+	const secureA = "prefix a.test/ -> default_svc_web_http (https)\nprefix x.b.test/ -> default_svc_web_http\n" +
+		"backend default_svc_web_http: s_172-16-1-1_8080\n"
+	const secure = "prefix a.test/ -> default_svc_web_http (https)\n" +
+		"prefix x.b.test/ -> default_svc_web_http (https)\nbackend default_svc_web_http: s_172-16-1-1_8080\n"
 	const certA = "cert default_tls.pem for a.test\n"
 	for name, tt := range map[string]struct{ secret, spec, redirect, want string }{
-		"for the hosts that are named":                 {secret: good, spec: tlsA, want: secureA + certA},
-		"without hosts, for the certificate's own":     {secret: good, spec: "tls: [{secretName: tls}], ", want: secure + "cert default_tls.pem for *.b.test a.test\n"},
-		"redirect switched off":                        {secret: good, spec: tlsA, redirect: "false", want: plain + certA},
-		"redirect forced, without TLS":                 {redirect: "true", want: secure},
-		"redirect written wrongly":                     {secret: good, spec: tlsA, redirect: "maybe", want: secureA + certA + "problem Ingress default/i InvalidAnnotation\n"},
-		"no such Secret":                               {spec: tlsA, want: plain + "problem Ingress default/i SecretNotFound\n"},
-		"no Secret named":                              {spec: "tls: [{hosts: [a.test]}], ", want: plain + "problem Ingress default/i NoCertificate\n"},
-		"expired":                                      {secret: secretText(t, "tls", certificate{names: []string{"a.test"}, until: now.Add(-time.Hour)}), spec: tlsA, want: secureA + certA + "problem Ingress default/i CertificateExpired\n"},
-		"for another host":                             {secret: secretText(t, "tls", certificate{names: []string{"z.test"}}), spec: tlsA, want: secureA + certA + "problem Ingress default/i CertificateHostMismatch\n"},
-		"a key that is not the certificate's":          {secret: secretText(t, "tls", certificate{names: []string{"a.test"}, otherKey: true}), spec: tlsA, want: plain + "problem Ingress default/i CertificateUnusable\n"},
-		"a key OpenSSL calls weak":                     {secret: secretText(t, "tls", certificate{names: []string{"a.test"}, rsa: 1024}), spec: tlsA, want: plain + "problem Ingress default/i CertificateUnusable\n"},
-		"rubbish":                                      {secret: "kind: Secret\nmetadata: {name: tls, namespace: default}\ndata: {tls.crt: aGVsbG8=, tls.key: aGVsbG8=}\n---\n", spec: tlsA, want: plain + "problem Ingress default/i CertificateUnusable\n"},
-		"empty":                                        {secret: "kind: Secret\nmetadata: {name: tls, namespace: default}\n---\n", spec: tlsA, want: plain + "problem Ingress default/i CertificateUnusable\n"},
-		"a host that is not one":                       {secret: good, spec: `tls: [{hosts: ["a b", a.test], secretName: tls}], `, want: secureA + certA + "problem Ingress default/i InvalidTLS\n"},
-		"no good host is not all of the certificate's": {secret: good, spec: `tls: [{hosts: ["a b"], secretName: tls}], `, want: plain + "problem Ingress default/i InvalidTLS\n"},
-		"a second Secret for the same host":            {secret: good + secretText(t, "two", certificate{names: []string{"a.test"}}), spec: "tls: [{hosts: [a.test], secretName: tls}, {hosts: [a.test], secretName: two}], ", want: secureA + certA + "problem Ingress default/i CertificateConflict\n"},
+		"for the hosts that are named": {secret: good, spec: tlsA, want: secureA + certA},
+		"without hosts, for the certificate's own": {
+			secret: good, spec: "tls: [{secretName: tls}], ",
+			want: secure + "cert default_tls.pem for *.b.test a.test\n",
+		},
+		"redirect switched off":        {secret: good, spec: tlsA, redirect: "false", want: plain + certA},
+		"redirect forced, without TLS": {redirect: "true", want: secure},
+		"redirect written wrongly": {
+			secret: good, spec: tlsA, redirect: "maybe",
+			want: secureA + certA + "problem Ingress default/i InvalidAnnotation\n",
+		},
+		"no such Secret": {spec: tlsA, want: plain + "problem Ingress default/i SecretNotFound\n"},
+		"no Secret named": {
+			spec: "tls: [{hosts: [a.test]}], ",
+			want: plain + "problem Ingress default/i NoCertificate\n",
+		},
+		"expired": {
+			secret: secretText(t, "tls",
+				certificate{names: []string{"a.test"}, until: now.Add(-time.Hour)}), spec: tlsA,
+			want: secureA + certA + "problem Ingress default/i CertificateExpired\n",
+		},
+		"for another host": {
+			secret: secretText(t, "tls", certificate{names: []string{"z.test"}}),
+			spec:   tlsA, want: secureA + certA + "problem Ingress default/i CertificateHostMismatch\n",
+		},
+		"a key that is not the certificate's": {
+			secret: secretText(t, "tls",
+				certificate{names: []string{"a.test"}, otherKey: true}), spec: tlsA,
+			want: plain + "problem Ingress default/i CertificateUnusable\n",
+		},
+		"a key OpenSSL calls weak": {
+			secret: secretText(t, "tls", certificate{names: []string{"a.test"}, rsa: 1024}),
+			spec:   tlsA, want: plain + "problem Ingress default/i CertificateUnusable\n",
+		},
+		"rubbish": {
+			secret: "kind: Secret\nmetadata: {name: tls, namespace: default}\n" +
+				"data: {tls.crt: aGVsbG8=, tls.key: aGVsbG8=}\n---\n", spec: tlsA,
+			want: plain + "problem Ingress default/i CertificateUnusable\n",
+		},
+		"empty": {
+			secret: "kind: Secret\nmetadata: {name: tls, namespace: default}\n---\n", spec: tlsA,
+			want: plain + "problem Ingress default/i CertificateUnusable\n",
+		},
+		"a host that is not one": {
+			secret: good,
+			spec:   `tls: [{hosts: ["a b", a.test], secretName: tls}], `,
+			want:   secureA + certA + "problem Ingress default/i InvalidTLS\n",
+		},
+		"no good host is not all of the certificate's": {
+			secret: good,
+			spec:   `tls: [{hosts: ["a b"], secretName: tls}], `, want: plain + "problem Ingress default/i InvalidTLS\n",
+		},
+		"a second Secret for the same host": {
+			secret: good +
+				secretText(t, "two", certificate{names: []string{"a.test"}}),
+			spec: "tls: [{hosts: [a.test], secretName: tls}, {hosts: [a.test], secretName: two}], ",
+			want: secureA + certA + "problem Ingress default/i CertificateConflict\n",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := snapshot(t, "c", app("web")+tt.secret+ingress("i", 2020, tt.spec+rules))
@@ -931,7 +1147,13 @@ func TestACertificateExpiresWithoutAnythingElseChanging(t *testing.T) {
 	for _, tt := range []struct {
 		at   time.Time
 		want int
-	}{{end.Add(-time.Hour), 0}, {end, 0}, {end.Add(time.Second), 1}, {end.Add(time.Hour), 1}, {end.Add(-time.Second), 0}} {
+	}{
+		{end.Add(-time.Hour), 0},
+		{end, 0},
+		{end.Add(time.Second), 1},
+		{end.Add(time.Hour), 1},
+		{end.Add(-time.Second), 0},
+	} {
 		s.At = tt.at
 		if got := c.Compile([]Snapshot{s}).Problems; len(got) != tt.want {
 			t.Errorf("at %v: want %d problems, got %v", tt.at, tt.want, got)
@@ -942,7 +1164,8 @@ func TestACertificateExpiresWithoutAnythingElseChanging(t *testing.T) {
 // FuzzCompile checks that any input compiles to a valid Config and to problems of one
 // line each.
 func FuzzCompile(f *testing.F) {
-	f.Add([]byte(`{"Ingresses": [{"metadata": {"name": "a", "namespace": "n", "annotations": {"kubernetes.io/ingress.class": "haproxy", "haproxy.org/ssl-redirect": "true"}},
+	f.Add([]byte(
+		`{"Ingresses": [{"metadata": {"name": "a", "namespace": "n", "annotations": {"kubernetes.io/ingress.class": "haproxy", "haproxy.org/ssl-redirect": "true"}},
 		"spec": {"tls": [{"hosts": ["A.test"], "secretName": "s"}], "defaultBackend": {"service": {"name": "s", "port": {"number": 80}}},
 		"rules": [{"host": "*.a.test", "http": {"paths": [{"path": "/x y", "pathType": "Prefix", "backend": {"service": {"name": "s", "port": {"name": "web"}}}}]}}]}}],
 		"Services": [{"metadata": {"name": "s", "namespace": "n"}, "spec": {"ports": [{"name": "web", "port": 80, "targetPort": "http"}]}}],
@@ -988,15 +1211,34 @@ func TestACanarySharesWhatItsNamespaceHas(t *testing.T) {
 		text, weight, namespace, canary, reason string
 		one                                     bool // tenant
 	}{
-		"its share":                {text: ingress("new", 2021, rules(path("/", "Prefix", "new"))), weight: "25", canary: "default_svc_new_http 25"},
-		"older than what it is of": {text: ingress("new", 2001, rules(path("/", "Prefix", "new"))), weight: "25", canary: "default_svc_new_http 25"},
-		"a path nobody has":        {text: ingress("new", 2021, rules(path("/x", "Prefix", "new"))), weight: "25", canary: " 0", reason: "CanaryOfNothing"},
-		"of another namespace":     {text: ingress("new", 2021, rules(path("/", "Prefix", "new"))), weight: "25", namespace: "other", canary: " 0", reason: "HostOwned"},
-		"of another, of one team":  {text: ingress("new", 2021, rules(path("/", "Prefix", "new"))), weight: "25", namespace: "other", canary: " 0", reason: "CanaryOfNothing", one: true},
-		"a weight that is none":    {text: ingress("new", 2021, rules(path("/", "Prefix", "new"))), weight: "many", canary: "default_svc_new_http 0", reason: "InvalidAnnotation"},
-		"a default":                {text: ingress("new", 2021, fallback("new")), weight: "25", canary: " 0", reason: "CanaryDefault"},
+		"its share": {
+			text: ingress("new", 2021, rules(path("/", "Prefix", "new"))), weight: "25",
+			canary: "default_svc_new_http 25",
+		},
+		"older than what it is of": {
+			text: ingress("new", 2001, rules(path("/", "Prefix", "new"))), weight: "25",
+			canary: "default_svc_new_http 25",
+		},
+		"a path nobody has": {
+			text: ingress("new", 2021, rules(path("/x", "Prefix", "new"))), weight: "25",
+			canary: " 0", reason: "CanaryOfNothing",
+		},
+		"of another namespace": {
+			text: ingress("new", 2021, rules(path("/", "Prefix", "new"))), weight: "25",
+			namespace: "other", canary: " 0", reason: "HostOwned",
+		},
+		"of another, of one team": {
+			text: ingress("new", 2021, rules(path("/", "Prefix", "new"))), weight: "25",
+			namespace: "other", canary: " 0", reason: "CanaryOfNothing", one: true,
+		},
+		"a weight that is none": {
+			text: ingress("new", 2021, rules(path("/", "Prefix", "new"))), weight: "many",
+			canary: "default_svc_new_http 0", reason: "InvalidAnnotation",
+		},
+		"a default": {text: ingress("new", 2021, fallback("new")), weight: "25", canary: " 0", reason: "CanaryDefault"},
 		"a second one": {
-			text: ingress("new", 2021, rules(path("/", "Prefix", "new"))) + ingress("newer", 2022, rules(path("/", "Prefix", "old"))), weight: "25",
+			text: ingress("new", 2021, rules(path("/", "Prefix", "new"))) +
+				ingress("newer", 2022, rules(path("/", "Prefix", "old"))), weight: "25",
 			canary: "default_svc_new_http 25", reason: "PathConflict",
 		},
 	} {
@@ -1012,7 +1254,8 @@ func TestACanarySharesWhatItsNamespaceHas(t *testing.T) {
 			s.Options.OneTenant = tt.one
 			r := Compile([]Snapshot{s})
 			route := r.Config.Routes[0]
-			if got := route.Canary + " " + strconv.Itoa(route.CanaryWeight); got != tt.canary || route.Backend != "default_svc_old_http" {
+			if got := route.Canary + " " + strconv.Itoa(route.CanaryWeight); got != tt.canary ||
+				route.Backend != "default_svc_old_http" {
 				t.Errorf("%s with the canary %s, want default_svc_old_http with %s", route.Backend, got, tt.canary)
 			}
 			reason := ""
@@ -1037,13 +1280,22 @@ func TestAConfigMapNamesTheDefaultOfAll(t *testing.T) {
 		"by number":      {said: "default/errors:80", want: "default_svc_errors_http"},
 		"no such port":   {said: "default/errors:81", want: "default_svc_errors_81.none", reason: "PortNotFound"},
 		"no such one":    {said: "default/gone:80", want: "default_svc_gone_80", reason: "ServiceNotFound"},
-		"an Ingress is":  {said: "default/errors", more: ingress("all", 2021, fallback("web")), want: "default_svc_web_http", one: true},
-		"a tenant's not": {said: "default/errors", more: ingress("all", 2019, fallback("web")), want: "default_svc_errors_http", reason: "DefaultBackendConflict"},
+		"an Ingress is": {
+			said: "default/errors", more: ingress("all", 2021, fallback("web")),
+			want: "default_svc_web_http", one: true,
+		},
+		"a tenant's not": {
+			said: "default/errors", more: ingress("all", 2019, fallback("web")),
+			want: "default_svc_errors_http", reason: "DefaultBackendConflict",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := snapshot(t, "c", text+tt.more)
 			s.Options.ConfigMap = "default/keys"
-			s.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "keys"}, Data: map[string]string{"default-backend-service": tt.said}}}
+			s.ConfigMaps = []*corev1.ConfigMap{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "keys"},
+				Data:       map[string]string{"default-backend-service": tt.said},
+			}}
 			s.Options.OneTenant = tt.one
 			r := Compile([]Snapshot{s})
 			if r.Config.DefaultBackend != tt.want {
@@ -1071,11 +1323,15 @@ func TestConfigMapsHoldFiles(t *testing.T) {
 	held := func(name string, data map[string]string) *corev1.ConfigMap {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: name}, Data: data}
 	}
-	s.ConfigMaps = []*corev1.ConfigMap{held("errors", map[string]string{"503": "HTTP/1.1 503 Sorry\n\nsorry", "teapot": "x"}), held("lists", map[string]string{"bad": "192.0.2.0/24"})}
+	s.ConfigMaps = []*corev1.ConfigMap{
+		held("errors", map[string]string{"503": "HTTP/1.1 503 Sorry\n\nsorry", "teapot": "x"}),
+		held("lists", map[string]string{"bad": "192.0.2.0/24"}),
+	}
 	var c Compiler
 	r := c.Compile([]Snapshot{s})
 	lists := func(r Result) string {
-		return fmt.Sprint(len(r.Config.Lists), r.Config.Lists[0], strings.Count(fmt.Sprint(r.Config.Backends[0].Directives), r.Config.Lists[0].Name))
+		return fmt.Sprint(len(r.Config.Lists), r.Config.Lists[0],
+			strings.Count(fmt.Sprint(r.Config.Backends[0].Directives), r.Config.Lists[0].Name))
 	}
 	if got, want := lists(r), "1 &{c_bad [192.0.2.0/24]} 1"; got != want {
 		t.Errorf("got lists %s, want %s", got, want)
@@ -1094,7 +1350,8 @@ func TestConfigMapsHoldFiles(t *testing.T) {
 	before := r.Config.Backends[0].Directives
 	s.ConfigMaps = []*corev1.ConfigMap{s.ConfigMaps[0], held("lists", map[string]string{"bad": "10.0.0.0/8"})}
 	r = c.Compile([]Snapshot{s})
-	if got, want := lists(r), "1 &{c_bad [10.0.0.0/8]} 1"; got != want || !slices.Equal(r.Config.Backends[0].Directives, before) {
+	if got, want := lists(r), "1 &{c_bad [10.0.0.0/8]} 1"; got != want ||
+		!slices.Equal(r.Config.Backends[0].Directives, before) {
 		t.Errorf("got lists %s, want %s; rules %v, before %v", got, want, r.Config.Backends[0].Directives, before)
 	}
 	s.ConfigMaps = s.ConfigMaps[:1]
@@ -1102,7 +1359,9 @@ func TestConfigMapsHoldFiles(t *testing.T) {
 	if got := r.Config.Backends[0].Directives; !slices.Equal(got, []haproxy.Directive{haproxy.Close()}) {
 		t.Errorf("without the list: %v", got)
 	}
-	if !slices.ContainsFunc(r.Problems, func(p Problem) bool { return p.Name == "lists" && p.Reason == "ConfigMapNotFound" }) {
+	if !slices.ContainsFunc(r.Problems, func(p Problem) bool {
+		return p.Name == "lists" && p.Reason == "ConfigMapNotFound"
+	}) {
 		t.Errorf("nobody is told: %v", r.Problems)
 	}
 }
@@ -1118,7 +1377,9 @@ func TestTheLongestHostAndPathAreServed(t *testing.T) {
 		if err := r.Config.Validate(); err != nil {
 			t.Errorf("%d bytes: the configuration is not valid: %.200s", length, err)
 		}
-		is := slices.ContainsFunc(r.Config.Routes, func(r haproxy.Route) bool { return r.Host == host && r.Path == long })
+		is := slices.ContainsFunc(r.Config.Routes, func(r haproxy.Route) bool {
+			return r.Host == host && r.Path == long
+		})
 		if is != served || served == (len(r.Problems) > 0) {
 			t.Errorf("%d bytes: served %v, want %v; %d problems", length, is, served, len(r.Problems))
 		}

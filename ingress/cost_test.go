@@ -106,20 +106,34 @@ func TestWhateverATenantWritesCostsNoMoreThanItsLimits(t *testing.T) {
 	property := func(t *rapid.T) {
 		s := Snapshot{Cluster: "c", NoClasses: true, At: time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)}
 		l := &s.Options.Limits
-		l.Clients, l.Checks, l.CaptureBytes, l.Hosts, l.Paths, l.Backends, l.Servers, l.WrongPasswords, l.ConfigBytes = clients, checks, capture, hosts, paths, backends, servers, guesses, text
+		l.Clients, l.Checks, l.CaptureBytes, l.Hosts, l.Paths, l.Backends, l.Servers, l.WrongPasswords, l.ConfigBytes =
+			clients, checks, capture, hosts, paths, backends, servers, guesses, text
 		name, port := "http", int32(8080)
-		meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "evil", Name: name, UID: "u"} }
-		s.Secrets = []*corev1.Secret{{ObjectMeta: meta("users"), Data: map[string][]byte{"ann": []byte("$5$salt$" + strings.Repeat("a", 43))}}}
+		meta := func(name string) metav1.ObjectMeta {
+			return metav1.ObjectMeta{Namespace: "evil", Name: name, UID: "u"}
+		}
+		s.Secrets = []*corev1.Secret{{
+			ObjectMeta: meta("users"),
+			Data:       map[string][]byte{"ann": []byte("$5$salt$" + strings.Repeat("a", 43))},
+		}}
 		for i := range rapid.IntRange(1, 4).Draw(t, "services") {
 			service := fmt.Sprint("s", i)
 			m := meta(service)
 			m.Labels = map[string]string{discoveryv1.LabelServiceName: service}
-			one := &discoveryv1.EndpointSlice{ObjectMeta: m, AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port}}}
+			one := &discoveryv1.EndpointSlice{
+				ObjectMeta: m, AddressType: discoveryv1.AddressTypeIPv4,
+				Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port}},
+			}
 			for e := range rapid.IntRange(0, 6).Draw(t, "endpoints") {
-				one.Endpoints = append(one.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.%d.%d", i, e+1)}})
+				one.Endpoints = append(one.Endpoints,
+					discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.%d.%d", i, e+1)}})
 			}
 			s.Slices = append(s.Slices, one)
-			s.Services = append(s.Services, &corev1.Service{ObjectMeta: meta(service), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: name, Port: 80}}}})
+			s.Services = append(s.Services,
+				&corev1.Service{
+					ObjectMeta: meta(service),
+					Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: name, Port: 80}}},
+				})
 		}
 		for i := range rapid.IntRange(1, 5).Draw(t, "Ingresses") {
 			ing := &networkingv1.Ingress{ObjectMeta: meta(fmt.Sprint("i", i))}
@@ -134,7 +148,8 @@ func TestWhateverATenantWritesCostsNoMoreThanItsLimits(t *testing.T) {
 			kind := networkingv1.PathTypePrefix
 			for j := range rapid.IntRange(1, 4).Draw(t, "rules") {
 				to := networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
-					Name: fmt.Sprint("s", rapid.IntRange(0, 3).Draw(t, "service")), Port: networkingv1.ServiceBackendPort{Number: 80},
+					Name: fmt.Sprint("s", rapid.IntRange(0, 3).Draw(t, "service")),
+					Port: networkingv1.ServiceBackendPort{Number: 80},
 				}}
 				ing.Spec.Rules = append(ing.Spec.Rules, networkingv1.IngressRule{
 					Host: fmt.Sprintf("h%d.test", rapid.IntRange(0, 5).Draw(t, "host")),
@@ -154,9 +169,10 @@ func TestWhateverATenantWritesCostsNoMoreThanItsLimits(t *testing.T) {
 			got.capture += length
 		}
 		for what, of := range map[string][2]float64{
-			"clients that tables count":             {float64(got.clients), clients},
-			"checks a second":                       {got.checks, checks},
-			"bytes of a request that are kept":      {float64(got.capture), 3.4 * capture}, // of 16 slots each has the longest of all Ingresses
+			"clients that tables count": {float64(got.clients), clients},
+			"checks a second":           {got.checks, checks},
+			// of 16 slots each has the longest of all Ingresses
+			"bytes of a request that are kept":      {float64(got.capture), 3.4 * capture},
 			"backends":                              {float64(got.backends), backends},
 			"servers":                               {float64(got.servers), servers},
 			"wrong passwords that are hashed":       {float64(got.guesses), guesses},
@@ -171,7 +187,10 @@ func TestWhateverATenantWritesCostsNoMoreThanItsLimits(t *testing.T) {
 			}
 		}
 	}
-	spent := []string{"clients that tables count", "checks a second", "bytes of a request that are kept", "backends", "servers", "wrong passwords that are hashed", "bytes of haproxy.cfg"}
+	spent := []string{
+		"clients that tables count", "checks a second", "bytes of a request that are kept", "backends",
+		"servers", "wrong passwords that are hashed", "bytes of haproxy.cfg",
+	}
 	for range 50 { // a hundred each, and less with -short
 		rapid.Check(t, property)
 		if !slices.ContainsFunc(spent, func(what string) bool { return !reached[what] }) {

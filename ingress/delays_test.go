@@ -11,7 +11,8 @@ import (
 func TestAnObjectWhoseChangeWaitsForAReloadSaysSo(t *testing.T) {
 	own := strings.Replace(ingress("own", 2021, "rules: ["+rule("own.test", path("/", "Prefix", "web"))+"]"),
 		"namespace: default,", "namespace: default, annotations: {haproxy.org/timeout-server: 1s},", 1)
-	s := snapshot(t, "c", service("web", "http", 80)+own+ingress("shared", 2020, "rules: ["+rule("shared.test", path("/", "Prefix", "web"))+"]"))
+	s := snapshot(t, "c", service("web", "http", 80)+own+ingress("shared", 2020,
+		"rules: ["+rule("shared.test", path("/", "Prefix", "web"))+"]"))
 	s.Options.Limits.Reloads = 7
 	r := Compile([]Snapshot{s})
 	if got := r.Config.Reloads["c"]; got != 7 {
@@ -26,7 +27,8 @@ func TestAnObjectWhoseChangeWaitsForAReloadSaysSo(t *testing.T) {
 	var told []string
 	for _, p := range got.Problems {
 		told = append(told, p.Kind+" "+p.Name+" "+p.Reason)
-		if closed := strings.Contains(p.Why, "no requests"); closed != strings.Contains(p.Why, names[0]+" ") || !strings.Contains(p.Why, "more than 7 ") {
+		if closed := strings.Contains(p.Why, "no requests"); closed != strings.Contains(p.Why, names[0]+" ") ||
+			!strings.Contains(p.Why, "more than 7 ") {
 			t.Errorf("got %q", p.Why)
 		}
 	}

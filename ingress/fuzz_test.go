@@ -29,7 +29,8 @@ import (
 )
 
 // writeFor bounds the time of TestWhateverIsWritten; 0 is a few rounds.
-var writeFor = flag.Duration("write-annotations", 0, "for how long annotations are written at random, and shown to HAProxy")
+var writeFor = flag.Duration("write-annotations", 0,
+	"for how long annotations are written at random, and shown to HAProxy")
 
 // TestWhateverIsWrittenIsAcceptedAndOnesOwn lets one tenant write annotations, and
 // checks two things: HAProxy accepts the result, and nothing that is rendered for
@@ -47,16 +48,21 @@ func TestWhateverIsWrittenIsAcceptedAndOnesOwn(t *testing.T) {
 	for ; rounds < 2*len(w.programs) || time.Since(began) < *writeFor; rounds++ {
 		w.round(t, seed+uint64(rounds), "") //nolint:gosec // not negative
 		if rounds%100 == 99 {
-			t.Logf("%d rounds in %v: %d annotations written, %d of them used; HAProxy asked %d times; %d findings", rounds+1, time.Since(began).Round(time.Second), w.written, w.used, w.asked, len(w.found))
+			t.Logf("%d rounds in %v: %d annotations written, %d of them used; HAProxy asked %d times; %d findings",
+				rounds+1, time.Since(began).Round(time.Second), w.written, w.used, w.asked, len(w.found))
 		}
 	}
-	t.Logf("%d rounds in %v: %d annotations written, %d of them used; HAProxy asked %d times; %d findings", rounds, time.Since(began).Round(time.Second), w.written, w.used, w.asked, len(w.found))
+	t.Logf("%d rounds in %v: %d annotations written, %d of them used; HAProxy asked %d times; %d findings", rounds,
+		time.Since(began).Round(time.Second), w.written, w.used, w.asked, len(w.found))
 }
 
 // FuzzAnnotations runs TestWhateverIsWritten with a value of the fuzzer, once for each
 // key.
 func FuzzAnnotations(f *testing.F) {
-	for i, value := range []string{"true", "5s", "10.0.0.0/8", "X-A 'b'\nX-B \"c\"", `^/a/(.*) /\1`, "https://a.test:1", "%[src,lower]", "tls", "", "''", "/x if TRUE", "hdr(X-A) use_domain_only"} {
+	for i, value := range []string{
+		"true", "5s", "10.0.0.0/8", "X-A 'b'\nX-B \"c\"", `^/a/(.*) /\1`, "https://a.test:1",
+		"%[src,lower]", "tls", "", "''", "/x if TRUE", "hdr(X-A) use_domain_only",
+	} {
 		f.Add(uint64(i), value) //nolint:gosec // a few
 	}
 	w := newWriter(f)

@@ -192,7 +192,9 @@ func (b *builder) withdraw(c *claim) {
 	for _, host := range c.names {
 		if err := b.may(c, host); err != nil {
 			refused[host] = true
-			b.report(c, "HostOwned", "this Ingress is not served for %s: %v; the operator of the appliance can share a host (clusters[].ingress.hosts)", cmp.Or(host, "any host"), err)
+			b.report(c, "HostOwned",
+				"this Ingress is not served for %s: %v; the operator of the appliance can share a host "+
+					"(clusters[].ingress.hosts)", cmp.Or(host, "any host"), err)
 		}
 	}
 	if len(refused) == 0 {

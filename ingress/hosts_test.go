@@ -23,7 +23,8 @@ func TestAHostBelongsToOneParty(t *testing.T) {
 		return ingress(name, year, "rules: ["+rule(host, paths...)+"]")
 	}
 	root := path("/", "Prefix", "web")
-	const shop, evil = "backend shop_svc_web_http: s_172-16-1-1_8080\n", "backend evil_svc_web_http: s_172-16-1-1_8080\n"
+	const shop, evil = "backend shop_svc_web_http: s_172-16-1-1_8080\n",
+		"backend evil_svc_web_http: s_172-16-1-1_8080\n"
 	for name, tt := range map[string]struct {
 		manifests string // Ingresses; both namespaces have a Service web
 		hosts     []HostRule
@@ -32,12 +33,17 @@ func TestAHostBelongsToOneParty(t *testing.T) {
 		want      string
 	}{
 		"the oldest has all of it": {
-			manifests: of("shop", host("a", 2020, "a.test", path("/x", "Prefix", "web"))) + of("evil", host("b", 2021, "a.test", root, path("/x/y", "Exact", "web"))),
-			want:      "prefix a.test/ -> 404\nprefix a.test/x -> shop_svc_web_http\n" + shop + "problem Ingress evil/b HostOwned\n",
+			manifests: of("shop", host("a", 2020, "a.test", path("/x", "Prefix", "web"))) +
+				of("evil", host("b", 2021, "a.test", root, path("/x/y", "Exact", "web"))),
+			want: "prefix a.test/ -> 404\nprefix a.test/x -> shop_svc_web_http\n" + shop +
+				"problem Ingress evil/b HostOwned\n",
 		},
 		"younger Ingresses of the namespace too": {
-			manifests: of("shop", host("a", 2020, "a.test", root)+host("c", 2022, "a.test", path("/c", "Prefix", "web"))) + of("evil", host("b", 2021, "a.test", path("/c", "Prefix", "web"))),
-			want:      "prefix a.test/ -> shop_svc_web_http\nprefix a.test/c -> shop_svc_web_http\n" + shop + "problem Ingress evil/b HostOwned\n",
+			manifests: of("shop", host("a", 2020, "a.test", root)+
+				host("c", 2022, "a.test", path("/c", "Prefix", "web"))) +
+				of("evil", host("b", 2021, "a.test", path("/c", "Prefix", "web"))),
+			want: "prefix a.test/ -> shop_svc_web_http\nprefix a.test/c -> shop_svc_web_http\n" + shop +
+				"problem Ingress evil/b HostOwned\n",
 		},
 		"of one age, the first by name": {
 			manifests: of("shop", host("a", 2020, "a.test", root)) + of("evil", host("b", 2020, "a.test", root)),
@@ -54,32 +60,43 @@ func TestAHostBelongsToOneParty(t *testing.T) {
 			want:      "prefix a.test/ -> evil_svc_web_http\nprefix c.test/ -> shop_svc_web_http\n" + evil + shop,
 		},
 		"a TLS entry names a host": {
-			manifests: of("shop", ingress("a", 2020, "tls: [{hosts: [a.test], secretName: none}], "+fallback("web"))) + of("evil", host("b", 2021, "a.test", root)),
-			want:      "default -> shop_svc_web_http\n" + shop + "problem Ingress evil/b HostOwned\nproblem Ingress shop/a SecretNotFound\n",
+			manifests: of("shop", ingress("a", 2020, "tls: [{hosts: [a.test], secretName: none}], "+fallback("web"))) +
+				of("evil", host("b", 2021, "a.test", root)),
+			want: "default -> shop_svc_web_http\n" + shop +
+				"problem Ingress evil/b HostOwned\nproblem Ingress shop/a SecretNotFound\n",
 		},
 		"and one of others is not used": {
-			manifests: of("shop", host("a", 2020, "a.test", root)) + of("evil", ingress("b", 2021, "tls: [{hosts: [a.test], secretName: none}]")),
-			want:      "prefix a.test/ -> shop_svc_web_http\n" + shop + "problem Ingress evil/b HostOwned\n",
+			manifests: of("shop", host("a", 2020, "a.test", root)) +
+				of("evil", ingress("b", 2021, "tls: [{hosts: [a.test], secretName: none}]")),
+			want: "prefix a.test/ -> shop_svc_web_http\n" + shop + "problem Ingress evil/b HostOwned\n",
 		},
 		"a wildcard host does not reach into a host of others": {
-			manifests: of("evil", host("b", 2019, "*.test", root)) + of("shop", host("a", 2020, "a.test", path("/x", "Prefix", "web"))),
-			want:      "prefix *.test/ -> evil_svc_web_http\nprefix a.test/ -> 404\nprefix a.test/x -> shop_svc_web_http\n" + evil + shop,
+			manifests: of("evil", host("b", 2019, "*.test", root)) +
+				of("shop", host("a", 2020, "a.test", path("/x", "Prefix", "web"))),
+			want: "prefix *.test/ -> evil_svc_web_http\nprefix a.test/ -> 404\nprefix a.test/x -> shop_svc_web_http\n" +
+				evil + shop,
 		},
 		"nor into one that is named by a TLS entry alone": {
-			manifests: of("evil", host("b", 2019, "*.test", root)) + of("shop", ingress("a", 2020, "tls: [{hosts: [a.test], secretName: none}]")),
-			want:      "prefix *.test/ -> evil_svc_web_http\nprefix a.test/ -> 404\n" + evil + "problem Ingress shop/a SecretNotFound\n",
+			manifests: of("evil", host("b", 2019, "*.test", root)) +
+				of("shop", ingress("a", 2020, "tls: [{hosts: [a.test], secretName: none}]")),
+			want: "prefix *.test/ -> evil_svc_web_http\nprefix a.test/ -> 404\n" + evil +
+				"problem Ingress shop/a SecretNotFound\n",
 		},
 		"rules without a host answer for hosts that a TLS entry of theirs names": {
-			manifests: of("shop", ingress("a", 2020, "tls: [{hosts: [a.test], secretName: none}], rules: ["+rule("", root)+"]")),
-			want:      "prefix / -> shop_svc_web_http\n" + shop + "problem Ingress shop/a SecretNotFound\n",
+			manifests: of("shop", ingress("a", 2020, "tls: [{hosts: [a.test], secretName: none}], rules: ["+
+				rule("", root)+"]")),
+			want: "prefix / -> shop_svc_web_http\n" + shop + "problem Ingress shop/a SecretNotFound\n",
 		},
 		"a tenant's default is not for others' hosts": {
-			manifests: of("shop", host("a", 2020, "a.test", path("/x", "Prefix", "web"))) + of("evil", ingress("b", 2019, fallback("web"))),
-			want:      "prefix a.test/ -> 404\nprefix a.test/x -> shop_svc_web_http\ndefault -> evil_svc_web_http\n" + evil + shop,
+			manifests: of("shop", host("a", 2020, "a.test", path("/x", "Prefix", "web"))) +
+				of("evil", ingress("b", 2019, fallback("web"))),
+			want: "prefix a.test/ -> 404\nprefix a.test/x -> shop_svc_web_http\ndefault -> evil_svc_web_http\n" + evil +
+				shop,
 		},
 		"hosts without a name are a host": {
-			manifests: of("shop", host("a", 2020, "", path("/x", "Prefix", "web"))) + of("evil", ingress("b", 2021, fallback("web"))),
-			want:      "prefix /x -> shop_svc_web_http\n" + shop + "problem Ingress evil/b HostOwned\n",
+			manifests: of("shop", host("a", 2020, "", path("/x", "Prefix", "web"))) +
+				of("evil", ingress("b", 2021, fallback("web"))),
+			want: "prefix /x -> shop_svc_web_http\n" + shop + "problem Ingress evil/b HostOwned\n",
 		},
 		"a host can be reserved": {
 			manifests: of("evil", host("b", 2019, "a.test", root)) + of("shop", host("a", 2020, "a.test", root)),
@@ -92,9 +109,11 @@ func TestAHostBelongsToOneParty(t *testing.T) {
 			want:      "problem Ingress evil/b HostOwned\n",
 		},
 		"or shared": {
-			manifests: of("shop", host("a", 2020, "a.test", root)) + of("evil", host("b", 2021, "a.test", root, path("/y", "Prefix", "web"))),
-			hosts:     []HostRule{{"a.test", []string{"shop", "evil"}}},
-			want:      "prefix a.test/ -> shop_svc_web_http\nprefix a.test/y -> evil_svc_web_http\n" + evil + shop + "problem Ingress evil/b PathConflict\n",
+			manifests: of("shop", host("a", 2020, "a.test", root)) +
+				of("evil", host("b", 2021, "a.test", root, path("/y", "Prefix", "web"))),
+			hosts: []HostRule{{"a.test", []string{"shop", "evil"}}},
+			want: "prefix a.test/ -> shop_svc_web_http\nprefix a.test/y -> evil_svc_web_http\n" + evil + shop +
+				"problem Ingress evil/b PathConflict\n",
 		},
 		"the first rule that matches counts": {
 			manifests: of("evil", host("b", 2019, "b.test", root)) + of("shop", host("a", 2020, "a.test", root)),
@@ -102,9 +121,11 @@ func TestAHostBelongsToOneParty(t *testing.T) {
 			want:      "prefix a.test/ -> shop_svc_web_http\n" + shop + "problem Ingress evil/b HostOwned\n",
 		},
 		"of one tenant the oldest path wins": {
-			manifests: of("shop", host("a", 2020, "a.test", root)) + of("evil", host("b", 2021, "a.test", root, path("/y", "Prefix", "web"))),
-			one:       true,
-			want:      "prefix a.test/ -> shop_svc_web_http\nprefix a.test/y -> evil_svc_web_http\n" + evil + shop + "problem Ingress evil/b PathConflict\n",
+			manifests: of("shop", host("a", 2020, "a.test", root)) +
+				of("evil", host("b", 2021, "a.test", root, path("/y", "Prefix", "web"))),
+			one: true,
+			want: "prefix a.test/ -> shop_svc_web_http\nprefix a.test/y -> evil_svc_web_http\n" + evil + shop +
+				"problem Ingress evil/b PathConflict\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -130,14 +151,18 @@ func TestAHostBelongsToOneParty(t *testing.T) {
 
 func TestACertificateIsNotShownForAnothersHost(t *testing.T) {
 	wild := secretText(t, "tls", certificate{names: []string{"*.test", "c.test"}})
-	text := of("evil", app("web")+wild+ingress("b", 2019, "tls: [{hosts: ['*.test'], secretName: tls}], rules: ["+rule("b.test", path("/", "Prefix", "web"))+"]")) +
+	text := of("evil", app("web")+wild+
+		ingress("b", 2019, "tls: [{hosts: ['*.test'], secretName: tls}], rules: ["+
+			rule("b.test", path("/", "Prefix", "web"))+"]")) +
 		of("shop", app("web")+ingress("a", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]")) +
 		of("late", wild+ingress("c", 2021, "tls: [{secretName: tls}]"))
 	r := Compile([]Snapshot{snapshot(t, "c", text)})
 	if len(r.Config.Certs) != 2 {
 		t.Fatalf("certificates %v, want two", r.Config.Certs)
 	}
-	for i, want := range []struct{ hosts, except []string }{{[]string{"*.test"}, []string{"a.test"}}, {[]string{"c.test"}, nil}} {
+	for i, want := range []struct {
+		hosts, except []string
+	}{{[]string{"*.test"}, []string{"a.test"}}, {[]string{"c.test"}, nil}} {
 		if c := r.Config.Certs[i]; cmp.Diff(want.hosts, c.Hosts) != "" || cmp.Diff(want.except, c.Except) != "" {
 			t.Errorf("%s is for %q but %q, want %q but %q", c.Name, c.Hosts, c.Except, want.hosts, want.except)
 		}
@@ -145,7 +170,8 @@ func TestACertificateIsNotShownForAnothersHost(t *testing.T) {
 }
 
 func TestACertificateOfManyHostsHasSeveralEntries(t *testing.T) {
-	s := snapshot(t, "c", secretText(t, "tls", certificate{names: []string{"*.test"}})+ingress("a", 2020, "tls: [{hosts: [x.test], secretName: tls}]"))
+	s := snapshot(t, "c", secretText(t, "tls", certificate{names: []string{"*.test"}})+
+		ingress("a", 2020, "tls: [{hosts: [x.test], secretName: tls}]"))
 	entry := &s.Ingresses[0].Spec.TLS[0]
 	for i := range 1000 {
 		entry.Hosts = append(entry.Hosts, strings.Repeat("h", 1+i%60)+".d"+strings.Repeat("i", 1+i/60)+".test")
@@ -175,12 +201,18 @@ func drawClaims(t *rapid.T, s *Snapshot) {
 			CreationTimestamp: metav1.Unix(int64(rapid.IntRange(1, 4).Draw(t, "age")), 0),
 		}}
 		kind := networkingv1.PathTypePrefix
-		backend := networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80}}}
+		backend := networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
+			Name: "web",
+			Port: networkingv1.ServiceBackendPort{Number: 80},
+		}}
 		for range rapid.IntRange(1, 2).Draw(t, "rules") {
 			ing.Spec.Rules = append(ing.Spec.Rules, networkingv1.IngressRule{
 				Host: one("host", "a.test", "b.test", "*.test"),
 				IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{
-					Paths: []networkingv1.HTTPIngressPath{{Path: one("path", "/", "/x"), PathType: &kind, Backend: backend}},
+					Paths: []networkingv1.HTTPIngressPath{{
+						Path: one("path", "/", "/x"), PathType: &kind,
+						Backend: backend,
+					}},
 				}},
 			})
 		}
@@ -239,23 +271,28 @@ func TestAClusterThatComesLateHasWhatItHadFromTheStart(t *testing.T) {
 				t.Fatalf("with cluster one from the start (-), and later (+):\n%s", diff)
 			}
 			for host := range members[0].owners["one"].Namespaces {
-				if slices.ContainsFunc(two.Ingresses, func(ing *networkingv1.Ingress) bool { return ing.Spec.Rules[0].Host == host }) {
+				if slices.ContainsFunc(two.Ingresses, func(ing *networkingv1.Ingress) bool {
+					return ing.Spec.Rules[0].Host == host
+				}) {
 					overridden++
 				}
 			}
 		}
 	})
 	if given < 10 || overridden < 10 {
-		t.Errorf("cluster two got %d hosts of cluster one while that was unknown, and lost %d to it: the test hardly tests it", given, overridden)
+		t.Errorf("cluster two got %d hosts of cluster one while that was unknown, and lost %d to it: the test "+
+			"hardly tests it", given, overridden)
 	}
 }
 
 func TestClustersThatTrustTheirNamespacesDoNotTrustEachOther(t *testing.T) {
 	one := snapshot(t, "one", app("web")+ingress("a", 2022, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
 	two := snapshot(t, "two", app("web")+secretText(t, "tls", certificate{names: []string{"a.test"}})+
-		ingress("b", 2020, "tls: [{hosts: [a.test], secretName: tls}], rules: ["+rule("a.test", path("/login", "Prefix", "web"))+"]"))
+		ingress("b", 2020, "tls: [{hosts: [a.test], secretName: tls}], rules: ["+
+			rule("a.test", path("/login", "Prefix", "web"))+"]"))
 	one.Options.OneTenant, two.Options.OneTenant = true, true
-	want := "prefix a.test/ -> one_default_svc_web_http\nbackend one_default_svc_web_http: s_172-16-1-1_8080\nproblem Ingress default/b HostOwned\n"
+	want := "prefix a.test/ -> one_default_svc_web_http\nbackend one_default_svc_web_http: s_172-16-1-1_8080\n" +
+		"problem Ingress default/b HostOwned\n"
 	r := Compile([]Snapshot{one, two})
 	if diff := cmp.Diff(want, read(r)); diff != "" {
 		t.Errorf("want (-), got (+):\n%s", diff)

@@ -59,7 +59,9 @@ func (b *builder) limit() {
 			s, _ := find(w.Services, service)
 			return b.layer(s)
 		}
-		kept, refused := accounts[of].admit(c, func(service serviceKey) bool { return annotations.Conditional(layerOf(service)) })
+		kept, refused := accounts[of].admit(c, func(service serviceKey) bool {
+			return annotations.Conditional(layerOf(service))
+		})
 		if len(refused) > 0 {
 			if c.layer.Guards() {
 				if unguarded[of] == nil {
@@ -70,13 +72,18 @@ func (b *builder) limit() {
 				}
 			}
 			*c, b.limited = kept, true
-			b.report(c, "LimitReached", "the Ingresses of namespace %s have more than %s", c.ref.Namespace, strings.Join(refused, "; and more than "))
+			b.report(c, "LimitReached", "the Ingresses of namespace %s have more than %s", c.ref.Namespace,
+				strings.Join(refused, "; and more than "))
 		}
 		if most := w.Options.Limits.ConfigBytes; most > 0 && !c.closed && !accounts[of].bears(c, most, layerOf) {
 			c.closed, b.limited = true, true
-			b.report(c, "LimitReached", "the keys of the Ingresses of namespace %s, and of their Services, take more than %d bytes of HAProxy's configuration "+
-				"(clusters[].ingress.limits.configBytes), which repeats them for each backend; with the %d bytes of this Ingress: "+
-				"all clients of its paths are rejected until its keys are shorter, or it leads to fewer Services; older Ingresses are counted first",
+			b.report(c, "LimitReached",
+				"the keys of the Ingresses of namespace %s, and of their Services, take more than %d bytes of "+
+					"HAProxy's configuration "+
+					"(clusters[].ingress.limits.configBytes), which repeats them for each backend; with the %d bytes "+
+					"of this Ingress: "+
+					"all clients of its paths are rejected until its keys are shorter, or it leads to fewer "+
+					"Services; older Ingresses are counted first",
 				c.ref.Namespace, most, c.bytes)
 		}
 	}
@@ -93,8 +100,11 @@ func (b *builder) closeUnguarded(hosts map[tenant]map[string]*claim) {
 				continue
 			}
 			c.closed = true
-			b.report(c, "LimitReached", "all clients of this Ingress are rejected, because paths of host %s are beyond a limit of the namespace, "+
-				"and Ingress %s restricts access to them: see what is told of that one", cmp.Or(host, "any host"), left.ref.Name)
+			b.report(c, "LimitReached",
+				"all clients of this Ingress are rejected, because paths of host %s are beyond a limit of "+
+					"the namespace, "+
+					"and Ingress %s restricts access to them: see what is told of that one", cmp.Or(host, "any host"),
+				left.ref.Name)
 		}
 	}
 }
@@ -112,10 +122,13 @@ func newAccount(o Options) *account {
 		l.Conditions = 0 // no condition is used
 	}
 	return &account{
-		weighed:    make(map[backendOf]bool),
-		hosts:      quota{limit: "hosts", noun: "hosts", most: l.Hosts},
-		paths:      quota{limit: "paths", noun: "paths", most: l.Paths},
-		regexps:    quota{limit: "regularExpressions", noun: "regular expressions as paths", most: l.RegularExpressions},
+		weighed: make(map[backendOf]bool),
+		hosts:   quota{limit: "hosts", noun: "hosts", most: l.Hosts},
+		paths:   quota{limit: "paths", noun: "paths", most: l.Paths},
+		regexps: quota{
+			limit: "regularExpressions", noun: "regular expressions as paths",
+			most: l.RegularExpressions,
+		},
 		conditions: quota{limit: "conditions", noun: "paths with a route-acl", most: l.Conditions},
 		backends:   quota{limit: "backends", noun: "backends", most: l.Backends},
 		certs:      quota{limit: "certificates", noun: "certificates", most: l.Certificates},
@@ -204,7 +217,9 @@ func (a *account) admit(c *claim, conditional func(service serviceKey) bool) (ke
 	}
 	for _, q := range []*quota{&a.hosts, &a.paths, &a.regexps, &a.conditions, &a.backends, &a.certs} {
 		if q.refused > 0 {
-			refused = append(refused, fmt.Sprintf("%d %s (clusters[].ingress.limits.%s): %d of this Ingress are not served, the first is %s", q.most, q.noun, q.limit, q.refused, q.first))
+			refused = append(refused,
+				fmt.Sprintf("%d %s (clusters[].ingress.limits.%s): %d of this Ingress are not served, the first is %s",
+					q.most, q.noun, q.limit, q.refused, q.first))
 			q.refused = 0
 		}
 	}
@@ -276,7 +291,8 @@ func (c *Compiler) bound() (parts []part, servers int) {
 		parts[i].backend = bounded[b]
 		parts[i].problems = append(slices.Clip(parts[i].problems), Problem{
 			ObjectRef: n.ref(b.Cluster), Reason: "LimitReached",
-			Why: fmt.Sprintf("the backends of namespace %s have more than %d servers (clusters[].ingress.limits.servers): %d servers of %s are not served",
+			Why: fmt.Sprintf("the backends of namespace %s have more than %d servers "+
+				"(clusters[].ingress.limits.servers): %d servers of %s are not served",
 				n.service.Namespace, c.worlds[n.world].Options.Limits.Servers, count-rest, b.Origin),
 		})
 	}
@@ -308,7 +324,8 @@ func brief(problems []Problem) []Problem {
 		if i+1 < len(problems) {
 			next = problems[i+1]
 		}
-		last, lastOfNamespace := p.ObjectRef != next.ObjectRef, p.Cluster != next.Cluster || p.Namespace != next.Namespace
+		last, lastOfNamespace := p.ObjectRef != next.ObjectRef,
+			p.Cluster != next.Cluster || p.Namespace != next.Namespace
 		count++
 		switch {
 		case ofNamespace >= mostOfNamespace:
@@ -318,10 +335,18 @@ func brief(problems []Problem) []Problem {
 			short = append(short, p)
 		case last:
 			ofNamespace++
-			short = append(short, Problem{ObjectRef: p.ObjectRef, Reason: "MoreProblems", Why: fmt.Sprintf("there are %d more problems with this object: correct the first %d to see the next", count-mostTold, mostTold)})
+			short = append(short, Problem{
+				ObjectRef: p.ObjectRef, Reason: "MoreProblems",
+				Why: fmt.Sprintf("there are %d more problems with this object: correct the first %d to see the next",
+					count-mostTold, mostTold),
+			})
 		}
 		if lastOfNamespace && left > 0 {
-			short = append(short, Problem{ObjectRef: p.ObjectRef, Reason: "MoreProblems", Why: fmt.Sprintf("there are %d more problems with objects of namespace %s: correct some of the first %d to see them", left, p.Namespace, mostOfNamespace)})
+			short = append(short, Problem{
+				ObjectRef: p.ObjectRef, Reason: "MoreProblems",
+				Why: fmt.Sprintf("there are %d more problems with objects of namespace %s: correct some of the first "+
+					"%d to see them", left, p.Namespace, mostOfNamespace),
+			})
 		}
 	}
 	return short

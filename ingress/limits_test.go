@@ -30,53 +30,85 @@ func TestANamespaceGetsNoMoreThanItsLimits(t *testing.T) {
 		},
 		"hosts": {
 			Limits{Hosts: 2},
-			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")), rule("c.test", path("/", "Prefix", "web")), rule("d.test", path("/", "Prefix", "web")))),
-			"b.test/", "more than 2 hosts (clusters[].ingress.limits.hosts): 2 of this Ingress are not served, the first is c.test",
+			ingress("younger", 2021,
+				rules(rule("b.test", path("/", "Prefix", "web")), rule("c.test", path("/", "Prefix", "web")),
+					rule("d.test", path("/", "Prefix", "web")))),
+			"b.test/",
+			"more than 2 hosts (clusters[].ingress.limits.hosts): 2 of this Ingress are not served, the " +
+				"first is c.test",
 		},
 		"hosts of certificates": {
 			Limits{Hosts: 2},
-			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))+", tls: [{hosts: [b.test, c.test]}, {hosts: [d.test]}]"),
-			"b.test/", "more than 2 hosts (clusters[].ingress.limits.hosts): 2 of this Ingress are not served, the first is c.test",
+			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))+
+				", tls: [{hosts: [b.test, c.test]}, {hosts: [d.test]}]"),
+			"b.test/",
+			"more than 2 hosts (clusters[].ingress.limits.hosts): 2 of this Ingress are not served, the " +
+				"first is c.test",
 		},
 		"paths": {
 			Limits{Paths: 2},
-			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web"), path("/b", "Prefix", "web"), path("/c", "Prefix", "web")))),
-			"b.test/", "more than 2 paths (clusters[].ingress.limits.paths): 2 of this Ingress are not served, the first is b.test, prefix path /b",
+			ingress("younger", 2021,
+				rules(rule("b.test", path("/", "Prefix", "web"), path("/b", "Prefix", "web"),
+					path("/c", "Prefix", "web")))),
+			"b.test/",
+			"more than 2 paths (clusters[].ingress.limits.paths): 2 of this Ingress are not served, the first is " +
+				"b.test, prefix path /b",
 		},
 		"regular expressions": {
 			Limits{RegularExpressions: 1},
-			strings.Replace(ingress("younger", 2021, rules(rule("b.test", path("/a.", "ImplementationSpecific", "web"), path("/b.", "ImplementationSpecific", "web"), path("/", "Prefix", "web")))),
+			strings.Replace(ingress("younger", 2021,
+				rules(rule("b.test", path("/a.", "ImplementationSpecific", "web"),
+					path("/b.", "ImplementationSpecific", "web"), path("/", "Prefix", "web")))),
 				"namespace: default,", "namespace: default, annotations: {sallyport.dev/path-type: regex},", 1),
-			"b.test/ b.test/a.", "more than 1 regular expressions as paths (clusters[].ingress.limits.regularExpressions): 1 of this Ingress are not served, the first is b.test, regex path /b.",
+			"b.test/ b.test/a.",
+			"more than 1 regular expressions as paths (clusters[].ingress.limits.regularExpressions): 1 of this " +
+				"Ingress are not served, the first is b.test, regex path /b.",
 		},
 		"conditions": {
 			Limits{Conditions: 1},
-			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "choosy"), path("/b", "Prefix", "choosy")))),
-			"b.test/", "more than 1 paths with a route-acl (clusters[].ingress.limits.conditions): 1 of this Ingress are not served, the first is b.test, prefix path /b",
+			ingress("younger", 2021,
+				rules(rule("b.test", path("/", "Prefix", "choosy"), path("/b", "Prefix", "choosy")))),
+			"b.test/",
+			"more than 1 paths with a route-acl (clusters[].ingress.limits.conditions): 1 of this Ingress are not " +
+				"served, the first is b.test, prefix path /b",
 		},
 		"backends": {
 			Limits{Backends: 2},
-			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web"), path("/b", "Prefix", "more"), path("/c", "Prefix", "most")))),
-			"b.test/ b.test/b", "more than 2 backends (clusters[].ingress.limits.backends): 1 of this Ingress are not served, the first is b.test, prefix path /c",
+			ingress("younger", 2021,
+				rules(rule("b.test", path("/", "Prefix", "web"), path("/b", "Prefix", "more"),
+					path("/c", "Prefix", "most")))),
+			"b.test/ b.test/b",
+			"more than 2 backends (clusters[].ingress.limits.backends): 1 of this Ingress are not served, the first " +
+				"is b.test, prefix path /c",
 		},
 		"backends of its own": {
 			Limits{Backends: 1},
-			strings.Replace(ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))), "namespace: default,", "namespace: default, annotations: {set-host: c.test},", 1),
-			"b.test/", "more than 1 backends (clusters[].ingress.limits.backends): 1 of this Ingress are not served, the first is b.test, prefix path /",
+			strings.Replace(ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))),
+				"namespace: default,", "namespace: default, annotations: {set-host: c.test},", 1),
+			"b.test/",
+			"more than 1 backends (clusters[].ingress.limits.backends): 1 of this Ingress are not served, the first " +
+				"is b.test, prefix path /",
 		},
 		"certificates": {
 			Limits{Certificates: 1},
-			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))+", tls: [{hosts: [b.test], secretName: one}, {hosts: [b.test], secretName: two}]"),
-			"b.test/", "more than 1 certificates (clusters[].ingress.limits.certificates): 1 of this Ingress are not served, the first is Secret two",
+			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")))+
+				", tls: [{hosts: [b.test], secretName: one}, {hosts: [b.test], secretName: two}]"),
+			"b.test/",
+			"more than 1 certificates (clusters[].ingress.limits.certificates): 1 of this Ingress are not served, " +
+				"the first is Secret two",
 		},
 		"two limits": {
 			Limits{Hosts: 1, Paths: 1},
-			ingress("younger", 2021, rules(rule("b.test", path("/", "Prefix", "web")), rule("a.test", path("/b", "Prefix", "web")))),
-			"", "more than 1 hosts (clusters[].ingress.limits.hosts): 1 of this Ingress are not served, the first is b.test; and more than 1 paths (clusters[].ingress.limits.paths): 1 of this Ingress are not served, the first is a.test, prefix path /b",
+			ingress("younger", 2021,
+				rules(rule("b.test", path("/", "Prefix", "web")), rule("a.test", path("/b", "Prefix", "web")))),
+			"", "more than 1 hosts (clusters[].ingress.limits.hosts): 1 of this Ingress are not served, the first is " +
+				"b.test; and more than 1 paths (clusters[].ingress.limits.paths): 1 of this Ingress are not served, " +
+				"the first is a.test, prefix path /b",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			others := strings.ReplaceAll(strings.ReplaceAll(row.younger, "namespace: default", "namespace: other"), ".test", ".example")
+			others := strings.ReplaceAll(strings.ReplaceAll(row.younger, "namespace: default", "namespace: other"),
+				".test", ".example")
 			s := snapshot(t, "c", row.younger+older+others+app("web")+app("choosy"))
 			s.Services[1].Annotations = map[string]string{"haproxy.org/route-acl": "path_beg /x"}
 			s.Options.Limits, s.Options.OneTenant = row.limits, true
@@ -122,7 +154,9 @@ func TestAGuardBeyondALimitClosesItsHost(t *testing.T) {
 	guarded := strings.Replace(ingress("guarded", 2021, rules(rule("a.test", path("/admin", "Prefix", "web")))),
 		"namespace: default,", "namespace: default, annotations: {haproxy.org/allow-list: 192.0.2.1},", 1)
 	older := func(paths ...string) string {
-		return ingress("older", 2020, rules(rule("a.test", append(paths, path("/", "Prefix", "web"))...), rule("b.test", path("/", "Prefix", "web"))))
+		return ingress("older", 2020,
+			rules(rule("a.test", append(paths, path("/", "Prefix", "web"))...),
+				rule("b.test", path("/", "Prefix", "web"))))
 	}
 	elsewhere := ingress("elsewhere", 2020, rules(rule("c.test", path("/", "Prefix", "web"))))
 	closed := func(text string) (all []string) {
@@ -153,7 +187,8 @@ func TestAGuardBeyondALimitClosesItsHost(t *testing.T) {
 func TestTheKeysOfANamespaceTakeNoMoreBytesThanItsLimit(t *testing.T) {
 	guard := func(name string, since int, length int, rules string) string {
 		list := strings.TrimSuffix(strings.Repeat("192.0.2.1,", length/10), ",")
-		return strings.Replace(ingress(name, since, "rules: ["+rules+"]"), "namespace: default,", fmt.Sprintf("namespace: default, annotations: {allow-list: %q},", list), 1)
+		return strings.Replace(ingress(name, since, "rules: ["+rules+"]"), "namespace: default,",
+			fmt.Sprintf("namespace: default, annotations: {allow-list: %q},", list), 1)
 	}
 	objects := ingress("wide", 2019, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]") +
 		guard("first", 2020, 300, rule("a.test", path("/first", "Prefix", "web"))) +
@@ -161,7 +196,9 @@ func TestTheKeysOfANamespaceTakeNoMoreBytesThanItsLimit(t *testing.T) {
 		guard("again", 2022, 300, rule("a.test", path("/again", "Prefix", "web"), path("/and", "Prefix", "web"))) +
 		ingress("by-service", 2023, "rules: ["+rule("a.test", path("/by-service", "Prefix", "long"))+"]") +
 		ingress("plain", 2024, "rules: ["+rule("a.test", path("/plain", "Prefix", "more"))+"]")
-	s := snapshot(t, "c", objects+strings.ReplaceAll(guard("other", 2023, 900, rule("other.test", path("/", "Prefix", "web"))), "namespace: default", "namespace: other")+app("web")+app("more")+app("long"))
+	s := snapshot(t, "c", objects+
+		strings.ReplaceAll(guard("other", 2023, 900, rule("other.test", path("/", "Prefix", "web"))),
+			"namespace: default", "namespace: other")+app("web")+app("more")+app("long"))
 	for _, service := range s.Services {
 		if service.Name == "long" {
 			service.Annotations = map[string]string{"haproxy.org/load-balance": "uri len 1" + strings.Repeat("0", 400)}
@@ -185,7 +222,8 @@ func TestTheKeysOfANamespaceTakeNoMoreBytesThanItsLimit(t *testing.T) {
 		got[route.Host+route.Path] = what
 	}
 	want := map[string]string{
-		"a.test/": "open", "a.test/first": "guarded", "a.test/twice": "closed", "a.test/two": "closed", "a.test/again": "guarded", "a.test/and": "guarded",
+		"a.test/": "open", "a.test/first": "guarded", "a.test/twice": "closed", "a.test/two": "closed",
+		"a.test/again": "guarded", "a.test/and": "guarded",
 		"a.test/by-service": "closed", "a.test/plain": "open", "other.test/": "guarded",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -193,7 +231,8 @@ func TestTheKeysOfANamespaceTakeNoMoreBytesThanItsLimit(t *testing.T) {
 	}
 	var told []string
 	for _, p := range r.Problems {
-		if p.Reason == "LimitReached" && strings.Contains(p.Why, "than 1000 bytes of HAProxy's configuration (clusters[].ingress.limits.configBytes)") {
+		if p.Reason == "LimitReached" && strings.Contains(p.Why,
+			"than 1000 bytes of HAProxy's configuration (clusters[].ingress.limits.configBytes)") {
 			told = append(told, p.Namespace+"/"+p.Name)
 		}
 	}
@@ -207,9 +246,12 @@ func TestTheKeysOfANamespaceTakeNoMoreBytesThanItsLimit(t *testing.T) {
 func TestANamespaceGetsNoMoreServersThanItsLimit(t *testing.T) {
 	objects := ""
 	for i, name := range []string{"a", "b", "c"} {
-		objects += service(name, "http", 80) + slice(name, "a", "http", 8080, fmt.Sprintf("172.16.%d.1", i), fmt.Sprintf("172.16.%d.2", i))
+		objects += service(name, "http", 80) + slice(name, "a", "http", 8080, fmt.Sprintf("172.16.%d.1", i),
+			fmt.Sprintf("172.16.%d.2", i))
 	}
-	s := snapshot(t, "c", objects+ingress("it", 2020, "rules: ["+rule("a.test", path("/a", "Prefix", "a"), path("/b", "Prefix", "b"), path("/c", "Prefix", "c"))+"]"))
+	s := snapshot(t, "c", objects+
+		ingress("it", 2020, "rules: ["+rule("a.test", path("/a", "Prefix", "a"), path("/b", "Prefix", "b"),
+			path("/c", "Prefix", "c"))+"]"))
 	for most, want := range map[int][]int{0: {2, 2, 2}, 6: {2, 2, 2}, 5: {2, 2, 1}, 3: {2, 1, 0}, 1: {1, 0, 0}} {
 		s.Options.Limits.Servers = most
 		var c Compiler
@@ -239,12 +281,19 @@ func TestASecretThatIsTooBigIsNotKept(t *testing.T) {
 	crt, key := certificate{names: []string{"a.test"}}.make(t)
 	for most, want := range map[int]string{
 		0: "", 100_000: "", // 0 means the default bound
-		len(crt) + len(key):     "",
-		len(crt) + len(key) - 1: fmt.Sprintf("Secret default/it holds %d bytes; allowed: %d (clusters[].ingress.limits.secretBytes)", len(crt)+len(key), len(crt)+len(key)-1),
+		len(crt) + len(key): "",
+		len(crt) + len(key) - 1: fmt.Sprintf(
+			"Secret default/it holds %d bytes; allowed: %d (clusters[].ingress.limits.secretBytes)", len(crt)+len(key),
+			len(crt)+len(key)-1),
 	} {
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "it"}, Data: map[string][]byte{"tls.crt": crt, "tls.key": key}}
+		secret := &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "it"},
+			Data:       map[string][]byte{"tls.crt": crt, "tls.key": key},
+		}
 		Options{Limits: Limits{SecretBytes: most}}.Strip(secret)
-		s := snapshot(t, "c", app("web")+ingress("a", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"], tls: [{hosts: [a.test], secretName: it}]"))
+		s := snapshot(t, "c", app("web")+
+			ingress("a", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+
+				"], tls: [{hosts: [a.test], secretName: it}]"))
 		s.Secrets = []*corev1.Secret{secret}
 		s.Ingresses[0].Annotations = map[string]string{"client-ca": "it"}
 		r := Compile([]Snapshot{s})
@@ -254,7 +303,8 @@ func TestASecretThatIsTooBigIsNotKept(t *testing.T) {
 				got = append(got, p.Why)
 			}
 		}
-		if (want == "") != (len(got) == 0) || want != "" && (len(got) != 2 || !strings.Contains(got[0], want) || !strings.Contains(got[1], want)) {
+		if (want == "") != (len(got) == 0) ||
+			want != "" && (len(got) != 2 || !strings.Contains(got[0], want) || !strings.Contains(got[1], want)) {
 			t.Errorf("of at most %d bytes: want %q of the certificate and the key, got %q", most, want, got)
 		}
 		if kept := len(secret.Data["tls.key"]) > 0; kept != (want == "") {
@@ -272,7 +322,9 @@ func TestOneObjectDoesNotFillTheStatus(t *testing.T) {
 	}
 	s.Ingresses = append(s.Ingresses, bad)
 	r := Compile([]Snapshot{s})
-	if len(r.Problems) != 22 || r.Problems[20].Why != "there are 30 more problems with this object: correct the first 20 to see the next" || r.Problems[21].Name != "b" {
+	if len(r.Problems) != 22 ||
+		r.Problems[20].Why != "there are 30 more problems with this object: correct the first 20 to see the next" ||
+		r.Problems[21].Name != "b" {
 		t.Errorf("got %d problems: %v", len(r.Problems), r.Problems)
 	}
 }
@@ -282,16 +334,25 @@ func TestOneObjectDoesNotFillTheStatus(t *testing.T) {
 func TestANamespaceDoesNotFillTheStatus(t *testing.T) {
 	var all []Problem
 	for i := range mostOfNamespace + 7 {
-		all = append(all, Problem{ObjectRef: ObjectRef{Cluster: "c", Kind: "Ingress", Namespace: "evil", Name: fmt.Sprintf("i%06d", i)}, Reason: "R", Why: "w"})
+		all = append(all, Problem{ObjectRef: ObjectRef{
+			Cluster: "c", Kind: "Ingress", Namespace: "evil",
+			Name: fmt.Sprintf("i%06d", i),
+		}, Reason: "R", Why: "w"})
 	}
 	for i := range mostTold + 3 {
-		all = append(all, Problem{ObjectRef: ObjectRef{Cluster: "c", Kind: "Ingress", Namespace: "victim", Name: "i"}, Reason: "R", Why: fmt.Sprint(i)})
+		all = append(all, Problem{
+			ObjectRef: ObjectRef{Cluster: "c", Kind: "Ingress", Namespace: "victim", Name: "i"},
+			Reason:    "R", Why: fmt.Sprint(i),
+		})
 	}
 	got := brief(all)
 	if len(got) != mostOfNamespace+1+mostTold+1 {
 		t.Fatalf("%d of %d problems are reported", len(got), len(all))
 	}
-	for at, want := range map[int]string{mostOfNamespace: "there are 7 more problems with objects of namespace evil", len(got) - 1: "there are 3 more problems with this object"} {
+	for at, want := range map[int]string{
+		mostOfNamespace: "there are 7 more problems with objects of namespace evil",
+		len(got) - 1:    "there are 3 more problems with this object",
+	} {
 		if got[at].Reason != "MoreProblems" || !strings.HasPrefix(got[at].Why, want) {
 			t.Errorf("problem %d: %+v, want %q", at, got[at], want)
 		}
@@ -301,23 +362,41 @@ func TestANamespaceDoesNotFillTheStatus(t *testing.T) {
 func BenchmarkCompile(b *testing.B) {
 	for name, limits := range map[string]Limits{
 		"without limits": {},
-		"far from them":  {Hosts: 1_000_000, Paths: 1_000_000, RegularExpressions: 200, Backends: 1_000_000, Certificates: 2000},
-		"near them":      {Hosts: 10_000, Paths: 10_000, RegularExpressions: 200, Backends: 10_000, Certificates: 2000},
-		"beyond them":    {Hosts: 5000, Paths: 5000, RegularExpressions: 200, Backends: 5000, Certificates: 2000},
+		"far from them": {
+			Hosts: 1_000_000, Paths: 1_000_000, RegularExpressions: 200, Backends: 1_000_000,
+			Certificates: 2000,
+		},
+		"near them":   {Hosts: 10_000, Paths: 10_000, RegularExpressions: 200, Backends: 10_000, Certificates: 2000},
+		"beyond them": {Hosts: 5000, Paths: 5000, RegularExpressions: 200, Backends: 5000, Certificates: 2000},
 	} {
 		b.Run(name, func(b *testing.B) {
 			s := Snapshot{Options: Options{Class: "haproxy", WatchWithoutClass: true, Limits: limits}}
 			kind := networkingv1.PathTypePrefix
 			for i := range 10_000 {
 				meta := metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("a%05d", i)}
-				s.Services = append(s.Services, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}}})
-				s.Ingresses = append(s.Ingresses, &networkingv1.Ingress{ObjectMeta: meta, Spec: networkingv1.IngressSpec{Rules: []networkingv1.IngressRule{{
-					Host: meta.Name + ".test",
-					IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{
-						Path: "/", PathType: &kind,
-						Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: meta.Name, Port: networkingv1.ServiceBackendPort{Number: 80}}},
-					}}}},
-				}}}})
+				s.Services = append(s.Services,
+					&corev1.Service{
+						ObjectMeta: meta,
+						Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+					})
+				s.Ingresses = append(s.Ingresses,
+					&networkingv1.Ingress{
+						ObjectMeta: meta,
+						Spec: networkingv1.IngressSpec{Rules: []networkingv1.IngressRule{{
+							Host: meta.Name + ".test",
+							IngressRuleValue: networkingv1.IngressRuleValue{
+								HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{
+									Path: "/", PathType: &kind,
+									Backend: networkingv1.IngressBackend{
+										Service: &networkingv1.IngressServiceBackend{
+											Name: meta.Name,
+											Port: networkingv1.ServiceBackendPort{Number: 80},
+										},
+									},
+								}}},
+							},
+						}}},
+					})
 			}
 			for b.Loop() {
 				Compile([]Snapshot{s})

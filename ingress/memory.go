@@ -53,7 +53,10 @@ func (r Result) Memory(clusters []string) Memory {
 		if o == nil || !slices.Contains(clusters, w.Cluster) {
 			continue
 		}
-		known := &Owners{Namespaces: make(map[string]string), Left: maps.Clone(o.Left), Addresses: maps.Clone(o.Addresses)}
+		known := &Owners{
+			Namespaces: make(map[string]string), Left: maps.Clone(o.Left),
+			Addresses: maps.Clone(o.Addresses),
+		}
 		for host := range o.Left {
 			known.Namespaces[host] = o.Namespaces[host]
 		}
@@ -133,7 +136,8 @@ func (m Memory) entries() []entry {
 		if a.IsZero() != b.IsZero() {
 			return map[bool]int{true: -1, false: 1}[a.IsZero()]
 		}
-		return cmp.Or(b.Compare(a), cmp.Compare(x.cluster, y.cluster), cmp.Compare(x.host, y.host), x.addr.Compare(y.addr))
+		return cmp.Or(b.Compare(a), cmp.Compare(x.cluster, y.cluster), cmp.Compare(x.host, y.host),
+			x.addr.Compare(y.addr))
 	})
 	turns, turn := make(map[entry]int, len(all)), make(map[[2]string]int)
 	for _, e := range all {
@@ -235,7 +239,10 @@ func (m Memory) Owners(cluster string, own *Owners) (o *Owners, known bool) {
 	if m.Left == 0 || own == nil {
 		return told, true
 	}
-	o = &Owners{Namespaces: maps.Clone(own.Namespaces), Left: maps.Clone(own.Left), Addresses: maps.Clone(own.Addresses)}
+	o = &Owners{
+		Namespaces: maps.Clone(own.Namespaces), Left: maps.Clone(own.Left),
+		Addresses: maps.Clone(own.Addresses),
+	}
 	if o.Namespaces == nil {
 		o.Namespaces = make(map[string]string)
 	}

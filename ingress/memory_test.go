@@ -37,7 +37,8 @@ func drawTenants(t *rapid.T, s *Snapshot) {
 		}
 		class, kind := "haproxy", networkingv1.PathTypePrefix
 		paths := []networkingv1.HTTPIngressPath{{
-			Path: "/", PathType: &kind, Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
+			Path: "/", PathType: &kind,
+			Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
 				Name: "a", Port: networkingv1.ServiceBackendPort{Number: 5432},
 			}},
 		}}
@@ -62,7 +63,10 @@ func TestAMemberThatLearnsDecidesAsTheOthers(t *testing.T) {
 		pools := Pools{Ranges: []AddressRange{poolOf("203.0.113.1-203.0.113.8")}}
 		for _, s := range []*Snapshot{&one, &two} {
 			s.At = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
-			s.Options = Options{ReleaseAfter: time.Hour, Pools: pools, OneTenant: rapid.IntRange(0, 4).Draw(t, "trust") == 0}
+			s.Options = Options{
+				ReleaseAfter: time.Hour, Pools: pools,
+				OneTenant: rapid.IntRange(0, 4).Draw(t, "trust") == 0,
+			}
 			s.Options.Limits.Hosts = rapid.IntRange(0, 3).Draw(t, "limit")
 		}
 		owners, learned := map[string]*Owners{}, map[string]*Owners(nil)
@@ -120,7 +124,8 @@ func TestAMemberThatLearnsDecidesAsTheOthers(t *testing.T) {
 				}
 				for cluster := range owners {
 					if !owners[cluster].equal(learned[cluster]) {
-						t.Fatalf("the old member remembers %+v, the one that learned %+v", owners[cluster], learned[cluster])
+						t.Fatalf("the old member remembers %+v, the one that learned %+v", owners[cluster],
+							learned[cluster])
 					}
 				}
 			}
@@ -213,16 +218,24 @@ func TestOnlyWhatIsValidIsLearned(t *testing.T) {
 		h.serves("a.test", "evil")
 	})
 	for name, change := range map[string]func(o map[string]any){
-		"a host that is none":           func(o map[string]any) { o["namespaces"] = map[string]any{"a b": "shop"} },
-		"a wildcard in the middle":      func(o map[string]any) { o["namespaces"] = map[string]any{"a.*.test": "shop"} },
-		"a namespace that is none":      func(o map[string]any) { o["namespaces"] = map[string]any{"a.test": "Shop"} },
-		"no namespaces":                 func(o map[string]any) { delete(o, "namespaces"); delete(o, "left") },
-		"a host that nobody had":        func(o map[string]any) { o["namespaces"] = map[string]any{"b.test": "shop"} },
-		"a time that is none":           func(o map[string]any) { o["left"] = map[string]any{"a.test": "soon"} },
-		"an address that is none":       func(o map[string]any) { o["addresses"] = map[string]any{"?": map[string]any{}} },
-		"an address with a zone":        func(o map[string]any) { o["addresses"] = at("fe80::1%eth0", "shop", "shop/db") },
-		"a Service without a name":      func(o map[string]any) { o["addresses"] = at("203.0.113.1", "shop", "shop") },
-		"a Service of somebody else":    func(o map[string]any) { o["addresses"] = at("203.0.113.1", "evil", "shop/db") },
+		"a host that is none": func(o map[string]any) { o["namespaces"] = map[string]any{"a b": "shop"} },
+		"a wildcard in the middle": func(o map[string]any) {
+			o["namespaces"] = map[string]any{"a.*.test": "shop"}
+		},
+		"a namespace that is none": func(o map[string]any) { o["namespaces"] = map[string]any{"a.test": "Shop"} },
+		"no namespaces":            func(o map[string]any) { delete(o, "namespaces"); delete(o, "left") },
+		"a host that nobody had":   func(o map[string]any) { o["namespaces"] = map[string]any{"b.test": "shop"} },
+		"a time that is none":      func(o map[string]any) { o["left"] = map[string]any{"a.test": "soon"} },
+		"an address that is none": func(o map[string]any) {
+			o["addresses"] = map[string]any{"?": map[string]any{}}
+		},
+		"an address with a zone": func(o map[string]any) {
+			o["addresses"] = at("fe80::1%eth0", "shop", "shop/db")
+		},
+		"a Service without a name": func(o map[string]any) { o["addresses"] = at("203.0.113.1", "shop", "shop") },
+		"a Service of somebody else": func(o map[string]any) {
+			o["addresses"] = at("203.0.113.1", "evil", "shop/db")
+		},
 		"owners that are a text":        func(o map[string]any) { o["namespaces"] = "shop" },
 		"owners that are far too large": func(o map[string]any) { o["pad"] = strings.Repeat("x", mostMemory) },
 	} {

@@ -25,7 +25,10 @@ func TestANamespaceNamesNoMoreSecretsThanItsLimit(t *testing.T) {
 		}
 		return ing
 	}
-	class := &networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: "haproxy"}, Spec: networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"}}
+	class := &networkingv1.IngressClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "haproxy"},
+		Spec:       networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"},
+	}
 	s := Snapshot{Cluster: "c", Options: Options{Limits: Limits{Secrets: 3}}, Objects: Objects{
 		Classes: []*networkingv1.IngressClass{class},
 		Ingresses: []*networkingv1.Ingress{
@@ -38,13 +41,15 @@ func TestANamespaceNamesNoMoreSecretsThanItsLimit(t *testing.T) {
 	if fmt.Sprint(keys) != want {
 		t.Errorf("got %v, want %v", keys, want)
 	}
-	if len(beyond) != 1 || !strings.HasSuffix(beyond[0].Why, ": 1 of this Ingress are not read, the first is evil/later") {
+	if len(beyond) != 1 || !strings.HasSuffix(beyond[0].Why,
+		": 1 of this Ingress are not read, the first is evil/later") {
 		t.Fatalf("got %+v", beyond)
 	}
 	s.Beyond = beyond
 	problems := Compile([]Snapshot{s}).Problems
 	if !slices.ContainsFunc(problems, func(p Problem) bool {
-		return p.Reason == "LimitReached" && p.Name == "a" && strings.Contains(p.Why, "more than 3 Secrets (clusters[].ingress.limits.secrets)")
+		return p.Reason == "LimitReached" && p.Name == "a" &&
+			strings.Contains(p.Why, "more than 3 Secrets (clusters[].ingress.limits.secrets)")
 	}) {
 		t.Errorf("nobody is told: %v", problems)
 	}

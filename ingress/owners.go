@@ -108,12 +108,16 @@ func (b *builder) keep() {
 			if held, taken := b.holds[host]; taken && (held.party == who || held.party == listed || held.world < i) {
 				continue
 			}
-			if is, err := b.partyOf(i, namespace, host); err != nil || is != who || namespace == everyone && !w.Options.OneTenant {
+			if is, err := b.partyOf(i, namespace, host); err != nil || is != who ||
+				namespace == everyone && !w.Options.OneTenant {
 				continue // the configuration file has changed
 			}
 			left := leaving(w.Owners.Left[host], now)
 			if until := w.Options.release(left); now.Before(until) {
-				all = append(all, keptHost{host, hold{party: who, world: i, since: len(b.claims), left: left, until: until}})
+				all = append(all, keptHost{
+					host,
+					hold{party: who, world: i, since: len(b.claims), left: left, until: until},
+				})
 			}
 		}
 		if most := w.Options.Limits.Hosts; most > 0 && len(all) > 0 && b.about == nil {
@@ -186,7 +190,9 @@ func (b *builder) reportKept() {
 		}
 		b.limited = true // a change of others would change what is reported here
 		if owner := first[k.party]; owner != nil {
-			b.report(owner, "HostKept", "%s, which nothing of %s names any more, is kept for it until %s (clusters[].ingress.releaseAfter); then it goes to %s, which waits for it",
+			b.report(owner, "HostKept",
+				"%s, which nothing of %s names any more, is kept for it until %s (clusters[].ingress.releaseAfter); "+
+					"then it goes to %s, which waits for it",
 				cmp.Or(k.host, "any host"), b.spellParty(k.party), k.until.Format(time.RFC3339), b.spell(c))
 		}
 	}
@@ -265,7 +271,10 @@ func (b *builder) rememberAddresses(a *allotter) {
 			if first := a.holds[addr].first; !recorded[addr] {
 				recorded[addr] = true
 				w := b.worlds[slices.IndexFunc(b.worlds, func(w *world) bool { return w.Cluster == first.Cluster })]
-				note(w.Cluster, addr, AddressOwner{Namespace: w.owner(first.Namespace), Service: first.Namespace + "/" + first.Name})
+				note(w.Cluster, addr, AddressOwner{
+					Namespace: w.owner(first.Namespace),
+					Service:   first.Namespace + "/" + first.Name,
+				})
 			}
 		}
 	}
@@ -288,7 +297,9 @@ func (b *builder) reportKeptAddresses(all []balancer, a *allotter) {
 			}
 			own := func(o balancer) bool { return o.of.world == k.of.world && o.owner == k.Namespace }
 			if j := slices.IndexFunc(all, own); j >= 0 {
-				b.report(all[j].claim, "AddressKept", "%s, which Service %s had, is kept for its namespace until %s (clusters[].ingress.releaseAfter); then it goes to Service %s, which asks for it",
+				b.report(all[j].claim, "AddressKept",
+					"%s, which Service %s had, is kept for its namespace until %s (clusters[].ingress.releaseAfter); "+
+						"then it goes to Service %s, which asks for it",
 					addr, k.Service, k.until.Format(time.RFC3339), all[i].service.Namespace+"/"+all[i].service.Name)
 			}
 		}
@@ -367,12 +378,16 @@ func (r Result) Kept() (all []Kept) {
 		}
 		for _, host := range sortedKeys(o.Left) {
 			all = append(all, Kept{
-				Cluster: w.Cluster, Namespace: o.Namespaces[host], Host: cmp.Or(host, "*"), Until: w.Options.release(o.Left[host]),
+				Cluster: w.Cluster, Namespace: o.Namespaces[host], Host: cmp.Or(host, "*"),
+				Until: w.Options.release(o.Left[host]),
 			})
 		}
 		for _, addr := range slices.SortedFunc(maps.Keys(o.Addresses), netip.Addr.Compare) {
 			if is := o.Addresses[addr]; !is.Left.IsZero() {
-				all = append(all, Kept{Cluster: w.Cluster, Namespace: is.Namespace, Address: addr, Until: w.Options.release(is.Left)})
+				all = append(all, Kept{
+					Cluster: w.Cluster, Namespace: is.Namespace, Address: addr,
+					Until: w.Options.release(is.Left),
+				})
 			}
 		}
 	}

@@ -32,7 +32,10 @@ type history struct {
 }
 
 func begin(t *testing.T) *history {
-	return &history{t: t, at: time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC), owners: map[string]*Owners{}, after: time.Hour}
+	return &history{
+		t: t, at: time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC), owners: map[string]*Owners{},
+		after: time.Hour,
+	}
 }
 
 // round compiles the manifests of some clusters, a time after the round before.
@@ -42,7 +45,8 @@ func (h *history) round(later time.Duration, clusters ...string) {
 	var snaps []Snapshot
 	for i, text := range clusters {
 		s := snapshot(h.t, []string{"one", "two"}[i], of("shop", app("web"))+of("evil", app("web"))+text)
-		s.At, s.Owners, s.Options.ReleaseAfter, s.Options.Hosts, s.Options.Limits = h.at, h.owners[s.Cluster], h.after, h.rules, h.limits
+		s.At, s.Owners, s.Options.ReleaseAfter, s.Options.Hosts, s.Options.Limits = h.at, h.owners[s.Cluster], h.after,
+			h.rules, h.limits
 		snaps = append(snaps, s)
 	}
 	h.Result = Compile(snaps)
@@ -91,7 +95,8 @@ func (h *history) told(name, reason, want string) {
 }
 
 func TestAHostIsKeptForItsLastNamespace(t *testing.T) {
-	victim, evil, other := claiming("shop/a", 2022, "a.test"), claiming("evil/b", 2020, "a.test"), claiming("shop/other", 2021, "other.test")
+	victim, evil, other := claiming("shop/a", 2022, "a.test"), claiming("evil/b", 2020, "a.test"),
+		claiming("shop/other", 2021, "other.test")
 	t.Run("who waits does not get it when its owner replaces an object", func(t *testing.T) {
 		h := begin(t)
 		h.round(0, victim)
@@ -99,13 +104,20 @@ func TestAHostIsKeptForItsLastNamespace(t *testing.T) {
 		h.serves("a.test", "shop")
 		h.round(time.Second, evil+other)
 		h.serves("a.test", "")
-		h.told("evil/b", "HostOwned", "it belonged to namespace shop until 2026-06-01T12:00:02Z, and is kept for it until 2026-06-01T13:01:00Z (clusters[].ingress.releaseAfter)")
-		h.told("shop/other", "HostKept", "a.test, which nothing of namespace shop names any more, is kept for it until 2026-06-01T13:01:00Z")
-		want := []Kept{{Cluster: "one", Namespace: "shop", Host: "a.test", Until: time.Date(2026, 6, 1, 13, 1, 0, 0, time.UTC)}}
+		h.told("evil/b", "HostOwned",
+			"it belonged to namespace shop until 2026-06-01T12:00:02Z, and is kept for it until 2026-06-01T13:01:00Z "+
+				"(clusters[].ingress.releaseAfter)")
+		h.told("shop/other", "HostKept",
+			"a.test, which nothing of namespace shop names any more, is kept for it until 2026-06-01T13:01:00Z")
+		want := []Kept{{
+			Cluster: "one", Namespace: "shop", Host: "a.test",
+			Until: time.Date(2026, 6, 1, 13, 1, 0, 0, time.UTC),
+		}}
 		if diff := gocmp.Diff(want, h.Kept(), gocmp.Comparer(func(a, b Kept) bool { return a == b })); diff != "" {
 			t.Errorf("kept: want (-), got (+):\n%s", diff)
 		}
-		if _, why := h.ExplainRequest("A.test:80", "/"); !strings.Contains(why, "the host is kept for namespace shop of cluster one") {
+		if _, why := h.ExplainRequest("A.test:80", "/"); !strings.Contains(why,
+			"the host is kept for namespace shop of cluster one") {
 			t.Errorf("a request for it is explained by %q", why)
 		}
 		h.round(time.Hour-time.Minute, evil+victim+other)
@@ -162,7 +174,8 @@ func TestAHostIsKeptForItsLastNamespace(t *testing.T) {
 	})
 	t.Run("a wildcard and a default of others do not answer for it", func(t *testing.T) {
 		for name, wide := range map[string]string{
-			"wildcard": claiming("evil/w", 2020, "*.test"), "any host": claiming("evil/w", 2020, ""), "default": of("evil", ingress("w", 2020, fallback("web"))),
+			"wildcard": claiming("evil/w", 2020, "*.test"), "any host": claiming("evil/w", 2020, ""),
+			"default": of("evil", ingress("w", 2020, fallback("web"))),
 		} {
 			h := begin(t)
 			h.round(0, wide+victim)
@@ -185,7 +198,8 @@ func TestANamespaceKeepsNoMoreHostsThanItsLimit(t *testing.T) {
 	h.limits.Hosts = 5
 	h.round(0, claiming("shop/a", 2020, "a.test"))
 	for i := range 40 {
-		h.round(time.Second, claiming("shop/a", 2020, "a.test")+claiming("evil/x", 2021, fmt.Sprintf("x%d.test", i))+claiming("evil/y", 2021, fmt.Sprintf("y%d.test", i)))
+		h.round(time.Second, claiming("shop/a", 2020, "a.test")+claiming("evil/x", 2021, fmt.Sprintf("x%d.test", i))+
+			claiming("evil/y", 2021, fmt.Sprintf("y%d.test", i)))
 	}
 	if got := len(h.Owners["one"].Namespaces); got != 6 {
 		t.Errorf("%d hosts have an owner, want 6, of which 5 are evil's: %+v", got, h.Owners["one"])
@@ -246,7 +260,8 @@ func TestAnAddressIsKeptForItsLastNamespace(t *testing.T) {
 			}
 		}), records...)
 	}
-	victim, evil, other := service("shop/db", "", at), service("evil/theirs", at), service("shop/other", "", "203.0.113.7")
+	victim, evil, other := service("shop/db", "", at), service("evil/theirs", at),
+		service("shop/other", "", "203.0.113.7")
 	t.Run("who asks for it does not get it when its owner replaces the Service", func(t *testing.T) {
 		h := begin(t)
 		h.balanced(0, victim, other)
@@ -255,26 +270,30 @@ func TestAnAddressIsKeptForItsLastNamespace(t *testing.T) {
 		h.told("evil/theirs", "AddressInUse", "203.0.113.5 is in use by Service shop/db")
 		h.balanced(time.Second, evil, other)
 		h.has("evil/theirs", "[]")
-		h.told("evil/theirs", "AddressInUse", "203.0.113.5 was an address of Service shop/db until 2026-06-01T12:00:02Z, and is kept for its namespace until 2026-06-01T13:01:00Z (clusters[].ingress.releaseAfter)")
+		h.told("evil/theirs", "AddressInUse",
+			"203.0.113.5 was an address of Service shop/db until 2026-06-01T12:00:02Z, and is kept for its namespace "+
+				"until 2026-06-01T13:01:00Z (clusters[].ingress.releaseAfter)")
 		h.told("shop/other", "AddressKept", "then it goes to Service evil/theirs, which asks for it")
 		h.balanced(time.Minute, evil, service("shop/db", ""), other) // a new Service has no record
 		h.has("shop/db", "[203.0.113.5]")
 		h.has("evil/theirs", "[]")
 	})
 	for _, after := range []time.Duration{time.Hour, 0} {
-		t.Run("a Service keeps what it was given, before its record is there, with releaseAfter "+after.String(), func(t *testing.T) {
-			h := begin(t) // a quarter of eight are two
-			h.after = after
-			h.balanced(0, service("evil/c", ""), service("evil/d", ""))
-			first := []string{fmt.Sprint(h.addresses("evil/c")), fmt.Sprint(h.addresses("evil/d"))}
-			for range 2 { // the record may take longer than a round
-				h.balanced(time.Second, service("evil/a", ""), service("evil/b", ""), service("evil/c", ""), service("evil/d", ""))
-				h.has("evil/a", "[]")
-				h.has("evil/b", "[]")
-				h.has("evil/c", first[0])
-				h.has("evil/d", first[1])
-			}
-		})
+		t.Run("a Service keeps what it was given, before its record is there, with releaseAfter "+after.String(),
+			func(t *testing.T) {
+				h := begin(t) // a quarter of eight are two
+				h.after = after
+				h.balanced(0, service("evil/c", ""), service("evil/d", ""))
+				first := []string{fmt.Sprint(h.addresses("evil/c")), fmt.Sprint(h.addresses("evil/d"))}
+				for range 2 { // the record may take longer than a round
+					h.balanced(time.Second, service("evil/a", ""), service("evil/b", ""), service("evil/c", ""),
+						service("evil/d", ""))
+					h.has("evil/a", "[]")
+					h.has("evil/b", "[]")
+					h.has("evil/c", first[0])
+					h.has("evil/d", first[1])
+				}
+			})
 	}
 	t.Run("with releaseAfter 0s it is free at once", func(t *testing.T) {
 		h := begin(t)

@@ -16,7 +16,8 @@ import (
 
 // saying returns the manifest of an Ingress with annotations, created in the given year.
 func saying(name string, year int, annotations, spec string) string {
-	return strings.Replace(ingress(name, year, spec), "namespace: default,", "namespace: default, annotations: {"+annotations+"},", 1)
+	return strings.Replace(ingress(name, year, spec), "namespace: default,",
+		"namespace: default, annotations: {"+annotations+"},", 1)
 }
 
 func TestTheOldestWhoNamesAHostSaysWhetherItsTLSEndsHere(t *testing.T) {
@@ -28,11 +29,14 @@ func TestTheOldestWhoNamesAHostSaysWhetherItsTLSEndsHere(t *testing.T) {
 	all := func(host, service string) string { return "rules: [" + rule(host, path("/", "Prefix", service)) + "]" }
 	for name, tt := range map[string]struct{ manifests, want string }{
 		"an Ingress passes its hosts through": {
-			app("tls") + saying("i", 2020, through, "rules: ["+rule("a.test", path("/", "Prefix", "tls"))+", "+rule("*.b.test", path("/", "Prefix", "tls"))+"]"),
-			"passthrough *.b.test/ -> default_svc_tls_http.tls (https)\npassthrough a.test/ -> default_svc_tls_http.tls (https)\n" + secure,
+			app("tls") + saying("i", 2020, through, "rules: ["+rule("a.test", path("/", "Prefix", "tls"))+", "+
+				rule("*.b.test", path("/", "Prefix", "tls"))+"]"),
+			"passthrough *.b.test/ -> default_svc_tls_http.tls (https)\n" +
+				"passthrough a.test/ -> default_svc_tls_http.tls (https)\n" + secure,
 		},
 		"a Service says it": {
-			strings.Replace(app("tls"), "uid: svc-tls", "uid: svc-tls, annotations: {"+through+"}", 1) + ingress("i", 2020, all("a.test", "tls")),
+			strings.Replace(app("tls"), "uid: svc-tls", "uid: svc-tls, annotations: {"+through+"}", 1) +
+				ingress("i", 2020, all("a.test", "tls")),
 			"passthrough a.test/ -> default_svc_tls_http.tls (https)\n" + secure,
 		},
 		"plain HTTP can be refused": {
@@ -40,24 +44,36 @@ func TestTheOldestWhoNamesAHostSaysWhetherItsTLSEndsHere(t *testing.T) {
 			"passthrough a.test/ -> default_svc_tls_http.tls\n" + secure,
 		},
 		"a younger one has paths of plain HTTP": {
-			app("tls") + app("web") + saying("i", 2020, through, all("a.test", "tls")) + ingress("j", 2021, "rules: ["+rule("a.test", path("/.well-known", "Prefix", "web"))+"]"),
-			"passthrough a.test/ -> default_svc_tls_http.tls (https)\nprefix a.test/.well-known -> default_svc_web_http\n" + secure + web,
+			app("tls") + app("web") + saying("i", 2020, through, all("a.test", "tls")) +
+				ingress("j", 2021, "rules: ["+rule("a.test", path("/.well-known", "Prefix", "web"))+"]"),
+			"passthrough a.test/ -> default_svc_tls_http.tls (https)\n" +
+				"prefix a.test/.well-known -> default_svc_web_http\n" + secure + web,
 		},
 		"a younger one that redirects is told": {
-			app("tls") + app("web") + saying("i", 2020, through, all("a.test", "tls")) + saying("j", 2021, `haproxy.org/ssl-redirect: "true"`, "rules: ["+rule("a.test", path("/x", "Prefix", "web"))+"]"),
-			"passthrough a.test/ -> default_svc_tls_http.tls (https)\nprefix a.test/x -> default_svc_web_http (https)\n" + secure + web + "problem Ingress default/j PassthroughConflict\n",
+			app("tls") + app("web") + saying("i", 2020, through, all("a.test", "tls")) +
+				saying("j", 2021, `haproxy.org/ssl-redirect: "true"`,
+					"rules: ["+rule("a.test", path("/x", "Prefix", "web"))+"]"),
+			"passthrough a.test/ -> default_svc_tls_http.tls (https)\n" +
+				"prefix a.test/x -> default_svc_web_http (https)\n" + secure + web +
+				"problem Ingress default/j PassthroughConflict\n",
 		},
 		"a younger one does not take the host": {
-			app("tls") + app("web") + ingress("i", 2020, all("a.test", "web")) + saying("j", 2021, through, all("a.test", "tls")),
+			app("tls") + app("web") + ingress("i", 2020, all("a.test", "web")) +
+				saying("j", 2021, through, all("a.test", "tls")),
 			"prefix a.test/ -> default_svc_web_http\n" + web + "problem Ingress default/j PassthroughConflict\n",
 		},
 		"a younger one does not take the path": {
-			app("tls") + app("web") + saying("i", 2020, through, all("a.test", "tls")) + ingress("j", 2021, all("a.test", "web")),
-			"passthrough a.test/ -> default_svc_tls_http.tls (https)\n" + secure + "problem Ingress default/j PathConflict\n",
+			app("tls") + app("web") + saying("i", 2020, through, all("a.test", "tls")) +
+				ingress("j", 2021, all("a.test", "web")),
+			"passthrough a.test/ -> default_svc_tls_http.tls (https)\n" + secure +
+				"problem Ingress default/j PathConflict\n",
 		},
 		"paths mean nothing": {
-			app("tls") + app("web") + saying("i", 2020, through, "rules: ["+rule("a.test", path("/x", "Exact", "tls"), path("/y", "Prefix", "tls"), path("/z", "Prefix", "web"))+"]"),
-			"passthrough a.test/ -> default_svc_tls_http.tls (https)\n" + secure + "problem Ingress default/i PathConflict\n",
+			app("tls") + app("web") + saying("i", 2020, through,
+				"rules: ["+rule("a.test", path("/x", "Exact", "tls"), path("/y", "Prefix", "tls"),
+					path("/z", "Prefix", "web"))+"]"),
+			"passthrough a.test/ -> default_svc_tls_http.tls (https)\n" + secure +
+				"problem Ingress default/i PathConflict\n",
 		},
 		"without a host there is no name": {
 			app("tls") + saying("i", 2020, through, all("", "tls")) + saying("j", 2020, through, fallback("tls")),
@@ -69,15 +85,20 @@ func TestTheOldestWhoNamesAHostSaysWhetherItsTLSEndsHere(t *testing.T) {
 		},
 		"what is said for connections makes a backend of its own": {
 			app("tls") + saying("i", 2020, through+", haproxy.org/allow-list: 10.0.0.0/8", all("a.test", "tls")),
-			"passthrough a.test/ -> default_ing_i_svc_tls_http.tls (https)\nbackend default_ing_i_svc_tls_http.tls: s_172-16-1-1_8080\n",
+			"passthrough a.test/ -> default_ing_i_svc_tls_http.tls (https)\n" +
+				"backend default_ing_i_svc_tls_http.tls: s_172-16-1-1_8080\n",
 		},
 		"a guard of requests closes": {
 			app("tls") + saying("i", 2020, through+", haproxy.org/auth-type: basic-auth", all("a.test", "tls")),
-			"passthrough a.test/ -> default_ing_i_svc_tls_http.tls (https)\nbackend default_ing_i_svc_tls_http.tls: s_172-16-1-1_8080\nproblem Ingress default/i GuardNotApplicable\n",
+			"passthrough a.test/ -> default_ing_i_svc_tls_http.tls (https)\n" +
+				"backend default_ing_i_svc_tls_http.tls: s_172-16-1-1_8080\n" +
+				"problem Ingress default/i GuardNotApplicable\n",
 		},
 		"a canary has no part of it": {
-			app("tls") + app("web") + saying("i", 2020, through, all("a.test", "tls")) + saying("j", 2021, `sallyport.dev/canary-weight: "50"`, all("a.test", "web")),
-			"passthrough a.test/ -> default_svc_tls_http.tls (https)\n" + secure + "problem Ingress default/j CanaryOfNothing\n",
+			app("tls") + app("web") + saying("i", 2020, through, all("a.test", "tls")) +
+				saying("j", 2021, `sallyport.dev/canary-weight: "50"`, all("a.test", "web")),
+			"passthrough a.test/ -> default_svc_tls_http.tls (https)\n" + secure +
+				"problem Ingress default/j CanaryOfNothing\n",
 		},
 		"a TLS entry needs no Secret": {
 			app("tls") + saying("i", 2020, through, "tls: [{hosts: [a.test]}], "+all("a.test", "tls")),
@@ -85,7 +106,8 @@ func TestTheOldestWhoNamesAHostSaysWhetherItsTLSEndsHere(t *testing.T) {
 		},
 		"a Service that is gone": {
 			saying("i", 2020, through, all("a.test", "tls")),
-			"passthrough a.test/ -> default_svc_tls_80.tls (https)\nbackend default_svc_tls_80.tls:\nproblem Ingress default/i ServiceNotFound\n",
+			"passthrough a.test/ -> default_svc_tls_80.tls (https)\nbackend default_svc_tls_80.tls:\n" +
+				"problem Ingress default/i ServiceNotFound\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -110,12 +132,17 @@ func TestTheOldestWhoNamesAHostSaysWhetherItsTLSEndsHere(t *testing.T) {
 
 func TestTCPServicesHavePortsOfTheirOwn(t *testing.T) {
 	services := func(data map[string]string) []*corev1.ConfigMap {
-		return []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "tcp", UID: "tcp"}, Data: data}}
+		return []*corev1.ConfigMap{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "tcp", UID: "tcp"},
+			Data:       data,
+		}}
 	}
 	one := snapshot(t, "one", app("db")+slice("other", "a", "", 1, "172.16.1.9"))
 	one.Options.TCPServices = "ops/tcp"
 	one.ConfigMaps = services(map[string]string{
-		"5432": "default/db:80", "5433": "default/db:http:ssl:PROXY:PROXY-V2", "8443": "default/db:80", "9000": "default/gone:80", "9001": "default/db:81", "9002": "nonsense", "9100": "default/db:80", "0": "default/db:80",
+		"5432": "default/db:80", "5433": "default/db:http:ssl:PROXY:PROXY-V2", "8443": "default/db:80",
+		"9000": "default/gone:80", "9001": "default/db:81", "9002": "nonsense", "9100": "default/db:80",
+		"0": "default/db:80",
 	})
 	two := snapshot(t, "two", app("db"))
 	two.Options.TCPServices = "ops/tcp"
@@ -124,7 +151,8 @@ func TestTCPServicesHavePortsOfTheirOwn(t *testing.T) {
 	c := Compiler{Taken: map[uint16]string{8443: "HTTPS"}}
 	verdicts := haproxy.Verdicts{}
 	c.Judge(verdicts)
-	if r := c.Compile([]Snapshot{one, two}); len(r.Config.Streams) != 0 || !slices.Contains(r.Questions, haproxy.FreePort(5432)) || slices.Contains(r.Questions, haproxy.FreePort(8443)) {
+	if r := c.Compile([]Snapshot{one, two}); len(r.Config.Streams) != 0 ||
+		!slices.Contains(r.Questions, haproxy.FreePort(5432)) || slices.Contains(r.Questions, haproxy.FreePort(8443)) {
 		t.Errorf("before anybody was asked about ports: %v, asks about %v", r.Config.Streams, r.Questions)
 	}
 	for _, port := range []uint16{5432, 5433, 5434, 9000, 9001} {
@@ -174,7 +202,8 @@ two ops/tcp PortConflict: key 5432: the port is in use by a TCP service of clust
 	one.Slices = append(one.Slices, snapshot(t, "one", slice("db", "b", "http", 8080, "172.16.1.2")).Slices...)
 	r = c.Compile([]Snapshot{one, two})
 	for i, b := range r.Config.Backends {
-		if want := map[bool]int{true: 2, false: 1}[strings.HasPrefix(b.Name, "one_")]; len(b.Servers) != want || (want == 1) != (b == before.Backends[i]) {
+		if want := map[bool]int{true: 2, false: 1}[strings.HasPrefix(b.Name, "one_")]; len(b.Servers) != want ||
+			(want == 1) != (b == before.Backends[i]) {
 			t.Errorf("backend %+v, of %d servers", b, want)
 		}
 	}
@@ -185,7 +214,8 @@ two ops/tcp PortConflict: key 5432: the port is in use by a TCP service of clust
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r = c.Compile([]Snapshot{one}); len(r.Questions) != 1 || r.Questions[0] != format.Question() || len(r.Config.Streams) != 0 {
+	if r = c.Compile([]Snapshot{one}); len(r.Questions) != 1 || r.Questions[0] != format.Question() ||
+		len(r.Config.Streams) != 0 {
 		t.Errorf("questions: got %q", r.Questions)
 	}
 }

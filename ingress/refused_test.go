@@ -23,7 +23,8 @@ func TestWhatHAProxyRefusesClosesWhatItGuards(t *testing.T) {
 		for name, value := range data {
 			all = append(all, name+": "+text(value))
 		}
-		return fmt.Sprintf("kind: Secret\nmetadata: {name: %s, namespace: default}\ntype: %s\ndata: {%s}\n---\n", name, kind, strings.Join(all, ", "))
+		return fmt.Sprintf("kind: Secret\nmetadata: {name: %s, namespace: default}\ntype: %s\ndata: {%s}\n---\n", name,
+			kind, strings.Join(all, ", "))
 	}
 	objects := app("web") + app("other") +
 		secret("pair", "kubernetes.io/tls", map[string][]byte{"tls.crt": crt, "tls.key": key}) +
@@ -70,7 +71,8 @@ func TestWhatHAProxyRefusesClosesWhatItGuards(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := snapshot(t, "c", objects+ingress("i", 2021, "tls: [{hosts: [a.test], secretName: pair}], rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
+			s := snapshot(t, "c", objects+ingress("i", 2021,
+				"tls: [{hosts: [a.test], secretName: pair}], rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
 			for _, ing := range s.Ingresses {
 				if ing.Name == "i" {
 					ing.Annotations = map[string]string{}
@@ -92,7 +94,8 @@ func TestWhatHAProxyRefusesClosesWhatItGuards(t *testing.T) {
 				t.Errorf("%s is not among what is left out: %v", part, r.Refused)
 			}
 			told := slices.ContainsFunc(r.Problems, func(p Problem) bool {
-				return p.Kind == "Ingress" && p.Name == "i" && p.Reason == tt.reason && strings.Contains(p.Why, "because")
+				return p.Kind == "Ingress" && p.Name == "i" && p.Reason == tt.reason &&
+					strings.Contains(p.Why, "because")
 			})
 			if !told {
 				t.Errorf("its author is told nothing: %v", r.Problems)
@@ -136,7 +139,10 @@ func TestWhatHAProxyRefusesClosesWhatItGuards(t *testing.T) {
 func TestAnErrorPageThatHAProxyRefusesIsLeftOut(t *testing.T) {
 	s := snapshot(t, "c", app("web"))
 	s.Options.ErrorFiles = "ops/pages"
-	s.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "pages"}, Data: map[string]string{"503": "HTTP/1.1 503 No\n\nno\n"}}}
+	s.ConfigMaps = []*corev1.ConfigMap{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "pages"},
+		Data:       map[string]string{"503": "HTTP/1.1 503 No\n\nno\n"},
+	}}
 	var c Compiler
 	r := c.Compile([]Snapshot{s})
 	if len(r.Config.Extras) != 1 {
@@ -145,7 +151,8 @@ func TestAnErrorPageThatHAProxyRefusesIsLeftOut(t *testing.T) {
 	part := r.Config.Extras[0].Part()
 	c.Judge(haproxy.Verdicts{part: haproxy.Refused("because")})
 	r = c.Compile([]Snapshot{s})
-	if len(r.Config.Extras)+len(r.Config.Process.ErrorFiles) > 0 || !slices.Contains(r.Refused, part) || len(r.Problems) != 1 || !strings.Contains(r.Problems[0].Why, "because") {
+	if len(r.Config.Extras)+len(r.Config.Process.ErrorFiles) > 0 || !slices.Contains(r.Refused, part) ||
+		len(r.Problems) != 1 || !strings.Contains(r.Problems[0].Why, "because") {
 		t.Errorf("got %v, %v, %v, %v", r.Config.Extras, r.Config.Process.ErrorFiles, r.Refused, r.Problems)
 	}
 }

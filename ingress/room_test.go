@@ -39,14 +39,54 @@ func TestTheOldestServersHaveARoomThatIsTooSmall(t *testing.T) {
 		want    string
 		waits   string // Ingresses with a problem
 	}{
-		"no bound":                          {0, map[string]int{"a": 3, "b": 2}, map[string]int{"a": 2001, "b": 2002}, "a 3, b 2", ""},
-		"room for all":                      {5, map[string]int{"a": 3, "b": 2}, map[string]int{"a": 2001, "b": 2002}, "a 3, b 2", ""},
-		"room for one less":                 {4, map[string]int{"a": 3, "b": 2}, map[string]int{"a": 2001, "b": 2002}, "a 3, b 1", "to-b"},
-		"the name does not decide":          {4, map[string]int{"a": 3, "b": 2}, map[string]int{"a": 2002, "b": 2001}, "a 2, b 2", "to-a"},
-		"of the same age the name decides":  {4, map[string]int{"a": 3, "b": 2}, map[string]int{"a": 2001, "b": 2001}, "a 3, b 1", "to-b"},
-		"what came last waits":              {5, map[string]int{"a": 3, "b": 2, "c": 9, "d": 1}, map[string]int{"a": 2001, "b": 2002, "c": 2003, "d": 2004}, "a 3, b 2, c 0, d 0", "to-c to-d"},
-		"a Service of many pods":            {40, map[string]int{"a": 200, "b": 10, "c": 12}, map[string]int{"a": 2001, "b": 2002, "c": 2003}, "a 18, b 10, c 12", "to-a"},
-		"a Service of many pods and others": {30, map[string]int{"a": 200, "b": 10, "c": 12}, map[string]int{"a": 2001, "b": 2002, "c": 2003}, "a 16, b 10, c 4", "to-a to-c"},
+		"no bound": {
+			0,
+			map[string]int{"a": 3, "b": 2},
+			map[string]int{"a": 2001, "b": 2002},
+			"a 3, b 2", "",
+		},
+		"room for all": {
+			5,
+			map[string]int{"a": 3, "b": 2},
+			map[string]int{"a": 2001, "b": 2002},
+			"a 3, b 2", "",
+		},
+		"room for one less": {
+			4,
+			map[string]int{"a": 3, "b": 2},
+			map[string]int{"a": 2001, "b": 2002},
+			"a 3, b 1", "to-b",
+		},
+		"the name does not decide": {
+			4,
+			map[string]int{"a": 3, "b": 2},
+			map[string]int{"a": 2002, "b": 2001},
+			"a 2, b 2", "to-a",
+		},
+		"of the same age the name decides": {
+			4,
+			map[string]int{"a": 3, "b": 2},
+			map[string]int{"a": 2001, "b": 2001},
+			"a 3, b 1", "to-b",
+		},
+		"what came last waits": {
+			5,
+			map[string]int{"a": 3, "b": 2, "c": 9, "d": 1},
+			map[string]int{"a": 2001, "b": 2002, "c": 2003, "d": 2004},
+			"a 3, b 2, c 0, d 0", "to-c to-d",
+		},
+		"a Service of many pods": {
+			40,
+			map[string]int{"a": 200, "b": 10, "c": 12},
+			map[string]int{"a": 2001, "b": 2002, "c": 2003},
+			"a 18, b 10, c 12", "to-a",
+		},
+		"a Service of many pods and others": {
+			30,
+			map[string]int{"a": 200, "b": 10, "c": 12},
+			map[string]int{"a": 2001, "b": 2002, "c": 2003},
+			"a 16, b 10, c 4", "to-a to-c",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := crowd(t, row.servers, row.years)
@@ -80,7 +120,9 @@ func TestTheOldestServersHaveARoomThatIsTooSmall(t *testing.T) {
 				t.Error("backends were made anew")
 			}
 			c.Room = 0
-			if free := c.Compile([]Snapshot{s}); len(free.Problems) > 0 || !slices.Equal(free.Config.Backends, Compile([]Snapshot{s}).Config.Backends) && len(free.Config.Backends[0].Servers) != row.servers["a"] {
+			if free := c.Compile([]Snapshot{s}); len(free.Problems) > 0 ||
+				!slices.Equal(free.Config.Backends, Compile([]Snapshot{s}).Config.Backends) &&
+					len(free.Config.Backends[0].Servers) != row.servers["a"] {
 				t.Errorf("with more room, problems %v", free.Problems)
 			}
 		})
@@ -98,6 +140,7 @@ func TestAnOldIngressGivesAYoungServiceNoPlace(t *testing.T) {
 	}
 	r := (&Compiler{Room: 2}).Compile([]Snapshot{s})
 	if len(r.Config.Backends[0].Servers) != 0 || len(r.Config.Backends[1].Servers) != 2 {
-		t.Errorf("a has %d servers and b %d, want 0 and 2", len(r.Config.Backends[0].Servers), len(r.Config.Backends[1].Servers))
+		t.Errorf("a has %d servers and b %d, want 0 and 2", len(r.Config.Backends[0].Servers),
+			len(r.Config.Backends[1].Servers))
 	}
 }

@@ -59,7 +59,9 @@ func tellBalancers(r Result) string {
 
 func TestServicesOfTypeLoadBalancerAreServed(t *testing.T) {
 	const at = "203.0.113.5"
-	recorded := func(change func(*corev1.Service)) *corev1.Service { return recordOf(balancerOf("shop/db", change), at) }
+	recorded := func(change func(*corev1.Service)) *corev1.Service {
+		return recordOf(balancerOf("shop/db", change), at)
+	}
 	const served = "shop/db [203.0.113.5] recorded [203.0.113.5]\n203.0.113.5:5432 -> shop_svc_db_db.lb\n"
 	for name, row := range map[string]struct {
 		service *corev1.Service
@@ -68,66 +70,88 @@ func TestServicesOfTypeLoadBalancerAreServed(t *testing.T) {
 	}{
 		"without a record nothing is open": {balancerOf("shop/db", nil), nil, "shop/db [203.0.113.5] recorded []\n"},
 		"with its record it is":            {recorded(nil), nil, served},
-		"a Service of another class":       {recorded(func(s *corev1.Service) { *s.Spec.LoadBalancerClass = "other" }), nil, ""},
-		"a Service without a class":        {recorded(func(s *corev1.Service) { s.Spec.LoadBalancerClass = nil }), nil, ""},
-		"a Service without a class, if that is configured": {
-			recorded(func(s *corev1.Service) { s.Spec.LoadBalancerClass = nil }), func(o *Options) { o.Pools.Unclassed = true }, served,
+		"a Service of another class": {
+			recorded(func(s *corev1.Service) { *s.Spec.LoadBalancerClass = "other" }),
+			nil, "",
 		},
-		"a Service of another type":      {recorded(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }), nil, ""},
+		"a Service without a class": {recorded(func(s *corev1.Service) { s.Spec.LoadBalancerClass = nil }), nil, ""},
+		"a Service without a class, if that is configured": {
+			recorded(func(s *corev1.Service) { s.Spec.LoadBalancerClass = nil }), func(o *Options) {
+				o.Pools.Unclassed = true
+			}, served,
+		},
+		"a Service of another type": {recorded(func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeNodePort
+		}), nil, ""},
 		"a namespace that is not served": {recorded(nil), func(o *Options) { o.NotNamespaces = []string{"shop"} }, ""},
 		"a UDP port": {
 			recorded(func(s *corev1.Service) {
-				s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "dns", Port: 5353, Protocol: corev1.ProtocolUDP})
+				s.Spec.Ports = append(s.Spec.Ports,
+					corev1.ServicePort{Name: "dns", Port: 5353, Protocol: corev1.ProtocolUDP})
 			}), nil,
 			served + `Service shop/db UnsupportedProtocol: port 5353 is not served: it is "UDP", and the appliance passes TCP connections on` + "\n",
 		},
 		"UDP alone": {
 			recorded(func(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolUDP }), nil,
-			"shop/db [] recorded []\nService shop/db NoPort: the Service gets no address: it has no TCP port that can be served\n" +
+			"shop/db [] recorded []\n" +
+				"Service shop/db NoPort: the Service gets no address: it has no TCP port that can be served\n" +
 				`Service shop/db UnsupportedProtocol: port 5432 is not served: it is "UDP", and the appliance passes TCP connections on` + "\n",
 		},
 		"ports of HTTP": {
 			recorded(func(s *corev1.Service) {
 				s.Spec.Ports = []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "https", Port: 443}}
 			}), nil,
-			"shop/db [203.0.113.5] recorded [203.0.113.5]\n203.0.113.5:80 -> shop_svc_db_http.lb\n203.0.113.5:443 -> shop_svc_db_https.lb\n",
+			"shop/db [203.0.113.5] recorded [203.0.113.5]\n203.0.113.5:80 -> shop_svc_db_http.lb\n" +
+				"203.0.113.5:443 -> shop_svc_db_https.lb\n",
 		},
 		"a port of the machine": {
 			recorded(func(s *corev1.Service) { s.Spec.Ports[0].Port = 22 }), nil,
-			"shop/db [] recorded []\nService shop/db NoPort: the Service gets no address: it has no TCP port that can be served\n" +
+			"shop/db [] recorded []\n" +
+				"Service shop/db NoPort: the Service gets no address: it has no TCP port that can be served\n" +
 				"Service shop/db PortConflict: port 22 is not served: on the appliance it is in use by sshd\n",
 		},
 		"a port of another program": {
 			recorded(func(s *corev1.Service) { s.Spec.Ports[0].Port = 9100 }), nil,
-			"shop/db [203.0.113.5] recorded [203.0.113.5]\nService shop/db PortConflict: port 9100 is not served: on the appliance it is in use by exporter (pid 1)\n",
+			"shop/db [203.0.113.5] recorded [203.0.113.5]\n" +
+				"Service shop/db PortConflict: port 9100 is not served: on the appliance it is in use by " +
+				"exporter (pid 1)\n",
 		},
 		"more ports than the limit": {
-			recorded(func(s *corev1.Service) { s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "x", Port: 81}) }),
+			recorded(func(s *corev1.Service) {
+				s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "x", Port: 81})
+			}),
 			func(o *Options) { o.Limits.Ports = 1 },
-			served + "Service shop/db LimitReached: port 81 is not served: the Services of namespace shop have 1 ports, as many as they may have (clusters[].ingress.limits.ports)\n",
+			served + "Service shop/db LimitReached: port 81 is not served: the Services of namespace shop have 1 " +
+				"ports, as many as they may have (clusters[].ingress.limits.ports)\n",
 		},
 		"some clients": {
 			recorded(func(s *corev1.Service) {
 				s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24", " 198.51.100.9/24"}
 			}), nil,
-			served + "shop_svc_db_db.lb: acl sp_source src 192.0.2.0/24 198.51.100.0/24; tcp-request content reject if !sp_source\n",
+			served + "shop_svc_db_db.lb: acl sp_source src 192.0.2.0/24 198.51.100.0/24; tcp-request content reject " +
+				"if !sp_source\n",
 		},
 		"some clients, by the annotation": {
 			recorded(func(s *corev1.Service) { s.Annotations = map[string]string{sourceRanges: "192.0.2.0/24"} }), nil,
 			served + "shop_svc_db_db.lb: acl sp_source src 192.0.2.0/24; tcp-request content reject if !sp_source\n",
 		},
 		"clients that cannot be read": {
-			recorded(func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24", "office"} }), nil,
+			recorded(func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24", "office"} }),
+			nil,
 			served + "shop_svc_db_db.lb: tcp-request content reject\n" +
 				`Service shop/db InvalidSourceRanges: spec.loadBalancerSourceRanges: "office" is neither an address nor a network; all clients are rejected until it is corrected` + "\n",
 		},
 		"an address outside the pools": {
 			recorded(func(s *corev1.Service) { s.Spec.LoadBalancerIP = "192.0.2.1" }), nil,
-			"shop/db [] recorded []\nService shop/db AddressOutsidePools: 192.0.2.1 is in none of the pools of the appliance (group.pools)\n",
+			"shop/db [] recorded []\n" +
+				"Service shop/db AddressOutsidePools: 192.0.2.1 is in none of the pools of the appliance " +
+				"(group.pools)\n",
 		},
 		"a name that is none": {
 			recorded(func(s *corev1.Service) { s.Name = "db\nuse_backend x" }), nil,
-			"shop/db\nuse_backend x [] recorded []\nService shop/db\nuse_backend x InvalidName: the namespace or the name is none that Kubernetes allows; the Service gets no address\n",
+			"shop/db\nuse_backend x [] recorded []\nService shop/db\n" +
+				"use_backend x InvalidName: the namespace or the name is none that Kubernetes allows; the Service " +
+				"gets no address\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -136,12 +160,16 @@ func TestServicesOfTypeLoadBalancerAreServed(t *testing.T) {
 			if row.options != nil {
 				row.options(&s.Options)
 			}
-			c := Compiler{Taken: map[uint16]string{22: "sshd", 80: "HTTP", 443: "HTTPS"}, Reserved: map[uint16]string{22: "sshd"}}
+			c := Compiler{
+				Taken:    map[uint16]string{22: "sshd", 80: "HTTP", 443: "HTTPS"},
+				Reserved: map[uint16]string{22: "sshd"},
+			}
 			verdicts := haproxy.Verdicts{}
 			for _, port := range []uint16{80, 81, 443, 5432} {
 				verdicts[haproxy.FreeListener(netip.AddrPortFrom(netip.MustParseAddr(at), port)).Part()] = haproxy.Good
 			}
-			verdicts[haproxy.FreeListener(netip.MustParseAddrPort(at+":9100")).Part()] = haproxy.Refused("in use by exporter (pid 1)")
+			verdicts[haproxy.FreeListener(netip.MustParseAddrPort(at+":9100")).Part()] = haproxy.Refused(
+				"in use by exporter (pid 1)")
 			c.Judge(verdicts)
 			r := c.Compile([]Snapshot{s})
 			if diff := cmp.Diff(row.want, tellBalancers(r)); diff != "" {
@@ -163,16 +191,34 @@ func TestAServiceIsExplained(t *testing.T) {
 		service *corev1.Service
 		want    string
 	}{
-		"by its name": {balancerOf("shop/db", nil), "derived from the names of cluster, namespace and Service, and not in status.loadBalancer yet: its ports are closed until then; []"},
-		"recorded":    {recordOf(balancerOf("shop/db", nil), "203.0.113.5"), "derived from the names of cluster, namespace and Service, and recorded in status.loadBalancer, which it keeps; [shop_svc_db_db.lb]"},
-		"asked for":   {balancerOf("shop/db", asks), "the Service asks for it (sallyport.dev/address or spec.loadBalancerIP), and not in status.loadBalancer yet: its ports are closed until then; []"},
-		"shared":      {recordOf(balancerOf("shop/db", shares), "203.0.113.5"), "derived from the value of sallyport.dev/share-address, which each of its Services has, and recorded in status.loadBalancer, which it keeps; [shop_svc_db_db.lb]"},
+		"by its name": {
+			balancerOf("shop/db", nil),
+			"derived from the names of cluster, namespace and Service, and not in status.loadBalancer yet: its ports " +
+				"are closed until then; []",
+		},
+		"recorded": {
+			recordOf(balancerOf("shop/db", nil), "203.0.113.5"),
+			"derived from the names of cluster, namespace and Service, and recorded in status.loadBalancer, which it " +
+				"keeps; [shop_svc_db_db.lb]",
+		},
+		"asked for": {
+			balancerOf("shop/db", asks),
+			"the Service asks for it (sallyport.dev/address or spec.loadBalancerIP), and not in status.loadBalancer " +
+				"yet: its ports are closed until then; []",
+		},
+		"shared": {
+			recordOf(balancerOf("shop/db", shares), "203.0.113.5"),
+			"derived from the value of sallyport.dev/share-address, which each of its Services has, and recorded in " +
+				"status.loadBalancer, which it keeps; [shop_svc_db_db.lb]",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := Snapshot{Cluster: "c", Objects: Objects{Services: []*corev1.Service{row.service}}}
 			s.Options.Pools.Ranges = []AddressRange{poolOf("203.0.113.5-203.0.113.5")}
 			c := Compiler{}
-			c.Judge(haproxy.Verdicts{haproxy.FreeListener(netip.MustParseAddrPort("203.0.113.5:5432")).Part(): haproxy.Good})
+			c.Judge(haproxy.Verdicts{
+				haproxy.FreeListener(netip.MustParseAddrPort("203.0.113.5:5432")).Part(): haproxy.Good,
+			})
 			r := c.Compile([]Snapshot{s})
 			b, e, ok := r.ExplainBalancer("c", "shop", "db")
 			if !ok || e.Ingress.Kind != "Service" {
@@ -199,13 +245,18 @@ func TestAnUnknownClusterKeepsItsAddresses(t *testing.T) {
 	east := Snapshot{Cluster: "east", Options: Options{Pools: pools}, Objects: Objects{Services: []*corev1.Service{
 		balancerOf("shop/new", nil), recordOf(balancerOf("shop/old", nil), "203.0.113.5"),
 	}}}
-	west := Snapshot{Cluster: "west", Options: Options{Pools: pools}, Objects: Objects{Services: []*corev1.Service{recordOf(balancerOf("shop/db", nil), "203.0.113.6")}}}
+	west := Snapshot{
+		Cluster: "west", Options: Options{Pools: pools},
+		Objects: Objects{Services: []*corev1.Service{recordOf(balancerOf("shop/db", nil), "203.0.113.6")}},
+	}
 	c := Compiler{Unknown: []Snapshot{{Cluster: "west", Options: west.Options}}}
-	if got, want := tellBalancers(c.Compile([]Snapshot{east})), "shop/new [] recorded []\nshop/old [203.0.113.5] recorded [203.0.113.5]\n"; got != want {
+	if got, want := tellBalancers(c.Compile([]Snapshot{east})),
+		"shop/new [] recorded []\nshop/old [203.0.113.5] recorded [203.0.113.5]\n"; got != want {
 		t.Errorf("west is unknown: got %q, want %q", got, want)
 	}
 	c.Unknown = nil
-	want := "shop/new [] recorded []\nshop/old [203.0.113.5] recorded [203.0.113.5]\nshop/db [203.0.113.6] recorded [203.0.113.6]\n" +
+	want := "shop/new [] recorded []\nshop/old [203.0.113.5] recorded [203.0.113.5]\n" +
+		"shop/db [203.0.113.6] recorded [203.0.113.6]\n" +
 		"Service shop/new NoAddressLeft: all 2 IPv4 addresses of the pools are in use (group.pools)\n"
 	if got := tellBalancers(c.Compile([]Snapshot{east, west})); got != want {
 		t.Errorf("west is known: got %q, want %q", got, want)

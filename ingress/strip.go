@@ -76,7 +76,8 @@ func tooLarge(s *corev1.Secret) string {
 	size, most := 0, 0
 	_, _ = fmt.Sscanf(text, "%d of %d", &size, &most) // if somebody else wrote the annotation, the message has zeros
 	if strings.HasSuffix(text, inSum) {
-		return fmt.Sprintf("holds %d bytes, for which there is no room: the Secrets in use of namespace %s may have %d "+
+		return fmt.Sprintf("holds %d bytes, for which there is no room: the Secrets in use of namespace %s "+
+			"may have %d "+
 			"together (clusters[].ingress.limits.objectBytes)", size, s.Namespace, most)
 	}
 	return fmt.Sprintf("holds %d bytes; allowed: %d (clusters[].ingress.limits.secretBytes)", size, most)

@@ -68,7 +68,8 @@ func (w written) route(host, path string) string {
 	if words := strings.Split(route, "/"); len(words) > 5 && words[5] != "" {
 		for line := range strings.Lines(w.files["maps/regexp.map"]) {
 			key, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-			if _, pattern, limited := strings.Cut(key, ")"); ok && limited && regexp.MustCompile(pattern).MatchString(words[5]+path) {
+			if _, pattern, limited := strings.Cut(key, ")"); ok && limited &&
+				regexp.MustCompile(pattern).MatchString(words[5]+path) {
 				return value
 			}
 		}
@@ -82,7 +83,8 @@ func (w written) certificate(host string) string {
 	for _, name := range []string{host, "*." + parent} {
 		for line := range strings.Lines(w.files["certs/crt-list"]) {
 			words := strings.Fields(line)
-			if filters := strings.Fields(line[strings.LastIndex(line, "]")+1:]); slices.Contains(filters, name) && !slices.Contains(filters, "!"+host) {
+			if filters := strings.Fields(line[strings.LastIndex(line, "]")+1:]); slices.Contains(filters, name) &&
+				!slices.Contains(filters, "!"+host) {
 				options := ""
 				if i := strings.Index(line, "["); i >= 0 {
 					options = line[i : strings.Index(line, "]")+1]
@@ -149,9 +151,12 @@ func answers(r Result, tenant string, hosts []string) map[string]string {
 
 // valuesOfKeys are values that at least one key accepts, and some that no key does.
 var valuesOfKeys = []string{
-	"true", "false", "0", "1", "100", "5s", "1h", "roundrobin", "source", "10.0.0.0/8", "patterns/p", "/", "/x", "/(.*) /y/\\1", "GET /health",
-	"*", "https://a.test", "X-A: b", "X-A b", "X-A", "req.hdr(a)", "src", "basic-auth", "users", "tls", "ca", "shop/tls", "shop/users", "shop/ca", "evil/users", "svc://evil/web:80/x", "svc://shop/web:80/x",
-	"cookie(beta) -m found", "path /", "https://evil.test", "a.test", "h2", "proxy-v2", "regex", "begin", "exact", "http-request deny", "Strict", "JSESSIONID", "403", "?", "\n", "",
+	"true", "false", "0", "1", "100", "5s", "1h", "roundrobin", "source", "10.0.0.0/8", "patterns/p", "/", "/x",
+	"/(.*) /y/\\1", "GET /health",
+	"*", "https://a.test", "X-A: b", "X-A b", "X-A", "req.hdr(a)", "src", "basic-auth", "users", "tls", "ca",
+	"shop/tls", "shop/users", "shop/ca", "evil/users", "svc://evil/web:80/x", "svc://shop/web:80/x",
+	"cookie(beta) -m found", "path /", "https://evil.test", "a.test", "h2", "proxy-v2", "regex", "begin", "exact",
+	"http-request deny", "Strict", "JSESSIONID", "403", "?", "\n", "",
 }
 
 // drawWords draws values for some of the keys.
@@ -165,21 +170,26 @@ func drawWords(t *rapid.T, scope annotations.Scope) map[string]string {
 		}
 		name := d.Name
 		if !strings.Contains(name, "/") {
-			name = rapid.SampledFrom([]string{"haproxy.org/", "haproxy.com/", "ingress.kubernetes.io/", ""}).Draw(t, "prefix") + name
+			name = rapid.SampledFrom([]string{"haproxy.org/", "haproxy.com/", "ingress.kubernetes.io/", ""}).Draw(t,
+				"prefix") + name
 		}
 		said[name] = rapid.SampledFrom(valuesOfKeys).Draw(t, "value")
 	}
 	return said
 }
 
-var victimHosts, evilHosts = []string{"a.test", "b.test", "*.w.test", ""}, []string{"a.test", "b.test", "*.test", "*.w.test", "x.w.test", "", "evil.test", "*.a.test"}
+var victimHosts, evilHosts = []string{"a.test", "b.test", "*.w.test", ""},
+	[]string{"a.test", "b.test", "*.test", "*.w.test", "x.w.test", "", "evil.test", "*.a.test"}
 
 // drawTenant adds objects of a namespace to a snapshot, or removes some. A TLS entry
 // names at least as many hosts as given: a name that only a certificate has belongs
 // to nobody.
 func drawTenant(t *rapid.T, s *Snapshot, namespace string, hosts []string, least int, secrets []map[string][]byte) {
 	meta := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "u", CreationTimestamp: metav1.Unix(int64(rapid.IntRange(1, 9).Draw(t, "age")), 0)}
+		return metav1.ObjectMeta{
+			Namespace: namespace, Name: name, UID: "u",
+			CreationTimestamp: metav1.Unix(int64(rapid.IntRange(1, 9).Draw(t, "age")), 0),
+		}
 	}
 	one := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
 	for range rapid.IntRange(1, 6).Draw(t, "changes") {
@@ -191,7 +201,12 @@ func drawTenant(t *rapid.T, s *Snapshot, namespace string, hosts []string, least
 			ing.Spec.IngressClassName = new(string)
 			*ing.Spec.IngressClassName = "haproxy"
 			backend := func() networkingv1.IngressBackend {
-				return networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: one("service", "web", "api", "none"), Port: networkingv1.ServiceBackendPort{Number: 80}}}
+				return networkingv1.IngressBackend{
+					Service: &networkingv1.IngressServiceBackend{
+						Name: one("service", "web", "api", "none"),
+						Port: networkingv1.ServiceBackendPort{Number: 80},
+					},
+				}
 			}
 			if rapid.IntRange(0, 2).Draw(t, "default") == 0 {
 				b := backend()
@@ -199,16 +214,32 @@ func drawTenant(t *rapid.T, s *Snapshot, namespace string, hosts []string, least
 			}
 			for range rapid.IntRange(0, 3).Draw(t, "rules") {
 				kind := networkingv1.PathType(one("type", "Exact", "Prefix", "ImplementationSpecific"))
-				ing.Spec.Rules = append(ing.Spec.Rules, networkingv1.IngressRule{Host: one("host", hosts...), IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{
-					Paths: []networkingv1.HTTPIngressPath{{Path: one("path", "/", "/a", "/a/b", "/login", "/admin", "/.*", "/[a-z.]+"), PathType: &kind, Backend: backend()}},
-				}}})
+				ing.Spec.Rules = append(ing.Spec.Rules,
+					networkingv1.IngressRule{
+						Host: one("host", hosts...),
+						IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{
+							Paths: []networkingv1.HTTPIngressPath{
+								{
+									Path:     one("path", "/", "/a", "/a/b", "/login", "/admin", "/.*", "/[a-z.]+"),
+									PathType: &kind, Backend: backend(),
+								},
+							},
+						}},
+					})
 			}
 			for range rapid.IntRange(0, 2).Draw(t, "tls") {
-				ing.Spec.TLS = append(ing.Spec.TLS, networkingv1.IngressTLS{SecretName: one("secret", "tls", "ca"), Hosts: rapid.SliceOfN(rapid.SampledFrom(hosts), least, 2).Draw(t, "hosts")})
+				ing.Spec.TLS = append(ing.Spec.TLS,
+					networkingv1.IngressTLS{
+						SecretName: one("secret", "tls", "ca"),
+						Hosts:      rapid.SliceOfN(rapid.SampledFrom(hosts), least, 2).Draw(t, "hosts"),
+					})
 			}
 			s.Ingresses = change(t, s.Ingresses, ing, gone)
 		case 0, 1:
-			service := &corev1.Service{ObjectMeta: meta(one("service", "web", "api")), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}}}
+			service := &corev1.Service{
+				ObjectMeta: meta(one("service", "web", "api")),
+				Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+			}
 			service.Annotations = drawWords(t, annotations.Service)
 			s.Services = change(t, s.Services, service, gone)
 		case 2:
@@ -216,11 +247,16 @@ func drawTenant(t *rapid.T, s *Snapshot, namespace string, hosts []string, least
 			m := meta(one("service", "web", "api"))
 			m.Labels = map[string]string{discoveryv1.LabelServiceName: m.Name}
 			s.Slices = change(t, s.Slices, &discoveryv1.EndpointSlice{
-				ObjectMeta: m, AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port}},
+				ObjectMeta: m, AddressType: discoveryv1.AddressTypeIPv4,
+				Ports:     []discoveryv1.EndpointPort{{Name: &name, Port: &port}},
 				Endpoints: []discoveryv1.Endpoint{{Addresses: []string{one("address", "10.0.0.1", "10.0.0.2")}}},
 			}, gone)
 		case 3:
-			s.Secrets = change(t, s.Secrets, &corev1.Secret{ObjectMeta: meta(one("secret", "tls", "ca", "users")), Data: secrets[rapid.IntRange(0, len(secrets)-1).Draw(t, "data")]}, gone)
+			s.Secrets = change(t, s.Secrets,
+				&corev1.Secret{
+					ObjectMeta: meta(one("secret", "tls", "ca", "users")),
+					Data:       secrets[rapid.IntRange(0, len(secrets)-1).Draw(t, "data")],
+				}, gone)
 		}
 	}
 }
@@ -230,16 +266,24 @@ func drawTenant(t *rapid.T, s *Snapshot, namespace string, hosts []string, least
 // another stay the same, byte for byte.
 func TestATenantChangesNothingForAnother(t *testing.T) {
 	var secrets []map[string][]byte
-	for _, c := range []certificate{{names: []string{"a.test"}}, {names: []string{"*.test", "b.test"}}, {names: []string{"*.w.test", "evil.test"}}} {
+	for _, c := range []certificate{
+		{names: []string{"a.test"}},
+		{names: []string{"*.test", "b.test"}},
+		{names: []string{"*.w.test", "evil.test"}},
+	} {
 		crt, key := c.make(t)
-		secrets = append(secrets, map[string][]byte{corev1.TLSCertKey: crt, corev1.TLSPrivateKeyKey: key, "ca.crt": crt})
+		secrets = append(secrets,
+			map[string][]byte{corev1.TLSCertKey: crt, corev1.TLSPrivateKeyKey: key, "ca.crt": crt})
 	}
 	secrets = append(secrets, map[string][]byte{"ann": []byte("$5$salt$" + strings.Repeat("a", 43))})
 	owned := map[string]int{}
 	property := func(t *rapid.T) {
 		s := Snapshot{Cluster: "c", NoClasses: true, At: time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)}
 		s.Options.ConfigMap = "ops/keys"
-		s.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "keys"}, Data: map[string]string{}}}
+		s.ConfigMaps = []*corev1.ConfigMap{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "keys"},
+			Data:       map[string]string{},
+		}}
 		if rapid.Bool().Draw(t, "a default of all") {
 			s.ConfigMaps[0].Data["default-backend-service"] = "ops/none:80"
 		}

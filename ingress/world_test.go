@@ -74,14 +74,16 @@ func (c certificate) make(t testing.TB) (crt, key []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
 }
 
 func secretText(t testing.TB, name string, c certificate) string {
 	crt, key := c.make(t)
 	// Text around a PEM, which people paste along, must not reach HAProxy.
 	crt = bytes.Join([][]byte{[]byte("subject=CN = test\n\n"), crt, []byte("\n\n")}, nil)
-	return fmt.Sprintf("kind: Secret\nmetadata: {name: %s, namespace: default}\ntype: kubernetes.io/tls\ndata: {tls.crt: %s, tls.key: %s}\n---\n",
+	return fmt.Sprintf("kind: Secret\nmetadata: {name: %s, namespace: default}\ntype: kubernetes.io/tls\n"+
+		"data: {tls.crt: %s, tls.key: %s}\n---\n",
 		name, base64.StdEncoding.EncodeToString(crt), base64.StdEncoding.EncodeToString(key))
 }
 
@@ -90,7 +92,11 @@ func secretText(t testing.TB, name string, c certificate) string {
 func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 	end := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
 	var data []map[string][]byte
-	for _, c := range []certificate{{names: []string{"a.test"}}, {names: []string{"*.a.test", "b.test"}, until: end}, {names: []string{"a.test"}, otherKey: true}} {
+	for _, c := range []certificate{
+		{names: []string{"a.test"}},
+		{names: []string{"*.a.test", "b.test"}, until: end},
+		{names: []string{"a.test"}, otherKey: true},
+	} {
 		crt, key := c.make(t)
 		data = append(data, map[string][]byte{corev1.TLSCertKey: crt, corev1.TLSPrivateKeyKey: key})
 	}
@@ -117,65 +123,106 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			// One step has up to three changes of one cluster, so that lists change together.
 			s := &snaps[rapid.IntRange(0, 1).Draw(t, "cluster")]
 			for range rapid.IntRange(0, 3).Draw(t, "changes") {
-				meta := metav1.ObjectMeta{Namespace: pick("namespace", "n", "n", "n", "m"), Name: pick("name", "a", "b")}
+				meta := metav1.ObjectMeta{
+					Namespace: pick("namespace", "n", "n", "n", "m"),
+					Name:      pick("name", "a", "b"),
+				}
 				switch gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0; rapid.IntRange(0, 6).Draw(t, "kind") {
 				case 0, 1:
 					s.Ingresses = change(t, s.Ingresses, drawIngress(t, meta, pick), gone)
 				case 2:
 					s.Classes = change(t, s.Classes, &networkingv1.IngressClass{
-						ObjectMeta: metav1.ObjectMeta{Name: meta.Name, Annotations: map[string]string{networkingv1.AnnotationIsDefaultIngressClass: pick("default", "true", "false")}},
-						Spec:       networkingv1.IngressClassSpec{Controller: pick("controller", "haproxy.org/ingress-controller", "other")},
+						ObjectMeta: metav1.ObjectMeta{
+							Name: meta.Name,
+							Annotations: map[string]string{networkingv1.AnnotationIsDefaultIngressClass: pick("default",
+								"true", "false")},
+						},
+						Spec: networkingv1.IngressClassSpec{
+							Controller: pick("controller", "haproxy.org/ingress-controller", "other"),
+						},
 					}, gone)
 				case 3:
 					meta.UID = "u"
-					meta.Annotations = drawAnnotations(pick, "timeout-server", "allow-list", "server-ca", "server-crt", "ssl-passthrough", "route-acl", "sallyport.dev/share-address")
+					meta.Annotations = drawAnnotations(pick, "timeout-server", "allow-list", "server-ca", "server-crt",
+						"ssl-passthrough", "route-acl", "sallyport.dev/share-address")
 					meta.CreationTimestamp = metav1.Unix(int64(rapid.IntRange(1, 3).Draw(t, "age")), 0)
 					one := &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
-						Type:           corev1.ServiceType(pick("type", "ClusterIP", "ClusterIP", "ExternalName", "LoadBalancer", "LoadBalancer")),
-						Ports:          []corev1.ServicePort{{Name: pick("port", "http", "", "80"), Port: 80}, {Name: "x", Port: 81}},
-						LoadBalancerIP: pick("load balancer IP", "", "", "203.0.113.1", "203.0.113.2", "192.0.2.1", "?"),
+						Type: corev1.ServiceType(pick("type", "ClusterIP", "ClusterIP", "ExternalName",
+							"LoadBalancer", "LoadBalancer")),
+						Ports: []corev1.ServicePort{
+							{Name: pick("port", "http", "", "80"), Port: 80},
+							{Name: "x", Port: 81},
+						},
+						LoadBalancerIP: pick("load balancer IP", "", "", "203.0.113.1", "203.0.113.2", "192.0.2.1",
+							"?"),
 					}}
-					if class := pick("load balancer class", "", LoadBalancerClass, LoadBalancerClass, "other"); class != "" {
+					if class := pick("load balancer class", "", LoadBalancerClass, LoadBalancerClass,
+						"other"); class != "" {
 						one.Spec.LoadBalancerClass = &class
 					}
 					if networks := pick("sources", "", "", "192.0.2.0/24", "?"); networks != "" {
 						one.Spec.LoadBalancerSourceRanges = []string{networks}
 					}
-					if ip := pick("record", "", "203.0.113.1", "203.0.113.2", "203.0.113.3", "192.0.2.1", "?"); ip != "" {
+					if ip := pick("record", "", "203.0.113.1", "203.0.113.2", "203.0.113.3", "192.0.2.1",
+						"?"); ip != "" {
 						one.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: ip}}
 					}
 					s.Services = change(t, s.Services, one, gone)
 				case 4, 5:
 					meta.Labels = map[string]string{discoveryv1.LabelServiceName: pick("service", "a", "b")}
-					port, name := int32(rapid.IntRange(8080, 8081).Draw(t, "number")), pick("port", "http", "", "80", "x")
+					port, name := int32(rapid.IntRange(8080, 8081).Draw(t, "number")),
+						pick("port", "http", "", "80", "x")
 					s.Slices = change(t, s.Slices, &discoveryv1.EndpointSlice{
 						ObjectMeta: meta, AddressType: discoveryv1.AddressType(pick("family", "IPv4", "IPv4", "FQDN")),
 						Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port}},
 						Endpoints: []discoveryv1.Endpoint{
 							{Addresses: []string{pick("address", "10.0.0.1", "10.0.0.2", "127.0.0.1", "?")}},
-							{Addresses: []string{pick("address", "10.0.0.1", "10.0.0.3")}, Conditions: discoveryv1.EndpointConditions{Ready: new(bool), Terminating: truth(t), Serving: truth(t)}},
+							{
+								Addresses: []string{pick("address", "10.0.0.1", "10.0.0.3")},
+								Conditions: discoveryv1.EndpointConditions{
+									Ready: new(bool), Terminating: truth(t),
+									Serving: truth(t),
+								},
+							},
 						},
 					}, gone)
 				case 6:
-					s.Secrets = change(t, s.Secrets, &corev1.Secret{ObjectMeta: meta, Data: data[rapid.IntRange(0, len(data)-1).Draw(t, "data")]}, gone)
+					s.Secrets = change(t, s.Secrets,
+						&corev1.Secret{ObjectMeta: meta, Data: data[rapid.IntRange(0, len(data)-1).Draw(t, "data")]},
+						gone)
 				}
 			}
 			s.At = end.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "hours")) * time.Hour)
 			s.Options.ReleaseAfter = time.Duration(rapid.IntRange(0, 1).Draw(t, "release")) * time.Hour
 			s.Options.ConfigMap, s.ConfigMaps = pick("config map", "", "n/a"), nil
-			if said := drawAnnotations(pick, "ssl-redirect", "timeout-server", "rate-limit-requests", "maxconn", "client-ca", "ssl-certificate", "auth-secret", "default-backend-service", "ssl-passthrough"); s.Options.ConfigMap != "" && len(said) > 0 {
-				s.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"}, Data: said}}
+			if said := drawAnnotations(pick, "ssl-redirect", "timeout-server", "rate-limit-requests", "maxconn",
+				"client-ca", "ssl-certificate", "auth-secret", "default-backend-service",
+				"ssl-passthrough"); s.Options.ConfigMap != "" && len(said) > 0 {
+				s.ConfigMaps = []*corev1.ConfigMap{{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"},
+					Data:       said,
+				}}
 			}
 			if s.Options.TCPServices = pick("TCP services", "", "n/t"); s.Options.TCPServices != "" {
 				line := pick("line", "n/a:80", "n/a:80:ssl", "m/b:http:PROXY-V2", "n/c:1", "?")
-				s.ConfigMaps = append(s.ConfigMaps, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "t"}, Data: map[string]string{pick("tcp port", "5432", "5433", "?"): line}})
+				s.ConfigMaps = append(s.ConfigMaps,
+					&corev1.ConfigMap{
+						ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "t"},
+						Data:       map[string]string{pick("tcp port", "5432", "5433", "?"): line},
+					})
 			}
 			s.Options.NamespaceSelector = pick("selector", "", "", "team")
 			if s.Namespaces = nil; rapid.Bool().Draw(t, "labelled") {
-				s.Namespaces = []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"team": "web"}}}}
+				s.Namespaces = []*corev1.Namespace{
+					{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"team": "web"}}},
+				}
 			}
 			few := func(label string) int { return rapid.IntRange(0, 3).Draw(t, label) }
-			s.Options.Limits = Limits{Hosts: few("hosts"), Paths: few("paths"), Conditions: few("conditions"), Backends: few("backends"), Certificates: few("certificates"), Addresses: few("addresses"), Ports: few("ports"), Clients: few("clients") * 80_000, Checks: few("checks")}
+			s.Options.Limits = Limits{
+				Hosts: few("hosts"), Paths: few("paths"), Conditions: few("conditions"),
+				Backends: few("backends"), Certificates: few("certificates"), Addresses: few("addresses"),
+				Ports: few("ports"), Clients: few("clients") * 80_000, Checks: few("checks"),
+			}
 			s.Options.OneTenant = rapid.Bool().Draw(t, "trust")
 			s.Options.WatchWithoutClass = rapid.Bool().Draw(t, "without class")
 			pools := Pools{Unclassed: rapid.Bool().Draw(t, "unclassed")}
@@ -200,7 +247,10 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 					verdicts[haproxy.FreePort(port).Part()] = haproxy.Refused(why)
 				}
 			}
-			for _, at := range []string{"203.0.113.1:80", "203.0.113.1:81", "203.0.113.2:80", "203.0.113.2:81", "203.0.113.3:80", "203.0.113.3:81"} {
+			for _, at := range []string{
+				"203.0.113.1:80", "203.0.113.1:81", "203.0.113.2:80", "203.0.113.2:81",
+				"203.0.113.3:80", "203.0.113.3:81",
+			} {
 				if why := pick("listener", "unknown", "", "", "", "taken"); why != "unknown" {
 					verdicts[haproxy.FreeListener(netip.MustParseAddrPort(at)).Part()] = haproxy.Refused(why)
 				}
@@ -229,7 +279,10 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			c.Judge(verdicts)
 			fresh.Judge(verdicts)
 			got, want := c.Compile(given), fresh.Compile(given)
-			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{}, haproxy.Text{}, haproxy.Question{}, haproxy.Part{}), cmpopts.IgnoreUnexported(Result{})); diff != "" {
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(),
+				cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{},
+					haproxy.Text{}, haproxy.Question{}, haproxy.Part{}),
+				cmpopts.IgnoreUnexported(Result{})); diff != "" {
 				t.Fatalf("from nothing (-), remembered (+):\n%s", diff)
 			}
 			if err := got.Config.Validate(); err != nil {
@@ -294,7 +347,8 @@ func drawAnnotations(pick func(string, ...string) string, keys ...string) map[st
 
 func drawIngress(t *rapid.T, meta metav1.ObjectMeta, pick func(string, ...string) string) *networkingv1.Ingress {
 	meta.CreationTimestamp = metav1.Unix(int64(rapid.IntRange(1, 3).Draw(t, "age")), 0)
-	meta.Annotations = drawAnnotations(pick, "ssl-redirect", "timeout-server", "rate-limit-requests", "check-interval", "client-ca", "auth-secret", "backend-config-snippet", "sallyport.dev/canary-weight", "ssl-passthrough")
+	meta.Annotations = drawAnnotations(pick, "ssl-redirect", "timeout-server", "rate-limit-requests", "check-interval",
+		"client-ca", "auth-secret", "backend-config-snippet", "sallyport.dev/canary-weight", "ssl-passthrough")
 	ing := &networkingv1.Ingress{ObjectMeta: meta}
 	if class := pick("class", "haproxy", "haproxy", "haproxy", "a", ""); class != "" {
 		ing.Spec.IngressClassName = &class
@@ -304,7 +358,9 @@ func drawIngress(t *rapid.T, meta metav1.ObjectMeta, pick func(string, ...string
 		if name := pick("port", "", "http", "80", "x"); name != "" {
 			port = networkingv1.ServiceBackendPort{Name: name}
 		}
-		return networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: pick("service", "a", "a", "b", "c", "?"), Port: port}}
+		return networkingv1.IngressBackend{
+			Service: &networkingv1.IngressServiceBackend{Name: pick("service", "a", "a", "b", "c", "?"), Port: port},
+		}
 	}
 	if rapid.Bool().Draw(t, "default") {
 		b := backend()
@@ -316,7 +372,11 @@ func drawIngress(t *rapid.T, meta metav1.ObjectMeta, pick func(string, ...string
 			rule.HTTP = &networkingv1.HTTPIngressRuleValue{}
 			for range n {
 				kind := networkingv1.PathType(pick("path type", "Exact", "Prefix", "ImplementationSpecific"))
-				rule.HTTP.Paths = append(rule.HTTP.Paths, networkingv1.HTTPIngressPath{Path: pick("path", "/", "/a", "/a/", "", "?"), PathType: &kind, Backend: backend()})
+				rule.HTTP.Paths = append(rule.HTTP.Paths,
+					networkingv1.HTTPIngressPath{
+						Path: pick("path", "/", "/a", "/a/", "", "?"), PathType: &kind,
+						Backend: backend(),
+					})
 			}
 		}
 		ing.Spec.Rules = append(ing.Spec.Rules, rule)

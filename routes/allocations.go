@@ -40,8 +40,10 @@ var nodePorts = map[uint16]string{
 // Allocate collects the records of the clusters. If two clusters claim the same addresses,
 // one outranks the other, as in Verify.
 func Allocate(f Facts) *Allocations {
-	a := &Allocations{local: map[netip.Addr]bool{}, protected: map[netip.AddrPort]string{},
-		clusters: map[string]*allocations{}}
+	a := &Allocations{
+		local: map[netip.Addr]bool{}, protected: map[netip.AddrPort]string{},
+		clusters: map[string]*allocations{},
+	}
 	for _, addr := range f.Local.Addrs {
 		a.local[addr] = true
 	}
@@ -53,8 +55,10 @@ func Allocate(f Facts) *Allocations {
 		if a.clusters[t.Cluster] != nil {
 			continue // the configuration does not allow two of one name
 		}
-		c := &allocations{host: map[netip.Addr]hostAddress{}, onNodes: t.HostNetwork,
-			foreign: newIndex(maps.Clone(taken))}
+		c := &allocations{
+			host: map[netip.Addr]hostAddress{}, onNodes: t.HostNetwork,
+			foreign: newIndex(maps.Clone(taken)),
+		}
 		a.clusters[t.Cluster] = c
 		blocks, ranges, territory := map[netip.Prefix]*IPAMBlock{}, map[netip.Prefix]bool{}, t.Bounds
 		for _, n := range t.Nodes {

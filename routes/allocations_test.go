@@ -17,8 +17,10 @@ func allocated() Topology {
 			addr("172.16.171.65"): "shop", addr("172.16.171.66"): "evil", addr("172.16.171.67"): "",
 		}},
 		{Prefix: pfx("172.16.189.64/26"), Affinity: "host:worker2"},
-		{Prefix: pfx("fd00:172::40/122"), Affinity: "host:worker1",
-			Pods: map[netip.Addr]string{addr("fd00:172::41"): "shop", addr("fd00:172::42"): "evil"}},
+		{
+			Prefix: pfx("fd00:172::40/122"), Affinity: "host:worker1",
+			Pods: map[netip.Addr]string{addr("fd00:172::41"): "shop", addr("fd00:172::42"): "evil"},
+		},
 	}
 	return t
 }
@@ -33,8 +35,10 @@ func TestAServerIsAnAddressOfItsNamespace(t *testing.T) {
 	}{
 		"its own pod":       {"172.16.171.66:80", nil, ""},
 		"its own pod, IPv6": {"[fd00:172::42]:80", nil, ""},
-		"another namespace's": {"172.16.171.65:80", nil,
-			"172.16.171.65 is assigned to a pod of namespace shop, and the Service is of namespace evil"},
+		"another namespace's": {
+			"172.16.171.65:80", nil,
+			"172.16.171.65 is assigned to a pod of namespace shop, and the Service is of namespace evil",
+		},
 		"another namespace's, IPv6":  {"[fd00:172::41]:80", nil, "namespace shop"},
 		"a pod of nobody knows whom": {"172.16.171.67:80", nil, ""},
 		"a free address":             {"172.16.171.68:80", nil, "assigned to no pod"},
@@ -53,8 +57,10 @@ func TestAServerIsAnAddressOfItsNamespace(t *testing.T) {
 		"its kubelet":                  {"192.168.50.23:10250", onNodes, "the port of the kubelet on node worker1"},
 		"its BGP":                      {"192.168.50.23:179", onNodes, "BGP"},
 		"its API server":               {"192.168.50.23:6443", onNodes, "API server"},
-		"the API server elsewhere": {"192.168.50.23:8443", onNodes,
-			"192.168.50.23:8443 is the API server of cluster demo"},
+		"the API server elsewhere": {
+			"192.168.50.23:8443", onNodes,
+			"192.168.50.23:8443 is the API server of cluster demo",
+		},
 		"a node its status denies": {"192.168.50.24:8080", onNodes, "no InternalIP"},
 		"a neighbour of the nodes": {"192.168.50.99:8080", onNodes, "in no block"},
 		"IPAMBlocks cannot be read": {"172.16.171.65:80", func(f *Facts) {
@@ -68,9 +74,13 @@ func TestAServerIsAnAddressOfItsNamespace(t *testing.T) {
 		}, ""},
 		"another cluster's pod": {"10.9.0.5:80", func(f *Facts) {
 			f.Topologies = append(f.Topologies,
-				Topology{Cluster: "other",
-					Blocks: []*IPAMBlock{{Prefix: pfx("10.9.0.0/26"),
-						Pods: map[netip.Addr]string{addr("10.9.0.5"): "evil"}}}})
+				Topology{
+					Cluster: "other",
+					Blocks: []*IPAMBlock{{
+						Prefix: pfx("10.9.0.0/26"),
+						Pods:   map[netip.Addr]string{addr("10.9.0.5"): "evil"},
+					}},
+				})
 		}, "in no block of cluster demo"},
 		"a pod that another cluster's bounds hold": {"172.16.171.66:80", func(f *Facts) {
 			f.Topologies = append(f.Topologies,
@@ -79,8 +89,10 @@ func TestAServerIsAnAddressOfItsNamespace(t *testing.T) {
 		"another cluster's node": {"192.168.51.7:80", func(f *Facts) {
 			onNodes(f)
 			f.Topologies = append(f.Topologies,
-				Topology{Cluster: "other", HostNetwork: true,
-					Nodes: []Node{{Name: "n", Addresses: []netip.Addr{addr("192.168.51.7")}}}})
+				Topology{
+					Cluster: "other", HostNetwork: true,
+					Nodes: []Node{{Name: "n", Addresses: []netip.Addr{addr("192.168.51.7")}}},
+				})
 		}, "in no block of cluster demo"},
 		"nothing is known of the cluster": {"172.16.171.66:80", func(f *Facts) {
 			f.Topologies = nil
@@ -104,13 +116,17 @@ func TestAServerIsAnAddressOfItsNamespace(t *testing.T) {
 func TestWhatChangedBetweenAllocationsIsNamed(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var asked []netip.AddrPort
-	for _, text := range []string{"172.16.0.1", "172.16.0.2", "172.16.0.65", "172.16.1.1", "192.168.50.21",
-		"192.168.50.23", "203.0.113.1"} {
+	for _, text := range []string{
+		"172.16.0.1", "172.16.0.2", "172.16.0.65", "172.16.1.1", "192.168.50.21",
+		"192.168.50.23", "203.0.113.1",
+	} {
 		asked = append(asked, netip.AddrPortFrom(addr(text), 80))
 	}
 	draw := func() *IPAMBlock {
-		b := &IPAMBlock{Prefix: pfx([]string{"172.16.0.0/26", "172.16.0.64/26", "172.16.0.0/24",
-			"172.16.1.0/26"}[r.IntN(4)]), Pods: map[netip.Addr]string{}}
+		b := &IPAMBlock{Prefix: pfx([]string{
+			"172.16.0.0/26", "172.16.0.64/26", "172.16.0.0/24",
+			"172.16.1.0/26",
+		}[r.IntN(4)]), Pods: map[netip.Addr]string{}}
 		for _, a := range asked {
 			if r.IntN(2) == 0 {
 				b.Pods[a.Addr()] = []string{"shop", "evil", ""}[r.IntN(3)]
@@ -120,9 +136,13 @@ func TestWhatChangedBetweenAllocationsIsNamed(t *testing.T) {
 	}
 	silent := 0
 	for range 50_000 {
-		was := Topology{Cluster: "demo",
-			Nodes: []Node{{Name: "w", BGP: []netip.Prefix{pfx("192.168.50.23/24")},
-				Addresses: []netip.Addr{addr("192.168.50.23")}, PodCIDRs: []netip.Prefix{pfx("172.16.0.0/16")}}}}
+		was := Topology{
+			Cluster: "demo",
+			Nodes: []Node{{
+				Name: "w", BGP: []netip.Prefix{pfx("192.168.50.23/24")},
+				Addresses: []netip.Addr{addr("192.168.50.23")}, PodCIDRs: []netip.Prefix{pfx("172.16.0.0/16")},
+			}},
+		}
 		for range r.IntN(3) {
 			was.Blocks = append(was.Blocks, draw())
 		}

@@ -158,8 +158,10 @@ func TestHeldConnectionsAreCountedByOwnAddress(t *testing.T) {
 	t.Cleanup(func() { _ = l.Close() })
 	service := []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8::10")}
 	var served []net.Conn
-	for end, from := range map[string]string{"203.0.113.10:8080": "192.168.50.21:0",
-		"[2001:db8::10]:8080": "[fd00:50::21]:0", "192.168.50.21:8080": "192.168.50.21:0"} {
+	for end, from := range map[string]string{
+		"203.0.113.10:8080":   "192.168.50.21:0",
+		"[2001:db8::10]:8080": "[fd00:50::21]:0", "192.168.50.21:8080": "192.168.50.21:0",
+	} {
 		dialer := &net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(addrPort(from))}
 		c, err := dialer.Dial("tcp", end)
 		// until the kernel's link watch has seen the wire's carrier, at most once a second

@@ -344,8 +344,10 @@ func (k *Kernel) read() ([]entry, error) {
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 			err := k.netlink.RouteListFilteredIter(family, &netlink.Route{Table: k.cfg.Table}, netlink.RT_FILTER_TABLE,
 				func(r netlink.Route) bool {
-					e := entry{prefix: prefixOf(r.Dst), protocol: int(r.Protocol), metric: r.Priority, kind: r.Type,
-						flags: r.Flags}
+					e := entry{
+						prefix: prefixOf(r.Dst), protocol: int(r.Protocol), metric: r.Priority, kind: r.Type,
+						flags: r.Flags,
+					}
 					if len(r.MultiPath) == 0 {
 						e.via, _ = netip.AddrFromSlice(r.Gw)
 					}

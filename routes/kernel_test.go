@@ -257,8 +257,10 @@ func TestARouteBehindAnotherIsAConflict(t *testing.T) {
 		"the same prefix with no metric":       {block, node2, 0, "metric 0"},
 		"the same prefix with a worse metric":  {block, node2, 51, ""},
 		"the same prefix, the same way":        {block, node1, 10, ""},
-		"a more specific": {"172.16.171.70/32", node2, 1000,
-			"a part of it goes elsewhere: 172.16.171.70/32 via 192.168.50.24 of protocol bird"},
+		"a more specific": {
+			"172.16.171.70/32", node2, 1000,
+			"a part of it goes elsewhere: 172.16.171.70/32 via 192.168.50.24 of protocol bird",
+		},
 		"a more specific, the same way": {"172.16.171.64/27", node1, 0, ""},
 		"a less specific":               {"172.16.171.0/24", node2, 0, ""},
 		"beside it":                     {"172.16.171.128/26", node2, 0, ""},
@@ -460,8 +462,10 @@ func TestLocalIsWhatTheMachineIsConnectedTo(t *testing.T) {
 	got, err := open(t, KernelConfig{}).Local()
 	must(t, err)
 	want := Local{
-		Addrs: []netip.Addr{addr("10.9.9.1"), addr("192.168.50.21"), addr("192.168.50.121"), addr("198.51.100.1"),
-			addr("203.0.113.5"), addr("fd00:50::21")},
+		Addrs: []netip.Addr{
+			addr("10.9.9.1"), addr("192.168.50.21"), addr("192.168.50.121"), addr("198.51.100.1"),
+			addr("203.0.113.5"), addr("fd00:50::21"),
+		},
 		Networks: []netip.Prefix{pfx("10.9.9.2/32"), pfx("192.168.50.0/24"), pfx("fd00:50::/64")},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -514,17 +518,27 @@ func TestWhatPacketsReallyTakeIsToldFromOneDump(t *testing.T) {
 		rival entry
 		used  bool
 	}{
-		"the same metric": {entry{prefix: pfx(block), via: addr(node2), protocol: 4, metric: 50,
-			kind: unix.RTN_UNICAST}, false},
-		"ours, a better metric": {entry{prefix: pfx(block), via: addr(node2), protocol: 78, metric: 49,
-			kind: unix.RTN_UNICAST}, false},
-		"a worse metric": {entry{prefix: pfx(block), via: addr(node2), protocol: 4, metric: 51,
-			kind: unix.RTN_UNICAST}, true},
-		"dead": {entry{prefix: pfx(block), via: addr(node2), protocol: 4, kind: unix.RTN_UNICAST,
-			flags: unix.RTNH_F_DEAD}, true},
+		"the same metric": {entry{
+			prefix: pfx(block), via: addr(node2), protocol: 4, metric: 50,
+			kind: unix.RTN_UNICAST,
+		}, false},
+		"ours, a better metric": {entry{
+			prefix: pfx(block), via: addr(node2), protocol: 78, metric: 49,
+			kind: unix.RTN_UNICAST,
+		}, false},
+		"a worse metric": {entry{
+			prefix: pfx(block), via: addr(node2), protocol: 4, metric: 51,
+			kind: unix.RTN_UNICAST,
+		}, true},
+		"dead": {entry{
+			prefix: pfx(block), via: addr(node2), protocol: 4, kind: unix.RTN_UNICAST,
+			flags: unix.RTNH_F_DEAD,
+		}, true},
 		"several next hops": {entry{prefix: pfx(block), protocol: 4, kind: unix.RTN_UNICAST}, false},
-		"the default route": {entry{prefix: pfx("0.0.0.0/0"), via: addr(node2), protocol: 4, kind: unix.RTN_UNICAST},
-			true},
+		"the default route": {
+			entry{prefix: pfx("0.0.0.0/0"), via: addr(node2), protocol: 4, kind: unix.RTN_UNICAST},
+			true,
+		},
 		"unreadable": {entry{protocol: 4}, true},
 	} {
 		for _, all := range [][]entry{{ours, test.rival}, {test.rival, ours}} {
@@ -722,8 +736,11 @@ func TestASenselessConfigurationIsRefused(t *testing.T) {
 
 func TestASenselessRouteIsRefused(t *testing.T) {
 	k := open(t, KernelConfig{})
-	for _, p := range []netip.Prefix{{}, netip.PrefixFrom(addr("172.16.171.65"), 26),
-		netip.PrefixFrom(addr("::ffff:172.16.171.64"), 122)} {
+	for _, p := range []netip.Prefix{
+		{},
+		netip.PrefixFrom(addr("172.16.171.65"), 26),
+		netip.PrefixFrom(addr("::ffff:172.16.171.64"), 122),
+	} {
 		if k.Add(p, addr(node1)) == nil {
 			t.Errorf("adding %v: got no error", p)
 		}

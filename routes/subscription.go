@@ -36,8 +36,10 @@ func subscribe() (*subscription, error) {
 	}
 	s := &subscription{file: os.NewFile(uintptr(fd), "netlink")}
 	to := unix.SockaddrNetlink{Family: unix.AF_NETLINK}
-	for _, group := range []uint{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
-		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_NEXTHOP} {
+	for _, group := range []uint{
+		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_NEXTHOP,
+	} {
 		to.Groups |= 1 << (group - 1)
 	}
 	// Room for tens of thousands of route messages. A smaller buffer does no harm: see

@@ -69,8 +69,10 @@ func TestAReadingIsRememberedUntilTheKernelAnnouncesAChange(t *testing.T) {
 	other := route("172.16.171.80/28", node2)
 	a, err := netlink.ParseAddr("10.7.7.7/24")
 	must(t, err)
-	hop := &netlink.Route{Dst: route("10.99.0.0/24", node2).Dst, Table: unix.RT_TABLE_MAIN,
-		LinkIndex: near.Attrs().Index, Scope: netlink.SCOPE_LINK}
+	hop := &netlink.Route{
+		Dst: route("10.99.0.0/24", node2).Dst, Table: unix.RT_TABLE_MAIN,
+		LinkIndex: near.Attrs().Index, Scope: netlink.SCOPE_LINK,
+	}
 	for _, change := range []struct {
 		what string
 		do   func() error

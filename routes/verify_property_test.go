@@ -48,8 +48,10 @@ func worldOf(d draw) ([]Offer, Facts) {
 			if d.one(10, "namesake") {
 				a = node(c, 0)
 			}
-			n := Node{Name: name, ASN: 65000 + uint32(d(8, "AS")/7), Reflector: d.one(5, "reflector"),
-				Down: d.one(5, "down")}
+			n := Node{
+				Name: name, ASN: 65000 + uint32(d(8, "AS")/7), Reflector: d.one(5, "reflector"),
+				Down: d.one(5, "down"),
+			}
 			if !d.one(10, "no address") {
 				n.BGP = []netip.Prefix{netip.PrefixFrom(a, 24)}
 			}
@@ -94,7 +96,8 @@ func worldOf(d draw) ([]Offer, Facts) {
 		}
 		if d.one(4, "bounds") {
 			t.Bounds = []netip.Prefix{
-				pfx([]string{"172.16.0.0/16", "172.16.0.0/24", "172.16.1.0/24"}[d(3, "which bounds")])}
+				pfx([]string{"172.16.0.0/16", "172.16.0.0/24", "172.16.1.0/24"}[d(3, "which bounds")]),
+			}
 		}
 		if d.one(4, "protected") {
 			t.Protected = []netip.AddrPort{netip.AddrPortFrom(block(d(12, "protected"), 26).Addr().Next(), 6443)}
@@ -107,8 +110,10 @@ func worldOf(d draw) ([]Offer, Facts) {
 	var offers []Offer
 	for range d(30, "offers") {
 		c, i := d(2, "cluster of offer"), d(4, "peer")
-		o := Offer{Cluster: fmt.Sprint("c", c), Peer: node(c, i), PeerAS: 65000, NextHop: node(c, i),
-			Prefix: block(d(3, "prefix")*4+i, 26)}
+		o := Offer{
+			Cluster: fmt.Sprint("c", c), Peer: node(c, i), PeerAS: 65000, NextHop: node(c, i),
+			Prefix: block(d(3, "prefix")*4+i, 26),
+		}
 		switch d(12, "twist") {
 		case 0:
 			o.Prefix = netip.PrefixFrom(o.Prefix.Addr(), d(33, "length"))
@@ -121,8 +126,10 @@ func worldOf(d draw) ([]Offer, Facts) {
 		case 4:
 			o.Prefix = netip.PrefixFrom(o.Prefix.Addr(), 24).Masked()
 		case 5:
-			o.Prefix = pfx([]string{"0.0.0.0/0", "::/0", "192.168.50.0/24", "10.96.0.0/12", "127.0.0.1/32",
-				"fd00::/122"}[d(6, "junk")])
+			o.Prefix = pfx([]string{
+				"0.0.0.0/0", "::/0", "192.168.50.0/24", "10.96.0.0/12", "127.0.0.1/32",
+				"fd00::/122",
+			}[d(6, "junk")])
 		}
 		if d.one(4, "other next hop") {
 			o.NextHop = node(c, d(4, "next hop"))

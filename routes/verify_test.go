@@ -131,13 +131,19 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 		}, Malformed, ""},
 		"loopback":         {func(o *Offer, _ *Facts) { o.Prefix = pfx("127.0.0.0/26") }, SpecialRange, "loopback"},
 		"loopback of IPv6": {func(o *Offer, _ *Facts) { o.Prefix = pfx("::1/128") }, SpecialRange, ""},
-		"link-local": {func(o *Offer, _ *Facts) { o.Prefix = pfx("169.254.169.254/32") }, SpecialRange,
-			"link-local"},
+		"link-local": {
+			func(o *Offer, _ *Facts) { o.Prefix = pfx("169.254.169.254/32") }, SpecialRange,
+			"link-local",
+		},
 		"link-local of IPv6": {func(o *Offer, _ *Facts) { o.Prefix = pfx("fe80::/64") }, SpecialRange, "link-local"},
-		"multicast": {func(o *Offer, _ *Facts) { o.Prefix = pfx("224.0.0.0/24") }, SpecialRange,
-			"multicast"},
-		"another node's block": {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.189.64/26") }, NotOwner,
-			"belongs to node worker2, but node worker1 (192.168.50.23) offers it"},
+		"multicast": {
+			func(o *Offer, _ *Facts) { o.Prefix = pfx("224.0.0.0/24") }, SpecialRange,
+			"multicast",
+		},
+		"another node's block": {
+			func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.189.64/26") }, NotOwner,
+			"belongs to node worker2, but node worker1 (192.168.50.23) offers it",
+		},
 		"another node's block with that node as next hop": {func(o *Offer, _ *Facts) {
 			o.Prefix, o.NextHop = pfx("172.16.189.64/26"), addr("192.168.50.24")
 		}, NotOwner, ""},
@@ -181,14 +187,20 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 		}, Protected, "cluster other"},
 		"service network": {func(o *Offer, _ *Facts) { o.Prefix = pfx("10.96.0.0/12") }, NotPods, "in no IP pool"},
 		"service address": {func(o *Offer, _ *Facts) { o.Prefix = pfx("10.96.0.10/32") }, NotPods, ""},
-		"free part of pool": {func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.5.64/26") }, NoAffinity,
-			"no block of any node"},
+		"free part of pool": {
+			func(o *Offer, _ *Facts) { o.Prefix = pfx("172.16.5.64/26") }, NoAffinity,
+			"no block of any node",
+		},
 
 		// owners
-		"pending": {func(_ *Offer, f *Facts) { demo0(f).Affinities[1].State = "pending" }, NoAffinity,
-			"pending"},
-		"pending deletion": {func(_ *Offer, f *Facts) { demo0(f).Affinities[1].State = "pendingDeletion" }, NoAffinity,
-			"pendingDeletion"},
+		"pending": {
+			func(_ *Offer, f *Facts) { demo0(f).Affinities[1].State = "pending" }, NoAffinity,
+			"pending",
+		},
+		"pending deletion": {
+			func(_ *Offer, f *Facts) { demo0(f).Affinities[1].State = "pendingDeletion" }, NoAffinity,
+			"pendingDeletion",
+		},
 		"deleted":     {func(_ *Offer, f *Facts) { demo0(f).Affinities[1].Deleted = true }, NoAffinity, "giving up"},
 		"virtual":     {func(_ *Offer, f *Facts) { demo0(f).Affinities[1].Type = "virtual" }, NoAffinity, "no node"},
 		"no affinity": {func(_ *Offer, f *Facts) { demo0(f).Affinities = nil }, NoAffinity, ""},
@@ -214,8 +226,10 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 				Affinity{Node: "worker2", Prefix: o.Prefix, State: "pending"})
 		}, routed, ""},
 		"two arbiters that disagree": {func(o *Offer, f *Facts) {
-			demo0(f).Blocks = []*IPAMBlock{{Prefix: o.Prefix, Affinity: "host:worker1"},
-				{Prefix: o.Prefix, Affinity: "host:worker2"}}
+			demo0(f).Blocks = []*IPAMBlock{
+				{Prefix: o.Prefix, Affinity: "host:worker1"},
+				{Prefix: o.Prefix, Affinity: "host:worker2"},
+			}
 		}, Ambiguous, ""},
 		"the arbiter contradicts": {func(o *Offer, f *Facts) {
 			demo0(f).Blocks = []*IPAMBlock{{Prefix: o.Prefix, Affinity: "host:worker2"}}
@@ -227,18 +241,24 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 		// lent addresses
 		"lent to the peer": {func(o *Offer, f *Facts) {
 			o.Prefix = pfx("172.16.189.70/32")
-			demo0(f).Blocks = []*IPAMBlock{{Prefix: pfx("172.16.189.64/26"), Affinity: "host:worker2",
-				Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"}}}
+			demo0(f).Blocks = []*IPAMBlock{{
+				Prefix: pfx("172.16.189.64/26"), Affinity: "host:worker2",
+				Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"},
+			}}
 		}, routed, ""},
 		"lent to another": {func(o *Offer, f *Facts) {
 			o.Prefix = pfx("172.16.189.70/32")
-			demo0(f).Blocks = []*IPAMBlock{{Prefix: pfx("172.16.189.64/26"),
-				Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "control"}}}
+			demo0(f).Blocks = []*IPAMBlock{{
+				Prefix:   pfx("172.16.189.64/26"),
+				Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "control"},
+			}}
 		}, NotOwner, "control"},
 		"lent by a block it is not in": {func(o *Offer, f *Facts) {
 			o.Prefix = pfx("172.16.189.70/32")
-			demo0(f).Blocks = []*IPAMBlock{{Prefix: pfx("172.16.49.64/26"),
-				Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"}}}
+			demo0(f).Blocks = []*IPAMBlock{{
+				Prefix:   pfx("172.16.49.64/26"),
+				Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"},
+			}}
 		}, WrongLength, ""},
 		"lent to two": {func(o *Offer, f *Facts) {
 			o.Prefix = pfx("172.16.189.70/32")
@@ -250,16 +270,20 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 		"lent outside the bounds": {func(o *Offer, f *Facts) {
 			o.Prefix = pfx("172.16.189.70/32")
 			demo0(f).Bounds = []netip.Prefix{pfx("172.16.171.0/24")}
-			demo0(f).Blocks = []*IPAMBlock{{Prefix: pfx("172.16.189.64/26"),
-				Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"}}}
+			demo0(f).Blocks = []*IPAMBlock{{
+				Prefix:   pfx("172.16.189.64/26"),
+				Borrowed: map[netip.Addr]string{addr("172.16.189.70"): "worker1"},
+			}}
 		}, OutOfBounds, ""},
 
 		// next hops and paths
 		"next hop of another node": {func(o *Offer, _ *Facts) {
 			o.NextHop = addr("192.168.50.24")
 		}, BadNextHop, "expected node worker1's address 192.168.50.23"},
-		"next hop we are": {func(_ *Offer, f *Facts) { f.Local.Addrs = append(f.Local.Addrs, addr("192.168.50.23")) },
-			BadNextHop, "own"},
+		"next hop we are": {
+			func(_ *Offer, f *Facts) { f.Local.Addrs = append(f.Local.Addrs, addr("192.168.50.23")) },
+			BadNextHop, "own",
+		},
 		"next hop of no family": {func(o *Offer, f *Facts) {
 			demo0(f).Nodes[1].BGP = demo0(f).Nodes[1].BGP[:1]
 			o.Prefix = pfx("fd00:172::40/122")
@@ -348,8 +372,10 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 			f.Topologies = []Topology{small, f.Topologies[0]}
 		}, OtherCluster, "172.16.171.96/27"},
 		"in a podCIDR of an earlier cluster": {func(_ *Offer, f *Facts) {
-			f.Topologies = []Topology{{Cluster: "other", HostLocal: true,
-				Nodes: []Node{{Name: "x", PodCIDRs: []netip.Prefix{pfx("172.16.171.0/24")}}}}, f.Topologies[0]}
+			f.Topologies = []Topology{{
+				Cluster: "other", HostLocal: true,
+				Nodes: []Node{{Name: "x", PodCIDRs: []netip.Prefix{pfx("172.16.171.0/24")}}},
+			}, f.Topologies[0]}
 		}, OtherCluster, "172.16.171.0/24"},
 		"in its own bounds and the pool of an earlier cluster": {func(_ *Offer, f *Facts) {
 			demo0(f).Bounds = []netip.Prefix{pfx("172.16.0.0/16")}
@@ -472,12 +498,16 @@ func TestTheLossOfEverySessionAtOnceKeepsTheRoutesForATime(t *testing.T) {
 		next   time.Duration // from now until time alone changes the table; 0: never
 	}{
 		"all at once": {
-			losses: losses{cp: at(HoldExpired, 20*time.Second), w1: at(HoldExpired, 25*time.Second),
-				w2: at(Notified, 40*time.Second)},
+			losses: losses{
+				cp: at(HoldExpired, 20*time.Second), w1: at(HoldExpired, 25*time.Second),
+				w2: at(Notified, 40*time.Second),
+			},
 			want: []string{cp, w1, w2}, next: 10*time.Minute - 20*time.Second,
 		},
-		"all but one": {losses: losses{w1: at(HoldExpired, time.Second), w2: at(HoldExpired, time.Second)},
-			want: []string{cp}},
+		"all but one": {
+			losses: losses{w1: at(HoldExpired, time.Second), w2: at(HoldExpired, time.Second)},
+			want:   []string{cp},
+		},
 		"the first, and the others are silent": {
 			losses: losses{w1: at(HoldExpired, 0)}, silent: []string{cp, w2},
 			want: []string{cp, w1, w2}, next: 10 * time.Minute,
@@ -487,20 +517,26 @@ func TestTheLossOfEverySessionAtOnceKeepsTheRoutesForATime(t *testing.T) {
 			want: []string{cp, w2},
 		},
 		"one after another": {
-			losses: losses{cp: at(HoldExpired, 0), w1: at(HoldExpired, 31*time.Second),
-				w2: at(HoldExpired, time.Minute)},
+			losses: losses{
+				cp: at(HoldExpired, 0), w1: at(HoldExpired, 31*time.Second),
+				w2: at(HoldExpired, time.Minute),
+			},
 		},
 		"all that were left": {
 			losses: losses{cp: at(HoldExpired, 0), w1: at(HoldExpired, time.Second), w2: at(HoldExpired, time.Hour)},
 			want:   []string{cp, w1}, next: 10 * time.Minute,
 		},
 		"too long ago": {
-			losses: losses{cp: at(HoldExpired, 10*time.Minute), w1: at(HoldExpired, 10*time.Minute),
-				w2: at(HoldExpired, 10*time.Minute)},
+			losses: losses{
+				cp: at(HoldExpired, 10*time.Minute), w1: at(HoldExpired, 10*time.Minute),
+				w2: at(HoldExpired, 10*time.Minute),
+			},
 		},
 		"a moment less": {
-			losses: losses{cp: at(HoldExpired, 10*time.Minute-1), w1: at(Closed, 10*time.Minute),
-				w2: at(HoldExpired, 10*time.Minute)},
+			losses: losses{
+				cp: at(HoldExpired, 10*time.Minute-1), w1: at(Closed, 10*time.Minute),
+				w2: at(HoldExpired, 10*time.Minute),
+			},
 			want: []string{cp, w1, w2}, next: 1,
 		},
 		"switched off": {
@@ -733,8 +769,11 @@ func TestANodeWithholdsItsBlocksIfItOffersNone(t *testing.T) {
 	}{
 		"one of three offers its own": {[]Offer{own()}, nil, map[netip.Addr]int{control: 1, worker2: 1, six: 1}},
 		"a reflector offers it":       {[]Offer{reflected}, nil, map[netip.Addr]int{control: 1, worker2: 1, six: 1}},
-		"only something else is offered": {[]Offer{service}, nil,
-			map[netip.Addr]int{control: 1, worker1: 1, worker2: 1, six: 1}},
+		"only something else is offered": {
+			[]Offer{service},
+			nil,
+			map[netip.Addr]int{control: 1, worker1: 1, worker2: 1, six: 1},
+		},
 		"one of two blocks is enough": {[]Offer{own()}, func(t *Topology) {
 			t.Affinities = append(t.Affinities,
 				Affinity{Name: "a5", Node: "worker1", Prefix: pfx("172.16.171.128/26"), State: "confirmed"})
@@ -757,7 +796,9 @@ func TestANodeWithholdsItsBlocksIfItOffersNone(t *testing.T) {
 		}, map[netip.Addr]int{}},
 		"a lost session's last offers": {
 			[]Offer{{Cluster: "demo", Peer: worker1, NextHop: worker1, Prefix: own().Prefix, Lost: Loss{Closed, noon}}},
-			nil, map[netip.Addr]int{control: 1, worker2: 1, six: 1}},
+			nil,
+			map[netip.Addr]int{control: 1, worker2: 1, six: 1},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			topology := demo()

@@ -14,8 +14,14 @@ import (
 // plan maps each package to those of ours that it may import. A package that is missing here has
 // no place in the plan yet.
 var plan = map[string][]string{
-	"cmd/sallyport":       {"appliance", "appliance/config", "appliance/group", "image", "image/update", "ingress", "ingress/watch"},
-	"appliance":           {"appliance/config", "appliance/group", "appliance/page", "appliance/picture", "appliance/plan", "bgp", "bgp/upstream", "routes", "routes/address", "haproxy", "ingress", "ingress/watch"},
+	"cmd/sallyport": {
+		"appliance", "appliance/config", "appliance/group", "image", "image/update", "ingress",
+		"ingress/watch",
+	},
+	"appliance": {
+		"appliance/config", "appliance/group", "appliance/page", "appliance/picture",
+		"appliance/plan", "bgp", "bgp/upstream", "routes", "routes/address", "haproxy", "ingress", "ingress/watch",
+	},
 	"appliance/config":    {},
 	"appliance/group":     {},
 	"appliance/page":      {},

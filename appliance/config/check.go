@@ -101,8 +101,10 @@ func checkIngress(p *problems, at string, in Ingress) {
 	if in.Controller == "" {
 		p.add(at+".controller", "is empty; the default is haproxy.org/ingress-controller")
 	}
-	for key, name := range map[string]string{"configMap": in.ConfigMap, "errorFiles": in.ErrorFiles,
-		"patternFiles": in.PatternFiles, "tcpServices": in.TCPServices} {
+	for key, name := range map[string]string{
+		"configMap": in.ConfigMap, "errorFiles": in.ErrorFiles,
+		"patternFiles": in.PatternFiles, "tcpServices": in.TCPServices,
+	} {
 		if name != "" && !objectName.MatchString(name) {
 			p.add(at+"."+key, "%q is not the name of a ConfigMap; allowed: NAMESPACE/NAME", name)
 		}
@@ -230,8 +232,10 @@ func (c *Config) checkPools(p *problems) {
 			at := fmt.Sprintf("clusters[%d].pools[%d]", i, j)
 			// Pods never have these addresses, and a pool that contains one of these
 			// networks bounds little.
-			for _, bad := range []string{"127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "::1/128", "fe80::/10",
-				"ff00::/8"} {
+			for _, bad := range []string{
+				"127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "::1/128", "fe80::/10",
+				"ff00::/8",
+			} {
 				if never := netip.MustParsePrefix(bad); never.Overlaps(pool) && pool.Bits() > 0 {
 					p.add(at, "%s overlaps %s, which pods cannot have", pool, never)
 				}
@@ -309,8 +313,10 @@ func (c *Config) checkHAProxy(p *problems) {
 		p.add("haproxy.runDir", "has %d bytes; allowed: %d, because the path of a socket is short", len(h.RunDir),
 			maxRunDir)
 	}
-	for key, value := range map[string]string{"haproxy.binary": h.Binary, "haproxy.dir": h.Dir,
-		"haproxy.runDir": h.RunDir, "stateDir": c.StateDir} {
+	for key, value := range map[string]string{
+		"haproxy.binary": h.Binary, "haproxy.dir": h.Dir,
+		"haproxy.runDir": h.RunDir, "stateDir": c.StateDir,
+	} {
 		if value == "" {
 			p.add(key, "is empty; leave the key out for the default")
 		}

@@ -632,9 +632,11 @@ func (c *Config) fillASN() {
 
 // resolve makes relative paths absolute, starting at dir, and cleans all paths.
 func (c *Config) resolve(dir string) {
-	paths := []*string{&c.StateDir, &c.HAProxy.Binary, &c.HAProxy.Dir, &c.HAProxy.RunDir, &c.HAProxy.MasterSocket,
+	paths := []*string{
+		&c.StateDir, &c.HAProxy.Binary, &c.HAProxy.Dir, &c.HAProxy.RunDir, &c.HAProxy.MasterSocket,
 		&c.HAProxy.Base, &c.Group.SecretFile, &c.Status.PasswordFile, &c.Status.TLS.Certificate.Path,
-		&c.Status.TLS.Key.Path}
+		&c.Status.TLS.Key.Path,
+	}
 	for i := range c.Clusters {
 		paths = append(paths, &c.Clusters[i].Kubeconfig.Path, &c.Clusters[i].BGP.PasswordFile)
 	}

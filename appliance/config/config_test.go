@@ -78,12 +78,16 @@ func defaults() *config.Config {
 		Group: config.Group{
 			Port: 7477, Share: true, SecondChance: true, SecondChanceLimit: 20000,
 			Drain: config.Drain{Timeout: time.Minute},
-			Upstream: config.Upstream{BFD: config.BFD{Interval: 250 * time.Millisecond, Multiplier: 3},
-				AfterCrash: time.Minute},
+			Upstream: config.Upstream{
+				BFD:        config.BFD{Interval: 250 * time.Millisecond, Multiplier: 3},
+				AfterCrash: time.Minute,
+			},
 			VRRP: config.VRRP{ID: 50, Interval: 300 * time.Millisecond},
 		},
-		System: config.System{Console: true, Volumes: "any", DHCP: config.DHCP{UseDNS: true, UseNTP: true, UseRA: true},
-			Update: config.Update{Schedule: "04:00", Stagger: 12 * time.Hour, Kexec: true}},
+		System: config.System{
+			Console: true, Volumes: "any", DHCP: config.DHCP{UseDNS: true, UseNTP: true, UseRA: true},
+			Update: config.Update{Schedule: "04:00", Stagger: 12 * time.Hour, Kexec: true},
+		},
 	}
 }
 
@@ -196,10 +200,12 @@ clusters:
 			Namespaces: []string{"a", "b"}, NotNamespaces: []string{"kube-system"}, NamespaceSelector: "team=web,!old",
 			AuthServices: []string{"ops/door"}, HostNetwork: true, Process: true, Snippets: true,
 			ReleaseAfter: 30 * time.Minute,
-			Limits: config.Limits{Hosts: 1, Paths: 2, RegularExpressions: 3, Conditions: 4, Backends: 5,
+			Limits: config.Limits{
+				Hosts: 1, Paths: 2, RegularExpressions: 3, Conditions: 4, Backends: 5,
 				Servers: 10, Certificates: 6, Secrets: 13, Reloads: 13, Addresses: 11, Ports: 12, Clients: 1013,
 				Checks: 14, WrongPasswords: 15, ConfigBytes: 65537, Lines: 7, ListEntries: 8, CaptureBytes: 1016,
-				SecretBytes: 9000, ObjectBytes: 75000, SliceBytes: 70000, PictureBytes: 80000},
+				SecretBytes: 9000, ObjectBytes: 75000, SliceBytes: 70000, PictureBytes: 80000,
+			},
 		},
 		Calico: config.Calico{APIGroup: config.APIv3},
 	}
@@ -212,8 +218,10 @@ clusters:
 }
 
 func TestOneClusterSetsTheProcess(t *testing.T) {
-	for second, want := range map[string][]bool{"": {true, false}, ", ingress: {process: true}": {false, true},
-		", ingress: {process: false}": {true, false}} {
+	for second, want := range map[string][]bool{
+		"": {true, false}, ", ingress: {process: true}": {false, true},
+		", ingress: {process: false}": {true, false},
+	} {
 		c, err := config.Parse("f.yaml",
 			[]byte("clusters:\n- {name: a, kubeconfig: /a}\n- {name: b, kubeconfig: /b"+second+"}\n"))
 		if err != nil {
@@ -230,167 +238,314 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		"empty file":    {"", `f.yaml: is empty; give at least clusters, with a kubeconfig`},
 		"comments only": {"# nothing\n", `f.yaml: is empty; give at least clusters, with a kubeconfig`},
 		"not YAML":      {"clusters: [", `f.yaml:1: not valid YAML: did not find expected node content`},
-		"key given twice": {minimal + "bgp: {}\nbgp: {}\n",
-			`f.yaml:4: key "bgp" is given twice, first in line 3; keep one of the two`},
-		"two documents": {minimal + "---\nbgp: {}\n",
-			`f.yaml:4: a second document begins; only one is allowed`},
-		"a list as a whole": {"- a\n",
-			`f.yaml:1: a list is given where keys are expected; allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log, group, system`},
-		"no cluster": {"bgp: {asn: 1}\n",
-			`f.yaml: clusters: is missing; give at least one cluster with its kubeconfig`},
-		"no kubeconfig": {"clusters:\n- name: demo\n",
-			`f.yaml:2: clusters[0]: kubeconfig is missing; give the path of a kubeconfig file, or the kubeconfig itself`},
-		"unknown key": {minimal + "bgp:\n  asm: 1\n",
-			`f.yaml:4: unknown key "asm" in bgp; did you mean "asn"? allowed: asn, routerID, listen, port, holdTime, retain, failStatic`},
-		"letters swapped": {minimal + "stauts: {}\n",
-			`f.yaml:3: unknown key "stauts"; did you mean "status"? allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log, group, system`},
-		"capitals wrong": {minimal + "statedir: /x\n",
-			`f.yaml:3: unknown key "statedir"; did you mean "stateDir"? allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log, group, system`},
-		"unknown, nothing near": {minimal + "log: {colour: red}\n",
-			`f.yaml:3: unknown key "colour" in log; allowed: level, format`},
-		"unknown key in a list": {"clusters:\n- kubeconfig: /a\n  pool: []\n",
-			`f.yaml:3: unknown key "pool" in clusters[0]; did you mean "pools"? allowed: name, kubeconfig, pools, bgp, ingress, calico`},
-		"a word instead of keys": {minimal + "bgp: 65000\n",
-			`f.yaml:3: bgp: a single value is given where keys are expected; allowed: asn, routerID, listen, port, holdTime, retain, failStatic`},
-		"a word instead of a list": {"clusters:\n- kubeconfig: /a\n  pools: 172.16.0.0/16\n",
-			`f.yaml:3: clusters[0].pools: a single value is given where a list is expected, such as [172.16.0.0/16]`},
-		"keys instead of a word": {minimal + "bgp:\n  asn: {a: 1}\n",
-			`f.yaml:4: bgp.asn: a group of keys is given where one value is expected; allowed: a whole number from 1 to 4294967295`},
-		"empty list entry": {minimal + "bgp:\n  listen:\n  -\n",
-			`f.yaml:5: bgp.listen[0]: an entry of the list is empty`},
-		"alias": {minimal + "bgp: {asn: &a 1}\nroutes: {metric: *a}\n",
-			`f.yaml:4: YAML aliases are not supported here; write the value itself`},
-		"alias in a kubeconfig": {"clusters:\n- kubeconfig:\n    a: &a [x, x]\n    b: [*a, *a]\n",
-			`f.yaml:4: YAML aliases are not supported here; write the value itself`},
-		"alias in its text": {"clusters:\n- kubeconfig: |\n    a: &a [x, x]\n    b: [*a, *a]\n",
-			`f.yaml:2: clusters[0].kubeconfig: line 2 of the kubeconfig given here: YAML aliases are not supported here; write the value itself`},
-		"alias of nothing": {minimal + "  bgp: {password: *tops3cret}\n",
-			`f.yaml: YAML aliases are not supported here; write the value itself`},
-		"tag": {minimal + "routes: {metric: !!str 5}\n",
-			`f.yaml:3: routes.metric: a YAML tag (!!str) is not supported here; write the value itself`},
-		"nested too deep": {minimal + "bgp:\n  " + strings.Repeat("[", 40) + strings.Repeat("]", 40),
-			`f.yaml:4: groups and lists are nested deeper than 32 levels, the limit of a configuration file`},
-		"number too large": {minimal + "routes: {protocol: 256}\n",
-			`f.yaml:3: routes.protocol: "256" is not allowed; allowed: a whole number from 20 to 185`},
-		"number negative": {minimal + "haproxy: {threads: -1}\n",
-			`f.yaml:3: haproxy.threads: "-1" is not allowed; allowed: a whole number from 0 to 64`},
-		"no number": {minimal + "bgp: {asn: many}\n",
-			`f.yaml:3: bgp.asn: "many" is not allowed; allowed: a whole number from 1 to 4294967295`},
-		"no bool": {"clusters:\n- kubeconfig: /a\n  bgp:\n    ttlSecurity: yes\n",
-			`f.yaml:4: clusters[0].bgp.ttlSecurity: "yes" is not allowed; allowed: true, false`},
-		"word not in the list": {minimal + "log: {level: warning}\n",
-			`f.yaml:3: log.level: "warning" is not allowed; allowed: debug, info, warn, error`},
-		"word nearly in the list": {"clusters:\n- kubeconfig: /a\n  bgp: {mode: pasive}\n",
-			`f.yaml:3: clusters[0].bgp.mode: "pasive" is not allowed; did you mean "passive"? allowed: active, passive`},
-		"time without a unit": {minimal + "bgp: {holdTime: 9}\n",
-			`f.yaml:3: bgp.holdTime: "9" is not allowed; allowed: a time with its unit, such as 9s, 500ms or 2m`},
-		"hold time too short": {minimal + "bgp: {holdTime: 2s}\n",
-			`f.yaml:3: bgp.holdTime: 2s is not allowed; allowed: whole seconds from 3s to 65535s`},
-		"router id of six": {minimal + "bgp: {routerID: \"::1\"}\n",
-			`f.yaml:3: bgp.routerID: ::1 is not allowed; allowed: the form of an IPv4 address that is not 0.0.0.0`},
-		"address unparsable": {minimal + "bgp: {listen: [host]}\n",
-			`f.yaml:3: bgp.listen[0]: "host" is not allowed; allowed: an IP address, such as 192.168.50.21`},
-		"address with a zone": {minimal + "bgp: {listen: [\"fe80::1%eth0\"]}\n",
-			`f.yaml:3: bgp.listen[0]: "fe80::1%eth0" has a zone, or is an IPv4 address in the form of IPv6; allowed: the address alone`},
-		"address twice": {minimal + "bgp: {listen: [10.0.0.1, 10.0.0.1]}\n",
-			`f.yaml:3: bgp.listen[1]: 10.0.0.1 is listed twice`},
-		"no listen address": {minimal + "bgp: {listen: []}\n",
-			`f.yaml:3: bgp.listen: is an empty list; nodes could not connect`},
-		"pool with host bits": {"clusters:\n- kubeconfig: /a\n  pools:\n  - 172.16.1.1/16\n",
-			`f.yaml:4: clusters[0].pools[0]: "172.16.1.1/16" has bits set after its length; did you mean "172.16.0.0/16"?`},
-		"pool of everything": {"clusters:\n- kubeconfig: /a\n  pools: [0.0.0.0/0]\n",
-			`f.yaml:3: clusters[0].pools[0]: 0.0.0.0/0 contains every address; give the networks of the pods, or leave pools out`},
-		"pool of loopback": {"clusters:\n- kubeconfig: /a\n  pools: [127.1.0.0/16]\n",
-			`f.yaml:3: clusters[0].pools[0]: 127.1.0.0/16 overlaps 127.0.0.0/8, which pods cannot have`},
+		"key given twice": {
+			minimal + "bgp: {}\nbgp: {}\n",
+			`f.yaml:4: key "bgp" is given twice, first in line 3; keep one of the two`,
+		},
+		"two documents": {
+			minimal + "---\nbgp: {}\n",
+			`f.yaml:4: a second document begins; only one is allowed`,
+		},
+		"a list as a whole": {
+			"- a\n",
+			`f.yaml:1: a list is given where keys are expected; allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log, group, system`,
+		},
+		"no cluster": {
+			"bgp: {asn: 1}\n",
+			`f.yaml: clusters: is missing; give at least one cluster with its kubeconfig`,
+		},
+		"no kubeconfig": {
+			"clusters:\n- name: demo\n",
+			`f.yaml:2: clusters[0]: kubeconfig is missing; give the path of a kubeconfig file, or the kubeconfig itself`,
+		},
+		"unknown key": {
+			minimal + "bgp:\n  asm: 1\n",
+			`f.yaml:4: unknown key "asm" in bgp; did you mean "asn"? allowed: asn, routerID, listen, port, holdTime, retain, failStatic`,
+		},
+		"letters swapped": {
+			minimal + "stauts: {}\n",
+			`f.yaml:3: unknown key "stauts"; did you mean "status"? allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log, group, system`,
+		},
+		"capitals wrong": {
+			minimal + "statedir: /x\n",
+			`f.yaml:3: unknown key "statedir"; did you mean "stateDir"? allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log, group, system`,
+		},
+		"unknown, nothing near": {
+			minimal + "log: {colour: red}\n",
+			`f.yaml:3: unknown key "colour" in log; allowed: level, format`,
+		},
+		"unknown key in a list": {
+			"clusters:\n- kubeconfig: /a\n  pool: []\n",
+			`f.yaml:3: unknown key "pool" in clusters[0]; did you mean "pools"? allowed: name, kubeconfig, pools, bgp, ingress, calico`,
+		},
+		"a word instead of keys": {
+			minimal + "bgp: 65000\n",
+			`f.yaml:3: bgp: a single value is given where keys are expected; allowed: asn, routerID, listen, port, holdTime, retain, failStatic`,
+		},
+		"a word instead of a list": {
+			"clusters:\n- kubeconfig: /a\n  pools: 172.16.0.0/16\n",
+			`f.yaml:3: clusters[0].pools: a single value is given where a list is expected, such as [172.16.0.0/16]`,
+		},
+		"keys instead of a word": {
+			minimal + "bgp:\n  asn: {a: 1}\n",
+			`f.yaml:4: bgp.asn: a group of keys is given where one value is expected; allowed: a whole number from 1 to 4294967295`,
+		},
+		"empty list entry": {
+			minimal + "bgp:\n  listen:\n  -\n",
+			`f.yaml:5: bgp.listen[0]: an entry of the list is empty`,
+		},
+		"alias": {
+			minimal + "bgp: {asn: &a 1}\nroutes: {metric: *a}\n",
+			`f.yaml:4: YAML aliases are not supported here; write the value itself`,
+		},
+		"alias in a kubeconfig": {
+			"clusters:\n- kubeconfig:\n    a: &a [x, x]\n    b: [*a, *a]\n",
+			`f.yaml:4: YAML aliases are not supported here; write the value itself`,
+		},
+		"alias in its text": {
+			"clusters:\n- kubeconfig: |\n    a: &a [x, x]\n    b: [*a, *a]\n",
+			`f.yaml:2: clusters[0].kubeconfig: line 2 of the kubeconfig given here: YAML aliases are not supported here; write the value itself`,
+		},
+		"alias of nothing": {
+			minimal + "  bgp: {password: *tops3cret}\n",
+			`f.yaml: YAML aliases are not supported here; write the value itself`,
+		},
+		"tag": {
+			minimal + "routes: {metric: !!str 5}\n",
+			`f.yaml:3: routes.metric: a YAML tag (!!str) is not supported here; write the value itself`,
+		},
+		"nested too deep": {
+			minimal + "bgp:\n  " + strings.Repeat("[", 40) + strings.Repeat("]", 40),
+			`f.yaml:4: groups and lists are nested deeper than 32 levels, the limit of a configuration file`,
+		},
+		"number too large": {
+			minimal + "routes: {protocol: 256}\n",
+			`f.yaml:3: routes.protocol: "256" is not allowed; allowed: a whole number from 20 to 185`,
+		},
+		"number negative": {
+			minimal + "haproxy: {threads: -1}\n",
+			`f.yaml:3: haproxy.threads: "-1" is not allowed; allowed: a whole number from 0 to 64`,
+		},
+		"no number": {
+			minimal + "bgp: {asn: many}\n",
+			`f.yaml:3: bgp.asn: "many" is not allowed; allowed: a whole number from 1 to 4294967295`,
+		},
+		"no bool": {
+			"clusters:\n- kubeconfig: /a\n  bgp:\n    ttlSecurity: yes\n",
+			`f.yaml:4: clusters[0].bgp.ttlSecurity: "yes" is not allowed; allowed: true, false`,
+		},
+		"word not in the list": {
+			minimal + "log: {level: warning}\n",
+			`f.yaml:3: log.level: "warning" is not allowed; allowed: debug, info, warn, error`,
+		},
+		"word nearly in the list": {
+			"clusters:\n- kubeconfig: /a\n  bgp: {mode: pasive}\n",
+			`f.yaml:3: clusters[0].bgp.mode: "pasive" is not allowed; did you mean "passive"? allowed: active, passive`,
+		},
+		"time without a unit": {
+			minimal + "bgp: {holdTime: 9}\n",
+			`f.yaml:3: bgp.holdTime: "9" is not allowed; allowed: a time with its unit, such as 9s, 500ms or 2m`,
+		},
+		"hold time too short": {
+			minimal + "bgp: {holdTime: 2s}\n",
+			`f.yaml:3: bgp.holdTime: 2s is not allowed; allowed: whole seconds from 3s to 65535s`,
+		},
+		"router id of six": {
+			minimal + "bgp: {routerID: \"::1\"}\n",
+			`f.yaml:3: bgp.routerID: ::1 is not allowed; allowed: the form of an IPv4 address that is not 0.0.0.0`,
+		},
+		"address unparsable": {
+			minimal + "bgp: {listen: [host]}\n",
+			`f.yaml:3: bgp.listen[0]: "host" is not allowed; allowed: an IP address, such as 192.168.50.21`,
+		},
+		"address with a zone": {
+			minimal + "bgp: {listen: [\"fe80::1%eth0\"]}\n",
+			`f.yaml:3: bgp.listen[0]: "fe80::1%eth0" has a zone, or is an IPv4 address in the form of IPv6; allowed: the address alone`,
+		},
+		"address twice": {
+			minimal + "bgp: {listen: [10.0.0.1, 10.0.0.1]}\n",
+			`f.yaml:3: bgp.listen[1]: 10.0.0.1 is listed twice`,
+		},
+		"no listen address": {
+			minimal + "bgp: {listen: []}\n",
+			`f.yaml:3: bgp.listen: is an empty list; nodes could not connect`,
+		},
+		"pool with host bits": {
+			"clusters:\n- kubeconfig: /a\n  pools:\n  - 172.16.1.1/16\n",
+			`f.yaml:4: clusters[0].pools[0]: "172.16.1.1/16" has bits set after its length; did you mean "172.16.0.0/16"?`,
+		},
+		"pool of everything": {
+			"clusters:\n- kubeconfig: /a\n  pools: [0.0.0.0/0]\n",
+			`f.yaml:3: clusters[0].pools[0]: 0.0.0.0/0 contains every address; give the networks of the pods, or leave pools out`,
+		},
+		"pool of loopback": {
+			"clusters:\n- kubeconfig: /a\n  pools: [127.1.0.0/16]\n",
+			`f.yaml:3: clusters[0].pools[0]: 127.1.0.0/16 overlaps 127.0.0.0/8, which pods cannot have`,
+		},
 		"pools of two clusters": {
 			"clusters:\n- {name: a, kubeconfig: /a, pools: [172.16.0.0/16]}\n" +
 				"- {name: b, kubeconfig: /b, pools: [172.16.9.0/24]}\n",
-			`f.yaml:3: clusters[1].pools[0]: 172.16.9.0/24 overlaps 172.16.0.0/16 of cluster "a"; one kernel cannot route both`},
-		"one name for two": {"clusters:\n- {name: a, kubeconfig: /a}\n- {name: a, kubeconfig: /b}\n",
-			`f.yaml:3: clusters[1].name: "a" is already the name of clusters[0]`},
+			`f.yaml:3: clusters[1].pools[0]: 172.16.9.0/24 overlaps 172.16.0.0/16 of cluster "a"; one kernel cannot route both`,
+		},
+		"one name for two": {
+			"clusters:\n- {name: a, kubeconfig: /a}\n- {name: a, kubeconfig: /b}\n",
+			`f.yaml:3: clusters[1].name: "a" is already the name of clusters[0]`,
+		},
 		"two set the process": {
 			"clusters:\n- {name: a, kubeconfig: /a, ingress: {process: true}}\n- name: b\n  kubeconfig: /b\n" +
 				"  ingress: {process: true}\n",
-			`f.yaml:5: clusters[1].ingress.process: is set for clusters[0] already; one cluster sets what concerns the whole HAProxy process`},
-		"hosts kept for a year": {"clusters:\n- kubeconfig: /a\n  ingress:\n    releaseAfter: 8760h\n",
-			`f.yaml:4: clusters[0].ingress.releaseAfter: 8760h0m0s is not allowed; allowed: 0s to 720h`},
-		"two without a name": {"clusters:\n- {name: a, kubeconfig: /a}\n- {kubeconfig: /b}\n",
-			`f.yaml:3: clusters[1]: name is missing; with more than one cluster each needs its own`},
-		"a name with capitals": {"clusters:\n- {name: Demo, kubeconfig: /a}\n",
-			`f.yaml:2: clusters[0].name: "Demo" is not allowed; allowed: up to 63 lower-case letters, digits and dashes`},
+			`f.yaml:5: clusters[1].ingress.process: is set for clusters[0] already; one cluster sets what concerns the whole HAProxy process`,
+		},
+		"hosts kept for a year": {
+			"clusters:\n- kubeconfig: /a\n  ingress:\n    releaseAfter: 8760h\n",
+			`f.yaml:4: clusters[0].ingress.releaseAfter: 8760h0m0s is not allowed; allowed: 0s to 720h`,
+		},
+		"two without a name": {
+			"clusters:\n- {name: a, kubeconfig: /a}\n- {kubeconfig: /b}\n",
+			`f.yaml:3: clusters[1]: name is missing; with more than one cluster each needs its own`,
+		},
+		"a name with capitals": {
+			"clusters:\n- {name: Demo, kubeconfig: /a}\n",
+			`f.yaml:2: clusters[0].name: "Demo" is not allowed; allowed: up to 63 lower-case letters, digits and dashes`,
+		},
 		"password and file": {
 			"clusters:\n- kubeconfig: /a\n  bgp:\n    password: tops3cret\n    passwordFile: /b\n",
-			`f.yaml:5: clusters[0].bgp.passwordFile: password is given too; keep one of the two`},
-		"password too long": {"clusters:\n- kubeconfig: /a\n  bgp:\n    password: " +
-			strings.Repeat("tops3cret", 9) + "\n",
-			`f.yaml:4: clusters[0].bgp.password: the key has 81 bytes; allowed: 1 to 80`},
-		"password as keys": {"clusters:\n- kubeconfig: /a\n  bgp:\n    password: {tops3cret: 1}\n",
-			`f.yaml:4: clusters[0].bgp.password: a group of keys is given where one value is expected; allowed: text`},
-		"kubeconfig as a list": {"clusters:\n- kubeconfig: [tops3cret]\n",
-			`f.yaml:2: clusters[0].kubeconfig: a list is given; allowed: the path of a kubeconfig file, or the kubeconfig itself`},
-		"publish a multicast": {"clusters:\n- kubeconfig: /a\n  ingress: {publish: [224.0.0.1]}\n",
-			`f.yaml:3: clusters[0].ingress.publish[0]: 224.0.0.1 is not the address of a machine`},
-		"class with a blank": {"clusters:\n- kubeconfig: /a\n  ingress: {class: a b}\n",
-			`f.yaml:3: clusters[0].ingress.class: "a b" is not allowed; allowed: the name of an IngressClass`},
-		"somebody's protocol": {minimal + "routes: {protocol: 42}\n",
-			`f.yaml:3: routes.protocol: 42 is the number of babel; choose another, so that the two kinds of routes differ`},
-		"the local table": {minimal + "routes: {table: 255}\n",
-			`f.yaml:3: routes.table: 255 is the kernel's table of its own addresses; choose another`},
-		"external, no socket": {minimal + "haproxy:\n  mode: external\n",
-			`f.yaml:3: haproxy: masterSocket is missing; mode external needs the socket of HAProxy's master process (haproxy -S)`},
-		"managed with a socket": {minimal + "haproxy:\n  masterSocket: /a\n",
-			`f.yaml:4: haproxy.masterSocket: is for mode external only; in mode managed its place is runDir`},
-		"a user with a blank": {minimal + "haproxy: {user: a b}\n",
-			`f.yaml:3: haproxy.user: "a b" is not allowed; allowed: a name or number of this machine`},
-		"a line in a path": {minimal + "haproxy: {binary: \"/a\\nb\"}\n",
-			`f.yaml:3: haproxy.binary: control characters are not allowed`},
-		"a blank in HAProxy's path": {minimal + "haproxy: {dir: /a b}\n",
-			`f.yaml:3: haproxy.dir: "/a b" is not allowed; allowed: letters, digits and . _ - / (HAProxy's configuration names files in it)`},
-		"a socket's path too long": {minimal + "haproxy: {runDir: /" + strings.Repeat("a", 80) + "}\n",
-			`f.yaml:3: haproxy.runDir: has 81 bytes; allowed: 80, because the path of a socket is short`},
-		"no time between reloads": {minimal + "haproxy: {minReloadInterval: 0s}\n",
-			`f.yaml:3: haproxy.minReloadInterval: 0s is not allowed; allowed: 1ms to 1h`},
-		"no selector": {minimal + "  ingress: {namespaceSelector: team in}\n",
-			`f.yaml:3: clusters[0].ingress.namespaceSelector: "team in" is not a label selector; allowed: KEY=VALUE, KEY!=VALUE, KEY in (A, B), KEY notin (A, B), KEY and !KEY, with commas`},
-		"port missing": {minimal + "haproxy: {http: [10.0.0.1]}\n",
-			`f.yaml:3: haproxy.http[0]: "10.0.0.1" is not allowed; allowed: an address with its port, [fd00::21]:80 for IPv6, :80 for every address, such as 192.168.50.21:80`},
-		"no port to reserve": {minimal + "haproxy: {reservedPorts: [0]}\n",
-			`f.yaml:3: haproxy.reservedPorts[0]: "0" is not allowed; allowed: a whole number from 1 to 65535`},
-		"port taken": {minimal + "haproxy: {http: [\":80\"], https: [\"10.0.0.1:80\"]}\n",
-			`f.yaml:3: haproxy.https: 10.0.0.1:80 is in use by haproxy.http`},
+			`f.yaml:5: clusters[0].bgp.passwordFile: password is given too; keep one of the two`,
+		},
+		"password too long": {
+			"clusters:\n- kubeconfig: /a\n  bgp:\n    password: " +
+				strings.Repeat("tops3cret", 9) + "\n",
+			`f.yaml:4: clusters[0].bgp.password: the key has 81 bytes; allowed: 1 to 80`,
+		},
+		"password as keys": {
+			"clusters:\n- kubeconfig: /a\n  bgp:\n    password: {tops3cret: 1}\n",
+			`f.yaml:4: clusters[0].bgp.password: a group of keys is given where one value is expected; allowed: text`,
+		},
+		"kubeconfig as a list": {
+			"clusters:\n- kubeconfig: [tops3cret]\n",
+			`f.yaml:2: clusters[0].kubeconfig: a list is given; allowed: the path of a kubeconfig file, or the kubeconfig itself`,
+		},
+		"publish a multicast": {
+			"clusters:\n- kubeconfig: /a\n  ingress: {publish: [224.0.0.1]}\n",
+			`f.yaml:3: clusters[0].ingress.publish[0]: 224.0.0.1 is not the address of a machine`,
+		},
+		"class with a blank": {
+			"clusters:\n- kubeconfig: /a\n  ingress: {class: a b}\n",
+			`f.yaml:3: clusters[0].ingress.class: "a b" is not allowed; allowed: the name of an IngressClass`,
+		},
+		"somebody's protocol": {
+			minimal + "routes: {protocol: 42}\n",
+			`f.yaml:3: routes.protocol: 42 is the number of babel; choose another, so that the two kinds of routes differ`,
+		},
+		"the local table": {
+			minimal + "routes: {table: 255}\n",
+			`f.yaml:3: routes.table: 255 is the kernel's table of its own addresses; choose another`,
+		},
+		"external, no socket": {
+			minimal + "haproxy:\n  mode: external\n",
+			`f.yaml:3: haproxy: masterSocket is missing; mode external needs the socket of HAProxy's master process (haproxy -S)`,
+		},
+		"managed with a socket": {
+			minimal + "haproxy:\n  masterSocket: /a\n",
+			`f.yaml:4: haproxy.masterSocket: is for mode external only; in mode managed its place is runDir`,
+		},
+		"a user with a blank": {
+			minimal + "haproxy: {user: a b}\n",
+			`f.yaml:3: haproxy.user: "a b" is not allowed; allowed: a name or number of this machine`,
+		},
+		"a line in a path": {
+			minimal + "haproxy: {binary: \"/a\\nb\"}\n",
+			`f.yaml:3: haproxy.binary: control characters are not allowed`,
+		},
+		"a blank in HAProxy's path": {
+			minimal + "haproxy: {dir: /a b}\n",
+			`f.yaml:3: haproxy.dir: "/a b" is not allowed; allowed: letters, digits and . _ - / (HAProxy's configuration names files in it)`,
+		},
+		"a socket's path too long": {
+			minimal + "haproxy: {runDir: /" + strings.Repeat("a", 80) + "}\n",
+			`f.yaml:3: haproxy.runDir: has 81 bytes; allowed: 80, because the path of a socket is short`,
+		},
+		"no time between reloads": {
+			minimal + "haproxy: {minReloadInterval: 0s}\n",
+			`f.yaml:3: haproxy.minReloadInterval: 0s is not allowed; allowed: 1ms to 1h`,
+		},
+		"no selector": {
+			minimal + "  ingress: {namespaceSelector: team in}\n",
+			`f.yaml:3: clusters[0].ingress.namespaceSelector: "team in" is not a label selector; allowed: KEY=VALUE, KEY!=VALUE, KEY in (A, B), KEY notin (A, B), KEY and !KEY, with commas`,
+		},
+		"port missing": {
+			minimal + "haproxy: {http: [10.0.0.1]}\n",
+			`f.yaml:3: haproxy.http[0]: "10.0.0.1" is not allowed; allowed: an address with its port, [fd00::21]:80 for IPv6, :80 for every address, such as 192.168.50.21:80`,
+		},
+		"no port to reserve": {
+			minimal + "haproxy: {reservedPorts: [0]}\n",
+			`f.yaml:3: haproxy.reservedPorts[0]: "0" is not allowed; allowed: a whole number from 1 to 65535`,
+		},
+		"port taken": {
+			minimal + "haproxy: {http: [\":80\"], https: [\"10.0.0.1:80\"]}\n",
+			`f.yaml:3: haproxy.https: 10.0.0.1:80 is in use by haproxy.http`,
+		},
 		"port of BGP taken": {
 			minimal + "bgp: {listen: [10.0.0.1], port: 9090}\n" +
 				"status: {listen: \":9090\", tls: {certificate: /c, key: /k}, passwordFile: /p}\n",
-			`f.yaml:4: status.listen: 0.0.0.0:9090 is in use by bgp.listen`},
-		"address covered": {minimal + "bgp: {listen: [0.0.0.0, 10.0.0.1]}\n",
-			`f.yaml:3: bgp.listen: 10.0.0.1:179 is in use by bgp.listen`},
-		"nothing to listen on": {minimal + "haproxy: {http: [], https: []}\n",
-			`f.yaml:3: haproxy: http and https are both empty; there is nothing to listen on`},
-		"a status name with a port": {minimal + "status: {names: [\"gate:80\"]}\n",
-			`f.yaml:3: status.names[0]: "gate:80" is not a host name`},
-		"status off loopback": {minimal + "status: {listen: \"10.0.0.21:9090\"}\n",
-			`f.yaml:3: status.listen: other machines reach 10.0.0.21:9090, so it needs status.tls, and status.password or status.passwordFile; or listen on loopback: 127.0.0.1:9090`},
-		"status without a password": {minimal + "status: {listen: \":9090\", tls: {certificate: /c, key: /k}}\n",
-			`f.yaml:3: status.listen: other machines reach [::]:9090, so it needs status.password or status.passwordFile; or listen on loopback: 127.0.0.1:9090`},
-		"status without TLS": {minimal + "status: {listen: \"10.0.0.21:9090\", password: a-long-tops3cret}\n",
-			`f.yaml:3: status.listen: other machines reach 10.0.0.21:9090, so it needs status.tls; or listen on loopback: 127.0.0.1:9090`},
-		"a short status password": {minimal + "status: {password: tops3cret}\n",
-			`f.yaml:3: status.password: the password has 9 characters; allowed: 12 and more; openssl rand -hex 16 makes one`},
-		"a blank in the password": {minimal + "status: {password: a long tops3cret}\n",
-			`f.yaml:3: status.password: the password has a character other than the visible ones of ASCII; openssl rand -hex 16 makes one`},
-		"status password twice": {minimal + "status: {password: a-long-tops3cret, passwordFile: /p}\n",
-			`f.yaml:3: status.passwordFile: password is given too; keep one of the two`},
-		"certificate without key": {minimal + "status: {tls: {certificate: /c}}\n",
-			`f.yaml:3: status.tls: key is missing; give the private key of the certificate`},
-		"key without certificate": {minimal + "status: {tls: {key: /c}}\n",
-			`f.yaml:3: status.tls: certificate is missing; give the certificate of the key`},
-		"a key in two lines": {minimal + "status: {tls: {certificate: /c, key: \"tops3cret\\ntops3cret\"}}\n",
-			`f.yaml:3: status.tls.key: the value is not allowed; allowed: the path of a PEM file, or the PEM itself`},
+			`f.yaml:4: status.listen: 0.0.0.0:9090 is in use by bgp.listen`,
+		},
+		"address covered": {
+			minimal + "bgp: {listen: [0.0.0.0, 10.0.0.1]}\n",
+			`f.yaml:3: bgp.listen: 10.0.0.1:179 is in use by bgp.listen`,
+		},
+		"nothing to listen on": {
+			minimal + "haproxy: {http: [], https: []}\n",
+			`f.yaml:3: haproxy: http and https are both empty; there is nothing to listen on`,
+		},
+		"a status name with a port": {
+			minimal + "status: {names: [\"gate:80\"]}\n",
+			`f.yaml:3: status.names[0]: "gate:80" is not a host name`,
+		},
+		"status off loopback": {
+			minimal + "status: {listen: \"10.0.0.21:9090\"}\n",
+			`f.yaml:3: status.listen: other machines reach 10.0.0.21:9090, so it needs status.tls, and status.password or status.passwordFile; or listen on loopback: 127.0.0.1:9090`,
+		},
+		"status without a password": {
+			minimal + "status: {listen: \":9090\", tls: {certificate: /c, key: /k}}\n",
+			`f.yaml:3: status.listen: other machines reach [::]:9090, so it needs status.password or status.passwordFile; or listen on loopback: 127.0.0.1:9090`,
+		},
+		"status without TLS": {
+			minimal + "status: {listen: \"10.0.0.21:9090\", password: a-long-tops3cret}\n",
+			`f.yaml:3: status.listen: other machines reach 10.0.0.21:9090, so it needs status.tls; or listen on loopback: 127.0.0.1:9090`,
+		},
+		"a short status password": {
+			minimal + "status: {password: tops3cret}\n",
+			`f.yaml:3: status.password: the password has 9 characters; allowed: 12 and more; openssl rand -hex 16 makes one`,
+		},
+		"a blank in the password": {
+			minimal + "status: {password: a long tops3cret}\n",
+			`f.yaml:3: status.password: the password has a character other than the visible ones of ASCII; openssl rand -hex 16 makes one`,
+		},
+		"status password twice": {
+			minimal + "status: {password: a-long-tops3cret, passwordFile: /p}\n",
+			`f.yaml:3: status.passwordFile: password is given too; keep one of the two`,
+		},
+		"certificate without key": {
+			minimal + "status: {tls: {certificate: /c}}\n",
+			`f.yaml:3: status.tls: key is missing; give the private key of the certificate`,
+		},
+		"key without certificate": {
+			minimal + "status: {tls: {key: /c}}\n",
+			`f.yaml:3: status.tls: certificate is missing; give the certificate of the key`,
+		},
+		"a key in two lines": {
+			minimal + "status: {tls: {certificate: /c, key: \"tops3cret\\ntops3cret\"}}\n",
+			`f.yaml:3: status.tls.key: the value is not allowed; allowed: the path of a PEM file, or the PEM itself`,
+		},
 		"PEM that is none": {
 			minimal + "status: {tls: {certificate: \"-----BEGIN tops3cret\", key: \"-----BEGIN tops3cret\"}}\n",
-			`f.yaml:3: status.tls: tls: failed to find any PEM data in certificate input`},
-		"one directory for both": {minimal + "haproxy: {dir: /var/lib/sallyport/}\n",
-			`f.yaml:3: haproxy.dir: is also stateDir; give each a directory of its own`},
+			`f.yaml:3: status.tls: tls: failed to find any PEM data in certificate input`,
+		},
+		"one directory for both": {
+			minimal + "haproxy: {dir: /var/lib/sallyport/}\n",
+			`f.yaml:3: haproxy.dir: is also stateDir; give each a directory of its own`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := config.Parse("f.yaml", []byte(row.yaml))
@@ -433,10 +588,14 @@ func TestAKubeconfigIsAPathOrTheDocumentItself(t *testing.T) {
 	}
 	for name, row := range map[string]struct{ yaml, want string }{
 		"a path": {"  kubeconfig: " + file + "\n", "from: file\n"},
-		"a block of text": {"  kubeconfig: |\n    apiVersion: v1\n    kind: Config\n",
-			"apiVersion: v1\nkind: Config\n"},
-		"keys": {"  kubeconfig:\n    apiVersion: v1\n    users: [{name: a, user: {token: t}}]\n",
-			`{"apiVersion":"v1","users":[{"name":"a","user":{"token":"t"}}]}`},
+		"a block of text": {
+			"  kubeconfig: |\n    apiVersion: v1\n    kind: Config\n",
+			"apiVersion: v1\nkind: Config\n",
+		},
+		"keys": {
+			"  kubeconfig:\n    apiVersion: v1\n    users: [{name: a, user: {token: t}}]\n",
+			`{"apiVersion":"v1","users":[{"name":"a","user":{"token":"t"}}]}`,
+		},
 		"a JSON document":  {"  kubeconfig: {\"apiVersion\": \"v1\"}\n", `{"apiVersion":"v1"}`},
 		"a path, as block": {"  kubeconfig: >\n    " + file + "\n", "from: file\n"},
 	} {
@@ -458,8 +617,10 @@ func TestAKubeconfigIsAPathOrTheDocumentItself(t *testing.T) {
 
 func TestAKubeconfigFileIsBoundedAsWell(t *testing.T) {
 	for name, row := range map[string]struct{ text, want string }{
-		"deep": {"a:\n  " + strings.Repeat("[", 40) + strings.Repeat("]", 40) + "\n",
-			":2: groups and lists are nested deeper than 32 levels"},
+		"deep": {
+			"a:\n  " + strings.Repeat("[", 40) + strings.Repeat("]", 40) + "\n",
+			":2: groups and lists are nested deeper than 32 levels",
+		},
 		"aliases": {"a: &a [x, x]\nb: [*a, *a]\n", ":2: YAML aliases are not supported here"},
 		"large":   {strings.Repeat("#", config.MaxSize+1), ": is larger than 262144 bytes"},
 	} {
@@ -492,8 +653,10 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 	if err := json.NewEncoder(&out).Encode(c); err != nil {
 		t.Fatal(err)
 	}
-	for _, logger := range []*slog.Logger{slog.New(slog.NewTextHandler(&out, nil)),
-		slog.New(slog.NewJSONHandler(&out, nil))} {
+	for _, logger := range []*slog.Logger{
+		slog.New(slog.NewTextHandler(&out, nil)),
+		slog.New(slog.NewJSONHandler(&out, nil)),
+	} {
 		logger.Info("configuration", "config", c, "password", c.Clusters[0].BGP.Password, "kubeconfig",
 			c.Clusters[0].Kubeconfig)
 	}
@@ -560,14 +723,22 @@ func TestAFileThatCannotBeReadIsOneSentence(t *testing.T) {
 		"no file":     {dir + "/none.yaml", "no such file"},
 		"a directory": {dir, ": is a directory"},
 		"empty":       {empty, "is empty"},
-		"too large": {write("large.yaml", strings.Repeat("#", config.MaxSize+1)),
-			"large.yaml: is larger than 262144 bytes"},
-		"password file gone": {write("a.yaml", "clusters:\n- kubeconfig: a.yaml\n  bgp: {passwordFile: none}\n"),
-			":3: clusters[0].bgp.passwordFile: " + dir + "/none: no such file or directory"},
-		"password file empty": {write("b.yaml", "clusters:\n- kubeconfig: a.yaml\n  bgp: {passwordFile: empty}\n"),
-			":3: clusters[0].bgp.passwordFile: " + dir + "/empty: is empty"},
-		"base a directory": {write("c.yaml", "clusters:\n- kubeconfig: a.yaml\nhaproxy: {base: .}\n"),
-			":3: haproxy.base: " + dir + ": is a directory"},
+		"too large": {
+			write("large.yaml", strings.Repeat("#", config.MaxSize+1)),
+			"large.yaml: is larger than 262144 bytes",
+		},
+		"password file gone": {
+			write("a.yaml", "clusters:\n- kubeconfig: a.yaml\n  bgp: {passwordFile: none}\n"),
+			":3: clusters[0].bgp.passwordFile: " + dir + "/none: no such file or directory",
+		},
+		"password file empty": {
+			write("b.yaml", "clusters:\n- kubeconfig: a.yaml\n  bgp: {passwordFile: empty}\n"),
+			":3: clusters[0].bgp.passwordFile: " + dir + "/empty: is empty",
+		},
+		"base a directory": {
+			write("c.yaml", "clusters:\n- kubeconfig: a.yaml\nhaproxy: {base: .}\n"),
+			":3: haproxy.base: " + dir + ": is a directory",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := config.Load(row.path)
@@ -587,7 +758,8 @@ func TestAFileThatCannotBeReadIsOneSentence(t *testing.T) {
 func TestAKubeconfigThatIsNotThereIsADoubtOnly(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"sallyport.yaml": "clusters:\n- {name: a, kubeconfig: none}\n- {name: b, kubeconfig: empty}\n", "empty": ""} {
+		"sallyport.yaml": "clusters:\n- {name: a, kubeconfig: none}\n- {name: b, kubeconfig: empty}\n", "empty": "",
+	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -597,8 +769,10 @@ func TestAKubeconfigThatIsNotThereIsADoubtOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{path + ":2: clusters[0].kubeconfig: " + dir + "/none: no such file or directory",
-		path + ":3: clusters[1].kubeconfig: " + dir + "/empty: is empty"}
+	want := []string{
+		path + ":2: clusters[0].kubeconfig: " + dir + "/none: no such file or directory",
+		path + ":3: clusters[1].kubeconfig: " + dir + "/empty: is empty",
+	}
 	if diff := cmp.Diff(want, c.Warnings); diff != "" {
 		t.Errorf("warnings: want -, got +:\n%s", diff)
 	}
@@ -705,14 +879,18 @@ func TestNoTextOfTheSizeThatIsAllowedCostsMoreThanItsSize(t *testing.T) {
 
 // FuzzSelector checks that Kubernetes accepts each label selector that config accepts.
 func FuzzSelector(f *testing.F) {
-	for _, s := range []string{"team=web", "a in (b, c),!d", "x.test/a notin (,b),e!=f,g==", "! a", "a=-", "in in (in)",
-		"a,,b", "a>1"} {
+	for _, s := range []string{
+		"team=web", "a in (b, c),!d", "x.test/a notin (,b),e!=f,g==", "! a", "a=-", "in in (in)",
+		"a,,b", "a>1",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		text, err := json.Marshal(
-			map[string]any{"clusters": []any{map[string]any{"kubeconfig": "k",
-				"ingress": map[string]any{"namespaceSelector": s}}}})
+			map[string]any{"clusters": []any{map[string]any{
+				"kubeconfig": "k",
+				"ingress":    map[string]any{"namespaceSelector": s},
+			}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -737,8 +915,10 @@ func TestTheAccessLogIsOffOrSomewhere(t *testing.T) {
 			t.Errorf("%s: %+v (%v), want %+v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "on", "192.168.50.4", "192.168.50.4:0", ":514", "log.example.org:514",
-		"[::ffff:192.168.50.4]:514", "[fe80::1%eth0]:514"} {
+	for _, text := range []string{
+		"", "on", "192.168.50.4", "192.168.50.4:0", ":514", "log.example.org:514",
+		"[::ffff:192.168.50.4]:514", "[fe80::1%eth0]:514",
+	} {
 		if got := new(config.AccessLog); got.UnmarshalText([]byte(text)) == nil {
 			t.Errorf("%q is taken for %+v, want an error", text, *got)
 		}

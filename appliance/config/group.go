@@ -382,8 +382,10 @@ func (c *Config) checkServiceAddresses(p *problems) {
 	}
 	// A listener on the address itself looks to the kernel like one of its connections,
 	// and then second chance cannot tell whose a packet is.
-	for key, list := range map[string][]netip.AddrPort{"haproxy.http": c.HAProxy.HTTP,
-		"haproxy.https": c.HAProxy.HTTPS} {
+	for key, list := range map[string][]netip.AddrPort{
+		"haproxy.http":  c.HAProxy.HTTP,
+		"haproxy.https": c.HAProxy.HTTPS,
+	} {
 		for _, at := range list {
 			if !at.Addr().IsUnspecified() {
 				p.add(key, "%s is a single address; in a group HAProxy listens on every address: \":%d\"", at,
@@ -432,8 +434,10 @@ func (c *Config) checkServicePools(p *problems) {
 	}
 	for i, pool := range g.Pools {
 		at := fmt.Sprintf("group.pools[%d]", i)
-		for _, never := range []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::/127",
-			"fe80::/10", "ff00::/8"} {
+		for _, never := range []string{
+			"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::/127",
+			"fe80::/10", "ff00::/8",
+		} {
 			network := netip.MustParsePrefix(never)
 			if pool.overlaps(Pool{network.Addr(), lastOf(network)}) {
 				p.add(at, "%s overlaps %s, whose addresses clients cannot connect to", pool, network)

@@ -34,8 +34,10 @@ func TestTheSchemaIsThatOfTheTypes(t *testing.T) {
 	s := r.Reflect(config.Config{})
 	s.Title = "Sallyport configuration"
 	// BFD is its keys, or false.
-	s.Definitions["BFD"] = &jsonschema.Schema{AnyOf: []*jsonschema.Schema{s.Definitions["BFD"],
-		{Type: "boolean", Enum: []any{false}}}}
+	s.Definitions["BFD"] = &jsonschema.Schema{AnyOf: []*jsonschema.Schema{
+		s.Definitions["BFD"],
+		{Type: "boolean", Enum: []any{false}},
+	}}
 	want, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		t.Fatal(err)

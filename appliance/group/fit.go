@@ -156,7 +156,8 @@ func (f Facts) weak() (why string, grace time.Duration) {
 		case !c.Live:
 			return fmt.Sprintf("the API of cluster %s has not answered since the start", c.Name), doubtful
 		case f.Starting && c.Heard < c.Peers:
-			return fmt.Sprintf("%d of %d BGP peers of cluster %s have not sent all their routes since the start", c.Peers-c.Heard, c.Peers, c.Name), doubtful
+			return fmt.Sprintf("%d of %d BGP peers of cluster %s have not sent all their routes since the start",
+				c.Peers-c.Heard, c.Peers, c.Name), doubtful
 		case c.Peers > 0 && c.Heard == 0:
 			return fmt.Sprintf("no BGP peer of cluster %s has sent all its routes since the start", c.Name), doubtful
 		}

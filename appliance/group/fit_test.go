@@ -19,26 +19,58 @@ func TestTheClassFollowsTheFacts(t *testing.T) {
 		want  Class
 		why   string
 	}{
-		"nothing is wrong":                 {func(*Facts) {}, Full, ""},
-		"HAProxy is dead":                  {func(f *Facts) { f.HAProxy = "connection refused" }, None, "HAProxy does not answer: connection refused"},
-		"served from a picture":            {func(f *Facts) { f.Clusters[0].Live = false }, Spare, "the API of cluster demo has not answered since the start"},
-		"every session was lost":           {func(f *Facts) { f.Clusters[0].Lost = true }, Spare, "every BGP session with cluster demo was lost at once"},
-		"a node is dead at the start":      {func(f *Facts) { f.Clusters[0].Heard = 2 }, Full, ""},
-		"a start waits for a node":         {func(f *Facts) { f.Starting, f.Clusters[0].Heard = true, 2 }, Spare, "1 of 3 BGP peers of cluster demo have not sent all their routes since the start"},
-		"a start has heard no node":        {func(f *Facts) { f.Clusters[0].Heard = 0 }, Spare, "no BGP peer of cluster demo has sent all its routes since the start"},
-		"a cluster without nodes":          {func(f *Facts) { f.Clusters[0] = ClusterFacts{Name: "demo", Live: true} }, Full, ""},
-		"the first rounds":                 {func(f *Facts) { f.Settled = false }, Spare, "the first rounds have not ended yet"},
-		"rounds fail":                      {func(f *Facts) { f.Failing = "no memory" }, Spare, "rounds fail: no memory"},
-		"routes are missing":               {func(f *Facts) { f.Missing = 2 }, Spare, "2 wanted routes not in the kernel"},
-		"nobody hears it":                  {func(f *Facts) { f.Isolated = true }, Spare, "neither a router nor another member hears it"},
-		"every server is down":             {func(f *Facts) { f.Down = true }, Spare, "every open server fails its health check"},
-		"it drains, another is full":       {func(f *Facts) { f.Draining, f.Others = true, true }, None, "it drains"},
-		"it drains, no other is full":      {func(f *Facts) { f.Draining = true }, Spare, "it drains, and stays the last resort because no other member is full"},
-		"it drains by force":               {func(f *Facts) { f.Draining, f.Forced = true, true }, None, "it drains, by force"},
-		"it drains, and HAProxy is dead":   {func(f *Facts) { f.Draining, f.HAProxy = true, "gone" }, None, "HAProxy does not answer: gone"},
-		"forced, and drains no more":       {func(f *Facts) { f.Forced = true }, Full, ""},
-		"it drains while all is wrong":     {func(f *Facts) { f.Draining, f.Failing, f.Missing = true, "x", 9 }, Spare, "it drains, and stays the last resort because no other member is full"},
-		"two clusters, one from a picture": {func(f *Facts) { f.Clusters = append(f.Clusters, ClusterFacts{Name: "two"}) }, Spare, "the API of cluster two has not answered since the start"},
+		"nothing is wrong": {func(*Facts) {}, Full, ""},
+		"HAProxy is dead": {func(f *Facts) {
+			f.HAProxy = "connection refused"
+		}, None, "HAProxy does not answer: connection refused"},
+		"served from a picture": {func(f *Facts) {
+			f.Clusters[0].Live = false
+		}, Spare, "the API of cluster demo has not answered since the start"},
+		"every session was lost": {func(f *Facts) {
+			f.Clusters[0].Lost = true
+		}, Spare, "every BGP session with cluster demo was lost at once"},
+		"a node is dead at the start": {func(f *Facts) { f.Clusters[0].Heard = 2 }, Full, ""},
+		"a start waits for a node": {func(f *Facts) {
+			f.Starting, f.Clusters[0].Heard = true, 2
+		}, Spare, "1 of 3 BGP peers of cluster demo have not sent all their routes since the start"},
+		"a start has heard no node": {func(f *Facts) {
+			f.Clusters[0].Heard = 0
+		}, Spare, "no BGP peer of cluster demo has sent all its routes since the start"},
+		"a cluster without nodes": {func(f *Facts) {
+			f.Clusters[0] = ClusterFacts{Name: "demo", Live: true}
+		}, Full, ""},
+		"the first rounds": {func(f *Facts) {
+			f.Settled = false
+		}, Spare, "the first rounds have not ended yet"},
+		"rounds fail": {func(f *Facts) {
+			f.Failing = "no memory"
+		}, Spare, "rounds fail: no memory"},
+		"routes are missing": {func(f *Facts) {
+			f.Missing = 2
+		}, Spare, "2 wanted routes not in the kernel"},
+		"nobody hears it": {func(f *Facts) {
+			f.Isolated = true
+		}, Spare, "neither a router nor another member hears it"},
+		"every server is down": {func(f *Facts) {
+			f.Down = true
+		}, Spare, "every open server fails its health check"},
+		"it drains, another is full": {func(f *Facts) { f.Draining, f.Others = true, true }, None, "it drains"},
+		"it drains, no other is full": {func(f *Facts) {
+			f.Draining = true
+		}, Spare, "it drains, and stays the last resort because no other member is full"},
+		"it drains by force": {func(f *Facts) {
+			f.Draining, f.Forced = true, true
+		}, None, "it drains, by force"},
+		"it drains, and HAProxy is dead": {func(f *Facts) {
+			f.Draining, f.HAProxy = true, "gone"
+		}, None, "HAProxy does not answer: gone"},
+		"forced, and drains no more": {func(f *Facts) { f.Forced = true }, Full, ""},
+		"it drains while all is wrong": {func(f *Facts) {
+			f.Draining, f.Failing, f.Missing = true, "x", 9
+		}, Spare, "it drains, and stays the last resort because no other member is full"},
+		"two clusters, one from a picture": {func(f *Facts) {
+			f.Clusters = append(f.Clusters, ClusterFacts{Name: "two"})
+		}, Spare, "the API of cluster two has not answered since the start"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			facts := serving()
@@ -75,21 +107,31 @@ func TestAClassChangesNeitherTooSoonNorTooOften(t *testing.T) {
 		"a missing route counts after ten seconds": append(slices.Clone(start),
 			moment{time.Second, slow, Full}, moment{9 * time.Second, slow, Full}, moment{time.Second, slow, Spare}),
 		"a route that comes back in time counts for nothing": append(slices.Clone(start),
-			moment{time.Second, slow, Full}, moment{9 * time.Second, slow, Full}, moment{time.Second, good, Full}, moment{time.Second, slow, Full}, moment{9 * time.Second, slow, Full}),
+			moment{time.Second, slow, Full}, moment{9 * time.Second, slow, Full}, moment{time.Second, good, Full},
+			moment{time.Second, slow, Full}, moment{9 * time.Second, slow, Full}),
 		"a HAProxy that is back within a second counts for nothing": append(slices.Clone(start),
-			moment{time.Second, dead, Full}, moment{900 * time.Millisecond, dead, Full}, moment{time.Second, good, Full}, moment{time.Second, dead, Full}),
+			moment{time.Second, dead, Full}, moment{900 * time.Millisecond, dead, Full},
+			moment{time.Second, good, Full}, moment{time.Second, dead, Full}),
 		"a dead HAProxy counts after a second, and a new one is the last resort first": append(slices.Clone(start),
-			moment{time.Second, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare}, moment{2 * time.Second, good, Spare}, moment{time.Second, good, Full}),
+			moment{time.Second, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare},
+			moment{2 * time.Second, good, Spare}, moment{time.Second, good, Full}),
 		"a failure begins the wait anew": append(slices.Clone(start),
-			moment{time.Second, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare}, moment{2 * time.Second, slow, Spare}, moment{time.Second, good, Spare}, moment{2 * time.Second, good, Spare}, moment{time.Second, good, Full}),
+			moment{time.Second, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare},
+			moment{2 * time.Second, slow, Spare}, moment{time.Second, good, Spare},
+			moment{2 * time.Second, good, Spare}, moment{time.Second, good, Full}),
 		"the second loss within ten minutes doubles the wait": append(slices.Clone(start),
-			moment{time.Second, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare}, moment{3 * time.Second, good, Full},
-			moment{time.Minute, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare}, moment{5 * time.Second, good, Spare}, moment{time.Second, good, Full}),
+			moment{time.Second, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare},
+			moment{3 * time.Second, good, Full},
+			moment{time.Minute, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare},
+			moment{5 * time.Second, good, Spare}, moment{time.Second, good, Full}),
 		"a loss after eleven minutes does not": append(slices.Clone(start),
-			moment{time.Second, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare}, moment{3 * time.Second, good, Full},
-			moment{11 * time.Minute, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare}, moment{3 * time.Second, good, Full}),
+			moment{time.Second, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare},
+			moment{3 * time.Second, good, Full},
+			moment{11 * time.Minute, dead, Full}, moment{time.Second, dead, None}, moment{time.Second, good, Spare},
+			moment{3 * time.Second, good, Full}),
 		"a cable that is back is the last resort first": append(slices.Clone(start),
-			moment{time.Second, cut, Spare}, moment{time.Second, good, Spare}, moment{2 * time.Second, good, Spare}, moment{time.Second, good, Full}),
+			moment{time.Second, cut, Spare}, moment{time.Second, good, Spare}, moment{2 * time.Second, good, Spare},
+			moment{time.Second, good, Full}),
 		"a drain is no loss": append(slices.Clone(start),
 			moment{time.Second, drains, None}, moment{time.Second, good, Spare}, moment{3 * time.Second, good, Full},
 			moment{time.Second, drains, None}, moment{time.Second, good, Spare}, moment{3 * time.Second, good, Full}),
@@ -125,7 +167,11 @@ func anyFacts(r *rand.Rand) Facts {
 		case 4:
 			f.Clusters = nil
 		case 5:
-			f.Clusters = append(f.Clusters, ClusterFacts{Name: "two", Live: r.IntN(2) == 0, Lost: r.IntN(2) == 0, Peers: r.IntN(3), Heard: r.IntN(3)})
+			f.Clusters = append(f.Clusters,
+				ClusterFacts{
+					Name: "two", Live: r.IntN(2) == 0, Lost: r.IntN(2) == 0, Peers: r.IntN(3),
+					Heard: r.IntN(3),
+				})
 		case 6:
 			f.Down = true
 			f.Isolated = r.IntN(2) == 0
@@ -168,10 +214,13 @@ func TestNoGroupIsSilentWhileOneHAProxyAnswers(t *testing.T) {
 					have[i] = Fit(now, facts[i], have[i])
 				}
 			}
-			answers := slices.ContainsFunc(facts, func(f Facts) bool { return f.HAProxy == "" && (!f.Draining || !f.Forced) })
+			answers := slices.ContainsFunc(facts, func(f Facts) bool {
+				return f.HAProxy == "" && (!f.Draining || !f.Forced)
+			})
 			announced := slices.ContainsFunc(have, func(f Fitness) bool { return f.Class != None })
 			if answers && !announced {
-				t.Fatalf("seed %d, step %d: a HAProxy answers, and nobody announces: %s", seed, step, fmt.Sprintf("%+v %+v", facts, have))
+				t.Fatalf("seed %d, step %d: a HAProxy answers, and nobody announces: %s", seed, step,
+					fmt.Sprintf("%+v %+v", facts, have))
 			}
 		}
 	}

@@ -73,7 +73,13 @@ func (m *message) texts() []text {
 }
 
 func (w *Word) texts() []text {
-	return []text{{(*string)(&w.Class), maxText}, {&w.Version, maxText}, {&w.Config, maxText}, {&w.Shape, maxText}, {&w.Why, maxWhy}}
+	return []text{
+		{(*string)(&w.Class), maxText},
+		{&w.Version, maxText},
+		{&w.Config, maxText},
+		{&w.Shape, maxText},
+		{&w.Why, maxWhy},
+	}
 }
 
 // appendTo appends the message without a signature.
@@ -154,7 +160,8 @@ func parse(b []byte) (m message, ok bool) {
 	since := binary.BigEndian.Uint64(b[38:])
 	m.clock = binary.BigEndian.Uint64(b[46:])
 	const century = 100 * 365 * 24 * time.Hour
-	if m.verdict >= verdicts || b[37] > 1 || since > uint64(century.Milliseconds()) || m.clock > 10*uint64(century.Milliseconds()) {
+	if m.verdict >= verdicts || b[37] > 1 || since > uint64(century.Milliseconds()) ||
+		m.clock > 10*uint64(century.Milliseconds()) {
 		return m, false
 	}
 	m.word.Draining, m.word.Since = b[37] == 1, time.Duration(since)*time.Millisecond

@@ -114,7 +114,9 @@ func Listen(o Options) (*Pulse, error) {
 	at := netip.AddrPortFrom(p.self.Address, p.port)
 	socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 	if err != nil {
-		return nil, fmt.Errorf("listening for heartbeats as %s: does this machine have the address that group.members gives %s? %w", p.self.Name, p.self.Name, err)
+		return nil,
+			fmt.Errorf("listening for heartbeats as %s: does this machine have the address that group.members "+
+				"gives %s? %w", p.self.Name, p.self.Name, err)
 	}
 	p.conn = socket
 	return p, nil
@@ -142,9 +144,12 @@ func prepare(o Options) (*Pulse, error) {
 	for _, m := range o.Members {
 		switch {
 		case m.Name == "" || m.Name != plain(m.Name, maxText):
-			return nil, fmt.Errorf("the name %q of a member: it must have 1 to %d printable ASCII characters", m.Name, maxText)
+			return nil, fmt.Errorf("the name %q of a member: it must have 1 to %d printable ASCII characters", m.Name,
+				maxText)
 		case !m.Address.IsValid() || m.Address.Is4() != p.self.Address.Is4():
-			return nil, fmt.Errorf("member %s has the address %s, and %s has %s: all members need addresses of one family", m.Name, m.Address, p.self.Name, p.self.Address)
+			return nil,
+				fmt.Errorf("member %s has the address %s, and %s has %s: all members need addresses of one family",
+					m.Name, m.Address, p.self.Name, p.self.Address)
 		case names[m.Name] || addresses[m.Address]:
 			return nil, fmt.Errorf("member %s, %s: its name or its address is in the list twice", m.Name, m.Address)
 		}
@@ -256,13 +261,17 @@ func (p *Pulse) problem(m *peer, now time.Time) string {
 	recent := func(t time.Time) bool { return now.Sub(t) < memory } // the zero time is not
 	switch {
 	case !m.listed && p.judge(m) == namesake:
-		return fmt.Sprintf("The appliance at %s has the name %s like this one: give each an identity of its own.", m.Address, m.Name)
+		return fmt.Sprintf("The appliance at %s has the name %s like this one: give each an identity of its own.",
+			m.Address, m.Name)
 	case !m.listed && p.judge(m) == misplaced:
-		return fmt.Sprintf("%s speaks from %s, but group.members has it at another address: there are two of this name, or one list is wrong.", m.Name, m.Address)
+		return fmt.Sprintf("%s speaks from %s, but group.members has it at another address: there are two of this "+
+			"name, or one list is wrong.", m.Name, m.Address)
 	case !m.listed:
-		return fmt.Sprintf("%s at %s has the secret of this group, but is not in group.members: add it on every member, or give it another group.", m.Name, m.Address)
+		return fmt.Sprintf("%s at %s has the secret of this group, but is not in group.members: add it on every "+
+			"member, or give it another group.", m.Name, m.Address)
 	case recent(m.twice):
-		return fmt.Sprintf("Two processes speak in turn as %s from %s: give each appliance an identity and an address of its own.", m.Name, m.Address)
+		return fmt.Sprintf("Two processes speak in turn as %s from %s: give each appliance an identity and an "+
+			"address of its own.", m.Name, m.Address)
 	case recent(m.namesake):
 		return fmt.Sprintf("Another appliance has the name %s, too: give each an identity of its own.", m.Name)
 	}
@@ -271,22 +280,28 @@ func (p *Pulse) problem(m *peer, now time.Time) string {
 		case unlisted:
 			return fmt.Sprintf("%s does not have %s in its group.members: add it there.", m.Name, p.self.Name)
 		case misplaced:
-			return fmt.Sprintf("%s has another address for %s in its group.members than %s: there are two of this name, or one list is wrong.", m.Name, p.self.Name, p.self.Address)
+			return fmt.Sprintf("%s has another address for %s in its group.members than %s: there are two of this "+
+				"name, or one list is wrong.", m.Name, p.self.Name, p.self.Address)
 		case namesake:
-			return fmt.Sprintf("The appliance at %s takes the name %s for its own: give each an identity of its own.", m.Address, p.self.Name)
+			return fmt.Sprintf("The appliance at %s takes the name %s for its own: give each an identity of its own.",
+				m.Address, p.self.Name)
 		case doubled:
-			return fmt.Sprintf("%s hears another appliance with the name %s, too: give each an identity of its own.", m.Name, p.self.Name)
+			return fmt.Sprintf("%s hears another appliance with the name %s, too: give each an identity of its own.",
+				m.Name, p.self.Name)
 		}
 	}
 	switch {
 	case m.alive(now) && m.ahead.Abs() >= skew:
 		than := map[bool]string{true: "ahead of", false: "behind"}[m.ahead > 0]
-		return fmt.Sprintf("The clock of %s is %s %s that of %s: synchronise both by NTP, since tokens, certificates and TLS tickets are valid by the clock.", m.Name, m.ahead.Abs().Round(time.Second), than, p.self.Name)
+		return fmt.Sprintf("The clock of %s is %s %s that of %s: synchronise both by NTP, since tokens, certificates "+
+			"and TLS tickets are valid by the clock.", m.Name, m.ahead.Abs().Round(time.Second), than, p.self.Name)
 	case m.alive(now):
 	case recent(m.foreign) && m.otherKind:
-		return fmt.Sprintf("%s at %s speaks another version of the heartbeat: install one version of Sallyport on all members.", m.Name, m.Address)
+		return fmt.Sprintf("%s at %s speaks another version of the heartbeat: install one version of Sallyport on "+
+			"all members.", m.Name, m.Address)
 	case recent(m.foreign):
-		return fmt.Sprintf("Packets of %s at %s are not signed with the secret of this group: compare group.secret on both.", m.Name, m.Address)
+		return fmt.Sprintf("Packets of %s at %s are not signed with the secret of this group: compare "+
+			"group.secret on both.", m.Name, m.Address)
 	case m.failed != nil:
 		return fmt.Sprintf("No heartbeat can be sent to %s: %v.", m.Name, m.failed)
 	}

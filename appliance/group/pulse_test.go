@@ -21,7 +21,8 @@ import (
 // TestMain runs the tests where lo has several IPv6 addresses.
 func TestMain(m *testing.M) {
 	os.Exit(namespace.Main(m, func() error {
-		script := `ip link set lo up && for a in fd00::11 fd00::12 fd00::13; do ip addr replace $a/128 dev lo; done` // a process that fuzzes prepares again
+		// a process that fuzzes prepares again
+		script := `ip link set lo up && for a in fd00::11 fd00::12 fd00::13; do ip addr replace $a/128 dev lo; done`
 		return exec.Command("sh", "-ec", script).Run()
 	}))
 }
@@ -161,7 +162,8 @@ func settle(d time.Duration) {
 func says(p *Pulse) string {
 	var b strings.Builder
 	for _, h := range p.Heard() {
-		fmt.Fprintf(&b, "%s %s %s", h.Member.Name, h.Member.Address, map[bool]string{true: "alive", false: "silent"}[h.Alive])
+		fmt.Fprintf(&b, "%s %s %s", h.Member.Name, h.Member.Address,
+			map[bool]string{true: "alive", false: "silent"}[h.Alive])
 		if h.Word.Class != "" {
 			fmt.Fprintf(&b, " %s", h.Word.Class)
 		}
@@ -201,7 +203,10 @@ func TestMembersHearEachOther(t *testing.T) {
 		wantSays(t, "gate-1", g1, "gate-2 192.168.50.22 alive spare", "gate-3 192.168.50.23 alive")
 		wantSays(t, "gate-2", g2, "gate-1 192.168.50.21 alive full", "gate-3 192.168.50.23 alive")
 		wantSays(t, "gate-3", g3, "gate-1 192.168.50.21 alive full", "gate-2 192.168.50.22 alive spare")
-		want := Word{Class: "spare", Draining: true, Version: "v1", Config: "c", Shape: "s", Since: time.Minute + 200*time.Millisecond}
+		want := Word{
+			Class: "spare", Draining: true, Version: "v1", Config: "c", Shape: "s",
+			Since: time.Minute + 200*time.Millisecond,
+		}
 		if got := g1.Heard()[0]; got.Word != want || got.Age != 50*time.Millisecond {
 			t.Errorf("got %+v of age %v, want %+v of 50ms", got.Word, got.Age, want)
 		}
@@ -260,7 +265,12 @@ func TestAKnockForEachChangeOfAWord(t *testing.T) {
 		g1, _ := n.start(t, "gate-1", gates[:2], secret)
 		g2, _ := n.start(t, "gate-2", gates[:2], secret)
 		settle(time.Second)
-		for _, w := range []Word{{Class: "full"}, {Class: "full", Draining: true}, {Class: "full", Config: "other"}, {Class: "spare", Why: "a cable was cut"}} {
+		for _, w := range []Word{
+			{Class: "full"},
+			{Class: "full", Draining: true},
+			{Class: "full", Config: "other"},
+			{Class: "spare", Why: "a cable was cut"},
+		} {
 			knocked(g1)
 			g2.Say(w)
 			settle(Interval)
@@ -419,28 +429,51 @@ func TestAMistakeIsASentenceOnBothSides(t *testing.T) {
 	}{
 		{
 			"another secret", "gate-2", gates[:2], bytes.Repeat([]byte("o"), 32),
-			[]string{"gate-2 192.168.50.22 silent: Packets of gate-2 at 192.168.50.22 are not signed with the secret of this group: compare group.secret on both."},
-			[]string{"gate-1 192.168.50.21 silent: Packets of gate-1 at 192.168.50.21 are not signed with the secret of this group: compare group.secret on both."},
+			[]string{"gate-2 192.168.50.22 silent: Packets of gate-2 at 192.168.50.22 are not signed with the secret " +
+				"of this group: compare group.secret on both."},
+			[]string{"gate-1 192.168.50.21 silent: Packets of gate-1 at 192.168.50.21 are not signed with the secret " +
+				"of this group: compare group.secret on both."},
 		},
 		{
 			"a name that is not in the list", "gate-9", list("gate-9 192.168.50.29", "gate-1 192.168.50.21"), secret,
-			[]string{"gate-2 192.168.50.22 silent", "gate-9 192.168.50.29 silent: gate-9 at 192.168.50.29 has the secret of this group, but is not in group.members: add it on every member, or give it another group."},
+			[]string{
+				"gate-2 192.168.50.22 silent",
+				"gate-9 192.168.50.29 silent: gate-9 at 192.168.50.29 has the secret of this group, but is not in " +
+					"group.members: add it on every member, or give it another group.",
+			},
 			[]string{"gate-1 192.168.50.21 alive: gate-1 does not have gate-9 in its group.members: add it there."},
 		},
 		{
-			"the name of a member with another address", "gate-2", list("gate-2 192.168.50.29", "gate-1 192.168.50.21"), secret,
-			[]string{"gate-2 192.168.50.22 silent: Another appliance has the name gate-2, too: give each an identity of its own.", "gate-2 192.168.50.29 silent: gate-2 speaks from 192.168.50.29, but group.members has it at another address: there are two of this name, or one list is wrong."},
-			[]string{"gate-1 192.168.50.21 alive: gate-1 has another address for gate-2 in its group.members than 192.168.50.29: there are two of this name, or one list is wrong."},
+			"the name of a member with another address", "gate-2", list("gate-2 192.168.50.29", "gate-1 192.168.50.21"),
+			secret,
+			[]string{"gate-2 192.168.50.22 silent: Another appliance has the name gate-2, too: give each an " +
+				"identity of its own.", "gate-2 192.168.50.29 silent: gate-2 speaks from 192.168.50.29, but " +
+				"group.members has it at another address: there are two of this name, or one list is wrong."},
+			[]string{"gate-1 192.168.50.21 alive: gate-1 has another address for gate-2 in its group.members than " +
+				"192.168.50.29: there are two of this name, or one list is wrong."},
 		},
 		{
-			"a member's name for the receiver's address", "gate-2", list("gate-2 192.168.50.22", "gate-8 192.168.50.21"), secret,
+			"a member's name for the receiver's address", "gate-2",
+			list("gate-2 192.168.50.22", "gate-8 192.168.50.21"), secret,
 			[]string{"gate-2 192.168.50.22 alive: gate-2 does not have gate-1 in its group.members: add it there."},
-			[]string{"gate-8 192.168.50.21 silent", "gate-1 192.168.50.21 silent: gate-1 at 192.168.50.21 has the secret of this group, but is not in group.members: add it on every member, or give it another group."},
+			[]string{
+				"gate-8 192.168.50.21 silent",
+				"gate-1 192.168.50.21 silent: gate-1 at 192.168.50.21 has the secret of this group, but is not in " +
+					"group.members: add it on every member, or give it another group.",
+			},
 		},
 		{
 			"the name of the receiver", "gate-1", list("gate-1 192.168.50.29", "gate-7 192.168.50.21"), secret,
-			[]string{"gate-2 192.168.50.22 silent", "gate-1 192.168.50.29 silent: The appliance at 192.168.50.29 has the name gate-1 like this one: give each an identity of its own."},
-			[]string{"gate-7 192.168.50.21 silent", "gate-1 192.168.50.21 silent: The appliance at 192.168.50.21 has the name gate-1 like this one: give each an identity of its own."},
+			[]string{
+				"gate-2 192.168.50.22 silent",
+				"gate-1 192.168.50.29 silent: The appliance at 192.168.50.29 has the name gate-1 like this one: give " +
+					"each an identity of its own.",
+			},
+			[]string{
+				"gate-7 192.168.50.21 silent",
+				"gate-1 192.168.50.21 silent: The appliance at 192.168.50.21 has the name gate-1 like this one: give " +
+					"each an identity of its own.",
+			},
 		},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -469,11 +502,17 @@ func TestAMistakeIsASentenceOnBothSides(t *testing.T) {
 
 func TestClocksThatDifferAreASentenceOnBothSides(t *testing.T) {
 	for ahead, want := range map[time.Duration][2]string{
-		0:                 {},
-		4 * time.Second:   {},
-		-4 * time.Second:  {},
-		time.Hour:         {": The clock of gate-2 is 1h0m0s ahead of that of gate-1: synchronise", ": The clock of gate-1 is 1h0m0s behind that of gate-2: synchronise"},
-		-10 * time.Second: {": The clock of gate-2 is 10s behind that of gate-1: synchronise", ": The clock of gate-1 is 10s ahead of that of gate-2: synchronise"},
+		0:                {},
+		4 * time.Second:  {},
+		-4 * time.Second: {},
+		time.Hour: {
+			": The clock of gate-2 is 1h0m0s ahead of that of gate-1: synchronise",
+			": The clock of gate-1 is 1h0m0s behind that of gate-2: synchronise",
+		},
+		-10 * time.Second: {
+			": The clock of gate-2 is 10s behind that of gate-1: synchronise",
+			": The clock of gate-1 is 10s ahead of that of gate-2: synchronise",
+		},
 	} {
 		t.Run(ahead.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -509,7 +548,9 @@ func TestTheOwnerOfANameLearnsThatAnotherHasIt(t *testing.T) {
 		g2, _ := n.start(t, "gate-2", gates[:2], secret)
 		_, stop := n.start(t, "gate-2", list("gate-2 192.168.50.29", "gate-1 192.168.50.21"), secret)
 		settle(time.Second)
-		wantSays(t, "gate-2", g2, "gate-1 192.168.50.21 alive: gate-1 hears another appliance with the name gate-2, too: give each an identity of its own.")
+		wantSays(t, "gate-2", g2,
+			"gate-1 192.168.50.21 alive: gate-1 hears another appliance with the name gate-2, too: give each an "+
+				"identity of its own.")
 		stop()
 		settle(memory + Interval)
 		wantSays(t, "gate-2", g2, "gate-1 192.168.50.21 alive")
@@ -536,7 +577,9 @@ func TestTwoProcessesWithOneAddressAreReported(t *testing.T) {
 			n.ports[addr(two)] = []*socket{first, second}[i/4%2]
 			n.mu.Unlock()
 		}
-		wantSays(t, "gate-1", g1, "gate-2 192.168.50.22 alive: Two processes speak in turn as gate-2 from 192.168.50.22: give each appliance an identity and an address of its own.")
+		wantSays(t, "gate-1", g1,
+			"gate-2 192.168.50.22 alive: Two processes speak in turn as gate-2 from 192.168.50.22: give each "+
+				"appliance an identity and an address of its own.")
 	})
 }
 
@@ -546,7 +589,9 @@ func TestAnotherVersionOfTheHeartbeatIsASentence(t *testing.T) {
 		g1, _ := n.start(t, "gate-1", gates[:2], secret)
 		n.deliver(datagram{addr(two), addr(one), []byte("SPG\x02whatever comes later")})
 		settle(Interval)
-		wantSays(t, "gate-1", g1, "gate-2 192.168.50.22 silent: gate-2 at 192.168.50.22 speaks another version of the heartbeat: install one version of Sallyport on all members.")
+		wantSays(t, "gate-1", g1,
+			"gate-2 192.168.50.22 silent: gate-2 at 192.168.50.22 speaks another version of the heartbeat: install "+
+				"one version of Sallyport on all members.")
 	})
 }
 
@@ -610,12 +655,36 @@ func TestBadOptionsAreSentences(t *testing.T) {
 		want    string
 	}{
 		{"a short secret", Options{"gate-1", gates, secret[:31], 0}, "the secret of the group has 31 bytes"},
-		{"not a member", Options{"gate-9", gates, secret, 0}, `this appliance, "gate-9", is not in the list of members`},
-		{"one name twice", Options{"gate-1", list("gate-1 10.0.0.1", "gate-2 10.0.0.2", "gate-2 10.0.0.3"), secret, 0}, "in the list twice"},
-		{"one address twice", Options{"gate-1", list("gate-1 10.0.0.1", "gate-2 10.0.0.1"), secret, 0}, "in the list twice"},
-		{"two families", Options{"gate-1", list("gate-1 10.0.0.1", "gate-2 fd00::2"), secret, 0}, "all members need addresses of one family"},
-		{"a name of control characters", Options{"gate-1", list("gate-1 10.0.0.1", "gate\n 10.0.0.2"), secret, 0}, `the name "gate\n" of a member`},
-		{"an address of another machine", Options{"gate-1", list("gate-1 192.0.2.1"), secret, 0}, "does this machine have the address that group.members gives gate-1?"},
+		{
+			"not a member",
+			Options{"gate-9", gates, secret, 0},
+			`this appliance, "gate-9", is not in the list of members`,
+		},
+		{
+			"one name twice",
+			Options{"gate-1", list("gate-1 10.0.0.1", "gate-2 10.0.0.2", "gate-2 10.0.0.3"), secret, 0},
+			"in the list twice",
+		},
+		{
+			"one address twice",
+			Options{"gate-1", list("gate-1 10.0.0.1", "gate-2 10.0.0.1"), secret, 0},
+			"in the list twice",
+		},
+		{
+			"two families",
+			Options{"gate-1", list("gate-1 10.0.0.1", "gate-2 fd00::2"), secret, 0},
+			"all members need addresses of one family",
+		},
+		{
+			"a name of control characters",
+			Options{"gate-1", list("gate-1 10.0.0.1", "gate\n 10.0.0.2"), secret, 0},
+			`the name "gate\n" of a member`,
+		},
+		{
+			"an address of another machine",
+			Options{"gate-1", list("gate-1 192.0.2.1"), secret, 0},
+			"does this machine have the address that group.members gives gate-1?",
+		},
 	} {
 		if _, err := Listen(c.options); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got error %v, want %q", c.what, err, c.want)
@@ -691,7 +760,13 @@ func TestAKeyIsOfItsSecretAndPurposeAlone(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	m := message{counter: 7, verdict: doubled, name: "gate-1", word: Word{Class: "full", Draining: true, Version: "v", Config: "c", Shape: "s", Why: strings.Repeat("w", maxWhy), Since: time.Hour}, clock: 1}
+	m := message{
+		counter: 7, verdict: doubled, name: "gate-1",
+		word: Word{
+			Class: "full", Draining: true, Version: "v", Config: "c", Shape: "s",
+			Why: strings.Repeat("w", maxWhy), Since: time.Hour,
+		}, clock: 1,
+	}
 	f.Add(append(m.appendTo(nil), make([]byte, signature)...))
 	m.word = Word{}
 	f.Add(append(m.appendTo(nil), make([]byte, signature)...))

@@ -160,8 +160,14 @@ func (d *Diagram) wide() string {
 	for _, h := range []struct {
 		x    int
 		text string
-	}{{clients, "clients"}, {appliance, "this appliance"}, {server - 22, "door 1: server"},
-		{route - 22, "door 2: route"}, {node, "node"}, {pods, "pods"}} {
+	}{
+		{clients, "clients"},
+		{appliance, "this appliance"},
+		{server - 22, "door 1: server"},
+		{route - 22, "door 2: route"},
+		{node, "node"},
+		{pods, "pods"},
+	} {
 		s.text(h.x, 14, "h", h.text)
 	}
 	s.line(d.Entrance.Mark.Class(), clients+clientsW, top+28, appliance, top+28)

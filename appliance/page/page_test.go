@@ -19,19 +19,28 @@ const hostile = `"><script>alert(1)</script>`
 
 func TestEveryTextIsEscaped(t *testing.T) {
 	box := Box{Title: hostile, Lines: []string{hostile}, Href: "/" + hostile, Mark: Bad}
-	p := Page{Title: hostile, Identity: hostile, Query: hostile, Version: hostile, AsOf: hostile,
+	p := Page{
+		Title: hostile, Identity: hostile, Query: hostile, Version: hostile, AsOf: hostile,
 		Crumbs: []Link{{hostile, "/" + hostile}}, Sections: []Section{{
 			ID: "one", Title: hostile, Note: hostile, More: &Link{hostile, "/" + hostile},
 			Lines: []Line{{Bad, hostile}}, Facts: []Fact{{hostile, Cell{Text: hostile}}},
-			Diagram: &Diagram{Summary: hostile, Clients: box, Entrance: Door{Bad, hostile}, Appliance: box,
-				Rows: []Row{{Door{Bad, hostile}, Door{Warn, hostile}, box, box, []string{hostile}}}},
+			Diagram: &Diagram{
+				Summary: hostile, Clients: box, Entrance: Door{Bad, hostile}, Appliance: box,
+				Rows: []Row{{Door{Bad, hostile}, Door{Warn, hostile}, box, box, []string{hostile}}},
+			},
 			Plots: []Plot{{Title: hostile, Unit: hostile, Points: []float64{1, 2}, Every: time.Second}},
-			Table: &Table{Columns: []Column{{Name: hostile}},
-				Rows: [][]Cell{{{Text: hostile, Href: "javascript:" + hostile, Note: hostile}}}, Total: 1, From: 1,
-				Next: hostile},
-			Filter: &Filter{hostile, hostile, hostile, []Choice{{hostile, hostile, true}},
-				[]Choice{{hostile, hostile, true}}},
-		}}}
+			Table: &Table{
+				Columns: []Column{{Name: hostile}},
+				Rows:    [][]Cell{{{Text: hostile, Href: "javascript:" + hostile, Note: hostile}}}, Total: 1, From: 1,
+				Next: hostile,
+			},
+			Filter: &Filter{
+				hostile, hostile, hostile,
+				[]Choice{{hostile, hostile, true}},
+				[]Choice{{hostile, hostile, true}},
+			},
+		}},
+	}
 	text, err := p.render("/" + hostile)
 	if err != nil {
 		t.Fatal(err)
@@ -45,8 +54,10 @@ func TestEveryTextIsEscaped(t *testing.T) {
 }
 
 func TestLinesAreWrappedAndLoseNothing(t *testing.T) {
-	for _, text := range []string{"", "one", "no route to 172.16.171.64: the offer was refused",
-		strings.Repeat("x", 100) + " end", "ü ö ä ß"} {
+	for _, text := range []string{
+		"", "one", "no route to 172.16.171.64: the offer was refused",
+		strings.Repeat("x", 100) + " end", "ü ö ä ß",
+	} {
 		for _, letters := range []int{1, 7, 20, 200} {
 			lines := wrap(text, letters)
 			if slices.ContainsFunc(lines, func(l string) bool { return len([]rune(l)) > letters }) {
@@ -64,9 +75,13 @@ func TestLinesAreWrappedAndLoseNothing(t *testing.T) {
 func site(t *testing.T) (s *Site, url string, number *atomic.Int64) {
 	number = new(atomic.Int64)
 	s = &Site{Page: func(r *http.Request) (Page, bool) {
-		return Page{Title: "t", AsOf: fmt.Sprint("noon and ", number.Load()),
-			Sections: []Section{{ID: "still", Title: "Still"},
-				{ID: "moving", Title: fmt.Sprint("Number ", number.Load())}}}, r.URL.Path == "/"
+		return Page{
+			Title: "t", AsOf: fmt.Sprint("noon and ", number.Load()),
+			Sections: []Section{
+				{ID: "still", Title: "Still"},
+				{ID: "moving", Title: fmt.Sprint("Number ", number.Load())},
+			},
+		}, r.URL.Path == "/"
 	}}
 	server := httptest.NewServer(http.HandlerFunc(s.Live))
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
@@ -189,8 +204,10 @@ func TestStreamsAreDrawnOneAtATime(t *testing.T) {
 
 func TestAStreamOfNoPageEnds(t *testing.T) {
 	_, url, _ := site(t)
-	for page, want := range map[string]int{"/nothing": http.StatusNoContent, "": http.StatusBadRequest,
-		"nothing": http.StatusBadRequest, "http://evil.test/": http.StatusBadRequest} {
+	for page, want := range map[string]int{
+		"/nothing": http.StatusNoContent, "": http.StatusBadRequest,
+		"nothing": http.StatusBadRequest, "http://evil.test/": http.StatusBadRequest,
+	} {
 		if status, _ := watch(t, t.Context(), url+"?page="+page); status != want {
 			t.Errorf("page %q: got %d, want %d", page, status, want)
 		}
@@ -198,14 +215,18 @@ func TestAStreamOfNoPageEnds(t *testing.T) {
 }
 
 func TestNumbersAreWrittenForPeople(t *testing.T) {
-	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1000: "-1,000",
-		-100: "-100"} {
+	for n, want := range map[int]string{
+		0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1000: "-1,000",
+		-100: "-100",
+	} {
 		if got := Comma(n); got != want {
 			t.Errorf("%d: got %s, want %s", n, got, want)
 		}
 	}
-	for d, want := range map[time.Duration]string{-1: "0 s", 3 * time.Second: "a few seconds", 59 * time.Second: "50 s",
-		61 * time.Second: "1 min", 3 * time.Hour: "3 h", 50 * time.Hour: "2 days"} {
+	for d, want := range map[time.Duration]string{
+		-1: "0 s", 3 * time.Second: "a few seconds", 59 * time.Second: "50 s",
+		61 * time.Second: "1 min", 3 * time.Hour: "3 h", 50 * time.Hour: "2 days",
+	} {
 		if got := Lasting(d); got != want {
 			t.Errorf("%d: got %s, want %s", d, got, want)
 		}

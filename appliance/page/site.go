@@ -41,8 +41,10 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		p = Page{
 			Title: "not found", Mark: Bad, Crumbs: []Link{{"first page", "/"}, {"not found", ""}},
-			Sections: []Section{{ID: "state", Title: "There is nothing at this address",
-				Lines: []Line{{Bad, "It is gone, or it never was: the first page has all that there is now."}}}},
+			Sections: []Section{{
+				ID: "state", Title: "There is nothing at this address",
+				Lines: []Line{{Bad, "It is gone, or it never was: the first page has all that there is now."}},
+			}},
 		}
 	}
 	text, err := p.render(r.URL.RequestURI())
@@ -60,8 +62,10 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Asset serves a file that pages need: its style sheet, its script, its icon.
 func Asset(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("file")
-	types := map[string]string{"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8",
-		"icon.svg": "image/svg+xml"}
+	types := map[string]string{
+		"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8",
+		"icon.svg": "image/svg+xml",
+	}
 	text, err := files.ReadFile(name)
 	if err != nil || types[name] == "" {
 		http.NotFound(w, r)

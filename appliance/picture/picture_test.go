@@ -29,7 +29,9 @@ import (
 func TestAPictureComesBackAsItWas(t *testing.T) {
 	p := New(t.TempDir(), slog.New(slog.DiscardHandler))
 	want := demoSnapshot("demo")
-	want.Namespaces = []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "web"}}}}
+	want.Namespaces = []*corev1.Namespace{
+		{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "web"}}},
+	}
 	want.Secrets = []*corev1.Secret{{Data: map[string][]byte{"tls.key": []byte("secret")}}}
 	p.Keep(want, ingress.Result{})
 	p.Save()
@@ -37,7 +39,8 @@ func TestAPictureComesBackAsItWas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got.Snapshot, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(want, got.Snapshot, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
+		cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	if got.Taken.IsZero() || time.Since(got.Taken) > time.Hour {
@@ -56,10 +59,18 @@ func TestAPictureComesBackAsItWas(t *testing.T) {
 func snapshotOfEveryKind() ingress.Snapshot {
 	s := demoSnapshot("demo")
 	named := metav1.ObjectMeta{Namespace: "default", Name: "web"}
-	s.Secrets = []*corev1.Secret{{ObjectMeta: named, Type: corev1.SecretTypeTLS, Data: map[string][]byte{"tls.key": []byte("secret")}}}
+	s.Secrets = []*corev1.Secret{{
+		ObjectMeta: named, Type: corev1.SecretTypeTLS,
+		Data: map[string][]byte{"tls.key": []byte("secret")},
+	}}
 	s.ConfigMaps = []*corev1.ConfigMap{{ObjectMeta: named, Data: map[string]string{"timeout-client": "30s"}}}
-	s.Namespaces = []*corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "web"}}}}
-	s.Options = ingress.Options{ConfigMap: "default/web", NamespaceSelector: "team=web", Hosts: []ingress.HostRule{{Host: "*", Namespaces: []string{"default"}}}}
+	s.Namespaces = []*corev1.Namespace{
+		{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "web"}}},
+	}
+	s.Options = ingress.Options{
+		ConfigMap: "default/web", NamespaceSelector: "team=web",
+		Hosts: []ingress.HostRule{{Host: "*", Namespaces: []string{"default"}}},
+	}
 	s.Owners = &ingress.Owners{Namespaces: map[string]string{"test.local": "default"}}
 	return s
 }
@@ -76,7 +87,8 @@ func TestAPictureThatAnOlderProgramKeptIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(snapshotOfEveryKind(), pic.Snapshot, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(snapshotOfEveryKind(), pic.Snapshot, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
+		cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	// An older program reads the pictures of this one after a downgrade.
@@ -92,14 +104,23 @@ func TestAPictureThatAnOlderProgramKeptIsRead(t *testing.T) {
 
 func TestAPictureThatCannotBeUsedIsSetAside(t *testing.T) {
 	for name, c := range map[string]struct{ text, why string }{
-		"empty":          {``, "EOF"},
-		"torn":           {`{"version": 5, "snap`, "unexpected EOF"},
-		"older":          {`{"version": 4, "snapshot": {"Cluster": "demo"}}`, "version 4"},
-		"of the future":  {`{"version": 99}`, "version 99"},
-		"of another one": {`{"version": 5, "snapshot": {"Cluster": "other"}, "counts": [0, 0, 0, 0, 0, 0, 0]}`, `"other"`},
-		"too short":      {`{"version": 5, "snapshot": {"Cluster": "demo"}, "counts": [1, 0, 0, 0, 0, 0, 0]}`, "the end of the picture is missing"},
-		"too long":       {`{"version": 5, "snapshot": {"Cluster": "demo"}, "counts": [0, 0, 0, 0, 0, 0, 0]} {}`, "more objects than it counts"},
-		"other lists":    {`{"version": 5, "snapshot": {"Cluster": "demo"}, "counts": [0]}`, "1 lists"},
+		"empty":         {``, "EOF"},
+		"torn":          {`{"version": 5, "snap`, "unexpected EOF"},
+		"older":         {`{"version": 4, "snapshot": {"Cluster": "demo"}}`, "version 4"},
+		"of the future": {`{"version": 99}`, "version 99"},
+		"of another one": {
+			`{"version": 5, "snapshot": {"Cluster": "other"}, "counts": [0, 0, 0, 0, 0, 0, 0]}`,
+			`"other"`,
+		},
+		"too short": {
+			`{"version": 5, "snapshot": {"Cluster": "demo"}, "counts": [1, 0, 0, 0, 0, 0, 0]}`,
+			"the end of the picture is missing",
+		},
+		"too long": {
+			`{"version": 5, "snapshot": {"Cluster": "demo"}, "counts": [0, 0, 0, 0, 0, 0, 0]} {}`,
+			"more objects than it counts",
+		},
+		"other lists": {`{"version": 5, "snapshot": {"Cluster": "demo"}, "counts": [0]}`, "1 lists"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := New(t.TempDir(), slog.New(slog.DiscardHandler))
@@ -121,11 +142,14 @@ func TestAPictureThatCannotBeUsedIsSetAside(t *testing.T) {
 
 func TestAPictureThatIsNoFileIsSetAside(t *testing.T) {
 	for name, put := range map[string]func(path string) error{
-		"a named pipe":     func(path string) error { return syscall.Mkfifo(path, 0o600) },
-		"a symbolic link":  func(path string) error { return os.Symlink("/dev/zero", path) },
-		"a directory":      func(path string) error { return os.MkdirAll(filepath.Join(path, "more"), 0o700) },
-		"are allowed":      func(path string) error { return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 1<<40)) },
-		"a device or a so": func(path string) error { return syscall.Mknod(path, syscall.S_IFCHR|0o600, 1<<8|5) }, // zero(4)
+		"a named pipe":    func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"a symbolic link": func(path string) error { return os.Symlink("/dev/zero", path) },
+		"a directory":     func(path string) error { return os.MkdirAll(filepath.Join(path, "more"), 0o700) },
+		"are allowed": func(path string) error {
+			return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 1<<40))
+		},
+		// zero(4)
+		"a device or a so": func(path string) error { return syscall.Mknod(path, syscall.S_IFCHR|0o600, 1<<8|5) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := New(t.TempDir(), slog.New(slog.DiscardHandler))
@@ -134,7 +158,8 @@ func TestAPictureThatIsNoFileIsSetAside(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if _, err := p.Load("demo"); err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "\n") {
+			if _, err := p.Load("demo"); err == nil || !strings.Contains(err.Error(), name) ||
+				strings.Contains(err.Error(), "\n") {
 				t.Errorf("got %v, want one sentence with %q", err, name)
 			}
 			p.Keep(demoSnapshot("demo"), ingress.Result{})
@@ -209,7 +234,8 @@ func FuzzPicture(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !cmp.Equal(pic.Snapshot, again.Snapshot, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()) {
+		if !cmp.Equal(pic.Snapshot, again.Snapshot, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
+			cmpopts.EquateEmpty()) {
 			t.Error("it came back as another one")
 		}
 	})
@@ -252,7 +278,10 @@ func demoSnapshot(name string) ingress.Snapshot {
 	class, path, ready, port, portName := "haproxy", networkingv1.PathTypePrefix, true, int32(80), ""
 	tcp := corev1.ProtocolTCP
 	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "web-1",
+			Labels: map[string]string{discoveryv1.LabelServiceName: "web"},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: &portName, Port: &port, Protocol: &tcp}},
 	}
@@ -287,12 +316,24 @@ func demoSnapshot(name string) ingress.Snapshot {
 		Topology: routes.Topology{
 			Cluster: name, ASN: 65000,
 			Nodes: []routes.Node{
-				{Name: "worker1", ASN: 65000, BGP: []netip.Prefix{netip.MustParsePrefix(node1 + "/24")}, Addresses: []netip.Addr{netip.MustParseAddr(node1)}},
-				{Name: "worker2", ASN: 65000, BGP: []netip.Prefix{netip.MustParsePrefix(node2 + "/24")}, Addresses: []netip.Addr{netip.MustParseAddr(node2)}},
+				{
+					Name: "worker1", ASN: 65000, BGP: []netip.Prefix{netip.MustParsePrefix(node1 + "/24")},
+					Addresses: []netip.Addr{netip.MustParseAddr(node1)},
+				},
+				{
+					Name: "worker2", ASN: 65000, BGP: []netip.Prefix{netip.MustParsePrefix(node2 + "/24")},
+					Addresses: []netip.Addr{netip.MustParseAddr(node2)},
+				},
 			},
 			Affinities: []routes.Affinity{
-				{Name: "worker1-172-16-171-64-26", Node: "worker1", Prefix: netip.MustParsePrefix(block1), State: "confirmed"},
-				{Name: "worker2-172-16-189-64-26", Node: "worker2", Prefix: netip.MustParsePrefix(block2), State: "confirmed"},
+				{
+					Name: "worker1-172-16-171-64-26", Node: "worker1", Prefix: netip.MustParsePrefix(block1),
+					State: "confirmed",
+				},
+				{
+					Name: "worker2-172-16-189-64-26", Node: "worker2", Prefix: netip.MustParsePrefix(block2),
+					State: "confirmed",
+				},
 			},
 			Blocks: []*routes.IPAMBlock{
 				{Prefix: netip.MustParsePrefix(block1), Affinity: "host:worker1", Pods: podsOf(block1)},
@@ -330,7 +371,10 @@ func crowd(n int) (all *ingress.Snapshot, toggle func()) {
 	}
 	changed, without := crowd.Slices[0].DeepCopy(), *crowd.Topology.Blocks[0]
 	changed.Endpoints, without.Pods = changed.Endpoints[:1], nil
-	slices := [][]*discoveryv1.EndpointSlice{crowd.Slices, append([]*discoveryv1.EndpointSlice{changed}, crowd.Slices[1:]...)}
+	slices := [][]*discoveryv1.EndpointSlice{
+		crowd.Slices,
+		append([]*discoveryv1.EndpointSlice{changed}, crowd.Slices[1:]...),
+	}
 	blocks := [][]*routes.IPAMBlock{crowd.Topology.Blocks, {&without, crowd.Topology.Blocks[1]}}
 	turn := 0
 	return &crowd, func() {

@@ -16,31 +16,40 @@ import (
 
 // large returns a Secret of a size.
 func large(namespace, name string, size int) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "u"}, Data: map[string][]byte{"x": bytes.Repeat([]byte{1}, size)}}
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "u"},
+		Data:       map[string][]byte{"x": bytes.Repeat([]byte{1}, size)},
+	}
 }
 
 func TestANamespaceBeyondItsShareIsLeftOutOfThePicture(t *testing.T) {
 	p := New(t.TempDir(), slog.New(slog.DiscardHandler))
 	s := demoSnapshot("demo")
 	s.Options.Limits.PictureBytes = 1 << 20
-	s.Secrets = []*corev1.Secret{large("evil", "small", 10), large("evil", "hoard", 1<<20), large("other", "fine", 1<<19)}
+	s.Secrets = []*corev1.Secret{
+		large("evil", "small", 10), large("evil", "hoard", 1<<20),
+		large("other", "fine", 1<<19),
+	}
 	p.Keep(s, ingress.Result{})
 	p.Save()
 	got, err := p.Load("demo")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got.Snapshot.Secrets) != 1 || got.Snapshot.Secrets[0].Namespace != "other" || len(got.Snapshot.Ingresses) != len(s.Ingresses) {
+	if len(got.Snapshot.Secrets) != 1 || got.Snapshot.Secrets[0].Namespace != "other" ||
+		len(got.Snapshot.Ingresses) != len(s.Ingresses) {
 		t.Errorf("the picture has %d Secrets and %d Ingresses", len(got.Snapshot.Secrets), len(got.Snapshot.Ingresses))
 	}
 	left := p.LeftOut("demo")
-	if len(left) != 1 || left[0].Namespace != "evil" || left[0].Name != "hoard" || left[0].Kind != "Secret" || left[0].UID != "u" || !strings.Contains(left[0].Why, "limits.pictureBytes") {
+	if len(left) != 1 || left[0].Namespace != "evil" || left[0].Name != "hoard" || left[0].Kind != "Secret" ||
+		left[0].UID != "u" || !strings.Contains(left[0].Why, "limits.pictureBytes") {
 		t.Errorf("told: %+v", left)
 	}
 	s.Secrets = s.Secrets[:1]
 	p.Keep(s, ingress.Result{})
 	p.Save()
-	if got, err = p.Load("demo"); err != nil || len(got.Snapshot.Secrets) != 1 || got.Snapshot.Secrets[0].Namespace != "evil" {
+	if got, err = p.Load("demo"); err != nil || len(got.Snapshot.Secrets) != 1 ||
+		got.Snapshot.Secrets[0].Namespace != "evil" {
 		t.Errorf("once it is small again: %v, %v", got.Snapshot.Secrets, err)
 	}
 	if left := p.LeftOut("demo"); len(left) > 0 {
@@ -62,7 +71,8 @@ func TestThePictureIsWithoutTheLargestNamespacesIfAllAreTooMuch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(part.Secrets) != 6 || len(left) != 2 || left[0].Namespace != "evil6" || left[1].Namespace != "evil7" || len(part.Ingresses) != len(s.Ingresses) {
+	if len(part.Secrets) != 6 || len(left) != 2 || left[0].Namespace != "evil6" || left[1].Namespace != "evil7" ||
+		len(part.Ingresses) != len(s.Ingresses) {
 		t.Errorf("%d namespaces are left, and %+v", len(part.Secrets), left)
 	}
 }
@@ -96,7 +106,11 @@ func TestThePictureHasOnlyEndpointsThatSomethingServedRefersTo(t *testing.T) {
 	p := New(t.TempDir(), slog.New(slog.DiscardHandler))
 	s := demoSnapshot("demo")
 	want := len(s.Slices)
-	s.Slices = append(s.Slices, &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "evil", Name: "hoard", Labels: map[string]string{discoveryv1.LabelServiceName: "none"}}})
+	s.Slices = append(s.Slices,
+		&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "evil", Name: "hoard",
+			Labels: map[string]string{discoveryv1.LabelServiceName: "none"},
+		}})
 	p.Keep(s, ingress.Compile([]ingress.Snapshot{s}))
 	p.Save()
 	got, err := p.Load("demo")

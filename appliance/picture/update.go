@@ -109,13 +109,15 @@ func (p *Store) update(pic *Picture) {
 	f, err := haproxy.OpenRegular(p.updatesPath(pic.Snapshot.Cluster), int64(p.most))
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			p.log.Warn("the newest changes to the last good picture cannot be read", "cluster", pic.Snapshot.Cluster, "err", err)
+			p.log.Warn("the newest changes to the last good picture cannot be read", "cluster", pic.Snapshot.Cluster,
+				"err", err)
 		}
 		return
 	}
 	defer f.Close() //nolint:errcheck // only read
 	if err := replay(bufio.NewReader(f), pic); err != nil {
-		p.log.Warn("the newest changes to the last good picture cannot be read", "cluster", pic.Snapshot.Cluster, "err", err)
+		p.log.Warn("the newest changes to the last good picture cannot be read", "cluster", pic.Snapshot.Cluster, "err",
+			err)
 	}
 }
 
@@ -150,7 +152,9 @@ func replay(from io.Reader, pic *Picture) error {
 			return slices.Contains(changed, b.Prefix)
 		})
 		next.Topology.Blocks = slices.Concat(kept, u.Blocks)
-		slices.SortStableFunc(next.Topology.Blocks, func(a, b *routes.IPAMBlock) int { return a.Prefix.Compare(b.Prefix) })
+		slices.SortStableFunc(next.Topology.Blocks, func(a, b *routes.IPAMBlock) int {
+			return a.Prefix.Compare(b.Prefix)
+		})
 		pic.Snapshot, pic.Taken = next, u.Taken
 	}
 }

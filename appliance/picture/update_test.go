@@ -55,7 +55,8 @@ func moments() []ingress.Snapshot {
 
 func samePicture(t *testing.T, what string, want ingress.Snapshot, got Picture) {
 	t.Helper()
-	if diff := cmp.Diff(want, got.Snapshot, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(want, got.Snapshot, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
+		cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("%s: -want +got\n%s", what, diff)
 	}
 }
@@ -144,11 +145,15 @@ func TestUpdatesOfAnotherPictureDoNotCount(t *testing.T) {
 // Whatever becomes of the file of updates, the next save is read again.
 func TestASaveDoesNotTrustUpdatesThatChanged(t *testing.T) {
 	for name, spoil := range map[string]func(path string) error{
-		"is removed":         os.Remove,
-		"is cut":             func(path string) error { return os.Truncate(path, 10) },
-		"has more":           func(path string) error { return os.WriteFile(path, []byte(strings.Repeat("{", 5000)), 0o600) },
-		"is a directory":     func(path string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o700)) },
-		"is a symbolic link": func(path string) error { return errors.Join(os.Remove(path), os.Symlink("/dev/zero", path)) },
+		"is removed": os.Remove,
+		"is cut":     func(path string) error { return os.Truncate(path, 10) },
+		"has more": func(path string) error {
+			return os.WriteFile(path, []byte(strings.Repeat("{", 5000)), 0o600)
+		},
+		"is a directory": func(path string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o700)) },
+		"is a symbolic link": func(path string) error {
+			return errors.Join(os.Remove(path), os.Symlink("/dev/zero", path))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := moments()

@@ -44,7 +44,8 @@ func haveOf(t *testing.T, lines ...string) Have {
 			b = &haproxy.LiveBackend{}
 			backends[words[0]] = b
 		}
-		b.Servers = append(b.Servers, haproxy.Live{Name: words[1], Addr: netip.MustParseAddrPort(words[1]), State: state, Check: words[3]})
+		b.Servers = append(b.Servers,
+			haproxy.Live{Name: words[1], Addr: netip.MustParseAddrPort(words[1]), State: state, Check: words[3]})
 	}
 	have.Backends = haproxy.NewLiveBackends(backends)
 	return have
@@ -73,25 +74,69 @@ func TestServersAreForsakenOnlyWhenCheckAndKernelAgree(t *testing.T) {
 		mute string
 		want string
 	}{
-		"nothing fails":                         {[]string{"web 172.16.171.66:80 open UP", up2}, "172.16.171.66:80", ""},
-		"a check fails alone":                   {[]string{"web 172.16.171.66:80 open DOWN", up2}, "", ""},
-		"an end is mute alone":                  {[]string{"web 172.16.171.66:80 open UP", up2}, "172.16.171.66:80", ""},
-		"both":                                  {[]string{"web 172.16.171.66:80 open DOWN", up2}, "172.16.171.66:80", "172.16.171.66:80"},
-		"both, and the server drains":           {[]string{"web 172.16.171.66:80 drain DOWN", up2}, "172.16.171.66:80", "172.16.171.66:80"},
-		"a closed server was no server before":  {[]string{"web 172.16.171.66:80 closed DOWN", up2}, "172.16.171.66:80", ""},
-		"no other server passes its check":      {[]string{"web 172.16.171.66:80 open DOWN", "web 172.16.189.66:80 open DOWN"}, "172.16.171.66:80", ""},
-		"the other server drains":               {[]string{"web 172.16.171.66:80 open DOWN", "web 172.16.189.66:80 drain UP"}, "172.16.171.66:80", ""},
-		"the other server is another backend's": {[]string{"web 172.16.171.66:80 open DOWN", "api 172.16.189.66:80 open UP"}, "172.16.171.66:80", ""},
-		"a mute end is not a server any more":   {[]string{"web 172.16.171.66:80 open DOWN", up2}, "172.16.171.99:80", ""},
-		"a mute end is the node's BGP port":     {[]string{"web 172.16.171.66:80 open DOWN", up2}, "192.168.50.23:179", ""},
+		"nothing fails": {
+			[]string{"web 172.16.171.66:80 open UP", up2},
+			"172.16.171.66:80",
+			"",
+		},
+		"a check fails alone": {[]string{"web 172.16.171.66:80 open DOWN", up2}, "", ""},
+		"an end is mute alone": {
+			[]string{"web 172.16.171.66:80 open UP", up2},
+			"172.16.171.66:80",
+			"",
+		},
+		"both": {
+			[]string{"web 172.16.171.66:80 open DOWN", up2},
+			"172.16.171.66:80",
+			"172.16.171.66:80",
+		},
+		"both, and the server drains": {
+			[]string{"web 172.16.171.66:80 drain DOWN", up2},
+			"172.16.171.66:80",
+			"172.16.171.66:80",
+		},
+		"a closed server was no server before": {
+			[]string{"web 172.16.171.66:80 closed DOWN", up2},
+			"172.16.171.66:80",
+			"",
+		},
+		"no other server passes its check": {[]string{
+			"web 172.16.171.66:80 open DOWN",
+			"web 172.16.189.66:80 open DOWN",
+		}, "172.16.171.66:80", ""},
+		"the other server drains": {[]string{
+			"web 172.16.171.66:80 open DOWN",
+			"web 172.16.189.66:80 drain UP",
+		}, "172.16.171.66:80", ""},
+		"the other server is another backend's": {[]string{
+			"web 172.16.171.66:80 open DOWN",
+			"api 172.16.189.66:80 open UP",
+		}, "172.16.171.66:80", ""},
+		"a mute end is not a server any more": {
+			[]string{"web 172.16.171.66:80 open DOWN", up2},
+			"172.16.171.99:80",
+			"",
+		},
+		"a mute end is the node's BGP port": {[]string{"web 172.16.171.66:80 open DOWN", up2}, "192.168.50.23:179", ""},
 		"one mute end speaks for its whole node": {
-			[]string{"web 172.16.171.66:80 open DOWN", "web 172.16.171.67:80 open DOWN", up2}, "172.16.171.66:80", "172.16.171.66:80 172.16.171.67:80",
+			[]string{"web 172.16.171.66:80 open DOWN", "web 172.16.171.67:80 open DOWN", up2},
+			"172.16.171.66:80",
+			"172.16.171.66:80 172.16.171.67:80",
 		},
 		"a server on the node passes its check": {
-			[]string{"web 172.16.171.66:80 open DOWN", "web 172.16.171.67:80 open UP", up2}, "172.16.171.66:80", "172.16.171.66:80",
+			[]string{"web 172.16.171.66:80 open DOWN", "web 172.16.171.67:80 open UP", up2},
+			"172.16.171.66:80",
+			"172.16.171.66:80",
 		},
-		"a server that needs no route":         {[]string{"web 192.168.50.23:80 open DOWN", up2}, "192.168.50.23:80", "192.168.50.23:80"},
-		"servers without a route share no hop": {[]string{"web 10.0.0.1:80 open DOWN", "web 10.0.0.2:80 open DOWN", up2}, "10.0.0.1:80", ""},
+		"a server that needs no route": {
+			[]string{"web 192.168.50.23:80 open DOWN", up2},
+			"192.168.50.23:80",
+			"192.168.50.23:80",
+		},
+		"servers without a route share no hop": {[]string{
+			"web 10.0.0.1:80 open DOWN", "web 10.0.0.2:80 open DOWN",
+			up2,
+		}, "10.0.0.1:80", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var d Doubt

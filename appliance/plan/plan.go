@@ -48,7 +48,9 @@ func (h Have) Servers() iter.Seq[haproxy.Live] {
 
 // Shadowed reports whether the kernel holds the route already and does not follow it.
 func (h Have) Shadowed(s AddRoute) bool {
-	return slices.ContainsFunc(h.Conflicts, func(c routes.Conflict) bool { return c.Prefix == s.Prefix && c.Via == s.Via })
+	return slices.ContainsFunc(h.Conflicts, func(c routes.Conflict) bool {
+		return c.Prefix == s.Prefix && c.Via == s.Via
+	})
 }
 
 // A Step changes one server or one route. The kinds below are all there are.
@@ -131,7 +133,9 @@ func (p *Planner) recall(want Want, have Have) (renamed bool) {
 		// Each pod that comes or goes changes the allocation of one address among
 		// thousands.
 		for i, b := range want.Backends {
-			if p.settled[i] && slices.ContainsFunc(b.Servers, func(s haproxy.Server) bool { return touched(s.Addr.Addr()) }) {
+			if p.settled[i] && slices.ContainsFunc(b.Servers, func(s haproxy.Server) bool {
+				return touched(s.Addr.Addr())
+			}) {
 				p.settled[i] = false
 			}
 		}
@@ -179,7 +183,10 @@ func (p *Planner) Plan(want Want, have Have) []Step {
 	var steps []Step
 	set := func(backend, server string, from, to haproxy.State, why string) {
 		if from != to {
-			steps = append(steps, SetServer{ID: haproxy.ServerID{Backend: backend, Server: server}, State: to, Why: why})
+			steps = append(steps, SetServer{
+				ID: haproxy.ServerID{Backend: backend, Server: server}, State: to,
+				Why: why,
+			})
 		}
 	}
 	astray := follow(want.Routes, have)

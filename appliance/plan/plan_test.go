@@ -29,7 +29,8 @@ const nobody = "-"
 // nobody.
 func allocate(owners map[netip.Addr]string) *routes.Allocations {
 	t := routes.Topology{Cluster: "demo"}
-	for _, p := range prefixes("172.16.0.0/26", "172.16.0.64/26", "172.16.1.0/26", "172.16.1.64/26", "172.16.171.64/26") {
+	for _, p := range prefixes("172.16.0.0/26", "172.16.0.64/26", "172.16.1.0/26", "172.16.1.64/26",
+		"172.16.171.64/26") {
 		b := &routes.IPAMBlock{Prefix: p, Pods: map[netip.Addr]string{}}
 		for a, namespace := range owners {
 			if p.Contains(a) && namespace != nobody {
@@ -84,8 +85,9 @@ func compareIDs(a, b haproxy.ServerID) int { return strings.Compare(a.String(), 
 
 var (
 	worldAddrs    = addrs("172.16.0.1", "172.16.0.2", "172.16.0.65", "172.16.1.1", "172.16.1.65", "192.168.50.23")
-	worldPrefixes = prefixes("172.16.0.0/26", "172.16.0.64/26", "172.16.1.0/26", "172.16.0.0/24", "172.16.0.1/32", "172.16.1.65/32", "172.16.0.0/16")
-	worldHops     = addrs("192.168.50.22", "192.168.50.23", "192.168.50.24")
+	worldPrefixes = prefixes("172.16.0.0/26", "172.16.0.64/26", "172.16.1.0/26", "172.16.0.0/24", "172.16.0.1/32",
+		"172.16.1.65/32", "172.16.0.0/16")
+	worldHops = addrs("192.168.50.22", "192.168.50.23", "192.168.50.24")
 )
 
 func addrs(ss ...string) (as []netip.Addr) {
@@ -223,7 +225,8 @@ func safe(plan planFunc, r *rand.Rand, w world) error {
 		before := w.clone()
 		w.take(s)
 		for id, live := range w.servers {
-			if was, there := before.servers[id]; live.State >= haproxy.Drain && (!there || was.State < haproxy.Drain) && !w.may(id.Backend, live.Addr.Addr()) {
+			if was, there := before.servers[id]; live.State >= haproxy.Drain && (!there || was.State < haproxy.Drain) &&
+				!w.may(id.Backend, live.Addr.Addr()) {
 				return fmt.Errorf("%s opened %v, whose address is of %q", s, id, w.owners[live.Addr.Addr()])
 			}
 			if live.State < haproxy.Drain || w.have.Direct[live.Addr.Addr()] {
@@ -237,7 +240,8 @@ func safe(plan planFunc, r *rand.Rand, w world) error {
 					return fmt.Errorf("%s turned the packets of open %v from %s to %s", s, id, then, now)
 				}
 			case now == "nowhere" || now != way(w.want.Routes, live.Addr.Addr()):
-				return fmt.Errorf("%s opened %v, whose way is %s, wanted %s", s, id, now, way(w.want.Routes, live.Addr.Addr()))
+				return fmt.Errorf("%s opened %v, whose way is %s, wanted %s", s, id, now,
+					way(w.want.Routes, live.Addr.Addr()))
 			default:
 				opened[id] = true
 			}
@@ -292,7 +296,11 @@ func TestThePropertyCatchesBrokenPlanners(t *testing.T) {
 		},
 		"a server opens at the address of no pod": func(want Want, have Have) []Step {
 			lax := want
-			lax.Allocations = routes.Allocate(routes.Facts{Topologies: []routes.Topology{{Cluster: "demo", HostLocal: true, Nodes: []routes.Node{{PodCIDRs: prefixes("172.16.0.0/16")}}}}})
+			lax.Allocations = routes.Allocate(
+				routes.Facts{Topologies: []routes.Topology{{
+					Cluster: "demo", HostLocal: true,
+					Nodes: []routes.Node{{PodCIDRs: prefixes("172.16.0.0/16")}},
+				}}})
 			return Plan(lax, have)
 		},
 		"only the next hop is compared, not the block": func(want Want, have Have) []Step {
@@ -301,7 +309,8 @@ func TestThePropertyCatchesBrokenPlanners(t *testing.T) {
 			for id, w := range want.each() {
 				_, a, ok := hv(w.Addr.Addr())
 				_, b, ok2 := wv(w.Addr.Addr())
-				if live, _ := have.Backends.Get(id.Backend).Find(id.Server); ok && ok2 && a == b && live.State < haproxy.Drain && (live.Addr == w.Addr || !live.Addr.IsValid()) {
+				if live, _ := have.Backends.Get(id.Backend).Find(id.Server); ok && ok2 && a == b &&
+					live.State < haproxy.Drain && (live.Addr == w.Addr || !live.Addr.IsValid()) {
 					steps = append(steps, SetServer{ID: id, State: haproxy.Open})
 				}
 			}
@@ -329,7 +338,8 @@ func TestSettlesInThreeRounds(t *testing.T) {
 		rounds := 0
 		for steps := Plan(w.want, w.now()); len(steps) > 0; steps = Plan(w.want, w.now()) {
 			if rounds++; rounds > 3 {
-				t.Fatalf("world %d is not settled after 3 rounds, next: %v\nwant %+v\nhave %+v", i, steps, start.want, start.have)
+				t.Fatalf("world %d is not settled after 3 rounds, next: %v\nwant %+v\nhave %+v", i, steps, start.want,
+					start.have)
 			}
 			for _, s := range steps {
 				w.take(s)
@@ -341,7 +351,8 @@ func TestSettlesInThreeRounds(t *testing.T) {
 		for id, wanted := range w.want.each() {
 			a := wanted.Addr.Addr()
 			want := w.may(id.Backend, a) && (way(w.want.Routes, a) != "nowhere" || w.have.Direct[a])
-			if got := w.servers[id].State; !wanted.Drain && want != (got == haproxy.Open) || !want && got == haproxy.Drain {
+			if got := w.servers[id].State; !wanted.Drain && want != (got == haproxy.Open) ||
+				!want && got == haproxy.Drain {
 				t.Fatalf("world %d: %v may be open: %t, but is %s", i, id, want, got)
 			}
 		}
@@ -369,9 +380,14 @@ func TestPlanningFromMemoryIsPlanningFromNothing(t *testing.T) {
 			case 2:
 				have.Direct = other.have.Direct
 			case 3: // one wanted backend changes or disappears
-				w.want.Backends = slices.Concat(w.want.Backends[:min(len(w.want.Backends), r.IntN(2))], other.want.Backends)
-				slices.SortFunc(w.want.Backends, func(a, b *haproxy.Backend) int { return strings.Compare(a.Name, b.Name) })
-				w.want.Backends = slices.CompactFunc(w.want.Backends, func(a, b *haproxy.Backend) bool { return a.Name == b.Name })
+				w.want.Backends = slices.Concat(w.want.Backends[:min(len(w.want.Backends), r.IntN(2))],
+					other.want.Backends)
+				slices.SortFunc(w.want.Backends, func(a, b *haproxy.Backend) int {
+					return strings.Compare(a.Name, b.Name)
+				})
+				w.want.Backends = slices.CompactFunc(w.want.Backends, func(a, b *haproxy.Backend) bool {
+					return a.Name == b.Name
+				})
 			case 4: // one backend changes in HAProxy
 				have.Backends = have.Backends.With(maps.Collect(other.now().Backends.All()))
 			case 5: // the planned steps are taken, and the routes are as wanted
@@ -449,7 +465,10 @@ func TestJourneys(t *testing.T) {
 	id := haproxy.ServerID{Backend: "web", Server: haproxy.ServerName(web3)}
 	block := netip.MustParsePrefix("172.16.171.64/26")
 	w1, w2 := netip.MustParseAddr("192.168.50.23"), netip.MustParseAddr("192.168.50.24")
-	wanted := []*haproxy.Backend{{Name: "web", Cluster: "demo", Namespace: "default", Servers: []haproxy.Server{{Name: id.Server, Addr: web3}}}}
+	wanted := []*haproxy.Backend{{
+		Name: "web", Cluster: "demo", Namespace: "default",
+		Servers: []haproxy.Server{{Name: id.Server, Addr: web3}},
+	}}
 	at := func(s haproxy.State) haproxy.LiveBackends {
 		return live(map[haproxy.ServerID]haproxy.Live{id: {Addr: web3, State: s}})
 	}
@@ -470,7 +489,8 @@ func TestJourneys(t *testing.T) {
 			Want{wanted, via(w1), ours},
 			Have{},
 			[]string{
-				"[set web/s_172-16-171-66_80 closed: route not in the kernel yet add route 172.16.171.64/26 via 192.168.50.23]",
+				"[set web/s_172-16-171-66_80 closed: route not in the kernel yet add route 172.16.171.64/26 via " +
+					"192.168.50.23]",
 				"[set web/s_172-16-171-66_80 open: routed]",
 			},
 		},
@@ -508,17 +528,24 @@ func TestJourneys(t *testing.T) {
 			},
 		},
 		"endpoint terminates while serving": {
-			Want{[]*haproxy.Backend{{Name: "web", Cluster: "demo", Namespace: "default", Servers: []haproxy.Server{{Name: id.Server, Addr: web3, Drain: true}}}}, via(w1), ours},
+			Want{[]*haproxy.Backend{{
+				Name: "web", Cluster: "demo", Namespace: "default",
+				Servers: []haproxy.Server{{Name: id.Server, Addr: web3, Drain: true}},
+			}}, via(w1), ours},
 			Have{Backends: at(haproxy.Open), Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 drain: endpoint is terminating]"},
 		},
 		"the address is another namespace's pod by now": {
 			Want{wanted, via(w1), allocate(map[netip.Addr]string{web3.Addr(): "shop"})},
 			Have{Backends: at(haproxy.Open), Routes: via(w1)},
-			[]string{"[set web/s_172-16-171-66_80 closed: 172.16.171.66 is assigned to a pod of namespace shop, and the Service is of namespace default]"},
+			[]string{"[set web/s_172-16-171-66_80 closed: 172.16.171.66 is assigned to a pod of namespace shop, and " +
+				"the Service is of namespace default]"},
 		},
 		"the pod is gone, and its endpoint drains": {
-			Want{[]*haproxy.Backend{{Name: "web", Cluster: "demo", Namespace: "default", Servers: []haproxy.Server{{Name: id.Server, Addr: web3, Drain: true}}}}, via(w1), allocate(nil)},
+			Want{[]*haproxy.Backend{{
+				Name: "web", Cluster: "demo", Namespace: "default",
+				Servers: []haproxy.Server{{Name: id.Server, Addr: web3, Drain: true}},
+			}}, via(w1), allocate(nil)},
 			Have{Backends: at(haproxy.Drain), Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 closed: 172.16.171.66 is assigned to no pod]"},
 		},

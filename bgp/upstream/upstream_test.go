@@ -42,27 +42,34 @@ func newRouter(t *testing.T) *farEnd {
 	}
 	port := netip.MustParseAddrPort(free.Addr().String()).Port()
 	_ = free.Close()
-	r := &farEnd{BgpServer: server.NewBgpServer(server.LoggerOption(slog.New(slog.DiscardHandler), new(slog.LevelVar))),
-		port: port}
+	r := &farEnd{
+		BgpServer: server.NewBgpServer(server.LoggerOption(slog.New(slog.DiscardHandler), new(slog.LevelVar))),
+		port:      port,
+	}
 	go r.Serve()
 	ctx := context.Background()
-	err = r.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{Asn: 64512, RouterId: "192.0.2.2",
-		ListenPort: int32(port), ListenAddresses: []string{"127.0.0.1"}}})
+	err = r.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
+		Asn: 64512, RouterId: "192.0.2.2",
+		ListenPort: int32(port), ListenAddresses: []string{"127.0.0.1"},
+	}})
 	if err == nil {
 		err = r.WatchEvent(ctx, server.WatchEventMessageCallbacks{
 			OnPeerUpdate: func(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) {
 				if e.Type == apiutil.PEER_EVENT_STATE && e.Peer.State.SessionState.String() == "BGP_FSM_ESTABLISHED" {
 					r.sessions.Add(1)
 				}
-			}}, server.WatchPeer())
+			},
+		}, server.WatchPeer())
 	}
 	if err == nil {
 		err = r.AddPeer(ctx, &api.AddPeerRequest{Peer: &api.Peer{
 			Conf:         &api.PeerConf{NeighborAddress: "127.0.0.1", PeerAsn: 65000},
 			Transport:    &api.Transport{PassiveMode: true},
 			EbgpMultihop: &api.EbgpMultihop{Enabled: true, MultihopTtl: 64},
-			Timers: &api.Timers{Config: &api.TimersConfig{HoldTime: 9, KeepaliveInterval: 3,
-				IdleHoldTimeAfterReset: 1}},
+			Timers: &api.Timers{Config: &api.TimersConfig{
+				HoldTime: 9, KeepaliveInterval: 3,
+				IdleHoldTimeAfterReset: 1,
+			}},
 		}})
 	}
 	if err != nil {
@@ -405,8 +412,10 @@ func TestAnOrderCarriesAllOfARouter(t *testing.T) {
 		PrefixLimit: 7,
 	}
 	var text bytes.Buffer
-	want := order{Protocol: protocol, ID: 3, Routers: []router{routerOf(p)}, Announce: announcements("203.0.113.10/32"),
-		Outlive: time.Minute, Proxy: "/run/x", Level: slog.LevelDebug}
+	want := order{
+		Protocol: protocol, ID: 3, Routers: []router{routerOf(p)}, Announce: announcements("203.0.113.10/32"),
+		Outlive: time.Minute, Proxy: "/run/x", Level: slog.LevelDebug,
+	}
 	if err := write(&text, want); err != nil {
 		t.Fatal(err)
 	}

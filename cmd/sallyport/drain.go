@@ -43,15 +43,19 @@ the others fails later, the appliance announces the addresses again, as the last
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVarP(&path, "config", "c", defaultConfig, "the configuration file")
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until no connections to the service addresses are left, at most for group.drain.timeout")
+	cmd.Flags().BoolVar(&wait, "wait", false,
+		"wait until no connections to the service addresses are left, at most for group.drain.timeout")
 	cmd.Flags().BoolVar(&force, "force", false, "drain even if no other member is full")
-	cmd.Flags().BoolVar(&stopping, "stopping", false, "drain even if no other member is full, and only until the process ends; do nothing if no appliance runs here, or in no group (for the unit file)")
+	cmd.Flags().BoolVar(&stopping, "stopping", false,
+		"drain even if no other member is full, and only until the process ends; do nothing if no appliance runs "+
+			"here, or in no group (for the unit file)")
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
 		socket, err := controlSocket(cmd, path)
 		if err != nil {
 			return err
 		}
-		status, err := socket.send(cmd.Context(), http.MethodPost, fmt.Sprintf("/drain?force=%t&stopping=%t", force, stopping))
+		status, err := socket.send(cmd.Context(), http.MethodPost,
+			fmt.Sprintf("/drain?force=%t&stopping=%t", force, stopping))
 		if stopping && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)) {
 			return nil
 		}
@@ -113,7 +117,8 @@ func (c control) ask(ctx context.Context, method, page string, v any) error {
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return fmt.Errorf("no appliance of a group answers at %s: does it run, and does its configuration have a group? %w", string(c), err)
+		return fmt.Errorf("no appliance of a group answers at %s: does it run, and does its configuration "+
+			"have a group? %w", string(c), err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
@@ -141,10 +146,12 @@ func (c control) wait(cmd *cobra.Command, s appliance.DrainStatus) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), "drained: no connections are left")
 			return err
 		case lasted >= s.Timeout && s.Left:
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "drained, but after %s (group.drain.timeout) %s\n", s.Timeout, left(s.Connections))
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "drained, but after %s (group.drain.timeout) %s\n", s.Timeout,
+				left(s.Connections))
 			return err
 		case lasted >= s.Timeout:
-			return fmt.Errorf("the appliance has not left after %s: it is %s: %s", s.Timeout, s.Class, strings.Map(appliance.Printable, s.Why+s.Error))
+			return fmt.Errorf("the appliance has not left after %s: it is %s: %s", s.Timeout, s.Class,
+				strings.Map(appliance.Printable, s.Why+s.Error))
 		}
 		select {
 		case <-cmd.Context().Done():

@@ -27,7 +27,8 @@ func gate(t *testing.T, states ...appliance.DrainStatus) (path string, asked fun
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	path = filepath.Join(dir, "sallyport.yaml")
-	if err := os.WriteFile(path, []byte("clusters: [{kubeconfig: none}]\nhaproxy: {runDir: "+dir+"}\n"), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte("clusters: [{kubeconfig: none}]\nhaproxy: {runDir: "+dir+"}\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if len(states) == 0 {
@@ -57,7 +58,10 @@ func gate(t *testing.T, states ...appliance.DrainStatus) (path string, asked fun
 
 func TestDrainWaitsUntilNoConnectionIsLeft(t *testing.T) {
 	state := func(left bool, connections int, timeout time.Duration) appliance.DrainStatus {
-		return appliance.DrainStatus{Group: "edge", Draining: true, Class: group.None, Why: "it drains", Left: left, Connections: connections, Timeout: timeout}
+		return appliance.DrainStatus{
+			Group: "edge", Draining: true, Class: group.None, Why: "it drains", Left: left,
+			Connections: connections, Timeout: timeout,
+		}
 	}
 	spare := state(false, 3, 0)
 	spare.Class, spare.Why = group.Spare, "no other member is full"
@@ -71,16 +75,45 @@ func TestDrainWaitsUntilNoConnectionIsLeft(t *testing.T) {
 		stderr string
 		asked  int
 	}{
-		"without waiting":      {"", []appliance.DrainStatus{state(false, 9, time.Minute)}, 0, "", "", 1},
-		"nothing is left":      {"--wait", []appliance.DrainStatus{state(false, 9, time.Minute), state(true, 9, time.Minute), state(true, 1, time.Minute), state(true, 0, time.Minute)}, 0, "withdrawn: 9 connections are left\ndrained: no connections are left\n", "", 4},
-		"one does not end":     {"--wait", []appliance.DrainStatus{state(true, 1, 0)}, 0, "drained, but after 0s (group.drain.timeout) 1 connection is left\n", "", 1},
-		"it does not leave":    {"--wait", []appliance.DrainStatus{spare}, 1, "", "the appliance has not left after 0s: it is spare: no other member is full\n", 1},
-		"somebody undrains it": {"--wait", []appliance.DrainStatus{state(false, 3, time.Minute), ended}, 1, "", "the drain was ended meanwhile, by sallyport undrain\n", 2},
-		"it is refused":        {"--wait", []appliance.DrainStatus{{Why: "refused"}}, 1, "", "no other member of the group is full: gate-2 ?[31m\n", 1},
+		"without waiting": {"", []appliance.DrainStatus{state(false, 9, time.Minute)}, 0, "", "", 1},
+		"nothing is left": {
+			"--wait",
+			[]appliance.DrainStatus{
+				state(false, 9, time.Minute), state(true, 9, time.Minute),
+				state(true, 1, time.Minute), state(true, 0, time.Minute),
+			},
+			0,
+			"withdrawn: 9 connections are left\ndrained: no connections are left\n", "", 4,
+		},
+		"one does not end": {
+			"--wait",
+			[]appliance.DrainStatus{state(true, 1, 0)},
+			0,
+			"drained, but after 0s (group.drain.timeout) 1 connection is left\n", "", 1,
+		},
+		"it does not leave": {
+			"--wait",
+			[]appliance.DrainStatus{spare},
+			1, "",
+			"the appliance has not left after 0s: it is spare: no other member is full\n", 1,
+		},
+		"somebody undrains it": {
+			"--wait",
+			[]appliance.DrainStatus{state(false, 3, time.Minute), ended},
+			1, "",
+			"the drain was ended meanwhile, by sallyport undrain\n", 2,
+		},
+		"it is refused": {
+			"--wait",
+			[]appliance.DrainStatus{{Why: "refused"}},
+			1, "",
+			"no other member of the group is full: gate-2 ?[31m\n", 1,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path, asked := gate(t, row.states...)
-			code, stdout, stderr := sallyport(append([]string{"drain", "--config", path}, strings.Fields(row.args)...)...)
+			code, stdout, stderr := sallyport(append([]string{"drain", "--config", path},
+				strings.Fields(row.args)...)...)
 			if code != row.code || stdout != row.want || stderr != row.stderr {
 				t.Errorf("got %d, %q, %q; want %d, %q, %q", code, stdout, stderr, row.code, row.want, row.stderr)
 			}
@@ -93,10 +126,13 @@ func TestDrainWaitsUntilNoConnectionIsLeft(t *testing.T) {
 
 func TestDrainSaysWhereNoApplianceAnswers(t *testing.T) {
 	path, _ := gate(t)
-	if code, _, stderr := sallyport("drain", "--config", path); code != 1 || !strings.Contains(stderr, "no appliance of a group answers at "+filepath.Dir(path)+"/control.sock: does it run, and does its configuration have a group?") {
+	if code, _, stderr := sallyport("drain", "--config", path); code != 1 ||
+		!strings.Contains(stderr, "no appliance of a group answers at "+filepath.Dir(path)+
+			"/control.sock: does it run, and does its configuration have a group?") {
 		t.Errorf("got %d, %q", code, stderr)
 	}
-	if code, stdout, stderr := sallyport("drain", "--wait", "--stopping", "--config", path); code != 0 || stdout != "" || stderr != "" {
+	if code, stdout, stderr := sallyport("drain", "--wait", "--stopping", "--config", path); code != 0 ||
+		stdout != "" || stderr != "" {
 		t.Errorf("at a stop: got %d, %q, %q; want nothing", code, stdout, stderr)
 	}
 }
@@ -135,7 +171,8 @@ func TestStatusShowsTheGroup(t *testing.T) {
 
 func TestTheManifestsPeerWithEveryMemberOfAGroup(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sallyport.yaml")
-	text := strings.Replace(config.GroupExample, "secretFile: /etc/sallyport/group.key ", "secret: MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY= ", 1)
+	text := strings.Replace(config.GroupExample, "secretFile: /etc/sallyport/group.key ",
+		"secret: MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY= ", 1)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -38,9 +38,12 @@ what this machine does with the address, and where its ports lead.`,
 		Args: cobra.ExactArgs(1),
 	}
 	endpoint := endpointFlags(cmd)
-	cmd.Flags().StringVar(&cluster, "cluster", "", "name of the cluster of the Ingress or Service, if there are several")
+	cmd.Flags().StringVar(&cluster, "cluster", "",
+		"name of the cluster of the Ingress or Service, if there are several")
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json", "yaml")
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string,
+		typed string,
+	) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -63,10 +66,14 @@ what this machine does with the address, and where its ports lead.`,
 			return show(cmd, endpoint, ask("address", addr.String()), output, nil, writeAddress)
 		}
 		if u, err := url.Parse(what); err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https") {
-			return show(cmd, endpoint, ask("request", u.Host+cmp.Or(u.EscapedPath(), "/")), output, nil, writeExplanation)
+			return show(cmd, endpoint, ask("request", u.Host+cmp.Or(u.EscapedPath(), "/")), output, nil,
+				writeExplanation)
 		}
 		if strings.Count(what, "/") != 1 || strings.Contains(what, ":") {
-			return &failure{exitUsage, fmt.Errorf("%q: want NAMESPACE/INGRESS, NAMESPACE/SERVICE, http://HOST/PATH, or an IP address", what)}
+			return &failure{
+				exitUsage,
+				fmt.Errorf("%q: want NAMESPACE/INGRESS, NAMESPACE/SERVICE, http://HOST/PATH, or an IP address", what),
+			}
 		}
 		return show(cmd, endpoint, ask("ingress", what), output, nil, writeExplanation)
 	})
@@ -75,7 +82,9 @@ what this machine does with the address, and where its ports lead.`,
 
 // completeName asks the appliance how the name of an Ingress, or of a Service of type
 // LoadBalancer, may go on. A shell waits for it, so it takes 2 s at most.
-func completeName(cmd *cobra.Command, endpoint func() (appliance.Endpoint, error), typed, cluster string) (names []string, err error) {
+func completeName(cmd *cobra.Command, endpoint func() (appliance.Endpoint, error),
+	typed, cluster string,
+) (names []string, err error) {
 	at, err := endpoint()
 	if err != nil {
 		return nil, err
@@ -113,7 +122,8 @@ func writeExplanation(t writer, e appliance.ExplainStatus) {
 		}
 	}
 	if e.Ingress.Name != "" {
-		t.line(fmt.Sprintf("%s %s/%s of cluster %s", e.Ingress.Kind, e.Ingress.Namespace, e.Ingress.Name, e.Ingress.Cluster))
+		t.line(fmt.Sprintf("%s %s/%s of cluster %s", e.Ingress.Kind, e.Ingress.Namespace, e.Ingress.Name,
+			e.Ingress.Cluster))
 	}
 	for _, a := range e.Addresses {
 		t.title("Address " + a.Address.String())

@@ -102,9 +102,10 @@ func wait(ctx context.Context, _ io.Writer) error {
 
 func screenCommand() *cobra.Command {
 	var once bool
-	cmd := task("screen", "Show the state of the machine on the console, redrawn every two seconds", func(ctx context.Context, out io.Writer) error {
-		return image.Machine{}.Screen(ctx, out, versionText(), once)
-	})
+	cmd := task("screen", "Show the state of the machine on the console, redrawn every two seconds",
+		func(ctx context.Context, out io.Writer) error {
+			return image.Machine{}.Screen(ctx, out, versionText(), once)
+		})
 	cmd.Example += " --once"
 	cmd.Flags().BoolVar(&once, "once", false, "print it once, without terminal codes")
 	return cmd
@@ -112,11 +113,12 @@ func screenCommand() *cobra.Command {
 
 func readyCommand() *cobra.Command {
 	var within time.Duration
-	cmd := task("ready", "Wait until the appliance is ready, or until the machine asks for its file", func(ctx context.Context, out io.Writer) error {
-		ctx, cancel := context.WithTimeout(ctx, within)
-		defer cancel()
-		return image.Machine{}.Ready(ctx, lineTo(out))
-	})
+	cmd := task("ready", "Wait until the appliance is ready, or until the machine asks for its file",
+		func(ctx context.Context, out io.Writer) error {
+			ctx, cancel := context.WithTimeout(ctx, within)
+			defer cancel()
+			return image.Machine{}.Ready(ctx, lineTo(out))
+		})
 	cmd.Example += " --within 1m"
 	cmd.Flags().DurationVar(&within, "within", 5*time.Minute, "how long to wait")
 	return cmd
@@ -147,9 +149,12 @@ that returned to the old version keeps those after it waiting.`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	cmd.Flags().BoolVar(&stay, "no-reboot", false, "do not reboot; the new version starts at the next start")
-	cmd.Flags().BoolVar(&r.Older, "allow-downgrade", false, "install the version even if it is older than the one that runs")
-	cmd.Flags().BoolVar(&r.Newer, "newer", false, "install the version only if it is newer than the one that runs, and has not failed here")
-	cmd.Flags().BoolVar(&force, "force", false, "in a group: reboot even if no other member is full, and nobody serves then")
+	cmd.Flags().BoolVar(&r.Older, "allow-downgrade", false,
+		"install the version even if it is older than the one that runs")
+	cmd.Flags().BoolVar(&r.Newer, "newer", false,
+		"install the version only if it is newer than the one that runs, and has not failed here")
+	cmd.Flags().BoolVar(&force, "force", false,
+		"in a group: reboot even if no other member is full, and nobody serves then")
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json")
 	cmd.RunE = work(func(cmd *cobra.Command, args []string) error {
 		ctx, stop := untilSignal(cmd)
@@ -171,7 +176,8 @@ that returned to the old version keeps those after it waiting.`,
 		case done.Installed == "":
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "nothing is installed: %s\n", done.Why)
 		default:
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s starts next; %s runs, and is kept\n", done.Installed, done.Running)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s starts next; %s runs, and is kept\n", done.Installed,
+				done.Running)
 		}
 		if err != nil || done.Installed == "" || stay {
 			return err
@@ -181,7 +187,8 @@ that returned to the old version keeps those after it waiting.`,
 			err = m.Reboot(ctx, done.Installed, r.Say)
 		}
 		if err != nil {
-			return errors.Join(fmt.Errorf("%s is installed for the next start, but this machine does not reboot now: %w", done.Installed, err), comeBack())
+			return errors.Join(fmt.Errorf("%s is installed for the next start, but this machine does not "+
+				"reboot now: %w", done.Installed, err), comeBack())
 		}
 		return nil
 	})
@@ -236,7 +243,8 @@ func (c control) leave(ctx context.Context, force bool) (comeBack func() error, 
 		_, err := c.send(context.WithoutCancel(ctx), http.MethodPost, "/undrain")
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.Timeout, fmt.Errorf("it still announces its addresses after %s (group.drain.timeout)", s.Timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, s.Timeout,
+		fmt.Errorf("it still announces its addresses after %s (group.drain.timeout)", s.Timeout))
 	defer cancel()
 	for !s.Left {
 		select {

@@ -87,8 +87,10 @@ func TestAnUpdateKnowsTheOtherMembers(t *testing.T) {
 }
 
 func TestAnUpdateLeavesTheGroupBeforeItReboots(t *testing.T) {
-	const drain, force, look, undrain = "POST /drain?force=false", "POST /drain?force=true", "GET /drain", "POST /undrain"
-	on, off := appliance.DrainStatus{Draining: true, Timeout: time.Minute}, appliance.DrainStatus{Draining: true, Left: true, Timeout: time.Minute}
+	const drain, force, look, undrain = "POST /drain?force=false", "POST /drain?force=true", "GET /drain",
+		"POST /undrain"
+	on, off := appliance.DrainStatus{Draining: true, Timeout: time.Minute},
+		appliance.DrainStatus{Draining: true, Left: true, Timeout: time.Minute}
 	stays := appliance.DrainStatus{Draining: true}
 	for name, row := range map[string]struct {
 		members int
@@ -98,11 +100,17 @@ func TestAnUpdateLeavesTheGroupBeforeItReboots(t *testing.T) {
 		asked   []string // after the first
 		want    string   // of the error
 	}{
-		"it leaves":           {members: 2, states: []appliance.DrainStatus{on, on, off}, asked: []string{drain, look, look}},
+		"it leaves": {
+			members: 2, states: []appliance.DrainStatus{on, on, off},
+			asked: []string{drain, look, look},
+		},
 		"by force":            {members: 2, states: []appliance.DrainStatus{off}, force: true, asked: []string{force}},
 		"alone":               {members: 1},
 		"nobody else is full": {members: 2, refuse: "gate-1 is spare", asked: []string{drain}, want: "gate-1 is spare"},
-		"it does not leave":   {members: 2, states: []appliance.DrainStatus{stays}, asked: []string{drain, undrain}, want: "it still announces its addresses after 0s (group.drain.timeout)"},
+		"it does not leave": {
+			members: 2, states: []appliance.DrainStatus{stays}, asked: []string{drain, undrain},
+			want: "it still announces its addresses after 0s (group.drain.timeout)",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newGroupGate(t)

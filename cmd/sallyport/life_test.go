@@ -122,9 +122,11 @@ log: {format: json}
 
 	ns := host(t)
 	var log bytes.Buffer
-	cmd := exec.Command("ip", slices.Concat([]string{"netns", "exec", ns}, asTheUnit(t), []string{program, "run", "--config", config})...)
+	cmd := exec.Command("ip",
+		slices.Concat([]string{"netns", "exec", ns}, asTheUnit(t), []string{program, "run", "--config", config})...)
 	cmd.Stdout, cmd.Stderr = &log, &log
-	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+socket.LocalAddr().String(), "WATCHDOG_USEC=30000000", "WATCHDOG_PID=")
+	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+socket.LocalAddr().String(), "WATCHDOG_USEC=30000000",
+		"WATCHDOG_PID=")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +174,8 @@ log: {format: json}
 	shows := func(what string, want bool) {
 		t.Helper()
 		eventually(t, fmt.Sprintf("sallyport status shows %q: %v", what, want), func() error {
-			out, err := exec.Command("ip", "netns", "exec", ns, program, "status", "--address", "127.0.0.1:9090").Output()
+			out, err := exec.Command("ip", "netns", "exec", ns, program, "status", "--address",
+				"127.0.0.1:9090").Output()
 			if err == nil && strings.Contains(string(out), what) != want {
 				err = errors.New(string(out))
 			}
@@ -185,7 +188,8 @@ log: {format: json}
 	}
 	again := func(text string) {
 		t.Helper()
-		if err := errors.Join(os.WriteFile(config, []byte(text), 0o600), cmd.Process.Signal(syscall.SIGHUP)); err != nil {
+		if err := errors.Join(os.WriteFile(config, []byte(text), 0o600),
+			cmd.Process.Signal(syscall.SIGHUP)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -99,7 +99,8 @@ HAProxy only while the kernel holds the verified route to its pod.`,
 		SilenceUsage:  true,
 	}
 	root.AddCommand(
-		runCommand(), statusCommand(), explainCommand(), topCommand(), eventsCommand(), doctorCommand(), drainCommand(), undrainCommand(),
+		runCommand(), statusCommand(), explainCommand(), topCommand(), eventsCommand(), doctorCommand(), drainCommand(),
+		undrainCommand(),
 		manifestsCommand(), configCommand(), imageCommand(), versionCommand(), upstreamCommand(),
 	)
 	return root

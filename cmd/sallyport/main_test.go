@@ -65,22 +65,42 @@ func TestExitCodesTellAMistakeFromAFailure(t *testing.T) {
 		code   int
 		stderr string // part of it
 	}{
-		"help":                  {[]string{"--help"}, 0, ""},
-		"version":               {[]string{"version"}, 0, ""},
-		"no command":            {[]string{}, 0, ""},
-		"unknown command":       {[]string{"fly"}, 2, `unknown command "fly" for "sallyport"`},
-		"unknown flag":          {[]string{"run", "--conf"}, 2, "unknown flag: --conf\nSee 'sallyport run --help'.\n"},
-		"too many arguments":    {[]string{"version", "please"}, 2, "See 'sallyport version --help'."},
-		"argument missing":      {[]string{"config", "check"}, 2, "accepts 1 arg(s), received 0"},
-		"unknown form":          {[]string{"status", "-o", "xml"}, 2, "allowed: text|wide|json|yaml"},
-		"config missing":        {[]string{"run", "--config", "/nonexistent.yaml"}, 78, "/nonexistent.yaml: no such file"},
-		"config wrong":          {[]string{"run", "--config", bad}, 78, `did you mean "asn"?`},
-		"checked config wrong":  {[]string{"config", "check", bad}, 2, `did you mean "asn"?`},
-		"no appliance answers":  {[]string{"status", "--address", "127.0.0.1:1"}, 1, "no appliance answers at 127.0.0.1:1"},
-		"address missing":       {[]string{"manifests"}, 2, "--address is missing"},
-		"address wrong":         {[]string{"manifests", "--address", "here"}, 2, `--address "here" is not the address of a machine`},
-		"namespace wrong":       {[]string{"manifests", "--address", "10.0.0.1", "-n", "a: b"}, 2, `"a: b" is not the name of a namespace`},
-		"cluster wrong":         {[]string{"manifests", "--address", "10.0.0.1", "--cluster", "x"}, 2, "allowed: default"},
+		"help":               {[]string{"--help"}, 0, ""},
+		"version":            {[]string{"version"}, 0, ""},
+		"no command":         {[]string{}, 0, ""},
+		"unknown command":    {[]string{"fly"}, 2, `unknown command "fly" for "sallyport"`},
+		"unknown flag":       {[]string{"run", "--conf"}, 2, "unknown flag: --conf\nSee 'sallyport run --help'.\n"},
+		"too many arguments": {[]string{"version", "please"}, 2, "See 'sallyport version --help'."},
+		"argument missing":   {[]string{"config", "check"}, 2, "accepts 1 arg(s), received 0"},
+		"unknown form":       {[]string{"status", "-o", "xml"}, 2, "allowed: text|wide|json|yaml"},
+		"config missing": {
+			[]string{"run", "--config", "/nonexistent.yaml"},
+			78,
+			"/nonexistent.yaml: no such file",
+		},
+		"config wrong":         {[]string{"run", "--config", bad}, 78, `did you mean "asn"?`},
+		"checked config wrong": {[]string{"config", "check", bad}, 2, `did you mean "asn"?`},
+		"no appliance answers": {
+			[]string{"status", "--address", "127.0.0.1:1"},
+			1,
+			"no appliance answers at 127.0.0.1:1",
+		},
+		"address missing": {[]string{"manifests"}, 2, "--address is missing"},
+		"address wrong": {
+			[]string{"manifests", "--address", "here"},
+			2,
+			`--address "here" is not the address of a machine`,
+		},
+		"namespace wrong": {
+			[]string{"manifests", "--address", "10.0.0.1", "-n", "a: b"},
+			2,
+			`"a: b" is not the name of a namespace`,
+		},
+		"cluster wrong": {
+			[]string{"manifests", "--address", "10.0.0.1", "--cluster", "x"},
+			2,
+			"allowed: default",
+		},
 		"manifests config gone": {[]string{"manifests", "--config", "/nonexistent.yaml"}, 2, "no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -98,7 +118,10 @@ func TestTheUnitStartsAgainAfterACrash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"Restart=always", "StartLimitIntervalSec=0", fmt.Sprintf("RestartPreventExitStatus=%d", exitConfig)}
+	want := []string{
+		"Restart=always", "StartLimitIntervalSec=0",
+		fmt.Sprintf("RestartPreventExitStatus=%d", exitConfig),
+	}
 	for _, line := range want {
 		if !slices.Contains(strings.Split(string(text), "\n"), line) {
 			t.Errorf("the unit lacks %s", line)
@@ -131,7 +154,10 @@ func TestFlagsWithFewValuesComplete(t *testing.T) {
 
 func TestExplainCompletesTheNamesOfIngresses(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answers := map[string]string{"cluster=&complete=de": `["default/","dev/"]`, "cluster=&complete=dev%2F": `["dev/api","dev/web"]`, "cluster=east&complete=x": `[]`}
+		answers := map[string]string{
+			"cluster=&complete=de":     `["default/","dev/"]`,
+			"cluster=&complete=dev%2F": `["dev/api","dev/web"]`, "cluster=east&complete=x": `[]`,
+		}
 		if r.URL.Path == "/explain" {
 			_, _ = io.WriteString(w, answers[r.URL.RawQuery])
 		}
@@ -169,7 +195,9 @@ func TestConfigCheckAcceptsWhatConfigExamplePrints(t *testing.T) {
 	kubeconfig := write(t, "kubeconfig", "apiVersion: v1\n")
 	path := write(t, "sallyport.yaml", strings.ReplaceAll(example, "/etc/sallyport/kubeconfig", kubeconfig))
 	code, stdout, stderr := sallyport("config", "check", path)
-	if want := regexp.MustCompile(`^` + regexp.QuoteMeta(path) + `: ok\nHAProxy on this machine: \d+ connections with up to \d+ servers, `); code != 0 || !want.MatchString(stdout) || stderr != "" {
+	if want := regexp.MustCompile(`^` + regexp.QuoteMeta(path) +
+		`: ok\nHAProxy on this machine: \d+ connections with up to \d+ servers, `); code != 0 ||
+		!want.MatchString(stdout) || stderr != "" {
 		t.Errorf("got exit code %d, %q and %q, want 0 and %s", code, stdout, stderr, want)
 	}
 }
@@ -211,7 +239,8 @@ clusters:
 				if err := yaml.UnmarshalStrict([]byte(doc), &map[string]any{}); err != nil {
 					t.Errorf("not YAML: %v\n%s", err, doc)
 				}
-				if err := yaml.Unmarshal([]byte(doc), &object); err != nil || (object.Kind == "") != strings.HasPrefix(doc, "# What") {
+				if err := yaml.Unmarshal([]byte(doc), &object); err != nil ||
+					(object.Kind == "") != strings.HasPrefix(doc, "# What") {
 					t.Errorf("not an object: %v\n%s", err, doc)
 				}
 			}
@@ -258,7 +287,9 @@ func TestTheRightsAreToReadAndToTell(t *testing.T) {
 		for _, rule := range object.Rules {
 			count++
 			for _, resource := range rule.Resources {
-				reads := !slices.ContainsFunc(rule.Verbs, func(v string) bool { return !slices.Contains([]string{"get", "list", "watch"}, v) })
+				reads := !slices.ContainsFunc(rule.Verbs, func(v string) bool {
+					return !slices.Contains([]string{"get", "list", "watch"}, v)
+				})
 				if !reads && !slices.Contains(told, resource) || resource == "*" || slices.Contains(rule.Verbs, "*") {
 					t.Errorf("%v on %s is more than the appliance needs", rule.Verbs, resource)
 				}
@@ -350,20 +381,24 @@ func TestStatusIsShownAsTextOrPassedOn(t *testing.T) {
 		t.Errorf("JSON: got %q, want what the appliance answered", got)
 	}
 	for _, row := range []struct{ args, want string }{
-		{"peers", "NODE     ADDRESS        AS     STATE        FOR   PREFIXES  LAST-LOSS\nworker1  192.168.50.23  65000"},
+		{"peers", "NODE     ADDRESS        AS     STATE        FOR   PREFIXES  LAST-LOSS\n" +
+			"worker1  192.168.50.23  65000"},
 		{"peers -o wide", "LAST-LOSS                   CLUSTER  LOSSES  END-OF-RIB  HOLD-TIME\nworker1"},
 		{"routes -o json", "[\n  {\n    \"prefix\": \"172.16.171.64/26\",\n    \"via\""},
 		{"routes -o yaml", "- cluster: demo\n  installed: false\n"},
 		{"-o yaml", "identity: sallyport-1\n"},
 	} {
-		if code, got, stderr := sallyport(append([]string{"status", "--address", address}, strings.Fields(row.args)...)...); code != 0 || !strings.Contains(got, row.want) {
+		if code, got, stderr := sallyport(append([]string{"status", "--address", address},
+			strings.Fields(row.args)...)...); code != 0 || !strings.Contains(got, row.want) {
 			t.Errorf("status %s: got exit code %d, %q and %q, want %q in it", row.args, code, stderr, got, row.want)
 		}
 	}
-	if code, _, stderr := sallyport("status", "pears"); code != 2 || !strings.Contains(stderr, `invalid argument "pears"`) {
+	if code, _, stderr := sallyport("status", "pears"); code != 2 ||
+		!strings.Contains(stderr, `invalid argument "pears"`) {
 		t.Errorf("a part that does not exist: got exit code %d, %q", code, stderr)
 	}
-	path := write(t, "listen.yaml", "clusters: [{kubeconfig: "+write(t, "listen.kubeconfig", "apiVersion: v1\n")+"}]\nstatus: {listen: '"+address+"'}\n")
+	path := write(t, "listen.yaml", "clusters: [{kubeconfig: "+write(t, "listen.kubeconfig", "apiVersion: v1\n")+
+		"}]\nstatus: {listen: '"+address+"'}\n")
 	if code, got, stderr := sallyport("status", "--config", path, "-o", "json"); code != 0 || got != string(answer) {
 		t.Errorf("status.listen of the configuration file: got exit code %d, %q", code, stderr)
 	}
@@ -381,13 +416,15 @@ func TestEventsShowTheNewestLast(t *testing.T) {
 			http.NotFound(w, r)
 			return
 		}
-		_, _ = w.Write([]byte(`[{"at": "2026-01-02T03:04:06Z", "kind": "server", "what": "a pod is closed", "why": "no verified\u001b route", "tookNanoseconds": 1200000, "bad": true},
+		_, _ = w.Write(
+			[]byte(`[{"at": "2026-01-02T03:04:06Z", "kind": "server", "what": "a pod is closed", "why": "no verified\u001b route", "tookNanoseconds": 1200000, "bad": true},
 			{"at": "2026-01-02T03:04:05Z", "kind": "session", "what": "worker1 is lost"}]`))
 	}))
 	t.Cleanup(server.Close)
 	code, out, stderr := sallyport("events", "--since", "10m", "--address", strings.TrimPrefix(server.URL, "http://"))
 	lines := strings.Split(out, "\n")
-	if code != 0 || len(lines) != 4 || !strings.Contains(lines[1], "session  worker1 is lost  -") || !strings.Contains(lines[2], "server   a pod is closed  1.2ms  no verified? route") {
+	if code != 0 || len(lines) != 4 || !strings.Contains(lines[1], "session  worker1 is lost  -") ||
+		!strings.Contains(lines[2], "server   a pod is closed  1.2ms  no verified? route") {
 		t.Errorf("got exit code %d, %q and %q", code, stderr, out)
 	}
 }
@@ -397,7 +434,8 @@ func TestExplainAsksForWhatItsArgumentIs(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 		asked = q.Get("ingress") + "|" + q.Get("request") + "|" + q.Get("address")
-		_, _ = w.Write([]byte(`{"why": "no rule names the host", "facts": [{"part": "route", "ok": false, "saw": "no verified route leads to it"}]}`))
+		_, _ = w.Write(
+			[]byte(`{"why": "no rule names the host", "facts": [{"part": "route", "ok": false, "saw": "no verified route leads to it"}]}`))
 	}))
 	t.Cleanup(server.Close)
 	address := strings.TrimPrefix(server.URL, "http://")
@@ -417,7 +455,8 @@ func TestExplainAsksForWhatItsArgumentIs(t *testing.T) {
 		}
 	}
 	for _, wrong := range []string{"web", "a/b/c", "ftp://a.test/", "http:/x"} {
-		if code, _, stderr := sallyport("explain", "--address", address, wrong); code != 2 || !strings.Contains(stderr, "want NAMESPACE/INGRESS, NAMESPACE/SERVICE, http://HOST/PATH, or an IP address") {
+		if code, _, stderr := sallyport("explain", "--address", address, wrong); code != 2 ||
+			!strings.Contains(stderr, "want NAMESPACE/INGRESS, NAMESPACE/SERVICE, http://HOST/PATH, or an IP address") {
 			t.Errorf("%s: got %d %q", wrong, code, stderr)
 		}
 	}
@@ -425,7 +464,9 @@ func TestExplainAsksForWhatItsArgumentIs(t *testing.T) {
 
 func TestAServiceIsExplainedByItsAddresses(t *testing.T) {
 	answer := ""
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(answer)) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(answer))
+	}))
 	t.Cleanup(server.Close)
 	const of = `{"ingress": {"Cluster": "lab", "Kind": "Service", "Namespace": "db", "Name": "postgres"}, "servers": [], `
 	for text, want := range map[string][]string{

@@ -24,7 +24,8 @@ func writeManual(root *cobra.Command, dir string) error {
 		return err
 	}
 	root.DisableAutoGenTag = true
-	if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "Sallyport", Manual: "Sallyport"}, one); err != nil {
+	if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "Sallyport", Manual: "Sallyport"},
+		one); err != nil {
 		return err
 	}
 	page, err := os.ReadFile("../../appliance/README.md")
@@ -38,9 +39,13 @@ func writeManual(root *cobra.Command, dir string) error {
 	}
 	roff := strings.NewReplacer(`\|`, "|", `\`, `\e`, "-", `\-`, "`", "")
 	var b strings.Builder
-	b.WriteString(".TH SALLYPORT.YAML 5 \"\" Sallyport Sallyport\n.SH NAME\nsallyport.yaml \\- configuration of sallyport(1)\n" +
-		".SH DESCRIPTION\nThe file is /etc/sallyport/sallyport.yaml. \\fBsallyport config example\\fR prints one, \\fBsallyport config check\\fR checks one.\n" +
-		"A key within another is written here with a dot between them, and one of each item of a list with [].\n.SH KEYS\n")
+	b.WriteString(".TH SALLYPORT.YAML 5 \"\" Sallyport Sallyport\n.SH NAME\n" +
+		"sallyport.yaml \\- configuration of sallyport(1)\n" +
+		".SH DESCRIPTION\n" +
+		"The file is /etc/sallyport/sallyport.yaml. \\fBsallyport config example\\fR prints one, \\fBsallyport " +
+		"config check\\fR checks one.\n" +
+		"A key within another is written here with a dot between them, and one of each item of a list with [].\n" +
+		".SH KEYS\n")
 	for line := range strings.Lines(table) {
 		cells := strings.SplitN(strings.Trim(strings.TrimSpace(line), "|"), " | ", 3)
 		if len(cells) != 3 || !strings.Contains(cells[0], "`") {

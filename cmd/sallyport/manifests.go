@@ -89,7 +89,8 @@ func roles(rules []watch.Rule, namespace string) (everywhere []watch.Rule, each 
 		}
 	}
 	slices.SortFunc(each, func(a, b role) int { return strings.Compare(a.Namespace, b.Namespace) })
-	return everywhere, append(each, role{account + "-token", namespace, []watch.Rule{watch.Renewal(namespace, account)}})
+	return everywhere, append(each,
+		role{account + "-token", namespace, []watch.Rule{watch.Renewal(namespace, account)}})
 }
 
 // A peer is a BGPPeer: one address of an appliance.
@@ -138,15 +139,22 @@ exist yet.`,
 	flags := cmd.Flags()
 	flags.StringVarP(&f.config, "config", "c", "", "take the values from this configuration file")
 	flags.StringVar(&f.cluster, "cluster", "", "name of the cluster in that file, if it has several")
-	flags.StringSliceVar(&f.addresses, "address", nil, "address of the appliance that the nodes peer with; may be repeated")
+	flags.StringSliceVar(&f.addresses, "address", nil,
+		"address of the appliance that the nodes peer with; may be repeated")
 	flags.Uint32Var(&f.asn, "asn", 0, "AS number of the appliance (default 65000)")
-	flags.StringVar(&f.reflectors, "reflectors", "", "`selector` of the nodes that are route reflectors: only they peer with the appliance, and announce the blocks of all nodes")
+	flags.StringVar(&f.reflectors, "reflectors", "",
+		"`selector` of the nodes that are route reflectors: only they peer with the appliance, and announce the "+
+			"blocks of all nodes")
 	flags.StringVarP(&f.namespace, "namespace", "n", "kube-system", "namespace of the ServiceAccount and its token")
-	flags.StringVar(&f.calicoNamespace, "calico-namespace", "calico-system", "namespace of calico-node, where the password of the BGP sessions belongs")
-	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "look at the cluster with this kubeconfig (default: the one in the configuration file, if it exists)")
+	flags.StringVar(&f.calicoNamespace, "calico-namespace", "calico-system",
+		"namespace of calico-node, where the password of the BGP sessions belongs")
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "",
+		"look at the cluster with this kubeconfig (default: the one in the configuration file, if it exists)")
 	flags.BoolVar(&f.offline, "offline", false, "look at no cluster")
-	flags.BoolVar(&f.tokenSecret, "token-secret", false, "create a Secret with a token that never expires, instead of one that the appliance renews")
-	api := oneOfFlag(cmd, "calico-api", "", "API group of Calico's objects; auto: as in the configuration file, or else crd.projectcalico.org/v1",
+	flags.BoolVar(&f.tokenSecret, "token-secret", false,
+		"create a Secret with a token that never expires, instead of one that the appliance renews")
+	api := oneOfFlag(cmd, "calico-api", "",
+		"API group of Calico's objects; auto: as in the configuration file, or else crd.projectcalico.org/v1",
 		string(config.AutoGroup), string(config.CRDv1), string(config.APIv3))
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "yaml", "json")
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
@@ -182,17 +190,22 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, *config.Cluster, error)
 	}
 	for _, namespace := range []string{f.namespace, f.calicoNamespace} {
 		if !namespaceName.MatchString(namespace) {
-			return wish{}, nil, fmt.Errorf("%q is not the name of a namespace; allowed: lower-case letters, digits and dashes, up to 63", namespace)
+			return wish{}, nil, fmt.Errorf(
+				"%q is not the name of a namespace; allowed: lower-case letters, digits and dashes, up to 63",
+				namespace)
 		}
 	}
 	rules, each := roles(watch.RulesFor(ingress.Options{
-		ConfigMap: cluster.Ingress.ConfigMap, ErrorFiles: cluster.Ingress.ErrorFiles, PatternFiles: cluster.Ingress.PatternFiles, TCPServices: cluster.Ingress.TCPServices,
-		Namespaces: cluster.Ingress.Namespaces, NamespaceSelector: cluster.Ingress.NamespaceSelector, CrossNamespaceSecrets: cluster.Ingress.CrossNamespaceSecrets,
-		Pools: appliance.PoolsOf(&cfg.Group),
+		ConfigMap: cluster.Ingress.ConfigMap, ErrorFiles: cluster.Ingress.ErrorFiles,
+		PatternFiles: cluster.Ingress.PatternFiles, TCPServices: cluster.Ingress.TCPServices,
+		Namespaces: cluster.Ingress.Namespaces, NamespaceSelector: cluster.Ingress.NamespaceSelector,
+		CrossNamespaceSecrets: cluster.Ingress.CrossNamespaceSecrets,
+		Pools:                 appliance.PoolsOf(&cfg.Group),
 	}), f.namespace)
 	w := wish{
-		Namespace: f.namespace, CalicoNamespace: f.calicoNamespace, Rules: rules, Roles: each, TokenSecret: f.tokenSecret,
-		Class: cluster.Ingress.Class, Controller: cluster.Ingress.Controller,
+		Namespace: f.namespace, CalicoNamespace: f.calicoNamespace, Rules: rules, Roles: each,
+		TokenSecret: f.tokenSecret,
+		Class:       cluster.Ingress.Class, Controller: cluster.Ingress.Controller,
 		Filters: true, ByOrigin: true,
 		CalicoAPI: api, ASN: cfg.BGP.ASN, ClusterASN: cluster.BGP.ASN,
 		TTLSecurity: cluster.BGP.TTLSecurity, Passive: cluster.BGP.Mode == config.Passive,
@@ -237,7 +250,9 @@ func (f manifestsFlags) look(cmd *cobra.Command, w *wish, cluster *config.Cluste
 	if w.ASN == w.ClusterASN {
 		tell("No BGPConfiguration: the cluster is in AS %d, as the appliance is.", w.ASN)
 	} else {
-		tell("No BGPConfiguration: the cluster is in AS %d and the appliance in AS %d. One for both is better: set bgp.asn of the appliance to %d (here --asn %d); README says how to change the cluster's.", w.ClusterASN, w.ASN, w.ClusterASN, w.ClusterASN)
+		tell("No BGPConfiguration: the cluster is in AS %d and the appliance in AS %d. One for both is better: set "+
+			"bgp.asn of the appliance to %d (here --asn %d); README says how to change the cluster's.", w.ClusterASN,
+			w.ASN, w.ClusterASN, w.ClusterASN)
 	}
 	if seen.Class != "" {
 		tell("No IngressClass: %s exists, and to apply one could remove what it has (%s).", w.Class, seen.Class)
@@ -245,9 +260,12 @@ func (f manifestsFlags) look(cmd *cobra.Command, w *wish, cluster *config.Cluste
 	}
 	switch {
 	case !seen.Filters:
-		tell("No BGPFilter and no BGPPeer: this Calico is older than 3.26 and has no BGPFilter, so its nodes would learn whatever the address of the appliance announces. Upgrade Calico to 3.27 or newer, and print the manifests again.")
+		tell("No BGPFilter and no BGPPeer: this Calico is older than 3.26 and has no BGPFilter, so its nodes would " +
+			"learn whatever the address of the appliance announces. Upgrade Calico to 3.27 or newer, and print the " +
+			"manifests again.")
 	case !seen.ByOrigin && w.Reflectors == "":
-		tell("No BGPFilter sallyport-own: this Calico is older than 3.27, so nodes may also announce what they have learned. The appliance refuses that, and shows it under Refused offers.")
+		tell("No BGPFilter sallyport-own: this Calico is older than 3.27, so nodes may also announce what they have " +
+			"learned. The appliance refuses that, and shows it under Refused offers.")
 	}
 	return nil
 }
@@ -303,7 +321,9 @@ func (f manifestsFlags) peers(cfg *config.Config) ([]peer, error) {
 	for _, text := range f.addresses {
 		addr, err := netip.ParseAddr(text)
 		if err != nil || addr.Zone() != "" || !addr.Unmap().IsGlobalUnicast() {
-			return nil, fmt.Errorf("--address %q is not the address of a machine; give the address at which the nodes reach the appliance, such as 192.168.50.21", text)
+			return nil,
+				fmt.Errorf("--address %q is not the address of a machine; give the address at which the nodes reach "+
+					"the appliance, such as 192.168.50.21", text)
 		}
 		addrs = append(addrs, addr.Unmap())
 	}
@@ -316,7 +336,9 @@ func (f manifestsFlags) peers(cfg *config.Config) ([]peer, error) {
 		}
 	}
 	if len(addrs) == 0 {
-		return nil, errors.New("--address is missing: give the address at which the nodes reach the appliance, or a configuration file whose bgp.listen has it")
+		return nil,
+			errors.New("--address is missing: give the address at which the nodes reach the appliance, or a " +
+				"configuration file whose bgp.listen has it")
 	}
 	var all []peer
 	for _, addr := range addrs {
@@ -324,7 +346,10 @@ func (f manifestsFlags) peers(cfg *config.Config) ([]peer, error) {
 		if bgp.Port != 179 {
 			at = net.JoinHostPort(at, strconv.Itoa(int(bgp.Port)))
 		}
-		all = append(all, peer{"sallyport-" + strings.NewReplacer(".", "-", ":", "-").Replace(addr.StringExpanded()), at})
+		all = append(all, peer{
+			"sallyport-" + strings.NewReplacer(".", "-", ":", "-").Replace(addr.StringExpanded()),
+			at,
+		})
 	}
 	return all, nil
 }

@@ -68,7 +68,8 @@ func TestEveryCommandOfThePagesExists(t *testing.T) {
 					long, isLong := strings.CutPrefix(name, "--")
 					short, isShort := strings.CutPrefix(name, "-")
 					switch {
-					case isLong && long != "" && long != "help" && cmd.Flags().Lookup(long) == nil && cmd.InheritedFlags().Lookup(long) == nil:
+					case isLong && long != "" && long != "help" && cmd.Flags().Lookup(long) == nil &&
+						cmd.InheritedFlags().Lookup(long) == nil:
 						t.Errorf("%s: %q: %s has no flag --%s", path, line, cmd.CommandPath(), long)
 					case !isLong && isShort && len(short) == 1 && cmd.Flags().ShorthandLookup(short) == nil:
 						t.Errorf("%s: %q: %s has no flag -%s", path, line, cmd.CommandPath(), short)
@@ -139,7 +140,8 @@ func keys(t *testing.T) map[string]bool {
 
 func TestEveryConfigurationKeyOfThePagesExists(t *testing.T) {
 	known := keys(t)
-	key := regexp.MustCompile(`^((?:clusters\[\]|bgp|haproxy|status|log|group|routes|system)(?:\.[a-zA-Z]+(?:\[\])?)+)(?:: .*)?$`)
+	key := regexp.MustCompile(
+		`^((?:clusters\[\]|bgp|haproxy|status|log|group|routes|system)(?:\.[a-zA-Z]+(?:\[\])?)+)(?:: .*)?$`)
 	count := 0
 	for path, text := range pages(t) {
 		for _, m := range ofSpan.FindAllStringSubmatch(ofBlock.ReplaceAllString(text, ""), -1) {

@@ -38,9 +38,12 @@ The exit code is 78 if the configuration has a mistake: a restart does not fix i
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().StringVarP(&path, "config", "c", defaultConfig, "the configuration file")
-	cmd.Flags().StringVar(&notices, "notices", "", "file whose lines the status shows as warnings; the bootable image writes it")
+	cmd.Flags().StringVar(&notices, "notices", "",
+		"file whose lines the status shows as warnings; the bootable image writes it")
 	cmd.Flags().BoolVar(&firewall, "firewall", false, "fill the sets of the bootable image's firewall")
-	cmd.Flags().StringVar(&vrrp, "vrrp-unit", "", "unit of systemd that runs keepalived for group.vrrp; without it keepalived is a child of this process, and needs its rights")
+	cmd.Flags().StringVar(&vrrp, "vrrp-unit", "",
+		"unit of systemd that runs keepalived for group.vrrp; without it keepalived is a child of this process, and "+
+			"needs its rights")
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
 		cfg, err := config.Load(path)
 		if err != nil {
@@ -48,11 +51,16 @@ The exit code is 78 if the configuration has a mistake: a restart does not fix i
 		}
 		level := new(slog.LevelVar)
 		level.Set(cfg.Log.Level)
-		hooks := appliance.Hooks{Log: logger(cfg.Log.Format, level, cmd.ErrOrStderr()), Level: level, Version: versionText(), VRRPUnit: vrrp}
+		hooks := appliance.Hooks{
+			Log: logger(cfg.Log.Format, level, cmd.ErrOrStderr()), Level: level,
+			Version: versionText(), VRRPUnit: vrrp,
+		}
 		hooks.Notices = func() []string { return linesOf(notices) }
 		hooks.Load = func() (*config.Config, error) { return config.Load(path) }
 		if program != "" {
-			hooks.Upstream = func(socket string) *exec.Cmd { return upstreamProcess(socket, cfg.Log.Format, cmd.ErrOrStderr()) }
+			hooks.Upstream = func(socket string) *exec.Cmd {
+				return upstreamProcess(socket, cfg.Log.Format, cmd.ErrOrStderr())
+			}
 		}
 		if firewall {
 			hooks.Admit = func(a appliance.Admission) error {
@@ -82,7 +90,8 @@ func run(ctx context.Context, cfg *config.Config, hooks appliance.Hooks) error {
 		manager.Stopping()
 		close(told)
 	})
-	log.Info("starting", "version", versionText(), "identity", cfg.Identity, "clusters", len(cfg.Clusters), "status", cfg.Status.Listen)
+	log.Info("starting", "version", versionText(), "identity", cfg.Identity, "clusters", len(cfg.Clusters), "status",
+		cfg.Status.Listen)
 	hooks.Ready, hooks.Alive, hooks.Leaving = manager.Ready, manager.Alive, manager.Leaving
 	load := hooks.Load
 	hooks.Reload, hooks.Reloaded = hangup, manager.Reloaded

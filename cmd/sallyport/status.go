@@ -84,7 +84,9 @@ func again(cmd *cobra.Command, watch bool, work func() error) error {
 
 // show requests a JSON page of the status endpoint, and writes it: as JSON or YAML, of which
 // pick returns a part, or for people. Without pick it is the whole.
-func show[T any](cmd *cobra.Command, endpoint func() (appliance.Endpoint, error), page string, output *oneOf, pick func(T) any, forPeople func(writer, T)) error {
+func show[T any](cmd *cobra.Command, endpoint func() (appliance.Endpoint, error), page string, output *oneOf,
+	pick func(T) any, forPeople func(writer, T),
+) error {
 	at, err := endpoint()
 	if err != nil {
 		return err
@@ -126,9 +128,14 @@ func show[T any](cmd *cobra.Command, endpoint func() (appliance.Endpoint, error)
 // that returns the endpoint of the flags, or that of the configuration file.
 func endpointFlags(cmd *cobra.Command) func() (appliance.Endpoint, error) {
 	var address, path, password, authority string
-	cmd.Flags().StringVarP(&address, "address", "a", "", "HOST:PORT or https://HOST:PORT of the status endpoint (default: that of the appliance of the configuration file)")
-	cmd.Flags().StringVar(&password, "password-file", "", "file that holds status.password of the appliance at --address")
-	cmd.Flags().StringVar(&authority, "ca", "", "PEM file with the authority of the certificate of --address (default: the authorities that this machine trusts)")
+	cmd.Flags().StringVarP(&address, "address", "a", "",
+		"HOST:PORT or https://HOST:PORT of the status endpoint (default: that of the appliance of the "+
+			"configuration file)")
+	cmd.Flags().StringVar(&password, "password-file", "",
+		"file that holds status.password of the appliance at --address")
+	cmd.Flags().StringVar(&authority, "ca", "",
+		"PEM file with the authority of the certificate of --address (default: the authorities that this "+
+			"machine trusts)")
 	cmd.Flags().StringVarP(&path, "config", "c", defaultConfig, "the configuration file")
 	return func() (e appliance.Endpoint, err error) {
 		if e.At = address; address == "" {
@@ -144,7 +151,11 @@ func endpointFlags(cmd *cobra.Command) func() (appliance.Endpoint, error) {
 				return e, fmt.Errorf("--password-file: %w", err)
 			}
 			if !strings.HasPrefix(address, "https://") {
-				return e, &failure{exitUsage, fmt.Errorf("--password-file: the password would cross the network in the clear; give --address https://%s", address)}
+				return e, &failure{
+					exitUsage,
+					fmt.Errorf("--password-file: the password would cross the network in the clear; give "+
+						"--address https://%s", address),
+				}
 			}
 			e.Password = config.NewSecret(strings.TrimRight(string(text), "\r\n"))
 		}

@@ -68,7 +68,8 @@ var parts = []part{
 				if m.Draining {
 					class += ", drains"
 				}
-				row(m.Alive && m.Class == group.Full && problem == "", m.Name, m.Address, class, lasts, heard, m.Version, problem)
+				row(m.Alive && m.Class == group.Full && problem == "", m.Name, m.Address, class, lasts, heard,
+					m.Version, problem)
 			}
 		},
 		func(s appliance.Status) any { return s.Group },
@@ -89,7 +90,8 @@ var parts = []part{
 				if a.VRRP {
 					routers = append(routers, "VRRP")
 				}
-				row(a.Held && !s.Unheard(a), a.Address, yes(a.Held), cmp.Or(strings.Join(routers, ","), "nobody"), strings.Join(a.Services, ","))
+				row(a.Held && !s.Unheard(a), a.Address, yes(a.Held), cmp.Or(strings.Join(routers, ","), "nobody"),
+					strings.Join(a.Services, ","))
 			}
 		},
 		func(s appliance.Status) any { return s.Group },
@@ -110,14 +112,18 @@ var parts = []part{
 				for _, p := range one.Ports {
 					ports = append(ports, strconv.Itoa(int(p)))
 				}
-				row(len(at) > 0 && one.Why == "", one.Service, strings.Join(at, ","), strings.Join(ports, ","), one.Why, one.Cluster)
+				row(len(at) > 0 && one.Why == "", one.Service, strings.Join(at, ","), strings.Join(ports, ","), one.Why,
+					one.Cluster)
 			}
 		},
 		func(s appliance.Status) any { return s.Group },
 	},
 	{
 		"peers", "BGP peers",
-		[]string{"NODE", "ADDRESS", "AS", "STATE", "FOR", "PREFIXES", "LAST-LOSS", "CLUSTER", "LOSSES", "END-OF-RIB", "HOLD-TIME"},
+		[]string{
+			"NODE", "ADDRESS", "AS", "STATE", "FOR", "PREFIXES", "LAST-LOSS", "CLUSTER", "LOSSES", "END-OF-RIB",
+			"HOLD-TIME",
+		},
 		4,
 		func(s appliance.Status, row func(bool, ...any)) {
 			for _, p := range s.Peers {
@@ -137,7 +143,8 @@ var parts = []part{
 				if p.BFD != "" {
 					state += ",BFD-" + p.BFD
 				}
-				row(p.State == "Established", name, p.Addr, p.ASN, state, ago(s.Now, p.Since), p.Received, loss, p.Cluster, p.Flaps, yes(p.EndOfRIB), hold)
+				row(p.State == "Established", name, p.Addr, p.ASN, state, ago(s.Now, p.Since), p.Received, loss,
+					p.Cluster, p.Flaps, yes(p.EndOfRIB), hold)
 			}
 		},
 		func(s appliance.Status) any { return s.Peers },
@@ -148,7 +155,8 @@ var parts = []part{
 		2,
 		func(s appliance.Status, row func(bool, ...any)) {
 			for _, r := range s.Routes {
-				row(r.Installed, r.Prefix, r.Via, r.Node, map[bool]string{true: "yes", false: "NO"}[r.Installed], r.Servers, r.Cluster, r.Why)
+				row(r.Installed, r.Prefix, r.Via, r.Node, map[bool]string{true: "yes", false: "NO"}[r.Installed],
+					r.Servers, r.Cluster, r.Why)
 			}
 		},
 		func(s appliance.Status) any { return s.Routes },
@@ -336,7 +344,8 @@ func writeStatus(t writer, s appliance.Status, wide bool) {
 		state = "not ready"
 		t.alarm()
 	}
-	t.line(fmt.Sprintf("%s is %s: sallyport %s, up %s; HAProxy %s, %s", s.Identity, state, s.Version, ago(s.Now, s.Started), s.HAProxy.Version, appliance.Counted(s.HAProxy.Reloads, "reload")))
+	t.line(fmt.Sprintf("%s is %s: sallyport %s, up %s; HAProxy %s, %s", s.Identity, state, s.Version,
+		ago(s.Now, s.Started), s.HAProxy.Version, appliance.Counted(s.HAProxy.Reloads, "reload")))
 	for _, why := range s.NotReady {
 		t.alarm()
 		t.line("  not ready: " + why)
@@ -347,7 +356,8 @@ func writeStatus(t writer, s appliance.Status, wide bool) {
 	}
 	for _, idle := range s.Idle() {
 		t.alarm()
-		t.line(fmt.Sprintf("  %s without traffic, %s the first: %s", appliance.Counted(len(idle.Servers), "server"), idle.Servers[0], idle.Why))
+		t.line(fmt.Sprintf("  %s without traffic, %s the first: %s", appliance.Counted(len(idle.Servers), "server"),
+			idle.Servers[0], idle.Why))
 	}
 	if s.HAProxy.LastReason != "" {
 		t.line("  last reload, " + ago(s.Now, s.HAProxy.LastReload) + " ago: " + s.HAProxy.LastReason)
@@ -363,7 +373,8 @@ func writeStatus(t writer, s appliance.Status, wide bool) {
 	for _, p := range parts {
 		empty := true
 		p.rows(s, func(bool, ...any) { empty = false })
-		if empty && slices.Contains([]string{"members", "addresses", "services", "refusals", "problems", "capacity"}, p.name) {
+		if empty && slices.Contains([]string{"members", "addresses", "services", "refusals", "problems", "capacity"},
+			p.name) {
 			continue
 		}
 		t.title(p.title)

@@ -24,7 +24,10 @@ import (
 const refresh = 2 * time.Second
 
 // sortKeys has the key to press for each of appliance.SortKeys.
-var sortKeys = map[byte]string{'r': "requests", 'e': "errors", 'c': "connections", 't': "response", 'o': "open", 'n': "name"}
+var sortKeys = map[byte]string{
+	'r': "requests", 'e': "errors", 'c': "connections", 't': "response", 'o': "open",
+	'n': "name",
+}
 
 func topCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -45,8 +48,10 @@ fewest first), n name. Where the output is no terminal, one sample is written.`,
 	}
 	endpoint := endpointFlags(cmd)
 	order := oneOfFlag(cmd, "sort", "s", "what comes first", appliance.SortKeys[:]...)
-	output := oneOfFlag(cmd, "output", "o", "form of the output; json and yaml write one sample", "text", "json", "yaml")
-	lines := cmd.Flags().IntP("lines", "n", 0, "how many backends (default: as many as the terminal has room for; elsewhere all)")
+	output := oneOfFlag(cmd, "output", "o", "form of the output; json and yaml write one sample", "text", "json",
+		"yaml")
+	lines := cmd.Flags().IntP("lines", "n", 0,
+		"how many backends (default: as many as the terminal has room for; elsewhere all)")
 	once := cmd.Flags().Bool("once", false, "write one sample, and end")
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
 		if *lines < 0 {
@@ -62,7 +67,9 @@ fewest first), n name. Where the output is no terminal, one sample is written.`,
 		}
 		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 		defer stop()
-		v := topView{out: out.(*os.File), order: order.value, lines: *lines, ask: func(page string) ([]byte, error) { return at.Ask(ctx, page) }}
+		v := topView{out: out.(*os.File), order: order.value, lines: *lines, ask: func(page string) ([]byte, error) {
+			return at.Ask(ctx, page)
+		}}
 		return v.run(ctx, cmd.InOrStdin())
 	})
 	return cmd
@@ -81,7 +88,8 @@ func topPage(order string, few int) string {
 func writeTop(t writer, s appliance.TopStatus) {
 	if s.At.IsZero() {
 		t.alarm()
-		t.line(s.Identity + ": no sample: the appliance takes the first one 10 seconds after its start, and none while HAProxy does not answer")
+		t.line(s.Identity + ": no sample: the appliance takes the first one 10 seconds after its start, and none " +
+			"while HAProxy does not answer")
 		return
 	}
 	rate := func(perSecond float64) string { return strconv.FormatFloat(perSecond, 'f', 1, 64) }
@@ -92,8 +100,10 @@ func writeTop(t writer, s appliance.TopStatus) {
 		return strconv.FormatFloat(*b.Response, 'f', 0, 64)
 	}
 	w := s.Whole
-	t.line(fmt.Sprintf("%s, %s ago: %s requests/s, %s errors/s, %s, %s, %s", s.Identity, ago(s.Now, s.At), rate(w.Requests), rate(w.Errors),
-		appliance.Counted(w.Connections, "connection"), appliance.Counted(w.Open, "open server"), appliance.Counted(s.Total, "backend")))
+	t.line(fmt.Sprintf("%s, %s ago: %s requests/s, %s errors/s, %s, %s, %s", s.Identity, ago(s.Now, s.At),
+		rate(w.Requests), rate(w.Errors),
+		appliance.Counted(w.Connections, "connection"), appliance.Counted(w.Open, "open server"),
+		appliance.Counted(s.Total, "backend")))
 	header := []string{"BACKEND", "REQUESTS/S", "ERRORS/S", "CONNECTIONS", "RESPONSE-MS", "OPEN-SERVERS"}
 	row := func(cells ...any) {
 		for i := range cells {
@@ -147,7 +157,8 @@ func (v *topView) run(ctx context.Context, in io.Reader) error {
 			}
 		}()
 	}
-	const begin, end = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l" // the other screen, without a cursor (xterm, Control Sequences)
+	// the other screen, without a cursor (xterm, Control Sequences)
+	const begin, end = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 	if _, err := io.WriteString(v.out, begin); err != nil {
 		return err
 	}

@@ -30,7 +30,8 @@ func busy(t *testing.T) (address string, asked func() string) {
 		mu.Unlock()
 		now, ms := time.Date(2026, 7, 1, 12, 0, 4, 0, time.UTC), 12.4
 		_ = json.NewEncoder(w).Encode(appliance.TopStatus{
-			Identity: "gate-1", Now: now, At: now.Add(-4 * time.Second), Total: 3, Whole: appliance.BackendRate{Requests: 107.5, Errors: 0.5, Connections: 9, Open: 5},
+			Identity: "gate-1", Now: now, At: now.Add(-4 * time.Second), Total: 3,
+			Whole: appliance.BackendRate{Requests: 107.5, Errors: 0.5, Connections: 9, Open: 5},
 			Backends: []appliance.BackendRate{
 				{Name: "shop_svc_web_80", Requests: 99, Connections: 7, Open: 3, Response: &ms},
 				{Name: "shop_svc_api_80", Requests: 8.5, Errors: 0.5, Connections: 2, Open: 2, Response: &ms},
@@ -58,12 +59,17 @@ shop_svc_gone_requests         0.0       0.0            0            -          
 	if code != 0 || got != want || asked() != "/top?sort=requests" {
 		t.Errorf("%d, %s, asked for %s; got\n%s\nwant\n%s", code, stderr, asked(), got, want)
 	}
-	if _, got, _ := sallyport("top", "--address", address, "--once", "--sort", "errors", "-n", "5"); asked() != "/top?n=5&sort=errors" || strings.Contains(got, "\x1b") {
+	if _, got, _ := sallyport("top", "--address", address, "--once", "--sort", "errors", "-n",
+		"5"); asked() != "/top?n=5&sort=errors" || strings.Contains(got, "\x1b") {
 		t.Errorf("asked for %s, got %q", asked(), got)
 	}
-	for form, decode := range map[string]func([]byte, any) error{"json": json.Unmarshal, "yaml": func(text []byte, to any) error { return yaml.Unmarshal(text, to) }} {
+	for form, decode := range map[string]func([]byte, any) error{
+		"json": json.Unmarshal,
+		"yaml": func(text []byte, to any) error { return yaml.Unmarshal(text, to) },
+	} {
 		var s appliance.TopStatus
-		if _, got, _ := sallyport("top", "--address", address, "-o", form); decode([]byte(got), &s) != nil || len(s.Backends) != 3 || *s.Backends[0].Response != 12.4 {
+		if _, got, _ := sallyport("top", "--address", address, "-o", form); decode([]byte(got), &s) != nil ||
+			len(s.Backends) != 3 || *s.Backends[0].Response != 12.4 {
 			t.Errorf("%s: got %s", form, got)
 		}
 	}
@@ -79,7 +85,8 @@ func TestTopWithoutASampleSaysWhenThereIsOne(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(appliance.TopStatus{Identity: "gate-1"})
 	}))
 	defer server.Close()
-	if _, got, _ := sallyport("top", "--address", strings.TrimPrefix(server.URL, "http://")); !strings.HasPrefix(got, "gate-1: no sample: ") {
+	if _, got, _ := sallyport("top", "--address", strings.TrimPrefix(server.URL, "http://")); !strings.HasPrefix(got,
+		"gate-1: no sample: ") {
 		t.Errorf("got %q", got)
 	}
 }
@@ -201,7 +208,8 @@ func TestTopGoesOnWhileTheApplianceIsAway(t *testing.T) {
 	if err := v.look(); err != nil {
 		t.Fatal(err)
 	}
-	if got := v.screen(fmt.Errorf("no appliance answers\x1b[2J")); !strings.Contains(got, "gate-1, 1s ago") || !strings.Contains(got, "no appliance answers?[2J") {
+	if got := v.screen(fmt.Errorf("no appliance answers\x1b[2J")); !strings.Contains(got, "gate-1, 1s ago") ||
+		!strings.Contains(got, "no appliance answers?[2J") {
 		t.Errorf("got %q", got)
 	}
 }

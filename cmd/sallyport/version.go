@@ -46,7 +46,8 @@ func versionCommand() *cobra.Command {
 		Example: "  sallyport version",
 		Args:    cobra.NoArgs,
 		RunE: work(func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "sallyport %s (%s, %s/%s)\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "sallyport %s (%s, %s/%s)\n", versionText(), runtime.Version(),
+				runtime.GOOS, runtime.GOARCH)
 			return err
 		}),
 	}

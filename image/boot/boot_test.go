@@ -706,8 +706,10 @@ func (p *place) aStickReplacesNothing(t *testing.T) {
 // plugIn plugs a stick into the machine's bus usb.
 func (vm *VM) plugIn(disk string) error {
 	_, err := vm.qmp.ask("blockdev-add",
-		map[string]any{"driver": "raw", "node-name": "stick",
-			"file": map[string]any{"driver": "file", "filename": disk}})
+		map[string]any{
+			"driver": "raw", "node-name": "stick",
+			"file": map[string]any{"driver": "file", "filename": disk},
+		})
 	if err == nil {
 		_, err = vm.qmp.ask("device_add",
 			map[string]any{"driver": "usb-storage", "bus": "usb.0", "drive": "stick", "removable": true})

@@ -172,8 +172,10 @@ func (p *pair) watched(t *testing.T, do func()) (s seen) {
 	t.Helper()
 	ctx, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	// An emulated machine answers late. A lost request is never answered.
-	clients := crowd.Clients{Host: "test.local", New: 100 * time.Millisecond, Kept: 30, Every: time.Second,
-		Waits: 30 * time.Second}
+	clients := crowd.Clients{
+		Host: "test.local", New: 100 * time.Millisecond, Kept: 30, Every: time.Second,
+		Waits: 30 * time.Second,
+	}
 	for _, address := range p.addresses {
 		clients.Targets = append(clients.Targets, address+":80")
 	}
@@ -392,8 +394,10 @@ func (p *pair) oneFallsBack(t *testing.T) {
 	if got := p.versionOf(t, 0); got != before {
 		t.Errorf("the first has version %q, want %q", got, before)
 	}
-	for n, want := range []string{"nothing is installed: " + bad + " was tried, and did not get ready",
-		"nothing is installed: version " + bad + " waits: appliance "} {
+	for n, want := range []string{
+		"nothing is installed: " + bad + " was tried, and did not get ready",
+		"nothing is installed: version " + bad + " waits: appliance ",
+	} {
 		out, err := p.vms[n].Run(t.Context(), "/usr/bin/sallyport", "image", "update", "--newer")
 		if err != nil || !strings.HasPrefix(out, want) {
 			t.Errorf("%s: got %q, %v, want %q", hosts[n], out, err, want)

@@ -195,8 +195,10 @@ func (s source) fetch(ctx context.Context, want manifest, half string, room func
 		return err
 	}
 	began := time.Now()
-	n, err := io.Copy(out, io.LimitReader(&meter{r: r, size: want.Size, next: began.Add(meterEvery), idle: idle,
-		name: s.name, say: say}, want.Size+1))
+	n, err := io.Copy(out, io.LimitReader(&meter{
+		r: r, size: want.Size, next: began.Add(meterEvery), idle: idle,
+		name: s.name, say: say,
+	}, want.Size+1))
 	err = because(err)
 	switch {
 	case n > want.Size:

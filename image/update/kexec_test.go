@@ -119,8 +119,10 @@ func TestTheFirmwareStartsWhatTheKernelMayNot(t *testing.T) {
 	}{
 		"the file says so": {func(s *starter) { s.put(NoKexecFile, "") }, "system.update.kexec is false"},
 		"Secure Boot":      {func(s *starter) { s.put(secureFile, "\x06\x00\x00\x00\x01") }, "Secure Boot is on"},
-		"little memory": {func(s *starter) { s.put("/proc/meminfo", "MemAvailable:  60000 kB\n") },
-			"64 MB of memory, and 58 are available"},
+		"little memory": {
+			func(s *starter) { s.put("/proc/meminfo", "MemAvailable:  60000 kB\n") },
+			"64 MB of memory, and 58 are available",
+		},
 		"no state partition": {func(s *starter) { _ = os.RemoveAll(s.path(stateDir)) }, "no such file"},
 		"no root": {func(s *starter) {
 			s.put(versionsDir+"/sallyport_1.10+3.efi", string(efi("sallyport", "1.10", ".cmdline", "", ".linux", "")))

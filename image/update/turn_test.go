@@ -24,38 +24,70 @@ func TestMembersAreUpdatedOneByOne(t *testing.T) {
 	}{
 		"alone in its group": {"gate-1", nil, ""},
 		"the first of two":   {"gate-1", []Member{member("gate-2", "1.2", old)}, ""},
-		"the second of two": {"gate-2", []Member{member("gate-1", "1.2", old)},
-			"gate-1 is updated first, and runs 1.2"},
-		"the first runs an unknown version": {"gate-2", []Member{member("gate-1", "", old)},
-			"gate-1 is updated first, and runs an unknown version"},
-		"the other drains": {"gate-1", []Member{lacking("gate-2", "drains")},
-			"gate-2 drains"},
-		"the other is silent": {"gate-1", []Member{lacking("gate-2", "has been silent for 5s")},
-			"gate-2 has been silent for 5s"},
-		"the other was away": {"gate-1", []Member{member("gate-2", "1.2", young)},
-			"gate-2 has served for 3m0s only; the next update follows after 10m0s"},
-		"the first has only just been updated": {"gate-2", []Member{member("gate-1", "1.3", young)},
-			"gate-1 has served for 3m0s only; the next update follows after 10m0s"},
-		"the first was updated today": {"gate-2", []Member{member("gate-1", "1.3", time.Hour)},
+		"the second of two": {
+			"gate-2",
+			[]Member{member("gate-1", "1.2", old)},
+			"gate-1 is updated first, and runs 1.2",
+		},
+		"the first runs an unknown version": {
+			"gate-2",
+			[]Member{member("gate-1", "", old)},
+			"gate-1 is updated first, and runs an unknown version",
+		},
+		"the other drains": {
+			"gate-1",
+			[]Member{lacking("gate-2", "drains")},
+			"gate-2 drains",
+		},
+		"the other is silent": {
+			"gate-1",
+			[]Member{lacking("gate-2", "has been silent for 5s")},
+			"gate-2 has been silent for 5s",
+		},
+		"the other was away": {
+			"gate-1",
+			[]Member{member("gate-2", "1.2", young)},
+			"gate-2 has served for 3m0s only; the next update follows after 10m0s",
+		},
+		"the first has only just been updated": {
+			"gate-2",
+			[]Member{member("gate-1", "1.3", young)},
+			"gate-1 has served for 3m0s only; the next update follows after 10m0s",
+		},
+		"the first was updated today": {
+			"gate-2",
+			[]Member{member("gate-1", "1.3", time.Hour)},
 			"gate-1 has served with version 1.3 for 1h0m0s; the next member follows after 12h0m0s " +
-				"(system.update.stagger)"},
+				"(system.update.stagger)",
+		},
 		"the first was updated yesterday": {"gate-2", []Member{member("gate-1", "1.3", day)}, ""},
 		"the first runs a newer one":      {"gate-2", []Member{member("gate-1", "1.10", day)}, ""},
-		"one of three is silent": {"gate-1",
+		"one of three is silent": {
+			"gate-1",
 			[]Member{member("gate-2", "1.2", old), lacking("gate-3", "has been silent for 1h")},
-			"gate-3 has been silent for 1h"},
-		"the third waits for the second": {"gate-3",
+			"gate-3 has been silent for 1h",
+		},
+		"the third waits for the second": {
+			"gate-3",
 			[]Member{member("gate-2", "1.2", old), member("gate-1", "1.3", day)},
-			"gate-2 is updated first, and runs 1.2"},
-		"the second returned to its version": {"gate-3",
+			"gate-2 is updated first, and runs 1.2",
+		},
+		"the second returned to its version": {
+			"gate-3",
 			[]Member{member("gate-1", "1.3", 2*day), member("gate-2", "1.2", day)},
-			"gate-2 is updated first, and runs 1.2"},
-		"an operator updated the last one": {"gate-1",
+			"gate-2 is updated first, and runs 1.2",
+		},
+		"an operator updated the last one": {
+			"gate-1",
 			[]Member{member("gate-2", "1.2", old), member("gate-3", "1.3", time.Hour)},
 			"gate-3 has served with version 1.3 for 1h0m0s; the next member follows after 12h0m0s " +
-				"(system.update.stagger)"},
-		"an operator updated the last one, yesterday": {"gate-1",
-			[]Member{member("gate-2", "1.2", old), member("gate-3", "1.3", day)}, ""},
+				"(system.update.stagger)",
+		},
+		"an operator updated the last one, yesterday": {
+			"gate-1",
+			[]Member{member("gate-2", "1.2", old), member("gate-3", "1.3", day)},
+			"",
+		},
 	} {
 		if got := Turn(row.self, row.others, "1.3", 12*time.Hour); got != row.want {
 			t.Errorf("%s:\ngot  %q\nwant %q", name, got, row.want)
@@ -70,8 +102,10 @@ func TestNoTwoMembersHaveTheirTurn(t *testing.T) {
 	for range 20_000 {
 		all := make([]Member, 2+r.IntN(5))
 		for i := range all {
-			all[i] = Member{Name: fmt.Sprintf("gate-%d", i), Version: []string{"1.2", "1.3", "1.4"}[r.IntN(3)],
-				For: time.Duration(r.IntN(20)) * time.Hour}
+			all[i] = Member{
+				Name: fmt.Sprintf("gate-%d", i), Version: []string{"1.2", "1.3", "1.4"}[r.IntN(3)],
+				For: time.Duration(r.IntN(20)) * time.Hour,
+			}
 			if r.IntN(10) == 0 {
 				all[i].Lacks = "is spare"
 			}
@@ -113,12 +147,18 @@ func TestTheTimerWaitsForItsTurn(t *testing.T) {
 	}{
 		"it is its turn":       {Request{Newer: true, Members: says(nil, done)}, "1h", "", ""},
 		"another one is first": {Request{Newer: true, Members: says(nil, behind)}, "1h", waits, ""},
-		"nobody answers": {Request{Newer: true, Members: says(errors.New("no appliance answers"))}, "1h",
-			"version 1.10 waits: no appliance answers", ""},
+		"nobody answers": {
+			Request{Newer: true, Members: says(errors.New("no appliance answers"))},
+			"1h",
+			"version 1.10 waits: no appliance answers", "",
+		},
 		"an operator asks":  {Request{Members: says(nil, behind)}, "1h", "", ""},
 		"there is no group": {Request{Newer: true, Members: says(nil, behind)}, "", "", ""},
-		"no number": {Request{Newer: true, Members: says(nil, behind)}, "soon", "",
-			StaggerFile + `: time: invalid duration "soon"`},
+		"no number": {
+			Request{Newer: true, Members: says(nil, behind)},
+			"soon", "",
+			StaggerFile + `: time: invalid duration "soon"`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHouse(t)

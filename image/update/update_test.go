@@ -89,8 +89,10 @@ func efi(id, version string, more ...string) []byte {
 		pe.FileHeader{Machine: pe.IMAGE_FILE_MACHINE_AMD64, NumberOfSections: uint16(count)})
 	for i := 0; i < len(parts); i += 2 {
 		size := uint32(len(parts[i+1]))
-		section := pe.SectionHeader32{VirtualSize: size, SizeOfRawData: (size + unit - 1) / unit * unit,
-			PointerToRawData: uint32(header + entry*count + body.Len())}
+		section := pe.SectionHeader32{
+			VirtualSize: size, SizeOfRawData: (size + unit - 1) / unit * unit,
+			PointerToRawData: uint32(header + entry*count + body.Len()),
+		}
 		copy(section.Name[:], parts[i])
 		_ = binary.Write(&head, binary.LittleEndian, section)
 		body.WriteString(parts[i+1])
@@ -231,8 +233,10 @@ func TestAnUpdateIsBesideWhatRunsAndReplacesTheRest(t *testing.T) {
 	server := httptest.NewServer(http.FileServer(http.Dir(p.folder)))
 	t.Cleanup(server.Close)
 	path := p.publish("sallyport_1.10.efi", efi("sallyport", "1.10"))
-	for name, from := range map[string]string{"a file": path, "its URL": server.URL + "/sallyport_1.10.efi",
-		"the URL of a folder": server.URL} {
+	for name, from := range map[string]string{
+		"a file": path, "its URL": server.URL + "/sallyport_1.10.efi",
+		"the URL of a folder": server.URL,
+	} {
 		h := newHouse(t)
 		h.runs(p, "1.9", "sallyport_1.9.efi", "sallyport_1.8.efi", "sallyport_1.10+0-3.efi", halfFile, "other.efi")
 		var said []string
@@ -293,12 +297,18 @@ func TestOnlyWhatIsSignedIsInstalled(t *testing.T) {
 			_ = os.WriteFile(path+".manifest", []byte("x"), 0o600)
 			p.sign(path)
 		}, "its manifest: invalid"},
-		"another file's": {"sallyport_1.10.efi", describe(func(m *manifest) { m.Name = "sallyport_1.11.efi" }),
-			`"sallyport_1.11.efi" in version "1.10"`},
-		"another version's": {"sallyport_1.10.efi", describe(func(m *manifest) { m.Version = "1.11" }),
-			`in version "1.11"`},
-		"of no size": {"sallyport_1.10.efi", describe(func(m *manifest) { m.Size = 0 }),
-			"0 bytes; allowed: 1 to"},
+		"another file's": {
+			"sallyport_1.10.efi", describe(func(m *manifest) { m.Name = "sallyport_1.11.efi" }),
+			`"sallyport_1.11.efi" in version "1.10"`,
+		},
+		"another version's": {
+			"sallyport_1.10.efi", describe(func(m *manifest) { m.Version = "1.11" }),
+			`in version "1.11"`,
+		},
+		"of no size": {
+			"sallyport_1.10.efi", describe(func(m *manifest) { m.Size = 0 }),
+			"0 bytes; allowed: 1 to",
+		},
 		"of endless size":    {"sallyport_1.10.efi", describe(func(m *manifest) { m.Size = 1 << 40 }), "allowed: 1 to"},
 		"of another size":    {"sallyport_1.10.efi", describe(func(m *manifest) { m.Size-- }), "its manifest says"},
 		"of another digest":  {"sallyport_1.10.efi", describe(func(m *manifest) { m.SHA256 = digest(nil) }), "digest"},
@@ -397,8 +407,10 @@ func TestNothingIsRemovedForWhatIsNotVerified(t *testing.T) {
 		"no such file": {p.folder, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusGone)
 		}, "the answer is 410 Gone", ""},
-		"it says that it has more": {p.folder, length(1 << 40),
-			"the server offers 1099511627776 bytes, and its manifest says 2", ""},
+		"it says that it has more": {
+			p.folder, length(1 << 40),
+			"the server offers 1099511627776 bytes, and its manifest says 2", "",
+		},
 		"it says that it has less": {p.folder, length(10), "the server offers 10 bytes", ""},
 		"less comes":               {p.folder, chunks(good[:5000]), "5000 of 2", "6M"},
 		"more comes":               {p.folder, chunks(append(slices.Clip(good), 0)), "it is larger than the 2", "6M"},
@@ -449,8 +461,10 @@ func TestNothingIsRemovedBeforeWhatRunsHasBeenReady(t *testing.T) {
 		done.Installed != "1.10" || len(done.Removed) > 0 {
 		t.Errorf("got %+v, %v", done, err)
 	}
-	if want := []string{"sallyport_1.10+3.efi", "sallyport_1.8.efi",
-		"sallyport_1.9+2-1.efi"}; !slices.Equal(h.versions(), want) {
+	if want := []string{
+		"sallyport_1.10+3.efi", "sallyport_1.8.efi",
+		"sallyport_1.9+2-1.efi",
+	}; !slices.Equal(h.versions(), want) {
 		t.Errorf("the partition has %q, want %q", h.versions(), want)
 	}
 }
@@ -517,12 +531,20 @@ func TestADownloadThatStallsEnds(t *testing.T) {
 		want   string
 		after  time.Duration
 	}{
-		"nothing comes": {stream{wait: time.Hour}, "0 of 10000 bytes arrived: no data arrived for 1m0s",
-			downloadIdle},
-		"a byte now and then": {stream{piece: 1, wait: downloadIdle - time.Second},
-			"45 of 10000 bytes arrived: the download took longer than 45m0s", downloadLongest},
-		"slowly, but all of it": {stream{piece: 1000, wait: downloadIdle - time.Second}, "it is larger than",
-			11 * (downloadIdle - time.Second)},
+		"nothing comes": {
+			stream{wait: time.Hour},
+			"0 of 10000 bytes arrived: no data arrived for 1m0s",
+			downloadIdle,
+		},
+		"a byte now and then": {
+			stream{piece: 1, wait: downloadIdle - time.Second},
+			"45 of 10000 bytes arrived: the download took longer than 45m0s", downloadLongest,
+		},
+		"slowly, but all of it": {
+			stream{piece: 1000, wait: downloadIdle - time.Second},
+			"it is larger than",
+			11 * (downloadIdle - time.Second),
+		},
 		"stopped by the service": {stream{wait: time.Hour}, "0 of 10000 bytes arrived: context canceled", time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -596,8 +618,10 @@ func TestADowngradeComesFirstUntilItFails(t *testing.T) {
 	if done, err := h.install(Request{Newer: true}); err != nil || done.Installed != "2.0.1" {
 		t.Errorf("got %+v, %v", done, err)
 	}
-	if want := []string{"sallyport_1.9.efi", "sallyport_2.0+0.efi",
-		"sallyport_2.0.1+3.efi"}; !slices.Equal(h.versions(), want) {
+	if want := []string{
+		"sallyport_1.9.efi", "sallyport_2.0+0.efi",
+		"sallyport_2.0.1+3.efi",
+	}; !slices.Equal(h.versions(), want) {
 		t.Errorf("the partition has %q, want %q", h.versions(), want)
 	}
 }

@@ -306,7 +306,8 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 		{
 			on4("sallyport.dev/hsts: true", "sallyport.dev/hsts-max-age: 60",
 				"sallyport.dev/hsts-include-subdomains: true", "sallyport.dev/hsts-preload: true"),
-			"http-after-response set-header Strict-Transport-Security 'max-age=60; includeSubDomains; preload' if { ssl_fc }",
+			"http-after-response set-header Strict-Transport-Security 'max-age=60; includeSubDomains; preload' " +
+				"if { ssl_fc }",
 		},
 		{
 			on4("sallyport.dev/proxy-body-size: 8m"),
@@ -566,7 +567,8 @@ file ca.ca.pem`,
 		},
 		{
 			[]string{"ingress path-rewrite: " + strings.Repeat("/a\n", 65)},
-			"! Ingress InvalidAnnotation: annotation haproxy.org/path-rewrite: it has more than 64 lines; it is ignored",
+			"! Ingress InvalidAnnotation: annotation haproxy.org/path-rewrite: it has more than 64 lines; " +
+				"it is ignored",
 		},
 		{onAll("generate-certificates-signer: tls"), "process: Signer=tls.sign.pem\nfile tls.sign.pem"},
 		{
@@ -585,7 +587,8 @@ file ca.ca.pem`,
 			on4("backend-config-snippet: # src -f patterns/gone\nacl us src -f patterns/ours -f patterns/ours\n" +
 				"http-request deny if !us"),
 			"acl us src '10.0.0.0/8' '192.0.2.1' '10.0.0.0/8' '192.0.2.1'\nhttp-request deny if !us\n" +
-				"asks about \"acl us src '10.0.0.0/8' '192.0.2.1' '10.0.0.0/8' '192.0.2.1'\\nhttp-request deny if !us\"",
+				"asks about \"acl us src '10.0.0.0/8' '192.0.2.1' '10.0.0.0/8' '192.0.2.1'\\nhttp-request " +
+				"deny if !us\"",
 		},
 		{
 			on4("backend-config-snippet: http-request deny\nhttp-request deny if { src -f patterns/gone }"),
@@ -600,7 +603,8 @@ file ca.ca.pem`,
 		},
 		{
 			[]string{"service backend-config-snippet: a"},
-			"! Service InvalidAnnotation: annotation haproxy.org/backend-config-snippet: no snippets of Services; it is ignored",
+			"! Service InvalidAnnotation: annotation haproxy.org/backend-config-snippet: no snippets of Services; " +
+				"it is ignored",
 		},
 		{
 			on4("backend-config-snippet: server a 192.0.2.1:80"),
@@ -870,7 +874,8 @@ tcp-request content reject
 		},
 		{
 			[]string{"service ~deny-list: 10.0.0.0/8"},
-			"! Service UnknownAnnotation: annotation deny-list is allowed on ConfigMap, Ingress, not on Service; it is ignored",
+			"! Service UnknownAnnotation: annotation deny-list is allowed on ConfigMap, Ingress, not on Service; " +
+				"it is ignored",
 		},
 		{
 			[]string{"ingress ~maxconn: 5"},
@@ -1137,7 +1142,10 @@ func TestAnotherControllersKeyIsData(t *testing.T) {
 		},
 		// others' names
 		{
-			map[string]string{"server-timeout": "5", "other.test/timeout-server": "5", "other.test/server-timeouts": "5"},
+			map[string]string{
+				"server-timeout": "5", "other.test/timeout-server": "5",
+				"other.test/server-timeouts": "5",
+			},
 			Value{},
 			nil,
 		},

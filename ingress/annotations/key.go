@@ -315,7 +315,8 @@ func (in dictionary) unknown(scope Scope, full string, odd func(reason, format s
 		return false
 	case guard:
 		odd("UnknownAnnotation",
-			"%s is unknown; the nearest known one, %s, restricts access: all clients are rejected until the name is corrected", Quote(full), near.Name)
+			"%s is unknown; the nearest known one, %s, restricts access: all clients are rejected until the name "+
+				"is corrected", Quote(full), near.Name)
 	case near != nil:
 		odd("UnknownAnnotation", "%s is unknown and ignored; the nearest known one is %s", Quote(full), near.Name)
 	default:

@@ -92,12 +92,14 @@ var (
 	cookiePersistence = define(cookie, Doc{
 		Name: "cookie-persistence", Scopes: everywhere, Format: "name of a cookie",
 		Effect: "Another name for session-cookie-name, which overrides it. The value of the cookie is always a hash " +
-			"of the server's address, with a key of the appliance's or the group's own, and survives reloads and restarts.",
+			"of the server's address, with a key of the appliance's or the group's own, and survives reloads " +
+			"and restarts.",
 	})
 	cookieNoDynamic = define(cookie, Doc{
 		Name: "cookie-persistence-no-dynamic", Scopes: everywhere, Format: "name of a cookie",
 		Effect: "Another name for session-cookie-name; session-cookie-name and cookie-persistence override it. The " +
-			"value of the cookie is dynamic all the same: a hash of the server's address, which survives reloads and restarts.",
+			"value of the cookie is dynamic all the same: a hash of the server's address, which survives reloads " +
+			"and restarts.",
 	})
 	cookieDomain = define(cookieDomainName, Doc{
 		Name: own + "session-cookie-domain", Scopes: everywhere, Format: "domain",
@@ -195,7 +197,8 @@ var (
 	redirect = define(location, Doc{
 		Name: "request-redirect", Scopes: notOnTheService,
 		Format: "host or host:port, with http:// or https:// in front if it is to change",
-		Effect: "Requests are redirected to this host, with their path and query, and with their scheme if the value has none.",
+		Effect: "Requests are redirected to this host, with their path and query, and with their scheme if the " +
+			"value has none.",
 	})
 	redirectCode = define(status(haproxy.RedirectCodes), Doc{
 		Name: "request-redirect-code", Scopes: notOnTheService, Format: "301, 302, 303, 307 or 308", Default: "302",
@@ -343,7 +346,8 @@ func Class(annotations map[string]string) (name string, said bool) {
 var defaultBackend = define(servicePort, Doc{
 	Name: "default-backend-service", Scopes: ConfigMap, Refers: ServiceKind,
 	Format: "namespace/Service, or namespace/Service:port",
-	Effect: "Service for requests that match no host and path. An Ingress without rules overrides it. Without both: 404.",
+	Effect: "Service for requests that match no host and path. An Ingress without rules overrides it. " +
+		"Without both: 404.",
 })
 
 // A ServicePort names a port of a Service, by name or number, or its first one.

@@ -96,8 +96,9 @@ var (
 	})
 	secureVerifyHost = define(serverName, Doc{
 		Name: own + "secure-verify-hostname", Scopes: everywhere, Traffic: notPassed, Format: "a host's name",
-		Guard:  true,
-		Effect: "The certificates of the servers must be for this name. It needs a server-ca, and no other name in secure-sni.",
+		Guard: true,
+		Effect: "The certificates of the servers must be for this name. It needs a server-ca, and no other name " +
+			"in secure-sni.",
 	})
 	sslCertificate = defineSecret(Doc{
 		Name: "ssl-certificate", Scopes: ConfigMap,

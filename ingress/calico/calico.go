@@ -206,7 +206,8 @@ func (r *reader) node(n *corev1.Node, asn uint32, peers []peer, own []netip.Addr
 		}
 		if slices.Contains(own, p.Addr()) {
 			r.complain("Node", n.Name,
-				"annotation %s is %s, an address of the appliance; the appliance does not peer with the node in that family", family.annotation, quote(text))
+				"annotation %s is %s, an address of the appliance; the appliance does not peer with the node "+
+					"in that family", family.annotation, quote(text))
 			continue
 		}
 		node.BGP = append(node.BGP, p)

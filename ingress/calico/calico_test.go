@@ -117,7 +117,8 @@ func TestNodes(t *testing.T) {
 			asn + "{kind: BGPPeer, metadata: {name: us}, spec: {peerIP: 192.168.50.21, localASNumber: 65123, " +
 				"nodeSelector: rack == '2'}}\n---\n" +
 				"{kind: BGPPeer, metadata: {name: them}, spec: {peerIP: 192.168.50.99, localASNumber: 65124}}\n---\n" +
-				"{kind: BGPPeer, metadata: {name: other}, spec: {peerIP: 192.168.50.21, localASNumber: 65125, node: m}}\n---\n" +
+				"{kind: BGPPeer, metadata: {name: other}, spec: {peerIP: 192.168.50.21, localASNumber: 65125, " +
+				"node: m}}\n---\n" +
 				`{kind: Node, metadata: {name: w1, labels: {rack: "1"}}}`,
 			routes.Node{Name: "w1", ASN: 65000, Behind: true},
 			0,

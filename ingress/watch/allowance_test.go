@@ -29,7 +29,9 @@ type sliceWorld struct {
 }
 
 // List returns a page of a namespace's slices, two at a time.
-func (w *sliceWorld) List(_ context.Context, namespace string, o metav1.ListOptions) (*discoveryv1.EndpointSliceList, error) {
+func (w *sliceWorld) List(_ context.Context, namespace string,
+	o metav1.ListOptions,
+) (*discoveryv1.EndpointSliceList, error) {
 	page := &discoveryv1.EndpointSliceList{}
 	for _, key := range slices.SortedFunc(maps.Keys(w.is), compareKeys) {
 		switch {
@@ -66,10 +68,12 @@ func (w *sliceWorld) deliver(s *shelf[*discoveryv1.EndpointSlice], count int) {
 
 func sliceOf(namespace, name, service string, endpoints int, version int) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
-		Namespace: namespace, Name: name, ResourceVersion: fmt.Sprintf("%06d", version), Labels: map[string]string{discoveryv1.LabelServiceName: service},
+		Namespace: namespace, Name: name, ResourceVersion: fmt.Sprintf("%06d", version),
+		Labels: map[string]string{discoveryv1.LabelServiceName: service},
 	}}
 	for i := range endpoints {
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.%d.%d", version%256, i)}})
+		s.Endpoints = append(s.Endpoints,
+			discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.%d.%d", version%256, i)}})
 	}
 	return s
 }
@@ -81,10 +85,13 @@ func sliceOf(namespace, name, service string, endpoints int, version int) *disco
 func TestANamespaceHasItsShareAndLosesNothingWithinIt(t *testing.T) {
 	const most = 200
 	rapid.Check(t, func(t *rapid.T) {
-		w, served, version := &sliceWorld{is: map[types.NamespacedName]*discoveryv1.EndpointSlice{}}, map[types.NamespacedName]bool{}, 0
+		w, served, version := &sliceWorld{is: map[types.NamespacedName]*discoveryv1.EndpointSlice{}},
+			map[types.NamespacedName]bool{}, 0
 		s := &shelf[*discoveryv1.EndpointSlice]{order: byService, knock: func() {}, full: true}
 		s.strip = func(o *discoveryv1.EndpointSlice) { ingress.Options{}.Strip(o) }
-		s.share = newAllowance("sliceBytes", "EndpointSlice", most, func(o *discoveryv1.EndpointSlice) bool { return served[serviceOf(o)] })
+		s.share = newAllowance("sliceBytes", "EndpointSlice", most, func(o *discoveryv1.EndpointSlice) bool {
+			return served[serviceOf(o)]
+		})
 		pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
 		namespace := func() string { return pick("namespace", "evil", "victim") }
 		check := func() {
@@ -92,14 +99,16 @@ func TestANamespaceHasItsShareAndLosesNothingWithinIt(t *testing.T) {
 			for _, o := range s.list() {
 				bytes[o.Namespace] += bytesOf(s.latest[keyOf(o)])
 			}
-			if !maps.Equal(bytes, s.share.bytes) || bytes["evil"] > most || bytes["victim"] > most || len(s.items) != len(s.latest) {
+			if !maps.Equal(bytes, s.share.bytes) || bytes["evil"] > most || bytes["victim"] > most ||
+				len(s.items) != len(s.latest) {
 				t.Fatalf("it holds %v, counts %v, and the bound is %d", bytes, s.share.bytes, most)
 			}
 		}
 		step := func() {
 			switch version++; rapid.IntRange(0, 5).Draw(t, "step") {
 			case 0, 1, 2:
-				w.write(sliceOf(namespace(), pick("name", "a", "b", "c", "d"), pick("service", "x", "y"), rapid.IntRange(0, 9).Draw(t, "endpoints"), version))
+				w.write(sliceOf(namespace(), pick("name", "a", "b", "c", "d"), pick("service", "x", "y"),
+					rapid.IntRange(0, 9).Draw(t, "endpoints"), version))
 			case 3:
 				w.remove(types.NamespacedName{Namespace: namespace(), Name: pick("name", "a", "b", "c", "d")})
 			case 4:
@@ -111,7 +120,9 @@ func TestANamespaceHasItsShareAndLosesNothingWithinIt(t *testing.T) {
 			}
 			check()
 		}
-		list := func(ctx context.Context, namespace string, o metav1.ListOptions) (*discoveryv1.EndpointSliceList, error) {
+		list := func(ctx context.Context, namespace string, o metav1.ListOptions) (
+			*discoveryv1.EndpointSliceList, error,
+		) {
 			page, err := w.List(ctx, namespace, o)
 			for range rapid.IntRange(0, 2).Draw(t, "during the list") {
 				step()
@@ -212,7 +223,8 @@ func TestOneNamespaceDoesNotGetTheMemoryOfAll(t *testing.T) {
 	}
 	told := func(s ingress.Snapshot) []ingress.Problem {
 		return slices.DeleteFunc(ingress.Compile([]ingress.Snapshot{s}).Problems, func(p ingress.Problem) bool {
-			return p.Kind != "EndpointSlice" || p.Namespace != "evil" || p.Reason != "LimitReached" || !strings.Contains(p.Why, "limits.sliceBytes")
+			return p.Kind != "EndpointSlice" || p.Namespace != "evil" || p.Reason != "LimitReached" ||
+				!strings.Contains(p.Why, "limits.sliceBytes")
 		})
 	}
 	if len(told(got)) != 1 {
@@ -223,10 +235,13 @@ func TestOneNamespaceDoesNotGetTheMemoryOfAll(t *testing.T) {
 		t.Fatal("the last slice had room")
 	}
 	w.Serve(leadingTo(t, last))
-	until(t, w, "the slice that something refers to", func() bool { return len(slicesOf(synced(t, w).Slices, last)) == 1 })
+	until(t, w, "the slice that something refers to", func() bool {
+		return len(slicesOf(synced(t, w).Slices, last)) == 1
+	})
 	for i := range 20 {
 		for _, letter := range []string{"s", "t"} {
-			_ = c.DiscoveryV1().EndpointSlices("evil").Delete(t.Context(), fmt.Sprintf("%s%02d", letter, i), metav1.DeleteOptions{})
+			_ = c.DiscoveryV1().EndpointSlices("evil").Delete(t.Context(), fmt.Sprintf("%s%02d", letter, i),
+				metav1.DeleteOptions{})
 		}
 	}
 	until(t, w, "the end of the problem", func() bool { return len(told(synced(t, w))) == 0 })
@@ -273,9 +288,14 @@ func TestAnIngressThatIsNotKeptOpensNothing(t *testing.T) {
 		kind := networkingv1.PathTypePrefix
 		ing := &networkingv1.Ingress{ObjectMeta: meta}
 		ing.Annotations["kubernetes.io/ingress.class"] = "haproxy"
-		to := networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "app", Port: networkingv1.ServiceBackendPort{Number: 80}}}
+		to := networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
+			Name: "app",
+			Port: networkingv1.ServiceBackendPort{Number: 80},
+		}}
 		ing.Spec.Rules = []networkingv1.IngressRule{{Host: host, IngressRuleValue: networkingv1.IngressRuleValue{
-			HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{Path: path, PathType: &kind, Backend: to}}},
+			HTTP: &networkingv1.HTTPIngressRuleValue{
+				Paths: []networkingv1.HTTPIngressPath{{Path: path, PathType: &kind, Backend: to}},
+			},
 		}}}
 		mustCreate(t, c.NetworkingV1().Ingresses(ing.Namespace).Create, ing)
 	}
@@ -299,7 +319,8 @@ func TestAnIngressThatIsNotKeptOpensNothing(t *testing.T) {
 	}
 	until(t, w, "nothing of evil is served, and the last object has no room", func() bool {
 		now := closed()
-		return !now["victim.test/"] && now["evil.test/"] && len(now) < 10 && slices.Equal(synced(t, w).Incomplete, []string{"evil"})
+		return !now["victim.test/"] && now["evil.test/"] && len(now) < 10 &&
+			slices.Equal(synced(t, w).Incomplete, []string{"evil"})
 	})
 	for at, is := range closed() {
 		if is != strings.HasPrefix(at, "evil") {
@@ -307,7 +328,8 @@ func TestAnIngressThatIsNotKeptOpensNothing(t *testing.T) {
 		}
 	}
 	if !slices.ContainsFunc(ingress.Compile([]ingress.Snapshot{synced(t, w)}).Problems, func(p ingress.Problem) bool {
-		return p.Reason == "LimitReached" && p.Namespace == "evil" && strings.Contains(p.Why, "(clusters[].ingress.limits.objectBytes)")
+		return p.Reason == "LimitReached" && p.Namespace == "evil" &&
+			strings.Contains(p.Why, "(clusters[].ingress.limits.objectBytes)")
 	}) {
 		t.Error("that is not reported")
 	}

@@ -86,7 +86,10 @@ func (s *secretServer) serve(c *cluster) {
 	c.PrependWatchReactor("secrets", func(a k8stesting.Action) (bool, watch.Interface, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		w := secretWatch{watch.NewFakeWithChanSize(100, false), a.GetNamespace(), a.(k8stesting.WatchAction).GetWatchRestrictions().Fields}
+		w := secretWatch{
+			watch.NewFakeWithChanSize(100, false), a.GetNamespace(),
+			a.(k8stesting.WatchAction).GetWatchRestrictions().Fields,
+		}
 		for _, one := range s.held { // no event after the list may be lost
 			if w.wants(one) {
 				w.Add(one.DeepCopy())
@@ -120,14 +123,23 @@ func TestOnlySecretsThatAreNamedAreRead(t *testing.T) {
 	server := &secretServer{}
 	server.serve(c)
 	opaque := func(name string) *corev1.Secret {
-		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Type: corev1.SecretTypeOpaque, Data: map[string][]byte{"ann": []byte("x")}}
+		return &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+			Type:       corev1.SecretTypeOpaque, Data: map[string][]byte{"ann": []byte("x")},
+		}
 	}
 	server.add(opaque("users"))
 	server.add(opaque("others"))
 	server.add(opaque("certificate"))
-	server.add(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tls"}, Type: corev1.SecretTypeTLS})
+	server.add(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tls"},
+		Type:       corev1.SecretTypeTLS,
+	})
 	first := testIngress("first")
-	first.Annotations = map[string]string{"haproxy.org/auth-secret": "users", "haproxy.org/client-ca": "elsewhere/ca", "haproxy.org/server-ca": "tls"}
+	first.Annotations = map[string]string{
+		"haproxy.org/auth-secret": "users", "haproxy.org/client-ca": "elsewhere/ca",
+		"haproxy.org/server-ca": "tls",
+	}
 	first.Spec.TLS = []networkingv1.IngressTLS{{Hosts: []string{"a.test"}, SecretName: "certificate"}}
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, first)
 	foreign := testIngress("foreign")
@@ -144,19 +156,31 @@ func TestOnlySecretsThatAreNamedAreRead(t *testing.T) {
 	second := testIngress("second")
 	second.Annotations = map[string]string{"auth-secret": "late"} // the prefix is optional
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, second)
-	until(t, w, "the second Ingress", func() bool { s, err := w.Snapshot(); return err == nil && len(s.Ingresses) == 3 })
+	until(t, w, "the second Ingress", func() bool {
+		s, err := w.Snapshot()
+		return err == nil && len(s.Ingresses) == 3
+	})
 	server.add(opaque("late"))
-	until(t, w, "its Secret", func() bool { s, err := w.Snapshot(); return err == nil && slices.Contains(namesOf(s), "late") })
+	until(t, w, "its Secret", func() bool {
+		s, err := w.Snapshot()
+		return err == nil && slices.Contains(namesOf(s), "late")
+	})
 
 	// A Secret that is no longer named is no longer kept, and not read again.
 	if err := c.NetworkingV1().Ingresses("default").Delete(t.Context(), "first", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, w, "the end of the others", func() bool { s, err := w.Snapshot(); return err == nil && slices.Equal(namesOf(s), []string{"late"}) })
+	until(t, w, "the end of the others", func() bool {
+		s, err := w.Snapshot()
+		return err == nil && slices.Equal(namesOf(s), []string{"late"})
+	})
 	server.mu.Lock()
 	defer server.mu.Unlock()
 	slices.Sort(server.asked)
-	want := []string{"metadata.name=certificate", "metadata.name=late", "metadata.name=users", "names in default", "type=kubernetes.io/tls"}
+	want := []string{
+		"metadata.name=certificate", "metadata.name=late", "metadata.name=users", "names in default",
+		"type=kubernetes.io/tls",
+	}
 	if !slices.Equal(slices.Compact(server.asked), want) {
 		t.Errorf("it asked for the Secrets with %q, want %q", server.asked, want)
 	}
@@ -170,7 +194,10 @@ func TestASecretThatIsRefusedDoesNotHoldOthersUp(t *testing.T) {
 	synced(t, w)
 	one := testIngress("one")
 	one.Annotations = map[string]string{"haproxy.org/auth-secret": "users"}
-	one.Spec.DefaultBackend = &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80}}}
+	one.Spec.DefaultBackend = &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
+		Name: "web",
+		Port: networkingv1.ServiceBackendPort{Number: 80},
+	}}
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, one)
 	until(t, w, "the Ingress, without its Secret", func() bool {
 		s, err := w.Snapshot()
@@ -178,7 +205,9 @@ func TestASecretThatIsRefusedDoesNotHoldOthersUp(t *testing.T) {
 	})
 	s, _ := w.Snapshot()
 	r := ingress.Compile([]ingress.Snapshot{s})
-	if !slices.ContainsFunc(r.Problems, func(p ingress.Problem) bool { return strings.Contains(p.Why, "there is no Secret default/users") }) {
+	if !slices.ContainsFunc(r.Problems, func(p ingress.Problem) bool {
+		return strings.Contains(p.Why, "there is no Secret default/users")
+	}) {
 		t.Errorf("nobody is told: %v", r.Problems)
 	}
 	if b := r.Config.Backends[0]; !slices.Equal(b.Directives, []haproxy.Directive{haproxy.Close()}) {
@@ -189,8 +218,12 @@ func TestASecretThatIsRefusedDoesNotHoldOthersUp(t *testing.T) {
 // tlsSecret returns a TLS Secret with a value of size bytes.
 func tlsSecret(namespace, name string, size int) *corev1.Secret {
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: "1"}, Type: corev1.SecretTypeTLS,
-		Data: map[string][]byte{corev1.TLSCertKey: make([]byte, size), corev1.TLSPrivateKeyKey: []byte("k"), "other": make([]byte, size)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: "1"},
+		Type:       corev1.SecretTypeTLS,
+		Data: map[string][]byte{
+			corev1.TLSCertKey: make([]byte, size), corev1.TLSPrivateKeyKey: []byte("k"),
+			"other": make([]byte, size),
+		},
 	}
 }
 
@@ -254,9 +287,10 @@ func TestOfTLSSecretsOnlyThoseThatAreNamedAreKept(t *testing.T) {
 	if big, _ := find(s.Secrets, types.NamespacedName{Namespace: "default", Name: "unnamed-07"}); len(big.Data) > 0 {
 		t.Errorf("a Secret that is too large has %d values", len(big.Data))
 	}
-	if problems := ingress.Compile([]ingress.Snapshot{s}).Problems; !slices.ContainsFunc(problems, func(p ingress.Problem) bool {
-		return strings.Contains(p.Why, "bytes; allowed: 262144")
-	}) {
+	if problems := ingress.Compile([]ingress.Snapshot{s}).Problems; !slices.ContainsFunc(problems,
+		func(p ingress.Problem) bool {
+			return strings.Contains(p.Why, "bytes; allowed: 262144")
+		}) {
 		t.Errorf("nobody is told of a Secret that is too large: %v", problems)
 	}
 	if err := c.NetworkingV1().Ingresses("default").Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
@@ -317,22 +351,27 @@ func TestSecretsAreReadInTheNamespacesOfTheConfigurationOnly(t *testing.T) {
 	server.add(tlsSecret("ops", "own", 10))
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, named("one", "first"))
 	mustCreate(t, c.CoreV1().ConfigMaps("ops").Create, &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "keys"}, Data: map[string]string{"client-ca": "own", "ssl-certificate": "elsewhere/first"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "keys"},
+		Data:       map[string]string{"client-ca": "own", "ssl-certificate": "elsewhere/first"},
 	})
 	w := c.watch(t, Config{Options: ingress.Options{Namespaces: []string{"default", "web"}, ConfigMap: "ops/keys"}})
 	s := synced(t, w)
 	if len(s.Secrets) != 2 || s.Secrets[0].Namespace != "default" || s.Secrets[1].Namespace != "ops" || s.NoSecrets {
 		t.Errorf("got %v, %t", s.Secrets, s.NoSecrets)
 	}
-	if problems := ingress.Compile([]ingress.Snapshot{s}).Problems; !slices.ContainsFunc(problems, func(p ingress.Problem) bool {
-		return strings.Contains(p.Why, "Secret elsewhere/first is in a namespace whose Secrets are not read")
-	}) {
+	if problems := ingress.Compile([]ingress.Snapshot{s}).Problems; !slices.ContainsFunc(problems,
+		func(p ingress.Problem) bool {
+			return strings.Contains(p.Why, "Secret elsewhere/first is in a namespace whose Secrets are not read")
+		}) {
 		t.Errorf("nobody is told of a Secret that is out of reach: %v", problems)
 	}
 	server.mu.Lock()
 	defer server.mu.Unlock()
 	slices.Sort(server.asked)
-	if want := []string{"type=kubernetes.io/tls in default", "type=kubernetes.io/tls in ops", "type=kubernetes.io/tls in web"}; !slices.Equal(slices.Compact(server.asked), want) {
+	if want := []string{
+		"type=kubernetes.io/tls in default", "type=kubernetes.io/tls in ops",
+		"type=kubernetes.io/tls in web",
+	}; !slices.Equal(slices.Compact(server.asked), want) {
 		t.Errorf("it asked for %q, want %q", server.asked, want)
 	}
 }

@@ -29,18 +29,22 @@ func TestNamespacesTakeTurns(t *testing.T) {
 		if !found {
 			last, things = "", in
 		}
-		got := inTurns(strings.Fields(things), strings.TrimPrefix(last, "after "), func(one string) string { return one[:1] })
+		got := inTurns(strings.Fields(things), strings.TrimPrefix(last, "after "), func(one string) string {
+			return one[:1]
+		})
 		if strings.Join(got, " ") != want {
 			t.Errorf("%q: got %q, want %q", in, got, want)
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		things := rapid.SliceOf(rapid.SampledFrom([]string{"a", "b", "c", "d"})).Draw(t, "things")
-		got := inTurns(things, rapid.SampledFrom([]string{"", "a", "b", "d", "e"}).Draw(t, "last"), func(one string) string { return one })
+		got := inTurns(things, rapid.SampledFrom([]string{"", "a", "b", "d", "e"}).Draw(t, "last"),
+			func(one string) string { return one })
 		if !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(things))) {
 			t.Fatalf("got %q of %q", got, things)
 		}
-		for i, one := range got { // whoever comes twice, everybody else who is left came in between or never comes again
+		// whoever comes twice, everybody else who is left came in between or never comes again
+		for i, one := range got {
 			for j := i + 1; j < len(got); j++ {
 				if got[j] == one {
 					for _, other := range got[j:] {
@@ -62,8 +66,11 @@ func TestMistakesOfOneNamespaceDelayNoEventOfAnother(t *testing.T) {
 	var problems []ingress.Problem
 	for i := range 2700 {
 		problems = append(problems, ingress.Problem{
-			ObjectRef: ingress.ObjectRef{Cluster: "c", Kind: "Ingress", Namespace: "evil", Name: fmt.Sprintf("i%d", i/20), UID: "1"},
-			Reason:    "InvalidPath", Why: fmt.Sprint("mistake ", i),
+			ObjectRef: ingress.ObjectRef{
+				Cluster: "c", Kind: "Ingress", Namespace: "evil",
+				Name: fmt.Sprintf("i%d", i/20), UID: "1",
+			},
+			Reason: "InvalidPath", Why: fmt.Sprint("mistake ", i),
 		})
 	}
 	w.Publish(Publication{Problems: problems})
@@ -148,21 +155,31 @@ func TestAddressesOfServicesAreRecorded(t *testing.T) {
 		add, replace bool
 		after        string
 	}{
-		"a new one":                           {balancerOf("shop/db", nil), addrsOf("203.0.113.5"), true, false, "203.0.113.5"},
+		"a new one": {
+			balancerOf("shop/db", nil), addrsOf("203.0.113.5"), true, false,
+			"203.0.113.5",
+		},
 		"a new one of a member that is spare": {balancerOf("shop/db", nil), addrsOf("203.0.113.5"), false, true, ""},
-		"another address":                     {recordOf(balancerOf("shop/db", nil), "203.0.113.6"), addrsOf("203.0.113.5"), true, true, "203.0.113.5"},
+		"another address": {
+			recordOf(balancerOf("shop/db", nil), "203.0.113.6"),
+			addrsOf("203.0.113.5"), true, true, "203.0.113.5",
+		},
 		"another address, while the members differ": {
 			recordOf(balancerOf("shop/db", nil), "203.0.113.6"), addrsOf("203.0.113.5"), true, false, "203.0.113.6",
 		},
 		"none any more": {recordOf(balancerOf("shop/db", nil), "203.0.113.6"), addrsOf(), true, true, ""},
 		"another type": {
-			recordOf(balancerOf("shop/db", func(s *corev1.Service) { s.Spec.Type, s.Spec.LoadBalancerClass = corev1.ServiceTypeClusterIP, nil }), "203.0.113.6"), nil, true, true, "",
+			recordOf(balancerOf("shop/db", func(s *corev1.Service) {
+				s.Spec.Type, s.Spec.LoadBalancerClass = corev1.ServiceTypeClusterIP, nil
+			}), "203.0.113.6"), nil, true, true, "",
 		},
 		"another load balancer's": {
-			recordOf(balancerOf("shop/db", func(s *corev1.Service) { *s.Spec.LoadBalancerClass = "other" }), "203.0.113.6"), nil, true, true, "203.0.113.6",
+			recordOf(balancerOf("shop/db", func(s *corev1.Service) { *s.Spec.LoadBalancerClass = "other" }),
+				"203.0.113.6"), nil, true, true, "203.0.113.6",
 		},
 		"somebody's without a class": {
-			recordOf(balancerOf("shop/db", func(s *corev1.Service) { s.Spec.LoadBalancerClass = nil }), "203.0.113.6"), nil, true, true, "203.0.113.6",
+			recordOf(balancerOf("shop/db", func(s *corev1.Service) { s.Spec.LoadBalancerClass = nil }), "203.0.113.6"),
+			nil, true, true, "203.0.113.6",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -174,7 +191,10 @@ func TestAddressesOfServicesAreRecorded(t *testing.T) {
 			mustCreate(t, c.CoreV1().Services("shop").Create, beacon)
 			w := c.watch(t, Config{Options: ingress.Options{Pools: documentation}})
 			synced(t, w)
-			p := Publication{Add: row.add, Replace: row.replace, Problems: []ingress.Problem{{ObjectRef: db, Reason: "R", Why: "w"}}}
+			p := Publication{
+				Add: row.add, Replace: row.replace,
+				Problems: []ingress.Problem{{ObjectRef: db, Reason: "R", Why: "w"}},
+			}
 			if row.want != nil {
 				p.Balancers = append(p.Balancers, ingress.Balancer{ObjectRef: db, Addresses: row.want})
 			}
@@ -195,7 +215,8 @@ func TestAddressesOfServicesAreRecorded(t *testing.T) {
 				return strings.Join(got, " ") == row.after
 			})
 			for _, a := range c.Actions() {
-				if patch, is := a.(k8stesting.PatchAction); is && !strings.Contains(string(patch.GetPatch()), `"resourceVersion"`) {
+				if patch, is := a.(k8stesting.PatchAction); is &&
+					!strings.Contains(string(patch.GetPatch()), `"resourceVersion"`) {
 					t.Errorf("a write that does not look whether the Service has changed: %s", patch.GetPatch())
 				}
 			}

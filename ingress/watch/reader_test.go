@@ -42,8 +42,9 @@ func stubborn(c *cluster) (stop func()) {
 
 func opaque(namespace, name string) *corev1.Secret {
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: "1"}, Type: corev1.SecretTypeOpaque,
-		Data: map[string][]byte{"ann": []byte("x")},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: "1"},
+		Type:       corev1.SecretTypeOpaque,
+		Data:       map[string][]byte{"ann": []byte("x")},
 	}
 }
 
@@ -56,7 +57,8 @@ func guardedBy(namespace, name, secret string) *networkingv1.Ingress {
 
 func mustUpdate(t *testing.T, c *cluster, ing *networkingv1.Ingress) {
 	t.Helper()
-	if _, err := c.NetworkingV1().Ingresses(ing.Namespace).Update(t.Context(), ing, metav1.UpdateOptions{}); err != nil {
+	if _, err := c.NetworkingV1().Ingresses(ing.Namespace).Update(t.Context(), ing,
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -92,7 +94,8 @@ func TestNewNamesInEachRoundWithholdNoSnapshot(t *testing.T) {
 		evil = evil.DeepCopy()
 		evil.Spec.TLS = nil
 		for i := range 300 {
-			evil.Spec.TLS = append(evil.Spec.TLS, networkingv1.IngressTLS{SecretName: fmt.Sprintf("none-%d-%d", round, i)})
+			evil.Spec.TLS = append(evil.Spec.TLS,
+				networkingv1.IngressTLS{SecretName: fmt.Sprintf("none-%d-%d", round, i)})
 		}
 		victim = victim.DeepCopy()
 		victim.Annotations["round"] = fmt.Sprint(round)
@@ -111,7 +114,10 @@ func TestNewNamesInEachRoundWithholdNoSnapshot(t *testing.T) {
 	server.mu.Lock()
 	defer server.mu.Unlock()
 	slices.Sort(server.asked)
-	if want := []string{"metadata.name=users", "names in evil", "names in victim", "type=kubernetes.io/tls"}; !slices.Equal(slices.Compact(server.asked), want) {
+	if want := []string{
+		"metadata.name=users", "names in evil", "names in victim",
+		"type=kubernetes.io/tls",
+	}; !slices.Equal(slices.Compact(server.asked), want) {
 		t.Errorf("6,000 names took %d lists: %.500q; want %q", len(server.asked), server.asked, want)
 	}
 }
@@ -140,7 +146,9 @@ func TestAnObjectChangesTogetherWithItsSecrets(t *testing.T) {
 	other = other.DeepCopy()
 	other.Annotations = map[string]string{"changed": "yes"}
 	mustUpdate(t, c, other)
-	until(t, w, "the change of another Ingress", func() bool { return annotationOf(w, "default", "other", "changed") == "yes" })
+	until(t, w, "the change of another Ingress", func() bool {
+		return annotationOf(w, "default", "other", "changed") == "yes"
+	})
 	s := synced(t, w)
 	held, _ := find(s.Ingresses, types.NamespacedName{Namespace: "default", Name: "ours"})
 	if held == nil || held.Spec.TLS[0].SecretName != "former" || !slices.Equal(namesOf(s), []string{"former"}) {
@@ -152,7 +160,9 @@ func TestAnObjectChangesTogetherWithItsSecrets(t *testing.T) {
 	stop()
 	until(t, w, "the Secret", func() bool { s, _ := w.Snapshot(); return slices.Equal(namesOf(s), []string{"later"}) })
 	s = synced(t, w)
-	if now, _ := find(s.Ingresses, types.NamespacedName{Namespace: "default", Name: "ours"}); now.Spec.TLS[0].SecretName != "later" || len(s.Ingresses) != 3 {
+	if now, _ := find(s.Ingresses,
+		types.NamespacedName{Namespace: "default", Name: "ours"}); now.Spec.TLS[0].SecretName != "later" ||
+		len(s.Ingresses) != 3 {
 		t.Errorf("got %v", s.Ingresses)
 	}
 }
@@ -178,7 +188,8 @@ func TestReadsOfANamespaceStayWithinItsBudget(t *testing.T) {
 		const most = 20
 		reads, told := 0, atomic.Int32{}
 		r := &secretReader{
-			names: &shelf[*corev1.Secret]{order: byName[*corev1.Secret], knock: func() {}}, wake: make(chan struct{}, 1), budget: rate.NewLimiter(secretsPerSecond, most),
+			names: &shelf[*corev1.Secret]{order: byName[*corev1.Secret], knock: func() {}},
+			wake:  make(chan struct{}, 1), budget: rate.NewLimiter(secretsPerSecond, most),
 			have: make(map[types.NamespacedName]answer), patience: patience, tell: func() { told.Add(1) },
 			fetch: func(_ context.Context, key types.NamespacedName) (*corev1.Secret, error) {
 				reads++
@@ -224,14 +235,19 @@ func TestReadsOfANamespaceStayWithinItsBudget(t *testing.T) {
 // TestNamesOfSecretsAreReadWithoutTheirContent is an API server that returns tables.
 func TestNamesOfSecretsAreReadWithoutTheirContent(t *testing.T) {
 	row := func(version string, names ...string) metav1.Table {
-		table := metav1.Table{TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: "meta.k8s.io/v1"}, ListMeta: metav1.ListMeta{ResourceVersion: version}}
+		table := metav1.Table{
+			TypeMeta: metav1.TypeMeta{Kind: "Table", APIVersion: "meta.k8s.io/v1"},
+			ListMeta: metav1.ListMeta{ResourceVersion: version},
+		}
 		for _, name := range names {
 			table.Rows = append(table.Rows, metav1.TableRow{Cells: []any{name, "Opaque", 1, "5s"}})
 		}
 		return table
 	}
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Get("includeObject") != "None" || r.Header.Get("Accept") != "application/json;as=Table;g=meta.k8s.io;v=v1" || r.URL.Path != "/api/v1/namespaces/evil/secrets" {
+		if r.URL.Query().Get("includeObject") != "None" ||
+			r.Header.Get("Accept") != "application/json;as=Table;g=meta.k8s.io;v=v1" ||
+			r.URL.Path != "/api/v1/namespaces/evil/secrets" {
 			t.Errorf("got %s, accepting %q", r.URL, r.Header.Get("Accept"))
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -241,7 +257,10 @@ func TestNamesOfSecretsAreReadWithoutTheirContent(t *testing.T) {
 			return
 		}
 		for _, event := range []map[string]any{
-			{"type": "ADDED", "object": row("8", "c")}, {"type": "BOOKMARK", "object": row("9", "")}, {"type": "DELETED", "object": row("10", "a")}, {"type": "MODIFIED", "object": row("11", "")},
+			{"type": "ADDED", "object": row("8", "c")},
+			{"type": "BOOKMARK", "object": row("9", "")},
+			{"type": "DELETED", "object": row("10", "a")},
+			{"type": "MODIFIED", "object": row("11", "")},
 		} {
 			_ = e.Encode(event)
 		}
@@ -256,7 +275,8 @@ func TestNamesOfSecretsAreReadWithoutTheirContent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := list.Items; len(got) != 2 || keyOf(&got[1]) != (types.NamespacedName{Namespace: "evil", Name: "b"}) || got[1].ResourceVersion != "7" || list.ResourceVersion != "7" {
+	if got := list.Items; len(got) != 2 || keyOf(&got[1]) != (types.NamespacedName{Namespace: "evil", Name: "b"}) ||
+		got[1].ResourceVersion != "7" || list.ResourceVersion != "7" {
 		t.Errorf("got %v", list)
 	}
 	events, err := names.Watch(t.Context(), metav1.ListOptions{})
@@ -281,7 +301,9 @@ func TestNamesOfSecretsAreReadWithoutTheirContent(t *testing.T) {
 }
 
 func TestNoRequestWaitsForTheTurnOfAnother(t *testing.T) {
-	config, err := restConfig([]byte("{current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], users: [{name: u, user: {token: x}}], clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]}"))
+	config, err := restConfig(
+		[]byte("{current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], users: [{name: u, user: " +
+			"{token: x}}], clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]}"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,9 +30,12 @@ func TestAShelfHoldsWhatItWasTold(t *testing.T) {
 			version++
 			return &discoveryv1.EndpointSlice{
 				ObjectMeta: metav1.ObjectMeta{
-					Name: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name"), ResourceVersion: strconv.Itoa(version),
+					Name:            rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name"),
+					ResourceVersion: strconv.Itoa(version),
 					// A slice can move to another Service, and so to another place in the order.
-					Labels: map[string]string{discoveryv1.LabelServiceName: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "service")},
+					Labels: map[string]string{
+						discoveryv1.LabelServiceName: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "service"),
+					},
 				},
 				AddressType: discoveryv1.AddressType(rapid.SampledFrom([]string{"IPv4", "IPv6"}).Draw(t, "family")),
 			}
@@ -135,7 +138,8 @@ func (v *server) list(_ context.Context, o metav1.ListOptions) (runtime.Object, 
 	}
 	l := &discoveryv1.EndpointSliceList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(v.revision)}}
 	for _, name := range v.names {
-		l.Items = append(l.Items, discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "7"}})
+		l.Items = append(l.Items,
+			discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: "7"}})
 	}
 	return l, nil
 }
@@ -175,7 +179,10 @@ func pass(d time.Duration) {
 }
 
 func TestAServerThatWentBackInTimeIsReadAnew(t *testing.T) {
-	for name, away := range map[string]time.Duration{"its watch is cut": 0, "it is away for a few attempts": time.Minute} {
+	for name, away := range map[string]time.Duration{
+		"its watch is cut":              0,
+		"it is away for a few attempts": time.Minute,
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				v := &server{revision: 100, names: []string{"a", "later"}}

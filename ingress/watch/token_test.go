@@ -33,8 +33,12 @@ import (
 // bound returns a token as an API server makes it, without a valid signature.
 func bound(uid string, from time.Time, life time.Duration) string {
 	claims, _ := json.Marshal(map[string]any{
-		"aud": []string{"https://kubernetes.default.svc"}, "iat": from.Unix(), "exp": from.Add(life).Unix(), "sub": "system:serviceaccount:kube-system:sallyport",
-		"kubernetes.io": map[string]any{"namespace": "kube-system", "serviceaccount": map[string]any{"name": "sallyport", "uid": uid}},
+		"aud": []string{"https://kubernetes.default.svc"}, "iat": from.Unix(), "exp": from.Add(life).Unix(),
+		"sub": "system:serviceaccount:kube-system:sallyport",
+		"kubernetes.io": map[string]any{
+			"namespace":      "kube-system",
+			"serviceaccount": map[string]any{"name": "sallyport", "uid": uid},
+		},
 	})
 	return "e30." + base64.RawURLEncoding.EncodeToString(claims) + ".c2ln"
 }
@@ -71,14 +75,18 @@ func (i *issuer) mend() {
 	i.fails = nil
 }
 
-func (i *issuer) CreateToken(_ context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+func (i *issuer) CreateToken(_ context.Context, namespace, account string,
+	request *authenticationv1.TokenRequest,
+) (*authenticationv1.TokenRequest, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.fails != nil {
 		return nil, i.fails
 	}
-	if namespace != "kube-system" || account != "sallyport" || time.Duration(*request.Spec.ExpirationSeconds)*time.Second != i.life {
-		return nil, fmt.Errorf("it asks for a token of %s/%s, %d seconds", namespace, account, *request.Spec.ExpirationSeconds)
+	if namespace != "kube-system" || account != "sallyport" ||
+		time.Duration(*request.Spec.ExpirationSeconds)*time.Second != i.life {
+		return nil, fmt.Errorf("it asks for a token of %s/%s, %d seconds", namespace, account,
+			*request.Spec.ExpirationSeconds)
 	}
 	answer := request.DeepCopy()
 	answer.Status.Token = bound("u1", time.Now(), i.life)
@@ -128,8 +136,12 @@ func TestATokenIsRenewedAtAThirdOfItsLifeAndKept(t *testing.T) {
 			t.Error("a restart does not take the kept token")
 		}
 		// The kept token is not used for another account, nor instead of a newer one.
-		for what, other := range map[string]string{"another account": bound("u2", time.Now(), time.Hour), "a newer kubeconfig": bound("u1", time.Now(), month)} {
-			if other := mustRead(t, other); newRenewer(other, file, slog.New(slog.DiscardHandler)).current().text != other.text {
+		for what, other := range map[string]string{
+			"another account":    bound("u2", time.Now(), time.Hour),
+			"a newer kubeconfig": bound("u1", time.Now(), month),
+		} {
+			if other := mustRead(t, other); newRenewer(other, file,
+				slog.New(slog.DiscardHandler)).current().text != other.text {
 				t.Errorf("%s: the kept token is taken", what)
 			}
 		}
@@ -137,26 +149,41 @@ func TestATokenIsRenewedAtAThirdOfItsLifeAndKept(t *testing.T) {
 }
 
 func TestATokenThatCannotBeRenewedIsTold(t *testing.T) {
-	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "serviceaccounts/token"}, "sallyport", errors.New("no"))
+	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "serviceaccounts/token"}, "sallyport",
+		errors.New("no"))
 	for name, row := range map[string]struct {
 		fails error
 		told  []string // part of the sentence after 11, 19, 21, 29 and 31 days
 	}{
-		"refused":             {refused, []string{"cannot be renewed", "cannot be renewed", "cannot be renewed", "cannot be renewed", "expired on 2000-01-31"}},
-		"an API that is away": {errors.New("connection refused"), []string{"", "", "and expires on 2000-01-31T00:00:00Z (connection refused)", "cannot be renewed", "expired on 2000-01-31T00:00:00Z, before"}},
+		"refused": {
+			refused,
+			[]string{
+				"cannot be renewed", "cannot be renewed", "cannot be renewed", "cannot be renewed",
+				"expired on 2000-01-31",
+			},
+		},
+		"an API that is away": {
+			errors.New("connection refused"),
+			[]string{
+				"", "", "and expires on 2000-01-31T00:00:00Z (connection refused)", "cannot be renewed",
+				"expired on 2000-01-31T00:00:00Z, before",
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begun := time.Now()
 				api := &issuer{life: month, fails: row.fails}
-				r := newRenewer(mustRead(t, bound("u1", begun, month)), filepath.Join(t.TempDir(), "token-c"), slog.New(slog.DiscardHandler))
+				r := newRenewer(mustRead(t, bound("u1", begun, month)), filepath.Join(t.TempDir(), "token-c"),
+					slog.New(slog.DiscardHandler))
 				ctx, stop := context.WithCancel(t.Context())
 				defer stop()
 				go r.run(ctx, api)
 				for i, day := range []int{11, 19, 21, 29, 31} {
 					<-time.After(time.Until(begun.Add(time.Duration(day) * 24 * time.Hour)))
 					synctest.Wait()
-					if got := strings.Join(r.sentences(time.Now()), "; "); !strings.Contains(got, row.told[i]) || (row.told[i] == "") != (got == "") {
+					if got := strings.Join(r.sentences(time.Now()), "; "); !strings.Contains(got, row.told[i]) ||
+						(row.told[i] == "") != (got == "") {
 						t.Errorf("after %d days: got %q, want %q", day, got, row.told[i])
 					}
 				}
@@ -237,11 +264,15 @@ func TestOnlyBoundTokensOfServiceAccountsAreRenewed(t *testing.T) {
 		text string
 		want bool
 	}{
-		"bound":                  {bound("u1", time.Unix(1000, 0), time.Hour), true},
-		"with a line's end":      {bound("u1", time.Unix(1000, 0), time.Hour) + "\n", true},
-		"of a Secret":            {encode(`{"iss":"kubernetes/serviceaccount","kubernetes.io/serviceaccount/namespace":"n","sub":"system:serviceaccount:n:a"}`), false},
-		"of a person":            {encode(`{"exp":2000,"iat":1000,"sub":"somebody"}`), false},
-		"without an end":         {encode(`{"iat":1000,"kubernetes.io":{"namespace":"n","serviceaccount":{"name":"a","uid":"u"}}}`), false},
+		"bound":             {bound("u1", time.Unix(1000, 0), time.Hour), true},
+		"with a line's end": {bound("u1", time.Unix(1000, 0), time.Hour) + "\n", true},
+		"of a Secret": {
+			encode(`{"iss":"kubernetes/serviceaccount","kubernetes.io/serviceaccount/namespace":"n","sub":"system:serviceaccount:n:a"}`), false,
+		},
+		"of a person": {encode(`{"exp":2000,"iat":1000,"sub":"somebody"}`), false},
+		"without an end": {
+			encode(`{"iat":1000,"kubernetes.io":{"namespace":"n","serviceaccount":{"name":"a","uid":"u"}}}`), false,
+		},
 		"that ends before it is": {bound("u1", time.Unix(1000, 0), -time.Hour), false},
 		"no JSON":                {"e30.e30x.c2ln", false},
 		"no token":               {"hunter2", false},
@@ -257,25 +288,34 @@ func FuzzToken(f *testing.F) {
 	f.Add(bound("u1", time.Unix(1000, 0), time.Hour))
 	f.Add("e30.e30.e30")
 	f.Fuzz(func(t *testing.T, text string) {
-		if read, ok := readToken(text); ok && (read.life() <= 0 || read.name == "" || read.namespace == "" || read.uid == "") {
+		if read, ok := readToken(text); ok && (read.life() <= 0 || read.name == "" || read.namespace == "" ||
+			read.uid == "") {
 			t.Errorf("got %+v", read)
 		}
 	})
 }
 
 func TestCredentialsThatExpireAreSeenInTheKubeconfig(t *testing.T) {
-	const form = "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: https://h}}]\nusers: [{name: u, user: {%s}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n"
+	const form = "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: https://h}}]\n" +
+		"users: [{name: u, user: {%s}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n"
 	now := time.Now()
 	nearly, nearlyKey := certificate(t, now.Add(time.Hour))
 	encode := base64.StdEncoding.EncodeToString
 	for name, row := range map[string]struct{ user, want, fails string }{
-		"a token for ever":             {"token: t", "", ""},
-		"a token":                      {"token: " + bound("u1", now, month), "", ""},
-		"a token that expired":         {"token: " + bound("u1", now.Add(-2*month), month), "", "the token in the kubeconfig expired on "},
-		"a certificate that does soon": {"client-certificate-data: " + encode(nearly) + ", client-key-data: " + encode(nearlyKey), "the client certificate in the kubeconfig expires on ", ""},
+		"a token for ever": {"token: t", "", ""},
+		"a token":          {"token: " + bound("u1", now, month), "", ""},
+		"a token that expired": {
+			"token: " + bound("u1", now.Add(-2*month), month), "",
+			"the token in the kubeconfig expired on ",
+		},
+		"a certificate that does soon": {"client-certificate-data: " + encode(nearly) + ", client-key-data: " +
+			encode(nearlyKey), "the client certificate in the kubeconfig expires on ", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, err := New(Config{Name: "c", Kubeconfig: fmt.Appendf(nil, form, row.user), TokenFile: filepath.Join(t.TempDir(), "token-c"), Log: slog.New(slog.DiscardHandler)})
+			w, err := New(Config{
+				Name: "c", Kubeconfig: fmt.Appendf(nil, form, row.user),
+				TokenFile: filepath.Join(t.TempDir(), "token-c"), Log: slog.New(slog.DiscardHandler),
+			})
 			if err != nil {
 				if row.fails == "" || !strings.Contains(err.Error(), row.fails) {
 					t.Errorf("got %v, want %q", err, row.fails)
@@ -283,7 +323,8 @@ func TestCredentialsThatExpireAreSeenInTheKubeconfig(t *testing.T) {
 				return
 			}
 			h := w.Health()
-			if got := strings.Join(h.Missing, "; "); row.fails != "" || !strings.Contains(got, row.want) || (row.want == "") != (got == "") {
+			if got := strings.Join(h.Missing, "; "); row.fails != "" || !strings.Contains(got, row.want) ||
+				(row.want == "") != (got == "") {
 				t.Errorf("it says %q, want %q", got, row.want)
 			}
 			if h.CredentialsExpire.IsZero() != (name == "a token for ever") {

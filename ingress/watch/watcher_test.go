@@ -45,10 +45,18 @@ type cluster struct {
 }
 
 func newCluster(groups ...string) *cluster {
-	kinds := map[schema.GroupVersionResource]string{{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}: "APIServiceList"}
-	names := map[string]string{"blockaffinities": "BlockAffinity", "ipamblocks": "IPAMBlock", "ippools": "IPPool", "bgpconfigurations": "BGPConfiguration", "bgppeers": "BGPPeer", "bgpfilters": "BGPFilter", "clusterinformations": "ClusterInformation"}
+	kinds := map[schema.GroupVersionResource]string{{
+		Group: "apiregistration.k8s.io", Version: "v1",
+		Resource: "apiservices",
+	}: "APIServiceList"}
+	names := map[string]string{
+		"blockaffinities": "BlockAffinity", "ipamblocks": "IPAMBlock", "ippools": "IPPool",
+		"bgpconfigurations": "BGPConfiguration", "bgppeers": "BGPPeer", "bgpfilters": "BGPFilter",
+		"clusterinformations": "ClusterInformation",
+	}
 	c := &cluster{Clientset: fake.NewClientset(&networkingv1.IngressClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "haproxy"}, Spec: networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"},
+		ObjectMeta: metav1.ObjectMeta{Name: "haproxy"},
+		Spec:       networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"},
 	})}
 	for _, group := range []string{calico.V1, calico.V3} {
 		version, _ := schema.ParseGroupVersion(group)
@@ -116,7 +124,10 @@ func (n fakeNames) List(ctx context.Context, o metav1.ListOptions) (*corev1.Secr
 		return nil, err
 	}
 	for i, one := range list.Items {
-		list.Items[i] = corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: one.Namespace, Name: one.Name, ResourceVersion: list.ResourceVersion}}
+		list.Items[i] = corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+			Namespace: one.Namespace, Name: one.Name,
+			ResourceVersion: list.ResourceVersion,
+		}}
 	}
 	return list, nil
 }
@@ -129,7 +140,10 @@ func (n fakeNames) Watch(ctx context.Context, o metav1.ListOptions) (watch.Inter
 	}
 	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
 		if one, ok := e.Object.(*corev1.Secret); ok {
-			e.Object = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: one.Namespace, Name: one.Name, ResourceVersion: one.ResourceVersion}}
+			e.Object = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+				Namespace: one.Namespace, Name: one.Name,
+				ResourceVersion: one.ResourceVersion,
+			}}
 		}
 		return e, true
 	}), nil
@@ -140,7 +154,9 @@ func (f fakeAPI) CreateEvent(ctx context.Context, e *corev1.Event) error {
 	return err
 }
 
-func (f fakeAPI) CreateToken(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+func (f fakeAPI) CreateToken(ctx context.Context, namespace, account string,
+	request *authenticationv1.TokenRequest,
+) (*authenticationv1.TokenRequest, error) {
 	return f.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
 }
 
@@ -192,7 +208,8 @@ func affinity(group, name, node, cidr string) *unstructured.Unstructured {
 // create creates an object of Calico.
 func (c *cluster) create(t *testing.T, group, plural string, u *unstructured.Unstructured) {
 	t.Helper()
-	if _, err := c.dynamic.Resource(resource(group, plural)).Create(t.Context(), u, metav1.CreateOptions{}); err != nil {
+	if _, err := c.dynamic.Resource(resource(group, plural)).Create(t.Context(), u,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -246,8 +263,11 @@ func synced(t *testing.T, w *Watcher) ingress.Snapshot {
 func testIngress(name string) *networkingv1.Ingress {
 	class := "haproxy"
 	return &networkingv1.Ingress{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "uid-" + "x", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}},
-		Spec:       networkingv1.IngressSpec{IngressClassName: &class},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: "default", UID: "uid-" + "x",
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
+		},
+		Spec: networkingv1.IngressSpec{IngressClassName: &class},
 	}
 }
 
@@ -256,13 +276,25 @@ func TestASnapshotHoldsTheWholeCluster(t *testing.T) {
 	ctx := t.Context()
 	c.create(t, calico.V1, "blockaffinities", affinity(calico.V1, "a", "n1", "172.16.171.64/26"))
 	mustCreate(t, c.CoreV1().Nodes().Create, &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "n1", Annotations: map[string]string{"projectcalico.org/IPv4Address": "192.168.50.23/24", "other": "x"}},
-		Status:     corev1.NodeStatus{Images: []corev1.ContainerImage{{Names: []string{"big"}}}, Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        "n1",
+			Annotations: map[string]string{"projectcalico.org/IPv4Address": "192.168.50.23/24", "other": "x"},
+		},
+		Status: corev1.NodeStatus{
+			Images: []corev1.ContainerImage{{Names: []string{"big"}}},
+			Conditions: []corev1.NodeCondition{{
+				Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+				LastHeartbeatTime: metav1.Now(),
+			}},
+		},
 	})
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, testIngress("b"))
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, testIngress("a"))
 	mustCreate(t, c.DiscoveryV1().EndpointSlices("default").Create, &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: "kubernetes", Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "kubernetes", Namespace: "default",
+			Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.9.9.9"}}},
 		Ports: []discoveryv1.EndpointPort{{Port: new(int32(8443))}},
 	})
@@ -273,7 +305,8 @@ func TestASnapshotHoldsTheWholeCluster(t *testing.T) {
 		t.Errorf("want the Ingresses in order and stripped, got %v", s.Ingresses)
 	}
 	topology := s.Topology
-	if len(topology.Affinities) != 1 || len(topology.Nodes) != 1 || len(topology.Nodes[0].BGP) != 1 || len(topology.Bounds) != 1 {
+	if len(topology.Affinities) != 1 || len(topology.Nodes) != 1 || len(topology.Nodes[0].BGP) != 1 ||
+		len(topology.Bounds) != 1 {
 		t.Errorf("got topology %+v", topology)
 	}
 	if got, want := fmt.Sprint(topology.Protected), "[10.9.9.9:6443 10.9.9.9:8443 192.168.50.22:6443]"; got != want {
@@ -313,13 +346,17 @@ func mustCreate[T any](t *testing.T, create func(context.Context, *T, metav1.Cre
 func TestTheGroupThatCountsIsRead(t *testing.T) {
 	info := func(group string, ready bool) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": group, "kind": "ClusterInformation", "metadata": map[string]any{"name": "default"}, "spec": map[string]any{"datastoreReady": ready},
+			"apiVersion": group, "kind": "ClusterInformation", "metadata": map[string]any{"name": "default"},
+			"spec": map[string]any{"datastoreReady": ready},
 		}}
 	}
 	c := newCluster(calico.V1, calico.V3)
 	c.create(t, "apiregistration.k8s.io/v1", "apiservices", &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
-		"metadata": map[string]any{"name": v3APIService, "labels": map[string]any{"kube-aggregator.kubernetes.io/automanaged": "true"}},
+		"metadata": map[string]any{
+			"name":   v3APIService,
+			"labels": map[string]any{"kube-aggregator.kubernetes.io/automanaged": "true"},
+		},
 	}})
 	c.create(t, calico.V1, "clusterinformations", info(calico.V1, true))
 	c.create(t, calico.V3, "clusterinformations", info(calico.V3, false))
@@ -333,18 +370,24 @@ func TestTheGroupThatCountsIsRead(t *testing.T) {
 	// While the datastores change nothing is removed.
 	change := func(group string, ready bool) {
 		t.Helper()
-		if _, err := c.dynamic.Resource(resource(group, "clusterinformations")).Update(t.Context(), info(group, ready), metav1.UpdateOptions{}); err != nil {
+		if _, err := c.dynamic.Resource(resource(group, "clusterinformations")).Update(t.Context(), info(group, ready),
+			metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		w.askSurvey()
 	}
 	change(calico.V1, false)
-	until(t, w, "the sentence about the migration", func() bool { return strings.Contains(w.Health().Error, calico.ErrFrozen.Error()) })
+	until(t, w, "the sentence about the migration", func() bool {
+		return strings.Contains(w.Health().Error, calico.ErrFrozen.Error())
+	})
 	if got := synced(t, w).Topology.Affinities; len(got) != 1 || got[0].Name != "old" {
 		t.Errorf("want those of v1 to stay, got %v", got)
 	}
 	change(calico.V3, true)
-	until(t, w, "the change to v3", func() bool { _, err := w.Snapshot(); return err == nil && w.Health().APIGroup == calico.V3 })
+	until(t, w, "the change to v3", func() bool {
+		_, err := w.Snapshot()
+		return err == nil && w.Health().APIGroup == calico.V3
+	})
 	if got := synced(t, w).Topology.Affinities; len(got) != 1 || got[0].Name != "new" {
 		t.Errorf("want those of v3, got %v", got)
 	}
@@ -362,7 +405,9 @@ func TestGroupsThatVanishLeaveTheLastKnownObjects(t *testing.T) {
 	c.Resources = nil
 	c.Fake.Unlock()
 	w.askSurvey()
-	until(t, w, "the sentence about Calico", func() bool { return strings.Contains(w.Health().Error, "none of Calico's objects") })
+	until(t, w, "the sentence about Calico", func() bool {
+		return strings.Contains(w.Health().Error, "none of Calico's objects")
+	})
 	if s := synced(t, w); len(s.Topology.Affinities) != 1 || s.Topology.HostLocal {
 		t.Errorf("want the block to stay, got %+v", s.Topology)
 	}
@@ -372,7 +417,10 @@ func TestACRDThatIsDeletedDoesNotTakeTheBlocksAlong(t *testing.T) {
 	t.Parallel() // it waits until a deletion is believed
 	c := newCluster(calico.V1)
 	blocks := c.dynamic.Resource(resource(calico.V1, "blockaffinities"))
-	for name, cidr := range map[string]string{"a": "172.16.171.64/26", "b": "172.16.171.128/26", "c": "172.16.171.192/26"} {
+	for name, cidr := range map[string]string{
+		"a": "172.16.171.64/26", "b": "172.16.171.128/26",
+		"c": "172.16.171.192/26",
+	} {
 		c.create(t, calico.V1, "blockaffinities", affinity(calico.V1, name, "n1", cidr))
 	}
 	w := c.watch(t, Config{})
@@ -401,14 +449,17 @@ func TestACRDThatIsDeletedDoesNotTakeTheBlocksAlong(t *testing.T) {
 	if !has(2)() {
 		t.Error("want the blocks to stay")
 	}
-	until(t, w, "the sentence", func() bool { return strings.Contains(w.Health().Error, "no resource blockaffinities") })
+	until(t, w, "the sentence", func() bool {
+		return strings.Contains(w.Health().Error, "no resource blockaffinities")
+	})
 }
 
 func TestOneRefusedResourceDoesNotStopTheRest(t *testing.T) {
 	t.Parallel() // it waits until a refusal is believed
 	c := newCluster(calico.V1)
 	forbid := func(action k8stesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: action.GetResource().Resource}, "", errors.New("no"))
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: action.GetResource().Resource}, "",
+			errors.New("no"))
 	}
 	c.PrependReactor("list", "secrets", forbid)
 	c.dynamic.PrependReactor("list", "ipamblocks", forbid)
@@ -418,7 +469,10 @@ func TestOneRefusedResourceDoesNotStopTheRest(t *testing.T) {
 		t.Error("the snapshot does not say that Secrets cannot be read")
 	}
 	h := w.Health()
-	for _, want := range []string{`verbs list, watch; API group ""; resource secrets`, `API group "crd.projectcalico.org"; resource ipamblocks`} {
+	for _, want := range []string{
+		`verbs list, watch; API group ""; resource secrets`,
+		`API group "crd.projectcalico.org"; resource ipamblocks`,
+	} {
 		if !strings.Contains(h.Error, want) {
 			t.Errorf("want %q in %q", want, h.Error)
 		}
@@ -447,7 +501,10 @@ func TestServedIngressesAreToldSo(t *testing.T) {
 	c := newCluster(calico.V1)
 	served, ours, theirs := testIngress("served"), testIngress("ours"), testIngress("theirs")
 	served.UID, ours.UID, theirs.UID = "1", "2", "3"
-	ours.Status.LoadBalancer.Ingress = []networkingv1.IngressLoadBalancerIngress{{IP: "192.168.50.21"}, {Hostname: "lb.test"}}
+	ours.Status.LoadBalancer.Ingress = []networkingv1.IngressLoadBalancerIngress{
+		{IP: "192.168.50.21"},
+		{Hostname: "lb.test"},
+	}
 	theirs.Status.LoadBalancer.Ingress = []networkingv1.IngressLoadBalancerIngress{{IP: "10.0.0.1"}}
 	for _, i := range []*networkingv1.Ingress{served, ours, theirs} {
 		mustCreate(t, c.NetworkingV1().Ingresses("default").Create, i)
@@ -457,7 +514,10 @@ func TestServedIngressesAreToldSo(t *testing.T) {
 	ref := ingress.ObjectRef{Cluster: "c", Kind: "Ingress", Namespace: "default", Name: "served", UID: "1"}
 	problem := ingress.Problem{ObjectRef: ref, Reason: "PathConflict", Why: "somebody else has it"}
 	for range 3 {
-		w.Publish(Publication{Served: []ingress.ObjectRef{ref}, Problems: []ingress.Problem{problem}, Add: true, Replace: true})
+		w.Publish(Publication{
+			Served: []ingress.ObjectRef{ref}, Problems: []ingress.Problem{problem}, Add: true,
+			Replace: true,
+		})
 	}
 	status := func(name string) string {
 		i, err := c.NetworkingV1().Ingresses("default").Get(t.Context(), name, metav1.GetOptions{})
@@ -481,7 +541,8 @@ func TestServedIngressesAreToldSo(t *testing.T) {
 		return l.Items
 	}
 	until(t, w, "the Event", func() bool { return len(events()) == 1 })
-	if e := events()[0]; e.Reason != "PathConflict" || e.InvolvedObject.UID != "1" || e.InvolvedObject.Kind != "Ingress" || e.Type != "Warning" {
+	if e := events()[0]; e.Reason != "PathConflict" || e.InvolvedObject.UID != "1" ||
+		e.InvolvedObject.Kind != "Ingress" || e.Type != "Warning" {
 		t.Errorf("got %+v", e)
 	}
 }
@@ -502,7 +563,9 @@ func resourcesAreAllowed(t *testing.T, options ingress.Options) {
 	rules := RulesFor(options)
 	allowed := func(group, resource, verb, namespace string) bool {
 		return slices.ContainsFunc(rules, func(r Rule) bool {
-			return (len(r.Namespaces) == 0 || slices.Contains(r.Namespaces, namespace)) && slices.Contains(r.Groups, group) && slices.Contains(r.Resources, resource) && slices.Contains(r.Verbs, verb)
+			return (len(r.Namespaces) == 0 || slices.Contains(r.Namespaces, namespace)) &&
+				slices.Contains(r.Groups, group) && slices.Contains(r.Resources, resource) &&
+				slices.Contains(r.Verbs, verb)
 		})
 	}
 	c := newCluster(calico.V1)
@@ -516,22 +579,32 @@ func resourcesAreAllowed(t *testing.T, options ingress.Options) {
 	synced(t, w)
 	ref := ingress.ObjectRef{Cluster: "c", Kind: "Ingress", Namespace: "default", Name: "i", UID: "uid-x"}
 	w.Publish(Publication{
-		Served: []ingress.ObjectRef{ref}, Balancers: []ingress.Balancer{{ObjectRef: ingress.ObjectRef{Cluster: "c", Kind: "Service", Namespace: "default", Name: "db", UID: "uid-s"}, Addresses: addrsOf("203.0.113.5")}},
+		Served: []ingress.ObjectRef{ref},
+		Balancers: []ingress.Balancer{
+			{ObjectRef: ingress.ObjectRef{
+				Cluster: "c", Kind: "Service", Namespace: "default", Name: "db",
+				UID: "uid-s",
+			}, Addresses: addrsOf("203.0.113.5")},
+		},
 		Problems: []ingress.Problem{{ObjectRef: ref, Reason: "R", Why: "w"}}, Add: true, Replace: true,
 	})
 	until(t, w, "the Event", func() bool {
-		return slices.ContainsFunc(c.Actions(), func(a k8stesting.Action) bool { return a.GetResource().Resource == "events" })
+		return slices.ContainsFunc(c.Actions(), func(a k8stesting.Action) bool {
+			return a.GetResource().Resource == "events"
+		})
 	})
 	for _, a := range append(c.Actions(), c.dynamic.Actions()...) {
 		name := a.GetResource().Resource
 		if a.GetSubresource() != "" {
 			name += "/" + a.GetSubresource()
 		}
-		if a.GetVerb() == "create" && (name == "ingresses" || name == "services") || name == "resource" || name == "group" {
+		if a.GetVerb() == "create" && (name == "ingresses" || name == "services") || name == "resource" ||
+			name == "group" {
 			continue // of this test, and discovery
 		}
 		if !allowed(a.GetResource().Group, name, a.GetVerb(), a.GetNamespace()) {
-			t.Errorf("%s %s of group %q in namespace %q is done and not in the rules", a.GetVerb(), name, a.GetResource().Group, a.GetNamespace())
+			t.Errorf("%s %s of group %q in namespace %q is done and not in the rules", a.GetVerb(), name,
+				a.GetResource().Group, a.GetNamespace())
 		}
 	}
 }
@@ -540,7 +613,10 @@ func TestNamespacesAreWatchedForTheirLabels(t *testing.T) {
 	c := newCluster(calico.V1)
 	w := c.watch(t, Config{Options: ingress.Options{Class: "haproxy", NamespaceSelector: "team=web"}})
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, testIngress("i"))
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "web"}, Annotations: map[string]string{"a": "b"}}}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name:   "default",
+		Labels: map[string]string{"team": "web"}, Annotations: map[string]string{"a": "b"},
+	}}
 	mustCreate(t, c.CoreV1().Namespaces().Create, namespace)
 	served := func() bool {
 		s, err := w.Snapshot()
@@ -572,27 +648,41 @@ func TestKubeconfigsThatCannotWorkAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	encode := base64.StdEncoding.EncodeToString
-	const form = "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\nusers: [{name: u, user: {%s}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: %s\n"
+	const form = "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\n" +
+		"users: [{name: u, user: {%s}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: %s\n"
 	for name, tt := range map[string]struct{ text, want string }{
-		"nothing":                {"", "is empty"},
-		"not YAML":               {"{token: hunter2", "cannot be parsed"},
-		"another kind of YAML":   {"clusters: hunter2", "cannot be parsed"},
-		"no such context":        {fmt.Sprintf(form, "https://h", "token: t", "z"), `no context "z"`},
-		"no server":              {fmt.Sprintf(form, "", "token: t", "x"), "names no server"},
-		"a program":              {fmt.Sprintf(form, "https://h", "exec: {command: aws, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never}", "x"), "runs no programs"},
-		"a relative path":        {fmt.Sprintf(form, "https://h", "client-certificate: a.crt, client-key: /a", "x"), "not an absolute path"},
+		"nothing":              {"", "is empty"},
+		"not YAML":             {"{token: hunter2", "cannot be parsed"},
+		"another kind of YAML": {"clusters: hunter2", "cannot be parsed"},
+		"no such context":      {fmt.Sprintf(form, "https://h", "token: t", "z"), `no context "z"`},
+		"no server":            {fmt.Sprintf(form, "", "token: t", "x"), "names no server"},
+		"a program": {
+			fmt.Sprintf(form, "https://h",
+				"exec: {command: aws, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never}", "x"),
+			"runs no programs",
+		},
+		"a relative path": {
+			fmt.Sprintf(form, "https://h", "client-certificate: a.crt, client-key: /a", "x"),
+			"not an absolute path",
+		},
 		"a file that is missing": {fmt.Sprintf(form, "https://h", "tokenFile: /nowhere/token", "x"), "cannot be read"},
-		"an expired certificate": {fmt.Sprintf(form, "https://h", "client-certificate-data: "+encode(expired)+", client-key-data: "+encode(key), "x"), "expired on 2021-01-01T00:00:00Z"},
-		"a good certificate":     {fmt.Sprintf(form, "https://h", "client-certificate-data: "+encode(good)+", client-key-data: "+encode(goodKey), "x"), ""},
-		"a token":                {fmt.Sprintf(form, "https://h", "token: t", "x"), ""},
-		"a token in a file":      {fmt.Sprintf(form, "https://h", "tokenFile: "+file, "x"), ""},
+		"an expired certificate": {
+			fmt.Sprintf(form, "https://h",
+				"client-certificate-data: "+encode(expired)+", client-key-data: "+encode(key), "x"),
+			"expired on 2021-01-01T00:00:00Z",
+		},
+		"a good certificate": {fmt.Sprintf(form, "https://h",
+			"client-certificate-data: "+encode(good)+", client-key-data: "+encode(goodKey), "x"), ""},
+		"a token":           {fmt.Sprintf(form, "https://h", "token: t", "x"), ""},
+		"a token in a file": {fmt.Sprintf(form, "https://h", "tokenFile: "+file, "x"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := New(Config{Name: "c", Kubeconfig: []byte(tt.text), Log: slog.New(slog.DiscardHandler)})
 			switch {
 			case tt.want == "" && err != nil:
 				t.Error(err)
-			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "hunter2")):
+			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) ||
+				strings.Contains(err.Error(), "hunter2")):
 				t.Errorf("want %q, got %v", tt.want, err)
 			}
 		})
@@ -625,15 +715,28 @@ func TestSilenceOfTheAPIServerIsToldInWords(t *testing.T) {
 		err  error
 		want string
 	}{
-		"packets are dropped":            {asked(&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}), "the API server (192.168.50.22) cannot be reached: no answer to a new connection; look whether it runs, and whether a firewall drops port 6443"},
-		"nobody listens":                 {asked(&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}), "the API server (192.168.50.22) cannot be reached: connection refused; look whether it runs, and whether a firewall drops port 6443"},
-		"it takes the question, no more": {asked(context.DeadlineExceeded), "the API server (192.168.50.22) does not answer: nothing came within 10s; look whether it runs, and whether a firewall drops port 6443"},
+		"packets are dropped": {
+			asked(&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}),
+			"the API server (192.168.50.22) cannot be reached: no answer to a new connection; look whether it runs, " +
+				"and whether a firewall drops port 6443",
+		},
+		"nobody listens": {
+			asked(&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}),
+			"the API server (192.168.50.22) cannot be reached: connection refused; look whether it runs, and whether " +
+				"a firewall drops port 6443",
+		},
+		"it takes the question, no more": {
+			asked(context.DeadlineExceeded),
+			"the API server (192.168.50.22) does not answer: nothing came within 10s; look whether it runs, and " +
+				"whether a firewall drops port 6443",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := w.undecided("ClusterInformation default", row.err).Error(); got != row.want {
 				t.Errorf("the search for Calico's objects: got %q, want %q", got, row.want)
 			}
-			if got, want := w.server.sentence("", "pods", row.err), row.want+"; the last known objects stay"; got != want {
+			if got, want := w.server.sentence("", "pods", row.err),
+				row.want+"; the last known objects stay"; got != want {
 				t.Errorf("a list: got %q, want %q", got, want)
 			}
 			if why := root(row.err); !errors.Is(why, syscall.ECONNREFUSED) && !os.IsTimeout(why) {
@@ -652,7 +755,8 @@ func TestEveryKindOfObjectsIsWatchedAndAllowed(t *testing.T) {
 		group, resource := s.of()
 		watched[resource] = true
 		if !slices.ContainsFunc(rules, func(r Rule) bool {
-			return slices.Contains(r.Groups, group) && slices.Contains(r.Resources, resource) && slices.Contains(r.Verbs, "watch")
+			return slices.Contains(r.Groups, group) && slices.Contains(r.Resources, resource) &&
+				slices.Contains(r.Verbs, "watch")
 		}) {
 			t.Errorf("%s is watched, and no rule allows it", s.name())
 		}

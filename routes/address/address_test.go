@@ -55,7 +55,8 @@ func TestServiceAddressesAreOnLo(t *testing.T) {
 // carry the mark.
 func TestAddressesCarryAMarkByWhichTheyAreGivenBack(t *testing.T) {
 	h := newHost(t)
-	h.run("ip addr add 198.51.100.1/32 dev lo && ip addr add 2001:db8::1/128 dev lo && ip addr add 203.0.113.99/24 dev lo")
+	h.run("ip addr add 198.51.100.1/32 dev lo && ip addr add 2001:db8::1/128 dev lo && ip addr add " +
+		"203.0.113.99/24 dev lo")
 	h.set("203.0.113.10", "2001:db8::10", "198.51.100.1", "2001:db8::1")
 	h.set()
 	h.wantOnLo("198.51.100.1/32", "2001:db8::1/128", "203.0.113.99/24")
@@ -131,8 +132,10 @@ func TestASettingThatMayNotBeWrittenIsASentence(t *testing.T) {
 
 func TestAnAddressThatIsImpossibleCostsOnlyItself(t *testing.T) {
 	h := newHost(t)
-	for _, bad := range []string{"127.0.0.2", "224.0.0.1", "0.0.0.0", "fe80::1", "fe80::1%lo", "::", "ff02::1",
-		"::ffff:192.0.2.1", "255.255.255.255"} {
+	for _, bad := range []string{
+		"127.0.0.2", "224.0.0.1", "0.0.0.0", "fe80::1", "fe80::1%lo", "::", "ff02::1",
+		"::ffff:192.0.2.1", "255.255.255.255",
+	} {
 		h.do(func() {
 			have, err := Set(addrs(bad, "203.0.113.10"))
 			if err == nil || !strings.Contains(err.Error(), "serving the address "+bad+": it must be") {

@@ -45,13 +45,15 @@ func newLane(t *testing.T) *lane {
 func (l *lane) send(t *testing.T, from, to string, ttl int, packet []byte) {
 	t.Helper()
 	l.neighbour.do(func() {
-		d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr(from), 0)),
+		d := net.Dialer{
+			LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr(from), 0)),
 			Control: func(_, _ string, c syscall.RawConn) error {
 				return c.Control(func(fd uintptr) {
 					_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, ttl)
 					_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, ttl)
 				})
-			}}
+			},
+		}
 		c, err := d.DialContext(t.Context(), "udp", to)
 		must(t, err)
 		_, err = c.Write(packet)

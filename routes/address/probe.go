@@ -130,7 +130,8 @@ func solicit(link netlink.Link, addresses, members []netip.Addr) error {
 // answers waits until the kernel has asked for the addresses, and returns the machines that
 // answered and are no members.
 func answers(ctx context.Context, link netlink.Link, addresses, members []netip.Addr) (
-	map[netip.Addr]net.HardwareAddr, error) {
+	map[netip.Addr]net.HardwareAddr, error,
+) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {

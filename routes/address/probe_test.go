@@ -48,8 +48,10 @@ func TestAProbeFindsWhoElseHasAnAddress(t *testing.T) {
 			stranger.run("ping -c 1 -W 30 192.168.50.21 >&2 && ping -c 1 -W 30 2001:db8:50::21 >&2")
 			c.setup(w, stranger)
 			mac := strings.Fields(stranger.run("ip -o link show eth0 | sed 's/.*ether //'"))[0]
-			for family, members := range map[string][]netip.Addr{"IPv4": addrs(w.gates[1].at4, w.gates[2].at4),
-				"IPv6": addrs(w.gates[1].at6, w.gates[2].at6)} {
+			for family, members := range map[string][]netip.Addr{
+				"IPv4": addrs(w.gates[1].at4, w.gates[2].at4),
+				"IPv6": addrs(w.gates[1].at6, w.gates[2].at6),
+			} {
 				var got map[netip.Addr]Owner
 				w.gates[0].do(func() {
 					var err error

@@ -149,8 +149,10 @@ func (w *world) ring(gates ...int) {
 		g := w.gates[i-1]
 		g.do(func() {
 			must(w.t, SetRing(w.t.Context(),
-				Ring{Addresses: addrs(service4, service6), Listeners: w.bound, Self: addr(g.at4), Members: members,
-					Silent: silent}))
+				Ring{
+					Addresses: addrs(service4, service6), Listeners: w.bound, Self: addr(g.at4), Members: members,
+					Silent: silent,
+				}))
 		})
 	}
 }
@@ -436,8 +438,10 @@ func TestPacketsEndWhereMembersDisagree(t *testing.T) {
 		}
 		g.do(func() {
 			must(t, SetRing(t.Context(),
-				Ring{Addresses: addrs(service4, service6), Listeners: w.bound, Self: addr(g.at4), Members: members,
-					Silent: silent}))
+				Ring{
+					Addresses: addrs(service4, service6), Listeners: w.bound, Self: addr(g.at4), Members: members,
+					Silent: silent,
+				}))
 		})
 	}
 	w.stray(50)
@@ -515,15 +519,21 @@ func TestARingThatCannotBeIsNone(t *testing.T) {
 		before  string
 		want    string
 	}{
-		{"a member that never spoke", addrs(w.gates[1].at4, "192.168.50.99"), "",
+		{
+			"a member that never spoke", addrs(w.gates[1].at4, "192.168.50.99"), "",
 			"second chance is off: the MAC address of the member 192.168.50.99 is not known on nodes: nothing was " +
-				"heard from there"},
-		{"a member behind the router", addrs(w.gates[1].at4, "198.51.100.2"), "",
-			"the member 198.51.100.2 is no neighbour of this machine: all members have to be in one network"},
+				"heard from there",
+		},
+		{
+			"a member behind the router", addrs(w.gates[1].at4, "198.51.100.2"), "",
+			"the member 198.51.100.2 is no neighbour of this machine: all members have to be in one network",
+		},
 		{"nine members", addrs("192.168.50.22", "192.168.50.23", "192.168.50.24", "192.168.50.25", "192.168.50.26",
 			"192.168.50.27", "192.168.50.28", "192.168.50.29"), "", "9 members: a group has at most 8"},
-		{"an IPv4 address and members of IPv6", addrs(w.gates[1].at6), "",
-			"the address 203.0.113.10 is IPv4, and the members have only IPv6 addresses"},
+		{
+			"an IPv4 address and members of IPv6", addrs(w.gates[1].at6), "",
+			"the address 203.0.113.10 is IPv4, and the members have only IPv6 addresses",
+		},
 	} {
 		w.ring(1, 2)
 		g.do(func() {

@@ -305,8 +305,10 @@ func TestAKeepalivedThatMayNotSendARPIsASentence(t *testing.T) {
 	t.Setenv("PATH", weak+":"+os.Getenv("PATH"))
 	var v *VRRP
 	h.do(func() {
-		v, err = NewVRRP(VRRPOptions{Folder: folder, Interface: "nodes", ID: 1, Addresses: addrs(first),
-			Self: addr("192.168.50.21"), Members: addrs("192.168.50.21")})
+		v, err = NewVRRP(VRRPOptions{
+			Folder: folder, Interface: "nodes", ID: 1, Addresses: addrs(first),
+			Self: addr("192.168.50.21"), Members: addrs("192.168.50.21"),
+		})
 	})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -416,18 +418,26 @@ func TestAddressesAreSpreadOverTheMembers(t *testing.T) {
 	}{
 		{"one address, first member", addrs(first), four, 0, "50 of 254: [192.168.50.100] []"},
 		{"one address, third member", addrs(first), four, 2, "50 of 252: [192.168.50.100] []"},
-		{"two addresses, second member", addrs(first, second), four, 1,
-			"50 of 253: [192.168.50.100] [], 51 of 254: [192.168.50.101] []"},
-		{"two addresses, third member", addrs(first, second), four, 2,
-			"50 of 252: [192.168.50.100] [], 51 of 253: [192.168.50.101] []"},
-		{"more addresses than members", addrs(first, second, "192.168.50.102"), four[:2], 0,
-			"50 of 254: [192.168.50.100 192.168.50.102] [], 51 of 253: [192.168.50.101] []"},
+		{
+			"two addresses, second member", addrs(first, second), four, 1,
+			"50 of 253: [192.168.50.100] [], 51 of 254: [192.168.50.101] []",
+		},
+		{
+			"two addresses, third member", addrs(first, second), four, 2,
+			"50 of 252: [192.168.50.100] [], 51 of 253: [192.168.50.101] []",
+		},
+		{
+			"more addresses than members", addrs(first, second, "192.168.50.102"), four[:2], 0,
+			"50 of 254: [192.168.50.100 192.168.50.102] [], 51 of 253: [192.168.50.101] []",
+		},
 		{"both families", addrs(sixth, first), four, 0, "50 of 254: [192.168.50.100] [2001:db8:50::100]"},
 		{"members of IPv6", addrs(sixth, first), six, 1, "50 of 253: [2001:db8:50::100] [192.168.50.100]"},
 		{"a group of one", addrs(first), four[:1], 0, "50 of 254: [192.168.50.100] []"},
 	} {
-		o := VRRPOptions{Interface: "nodes", ID: 50, Interval: time.Second, Addresses: c.addresses,
-			Self: c.members[c.self], Members: c.members}
+		o := VRRPOptions{
+			Interface: "nodes", ID: 50, Interval: time.Second, Addresses: c.addresses,
+			Self: c.members[c.self], Members: c.members,
+		}
 		shares, err := o.spread()
 		must(t, err)
 		var got []string
@@ -490,8 +500,10 @@ func TestAnAddressThatMustNotBeTakenStaysOutWithThoseThatMoveWithIt(t *testing.T
 }
 
 func TestBadVRRPOptionsAreSentences(t *testing.T) {
-	good := VRRPOptions{Folder: t.TempDir(), Interface: "lo", ID: 50, Addresses: addrs(first, second),
-		Self: addr("192.168.50.21"), Members: addrs("192.168.50.21", "192.168.50.22")}
+	good := VRRPOptions{
+		Folder: t.TempDir(), Interface: "lo", ID: 50, Addresses: addrs(first, second),
+		Self: addr("192.168.50.21"), Members: addrs("192.168.50.21", "192.168.50.22"),
+	}
 	for _, c := range []struct {
 		what   string
 		change func(*VRRPOptions)
@@ -500,8 +512,10 @@ func TestBadVRRPOptionsAreSentences(t *testing.T) {
 		{"an interface with a quote", func(o *VRRPOptions) {
 			o.Interface = `no"des`
 		}, "it needs a name without spaces and special characters"},
-		{"an interface with a line", func(o *VRRPOptions) { o.Interface = "nodes\n}" },
-			"it needs a name without spaces and special characters"},
+		{
+			"an interface with a line", func(o *VRRPOptions) { o.Interface = "nodes\n}" },
+			"it needs a name without spaces and special characters",
+		},
 		{"no interface", func(o *VRRPOptions) { o.Interface = "" }, "it needs a name"},
 		{"ID 0", func(o *VRRPOptions) { o.ID = 0 }, "the IDs from 0 to 1"},
 		{"an ID too many", func(o *VRRPOptions) { o.ID = 255 }, "the IDs from 255 to 256"},
@@ -537,8 +551,10 @@ func TestTheFilesOfKeepalivedAreReadableByRootAlone(t *testing.T) {
 	h.wire("nodes", newHost(t), "far")
 	h.run("ip addr add 192.168.50.21/24 dev nodes")
 	h.do(func() {
-		_, err := NewVRRP(VRRPOptions{Folder: folder, Interface: "nodes", ID: 1, Addresses: addrs(first),
-			Self: addr("192.168.50.21"), Members: addrs("192.168.50.21")})
+		_, err := NewVRRP(VRRPOptions{
+			Folder: folder, Interface: "nodes", ID: 1, Addresses: addrs(first),
+			Self: addr("192.168.50.21"), Members: addrs("192.168.50.21"),
+		})
 		must(t, err)
 	})
 	must(t, filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {

@@ -101,7 +101,8 @@ func (a *app) echo(w http.ResponseWriter, r *http.Request) {
 
 func (e echo) text() string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "pod: %s\nnamespace: %s\nnode: %s\naddress: %s\nclient: %s\n\n", e.Pod, e.Namespace, e.Node, e.Address, e.Client)
+	fmt.Fprintf(&s, "pod: %s\nnamespace: %s\nnode: %s\naddress: %s\nclient: %s\n\n", e.Pod, e.Namespace, e.Node,
+		e.Address, e.Client)
 	fmt.Fprintf(&s, "%s %s %s\nHost: %s\n", e.Method, e.URL, e.Proto, e.Host)
 	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
 		for _, value := range e.Headers[name] {

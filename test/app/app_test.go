@@ -45,7 +45,10 @@ func get(t *testing.T, method, url, body string) (int, string) {
 func TestTheEchoSaysWhoAnsweredAndWhatWasAsked(t *testing.T) {
 	_, s := testServer(t)
 	_, text := get(t, http.MethodGet, s.URL+"/a?b=c", "")
-	for _, want := range []string{"pod: web-1\n", "node: worker1\n", "GET /a?b=c HTTP/1.1\n", "client: 127.0.0.1:", "address: " + s.Listener.Addr().String()} {
+	for _, want := range []string{
+		"pod: web-1\n", "node: worker1\n", "GET /a?b=c HTTP/1.1\n", "client: 127.0.0.1:",
+		"address: " + s.Listener.Addr().String(),
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("want %q in:\n%s", want, text)
 		}
@@ -107,14 +110,16 @@ func TestAWebSocketSaysBackWhatItHears(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The key and its answer are the example of RFC 6455, section 1.3.
-	fmt.Fprint(conn, "GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n")
+	fmt.Fprint(conn, "GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"+
+		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n")
 	r := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(r, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if want, got := "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=", resp.Header.Get("Sec-WebSocket-Accept"); resp.StatusCode != 101 || got != want {
+	if want, got := "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=", resp.Header.Get("Sec-WebSocket-Accept"); resp.StatusCode != 101 ||
+		got != want {
 		t.Fatalf("want 101 and %s, got %d and %s", want, resp.StatusCode, got)
 	}
 	// A masked "Hello" and the plain one: section 5.7.

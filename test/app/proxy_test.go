@@ -17,7 +17,8 @@ func TestTheBeginningSaysForWhomItSpeaks(t *testing.T) {
 		{"PROXY TCP6 fd00::1 fd00::2 7 80\r\nGET", "[fd00::1]:7", "GET"},
 		{"PROXY UNKNOWN\r\nGET", "invalid AddrPort", "GET"},
 		{v2 + "\x21\x11\x00\x0e\x0a\x01\x02\x03\x0a\x00\x00\x01\x00\x07\x00\x50TLGET", "10.1.2.3:7", "GET"},
-		{v2 + "\x21\x21\x00\x24\xfd" + strings.Repeat("\x00", 14) + "\x01" + strings.Repeat("\x00", 16) + "\x00\x07\x00\x50GET", "[fd00::1]:7", "GET"},
+		{v2 + "\x21\x21\x00\x24\xfd" + strings.Repeat("\x00", 14) + "\x01" + strings.Repeat("\x00", 16) +
+			"\x00\x07\x00\x50GET", "[fd00::1]:7", "GET"},
 		{v2 + "\x20\x00\x00\x00GET", "invalid AddrPort", "GET"},
 	} {
 		in := bufio.NewReader(strings.NewReader(c.in))
@@ -27,7 +28,10 @@ func TestTheBeginningSaysForWhomItSpeaks(t *testing.T) {
 			t.Errorf("%q: got %s, %q, %v; want %s, %q", c.in, from, rest, err, c.from, c.rest)
 		}
 	}
-	for _, bad := range []string{"PROXY TCP4 10.1.2.3\r\n", "PROXY TCP4 ten 10.0.0.1 7 80\r\n", "PROXY TCP4 10", v2 + "\x31\x11\x00\x00", v2 + "\x21\x11\x00\x0c\x0a"} {
+	for _, bad := range []string{
+		"PROXY TCP4 10.1.2.3\r\n", "PROXY TCP4 ten 10.0.0.1 7 80\r\n", "PROXY TCP4 10",
+		v2 + "\x31\x11\x00\x00", v2 + "\x21\x11\x00\x0c\x0a",
+	} {
 		if from, err := readProxy(bufio.NewReader(strings.NewReader(bad))); err == nil {
 			t.Errorf("%q: got %s, want an error", bad, from)
 		}

@@ -35,7 +35,9 @@ func (a *app) socket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer conn.Close()
-	_, _ = fmt.Fprintf(buffered, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nX-Pod: %s\r\nSec-WebSocket-Accept: %s\r\n\r\n",
+	_, _ = fmt.Fprintf(buffered,
+		"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nX-Pod: %s\r\n"+
+			"Sec-WebSocket-Accept: %s\r\n\r\n",
 		a.pod, accept(key))
 	for buffered.Flush() == nil {
 		head, payload, err := readFrame(buffered.Reader)

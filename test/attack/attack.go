@@ -195,7 +195,8 @@ func (s *testbed) harmless(ctx context.Context, a attack) error {
 func (s *testbed) seen(ctx context.Context) error {
 	s.rounds++
 	host := fmt.Sprintf("round%d.test", s.rounds)
-	manifest := ingressOf("victim", fmt.Sprintf("round%d", s.rounds), []string{fmt.Sprintf("timeout-server: %ds", 100+s.rounds)}, rule(host, path("/", "app")))
+	manifest := ingressOf("victim", fmt.Sprintf("round%d", s.rounds),
+		[]string{fmt.Sprintf("timeout-server: %ds", 100+s.rounds)}, rule(host, path("/", "app")))
 	r := request{host: host, cert: &s.victim.client, https: true}
 	served := func(want bool) error {
 		err := s.eventually(ctx, func() error {

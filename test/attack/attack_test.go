@@ -96,7 +96,9 @@ func TestWhatSECURITYNamesIsThere(t *testing.T) {
 	}
 	cases := regexp.MustCompile(`make attack`+"`"+`,? "([^"]+)"`).FindAllSubmatch(text, -1)
 	for _, words := range cases {
-		if !slices.ContainsFunc(attacks(), func(a attack) bool { return strings.Contains(a.name(), string(words[1])) }) {
+		if !slices.ContainsFunc(attacks(), func(a attack) bool {
+			return strings.Contains(a.name(), string(words[1]))
+		}) {
 			t.Errorf("no case's name contains %q", words[1])
 		}
 	}
@@ -118,7 +120,8 @@ func TestACookieTellsNoServerOfAnotherInstallation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	manifest := rig.Service("victim", "app", "app") + ingressOf("victim", "sticky", []string{"cookie-persistence: led"}, rule("sticky.test", path("/", "app")))
+	manifest := rig.Service("victim", "app", "app") + ingressOf("victim", "sticky", []string{"cookie-persistence: led"},
+		rule("sticky.test", path("/", "app")))
 	seen := map[string]bool{}
 	for _, name := range []string{"one", "another"} {
 		t.Run(name, func(t *testing.T) {

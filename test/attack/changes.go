@@ -186,7 +186,8 @@ func (s *testbed) open(ctx context.Context, r *rig.Rig, service string, want int
 // replaced replaces the only pod of an application of victim, which answers requests meanwhile.
 func (s *testbed) replaced(ctx context.Context, r *rig.Rig) (err error) {
 	const host = "replaced.test"
-	objects := rig.App{Namespace: "victim", Name: "replaced"}.Manifest() + rig.Service("victim", "replaced", "replaced") +
+	objects := rig.App{Namespace: "victim", Name: "replaced"}.Manifest() +
+		rig.Service("victim", "replaced", "replaced") +
 		ingressOf("victim", "replaced", nil, rule(host, path("/", "replaced")))
 	defer func() { err = errors.Join(err, s.Delete(ctx, objects)) }()
 	if err := s.Apply(ctx, objects); err != nil {

@@ -41,15 +41,18 @@ func cheats(n int) (string, error) {
 		name := fmt.Sprintf("cheat%d", i)
 		host := name + "." + evilHost
 		template := &x509.Certificate{
-			SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: host}, DNSNames: []string{host}, SubjectKeyId: []byte{1, 2, 3},
-			NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), SignatureAlgorithm: x509.SHA1WithRSA,
-			ExtraExtensions: []pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 35}, Value: issuer}},
+			SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: host}, DNSNames: []string{host},
+			SubjectKeyId: []byte{1, 2, 3},
+			NotBefore:    time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+			SignatureAlgorithm: x509.SHA1WithRSA,
+			ExtraExtensions:    []pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 35}, Value: issuer}},
 		}
 		der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 		if err != nil {
 			return "", err
 		}
-		b.WriteString(secret("evil", name, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
+		b.WriteString(secret("evil", name, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+			pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
 		b.WriteString(ingressOf("evil", name, nil, withTLS(name, host), rule(host, path("/", "app"))))
 	}
 	return b.String(), nil
@@ -81,7 +84,8 @@ func blocks(ctx context.Context, s *testbed, r *rig.Rig) error {
 	defer func() { _ = s.Delete(ctx, objects) }()
 	with, err := checks(func() error { return errors.Join(s.Apply(ctx, objects), s.seen(ctx)) })
 	if err == nil && with > control+slack {
-		err = fmt.Errorf("with %d certificates of evil, HAProxy checked %d times until a change of victim was served, and %d times without them", many, with, control)
+		err = fmt.Errorf("with %d certificates of evil, HAProxy checked %d times until a change of victim was "+
+			"served, and %d times without them", many, with, control)
 	}
 	if err != nil {
 		return err
@@ -105,7 +109,8 @@ func blocks(ctx context.Context, s *testbed, r *rig.Rig) error {
 		return fmt.Errorf("after a start: %w", err)
 	}
 	if status, err = r.Status(ctx); err == nil && status.HAProxy.Checks > slack {
-		err = fmt.Errorf("with %d certificates of evil, HAProxy checked %d times at a start", many, status.HAProxy.Checks)
+		err = fmt.Errorf("with %d certificates of evil, HAProxy checked %d times at a start", many,
+			status.HAProxy.Checks)
 	}
 	return err
 }

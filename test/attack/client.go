@@ -41,7 +41,8 @@ func (r request) String() string {
 	if r.raw != "" {
 		return fmt.Sprintf("%s %.300q", scheme, r.raw)
 	}
-	return strings.TrimSpace(fmt.Sprintf("%s %s://%s%s %s", or(r.method, "GET"), scheme, r.host, or(r.target, "/"), strings.ReplaceAll(r.header, "\r\n", " ")))
+	return strings.TrimSpace(fmt.Sprintf("%s %s://%s%s %s", or(r.method, "GET"), scheme, r.host, or(r.target, "/"),
+		strings.ReplaceAll(r.header, "\r\n", " ")))
 }
 
 func or(s, otherwise string) string {
@@ -55,7 +56,8 @@ func (r request) text() string {
 	if r.raw != "" {
 		return r.raw
 	}
-	return fmt.Sprintf("%s %s HTTP/1.1\r\nHost: %s\r\nAccept: application/json\r\nConnection: close\r\n%s\r\n", or(r.method, "GET"), or(r.target, "/"), r.host, r.header)
+	return fmt.Sprintf("%s %s HTTP/1.1\r\nHost: %s\r\nAccept: application/json\r\nConnection: close\r\n%s\r\n",
+		or(r.method, "GET"), or(r.target, "/"), r.host, r.header)
 }
 
 // An answer is all that a client received. Its String leaves out what may differ between two equal

@@ -16,11 +16,21 @@ import (
 // clients returns the attacks by a client, who may send any bytes to the appliance.
 func clients() []attack {
 	all := []attack{
-		{tries: "spells a guarded path in another way", promise: "a path that a server may read as another one does not pass a guard", holds: spellings},
-		{tries: "names a guarded path in X-Original-URL and X-Rewrite-URL", promise: "a pod of a guarded host sees no header that replaces the path", holds: otherHeaders},
-		{tries: "spells a path in another way where nothing is guarded", promise: "other hosts get every path as it was sent", holds: unchanged},
 		{
-			tries: "asks in absolute form, with a port, a dot, capitals, a user", promise: "one host, however it is written",
+			tries:   "spells a guarded path in another way",
+			promise: "a path that a server may read as another one does not pass a guard", holds: spellings,
+		},
+		{
+			tries:   "names a guarded path in X-Original-URL and X-Rewrite-URL",
+			promise: "a pod of a guarded host sees no header that replaces the path", holds: otherHeaders,
+		},
+		{
+			tries:   "spells a path in another way where nothing is guarded",
+			promise: "other hosts get every path as it was sent", holds: unchanged,
+		},
+		{
+			tries:   "asks in absolute form, with a port, a dot, capitals, a user",
+			promise: "one host, however it is written",
 			holds: barred(
 				"GET http://guarded.test/admin HTTP/1.1\r\nHost: guarded.test\r\n\r\n",
 				"GET http://guarded.test/admin HTTP/1.1\r\nHost: plain.test\r\n\r\n",
@@ -71,25 +81,56 @@ func clients() []attack {
 				"GET /admin\r\n",
 			),
 		},
-		{tries: "sends no name, or another host's, in the TLS handshake", promise: "a host that demands certificates answers only on connections opened under its own name", holds: otherNames},
-		{tries: "asks for a guarded host by another one's HTTP/2 connection", promise: "a host that demands certificates answers only on connections opened under its own name", holds: coalesced},
-		{tries: "ends lines where none ends", promise: "what a client sends becomes no line of a request or an answer", holds: lineEnds},
+		{
+			tries:   "sends no name, or another host's, in the TLS handshake",
+			promise: "a host that demands certificates answers only on connections opened under its own name",
+			holds:   otherNames,
+		},
+		{
+			tries:   "asks for a guarded host by another one's HTTP/2 connection",
+			promise: "a host that demands certificates answers only on connections opened under its own name",
+			holds:   coalesced,
+		},
+		{
+			tries: "ends lines where none ends", promise: "what a client sends becomes no line of a request or an answer",
+			holds: lineEnds,
+		},
 		{
 			tries: "hides a request in another one", promise: "HAProxy and pods see the same requests",
 			holds: barred(smuggled()...),
 		},
-		{tries: "sends in HTTP/2 what HTTP/1 cannot express", promise: "HAProxy and pods see the same requests", holds: says},
-		{tries: "asks for HTTP/2 in the clear by an upgrade", promise: "an upgrade to h2c is never passed on", holds: upgrades},
-		{tries: "claims another client's address", promise: "the PROXY protocol counts from addresses that the operator names; headers about the client are the appliance's own", holds: speaksFor},
 		{
-			tries: "sends headers that a pod may take for ours", promise: "a client cannot set the headers that the appliance sets",
-			holds: both(
-				sees(request{https: true, host: "bank.test", header: "X-Client: root\r\nX_Client: root\r\n"}, true, "X-Client", "victim"),
-				both(sees(request{host: "plain.test", header: "X-Forwarded-Proto: https\r\n"}, false, "X-Forwarded-Proto", "http"),
-					sees(request{host: "plain.test", header: "Connection: X-Forwarded-For, X-Forwarded-Proto, close\r\n"}, false, "X-Forwarded-Proto", "http"))),
+			tries: "sends in HTTP/2 what HTTP/1 cannot express", promise: "HAProxy and pods see the same requests",
+			holds: says,
 		},
-		{tries: "reads from one page the answer that another page's credentials got", promise: "an answer that depends on the origin has Vary: Origin", holds: origins},
-		{tries: "sends long passwords against slow hashes", promise: "the cost of a wrong password is bounded", holds: longPasswords},
+		{
+			tries: "asks for HTTP/2 in the clear by an upgrade", promise: "an upgrade to h2c is never passed on",
+			holds: upgrades,
+		},
+		{
+			tries: "claims another client's address",
+			promise: "the PROXY protocol counts from addresses that the operator names; headers about the client are " +
+				"the appliance's own", holds: speaksFor,
+		},
+		{
+			tries:   "sends headers that a pod may take for ours",
+			promise: "a client cannot set the headers that the appliance sets",
+			holds: both(
+				sees(request{https: true, host: "bank.test", header: "X-Client: root\r\nX_Client: root\r\n"}, true,
+					"X-Client", "victim"),
+				both(sees(request{host: "plain.test", header: "X-Forwarded-Proto: https\r\n"}, false,
+					"X-Forwarded-Proto", "http"),
+					sees(request{host: "plain.test", header: "Connection: X-Forwarded-For, " +
+						"X-Forwarded-Proto, close\r\n"}, false, "X-Forwarded-Proto", "http"))),
+		},
+		{
+			tries:   "reads from one page the answer that another page's credentials got",
+			promise: "an answer that depends on the origin has Vary: Origin", holds: origins,
+		},
+		{
+			tries: "sends long passwords against slow hashes", promise: "the cost of a wrong password is bounded",
+			holds: longPasswords,
+		},
 	}
 	for i := range all {
 		all[i].by = "client"
@@ -99,8 +140,10 @@ func clients() []attack {
 
 // spelling lists other ways to write /admin that some servers take for it.
 var spelling = []string{
-	"/%61dmin", "/%61%64%6d%69%6e", "/%2561dmin", "/a/..%2fadmin", "/a%2f../admin", "/a/../admin", "/a/%2e%2e/admin", "/%2e/admin", "/.%2e/admin", "//admin", "///admin", "/./admin",
-	"/admin;x", "/admin;/../", "/;/admin", "/;x=1/admin", "/a/..;/admin", "/a/..;x/admin", "/%2fadmin", "/\\admin", "/%5cadmin", "/a\\..\\admin", "/a/..%5cadmin", "/admin%00", "/admin%2f", "/admin%3b",
+	"/%61dmin", "/%61%64%6d%69%6e", "/%2561dmin", "/a/..%2fadmin", "/a%2f../admin", "/a/../admin", "/a/%2e%2e/admin",
+	"/%2e/admin", "/.%2e/admin", "//admin", "///admin", "/./admin",
+	"/admin;x", "/admin;/../", "/;/admin", "/;x=1/admin", "/a/..;/admin", "/a/..;x/admin", "/%2fadmin", "/\\admin",
+	"/%5cadmin", "/a\\..\\admin", "/a/..%5cadmin", "/admin%00", "/admin%2f", "/admin%3b",
 	"/%c0%afadmin", "/a/%c0%ae%c0%ae/admin", "/admin%0a", "/admin%09", "/%u0061dmin", "/admi%6e/", "/admin/..%2fadmin",
 }
 
@@ -160,7 +203,8 @@ func barred(texts ...string) func(context.Context, *testbed) error {
 
 // guardedPage matches the answer of victim's pod to a request for the guarded page, as text or as
 // JSON.
-var guardedPage = regexp.MustCompile(`(?i)(GET|POST|HEAD) (http://[^/]*)?/admin[^\n]*\nHost: ([^\n]*guarded|plain\.test[, ]|a@)[^\n]*`)
+var guardedPage = regexp.MustCompile(
+	`(?i)(GET|POST|HEAD) (http://[^/]*)?/admin[^\n]*\nHost: ([^\n]*guarded|plain\.test[, ]|a@)[^\n]*`)
 
 // rejected checks that each text gets this status.
 func rejected(status string, texts ...string) func(context.Context, *testbed) error {
@@ -209,7 +253,9 @@ func coalesced(ctx context.Context, s *testbed) error {
 	transport := &http.Transport{
 		Protocols: new(http.Protocols),
 		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return s.connect(ctx, request{https: true, host: "shop.test", cert: &s.evil.client}, func(c *tls.Config) { c.NextProtos = []string{"h2"} })
+			return s.connect(ctx, request{https: true, host: "shop.test", cert: &s.evil.client}, func(c *tls.Config) {
+				c.NextProtos = []string{"h2"}
+			})
 		},
 	}
 	transport.Protocols.SetHTTP2(true)
@@ -290,10 +336,15 @@ func smuggled() []string {
 	var all []string
 	// Both Content-Length and chunks: one parser reads the one body, one the other.
 	for _, te := range []string{
-		"Transfer-Encoding: chunked", "transfer-encoding:chunked", "Transfer-Encoding : chunked", "Transfer-Encoding: xchunked", "Transfer-Encoding: chunked, identity", "Transfer-Encoding: identity, chunked",
-		"Transfer-Encoding: chunked\r\nTransfer-Encoding: x", "Transfer-Encoding: x\r\nTransfer-Encoding: chunked", "Transfer-Encoding:\tchunked", "Transfer-Encoding: \x0bchunked", "Transfer-Encoding: \"chunked\"",
-		"Transfer-Encoding\r\n : chunked", "Transfer-Encoding:\r\n chunked", "X: y\nTransfer-Encoding: chunked", "X: y\rTransfer-Encoding: chunked", "Transfer-Encoding: chunked\x00", "Transfer_Encoding: chunked", "Transfer-Encoding: CHUNKED",
-		"Transfer-Encoding: chunked;a=b", "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: chunked, chunked", "\x20Transfer-Encoding: chunked", "Transfer-Encoding:", "Transfer-Encoding: ,chunked",
+		"Transfer-Encoding: chunked", "transfer-encoding:chunked", "Transfer-Encoding : chunked",
+		"Transfer-Encoding: xchunked", "Transfer-Encoding: chunked, identity", "Transfer-Encoding: identity, chunked",
+		"Transfer-Encoding: chunked\r\nTransfer-Encoding: x", "Transfer-Encoding: x\r\nTransfer-Encoding: chunked",
+		"Transfer-Encoding:\tchunked", "Transfer-Encoding: \x0bchunked", "Transfer-Encoding: \"chunked\"",
+		"Transfer-Encoding\r\n : chunked", "Transfer-Encoding:\r\n chunked", "X: y\nTransfer-Encoding: chunked",
+		"X: y\rTransfer-Encoding: chunked", "Transfer-Encoding: chunked\x00", "Transfer_Encoding: chunked",
+		"Transfer-Encoding: CHUNKED",
+		"Transfer-Encoding: chunked;a=b", "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: chunked, chunked",
+		"\x20Transfer-Encoding: chunked", "Transfer-Encoding:", "Transfer-Encoding: ,chunked",
 	} {
 		all = append(all,
 			head+length(len("0\r\n\r\n"+inner))+te+"\r\n\r\n0\r\n\r\n"+inner,
@@ -302,15 +353,22 @@ func smuggled() []string {
 	}
 	// Two lengths, and lengths that are no numbers.
 	for _, l := range []string{
-		"Content-Length: 0\r\nContent-Length: %d", "Content-Length: %d\r\nContent-Length: 0", "Content-Length: 0, %d", "Content-Length: +%d", "Content-Length: 0%d", "Content-Length: 0x%x", "Content-Length: %d ", "Content-Length: -%d", "Content-Length : %d",
-		"Content-Length:\x0b%d", "Content-Length: %d\x00", "Content_Length: %d", "Content-Length: 0\r\nContent_Length: %d", "Content-Length: %d;x", "Content-Length:\r\n %d", "X: y\nContent-Length: %d", "Content-Length: 99999999999999999999%d",
-		"Connection: Content-Length\r\nContent-Length: %d", "Connection: close, Content-Length, Host\r\nContent-Length: %d",
+		"Content-Length: 0\r\nContent-Length: %d", "Content-Length: %d\r\nContent-Length: 0", "Content-Length: 0, %d",
+		"Content-Length: +%d", "Content-Length: 0%d", "Content-Length: 0x%x", "Content-Length: %d ",
+		"Content-Length: -%d", "Content-Length : %d",
+		"Content-Length:\x0b%d", "Content-Length: %d\x00", "Content_Length: %d",
+		"Content-Length: 0\r\nContent_Length: %d", "Content-Length: %d;x", "Content-Length:\r\n %d",
+		"X: y\nContent-Length: %d", "Content-Length: 99999999999999999999%d",
+		"Connection: Content-Length\r\nContent-Length: %d",
+		"Connection: close, Content-Length, Host\r\nContent-Length: %d",
 	} {
 		all = append(all, head+fmt.Sprintf(l, len(inner))+"\r\n\r\n"+inner)
 	}
 	// Chunks that two parsers read in two ways.
 	for _, c := range []string{
-		"0;\n\r\n\r\n", "0\n\n", "0\r\r\n\r\n", "0 \r\n\r\n", "0x0\r\n\r\n", "00000000000000000000\r\n\r\n", "1;a=\"\r\n\"\r\nx\r\n0\r\n\r\n", "2;\rxx\r\nab\r\n0\r\n\r\n", "1\r\nxx0\r\n\r\n", "10000000000000001\r\nx\r\n0\r\n\r\n", "-1\r\n\r\n", "0\r\nContent-Length: 50\r\n\r\n", "0\r\nX: y\n\r\n",
+		"0;\n\r\n\r\n", "0\n\n", "0\r\r\n\r\n", "0 \r\n\r\n", "0x0\r\n\r\n", "00000000000000000000\r\n\r\n",
+		"1;a=\"\r\n\"\r\nx\r\n0\r\n\r\n", "2;\rxx\r\nab\r\n0\r\n\r\n", "1\r\nxx0\r\n\r\n",
+		"10000000000000001\r\nx\r\n0\r\n\r\n", "-1\r\n\r\n", "0\r\nContent-Length: 50\r\n\r\n", "0\r\nX: y\n\r\n",
 	} {
 		all = append(all, head+"Transfer-Encoding: chunked\r\n\r\n"+c+inner)
 	}
@@ -318,10 +376,12 @@ func smuggled() []string {
 	return append(all,
 		"GET / HTTP/1.1\r\nHost: guarded.test\r\n"+length(len(inner))+"\r\n"+inner,
 		"HEAD / HTTP/1.1\r\nHost: guarded.test\r\n"+length(len(inner))+"\r\n"+inner,
-		"POST / HTTP/1.0\r\nHost: guarded.test\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n0\r\n\r\n"+inner,
+		"POST / HTTP/1.0\r\nHost: guarded.test\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n0\r\n"+
+			"\r\n"+inner,
 		head+"Expect: 100-continue\r\n"+length(len(inner))+"\r\n"+inner,
 		head+"Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"+inner,
-		"GET / HTTP/1.1\r\nHost: guarded.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 99\r\n\r\n"+inner,
+		"GET / HTTP/1.1\r\nHost: guarded.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"+
+			"Sec-WebSocket-Version: 99\r\n\r\n"+inner,
 		"GET /ws HTTP/1.1\r\nHost: guarded.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"+inner,
 		"CONNECT guarded.test:80 HTTP/1.1\r\nHost: guarded.test\r\n\r\n"+inner,
 		"GET / HTTP/1.1\nHost: guarded.test\n\n"+inner,
@@ -336,19 +396,28 @@ func smuggled() []string {
 func upgrades(ctx context.Context, s *testbed) error {
 	var texts []string
 	for _, how := range []string{
-		"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n", "Upgrade: H2C\r\nConnection: Upgrade\r\n", "Upgrade: websocket, h2c\r\nConnection: Upgrade\r\n",
-		"Upgrade: h2c\r\nUpgrade: websocket\r\nConnection: upgrade\r\n", "Upgrade: h2c/1\r\nConnection: Upgrade\r\n", "Upgrade:\th2c\r\nConnection: keep-alive, Upgrade\r\n", "Upgrade: HTTP/2.0\r\nConnection: Upgrade\r\n", "Upgrade: h2\r\nConnection: Upgrade\r\n",
+		"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n",
+		"Upgrade: H2C\r\nConnection: Upgrade\r\n", "Upgrade: websocket, h2c\r\nConnection: Upgrade\r\n",
+		"Upgrade: h2c\r\nUpgrade: websocket\r\nConnection: upgrade\r\n", "Upgrade: h2c/1\r\nConnection: Upgrade\r\n",
+		"Upgrade:\th2c\r\nConnection: keep-alive, Upgrade\r\n", "Upgrade: HTTP/2.0\r\nConnection: Upgrade\r\n",
+		"Upgrade: h2\r\nConnection: Upgrade\r\n",
 	} {
 		texts = append(texts, "GET / HTTP/1.1\r\nHost: guarded.test\r\n"+how+"\r\n")
 	}
 	passed := s.hears(ctx, texts, "guarded.test", func(heard string) string {
 		_, upgrade, is := strings.Cut(heard, "\nUpgrade: ")
-		if strings.HasPrefix(heard, "HTTP/1.1 101") || is && strings.Contains(strings.ToLower(strings.SplitN(upgrade, "\n", 2)[0]), "h") {
+		if strings.HasPrefix(heard, "HTTP/1.1 101") || is &&
+			strings.Contains(strings.ToLower(strings.SplitN(upgrade, "\n", 2)[0]), "h") {
 			return "it came to the pod"
 		}
 		return ""
 	})
-	heard, err := s.hear(ctx, request{host: "guarded.test", raw: "GET /ws HTTP/1.1\r\nHost: guarded.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"})
+	heard, err := s.hear(ctx,
+		request{
+			host: "guarded.test",
+			raw: "GET /ws HTTP/1.1\r\nHost: guarded.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
+				"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+		})
 	if err == nil && !strings.HasPrefix(heard, "HTTP/1.1 101") {
 		err = fmt.Errorf("a WebSocket is not opened: %.60q", heard)
 	}
@@ -359,13 +428,17 @@ func speaksFor(ctx context.Context, s *testbed) error {
 	return errors.Join(
 		barred(
 			"PROXY TCP4 10.99.0.1 192.168.50.21 1 80\r\nGET /admin HTTP/1.1\r\nHost: guarded.test\r\n\r\n",
-			"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\x0a\x63\x00\x01\xc0\xa8\x32\x15\x00\x01\x00\x50GET /admin HTTP/1.1\r\nHost: guarded.test\r\n\r\n",
+			"\r\n\r\n\x00\r\nQUIT\n"+
+				"\x21\x11\x00\x0c\x0a\x63\x00\x01\xc0\xa8\x32\x15\x00\x01\x00\x50GET /admin HTTP/1.1\r\n"+
+				"Host: guarded.test\r\n\r\n",
 			"GET /admin HTTP/1.1\r\nHost: guarded.test\r\nX-Forwarded-For: 10.99.0.1\r\n\r\n",
-			"GET /admin HTTP/1.1\r\nHost: guarded.test\r\nX-Real-IP: 10.99.0.1\r\nForwarded: for=10.99.0.1\r\nTrue-Client-IP: 10.99.0.1\r\nX-Client-IP: 10.99.0.1\r\nClient-IP: 10.99.0.1\r\n\r\n",
+			"GET /admin HTTP/1.1\r\nHost: guarded.test\r\nX-Real-IP: 10.99.0.1\r\nForwarded: for=10.99.0.1\r\n"+
+				"True-Client-IP: 10.99.0.1\r\nX-Client-IP: 10.99.0.1\r\nClient-IP: 10.99.0.1\r\n\r\n",
 		)(ctx, s),
 		func() error {
 			got, err := s.ask(ctx, request{host: "plain.test", header: "X-Forwarded-For: 10.99.0.1\r\n"})
-			if all := got.saw.Headers.Values("X-Forwarded-For"); err == nil && (len(all) == 0 || !strings.HasSuffix(all[len(all)-1], clientAddr)) {
+			if all := got.saw.Headers.Values("X-Forwarded-For"); err == nil &&
+				(len(all) == 0 || !strings.HasSuffix(all[len(all)-1], clientAddr)) {
 				err = fmt.Errorf("the last X-Forwarded-For is not the client's: %q", all)
 			}
 			return err
@@ -404,7 +477,8 @@ func origins(ctx context.Context, s *testbed) error {
 	for _, r := range []request{
 		{host: "cors.test", header: page},
 		{host: "cors.test"},
-		{host: "cors.test", method: "OPTIONS", header: page + "Access-Control-Request-Method: PUT\r\nAccess-Control-Request-Headers: x-a, x-b\r\n"},
+		{host: "cors.test", method: "OPTIONS", header: page +
+			"Access-Control-Request-Method: PUT\r\nAccess-Control-Request-Headers: x-a, x-b\r\n"},
 	} {
 		got, err := s.ask(ctx, r)
 		if err != nil {
@@ -413,7 +487,10 @@ func origins(ctx context.Context, s *testbed) error {
 		if !strings.Contains(strings.Join(got.header.Values("Vary"), ","), "Origin") {
 			errs = append(errs, fmt.Errorf("%s: there is no Vary: Origin", r))
 		}
-		for _, name := range []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Methods", "Access-Control-Allow-Headers"} {
+		for _, name := range []string{
+			"Access-Control-Allow-Origin", "Access-Control-Allow-Methods",
+			"Access-Control-Allow-Headers",
+		} {
 			if got.header.Get(name) == "*" {
 				errs = append(errs, fmt.Errorf("%s: %s: *, which browsers take literally with credentials", r, name))
 			}
@@ -427,7 +504,10 @@ func longPasswords(ctx context.Context, s *testbed) error {
 	cost := func(password string) (time.Duration, error) {
 		return s.cost(ctx, func() error {
 			for range 50 {
-				got, err := s.ask(ctx, request{host: "members.test", header: "Authorization: Basic " + encode("ann:"+password) + "\r\n"})
+				got, err := s.ask(ctx, request{
+					host:   "members.test",
+					header: "Authorization: Basic " + encode("ann:"+password) + "\r\n",
+				})
 				if err != nil || got.pod != "" {
 					return errors.Join(err, fmt.Errorf("%.100s", got))
 				}
@@ -444,5 +524,7 @@ func longPasswords(ctx context.Context, s *testbed) error {
 		err = fmt.Errorf("50 passwords of 3 bytes cost %s of a processor, as many of 510 cost %s", short, long)
 	}
 	// While so many are wrong, only a password that is remembered passes.
-	return errors.Join(err, s.eventually(ctx, func() error { return s.gets(ctx, "200 victim", request{host: "members.test", header: basicAuth}) }))
+	return errors.Join(err, s.eventually(ctx, func() error {
+		return s.gets(ctx, "200 victim", request{host: "members.test", header: basicAuth})
+	}))
 }

@@ -33,7 +33,8 @@ func costs() []attack {
 			tries:   "has its servers checked every millisecond",
 			promise: "no server of a tenant is checked more often than every 500 ms",
 			objects: func(*testbed) string {
-				return ingressOf("evil", "checks", []string{"check-interval: 1ms"}, rule("checks."+evilHost, path("/", "app")))
+				return ingressOf("evil", "checks", []string{"check-interval: 1ms"},
+					rule("checks."+evilHost, path("/", "app")))
 			},
 			holds: told("checks", "check-interval"),
 		},
@@ -41,7 +42,10 @@ func costs() []attack {
 			tries:   "captures 16 samples of 65,535 bytes of each request",
 			promise: "what a request keeps for the log is bounded for each Ingress",
 			objects: func(*testbed) string {
-				said := []string{"request-capture: " + strings.Repeat("req.hdr(X-Large)\n", 16), "request-capture-len: 65535"}
+				said := []string{
+					"request-capture: " + strings.Repeat("req.hdr(X-Large)\n", 16),
+					"request-capture-len: 65535",
+				}
 				return ingressOf("evil", "captures", said, rule("captures."+evilHost, path("/", "app")))
 			},
 			holds: told("captures", "captureBytes"),
@@ -52,7 +56,8 @@ func costs() []attack {
 			objects: func(*testbed) string {
 				const slow = "---\napiVersion: v1\nkind: Secret\nmetadata: {namespace: evil, name: slow}\n" +
 					"stringData: {ann: \"$2y$08$abcdefghijklmnopqrstuuKxCcvB7KZ7.BpDoK0bh6qM7Dl1/xiJa\"}\n"
-				return slow + ingressOf("evil", "slow", []string{"auth-secret: slow"}, rule("slow."+evilHost, path("/", "app")))
+				return slow + ingressOf("evil", "slow", []string{"auth-secret: slow"},
+					rule("slow."+evilHost, path("/", "app")))
 			},
 			holds: guesses,
 		},
@@ -71,7 +76,8 @@ func costs() []attack {
 					ingressOf("evil", "repeated", said, rule("repeated."+evilHost, paths...))
 			},
 			holds: func(ctx context.Context, s *testbed) error {
-				return errors.Join(told("repeated", "configBytes")(ctx, s), s.gets(ctx, "503", request{host: "repeated." + evilHost, target: "/1"}))
+				return errors.Join(told("repeated", "configBytes")(ctx, s),
+					s.gets(ctx, "503", request{host: "repeated." + evilHost, target: "/1"}))
 			},
 		},
 		{
@@ -79,7 +85,8 @@ func costs() []attack {
 			promise: "new logins of clients of other networks pass meanwhile",
 			objects: func(*testbed) string {
 				var users strings.Builder
-				users.WriteString("---\napiVersion: v1\nkind: Secret\nmetadata: {namespace: evil, name: team}\nstringData:\n")
+				users.WriteString("---\napiVersion: v1\nkind: Secret\nmetadata: {namespace: evil, name: team}\n" +
+					"stringData:\n")
 				for i := range teamSize {
 					fmt.Fprintf(&users, "  u%d: \"$2y$08$abcdefghijklmnopqrstuuKxCcvB7KZ7.BpDoK0bh6qM7Dl1/xiJa\"\n", i)
 				}
@@ -105,7 +112,8 @@ func guesses(ctx context.Context, s *testbed) error {
 	const sent, mostInASecond = 100, 10
 	compared, begin := 0, time.Now()
 	for i := range sent {
-		got, err := s.ask(ctx, request{host: right.host, header: "Authorization: Basic " + encode(fmt.Sprintf("ann:wrong%d", i)) + "\r\n"})
+		got, err := s.ask(ctx, request{host: right.host, header: "Authorization: Basic " +
+			encode(fmt.Sprintf("ann:wrong%d", i)) + "\r\n"})
 		if err != nil {
 			return err
 		}
@@ -132,7 +140,10 @@ const teamSize = 12
 // all networks that the guesses keep out.
 func strangersLogIn(ctx context.Context, s *testbed) error {
 	login := func(client, credentials string) (int, error) {
-		got, err := s.ask(ctx, request{host: "team." + evilHost, header: "X-Client: " + client + "\r\nAuthorization: Basic " + encode(credentials) + "\r\n"})
+		got, err := s.ask(ctx, request{
+			host:   "team." + evilHost,
+			header: "X-Client: " + client + "\r\nAuthorization: Basic " + encode(credentials) + "\r\n",
+		})
 		return got.status, err
 	}
 	err := s.eventually(ctx, func() error {

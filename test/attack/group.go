@@ -25,7 +25,8 @@ func groups() []attack {
 			by: "neighbour", tries: "leaves 50 handshakes at the port where members share their tables",
 			promise: "members alone reach HAProxy's peers",
 			objects: func(*testbed) string { // without a table to share there are no peers
-				return ingressOf("evil", "limited", []string{"rate-limit-requests: 100"}, rule("limited."+evilHost, path("/", "app")))
+				return ingressOf("evil", "limited", []string{"rate-limit-requests: 100"},
+					rule("limited."+evilHost, path("/", "app")))
 			},
 			lab: asMember("", leavesPeers),
 		},

@@ -90,7 +90,9 @@ var lineOfOurs = regexp.MustCompile(`\n(X-Broken: |Transfer-Encoding: |Upgrade: 
 
 // frame sends a request over HTTP/2 and returns the body of the answer, on any stream.
 func (s *testbed) frame(ctx context.Context, fields []string, body string) (string, error) {
-	conn, err := s.connect(ctx, request{https: true, host: "guarded.test"}, func(c *tls.Config) { c.NextProtos = []string{"h2"} })
+	conn, err := s.connect(ctx, request{https: true, host: "guarded.test"}, func(c *tls.Config) {
+		c.NextProtos = []string{"h2"}
+	})
 	if err != nil {
 		return "", err
 	}
@@ -102,7 +104,12 @@ func (s *testbed) frame(ctx context.Context, fields []string, body string) (stri
 		said[fields[i]] = true
 	}
 	field := func(name, value string) { _ = encoder.WriteField(hpack.HeaderField{Name: name, Value: value}) }
-	for _, usual := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":authority", "guarded.test"}, {":path", "/"}} {
+	for _, usual := range [][2]string{
+		{":method", "POST"},
+		{":scheme", "https"},
+		{":authority", "guarded.test"},
+		{":path", "/"},
+	} {
 		if !said[usual[0]] {
 			field(usual[0], usual[1])
 		}
@@ -116,7 +123,10 @@ func (s *testbed) frame(ctx context.Context, fields []string, body string) (stri
 	}
 	// A closed connection is an answer, too.
 	_ = framer.WriteSettings()
-	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: body == ""})
+	_ = framer.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true,
+		EndStream: body == "",
+	})
 	if body != "" {
 		_ = framer.WriteData(1, true, []byte(body))
 	}
@@ -131,7 +141,8 @@ func (s *testbed) frame(ctx context.Context, fields []string, body string) (stri
 		}
 		_, reset := f.(*http2.RSTStreamFrame)
 		_, away := f.(*http2.GoAwayFrame)
-		if reset || away || f.Header().StreamID == 1 && f.Header().Flags.Has(http2.FlagDataEndStream) && f.Header().Type != http2.FrameSettings {
+		if reset || away || f.Header().StreamID == 1 && f.Header().Flags.Has(http2.FlagDataEndStream) &&
+			f.Header().Type != http2.FrameSettings {
 			return heard.String(), nil
 		}
 	}

@@ -55,8 +55,10 @@ func newAuthority(name string) (*authority, error) {
 		return nil, err
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name + "'s authority"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), KeyUsage: x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name + "'s authority"}, IsCA: true,
+		BasicConstraintsValid: true,
+		NotBefore:             time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		KeyUsage: x509.KeyUsageCertSign,
 	}
 	a := &authority{name: name, key: key}
 	if a.der, err = x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key); err != nil {
@@ -98,12 +100,15 @@ func (a *authority) sign(k crypto.Signer, names ...string) (crt, key []byte, err
 		return nil, nil, err
 	}
 	private, err := x509.MarshalPKCS8PrivateKey(k)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), err
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), err
 }
 
 // secret returns the manifest of a Secret of type kubernetes.io/tls.
 func secret(namespace, name string, crt, key []byte) string {
-	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {namespace: %s, name: %s}\ndata: {tls.crt: %s, tls.key: %s}\n", namespace, name, encode(string(crt)), encode(string(key)))
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\n"+
+		"metadata: {namespace: %s, name: %s}\ndata: {tls.crt: %s, tls.key: %s}\n", namespace, name, encode(string(crt)),
+		encode(string(key)))
 }
 
 // certificate returns the manifest of a Secret with a certificate of the tenant.
@@ -117,7 +122,8 @@ func (a *authority) certificate(name string, hosts ...string) string {
 
 // trusted returns the manifest of a Secret for client-ca.
 func (a *authority) trusted(name string) string {
-	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {namespace: %s, name: %s}\ndata: {ca.crt: %s}\n", a.name, name, encode(string(a.pem())))
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {namespace: %s, name: %s}\ndata: {ca.crt: %s}\n",
+		a.name, name, encode(string(a.pem())))
 }
 
 func encode(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }

@@ -38,7 +38,8 @@ func (l *lab) Dial(ctx context.Context, port string) (net.Conn, error) {
 }
 
 func (l *lab) Pod(ctx context.Context, namespace, deployment string) (string, error) {
-	return l.Kubectl(ctx, "get", "pods", "-n", namespace, "-l", "app="+deployment, "-o", "jsonpath={.items[0].status.podIP}")
+	return l.Kubectl(ctx, "get", "pods", "-n", namespace, "-l", "app="+deployment, "-o",
+		"jsonpath={.items[0].status.podIP}")
 }
 
 func (l *lab) Worker(ctx context.Context) (int, error) {
@@ -47,13 +48,15 @@ func (l *lab) Worker(ctx context.Context) (int, error) {
 }
 
 func (l *lab) Told(ctx context.Context, kind, namespace, name string) (string, error) {
-	return l.Kubectl(ctx, "get", "events", "-n", namespace, "--field-selector", "involvedObject.kind="+kind+",involvedObject.name="+name, "-o",
+	return l.Kubectl(ctx, "get", "events", "-n", namespace, "--field-selector",
+		"involvedObject.kind="+kind+",involvedObject.name="+name, "-o",
 		`jsonpath={range .items[*]}{.reason}: {.message}{"\n"}{end}`)
 }
 
 // rewrite writes the appliance's configuration file, and tells the appliance to read it.
 func rewrite(r *rig.Rig, text string) error {
-	return errors.Join(os.WriteFile(r.Dir+"/sallyport.yaml", []byte(text), 0o600), syscall.Kill(r.Pid(), syscall.SIGHUP))
+	return errors.Join(os.WriteFile(r.Dir+"/sallyport.yaml", []byte(text), 0o600),
+		syscall.Kill(r.Pid(), syscall.SIGHUP))
 }
 
 // configure writes the appliance's configuration file, and waits until it is in use.

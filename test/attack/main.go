@@ -36,7 +36,8 @@ func main() {
 
 // attacks returns all there are.
 func attacks() []attack {
-	return slices.Concat(tenants(), costs(), memories(), naming(), changing(), clients(), others(), addresses(), groups(), watchers(), operators())
+	return slices.Concat(tenants(), costs(), memories(), naming(), changing(), clients(), others(), addresses(),
+		groups(), watchers(), operators())
 }
 
 func run(ctx context.Context) error {

@@ -14,8 +14,9 @@ func memories() []attack {
 	return []attack{
 		{
 			by: "tenant", tries: "has Ingresses of more bytes than a namespace may have",
-			promise: "all its clients are rejected, since an Ingress that is left out may be a guard; others are served",
-			lab:     fillsObjects,
+			promise: "all its clients are rejected, since an Ingress that is left out may be a guard; " +
+				"others are served",
+			lab: fillsObjects,
 		},
 		{
 			by: "tenant", tries: "has an Ingress with 60 paths to Services that are not there",
@@ -84,7 +85,8 @@ func fillsStatus(ctx context.Context, s *testbed, r *rig.Rig) error {
 			}
 		}
 		if of != most+1 || rest == "" {
-			return fmt.Errorf("the status tells %d problems of the Ingress, want %d and a count of the rest: %q", of, most, rest)
+			return fmt.Errorf("the status tells %d problems of the Ingress, want %d and a count of the rest: %q", of,
+				most, rest)
 		}
 		return nil
 	})

@@ -22,12 +22,15 @@ import (
 func operators() []attack {
 	return []attack{
 		{
-			by: "operator", tries: "of a second cluster sets snippets, the PROXY protocol and a log target in its ConfigMap",
-			promise: "what concerns the whole process comes from the first cluster of the file, also if that one sets nothing",
-			lab:     beside("", "configMap: default/defaults", setsProcess),
+			by:    "operator",
+			tries: "of a second cluster sets snippets, the PROXY protocol and a log target in its ConfigMap",
+			promise: "what concerns the whole process comes from the first cluster of the file, also if that one " +
+				"sets nothing",
+			lab: beside("", "configMap: default/defaults", setsProcess),
 		},
 		{
-			by: "operator", tries: "of a second cluster with `trust: cluster` names a free path of the first one's host",
+			by:      "operator",
+			tries:   "of a second cluster with `trust: cluster` names a free path of the first one's host",
 			promise: "clusters that trust their namespaces do not trust each other",
 			lab:     beside("trust: cluster", "trust: cluster", namesFreePath),
 		},
@@ -123,7 +126,8 @@ func setsProcess(ctx context.Context, s *testbed, two *lab) (err error) {
 	}
 	defer log.Close() //nolint:errcheck // nothing is lost with it
 	set := func(pair string) string {
-		return "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {namespace: default, name: defaults}\ndata:\n  " + pair + "\n"
+		return "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {namespace: default, name: defaults}\ndata:\n  " +
+			pair + "\n"
 	}
 	defer func() { err = errors.Join(err, two.Delete(ctx, set("a: b")), s.seen(ctx)) }()
 	const target = "address:" + clientAddr + ", port:5140, facility:local0"

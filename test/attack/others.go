@@ -25,40 +25,85 @@ import (
 // appliance is needed.
 func others() []attack {
 	return []attack{
-		{by: "tenant", tries: "has keys that HAProxy refuses in place while HAProxy and the appliance restart", promise: "a fault of one object stops no start", objects: badKeys, lab: restarts},
 		{
-			by: "tenant", tries: "brings 60 certificates that Go accepts and OpenSSL rejects", promise: "a change of victim, and a start, cost as many runs of HAProxy as without them",
-			lab: blocks,
+			by: "tenant", tries: "has keys that HAProxy refuses in place while HAProxy and the appliance restart",
+			promise: "a fault of one object stops no start", objects: badKeys, lab: restarts,
 		},
-		{by: "tenant", tries: "has 60 Secrets of 1 MB that nobody names", promise: "the appliance keeps only Secrets that something names", lab: hoards},
-		{by: "tenant", tries: "changes a setting of an Ingress without end, then a guard", promise: "a namespace causes a few reloads at once and then one in 30 s; connections and changes of others stay; a guard closes its path at once", lab: reloads},
-		{by: "tenant", tries: "has 60 EndpointSlices of 1 MB that no Service has", promise: "a namespace has its share of the memory, and the last good picture has only what is served", lab: hoardsSlices},
-		{by: "client", tries: "leaves 400 TLS handshakes half done", promise: "an unfinished handshake is closed soon, and other clients are served meanwhile", lab: halfDone},
-		{by: "client", tries: "tries every other port of the appliance", promise: "clients reach no ports but HTTP and HTTPS", lab: ports},
 		{
-			by: "neighbour", tries: "asks the status endpoint by a name of its own (DNS rebinding)", promise: "the status endpoint answers to its own names",
+			by: "tenant", tries: "brings 60 certificates that Go accepts and OpenSSL rejects",
+			promise: "a change of victim, and a start, cost as many runs of HAProxy as without them",
+			lab:     blocks,
+		},
+		{
+			by: "tenant", tries: "has 60 Secrets of 1 MB that nobody names",
+			promise: "the appliance keeps only Secrets that something names", lab: hoards,
+		},
+		{
+			by: "tenant", tries: "changes a setting of an Ingress without end, then a guard",
+			promise: "a namespace causes a few reloads at once and then one in 30 s; connections and changes of " +
+				"others stay; a guard closes its path at once", lab: reloads,
+		},
+		{
+			by: "tenant", tries: "has 60 EndpointSlices of 1 MB that no Service has",
+			promise: "a namespace has its share of the memory, and the last good picture has only what is served",
+			lab:     hoardsSlices,
+		},
+		{
+			by: "client", tries: "leaves 400 TLS handshakes half done",
+			promise: "an unfinished handshake is closed soon, and other clients are served meanwhile", lab: halfDone,
+		},
+		{
+			by: "client", tries: "tries every other port of the appliance",
+			promise: "clients reach no ports but HTTP and HTTPS", lab: ports,
+		},
+		{
+			by: "neighbour", tries: "asks the status endpoint by a name of its own (DNS rebinding)",
+			promise: "the status endpoint answers to its own names",
 			lab: func(ctx context.Context, _ *testbed, r *rig.Rig) error {
-				out, err := r.Exec(ctx, world.Appliance, "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: status.evil.example", "http://127.0.0.1:9090/status")
+				out, err := r.Exec(ctx, world.Appliance, "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-H",
+					"Host: status.evil.example", "http://127.0.0.1:9090/status")
 				if err == nil && !strings.HasPrefix(out, "4") {
 					err = fmt.Errorf("it answers %s", out)
 				}
 				return err
 			},
 		},
-		{by: "neighbour", tries: "reads status, metrics, logs and arguments of processes for secrets", promise: "keys, passwords and tokens are in none of them", lab: secrets},
-		{by: "pod", tries: "takes its node's BGP session while calico-node restarts", promise: "the appliance dials the nodes and accepts no session", lab: takesSession},
-		{by: "node", tries: "offers others' blocks, more specifics, defaults, networks of the LAN, foreign next hops", promise: "a route is what Calico's records say of the node that offers it", lab: lies},
-		{by: "node", tries: "sends malformed messages", promise: "a malformed message ends its own session and no other", lab: garbage},
-		{by: "node", tries: "opens 800 connections to the BGP port, and a client as many", promise: "the appliance keeps serving", lab: manyConnections},
-		{by: "node", tries: "claims another node's address", promise: "the node whose records agree keeps its address, and /status reports the claim", lab: claims},
-		{by: "volume", tries: "brings a configuration file nested 100,000 deep", promise: "a file is refused by its size and depth, in one sentence", lab: deep},
+		{
+			by: "neighbour", tries: "reads status, metrics, logs and arguments of processes for secrets",
+			promise: "keys, passwords and tokens are in none of them", lab: secrets,
+		},
+		{
+			by: "pod", tries: "takes its node's BGP session while calico-node restarts",
+			promise: "the appliance dials the nodes and accepts no session", lab: takesSession,
+		},
+		{
+			by: "node", tries: "offers others' blocks, more specifics, defaults, networks of the LAN, foreign next hops",
+			promise: "a route is what Calico's records say of the node that offers it", lab: lies,
+		},
+		{
+			by: "node", tries: "sends malformed messages",
+			promise: "a malformed message ends its own session and no other", lab: garbage,
+		},
+		{
+			by: "node", tries: "opens 800 connections to the BGP port, and a client as many",
+			promise: "the appliance keeps serving", lab: manyConnections,
+		},
+		{
+			by: "node", tries: "claims another node's address",
+			promise: "the node whose records agree keeps its address, and /status reports the claim", lab: claims,
+		},
+		{
+			by: "volume", tries: "brings a configuration file nested 100,000 deep",
+			promise: "a file is refused by its size and depth, in one sentence", lab: deep,
+		},
 	}
 }
 
 // badKeys returns the objects of the case "brings keys ...".
 func badKeys(s *testbed) string {
 	all := tenants()
-	return all[slices.IndexFunc(all, func(a attack) bool { return strings.HasPrefix(a.tries, "brings keys") })].objects(s)
+	return all[slices.IndexFunc(all, func(a attack) bool { return strings.HasPrefix(a.tries, "brings keys") })].objects(
+		s)
 }
 
 // restarts ends the appliance and HAProxy, and waits until victim is served again.
@@ -102,7 +147,10 @@ func hoards(ctx context.Context, s *testbed, r *rig.Rig) error {
 	}()
 	for i := range 60 {
 		create := r.Lab.Kubectl(ctx, "create", "-f", "-")
-		create.Stdin = strings.NewReader(fmt.Sprintf("apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {namespace: evil, name: hoard%d, labels: {hoard: \"yes\"}}\ndata: {tls.crt: %s, tls.key: \"\"}\n", i, filler))
+		create.Stdin = strings.NewReader(
+			fmt.Sprintf("apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\n"+
+				"metadata: {namespace: evil, name: hoard%d, labels: {hoard: \"yes\"}}\n"+
+				"data: {tls.crt: %s, tls.key: \"\"}\n", i, filler))
 		if out, err := create.CombinedOutput(); err != nil {
 			return fmt.Errorf("kubectl create: %w\n%.300s", err, out)
 		}
@@ -130,14 +178,17 @@ func hoardsSlices(ctx context.Context, s *testbed, r *rig.Rig) error {
 	if err != nil {
 		return err
 	}
-	endpoint := `{"addresses": ["172.16.0.1"], "targetRef": {"kind": "Pod", "namespace": "evil", "name": "` + strings.Repeat("x", 900) + `"}}`
+	endpoint := `{"addresses": ["172.16.0.1"], "targetRef": {"kind": "Pod", "namespace": "evil", "name": "` +
+		strings.Repeat("x", 900) + `"}}`
 	endpoints := strings.Join(slices.Repeat([]string{endpoint}, 1000), ",")
 	defer func() {
 		_, _ = r.Kubectl(ctx, "delete", "endpointslices", "-n", "evil", "-l", "hoard=yes")
 	}()
 	for i := range 60 {
 		create := r.Lab.Kubectl(ctx, "create", "-f", "-")
-		create.Stdin = strings.NewReader(fmt.Sprintf(`{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "metadata": {"namespace": "evil", "name": "hoard%d", "labels": {"hoard": "yes", "kubernetes.io/service-name": "none"}}, "endpoints": [%s]}`, i, endpoints))
+		create.Stdin = strings.NewReader(
+			fmt.Sprintf(
+				`{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "metadata": {"namespace": "evil", "name": "hoard%d", "labels": {"hoard": "yes", "kubernetes.io/service-name": "none"}}, "endpoints": [%s]}`, i, endpoints))
 		if out, err := create.CombinedOutput(); err != nil {
 			return fmt.Errorf("kubectl create: %w\n%.300s", err, out)
 		}
@@ -187,7 +238,8 @@ func halfDone(ctx context.Context, s *testbed, r *rig.Rig) error {
 		return err
 	}
 	most := 20 * time.Second
-	if strings.HasPrefix(status.HAProxy.Version, "2.") { // it has no time for handshakes alone: timeout-client, and a look at the name before
+	// it has no time for handshakes alone: timeout-client, and a look at the name before
+	if strings.HasPrefix(status.HAProxy.Version, "2.") {
 		most = 70 * time.Second
 	}
 	for _, c := range conns {
@@ -224,7 +276,10 @@ func ports(ctx context.Context, _ *testbed, r *rig.Rig) error {
 
 // secrets searches status, metrics, logs and arguments of processes for secrets.
 func secrets(ctx context.Context, _ *testbed, r *rig.Rig) error {
-	hidden := map[string]string{"a hash of a password": "kpa26zwgX83BPSR8d7w93OIXbFt", "a password": encode("ann:secret")}
+	hidden := map[string]string{
+		"a hash of a password": "kpa26zwgX83BPSR8d7w93OIXbFt",
+		"a password":           encode("ann:secret"),
+	}
 	for _, name := range []string{"shop", "bank"} {
 		key, err := r.Kubectl(ctx, "get", "secret", "-n", "victim", name, "-o", `jsonpath={.data.tls\.key}`)
 		if err != nil {
@@ -383,7 +438,8 @@ func manyConnections(ctx context.Context, s *testbed, r *rig.Rig) error {
 func claims(ctx context.Context, s *testbed, r *rig.Rig) error {
 	const key = "projectcalico.org/IPv4Address"
 	mine, theirs := node(r, "worker2").Addr.String(), node(r, "worker1").Addr
-	patch := fmt.Sprintf(`{"status":{"addresses":[{"type":"InternalIP","address":"%s"},{"type":"ExternalIP","address":"%s"},{"type":"Hostname","address":"worker2"}]}}`, theirs.Addr(), clientAddr)
+	patch := fmt.Sprintf(
+		`{"status":{"addresses":[{"type":"InternalIP","address":"%s"},{"type":"ExternalIP","address":"%s"},{"type":"Hostname","address":"worker2"}]}}`, theirs.Addr(), clientAddr)
 	before, err := r.Kubectl(ctx, "get", "node", "worker2", "-o", "jsonpath={.status.addresses}")
 	if err != nil {
 		return err
@@ -395,7 +451,8 @@ func claims(ctx context.Context, s *testbed, r *rig.Rig) error {
 		err = errors.Join(err, s.seen(ctx), s.harmlessTo(ctx, "worker1"))
 	}
 	_, err1 = r.Kubectl(ctx, "annotate", "--overwrite", "node", "worker2", key+"="+mine)
-	_, err2 = r.Kubectl(ctx, "patch", "node", "worker2", "--subresource=status", "--type=merge", "-p", `{"status":{"addresses":`+before+`}}`)
+	_, err2 = r.Kubectl(ctx, "patch", "node", "worker2", "--subresource=status", "--type=merge", "-p",
+		`{"status":{"addresses":`+before+`}}`)
 	return errors.Join(err, err1, err2, s.eventually(ctx, func() error { return s.unharmed(ctx) }))
 }
 
@@ -417,7 +474,9 @@ func (s *testbed) harmlessTo(ctx context.Context, name string) error {
 // reserves.
 func deep(ctx context.Context, _ *testbed, r *rig.Rig) error {
 	for name, text := range map[string]string{
-		"lists": strings.Repeat("[", 100_000), "maps": strings.Repeat("{a: ", 100_000), "dashes": strings.Repeat("- ", 100_000), "closed": "clusters: " + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000),
+		"lists": strings.Repeat("[", 100_000), "maps": strings.Repeat("{a: ", 100_000),
+		"dashes": strings.Repeat("- ", 100_000), "closed": "clusters: " + strings.Repeat("[", 100_000) +
+			strings.Repeat("]", 100_000),
 		"large": "# " + strings.Repeat("x", 64<<20) + "\n", "aliases": aliases(),
 	} {
 		file := filepath.Join(r.Dir, "deep.yaml")
@@ -425,7 +484,8 @@ func deep(ctx context.Context, _ *testbed, r *rig.Rig) error {
 			return err
 		}
 		bounded, cancel := context.WithTimeout(ctx, 30*time.Second)
-		cmd := exec.CommandContext(bounded, "prlimit", "--as="+strconv.Itoa(3<<30), r.Dir+"/sallyport", "config", "check", file)
+		cmd := exec.CommandContext(bounded, "prlimit", "--as="+strconv.Itoa(3<<30), r.Dir+"/sallyport", "config",
+			"check", file)
 		out, err := cmd.CombinedOutput()
 		late := bounded.Err()
 		cancel()
@@ -444,7 +504,8 @@ func aliases() string {
 	var b strings.Builder
 	b.WriteString("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n")
 	for i := range 9 {
-		fmt.Fprintf(&b, "a%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d, ", i), 10), ", "))
+		fmt.Fprintf(&b, "a%d: &a%d [%s]\n", i+1, i+1,
+			strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d, ", i), 10), ", "))
 	}
 	return b.String()
 }

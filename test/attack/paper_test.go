@@ -66,7 +66,10 @@ func open(t *testing.T, binary string) *paper {
 	if testing.Verbose() {
 		log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
-	p.proxy, err = haproxy.New(haproxy.Options{Binary: binary, Dir: filepath.Join(dir, "etc"), RunDir: filepath.Join(dir, "run"), MinReload: time.Millisecond, Log: log})
+	p.proxy, err = haproxy.New(haproxy.Options{
+		Binary: binary, Dir: filepath.Join(dir, "etc"),
+		RunDir: filepath.Join(dir, "run"), MinReload: time.Millisecond, Log: log,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,8 +209,18 @@ func read(manifest string) (all []metav1.Object, err error) {
 
 // snapshot returns the stored objects as a watcher would.
 func (p *paper) snapshot() ingress.Snapshot {
-	s := ingress.Snapshot{Cluster: "cluster", At: time.Now(), Owners: p.owners, Options: ingress.Options{ConfigMap: "default/defaults", ReleaseAfter: time.Hour, Hosts: []ingress.HostRule{{Host: reserved, Namespaces: []string{"victim"}}}}}
-	s.Options.Limits = ingress.Limits{Clients: 1 << 20, Checks: 2500, WrongPasswords: 10, CaptureBytes: 4096, ConfigBytes: 4 << 20} // the defaults
+	s := ingress.Snapshot{
+		Cluster: "cluster", At: time.Now(), Owners: p.owners,
+		Options: ingress.Options{
+			ConfigMap: "default/defaults", ReleaseAfter: time.Hour,
+			Hosts: []ingress.HostRule{{Host: reserved, Namespaces: []string{"victim"}}},
+		},
+	}
+	// the defaults
+	s.Options.Limits = ingress.Limits{
+		Clients: 1 << 20, Checks: 2500, WrongPasswords: 10, CaptureBytes: 4096,
+		ConfigBytes: 4 << 20,
+	}
 	for _, n := range slices.Sorted(maps.Keys(p.objects)) {
 		switch o := p.objects[n].(type) {
 		case *networkingv1.Ingress:
@@ -239,7 +252,10 @@ func sliceOf(s *corev1.Service) *discoveryv1.EndpointSlice {
 	address, _, _ := strings.Cut(listens[0], ":")
 	port, ready, web := int32(8080), true, "web"
 	return &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name + "-slice", Labels: map[string]string{discoveryv1.LabelServiceName: s.Name}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.Namespace, Name: s.Name + "-slice",
+			Labels: map[string]string{discoveryv1.LabelServiceName: s.Name},
+		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: &web, Port: &port}},
 		Endpoints: []discoveryv1.Endpoint{{
@@ -270,7 +286,10 @@ func (p *paper) serve(ctx context.Context) error {
 			maps.Copy(p.verdicts, answers)
 			continue
 		}
-		r.Config.Bind = haproxy.Bind{HTTP: []netip.AddrPort{netip.MustParseAddrPort(applianceAddr + ":80")}, HTTPS: []netip.AddrPort{netip.MustParseAddrPort(applianceAddr + ":443")}}
+		r.Config.Bind = haproxy.Bind{
+			HTTP:  []netip.AddrPort{netip.MustParseAddrPort(applianceAddr + ":80")},
+			HTTPS: []netip.AddrPort{netip.MustParseAddrPort(applianceAddr + ":443")},
+		}
 		err := p.apply(ctx, &r.Config)
 		if !errors.Is(err, haproxy.ErrUnfit) {
 			return err
@@ -321,8 +340,11 @@ func (p *paper) facts() routes.Facts {
 		}
 	}
 	return routes.Facts{
-		Local:      routes.Local{Addrs: []netip.Addr{netip.MustParseAddr(applianceAddr)}},
-		Topologies: []routes.Topology{{Cluster: "cluster", Nodes: []routes.Node{node}, Blocks: []*routes.IPAMBlock{block}}},
+		Local: routes.Local{Addrs: []netip.Addr{netip.MustParseAddr(applianceAddr)}},
+		Topologies: []routes.Topology{{
+			Cluster: "cluster", Nodes: []routes.Node{node},
+			Blocks: []*routes.IPAMBlock{block},
+		}},
 	}
 }
 

@@ -54,7 +54,8 @@ func (l liar) hear(kind byte) error {
 func (l liar) establish(as uint16, id netip.Addr) error {
 	body := []byte{4, byte(as >> 8), byte(as), 0, 90}
 	body = append(body, id.AsSlice()...)
-	return errors.Join(l.say(openMessage, append(body, 0)), l.hear(openMessage), l.say(keepaliveMessage, nil), l.hear(keepaliveMessage))
+	return errors.Join(l.say(openMessage, append(body, 0)), l.hear(openMessage), l.say(keepaliveMessage, nil),
+		l.hear(keepaliveMessage))
 }
 
 // offer returns the body of an UPDATE that announces prefixes with a next hop to an iBGP peer.
@@ -146,8 +147,10 @@ func lies(ctx context.Context, s *testbed, r *rig.Rig) error {
 			offer(me, other.String()), offer(them, other.String()),
 			offer(me, first(other, 27), first(other, 32), first(other, 24), "172.16.0.0/16"),
 			offer(me, "0.0.0.0/0", "0.0.0.0/1", "128.0.0.0/1"),
-			offer(me, "192.168.50.0/24", applianceAddr+"/32", clientAddr+"/32", them+"/32", "10.96.0.0/12", "127.0.0.0/8", "224.0.0.0/4"),
-			offer(clientAddr, first(own, 27)), offer(applianceAddr, own.String()), offer("127.0.0.1", own.String()), offer("0.0.0.0", own.String()), offer(them, own.String()), offer(me, own.String()),
+			offer(me, "192.168.50.0/24", applianceAddr+"/32", clientAddr+"/32", them+"/32", "10.96.0.0/12",
+				"127.0.0.0/8", "224.0.0.0/4"),
+			offer(clientAddr, first(own, 27)), offer(applianceAddr, own.String()), offer("127.0.0.1", own.String()),
+			offer("0.0.0.0", own.String()), offer(them, own.String()), offer(me, own.String()),
 		} {
 			if err := l.say(updateMessage, o); err != nil {
 				return err
@@ -195,8 +198,10 @@ func garbage(ctx context.Context, s *testbed, r *rig.Rig) error {
 		{0},
 		{0xff, 0xff},
 		{0, 0, 0xff, 0xff},
-		cut(3), cut(7), cut(len(good) - 1), flipped(1, 200), flipped(3, 255), flipped(4, 0xff), flipped(5, 255), flipped(6, 255), flipped(13, 0), flipped(len(good)-5, 33), flipped(len(good)-5, 255),
-		append(slices.Clone(good), bytes.Repeat([]byte{32, 1, 2, 3, 4}, 700)...), bytes.Repeat([]byte{0}, 4077), bytes.Repeat([]byte{0xff}, 4077),
+		cut(3), cut(7), cut(len(good) - 1), flipped(1, 200), flipped(3, 255), flipped(4, 0xff), flipped(5, 255),
+		flipped(6, 255), flipped(13, 0), flipped(len(good)-5, 33), flipped(len(good)-5, 255),
+		append(slices.Clone(good), bytes.Repeat([]byte{32, 1, 2, 3, 4}, 700)...), bytes.Repeat([]byte{0}, 4077),
+		bytes.Repeat([]byte{0xff}, 4077),
 	}
 	for session := 0; session < 4 && len(bodies) > 0; session++ {
 		err := asNode(ctx, r, node, func(l liar) error {

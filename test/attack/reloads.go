@@ -103,6 +103,7 @@ func flips(ctx context.Context, s *testbed, r *rig.Rig) (err error) {
 // once.
 func limited(most int) func(text string) string {
 	return func(text string) string {
-		return strings.Replace(text, fmt.Sprintf("reloads: %d}", rig.NoReloadLimit), fmt.Sprintf("reloads: %d}", most), 1)
+		return strings.Replace(text, fmt.Sprintf("reloads: %d}", rig.NoReloadLimit), fmt.Sprintf("reloads: %d}", most),
+			1)
 	}
 }

@@ -21,7 +21,8 @@ func naming() []attack {
 	return []attack{
 		{
 			by: "tenant", tries: "names 300 new Secrets that do not exist, again and again", lab: renames,
-			promise: "changes of others are in effect meanwhile, and their pods are replaced without a failed request; a name that no Secret has costs no request",
+			promise: "changes of others are in effect meanwhile, and their pods are replaced without a failed " +
+				"request; a name that no Secret has costs no request",
 		},
 		{
 			by: "tenant", tries: "names 5,000 Secrets that do not exist at once", lab: names5000,
@@ -114,7 +115,8 @@ func (s *testbed) changes(ctx context.Context, name string) error {
 	if err := s.Apply(ctx, guard("allow-list: 10.99.0.0/16")); err != nil {
 		return err
 	}
-	if err := s.eventually(ctx, func() error { return s.gets(ctx, "403", request{https: true, host: host}) }); err != nil {
+	if err := s.eventually(ctx, func() error { return s.gets(ctx, "403", request{https: true, host: host}) }); err !=
+		nil {
 		return fmt.Errorf("a new guard of victim: %w", err)
 	}
 	return nil

@@ -11,7 +11,8 @@ import (
 // without a prefix are haproxy.org's.
 func ingressOf(namespace, name string, annotations []string, spec ...string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata:\n  namespace: %s\n  name: %s\n", namespace, name)
+	fmt.Fprintf(&b, "---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata:\n  namespace: %s\n  name: %s\n",
+		namespace, name)
 	annotate(&b, annotations)
 	b.WriteString("spec:\n  ingressClassName: haproxy\n")
 	rules := false
@@ -49,7 +50,8 @@ func rule(host string, paths ...string) string {
 func path(p, service string) string { return pathOf(p, "Prefix", service) }
 
 func pathOf(p, kind, service string) string {
-	return fmt.Sprintf("      - {path: %q, pathType: %s, backend: {service: {name: %s, port: {name: web}}}}\n", p, kind, service)
+	return fmt.Sprintf("      - {path: %q, pathType: %s, backend: {service: {name: %s, port: {name: web}}}}\n", p, kind,
+		service)
 }
 
 func withTLS(secret string, hosts ...string) string {
@@ -69,7 +71,8 @@ func namespace(name string) string {
 // defaults returns the operator's ConfigMap with further lines.
 func defaults(more string) string {
 	var text strings.Builder
-	text.WriteString("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {namespace: default, name: defaults}\ndata:\n  default-backend-service: default/fallback\n")
+	text.WriteString("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {namespace: default, name: defaults}\ndata:\n" +
+		"  default-backend-service: default/fallback\n")
 	for line := range strings.Lines(more) {
 		text.WriteString("  " + strings.TrimSuffix(line, "\n") + "\n")
 	}
@@ -96,24 +99,32 @@ func (k *keys) world() string {
 		namespace("victim"), namespace("evil"),
 		deployment("default", "fallback"), rig.Service("default", "fallback", "fallback"),
 		deployment("victim", "app"), rig.Service("victim", "app", "app"),
-		deployment("victim", "secure", "-tls-cert", k.dir+"/through.pem", "-tls-key", k.dir+"/through.pem"), rig.Service("victim", "secure", "secure"),
+		deployment("victim", "secure", "-tls-cert", k.dir+"/through.pem", "-tls-key", k.dir+"/through.pem"),
+		rig.Service("victim", "secure", "secure"),
 		deployment("evil", "app"), rig.Service("evil", "app", "app"),
 
 		members, k.victim.trusted("authority"),
 		k.victim.certificate("shop", "shop.test"), k.victim.certificate("bank", "bank.test"),
-		k.evil.trusted("authority"), k.evil.certificate("anything", "*.test", "shop.test", "bank.test", "plain.test", "evil.test"),
+		k.evil.trusted("authority"),
+		k.evil.certificate("anything", "*.test", "shop.test", "bank.test", "plain.test", "evil.test"),
 
-		ingressOf("victim", "shop", nil, withTLS("shop", "shop.test"), rule("shop.test", path("/cart", "app"), path("/api", "app"))),
+		ingressOf("victim", "shop", nil, withTLS("shop", "shop.test"),
+			rule("shop.test", path("/cart", "app"), path("/api", "app"))),
 		ingressOf("victim", "plain", nil, rule("plain.test", path("/", "app"))),
-		ingressOf("victim", "bank", []string{"client-ca: authority", "request-set-header: X-Client %[ssl_c_s_dn(cn)]"}, withTLS("bank", "bank.test"), rule("bank.test", path("/", "app"))),
+		ingressOf("victim", "bank", []string{"client-ca: authority", "request-set-header: X-Client %[ssl_c_s_dn(cn)]"},
+			withTLS("bank", "bank.test"), rule("bank.test", path("/", "app"))),
 		ingressOf("victim", "guarded", nil, rule("guarded.test", path("/", "app"))),
-		ingressOf("victim", "guarded-admin", []string{"allow-list: 10.99.0.0/16"}, rule("guarded.test", path("/admin", "app"))),
+		ingressOf("victim", "guarded-admin", []string{"allow-list: 10.99.0.0/16"},
+			rule("guarded.test", path("/admin", "app"))),
 		ingressOf("victim", "members", []string{"auth-secret: members"}, rule("members.test", path("/", "app"))),
-		ingressOf("victim", "asked", []string{"sallyport.dev/auth-url: svc://victim/app:80/status/401"}, rule("asked.test", path("/", "app"))),
+		ingressOf("victim", "asked", []string{"sallyport.dev/auth-url: svc://victim/app:80/status/401"},
+			rule("asked.test", path("/", "app"))),
 		ingressOf("victim", "through", []string{"ssl-passthrough: true"}, rule("through.test", path("/", "secure"))),
 		ingressOf("victim", "wild", nil, rule("*.wild.test", path("/", "app"))),
-		ingressOf("victim", "regex", []string{"sallyport.dev/path-type: regex"}, rule("regex.test", pathOf("/v[0-9]+/x", "ImplementationSpecific", "app"))),
-		ingressOf("victim", "cors", []string{"cors-enable: true", "cors-allow-credentials: true"}, rule("cors.test", path("/", "app"))),
+		ingressOf("victim", "regex", []string{"sallyport.dev/path-type: regex"},
+			rule("regex.test", pathOf("/v[0-9]+/x", "ImplementationSpecific", "app"))),
+		ingressOf("victim", "cors", []string{"cors-enable: true", "cors-allow-credentials: true"},
+			rule("cors.test", path("/", "app"))),
 		ingressOf("evil", "home", nil, rule("evil.test", path("/", "app"))),
 	}, "")
 }
@@ -133,7 +144,10 @@ func (s *testbed) baseline() []wanted {
 		{request{host: "shop.test", target: "/login", https: true}, "200 default"},
 		{request{host: "shop.test", target: "/", https: true}, "200 default"},
 		{request{host: "plain.test"}, "200 victim"},
-		{request{host: "plain.test", target: "/any%2fthing//../x;y", method: "POST", header: "Content-Length: 0\r\n"}, "200 victim"},
+		{
+			request{host: "plain.test", target: "/any%2fthing//../x;y", method: "POST", header: "Content-Length: 0\r\n"},
+			"200 victim",
+		},
 		{request{host: "plain.test", https: true}, "200 victim"},
 		{request{host: "bank.test", https: true, cert: &s.victim.client}, "200 victim"},
 		{request{host: "bank.test", https: true, cert: &s.evil.client}, "no answer"},

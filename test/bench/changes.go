@@ -21,7 +21,10 @@ import (
 )
 
 var changeRows = []row{
-	{6, "endpoint committed in the API → server open, beside a bare informer and one add server", small | large, endpointChanges},
+	{
+		6, "endpoint committed in the API → server open, beside a bare informer and one add server", small | large,
+		endpointChanges,
+	},
 	{11, "churn of 100 endpoint changes a second", large, churn},
 	{10, "5,000 endpoints of one Service replaced, beside the same commands on a socket", large, replaceAll},
 }
@@ -45,7 +48,8 @@ func backendOf(service string) string { return "default_svc_" + service + "_80" 
 
 // put commits the EndpointSlice of a Service, with further addresses.
 func (s *testbed) put(ctx context.Context, service string, more ...string) (committed time.Time, err error) {
-	_, err = s.kube.DiscoveryV1().EndpointSlices("default").Update(ctx, s.slice(service, more...), metav1.UpdateOptions{})
+	_, err = s.kube.DiscoveryV1().EndpointSlices("default").Update(ctx, s.slice(service, more...),
+		metav1.UpdateOptions{})
 	return time.Now(), err
 }
 
@@ -97,7 +101,8 @@ func endpointChanges(ctx context.Context, b *bench) error {
 		return err
 	}
 	for _, p := range []float64{0.5, 0.9, 0.99} {
-		f := value(fmt.Sprintf("endpoint committed → server open, p%g", p*100), percentile(ours, p), "ms").beside("informer + add server", percentile(theirs, p))
+		f := value(fmt.Sprintf("endpoint committed → server open, p%g", p*100), percentile(ours, p),
+			"ms").beside("informer + add server", percentile(theirs, p))
 		if p == 0.5 {
 			f = f.timesAtMost(2)
 		}
@@ -122,8 +127,10 @@ const floorService = "floor"
 // floorService to the returned HAProxy as a server, and deletes the server when the endpoint
 // is gone.
 func (b *bench) bareInformer(ctx context.Context) (*proxy, error) {
-	if _, err := b.kube.DiscoveryV1().EndpointSlices("default").Get(ctx, floorService, metav1.GetOptions{}); err != nil {
-		if _, err := b.kube.DiscoveryV1().EndpointSlices("default").Create(ctx, b.slice(floorService), metav1.CreateOptions{}); err != nil {
+	if _, err := b.kube.DiscoveryV1().EndpointSlices("default").Get(ctx, floorService,
+		metav1.GetOptions{}); err != nil {
+		if _, err := b.kube.DiscoveryV1().EndpointSlices("default").Create(ctx, b.slice(floorService),
+			metav1.CreateOptions{}); err != nil {
 			return nil, err
 		}
 	}
@@ -204,7 +211,8 @@ func churn(ctx context.Context, b *bench) error {
 	}
 	b.add(value("churn: committed → as wanted, p50", percentile(lags, 0.5), "ms"))
 	b.add(value("churn: committed → as wanted, p99", percentile(lags, 0.99), "ms").atMost(50))
-	b.add(value(fmt.Sprintf("churn: processor of the appliance at %.0f changes/s", float64(n)/took.Seconds()), (after.cpu-before.cpu).Seconds()/took.Seconds(), "cores").atMost(0.5))
+	b.add(value(fmt.Sprintf("churn: processor of the appliance at %.0f changes/s", float64(n)/took.Seconds()),
+		(after.cpu-before.cpu).Seconds()/took.Seconds(), "cores").atMost(0.5))
 	b.add(value("churn: processor of HAProxy", (after.proxyCPU-before.proxyCPU).Seconds()/took.Seconds(), "cores"))
 	b.add(value("churn: reloads", float64(after.reloads-before.reloads), "").atMost(0))
 	b.add(value("churn: written to disk per change", float64(after.written-before.written)/float64(n)/1024, "KiB"))
@@ -366,9 +374,11 @@ spec: {cidr: 172.20.0.0/16, blockSize: 20, ipipMode: Never, vxlanMode: Never, no
 	}
 	policy := metav1.DeletePropagationBackground
 	for _, err := range []error{
-		b.kube.NetworkingV1().Ingresses("default").Delete(ctx, service, metav1.DeleteOptions{PropagationPolicy: &policy}),
+		b.kube.NetworkingV1().Ingresses("default").Delete(ctx, service,
+			metav1.DeleteOptions{PropagationPolicy: &policy}),
 		b.kube.CoreV1().Services("default").Delete(ctx, service, metav1.DeleteOptions{PropagationPolicy: &policy}),
-		client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service}),
+		client.DeleteCollection(ctx, metav1.DeleteOptions{},
+			metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service}),
 	} {
 		if err != nil {
 			return err
@@ -384,23 +394,27 @@ spec: {cidr: 172.20.0.0/16, blockSize: 20, ipipMode: Never, vxlanMode: Never, no
 	}); err != nil {
 		return err
 	}
-	b.add(value("5,000 endpoints replaced: last slice committed → as wanted", ours.Seconds(), "s").beside("the same commands", theirs.Seconds()).timesAtMost(1.5))
+	b.add(value("5,000 endpoints replaced: last slice committed → as wanted", ours.Seconds(),
+		"s").beside("the same commands", theirs.Seconds()).timesAtMost(1.5))
 	return nil
 }
 
 // await waits until the servers of a Service are those at the addresses, all open. It asks
 // seldom: an answer about thousands of servers keeps HAProxy busy.
 func (s *testbed) await(ctx context.Context, service string, addresses []string) error {
-	return rig.Within(ctx, limit, 100*time.Millisecond, fmt.Sprintf("Service %s has %d open servers", service, len(addresses)), func() error {
-		answer, err := s.exchange("show servers state " + backendOf(service))
-		open := openServers(answer)
-		there := strings.Count(answer, " "+serverAt(addresses[0])[:2])
-		missing := slices.ContainsFunc(addresses, func(a string) bool { return !open[backendOf(service)+"/"+serverAt(a)] })
-		if missing || there != len(addresses) {
-			err = errors.Join(err, fmt.Errorf("it has %d servers, and %d of them are open", there, len(open)))
-		}
-		return err
-	})
+	return rig.Within(ctx, limit, 100*time.Millisecond,
+		fmt.Sprintf("Service %s has %d open servers", service, len(addresses)), func() error {
+			answer, err := s.exchange("show servers state " + backendOf(service))
+			open := openServers(answer)
+			there := strings.Count(answer, " "+serverAt(addresses[0])[:2])
+			missing := slices.ContainsFunc(addresses, func(a string) bool {
+				return !open[backendOf(service)+"/"+serverAt(a)]
+			})
+			if missing || there != len(addresses) {
+				err = errors.Join(err, fmt.Errorf("it has %d servers, and %d of them are open", there, len(open)))
+			}
+			return err
+		})
 }
 
 // left waits until HAProxy does not have a server, as BACKEND/SERVER. That is a short question,

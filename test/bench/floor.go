@@ -27,7 +27,9 @@ func haproxyProgram() string { return cmp.Or(os.Getenv("SALLYPORT_TEST_HAPROXY")
 func ownProxy(ctx context.Context, dir string) (*proxy, error) {
 	p := &proxy{socket: filepath.Join(dir, "floor.sock")}
 	file := filepath.Join(dir, "floor.cfg")
-	text := "global\n  stats socket " + p.socket + " level admin\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 5s\n  timeout server 5s\nbackend floor\n  balance random\n"
+	text := "global\n  stats socket " + p.socket +
+		" level admin\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 5s\n  timeout server 5s\n" +
+		"backend floor\n  balance random\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
@@ -64,7 +66,8 @@ func (p *proxy) tell(commands []string) (time.Duration, error) {
 			return 0, err
 		}
 		for line := range strings.Lines(answer) {
-			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "New server") && !strings.HasPrefix(line, "Server deleted") {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "New server") &&
+				!strings.HasPrefix(line, "Server deleted") {
 				return 0, fmt.Errorf("the floor's HAProxy: %s", line)
 			}
 		}

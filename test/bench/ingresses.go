@@ -52,7 +52,8 @@ func newIngresses(ctx context.Context, b *bench, what string, backend bool) erro
 		return err
 	}
 	b.add(value(what+", p50", percentile(took, 0.5), "ms").atMost(20))
-	b.add(value(fmt.Sprintf("%s: reloads for %d of them", what, n), float64(after.HAProxy.Reloads-before.HAProxy.Reloads), "").atMost(0))
+	b.add(value(fmt.Sprintf("%s: reloads for %d of them", what, n),
+		float64(after.HAProxy.Reloads-before.HAProxy.Reloads), "").atMost(0))
 	return nil
 }
 
@@ -99,7 +100,8 @@ func burst(ctx context.Context, b *bench) error {
 		return err
 	}
 	b.add(value("500 new Services: last commit → all served", at.Sub(committed).Seconds(), "s").atMost(3))
-	b.add(value("500 new Services: first commit → last commit, the API's own time", committed.Sub(began).Seconds(), "s"))
+	b.add(value("500 new Services: first commit → last commit, the API's own time", committed.Sub(began).Seconds(),
+		"s"))
 	b.add(value("500 new Services: reloads", float64(after-before.HAProxy.Reloads), "").atMost(2))
 	return nil
 }

@@ -42,7 +42,9 @@ type testbed struct {
 }
 
 func newTestbed(ctx context.Context, dir string, endpoints int) (*testbed, error) {
-	if err := rig.Configure(dir, "log: {level: warn}", rig.Cluster{Ingress: []string{"configMap: default/" + settings, "limits: {hosts: 1000000, paths: 1000000, backends: 1000000, servers: 1000000, reloads: 1000000}"}}); err != nil {
+	if err := rig.Configure(dir, "log: {level: warn}",
+		rig.Cluster{Ingress: []string{"configMap: default/" + settings, "limits: {hosts: 1000000, paths: 1000000, " +
+			"backends: 1000000, servers: 1000000, reloads: 1000000}"}}); err != nil {
 		return nil, err
 	}
 	r, err := rig.New(ctx, dir, world.Options{Name: "bench", Workers: 2, Mesh: true, Progress: os.Stderr})
@@ -218,7 +220,10 @@ func (s *testbed) addIngress(ctx context.Context, name, host, service string) er
 		Spec: networkingv1.IngressSpec{IngressClassName: &class, Rules: []networkingv1.IngressRule{{
 			Host: host, IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{
 				Paths: []networkingv1.HTTPIngressPath{{Path: "/", PathType: &kind, Backend: networkingv1.IngressBackend{
-					Service: &networkingv1.IngressServiceBackend{Name: service, Port: networkingv1.ServiceBackendPort{Number: 80}},
+					Service: &networkingv1.IngressServiceBackend{
+						Name: service,
+						Port: networkingv1.ServiceBackendPort{Number: 80},
+					},
 				}}},
 			}},
 		}}},

@@ -173,14 +173,16 @@ func starts(ctx context.Context, b *bench) error {
 		f = f.atMost(15)
 	}
 	b.add(f)
-	b.add(value("hitless restart → an endpoint that came meanwhile is open, slowest", slices.Max(warm).Seconds(), "s").atMost(5))
+	b.add(value("hitless restart → an endpoint that came meanwhile is open, slowest", slices.Max(warm).Seconds(),
+		"s").atMost(5))
 	b.add(value(fmt.Sprintf("hitless restart: reloads in %d of them", b.starts), float64(reloads), "").atMost(0))
 	return nil
 }
 
 // wipe ends everything on the appliance's host, and removes the routes and all state.
 func (s *testbed) wipe(ctx context.Context) error {
-	script := "for p in $(ip netns pids " + s.Netns(world.Appliance) + "); do [ $p = $$ ] || kill -9 $p; done; ip route flush proto 78; true"
+	script := "for p in $(ip netns pids " + s.Netns(world.Appliance) +
+		"); do [ $p = $$ ] || kill -9 $p; done; ip route flush proto 78; true"
 	if _, err := s.Exec(ctx, world.Appliance, "sh", "-c", script); err != nil {
 		return err
 	}
@@ -240,7 +242,8 @@ func reload(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	b.add(value("reload: committed → the new worker answers", took.Seconds(), "s").beside("by hand", hand.Seconds()).timesAtMost(1.2))
+	b.add(value("reload: committed → the new worker answers", took.Seconds(), "s").beside("by hand",
+		hand.Seconds()).timesAtMost(1.2))
 	b.add(value("reload: processor of the appliance", (after - before).Seconds(), "s"))
 	b.add(value("reload: processor of the new worker", worker.Seconds(), "s"))
 	b.add(value("reload: resident memory of both workers", float64(resident)/(1<<20), "MB"))

@@ -70,7 +70,8 @@ func (o options) run(ctx context.Context, some []row) (table []figure, err error
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
 	if o.profiles != "" {
-		err = errors.Join(os.Setenv("GOFLAGS", os.Getenv("GOFLAGS")+" -tags=profile"), os.Setenv(profileSocket, filepath.Join(b.dir, "profile.sock")))
+		err = errors.Join(os.Setenv("GOFLAGS", os.Getenv("GOFLAGS")+" -tags=profile"),
+			os.Setenv(profileSocket, filepath.Join(b.dir, "profile.sock")))
 		if err != nil {
 			return nil, err
 		}

@@ -24,7 +24,10 @@ import (
 )
 
 var pathRows = []row{
-	{5, "a request through the appliance, beside load balancer → NodePort → ingress controller in the cluster", small, paths},
+	{
+		5, "a request through the appliance, beside load balancer → NodePort → ingress controller in the cluster", small,
+		paths,
+	},
 }
 
 // The layout without the appliance: a load balancer on a host of its own, the rules of
@@ -126,11 +129,14 @@ func paths(ctx context.Context, b *bench) (err error) {
 func (b *bench) besideWay(what string, ours, rival *way) {
 	for i, p := range quantiles {
 		// The middle of all slices passes over those in which the machine was busy with something else.
-		b.add(value(fmt.Sprintf("request, %s, p%g", what, 100*p), percentile(ours.took[i], 0.5), "ms").beside(rival.name, percentile(rival.took[i], 0.5)).timesAtMost(1))
+		b.add(value(fmt.Sprintf("request, %s, p%g", what, 100*p), percentile(ours.took[i], 0.5),
+			"ms").beside(rival.name, percentile(rival.took[i], 0.5)).timesAtMost(1))
 	}
 	cost := func(of []time.Duration) float64 { return 1000 * percentile(of, 0.25) } // see contender.cost
-	b.add(value("processor time of all on the way, "+what, cost(ours.all), "µs").beside(rival.name, cost(rival.all)).timesAtMost(1))
-	b.add(value("processor time of its proxies alone, "+what, cost(ours.proxied), "µs").beside(rival.name, cost(rival.proxied)))
+	b.add(value("processor time of all on the way, "+what, cost(ours.all), "µs").beside(rival.name,
+		cost(rival.all)).timesAtMost(1))
+	b.add(value("processor time of its proxies alone, "+what, cost(ours.proxied), "µs").beside(rival.name,
+		cost(rival.proxied)))
 }
 
 // measure sends requests for one slice.
@@ -176,7 +182,10 @@ func (l *layout) build(ctx context.Context) ([]way, error) {
 			return nil, err
 		}
 	}
-	addrs := map[string]netip.Addr{proxyBalancer: netip.MustParseAddr("192.168.50.11"), kernelBalancer: netip.MustParseAddr("192.168.50.12")}
+	addrs := map[string]netip.Addr{
+		proxyBalancer:  netip.MustParseAddr("192.168.50.11"),
+		kernelBalancer: netip.MustParseAddr("192.168.50.12"),
+	}
 	for name, addr := range addrs {
 		if err := addHost(ctx, l.Lab, name, addr); err != nil {
 			return nil, err
@@ -200,7 +209,8 @@ func (l *layout) build(ctx context.Context) ([]way, error) {
 	}
 	l.Addr = addrs[kernelBalancer]
 	if err := errors.Join(
-		l.run(ctx, "", "ip", "netns", "exec", l.Netns(kernelBalancer), "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv4.conf.all.send_redirects=0", "net.ipv4.conf.eth0.send_redirects=0"),
+		l.run(ctx, "", "ip", "netns", "exec", l.Netns(kernelBalancer), "sysctl", "-qw", "net.ipv4.ip_forward=1",
+			"net.ipv4.conf.all.send_redirects=0", "net.ipv4.conf.eth0.send_redirects=0"),
 		l.load(ctx, kernelBalancer, balancerRules),
 	); err != nil {
 		return nil, err
@@ -260,7 +270,8 @@ func (l *layout) close(ctx context.Context) error {
 	for _, name := range []string{"worker1", "worker2"} {
 		errs = append(errs, l.run(ctx, "", "ip", "netns", "exec", l.Netns(name), "nft", "flush", "ruleset"))
 	}
-	_, err := l.Kubectl(ctx, "delete", "pod", "--selector", "app=ingress", "--ignore-not-found", "--timeout", limit.String())
+	_, err := l.Kubectl(ctx, "delete", "pod", "--selector", "app=ingress", "--ignore-not-found", "--timeout",
+		limit.String())
 	return errors.Join(append(errs, err)...)
 }
 

@@ -99,7 +99,8 @@ func peers(ctx context.Context, b *bench) (err error) {
 // besideBIRD adds a percentile of the appliance's times beside that of each BIRD.
 func (b *bench) besideBIRD(what string, took map[string][]time.Duration, p, bound float64) {
 	for _, bird := range []string{bird1, bird2} {
-		b.add(value(what, percentile(took[world.Appliance], p), "ms").beside(bird, percentile(took[bird], p)).timesAtMost(bound))
+		b.add(value(what, percentile(took[world.Appliance], p), "ms").beside(bird,
+			percentile(took[bird], p)).timesAtMost(bound))
 	}
 }
 
@@ -195,7 +196,8 @@ spec: {cidr: 10.0.0.0/12, blockSize: 26, ipipMode: Never, vxlanMode: Never, node
 		all = append(all, peerAddr(i))
 	}
 	one, two := netip.MustParseAddr("192.168.50.11"), netip.MustParseAddr("192.168.50.12")
-	err := errors.Join(addHost(ctx, f.Lab, nodes, all...), addHost(ctx, f.Lab, bird1, one), addHost(ctx, f.Lab, bird2, two))
+	err := errors.Join(addHost(ctx, f.Lab, nodes, all...), addHost(ctx, f.Lab, bird1, one),
+		addHost(ctx, f.Lab, bird2, two))
 	if err != nil {
 		return err
 	}
@@ -211,8 +213,16 @@ spec: {cidr: 10.0.0.0/12, blockSize: 26, ipipMode: Never, vxlanMode: Never, node
 	}
 	f.receivers = []*receiver{
 		{host: world.Appliance, addr: netip.MustParseAddr("192.168.50.21")},
-		{host: bird1, addr: one, config: birdConfig(one, "listen bgp port 1790;", "local %s as 65000", "direct; gateway direct; import all; export none", "export all")},
-		{host: bird2, addr: two, config: birdConfig(two, "", "local %s port 1790 as 65000", "direct; ipv4 { gateway direct; import all; export none; }", "ipv4 { export all; }")},
+		{
+			host: bird1, addr: one,
+			config: birdConfig(one, "listen bgp port 1790;", "local %s as 65000",
+				"direct; gateway direct; import all; export none", "export all"),
+		},
+		{
+			host: bird2, addr: two,
+			config: birdConfig(two, "", "local %s port 1790 as 65000",
+				"direct; ipv4 { gateway direct; import all; export none; }", "ipv4 { export all; }"),
+		},
 	}
 	for i, r := range f.receivers {
 		if err := f.watch(r); err != nil {
@@ -258,7 +268,8 @@ func birdConfig(own netip.Addr, head, local, session, kernel string) func(int) s
 		var b strings.Builder
 		fmt.Fprintf(&b, "router id %s;\n%s\nprotocol device {}\nprotocol kernel { %s; }\n", own, head, kernel)
 		for i := range peers {
-			fmt.Fprintf(&b, "protocol bgp peer%d { "+local+"; neighbor %s as 65000; %s; connect delay time 1; connect retry time 1; error wait time 1, 2; }\n",
+			fmt.Fprintf(&b, "protocol bgp peer%d { "+local+
+				"; neighbor %s as 65000; %s; connect delay time 1; connect retry time 1; error wait time 1, 2; }\n",
 				i, own, peerAddr(i), session)
 		}
 		return b.String()
@@ -275,7 +286,8 @@ func (f *fabric) startBIRD(ctx context.Context, r *receiver, series int) error {
 	if err := os.WriteFile(file+".conf", []byte(r.config(0)), 0o600); err != nil {
 		return err
 	}
-	_, stop, err := f.Beside(f.life, r.host, filepath.Join(programs, "bird"), "-f", "-c", file+".conf", "-s", r.control, "-P", file+".pid")
+	_, stop, err := f.Beside(f.life, r.host, filepath.Join(programs, "bird"), "-f", "-c", file+".conf", "-s", r.control,
+		"-P", file+".pid")
 	if err != nil {
 		return err
 	}
@@ -294,7 +306,8 @@ func (f *fabric) configure(ctx context.Context, r *receiver, peers int) error {
 		return err
 	}
 	return rig.Eventually(ctx, r.host+" takes its configuration", func() error {
-		out, err := exec.CommandContext(ctx, filepath.Join(programs, "birdc"), "-s", r.control, "configure").CombinedOutput()
+		out, err := exec.CommandContext(ctx, filepath.Join(programs, "birdc"), "-s", r.control,
+			"configure").CombinedOutput()
 		if err == nil && !strings.Contains(string(out), "Reconfig") {
 			err = errors.New(string(out))
 		}
@@ -308,7 +321,8 @@ func (f *fabric) grow(ctx context.Context, n int) error {
 	progress("%d peers", n)
 	err := parallel(n-had, func(i int) error {
 		_, err := f.kube.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name: nodeName(had + i), Annotations: map[string]string{"projectcalico.org/IPv4Address": peerAddr(had+i).String() + "/24"},
+			Name:        nodeName(had + i),
+			Annotations: map[string]string{"projectcalico.org/IPv4Address": peerAddr(had+i).String() + "/24"},
 		}}, metav1.CreateOptions{})
 		return err
 	})
@@ -344,15 +358,22 @@ func nodeName(i int) string { return fmt.Sprintf("peer-%d", i) }
 
 // own writes into the records of the cluster which blocks of nodes are theirs.
 func (f *fabric) own(ctx context.Context, fromNode, toNode, from, to int) error {
-	affinities := f.dynamic.Resource(schema.GroupVersionResource{Group: "crd.projectcalico.org", Version: "v1", Resource: "blockaffinities"})
+	affinities := f.dynamic.Resource(schema.GroupVersionResource{
+		Group: "crd.projectcalico.org", Version: "v1",
+		Resource: "blockaffinities",
+	})
 	width := to - from
 	f.owned += (toNode - fromNode) * width
 	return parallel((toNode-fromNode)*width, func(i int) error {
 		node, block := fromNode+i/width, peerBlock(fromNode+i/width, from+i%width)
 		_, err := affinities.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "crd.projectcalico.org/v1", "kind": "BlockAffinity",
-			"metadata": map[string]any{"name": nodeName(node) + "-" + strings.NewReplacer(".", "-", "/", "-").Replace(block.String())},
-			"spec":     map[string]any{"node": nodeName(node), "cidr": block.String(), "state": "confirmed", "deleted": "false"},
+			"metadata": map[string]any{"name": nodeName(node) + "-" +
+				strings.NewReplacer(".", "-", "/", "-").Replace(block.String())},
+			"spec": map[string]any{
+				"node": nodeName(node), "cidr": block.String(), "state": "confirmed",
+				"deleted": "false",
+			},
 		}}, metav1.CreateOptions{})
 		return err
 	})
@@ -372,7 +393,8 @@ func (f *fabric) known(ctx context.Context) error {
 // enrich gives each node the blocks that it announces at once. The appliance is away meanwhile.
 func (f *fabric) enrich(ctx context.Context) error {
 	progress("%d blocks", mostPeers*atOnce)
-	if err := errors.Join(f.Stop(syscall.SIGTERM), f.own(ctx, 0, mostPeers, someBlocks, allBlocks), f.Start(ctx)); err != nil {
+	if err := errors.Join(f.Stop(syscall.SIGTERM), f.own(ctx, 0, mostPeers, someBlocks, allBlocks),
+		f.Start(ctx)); err != nil {
 		return err
 	}
 	r := f.receivers[0]
@@ -581,7 +603,8 @@ func (s *peerSpeaker) speak(c net.Conn) error {
 	}
 	open := append([]byte{4, as >> 8, as & 0xff, 0, hold}, id[:]...)
 	open = append(open, byte(2+len(capabilities)), 2, byte(len(capabilities)))
-	if _, err := c.Write(append(bgpMessage(bgpOpen, append(open, capabilities...)...), bgpMessage(bgpKeepalive)...)); err != nil {
+	if _, err := c.Write(append(bgpMessage(bgpOpen, append(open, capabilities...)...),
+		bgpMessage(bgpKeepalive)...)); err != nil {
 		return err
 	}
 	defer func() {

@@ -33,7 +33,8 @@ func (b *bench) record(ctx, over context.Context) error {
 	name := filepath.Join(b.profiles, fmt.Sprintf("row%d-%d.", b.row.number, b.size))
 	done, end := context.WithCancel(ctx)
 	end()
-	return errors.Join(b.fetch(ctx, done, "heap", name+"heap-before.prof"), b.fetch(ctx, over, "cpu", name+"cpu.prof"), b.fetch(ctx, done, "heap", name+"heap.prof"))
+	return errors.Join(b.fetch(ctx, done, "heap", name+"heap-before.prof"), b.fetch(ctx, over, "cpu", name+"cpu.prof"),
+		b.fetch(ctx, done, "heap", name+"heap.prof"))
 }
 
 // fetch asks the appliance for a profile: it sends the kind, ends its input when the profile

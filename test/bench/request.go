@@ -62,25 +62,32 @@ type crowd struct {
 var crowds = []crowd{
 	{name: "10,000 hosts × 3 paths", ingresses: 10_000, paths: []string{"/", "/api", "/static/assets"}},
 	{name: "1,000 Ingresses with a rewrite and headers", ingresses: 1000, each: func(i int, ing *networkingv1.Ingress) {
-		ing.Annotations = map[string]string{"haproxy.org/path-rewrite": fmt.Sprintf("/v%d", i), "haproxy.org/request-set-header": fmt.Sprintf("X-Tenant t%d", i)}
-	}},
-	{name: "paths by regex, conditions, canaries", ingresses: 30, service: map[string]string{"haproxy.org/route-acl": "cookie(beta) -m found"}, each: func(i int, ing *networkingv1.Ingress) {
-		switch i % 3 {
-		case 0:
-			kind := networkingv1.PathTypeImplementationSpecific
-			path := &ing.Spec.Rules[0].HTTP.Paths[0]
-			path.Path, path.PathType = `/v[0-9]+/.*`, &kind
-			ing.Annotations = map[string]string{"sallyport.dev/path-type": "regex"}
-		case 1:
-			ing.Spec.Rules[0].HTTP.Paths[0].Backend.Service.Name = "conditional"
-		case 2: // one, and its canary
-			ing.Spec.Rules[0].Host = "app2.test"
-			ing.Spec.Rules[0].HTTP.Paths[0].Path = fmt.Sprintf("/%d", i/6)
-			if i%6 == 5 {
-				ing.Annotations = map[string]string{"sallyport.dev/canary-weight": "10"}
-			}
+		ing.Annotations = map[string]string{
+			"haproxy.org/path-rewrite":       fmt.Sprintf("/v%d", i),
+			"haproxy.org/request-set-header": fmt.Sprintf("X-Tenant t%d", i),
 		}
 	}},
+	{
+		name: "paths by regex, conditions, canaries", ingresses: 30,
+		service: map[string]string{"haproxy.org/route-acl": "cookie(beta) -m found"},
+		each: func(i int, ing *networkingv1.Ingress) {
+			switch i % 3 {
+			case 0:
+				kind := networkingv1.PathTypeImplementationSpecific
+				path := &ing.Spec.Rules[0].HTTP.Paths[0]
+				path.Path, path.PathType = `/v[0-9]+/.*`, &kind
+				ing.Annotations = map[string]string{"sallyport.dev/path-type": "regex"}
+			case 1:
+				ing.Spec.Rules[0].HTTP.Paths[0].Backend.Service.Name = "conditional"
+			case 2: // one, and its canary
+				ing.Spec.Rules[0].Host = "app2.test"
+				ing.Spec.Rules[0].HTTP.Paths[0].Path = fmt.Sprintf("/%d", i/6)
+				if i%6 == 5 {
+					ing.Annotations = map[string]string{"sallyport.dev/canary-weight": "10"}
+				}
+			}
+		},
+	},
 }
 
 // compiled returns the Config that the appliance has in a crowd.
@@ -88,7 +95,11 @@ func compiled(c crowd) (*haproxy.Config, error) {
 	s := ingress.Snapshot{Cluster: "bench", NoClasses: true}
 	s.Options.OneTenant = true
 	for name, annotations := range map[string]map[string]string{"app": nil, "conditional": c.service} {
-		s.Services = append(s.Services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: annotations}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}})
+		s.Services = append(s.Services,
+			&corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: annotations},
+				Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+			})
 	}
 	s.Ingresses = append(s.Ingresses, newIngress("app", "app.test", "app", "/"))
 	for i := range c.ingresses {
@@ -110,7 +121,8 @@ func compiled(c crowd) (*haproxy.Config, error) {
 	compiler.Judge(verdicts)
 	r := compiler.Compile([]ingress.Snapshot{s})
 	if len(r.Problems) > 0 {
-		return nil, fmt.Errorf("%d problems, the first: Ingress %s: %s", len(r.Problems), r.Problems[0].Name, r.Problems[0].Why)
+		return nil, fmt.Errorf("%d problems, the first: Ingress %s: %s", len(r.Problems), r.Problems[0].Name,
+			r.Problems[0].Why)
 	}
 	return &r.Config, nil
 }
@@ -121,9 +133,13 @@ func newIngress(name, host, service string, paths ...string) *networkingv1.Ingre
 	class, kind := "haproxy", networkingv1.PathTypePrefix
 	rule := &networkingv1.HTTPIngressRuleValue{}
 	for _, p := range paths {
-		rule.Paths = append(rule.Paths, networkingv1.HTTPIngressPath{Path: p, PathType: &kind, Backend: networkingv1.IngressBackend{
-			Service: &networkingv1.IngressServiceBackend{Name: service, Port: networkingv1.ServiceBackendPort{Number: 80}},
-		}})
+		rule.Paths = append(rule.Paths,
+			networkingv1.HTTPIngressPath{Path: p, PathType: &kind, Backend: networkingv1.IngressBackend{
+				Service: &networkingv1.IngressServiceBackend{
+					Name: service,
+					Port: networkingv1.ServiceBackendPort{Number: 80},
+				},
+			}})
 	}
 	return &networkingv1.Ingress{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
@@ -149,8 +165,10 @@ func freeAddresses(n int) ([]netip.AddrPort, error) {
 
 // browser returns a request as a browser sends it.
 func browser(host, path string) []byte {
-	return []byte("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0\r\n" +
-		"Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8\r\nAccept-Language: en-US,en;q=0.5\r\nAccept-Encoding: gzip, deflate\r\n" +
+	return []byte("GET " + path + " HTTP/1.1\r\nHost: " + host +
+		"\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0\r\n" +
+		"Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8\r\n" +
+		"Accept-Language: en-US,en;q=0.5\r\nAccept-Encoding: gzip, deflate\r\n" +
 		"Cookie: session=0123456789abcdef0123456789abcdef\r\n\r\n")
 }
 
@@ -170,7 +188,9 @@ func (s *stage) close() (err error) {
 }
 
 // drive adds a side that the appliance's packages drive.
-func (s *stage) drive(ctx context.Context, name string, cfg *haproxy.Config) (*side, *haproxy.Proxy, *haproxy.Config, error) {
+func (s *stage) drive(ctx context.Context, name string, cfg *haproxy.Config) (
+	*side, *haproxy.Proxy, *haproxy.Config, error,
+) {
 	free, err := freeAddresses(2)
 	if err != nil {
 		return nil, nil, nil, err
@@ -214,7 +234,11 @@ func (s *stage) write(ctx context.Context, name, text string, cfg *haproxy.Confi
 	for _, r := range cfg.Routes {
 		fmt.Fprintf(&rows, "%s%s %s\n", r.Host, r.Path, r.Backend)
 	}
-	p, err := startWritten(ctx, s.binary, s.dir, name, text, written{HTTP: free[0], HTTPS: free[1], Pods: s.pods[:replicas], Backends: withServers(cfg.Backends, s.pods[:replicas])},
+	p, err := startWritten(ctx, s.binary, s.dir, name, text,
+		written{
+			HTTP: free[0], HTTPS: free[1], Pods: s.pods[:replicas],
+			Backends: withServers(cfg.Backends, s.pods[:replicas]),
+		},
 		files{"route.map": []byte(rows.String()), "app.pem": s.cert})
 	if err == nil {
 		s.stops = append(s.stops, p.stop)
@@ -263,7 +287,10 @@ func newCert(host string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{host}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0)}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{host},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0),
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		return nil, err
@@ -272,7 +299,8 @@ func newCert(host string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slices.Concat(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})), nil
+	return slices.Concat(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})), nil
 }
 
 // A contender is a side with its load, and what was measured of it.
@@ -357,17 +385,20 @@ func plainRequests(ctx context.Context, b *bench) error {
 		for _, side := range []*side{ours, rival, plain} {
 			c := &contender{side: side}
 			all = append(all, c)
-			if err := c.load.keep(ctx, keptConnections, side.http.String(), nil, [][]byte{browser("app.test", "/")}); err != nil {
+			if err := c.load.keep(ctx, keptConnections, side.http.String(), nil,
+				[][]byte{browser("app.test", "/")}); err != nil {
 				return err
 			}
 		}
 		if err := compete(ctx, requestsPerSecond, rounds, all...); err != nil {
 			return err
 		}
-		b.add(value("processor time of a request, HAProxy "+s.version, all[0].cost(), "µs").beside(rival.name, all[1].cost()).timesAtMost(1.05))
+		b.add(value("processor time of a request, HAProxy "+s.version, all[0].cost(), "µs").beside(rival.name,
+			all[1].cost()).timesAtMost(1.05))
 		b.add(value("the same, beside a file without any rule", all[0].cost(), "µs").beside(plain.name, all[2].cost()))
 		for _, p := range []float64{0.5, 0.99} {
-			b.add(value(fmt.Sprintf("answer to a request, p%g, HAProxy %s", p*100, s.version), percentile(all[0].took, p), "ms").beside(rival.name, percentile(all[1].took, p)))
+			b.add(value(fmt.Sprintf("answer to a request, p%g, HAProxy %s", p*100, s.version),
+				percentile(all[0].took, p), "ms").beside(rival.name, percentile(all[1].took, p)))
 		}
 		return nil
 	})
@@ -398,7 +429,8 @@ func crowdedRequests(ctx context.Context, b *bench) error {
 			return err
 		}
 		for i, crowd := range crowds {
-			b.add(value("processor time of a request, beside "+crowd.name+", HAProxy "+s.version, all[i+1].cost(), "µs").beside("alone", all[0].cost()).timesAtMost(1.05))
+			b.add(value("processor time of a request, beside "+crowd.name+", HAProxy "+s.version, all[i+1].cost(),
+				"µs").beside("alone", all[0].cost()).timesAtMost(1.05))
 		}
 
 		large := crowds[0]
@@ -423,7 +455,8 @@ func crowdedRequests(ctx context.Context, b *bench) error {
 		if err := compete(ctx, requestsPerSecond, rounds/2, us, them); err != nil {
 			return err
 		}
-		b.add(value("processor time of a request to any of "+large.name+", HAProxy "+s.version, us.cost(), "µs").beside(rival.name, them.cost()).timesAtMost(1.05))
+		b.add(value("processor time of a request to any of "+large.name+", HAProxy "+s.version, us.cost(),
+			"µs").beside(rival.name, them.cost()).timesAtMost(1.05))
 		return nil
 	})
 }
@@ -442,7 +475,8 @@ func reusedConnections(ctx context.Context, b *bench) error {
 		}
 		var l load
 		defer l.close()
-		if err := l.keep(ctx, keptConnections, ours.http.String(), nil, [][]byte{browser("app.test", "/")}); err != nil {
+		if err := l.keep(ctx, keptConnections, ours.http.String(), nil,
+			[][]byte{browser("app.test", "/")}); err != nil {
 			return err
 		}
 		opened, reused, err := ours.connections()
@@ -473,7 +507,8 @@ func reusedConnections(ctx context.Context, b *bench) error {
 			return fmt.Errorf("the servers changed with %d reloads", n)
 		}
 		opened, reused = opened2-opened, reused2-reused
-		b.add(value("requests on a reused connection to a pod, HAProxy "+s.version, 100*float64(reused)/float64(opened+reused), "%").atLeast(99))
+		b.add(value("requests on a reused connection to a pod, HAProxy "+s.version,
+			100*float64(reused)/float64(opened+reused), "%").atLeast(99))
 		return nil
 	})
 }
@@ -490,37 +525,50 @@ func secureRequests(ctx context.Context, b *bench) error {
 		rate int
 		add  func(l *load, addr string, secure *tls.Config) error
 	}{
-		{"full handshake and a request", "full handshakes with a request", 300, func(l *load, addr string, secure *tls.Config) error {
-			l.renew(ctx, keptConnections, addr, secure, request)
-			return nil
-		}},
-		{"resumed handshake and a request", "resumed handshakes with a request", 300, func(l *load, addr string, secure *tls.Config) error {
-			secure.ClientSessionCache = &remembering{}
-			c, err := connect(ctx, addr, secure)
-			if err != nil {
-				return err
-			}
-			if err := errors.Join(c.exchange(request), c.Close()); err != nil { // the ticket comes before the answer
-				return err
-			}
-			c, err = connect(ctx, addr, secure)
-			if err != nil {
-				return err
-			}
-			if state := c.Conn.(*tls.Conn).ConnectionState(); !state.DidResume {
-				err = errors.New("the session is not resumed")
-			}
-			l.renew(ctx, keptConnections, addr, secure, request)
-			return errors.Join(err, c.Close())
-		}},
-		{"request on a kept connection", "requests on kept TLS connections", requestsPerSecond, func(l *load, addr string, secure *tls.Config) error {
-			return l.keep(ctx, keptConnections, addr, secure, [][]byte{request})
-		}},
-		{"request on one of 100 streams of h2", "requests on 100 streams of h2", 1000, func(l *load, addr string, secure *tls.Config) error {
-			secure.NextProtos = []string{"h2"}
-			l.streams(ctx, 100, addr, secure, "https://app.test/")
-			return nil
-		}},
+		{
+			"full handshake and a request", "full handshakes with a request", 300,
+			func(l *load, addr string, secure *tls.Config) error {
+				l.renew(ctx, keptConnections, addr, secure, request)
+				return nil
+			},
+		},
+		{
+			"resumed handshake and a request", "resumed handshakes with a request", 300,
+			func(l *load, addr string, secure *tls.Config) error {
+				secure.ClientSessionCache = &remembering{}
+				c, err := connect(ctx, addr, secure)
+				if err != nil {
+					return err
+				}
+				// the ticket comes before the answer
+				if err := errors.Join(c.exchange(request), c.Close()); err != nil {
+					return err
+				}
+				c, err = connect(ctx, addr, secure)
+				if err != nil {
+					return err
+				}
+				if state := c.Conn.(*tls.Conn).ConnectionState(); !state.DidResume {
+					err = errors.New("the session is not resumed")
+				}
+				l.renew(ctx, keptConnections, addr, secure, request)
+				return errors.Join(err, c.Close())
+			},
+		},
+		{
+			"request on a kept connection", "requests on kept TLS connections", requestsPerSecond,
+			func(l *load, addr string, secure *tls.Config) error {
+				return l.keep(ctx, keptConnections, addr, secure, [][]byte{request})
+			},
+		},
+		{
+			"request on one of 100 streams of h2", "requests on 100 streams of h2", 1000,
+			func(l *load, addr string, secure *tls.Config) error {
+				secure.NextProtos = []string{"h2"}
+				l.streams(ctx, 100, addr, secure, "https://app.test/")
+				return nil
+			},
+		},
 	}
 	return b.onStages(ctx, func(s *stage) error {
 		ours, _, _, err := s.drive(ctx, "sallyport", cfg)
@@ -542,8 +590,10 @@ func secureRequests(ctx context.Context, b *bench) error {
 			if err := compete(ctx, kind.rate, rounds/2, us, them); err != nil {
 				return fmt.Errorf("%s: %w", kind.what, err)
 			}
-			b.add(value("processor time, "+kind.what+", HAProxy "+s.version, us.cost(), "µs").beside(rival.name, them.cost()).timesAtMost(1.05))
-			b.add(value(kind.unit+" that one core serves, HAProxy "+s.version, us.perCore(), "/s").beside(rival.name, them.perCore()))
+			b.add(value("processor time, "+kind.what+", HAProxy "+s.version, us.cost(), "µs").beside(rival.name,
+				them.cost()).timesAtMost(1.05))
+			b.add(value(kind.unit+" that one core serves, HAProxy "+s.version, us.perCore(), "/s").beside(rival.name,
+				them.perCore()))
 		}
 		return nil
 	})

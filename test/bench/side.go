@@ -109,7 +109,10 @@ func startWritten(ctx context.Context, binary, dir, name, text string, w written
 // come by command.
 func startDriven(ctx context.Context, binary, dir, name string, cfg *haproxy.Config) (*side, *haproxy.Proxy, error) {
 	dir = filepath.Join(dir, name)
-	driver, err := haproxy.New(haproxy.Options{Binary: binary, Dir: dir + "/etc", RunDir: dir + "/run", MinReload: time.Millisecond})
+	driver, err := haproxy.New(haproxy.Options{
+		Binary: binary, Dir: dir + "/etc", RunDir: dir + "/run",
+		MinReload: time.Millisecond,
+	})
 	if err != nil {
 		return nil, nil, err
 	}

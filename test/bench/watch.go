@@ -92,7 +92,8 @@ func (s *spotter) wait(ctx context.Context, w sight, seen <-chan time.Time) (tim
 	case <-time.After(limit):
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return time.Time{}, errors.Join(fmt.Errorf("server %s/%s: open is not %t within %s", w.backend, w.server, w.open, limit), s.failed)
+		return time.Time{}, errors.Join(fmt.Errorf("server %s/%s: open is not %t within %s", w.backend, w.server,
+			w.open, limit), s.failed)
 	}
 }
 

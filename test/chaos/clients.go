@@ -47,7 +47,10 @@ func newClients(host string, dial func(ctx context.Context, port string) (net.Co
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
-	return &clients{host: host, dial: dial, kept: client(true), fresh: client(false), slots: make(chan struct{}, inFlight)}
+	return &clients{
+		host: host, dial: dial, kept: client(true), fresh: client(false),
+		slots: make(chan struct{}, inFlight),
+	}
 }
 
 // request sends the nth request. One in five is a POST, one in three uses TLS, one in four has a
@@ -108,14 +111,19 @@ func (c *clients) request(n int, due time.Time) (o outcome) {
 
 // keep opens a lasting connection again whenever it ends. An early end is a failure of the phase
 // in which it happens.
-func (c *clients) keep(ctx context.Context, current func() *phase, class string, hold func(context.Context) (ends string, err error)) {
+func (c *clients) keep(ctx context.Context, current func() *phase, class string,
+	hold func(context.Context) (ends string, err error),
+) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		ends, err := hold(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		current().add(outcome{class: class, due: began, err: err, first: ends + " open for " + time.Since(began).Round(time.Millisecond).String(), ends: ends})
+		current().add(outcome{
+			class: class, due: began, err: err,
+			first: ends + " open for " + time.Since(began).Round(time.Millisecond).String(), ends: ends,
+		})
 		if err != nil { // no faster than a person would
 			select {
 			case <-ctx.Done():
@@ -164,7 +172,9 @@ func (c *clients) websocket(ctx context.Context) (ends string, err error) {
 		return ends, err
 	}
 	in := bufio.NewReader(conn)
-	if _, err := fmt.Fprintf(conn, "GET /ws HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n", c.host); err != nil {
+	if _, err := fmt.Fprintf(conn,
+		"GET /ws HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"+
+			"Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n", c.host); err != nil {
 		return ends, err
 	}
 	resp, err := http.ReadResponse(in, nil)

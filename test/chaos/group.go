@@ -49,7 +49,11 @@ func group(members int, router world.RouterKind) suite {
 		{22, "the process of a member restarted, then killed", nothing, restartMember},
 		{23, "a member dies", dies, cutMember(out)},
 		{24, "every member updated, one by one", nothing, updateMembers},
-		{25, "HAProxy of a member killed", bounds{others: true, window: time.Second, gap: time.Second}, killMembersHAProxy},
+		{
+			25, "HAProxy of a member killed",
+			bounds{others: true, window: time.Second, gap: time.Second},
+			killMembersHAProxy,
+		},
 		{26, "a member loses the nodes", bounds{window: 5 * time.Second, gap: time.Second}, cutFromNodes},
 		{27, "no member reaches the API server for 20 s", nothing, apiAwayForAll},
 		{28, "all members are spare", nothing, allSpare},
@@ -219,7 +223,8 @@ func drainMember(ctx context.Context, s *testbed) error {
 
 func restartMember(ctx context.Context, s *testbed) error {
 	m := s.last()
-	if err := errors.Join(m.Stop(syscall.SIGTERM), s.serve(ctx, s.without(m)...), m.Start(ctx), s.settle(ctx)); err != nil {
+	if err := errors.Join(m.Stop(syscall.SIGTERM), s.serve(ctx, s.without(m)...), m.Start(ctx),
+		s.settle(ctx)); err != nil {
 		return err
 	}
 	return errors.Join(m.Stop(syscall.SIGKILL), s.afterCrash(ctx, m), m.Start(ctx), s.settle(ctx))
@@ -280,7 +285,8 @@ func cutMember(limit time.Duration) func(context.Context, *testbed) error {
 		router := <-seen
 		s.note("the router sent clients to the dead member for %d ms", router.lasts.Milliseconds())
 		if router.lasts > limit {
-			s.fail("the router sent clients to the dead member for %d ms, at most %s is allowed", router.lasts.Milliseconds(), limit)
+			s.fail("the router sent clients to the dead member for %d ms, at most %s is allowed",
+				router.lasts.Milliseconds(), limit)
 		}
 		err = errors.Join(router.err, s.serve(ctx, s.without(m)...), pause(ctx, 2*time.Second))
 		if err = errors.Join(err, s.ReviveNode(ctx, m.Machine()), s.serve(ctx, s.members()...)); err != nil {
@@ -288,7 +294,8 @@ func cutMember(limit time.Duration) func(context.Context, *testbed) error {
 		}
 		back := time.Now()
 		err = s.forgets(ctx, m)
-		s.note("the member had connections that its clients have not, until %.1f s after it served again", time.Since(back).Seconds())
+		s.note("the member had connections that its clients have not, until %.1f s after it served again",
+			time.Since(back).Seconds())
 		return err
 	}
 }
@@ -396,7 +403,8 @@ func (s *testbed) isSpare(ctx context.Context, m *rig.Rig) error {
 func flap(ctx context.Context, s *testbed) error {
 	m := s.last()
 	for range 5 {
-		if err := errors.Join(m.Stop(syscall.SIGTERM), s.serve(ctx, s.without(m)...), m.Start(ctx), s.serve(ctx, s.members()...)); err != nil {
+		if err := errors.Join(m.Stop(syscall.SIGTERM), s.serve(ctx, s.without(m)...), m.Start(ctx),
+			s.serve(ctx, s.members()...)); err != nil {
 			return err
 		}
 	}
@@ -478,7 +486,9 @@ func killKeepalived(ctx context.Context, s *testbed) error {
 	}
 	err = rig.Eventually(ctx, "keepalived runs again", func() error {
 		now, err := pids()
-		if err == nil && (len(now) < len(killed) || slices.ContainsFunc(now, func(p string) bool { return slices.Contains(killed, p) })) {
+		if err == nil && (len(now) < len(killed) || slices.ContainsFunc(now, func(p string) bool {
+			return slices.Contains(killed, p)
+		})) {
 			err = fmt.Errorf("processes %q", now)
 		}
 		return err

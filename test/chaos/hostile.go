@@ -26,7 +26,8 @@ const (
 // affinity returns a BlockAffinity of a node and a block.
 func affinity(node, block, state string) string {
 	name := node + "-" + strings.NewReplacer(".", "-", "/", "-").Replace(block)
-	return fmt.Sprintf("\n---\napiVersion: crd.projectcalico.org/v1\nkind: BlockAffinity\nmetadata: {name: %s}\nspec: {cidr: %s, node: %s, state: %s, deleted: \"false\"}\n", name, block, node, state)
+	return fmt.Sprintf("\n---\napiVersion: crd.projectcalico.org/v1\nkind: BlockAffinity\nmetadata: {name: %s}\n"+
+		"spec: {cidr: %s, node: %s, state: %s, deleted: \"false\"}\n", name, block, node, state)
 }
 
 // via returns the next hop of our route for a prefix.
@@ -52,7 +53,8 @@ func (s *testbed) awaitVia(ctx context.Context, prefix, want string) error {
 // moveBlock moves the second worker's block to the first worker and back, while the pods of other
 // blocks are replaced.
 func moveBlock(ctx context.Context, s *testbed) error {
-	if _, err := s.Kubectl(ctx, "drain", "worker2", "--ignore-daemonsets", "--delete-emptydir-data", "--force"); err != nil {
+	if _, err := s.Kubectl(ctx, "drain", "worker2", "--ignore-daemonsets", "--delete-emptydir-data",
+		"--force"); err != nil {
 		return err
 	}
 	if err := errors.Join(s.rollout(ctx), s.settle(ctx)); err != nil {
@@ -66,7 +68,8 @@ func moveBlock(ctx context.Context, s *testbed) error {
 		if _, err := s.Kubectl(ctx, "delete", "blockaffinity", old); err != nil {
 			return err
 		}
-		if _, err := s.Kubectl(ctx, "patch", "ipamblock", strings.NewReplacer(".", "-", "/", "-").Replace(blockOf2), "--type=merge", "-p", `{"spec":{"affinity":"host:`+to+`"}}`); err != nil {
+		if _, err := s.Kubectl(ctx, "patch", "ipamblock", strings.NewReplacer(".", "-", "/", "-").Replace(blockOf2),
+			"--type=merge", "-p", `{"spec":{"affinity":"host:`+to+`"}}`); err != nil {
 			return err
 		}
 		if err := s.Apply(ctx, affinity(to, blockOf2, "confirmed")); err != nil {
@@ -87,14 +90,16 @@ func claimBlock(ctx context.Context, s *testbed) error {
 	name := "worker2-172-16-171-64-26"
 	mark := s.mark()
 	for _, state := range []string{"pending", "confirmed", "pendingDeletion"} {
-		if err := errors.Join(s.Apply(ctx, affinity("worker2", blockOf1, state)), pause(ctx, 2*time.Second)); err != nil {
+		if err := errors.Join(s.Apply(ctx, affinity("worker2", blockOf1, state)),
+			pause(ctx, 2*time.Second)); err != nil {
 			return err
 		}
 		if got, err := s.via(ctx, blockOf1); err != nil || got != "192.168.50.23" {
 			s.fail("claimed as %s the block goes by %s (%v)", state, got, err)
 		}
 	}
-	if _, err := s.Kubectl(ctx, "patch", "blockaffinity", name, "--type=merge", "-p", `{"spec":{"deleted":"true","state":"confirmed"}}`); err != nil {
+	if _, err := s.Kubectl(ctx, "patch", "blockaffinity", name, "--type=merge", "-p",
+		`{"spec":{"deleted":"true","state":"confirmed"}}`); err != nil {
 		return err
 	}
 	err := pause(ctx, time.Second)
@@ -128,7 +133,8 @@ protocol bgp Global_192_168_50_21 {
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return err
 	}
-	if out, err := s.BIRD(ctx, node.Name, 4, "configure", `"`+conf+`"`); err != nil || !strings.Contains(out, "econfigur") {
+	if out, err := s.BIRD(ctx, node.Name, 4, "configure", `"`+conf+`"`); err != nil ||
+		!strings.Contains(out, "econfigur") {
 		return errors.Join(err, fmt.Errorf("birdc configure: %s", out))
 	}
 	return nil
@@ -243,13 +249,17 @@ func hostilePeer(ctx context.Context, s *testbed) error {
 func badIngresses(ctx context.Context, s *testbed) error {
 	var long strings.Builder
 	for i := range 4000 {
-		fmt.Fprintf(&long, "\n      - {path: /%s/%d, pathType: Prefix, backend: {service: {name: app, port: {name: web}}}}", strings.Repeat("x", 100), i)
+		fmt.Fprintf(&long, "\n      - {path: /%s/%d, pathType: Prefix, backend: {service: {name: app, port: "+
+			"{name: web}}}}", strings.Repeat("x", 100), i)
 	}
 	bad := ingressOf("bad-service", "bad1.local", "nobody") +
-		strings.Replace(ingressOf("bad-secret", "bad2.local", "app"), "  rules:", "  tls: [{hosts: [bad2.local], secretName: garbage}]\n  rules:", 1) +
-		"\n---\napiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {name: garbage}\nstringData: {tls.crt: \"no certificate\", tls.key: \"no key\"}\n" +
+		strings.Replace(ingressOf("bad-secret", "bad2.local", "app"), "  rules:",
+			"  tls: [{hosts: [bad2.local], secretName: garbage}]\n  rules:", 1) +
+		"\n---\napiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {name: garbage}\n" +
+		"stringData: {tls.crt: \"no certificate\", tls.key: \"no key\"}\n" +
 		ingressOf("bad-twin", "test.local", "app") +
-		"\n---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: bad-length}\nspec:\n  ingressClassName: haproxy\n  rules:\n  - host: bad3.local\n    http:\n      paths:" + long.String() + "\n"
+		"\n---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: bad-length}\nspec:\n" +
+		"  ingressClassName: haproxy\n  rules:\n  - host: bad3.local\n    http:\n      paths:" + long.String() + "\n"
 	// kubectl apply would copy each object into an annotation, whose size is limited.
 	create := s.Lab.Kubectl(ctx, "create", "-f", "-")
 	create.Stdin = strings.NewReader(bad)
@@ -260,19 +270,22 @@ func badIngresses(ctx context.Context, s *testbed) error {
 		return err
 	}
 	err := rig.Eventually(ctx, "the good one is served", func() error {
-		_, err := s.Exec(ctx, world.Client, "curl", "-sf", "--max-time", "2", "-o", "/dev/null", "-H", "Host: good.local", "http://192.168.50.21/")
+		_, err := s.Exec(ctx, world.Client, "curl", "-sf", "--max-time", "2", "-o", "/dev/null", "-H",
+			"Host: good.local", "http://192.168.50.21/")
 		return err
 	})
 	for _, name := range []string{"bad-service", "bad-secret", "bad-twin"} {
 		err = errors.Join(err, rig.Eventually(ctx, "an Event on "+name, func() error {
-			out, err := s.Kubectl(ctx, "get", "events", "--field-selector", "type=Warning,involvedObject.name="+name, "-o", "jsonpath={.items[*].message}")
+			out, err := s.Kubectl(ctx, "get", "events", "--field-selector", "type=Warning,involvedObject.name="+name,
+				"-o", "jsonpath={.items[*].message}")
 			if err == nil && out == "" {
 				err = errors.New("none")
 			}
 			return err
 		}))
 	}
-	_, deleted := s.Kubectl(ctx, "delete", "ingress/bad-service", "ingress/bad-secret", "ingress/bad-twin", "ingress/bad-length", "ingress/good", "service/good", "secret/garbage")
+	_, deleted := s.Kubectl(ctx, "delete", "ingress/bad-service", "ingress/bad-secret", "ingress/bad-twin",
+		"ingress/bad-length", "ingress/good", "service/good", "secret/garbage")
 	return errors.Join(err, deleted)
 }
 
@@ -293,7 +306,8 @@ func noDisk(ctx context.Context, s *testbed) error {
 		if err := errors.Join(rollingRestart(ctx, s), s.settle(ctx)); err != nil {
 			return err
 		}
-		_, err := s.Kubectl(ctx, "annotate", "--overwrite", "ingress", "app", "haproxy.org/request-set-header=X-Disk "+value)
+		_, err := s.Kubectl(ctx, "annotate", "--overwrite", "ingress", "app",
+			"haproxy.org/request-set-header=X-Disk "+value)
 		return err
 	}
 	if err := syscall.Mount("tmpfs", files, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, "size=4m"); err != nil {
@@ -339,7 +353,8 @@ func churn(length time.Duration) func(context.Context, *testbed) error {
 					goroutines, _ = strconv.Atoi(strings.TrimSpace(value))
 				}
 			}
-			return map[string]int{"MB resident": memory >> 20, "open files": len(files), "goroutines": goroutines}, errors.Join(err1, err2, err3)
+			return map[string]int{"MB resident": memory >> 20, "open files": len(files), "goroutines": goroutines},
+				errors.Join(err1, err2, err3)
 		}
 		before, err := size()
 		if err != nil {
@@ -360,7 +375,8 @@ func churn(length time.Duration) func(context.Context, *testbed) error {
 				err = errors.Join(perr, derr, s.rollout(ctx))
 			case 4:
 				name := fmt.Sprintf("churn-%d", rounds)
-				err = errors.Join(s.Apply(ctx, rig.Service("default", name, "app")+ingressOf(name, name+".local", name)), pause(ctx, 2*time.Second))
+				err = errors.Join(s.Apply(ctx, rig.Service("default", name, "app")+
+					ingressOf(name, name+".local", name)), pause(ctx, 2*time.Second))
 				_, derr := s.Kubectl(ctx, "delete", "ingress/"+name, "service/"+name)
 				err = errors.Join(err, derr)
 			case 5:
@@ -378,7 +394,10 @@ func churn(length time.Duration) func(context.Context, *testbed) error {
 			return err
 		}
 		s.note("%d changes; before: %v, after: %v", rounds, before, after)
-		for what, more := range map[string]int{"MB resident": 20 + before["MB resident"]/4, "open files": 10, "goroutines": 20} {
+		for what, more := range map[string]int{
+			"MB resident": 20 + before["MB resident"]/4, "open files": 10,
+			"goroutines": 20,
+		} {
 			if after[what] > before[what]+more {
 				s.fail("%s grew from %d to %d", what, before[what], after[what])
 			}

@@ -61,10 +61,11 @@ func (t *tally) failures() (n int) {
 
 // A report is the count of one phase.
 type report struct {
-	Phase   string            `json:"phase"`
-	Seconds float64           `json:"seconds"`
-	Gap     float64           `json:"gap"`              // ms, the longest time without a good answer to a GET
-	Window  float64           `json:"window,omitempty"` // ms, from the first GET that failed or lost its SYN to the last, when they were due
+	Phase   string  `json:"phase"`
+	Seconds float64 `json:"seconds"`
+	Gap     float64 `json:"gap"` // ms, the longest time without a good answer to a GET
+	// ms, from the first GET that failed or lost its SYN to the last, when they were due
+	Window  float64           `json:"window,omitempty"`
 	Classes map[string]*tally `json:"classes"`
 	First   []string          `json:"first,omitempty"`  // the first failures
 	Broken  []string          `json:"broken,omitempty"` // the ends of the lasting connections that broke
@@ -129,7 +130,9 @@ func (p *phase) add(o outcome) {
 			p.report.Broken = append(p.report.Broken, o.ends)
 		}
 		if len(p.report.First) < 20 {
-			p.report.First = append(p.report.First, fmt.Sprintf("+%s %s %s: %s %v", o.due.Sub(p.began).Round(time.Millisecond), o.class, o.first, why, o.err))
+			p.report.First = append(p.report.First,
+				fmt.Sprintf("+%s %s %s: %s %v", o.due.Sub(p.began).Round(time.Millisecond), o.class, o.first, why,
+					o.err))
 		}
 		return
 	}
@@ -212,11 +215,14 @@ func reason(err error) string {
 // load runs the process that loadArg names.
 func load(args []string) error {
 	flags := flag.NewFlagSet(loadArg, flag.ContinueOnError)
-	targets := flags.String("target", "192.168.50.21", "address of the appliance, or several with commas between: each in turn")
+	targets := flags.String("target", "192.168.50.21",
+		"address of the appliance, or several with commas between: each in turn")
 	host := flags.String("host", "test.local", "host to ask for")
 	rate := flags.Int("rate", 200, "requests per second")
 	lasting := flags.Int("lasting", 3, "WebSockets, and as many slow downloads")
-	kept := flags.Int("kept", 0, "connections that are kept, each with a request every second; with them each other request has a connection of its own")
+	kept := flags.Int("kept", 0,
+		"connections that are kept, each with a request every second; with them each other request has a "+
+			"connection of its own")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

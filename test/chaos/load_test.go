@@ -50,8 +50,12 @@ func TestWhatBecomesOfARequestIsCountedForWhatItIs(t *testing.T) {
 	}{
 		"good":                  {echo, ""},
 		"an error of the proxy": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, "503"},
-		"a redirect":            {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/", http.StatusFound) }, "302"},
-		"the answer to another": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "GET /?n=77 HTTP/1.1") }, "wrong answer"},
+		"a redirect": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/", http.StatusFound)
+		}, "302"},
+		"the answer to another": {func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, "GET /?n=77 HTTP/1.1")
+		}, "wrong answer"},
 		"closed without a word": {hijack(false), "closed"},
 		"reset":                 {hijack(true), "reset"},
 		"broken off in its midst": {func(w http.ResponseWriter, _ *http.Request) {
@@ -113,20 +117,33 @@ func TestABoundThatDoesNotHoldIsNamed(t *testing.T) {
 	good := report{Gap: 20, Classes: map[string]*tally{
 		"GET": {Sent: 10, Max: 30}, "POST": {Sent: 5}, "websocket": {Sent: 1}, "download": {Sent: 1},
 	}}
-	strict := bounds{gets: true, posts: true, lasting: true, slowest: time.Second, gap: time.Second, settled: time.Second}
+	strict := bounds{
+		gets: true, posts: true, lasting: true, slowest: time.Second, gap: time.Second,
+		settled: time.Second,
+	}
 	for name, c := range map[string]struct {
 		spoil  func(*result, *report)
 		bounds bounds
 		want   string // empty: all held
 	}{
-		"nothing happened":     {func(*result, *report) {}, strict, ""},
-		"a GET failed":         {func(_ *result, r *report) { r.Classes["GET"].Failed = map[string]int{"503": 1} }, strict, "1 GETs failed"},
-		"it may fail":          {func(_ *result, r *report) { r.Classes["GET"].Failed = map[string]int{"503": 1} }, bounds{}, ""},
-		"a POST failed":        {func(_ *result, r *report) { r.Classes["POST"].Failed = map[string]int{"reset": 2} }, strict, "2 POSTs failed"},
-		"a WebSocket was cut":  {func(_ *result, r *report) { r.Classes["websocket"].Failed = map[string]int{"closed": 1} }, strict, "1 lasting"},
-		"a GET was slow":       {func(_ *result, r *report) { r.Classes["GET"].Max = 1500 }, strict, "took 1500 ms"},
-		"nobody was served":    {func(_ *result, r *report) { r.Gap = 1200 }, strict, "no good answer for 1200 ms"},
-		"nobody asked":         {func(_ *result, r *report) { delete(r.Classes, "GET") }, bounds{}, "nothing was asked"},
+		"nothing happened": {func(*result, *report) {}, strict, ""},
+		"a GET failed": {func(_ *result, r *report) {
+			r.Classes["GET"].Failed = map[string]int{"503": 1}
+		}, strict, "1 GETs failed"},
+		"it may fail": {func(_ *result, r *report) {
+			r.Classes["GET"].Failed = map[string]int{"503": 1}
+		}, bounds{}, ""},
+		"a POST failed": {func(_ *result, r *report) {
+			r.Classes["POST"].Failed = map[string]int{"reset": 2}
+		}, strict, "2 POSTs failed"},
+		"a WebSocket was cut": {func(_ *result, r *report) {
+			r.Classes["websocket"].Failed = map[string]int{"closed": 1}
+		}, strict, "1 lasting"},
+		"a GET was slow":    {func(_ *result, r *report) { r.Classes["GET"].Max = 1500 }, strict, "took 1500 ms"},
+		"nobody was served": {func(_ *result, r *report) { r.Gap = 1200 }, strict, "no good answer for 1200 ms"},
+		"nobody asked": {func(_ *result, r *report) {
+			delete(r.Classes, "GET")
+		}, bounds{}, "nothing was asked"},
 		"it took long":         {func(x *result, _ *report) { x.Settled = 2000 }, strict, "settled after 2000 ms"},
 		"open without a route": {func(x *result, _ *report) { x.Exposed = 1 }, bounds{}, "open without a route"},
 		"as the fault has it":  {func(x *result, _ *report) { x.Exposed = 1 }, bounds{inflicted: true}, ""},

@@ -122,7 +122,8 @@ func advertisement(from, to netip.Addr, claimed []netip.Addr) []byte {
 	address := claimed[packet[1]-50].As4()
 	packet = append(packet, address[:]...)
 	src, dst := from.As4(), to.As4()
-	binary.BigEndian.PutUint16(packet[6:], checksum(slices.Concat(src[:], dst[:], []byte{0, 112, 0, byte(len(packet))}, packet)))
+	binary.BigEndian.PutUint16(packet[6:],
+		checksum(slices.Concat(src[:], dst[:], []byte{0, 112, 0, byte(len(packet))}, packet)))
 	return packet
 }
 
@@ -175,7 +176,8 @@ func hostileNeighbour(ctx context.Context, s *testbed) (err error) {
 	}
 	router, _ := s.Host(world.Router)
 	self, _ := s.Host("worker2")
-	child, err := s.Child(ctx, "worker2", neighbourArg, "-members", strings.Join(members, ","), "-services", strings.Join(rig.ServiceAddresses(s.Options()), ","),
+	child, err := s.Child(ctx, "worker2", neighbourArg, "-members", strings.Join(members, ","), "-services",
+		strings.Join(rig.ServiceAddresses(s.Options()), ","),
 		"-router", router.Addr.Addr().String(), "-self", self.Addr.Addr().String())
 	if err != nil {
 		return err

@@ -74,13 +74,18 @@ func (w *watch) plugged() (bool, error) {
 // member's MAC address for that of a service address.
 func (w *watch) leads() (bool, error) {
 	for _, a := range w.addresses {
-		to := netlink.Route{Dst: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}, Table: unix.RT_TABLE_MAIN}
+		to := netlink.Route{
+			Dst:   &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())},
+			Table: unix.RT_TABLE_MAIN,
+		}
 		found, err := w.router.RouteListFiltered(netlink.FAMILY_V4, &to, netlink.RT_FILTER_DST|netlink.RT_FILTER_TABLE)
 		if err != nil {
 			return false, err
 		}
 		for _, r := range found {
-			if r.Gw.Equal(w.at.AsSlice()) || slices.ContainsFunc(r.MultiPath, func(n *netlink.NexthopInfo) bool { return n.Gw.Equal(w.at.AsSlice()) }) {
+			if r.Gw.Equal(w.at.AsSlice()) || slices.ContainsFunc(r.MultiPath, func(n *netlink.NexthopInfo) bool {
+				return n.Gw.Equal(w.at.AsSlice())
+			}) {
 				return true, nil
 			}
 		}

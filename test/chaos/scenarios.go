@@ -124,7 +124,8 @@ func (s *testbed) reloads(ctx context.Context) (int, error) {
 }
 
 func drain(ctx context.Context, s *testbed) error {
-	if _, err := s.Kubectl(ctx, "drain", "worker2", "--ignore-daemonsets", "--delete-emptydir-data", "--force"); err != nil {
+	if _, err := s.Kubectl(ctx, "drain", "worker2", "--ignore-daemonsets", "--delete-emptydir-data",
+		"--force"); err != nil {
 		return err
 	}
 	err := errors.Join(s.rollout(ctx), s.settle(ctx))
@@ -144,7 +145,8 @@ func reloads(ctx context.Context, s *testbed) error {
 		if err := s.Apply(ctx, rig.Service("default", name, "app")+ingressOf(name, name+".local", name)); err != nil {
 			return err
 		}
-		if _, err := s.Kubectl(ctx, "annotate", "ingress", name, "haproxy.org/request-set-header=X-More "+name); err != nil {
+		if _, err := s.Kubectl(ctx, "annotate", "ingress", name,
+			"haproxy.org/request-set-header=X-More "+name); err != nil {
 			return err
 		}
 		err := rig.Eventually(ctx, "a reload", func() error {
@@ -162,7 +164,8 @@ func reloads(ctx context.Context, s *testbed) error {
 	if err := s.settle(ctx); err != nil {
 		return err
 	}
-	if _, err := s.Kubectl(ctx, "delete", "ingress,service", "--selector", "!nothing", "--field-selector", "metadata.name!=app,metadata.name!=kubernetes"); err != nil {
+	if _, err := s.Kubectl(ctx, "delete", "ingress,service", "--selector", "!nothing", "--field-selector",
+		"metadata.name!=app,metadata.name!=kubernetes"); err != nil {
 		return err
 	}
 	s.backends = 1
@@ -268,7 +271,8 @@ func killHAProxy(ctx context.Context, s *testbed) error {
 			if err != nil {
 				return err
 			}
-			_, err = s.Exec(ctx, world.Client, "curl", "-sf", "--max-time", "1", "-o", "/dev/null", "-H", "Host: test.local", "http://192.168.50.21/")
+			_, err = s.Exec(ctx, world.Client, "curl", "-sf", "--max-time", "1", "-o", "/dev/null", "-H",
+				"Host: test.local", "http://192.168.50.21/")
 			return err
 		})
 		if err != nil {
@@ -337,7 +341,8 @@ func powerLoss(ctx context.Context, s *testbed) error {
 	})
 	s.note("the dead node's servers were closed after %s", time.Since(began).Round(100*time.Millisecond))
 	if took := time.Since(began); took > 12*time.Second {
-		s.fail("its servers were closed after %s, more than the hold time and a keepalive", took.Round(100*time.Millisecond))
+		s.fail("its servers were closed after %s, more than the hold time and a keepalive",
+			took.Round(100*time.Millisecond))
 	}
 	return errors.Join(err, s.ReviveNode(ctx, "worker2"))
 }
@@ -395,7 +400,8 @@ func cutAllBGP(ctx context.Context, s *testbed) error {
 // api opens or filters the appliance's connections to the API server.
 // api keeps an appliance from the API server, or lets it there again.
 func (s *testbed) api(ctx context.Context, host string, open bool) error {
-	script := "nft add table inet cut && nft 'add chain inet cut out { type filter hook output priority 0; }' && nft add rule inet cut out tcp dport 6443 drop"
+	script := "nft add table inet cut && nft 'add chain inet cut out { type filter hook output priority 0; }' && nft " +
+		"add rule inet cut out tcp dport 6443 drop"
 	if open {
 		script = "nft delete table inet cut"
 	}
@@ -431,7 +437,8 @@ func reboot(ctx context.Context, s *testbed) error {
 	if err := s.api(ctx, world.Appliance, false); err != nil {
 		return err
 	}
-	if err := errors.Join(s.Stop(syscall.SIGKILL), kill(st.HAProxy.Pid), kill(st.HAProxy.Worker), os.RemoveAll(s.Dir+"/run")); err != nil {
+	if err := errors.Join(s.Stop(syscall.SIGKILL), kill(st.HAProxy.Pid), kill(st.HAProxy.Worker),
+		os.RemoveAll(s.Dir+"/run")); err != nil {
 		return err
 	}
 	if _, err := s.Exec(ctx, world.Appliance, "ip", "route", "flush", "proto", "78"); err != nil {
@@ -448,7 +455,8 @@ func reboot(ctx context.Context, s *testbed) error {
 		}
 		return err
 	})
-	s.note("all was served again %s after the start, the API server still away", time.Since(began).Round(10*time.Millisecond))
+	s.note("all was served again %s after the start, the API server still away",
+		time.Since(began).Round(10*time.Millisecond))
 	return errors.Join(err, s.api(ctx, world.Appliance, true))
 }
 
@@ -461,7 +469,8 @@ func rewind(ctx context.Context, s *testbed) error {
 	if err := s.Backup(ctx, backup); err != nil {
 		return err
 	}
-	if err := s.Apply(ctx, rig.Service("default", "later", "app")+ingressOf("later", "later.local", "later")); err != nil {
+	if err := s.Apply(ctx, rig.Service("default", "later", "app")+
+		ingressOf("later", "later.local", "later")); err != nil {
 		return err
 	}
 	s.backends = 2
@@ -476,7 +485,8 @@ func rewind(ctx context.Context, s *testbed) error {
 	if err := s.settle(ctx); err != nil {
 		return err
 	}
-	s.note("what the backup does not have was gone %s after the API server was back", time.Since(began).Round(100*time.Millisecond))
+	s.note("what the backup does not have was gone %s after the API server was back",
+		time.Since(began).Round(100*time.Millisecond))
 	if s.said(mark, "route dropped") || s.said(mark, "backend=default_app_", "state=closed") {
 		s.fail("a server was closed or a route dropped that the backup has")
 	}
@@ -525,7 +535,8 @@ func flush(ctx context.Context, s *testbed) error {
 		return err
 	}
 	// The kernel prefers the route with the better metric to ours.
-	if err := errors.Join(on("ip route add 172.16.171.64/26 via 192.168.50.22 metric 1"), pause(ctx, 2*time.Second)); err != nil {
+	if err := errors.Join(on("ip route add 172.16.171.64/26 via 192.168.50.22 metric 1"),
+		pause(ctx, 2*time.Second)); err != nil {
 		return err
 	}
 	open, err := s.observer.open()

@@ -131,7 +131,8 @@ func (h suite) run(ctx context.Context, dir string, list []scenario, keep string
 				err = errors.Join(err, member.Stop(syscall.SIGKILL))
 			}
 			if text, rerr := os.ReadFile(member.LogFile()); rerr == nil && keep != "" {
-				err = errors.Join(err, os.WriteFile(strings.TrimSuffix(fmt.Sprintf("%s.%d", keep, i+1), ".1"), text, 0o600))
+				err = errors.Join(err, os.WriteFile(strings.TrimSuffix(fmt.Sprintf("%s.%d", keep, i+1), ".1"), text,
+					0o600))
 			}
 		}
 		err = errors.Join(err, r.Close())
@@ -149,7 +150,8 @@ func (h suite) run(ctx context.Context, dir string, list []scenario, keep string
 	if _, err := r.Exec(ctx, world.Client, "sysctl", "-qw", "net.ipv4.ip_local_port_range=1024 65535"); err != nil {
 		return nil, err
 	}
-	if s.load, err = r.Child(ctx, world.Client, append([]string{loadArg, "-target", h.target}, h.load...)...); err != nil {
+	if s.load, err = r.Child(ctx, world.Client, append([]string{loadArg, "-target", h.target}, h.load...)...); err !=
+		nil {
 		return nil, err
 	}
 	if err := s.load.Say("warming up"); err != nil {
@@ -202,11 +204,13 @@ func (s *testbed) furnish(ctx context.Context, h suite) error {
 	if h.options.IPv6 {
 		service += "  ipFamilyPolicy: PreferDualStack\n  ipFamilies: [IPv6, IPv4]\n"
 	}
-	if err := s.Apply(ctx, rig.App{Name: "app", Replicas: replicas, Grace: 5, Args: []string{"-drain=3s"}}.Manifest()+service+ingressOf("app", "test.local", "app")); err != nil {
+	if err := s.Apply(ctx, rig.App{Name: "app", Replicas: replicas, Grace: 5, Args: []string{"-drain=3s"}}.Manifest()+
+		service+ingressOf("app", "test.local", "app")); err != nil {
 		return err
 	}
 	if h.unfiltered {
-		if _, err := s.Kubectl(ctx, "patch", "bgppeer", "sallyport-192-168-50-21", "--type=json", "-p", `[{"op":"remove","path":"/spec/filters"}]`); err != nil {
+		if _, err := s.Kubectl(ctx, "patch", "bgppeer", "sallyport-192-168-50-21", "--type=json", "-p",
+			`[{"op":"remove","path":"/spec/filters"}]`); err != nil {
 			return err
 		}
 	}
@@ -232,7 +236,8 @@ func (s *testbed) run(ctx context.Context, sc scenario) (result, error) {
 		return res, err
 	}
 	if failed, slow, sent := before.disturbed(); failed+slow > 0 {
-		s.note("in the %.0f s before the fault, of %d requests and lasting connections %d failed, and %d took more than %s", before.Seconds, sent, failed, slow, slowAfter)
+		s.note("in the %.0f s before the fault, of %d requests and lasting connections %d failed, and %d took "+
+			"more than %s", before.Seconds, sent, failed, slow, slowAfter)
 	}
 	s.observer.take()
 	// A random wait, so that the fault comes at another moment between two keepalives and two checks.
@@ -304,11 +309,14 @@ func (r *result) judge(b bounds, broken []string, exposure string) {
 	breaks(b.lasting && r.Cut > 0, "%d lasting connections were cut", r.Cut)
 	breaks(b.slowest > 0 && r.Max > ms(b.slowest), "a GET took %.0f ms, at most %s is allowed", r.Max, b.slowest)
 	breaks(b.gap > 0 && r.Gap > ms(b.gap), "no good answer for %.0f ms, at most %s is allowed", r.Gap, b.gap)
-	breaks(b.window > 0 && r.Report.Window > ms(b.window), "GETs failed for %.0f ms, at most %s is allowed", r.Report.Window, b.window)
-	breaks(b.settled > 0 && r.Settled > ms(b.settled), "settled after %.0f ms, at most %s is allowed", r.Settled, b.settled)
+	breaks(b.window > 0 && r.Report.Window > ms(b.window), "GETs failed for %.0f ms, at most %s is allowed",
+		r.Report.Window, b.window)
+	breaks(b.settled > 0 && r.Settled > ms(b.settled), "settled after %.0f ms, at most %s is allowed", r.Settled,
+		b.settled)
 	breaks(!b.inflicted && r.Exposed > 0, "open without a route: %s", exposure)
 	if b.inflicted && r.Exposed > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("a server was open without its route for %.0f ms: %s", r.Exposed, exposure))
+		r.Notes = append(r.Notes,
+			fmt.Sprintf("a server was open without its route for %.0f ms: %s", r.Exposed, exposure))
 	}
 }
 

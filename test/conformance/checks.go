@@ -114,7 +114,10 @@ func (o order) dial() (net.Conn, error) {
 		}
 	}
 	if o.TLS {
-		return tls.Client(conn, &tls.Config{ServerName: o.Host, InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}), nil
+		return tls.Client(conn, &tls.Config{
+			ServerName: o.Host, InsecureSkipVerify: true,
+			NextProtos: []string{"http/1.1"},
+		}), nil
 	}
 	return conn, nil
 }
@@ -172,7 +175,8 @@ func (o order) ask() (result outcome, err error) {
 		return result, err
 	}
 	defer conn.Close() //nolint:errcheck // nothing is lost with it
-	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nAccept: application/json\r\nConnection: close\r\n\r\n", o.Host); err != nil {
+	if _, err := fmt.Fprintf(conn,
+		"GET / HTTP/1.1\r\nHost: %s\r\nAccept: application/json\r\nConnection: close\r\n\r\n", o.Host); err != nil {
 		return result, err
 	}
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -252,7 +256,8 @@ func (o order) of(s *testbed) order {
 }
 
 // asking runs a check with a client of its own.
-func asking(check func(ctx context.Context, s *testbed, tell func(order) (outcome, error)) error) func(context.Context, *testbed) error {
+func asking(check func(ctx context.Context, s *testbed, tell func(order) (outcome, error)) error) func(
+	context.Context, *testbed) error {
 	return func(ctx context.Context, s *testbed) error {
 		tell, end, err := s.begin(ctx)
 		if err != nil {
@@ -298,7 +303,10 @@ func speakFor(allowed, other string, passed bool) func(context.Context, *testbed
 // scale sends requests to a TCP service without a pause while its pods become three and one again.
 // Every request must be answered, without a reload.
 func scale(ctx context.Context, s *testbed, tell func(order) (outcome, error)) error {
-	for _, o := range []order{{Address: "192.168.50.21:15432", Host: "x"}, {Address: "192.168.50.21:15433", Host: "x", TLS: true}} {
+	for _, o := range []order{
+		{Address: "192.168.50.21:15432", Host: "x"},
+		{Address: "192.168.50.21:15433", Host: "x", TLS: true},
+	} {
 		if err := rig.Eventually(ctx, "the port answers", func() error {
 			if got, err := tell(o); err != nil || got.Status != http.StatusOK {
 				return fmt.Errorf("%s: %+v, %w", o.Address, got, err)
@@ -503,7 +511,8 @@ func again(same bool) func(context.Context, *testbed) error {
 	from := regexp.MustCompile(`"client":"([^"]*)"`)
 	return asking(func(ctx context.Context, s *testbed, tell func(order) (outcome, error)) error {
 		request := "GET /?format=json HTTP/1.1\r\nHost: " + s.host + "\r\n"
-		got, err := tell(order{Address: httpAddress, Raw: strings.Repeat(request+"\r\n", 3) + request + "Connection: close\r\n\r\n"})
+		got, err := tell(order{Address: httpAddress, Raw: strings.Repeat(request+"\r\n", 3) + request +
+			"Connection: close\r\n\r\n"})
 		if err != nil {
 			return err
 		}
@@ -551,10 +560,13 @@ func listed(ctx context.Context, s *testbed) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.Kubectl(ctx, "patch", "configmap", "lists", "-p", `{"data": {"clients": "10.0.0.0/8\n192.168.50.10\n"}}`); err != nil {
+	if _, err := s.Kubectl(ctx, "patch", "configmap", "lists", "-p",
+		`{"data": {"clients": "10.0.0.0/8\n192.168.50.10\n"}}`); err != nil {
 		return err
 	}
-	if err := rig.Eventually(ctx, "the client is let in", func() error { return s.hold(ask{request: "GET /", want: []string{"200"}}) }); err != nil {
+	if err := rig.Eventually(ctx, "the client is let in", func() error {
+		return s.hold(ask{request: "GET /", want: []string{"200"}})
+	}); err != nil {
 		return err
 	}
 	after, err := s.Status(ctx)
@@ -586,7 +598,8 @@ func forgotten(ctx context.Context, s *testbed, tell func(order) (outcome, error
 // drop.
 func unanswered(status string) func(context.Context, *testbed) error {
 	return func(ctx context.Context, s *testbed) error {
-		blocks, err := s.Kubectl(ctx, "get", "blockaffinities.crd.projectcalico.org", "-o", "jsonpath={.items[?(@.spec.node==\"worker1\")].spec.cidr}")
+		blocks, err := s.Kubectl(ctx, "get", "blockaffinities.crd.projectcalico.org", "-o",
+			"jsonpath={.items[?(@.spec.node==\"worker1\")].spec.cidr}")
 		if err != nil {
 			return err
 		}
@@ -634,7 +647,8 @@ func hardStop(ctx context.Context, s *testbed, tell func(order) (outcome, error)
 	if got, err := tell(hello); err != nil || got.Heard != "hello" {
 		return fmt.Errorf("%+v, %w", got, err)
 	}
-	if err := s.reloaded(ctx, nothing, "annotate", "--overwrite", "service", s.name, "haproxy.org/timeout-check=1s"); err != nil {
+	if err := s.reloaded(ctx, nothing, "annotate", "--overwrite", "service", s.name,
+		"haproxy.org/timeout-check=1s"); err != nil {
 		return err
 	}
 	return rig.Eventually(ctx, "the WebSocket ends", func() error {

@@ -77,7 +77,10 @@ func run(ctx context.Context) error {
 		return fmt.Errorf("no case has %q in its name", *only)
 	}
 	options := world.Options{Name: "conformance", Workers: 1, Progress: io.Discard}
-	ingress := []string{"configMap: default/defaults", "tcpServices: default/tcp", "patternFiles: default/lists", "trust: cluster"}
+	ingress := []string{
+		"configMap: default/defaults", "tcpServices: default/tcp", "patternFiles: default/lists",
+		"trust: cluster",
+	}
 	return rig.In(ctx, options, "", ingress, func(r *rig.Rig) error {
 		var manifest strings.Builder
 		manifest.WriteString(objects(r.Dir))

@@ -39,14 +39,16 @@ func count(t *testing.T, c Clients, answer http.HandlerFunc) (failed, broken int
 }
 
 func TestAGoodServerFailsNobody(t *testing.T) {
-	failed, broken := count(t, Clients{New: time.Millisecond, Kept: 3, Every: time.Millisecond}, func(http.ResponseWriter, *http.Request) {})
+	failed, broken := count(t, Clients{New: time.Millisecond, Kept: 3, Every: time.Millisecond},
+		func(http.ResponseWriter, *http.Request) {})
 	if failed != 0 || broken != 0 {
 		t.Errorf("%d failed and %d broke, want none", failed, broken)
 	}
 }
 
 func TestAnErrorIsAFailure(t *testing.T) {
-	failed, broken := count(t, Clients{New: time.Millisecond, Kept: 3, Every: time.Millisecond}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) })
+	failed, broken := count(t, Clients{New: time.Millisecond, Kept: 3, Every: time.Millisecond},
+		func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) })
 	if failed < 10 || broken < 10 {
 		t.Errorf("%d failed and %d broke, want all", failed, broken)
 	}
@@ -54,7 +56,9 @@ func TestAnErrorIsAFailure(t *testing.T) {
 
 // A server that announces the end of a connection breaks nothing; one that resets it does.
 func TestAnAnnouncedEndBreaksNothing(t *testing.T) {
-	_, broken := count(t, Clients{Kept: 3, Every: time.Millisecond}, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Connection", "close") })
+	_, broken := count(t, Clients{Kept: 3, Every: time.Millisecond}, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Connection", "close")
+	})
 	if broken != 0 {
 		t.Errorf("%d broke, want none", broken)
 	}
@@ -73,7 +77,9 @@ func TestAnAnnouncedEndBreaksNothing(t *testing.T) {
 }
 
 func TestTargetsAreAskedInTurn(t *testing.T) {
-	failed, broken := count(t, Clients{Targets: []string{"127.0.0.1:1"}, New: time.Millisecond, Kept: 2, Every: time.Millisecond}, func(http.ResponseWriter, *http.Request) {})
+	failed, broken := count(t,
+		Clients{Targets: []string{"127.0.0.1:1"}, New: time.Millisecond, Kept: 2, Every: time.Millisecond},
+		func(http.ResponseWriter, *http.Request) {})
 	if failed == 0 || broken != 0 {
 		t.Errorf("%d failed and %d broke, want some and none: nothing listens at one of two targets", failed, broken)
 	}

@@ -30,7 +30,8 @@ spec:
 `
 
 func TestAGroupServesAService(t *testing.T) {
-	a, b := newMembers(t, world.Options{Name: "balancer", Workers: 2, Router: world.RouterBIRD}, "  pools: [203.0.113.64/28]\n")
+	a, b := newMembers(t, world.Options{Name: "balancer", Workers: 2, Router: world.RouterBIRD},
+		"  pools: [203.0.113.64/28]\n")
 	r := a.testbed
 	manifests, err := r.Manifests(t.Context(), "--address", secondPeering)
 	r.must(err)
@@ -99,8 +100,11 @@ func TestAGroupServesAService(t *testing.T) {
 		}
 	})
 	r.sub("an address is of one Service", func(t *testing.T, r *testbed) {
-		r.apply(strings.Replace(balancer, "name: web\n", "name: thief\n  annotations: {sallyport.dev/address: \""+address+"\"}\n", 1))
-		r.eventually("the Event", func() error { return r.event("AddressInUse", address+" is in use by Service default/web") })
+		r.apply(strings.Replace(balancer, "name: web\n", "name: thief\n  annotations: {sallyport.dev/address: \""+
+			address+"\"}\n", 1))
+		r.eventually("the Event", func() error {
+			return r.event("AddressInUse", address+" is in use by Service default/web")
+		})
 		if got := record("thief"); got != "" {
 			t.Errorf("it has %s", got)
 		}
@@ -135,7 +139,8 @@ func TestAGroupServesAService(t *testing.T) {
 
 // asks sends a request for a host that no Ingress has: over HTTP it gets a 404.
 func (r *testbed) asks(at string) error {
-	out, err := r.Exec(r.t.Context(), world.Client, "curl", "-s", "--max-time", "5", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: nobody.test", "http://"+at+"/")
+	out, err := r.Exec(r.t.Context(), world.Client, "curl", "-s", "--max-time", "5", "-o", "/dev/null", "-w",
+		"%{http_code}", "-H", "Host: nobody.test", "http://"+at+"/")
 	if err == nil && out != "200" {
 		err = fmt.Errorf("%s answers %s", at, out)
 	}
@@ -144,7 +149,8 @@ func (r *testbed) asks(at string) error {
 
 // event looks for an Event about a Service.
 func (r *testbed) event(reason, message string) error {
-	out, err := r.Kubectl(r.t.Context(), "get", "events", "--field-selector", "involvedObject.kind=Service,reason="+reason, "-o", "jsonpath={.items[*].message}")
+	out, err := r.Kubectl(r.t.Context(), "get", "events", "--field-selector",
+		"involvedObject.kind=Service,reason="+reason, "-o", "jsonpath={.items[*].message}")
 	if err == nil && !strings.Contains(out, message) {
 		err = fmt.Errorf("Events of %s: %q", reason, out)
 	}

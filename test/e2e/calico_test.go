@@ -15,7 +15,8 @@ func (r *testbed) unsays(word string) {
 	r.t.Helper()
 	r.eventually(fmt.Sprintf("the status does not say %q any more", word), func() error {
 		s, err := r.status()
-		if said := slices.Concat(s.Warnings, s.NotReady); err == nil && strings.Contains(strings.Join(said, "; "), word) {
+		if said := slices.Concat(s.Warnings, s.NotReady); err == nil &&
+			strings.Contains(strings.Join(said, "; "), word) {
 			err = fmt.Errorf("it says %q", said)
 		}
 		return err
@@ -49,7 +50,8 @@ func TestEachMistakeInCalicosObjectsIsSaid(t *testing.T) {
 	r.sub("BGPConfiguration is deleted", func(_ *testing.T, r *testbed) {
 		before := r.kubectl("get", "bgpconfiguration", "default", "-o", "yaml")
 		r.kubectl("delete", "bgpconfiguration", "default")
-		r.says("BGPConfiguration", "does not exist", "AS 64512", "expects AS 65000", "kubectl get bgpconfigurations.crd.projectcalico.org -o yaml")
+		r.says("BGPConfiguration", "does not exist", "AS 64512", "expects AS 65000",
+			"kubectl get bgpconfigurations.crd.projectcalico.org -o yaml")
 		r.established("lab", 2) // in AS 64512
 		r.routed(two)
 		r.apply(before)
@@ -85,7 +87,8 @@ kind: BGPPeer
 metadata: {name: wrong}
 spec: {peerIP: 192.168.50.21, asNumber: 65009, nodeSelector: has(strict), filters: [sallyport, sallyport-own]}
 `)
-		r.says(`BGPPeer "wrong"`, "spec.asNumber is 65009", "appliance is in AS 65000", "kubectl get bgppeers.crd.projectcalico.org -o yaml")
+		r.says(`BGPPeer "wrong"`, "spec.asNumber is 65009", "appliance is in AS 65000",
+			"kubectl get bgppeers.crd.projectcalico.org -o yaml")
 		r.routed(two[:1])
 		r.kubectl("delete", "bgppeer", "wrong")
 		patch(r, peer, `{"nodeSelector":null}`)
@@ -94,7 +97,8 @@ spec: {peerIP: 192.168.50.21, asNumber: 65009, nodeSelector: has(strict), filter
 	})
 	r.sub("the filter lets nodes learn", func(t *testing.T, r *testbed) {
 		patch(r, filter, `{"importV4":[{"action":"Reject","matchOperator":"In","cidr":"10.0.0.0/8"}]}`)
-		r.says("BGPPeer", "nodes would learn whatever the address of the appliance announces", "kubectl get bgpfilters.crd.projectcalico.org -o yaml")
+		r.says("BGPPeer", "nodes would learn whatever the address of the appliance announces",
+			"kubectl get bgpfilters.crd.projectcalico.org -o yaml")
 		r.kubectl("delete", filter)
 		r.says("BGPPeer", `BGPFilter "sallyport" of spec.filters does not exist`)
 		r.routed(two)
@@ -105,9 +109,11 @@ spec: {peerIP: 192.168.50.21, asNumber: 65009, nodeSelector: has(strict), filter
 	})
 	r.sub("the filter lets nodes announce nothing", func(_ *testing.T, r *testbed) {
 		patch(r, filter, `{"exportV4":[{"action":"Reject"}]}`)
-		r.says("BGPPeer", "reject all that the nodes announce to the appliance", "kubectl get bgpfilters.crd.projectcalico.org -o yaml")
+		r.says("BGPPeer", "reject all that the nodes announce to the appliance",
+			"kubectl get bgpfilters.crd.projectcalico.org -o yaml")
 		patch(r, filter, `{"exportV4":[{"action":"Reject","matchOperator":"In","cidr":"172.16.171.0/24"}]}`)
-		r.says("node worker1 (192.168.50.23) has announced none of its blocks (1)", "bgpfilters.crd.projectcalico.org -o yaml")
+		r.says("node worker1 (192.168.50.23) has announced none of its blocks (1)",
+			"bgpfilters.crd.projectcalico.org -o yaml")
 		r.routed(two[:1])
 		patch(r, filter, `{"exportV4":null}`)
 		r.unsays("worker1")
@@ -127,7 +133,8 @@ spec: {peerIP: 192.168.50.21, asNumber: 65009, nodeSelector: has(strict), filter
 		r.unsays("bgpfilters")
 	})
 	r.sub("Calico is upgraded to objects in another group", func(t *testing.T, r *testbed) {
-		r.upgradeCalico("BlockAffinity", "IPAMBlock", "IPPool", "BGPConfiguration", "BGPPeer", "BGPFilter", "ClusterInformation")
+		r.upgradeCalico("BlockAffinity", "IPAMBlock", "IPPool", "BGPConfiguration", "BGPPeer", "BGPFilter",
+			"ClusterInformation")
 		r.says("marks both as ready", "crd.projectcalico.org/v1 are read", "kubectl get clusterinformations")
 		ready := func(group string, yes bool) {
 			patch(r, "clusterinformations."+group+"/default", fmt.Sprintf(`{"datastoreReady":%t}`, yes))
@@ -158,7 +165,10 @@ func (r *testbed) upgradeCalico(kinds ...string) {
 	r.t.Helper()
 	for _, kind := range kinds {
 		singular := strings.ToLower(kind)
-		plural := strings.TrimSuffix(singular, "y") + map[bool]string{true: "ies", false: "s"}[strings.HasSuffix(singular, "y")]
+		plural := strings.TrimSuffix(singular, "y") + map[bool]string{
+			true:  "ies",
+			false: "s",
+		}[strings.HasSuffix(singular, "y")]
 		r.apply(fmt.Sprintf(`
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition

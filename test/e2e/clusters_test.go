@@ -20,7 +20,8 @@ import (
 func TestNodesThatSpeakWithBIRD2AreServedAsAnyOther(t *testing.T) {
 	t.Parallel()
 	r := newTestbed(t, world.Options{Name: "bird2", Workers: 2, Bird: 2}, settings{})
-	if out, err := r.BIRD(t.Context(), "worker1", 4, "show", "status"); err != nil || !strings.Contains(out, "BIRD 2.") {
+	if out, err := r.BIRD(t.Context(), "worker1", 4, "show", "status"); err != nil ||
+		!strings.Contains(out, "BIRD 2.") {
 		t.Fatalf("worker1 speaks with %q (%v), want BIRD 2", out, err)
 	}
 	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app"))
@@ -40,8 +41,9 @@ func TestNodesThatSpeakWithBIRD2AreServedAsAnyOther(t *testing.T) {
 // same moment close each other's connection: on a busy machine for minutes.
 func (r *testbed) reflect() {
 	r.t.Helper()
-	_, err := r.Exec(r.t.Context(), "worker1", "nft", "add table inet waits; add chain inet waits out { type filter hook output priority 0; }; "+
-		"add rule inet waits out ip daddr { 192.168.50.22, 192.168.50.24 } tcp dport 179 reject with tcp reset")
+	_, err := r.Exec(r.t.Context(), "worker1", "nft",
+		"add table inet waits; add chain inet waits out { type filter hook output priority 0; }; "+
+			"add rule inet waits out ip daddr { 192.168.50.22, 192.168.50.24 } tcp dport 179 reject with tcp reset")
 	r.must(err)
 	r.kubectl("annotate", "node", "worker1", "projectcalico.org/RouteReflectorClusterID=244.0.0.1")
 	r.kubectl("label", "node", "worker1", "route-reflector=true")
@@ -61,7 +63,8 @@ func (r *testbed) patchPeer(patch string) {
 
 func TestAReflectorBringsAllBlocksButNotTheWayToThem(t *testing.T) {
 	t.Parallel()
-	r := newTestbed(t, world.Options{Name: "reflect", Workers: 2}, settings{manifests: []string{"--reflectors", "route-reflector == 'true'"}})
+	r := newTestbed(t, world.Options{Name: "reflect", Workers: 2},
+		settings{manifests: []string{"--reflectors", "route-reflector == 'true'"}})
 	r.reflect()
 	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app"))
 	r.start()
@@ -78,7 +81,8 @@ func TestAReflectorBringsAllBlocksButNotTheWayToThem(t *testing.T) {
 		r.peered("worker1")
 		r.ready()
 		r.answeredBy("http://test.local/", 4)
-		if log := r.log()[said:]; strings.Contains(log, "state=closed") || strings.Contains(log, "route dropped") || strings.Contains(log, "route added") {
+		if log := r.log()[said:]; strings.Contains(log, "state=closed") || strings.Contains(log, "route dropped") ||
+			strings.Contains(log, "route added") {
 			t.Errorf("the log tells of servers closed or routes changed:\n%s", log)
 		}
 	})
@@ -103,12 +107,16 @@ func TestPodCIDRsStandInForTheBlocksOfHostLocalIPAM(t *testing.T) {
 	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app"))
 	r.start()
 	r.ready()
-	want := []string{"172.16.49.0/24 via 192.168.50.22", "172.16.171.0/24 via 192.168.50.23", "172.16.189.0/24 via 192.168.50.24"}
+	want := []string{
+		"172.16.49.0/24 via 192.168.50.22", "172.16.171.0/24 via 192.168.50.23",
+		"172.16.189.0/24 via 192.168.50.24",
+	}
 	r.routed(want)
 	r.answeredBy("http://test.local/", 4)
 	r.says("host-local IPAM", "EndpointSlice of any namespace")
 
-	r.announce(r.host("worker2"), "172.16.189.0/24", "172.16.171.0/24", "172.16.189.0/25", "172.16.0.0/16", "172.16.7.0/24")
+	r.announce(r.host("worker2"), "172.16.189.0/24", "172.16.171.0/24", "172.16.189.0/25", "172.16.0.0/16",
+		"172.16.7.0/24")
 	r.refuses(map[string]string{
 		"172.16.171.0/24": "not-owner",
 		"172.16.189.0/25": "wrong-length",
@@ -146,7 +154,8 @@ func TestCalicoMayComeAfterTheAppliance(t *testing.T) {
 		r.expect("http://node.local/", 503, "") // hostNetwork is not set
 		after := r.mustStatus()
 		if !after.Started.Equal(before.Started) || after.HAProxy.Pid != before.HAProxy.Pid {
-			t.Errorf("the appliance started at %s and HAProxy is %d, want %s and %d", after.Started, after.HAProxy.Pid, before.Started, before.HAProxy.Pid)
+			t.Errorf("the appliance started at %s and HAProxy is %d, want %s and %d", after.Started, after.HAProxy.Pid,
+				before.Started, before.HAProxy.Pid)
 		}
 		r.unsays("Calico")
 	})
@@ -155,9 +164,12 @@ func TestCalicoMayComeAfterTheAppliance(t *testing.T) {
 // asking sends requests one after another, each on a connection of its own, until stop is called.
 // stop fails the test unless a pod of the application answered each of them.
 func (r *testbed) asking(url, application string) (stop func()) {
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return r.Dial(ctx, world.Client, "192.168.50.21:80")
-	}}
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return r.Dial(ctx, world.Client, "192.168.50.21:80")
+		},
+	}
 	client := &http.Client{Timeout: rig.Limit, Transport: transport}
 	ctx, cancel := context.WithCancel(r.t.Context())
 	sent, failed, done := 0, []string(nil), make(chan struct{})
@@ -167,7 +179,8 @@ func (r *testbed) asking(url, application string) (stop func()) {
 			answer, err := client.Get(url)
 			if err == nil {
 				err = answer.Body.Close()
-				if pod := answer.Header.Get("X-Pod"); answer.StatusCode != 200 || !strings.HasPrefix(pod, application+"-") {
+				if pod := answer.Header.Get("X-Pod"); answer.StatusCode != 200 ||
+					!strings.HasPrefix(pod, application+"-") {
 					err = fmt.Errorf("it answers %s by %q", answer.Status, pod)
 				}
 			}
@@ -181,7 +194,8 @@ func (r *testbed) asking(url, application string) (stop func()) {
 		cancel()
 		<-done
 		if len(failed) > 0 || sent == 0 {
-			r.t.Errorf("%d of %d requests for %s failed; the first: %q", len(failed), sent, url, failed[:min(len(failed), 3)])
+			r.t.Errorf("%d of %d requests for %s failed; the first: %q", len(failed), sent, url,
+				failed[:min(len(failed), 3)])
 		}
 		r.t.Logf("%d requests for %s", sent, url)
 	}
@@ -200,7 +214,8 @@ func (r *testbed) undisturbed(url, application string, do func()) {
 		reloads = 0
 	}
 	if after.HAProxy.Pid != before.HAProxy.Pid || after.HAProxy.Reloads != reloads {
-		r.t.Errorf("HAProxy was process %d and is %d, after %d reloads, want %d; the last because %q", before.HAProxy.Pid, after.HAProxy.Pid, after.HAProxy.Reloads, reloads, after.HAProxy.LastReason)
+		r.t.Errorf("HAProxy was process %d and is %d, after %d reloads, want %d; the last because %q",
+			before.HAProxy.Pid, after.HAProxy.Pid, after.HAProxy.Reloads, reloads, after.HAProxy.LastReason)
 	}
 }
 
@@ -227,14 +242,21 @@ func TestTwoClustersShareAnApplianceAndFailApart(t *testing.T) {
 	later := t.TempDir() + "/kubeconfig"
 	r := newTestbed(t, world.Options{Name: "one", Workers: 1}, settings{
 		clusters: []rig.Cluster{
-			{Name: "one", Pools: "172.16.0.0/16", Ingress: []string{`hosts: [{host: "*.one.test", namespaces: ["*"]}]`}},
-			{Name: "two", Pools: "172.17.0.0/16", Ingress: []string{`hosts: [{host: "*.two.test", namespaces: ["*"]}]`}, Kubeconfig: later},
+			{
+				Name: "one", Pools: "172.16.0.0/16",
+				Ingress: []string{`hosts: [{host: "*.one.test", namespaces: ["*"]}]`},
+			},
+			{
+				Name: "two", Pools: "172.17.0.0/16", Ingress: []string{`hosts: [{host: "*.two.test", namespaces: ["*"]}]`},
+				Kubeconfig: later,
+			},
 		},
 		manifests: []string{"--cluster", "one"},
 	})
 	r.apply(application("one", 2) + ingress("app", "", "app.one.test / Prefix one", "stolen.two.test / Prefix one"))
 	r.start()
-	two := newTestbed(t, world.Options{Name: "two", Site: 1, Workers: 1}, settings{}) // while the appliance waits for it
+	// while the appliance waits for it
+	two := newTestbed(t, world.Options{Name: "two", Site: 1, Workers: 1}, settings{})
 	two.apply(application("two", 2))
 
 	r.sub("one is served while two was never seen, and two's hosts are kept for it", func(_ *testing.T, r *testbed) {
@@ -251,7 +273,8 @@ func TestTwoClustersShareAnApplianceAndFailApart(t *testing.T) {
 		})
 	})
 	r.sub("both are served, each by its own pods", func(t *testing.T, r *testbed) {
-		two.apply(ingress("app", "", "app.two.test / Prefix two", "app.one.test / Prefix two", "stolen.one.test / Prefix two"))
+		two.apply(ingress("app", "", "app.two.test / Prefix two", "app.one.test / Prefix two",
+			"stolen.one.test / Prefix two"))
 		r.answeredBy("http://app.two.test/", 2)
 		r.expect("http://app.two.test/", 200, "two-")
 		r.expect("http://app.one.test/", 200, "one-")

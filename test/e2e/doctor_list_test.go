@@ -21,7 +21,9 @@ type fault struct {
 }
 
 // calls calls f with each call of a method of x in some files.
-func calls(t *testing.T, pattern string, f func(fset *token.FileSet, in *ast.FuncDecl, method string, args []ast.Expr)) {
+func calls(t *testing.T, pattern string,
+	f func(fset *token.FileSet, in *ast.FuncDecl, method string, args []ast.Expr),
+) {
 	t.Helper()
 	paths, err := filepath.Glob(pattern)
 	if err != nil || len(paths) == 0 {
@@ -113,7 +115,8 @@ func TestEveryCheckOfTheDoctorHasAScenario(t *testing.T) {
 	var faults []*fault
 	calls(t, "../../appliance/doctor*.go", func(fset *token.FileSet, in *ast.FuncDecl, method string, args []ast.Expr) {
 		level := map[string]string{"failed": "Failed", "doubt": "Doubt", "expiry": "Doubt"}[method]
-		if level == "" || len(args) < 4 || len(texts(in, args[0])) == 0 { // without a name, expiry passes on that of its caller
+		// without a name, expiry passes on that of its caller
+		if level == "" || len(args) < 4 || len(texts(in, args[0])) == 0 {
 			return
 		}
 		if empty(args[2]) || empty(args[3]) {
@@ -121,7 +124,10 @@ func TestEveryCheckOfTheDoctorHasAScenario(t *testing.T) {
 				t.Errorf("%s: %q has no remedy or no command", fset.Position(args[0].Pos()), said)
 			}
 		}
-		faults = append(faults, &fault{at: fset.Position(args[0].Pos()), level: level, check: firstWord(texts(in, args[0])), texts: texts(in, args[1:]...)})
+		faults = append(faults, &fault{
+			at: fset.Position(args[0].Pos()), level: level,
+			check: firstWord(texts(in, args[0])), texts: texts(in, args[1:]...),
+		})
 	})
 	if len(faults) < 40 {
 		t.Fatalf("the doctor has %d findings; are they read?", len(faults))
@@ -165,7 +171,8 @@ func TestEveryCheckOfTheDoctorHasAScenario(t *testing.T) {
 	})
 	for _, f := range faults {
 		if !f.fires {
-			t.Errorf("%s:%d: no scenario in which the doctor finds %s of %s: %q", filepath.Base(f.at.Filename), f.at.Line, f.level, f.check, f.texts)
+			t.Errorf("%s:%d: no scenario in which the doctor finds %s of %s: %q", filepath.Base(f.at.Filename),
+				f.at.Line, f.level, f.check, f.texts)
 		}
 	}
 }

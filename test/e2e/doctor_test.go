@@ -31,7 +31,8 @@ import (
 // doctor runs `sallyport doctor` on the appliance's host with a configuration file.
 func (r *testbed) doctor(file string) (all []appliance.Finding) {
 	r.t.Helper()
-	out, _ := r.Exec(r.t.Context(), world.Appliance, "sh", "-c", r.before+" "+r.file("sallyport")+" doctor --config "+file+" -o json; true")
+	out, _ := r.Exec(r.t.Context(), world.Appliance, "sh", "-c",
+		r.before+" "+r.file("sallyport")+" doctor --config "+file+" -o json; true")
 	r.must(json.Unmarshal([]byte(out), &all))
 	return all
 }
@@ -46,7 +47,9 @@ func (r *testbed) finds(file string, level appliance.Level, check string, words 
 		all := r.doctor(file)
 		for _, f := range all {
 			text := f.Saw + " " + f.Remedy + " " + f.Command
-			if f.Level == level && f.Check == check && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) }) {
+			if f.Level == level && f.Check == check && !slices.ContainsFunc(words, func(w string) bool {
+				return !strings.Contains(text, w)
+			}) {
 				return nil
 			}
 		}
@@ -59,7 +62,9 @@ func (r *testbed) lacks(file, check string) {
 	r.t.Helper()
 	r.eventually("the doctor finds nothing wrong with "+check, func() error {
 		all := r.doctor(file)
-		if len(all) < 8 || slices.ContainsFunc(all, func(f appliance.Finding) bool { return f.Level != appliance.Healthy && f.Check == check }) {
+		if len(all) < 8 || slices.ContainsFunc(all, func(f appliance.Finding) bool {
+			return f.Level != appliance.Healthy && f.Check == check
+		}) {
 			return fmt.Errorf("it finds %s", spelled(all))
 		}
 		return nil
@@ -98,7 +103,8 @@ func (r *testbed) proxied(t *testing.T, kubeconfig string, end time.Time) string
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	kubeconfig = strings.Replace(kubeconfig, api[1], server.URL, 1)
-	return regexp.MustCompile(`certificate-authority-data: \S+`).ReplaceAllString(kubeconfig, "certificate-authority-data: "+base64.StdEncoding.EncodeToString(cert))
+	return regexp.MustCompile(`certificate-authority-data: \S+`).ReplaceAllString(kubeconfig,
+		"certificate-authority-data: "+base64.StdEncoding.EncodeToString(cert))
 }
 
 func spelled(all []appliance.Finding) string {
@@ -116,7 +122,9 @@ func (r *testbed) healthy(file string) {
 	r.t.Helper()
 	r.eventually("the doctor finds nothing that fails", func() error {
 		all := r.doctor(file)
-		if len(all) < 8 || slices.ContainsFunc(all, func(f appliance.Finding) bool { return f.Level == appliance.Failed }) {
+		if len(all) < 8 || slices.ContainsFunc(all, func(f appliance.Finding) bool {
+			return f.Level == appliance.Failed
+		}) {
 			return fmt.Errorf("it finds %s", spelled(all))
 		}
 		return nil
@@ -150,7 +158,8 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 	r.finds(file, appliance.Healthy, "node worker1", "knows", "is in AS 65000")
 	r.finds(file, appliance.Doubt, "appliance", "no appliance runs here")
 	r.sub("a mistake in the configuration file", func(_ *testing.T, r *testbed) {
-		r.finds(with(r, "stateDir:", "statedir:"), appliance.Failed, "config", `did you mean "stateDir"`, "config check")
+		r.finds(with(r, "stateDir:", "statedir:"), appliance.Failed, "config", `did you mean "stateDir"`,
+			"config check")
 	})
 	r.sub("everybody can read the kubeconfig", func(_ *testing.T, r *testbed) {
 		r.must(os.Chmod(r.file("kubeconfig"), 0o644))
@@ -167,16 +176,20 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		} {
 			r.write("program", "#!/bin/sh\n"+script+"\n")
 			r.must(os.Chmod(r.file("program"), 0o700))
-			r.finds(with(r, binary, "binary: "+r.file("program")), appliance.Failed, "haproxy", words, "apt install haproxy")
+			r.finds(with(r, binary, "binary: "+r.file("program")), appliance.Failed, "haproxy", words,
+				"apt install haproxy")
 		}
 		r.lacks(file, "haproxy")
 		for feature, words := range map[string]string{"PROMEX": "/metrics/haproxy", "LIBCRYPT": "auth-secret"} {
 			r.write("program", "#!/bin/sh\nhaproxy -vv | sed s/+"+feature+"/-"+feature+"/\n")
-			r.finds(with(r, binary, "binary: "+r.file("program")), appliance.Doubt, "haproxy", "was built without "+feature, words, "or name a HAProxy that has it")
+			r.finds(with(r, binary, "binary: "+r.file("program")), appliance.Doubt, "haproxy",
+				"was built without "+feature, words, "or name a HAProxy that has it")
 		}
 	})
 	r.sub("keepalived is missing", func(_ *testing.T, r *testbed) {
-		member := with(r, "stateDir:", "group: {name: lab, secret: "+strings.Repeat("c2FsbHlwb3J0", 4)+", addresses: [192.168.50.200], members: [{name: e2e, address: 192.168.50.21}, {name: two, address: 192.168.50.12}], vrrp: {interface: eth0}}\nstateDir:")
+		member := with(r, "stateDir:", "group: {name: lab, secret: "+strings.Repeat("c2FsbHlwb3J0", 4)+
+			", addresses: [192.168.50.200], members: [{name: e2e, address: 192.168.50.21}, {name: two, address: "+
+			"192.168.50.12}], vrrp: {interface: eth0}}\nstateDir:")
 		r.where("PATH=/nowhere").finds(member, appliance.Failed, "keepalived", "not in PATH", "apt install keepalived")
 		r.lacks(member, "keepalived")
 	})
@@ -193,13 +206,18 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		r.healthy(file)
 	})
 	r.sub("a port's address is another machine's, or the port may not be had", func(_ *testing.T, r *testbed) {
-		r.finds(with(r, "haproxy: {", "haproxy: {http: [\"192.168.50.99:80\"], "), appliance.Failed, "port", "192.168.50.99:80", "is no address of this machine", "ip address")
-		r.where("setpriv --bounding-set=-net_bind_service").finds(file, appliance.Failed, "port", ":80", "CAP_NET_BIND_SERVICE")
+		r.finds(with(r, "haproxy: {", "haproxy: {http: [\"192.168.50.99:80\"], "), appliance.Failed, "port",
+			"192.168.50.99:80", "is no address of this machine", "ip address")
+		r.where("setpriv --bounding-set=-net_bind_service").finds(file, appliance.Failed, "port", ":80",
+			"CAP_NET_BIND_SERVICE")
 	})
 	r.sub("the table of connections is nearly full", func(_ *testing.T, r *testbed) {
-		r.exec("nft", "add table inet tracked; add chain inet tracked in { type filter hook input priority 0; }; add rule inet tracked in ct state established accept")
+		r.exec("nft", "add table inet tracked; add chain inet tracked in { type filter hook input priority 0; }; add "+
+			"rule inet tracked in ct state established accept")
 		r.write("few", "3\n") // the doctor's own connections are more; the kernel's bound is that of this whole machine
-		r.where("mount --bind "+r.file("few")+" /proc/sys/net/netfilter/nf_conntrack_max && ").finds(file, appliance.Doubt, "conntrack", "of 3 entries of the connection table are in use", "sysctl -w net.netfilter.nf_conntrack_max")
+		r.where("mount --bind "+r.file("few")+" /proc/sys/net/netfilter/nf_conntrack_max && ").finds(file,
+			appliance.Doubt, "conntrack", "of 3 entries of the connection table are in use",
+			"sysctl -w net.netfilter.nf_conntrack_max")
 		r.finds(file, appliance.Healthy, "conntrack", "entries of the connection table are in use")
 		r.exec("nft", "delete table inet tracked")
 	})
@@ -213,7 +231,8 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		r.write("kubeconfig", "nonsense")
 		r.finds(file, appliance.Failed, "cluster lab", "correct the kubeconfig", "config view")
 		r.write("kubeconfig", regexp.MustCompile("token: .*").ReplaceAllString(good, "token: unknown"))
-		r.finds(file, appliance.Failed, "cluster lab", "check the address, the CA and the credentials", "auth can-i --list")
+		r.finds(file, appliance.Failed, "cluster lab", "check the address, the CA and the credentials",
+			"auth can-i --list")
 		r.write("kubeconfig", good)
 		r.lacks(file, "cluster lab")
 	})
@@ -224,62 +243,76 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		r.lacks(file, "cluster lab")
 	})
 	r.sub("credentials expire soon, and nobody renews them", func(t *testing.T, r *testbed) {
-		r.finds(file, appliance.Doubt, "credentials", "the token or certificate in the kubeconfig of cluster lab", "expires at", "sallyport manifests")
+		r.finds(file, appliance.Doubt, "credentials", "the token or certificate in the kubeconfig of cluster lab",
+			"expires at", "sallyport manifests")
 		lasting, err := r.ServiceAccountKubeconfig(t.Context(), "kube-system", "sallyport", 365*24*time.Hour)
 		r.must(err)
 		r.write("lasting", string(lasting))
 		r.lacks(with(r, "kubeconfig: kubeconfig", "kubeconfig: lasting"), "credentials")
 	})
-	r.sub("the token of the kubeconfig is refused, and that which an appliance has saved is not", func(t *testing.T, r *testbed) {
-		lasting, err := r.ServiceAccountKubeconfig(t.Context(), "kube-system", "sallyport", 365*24*time.Hour)
-		r.must(err)
-		saved := regexp.MustCompile("token: (.*)").FindStringSubmatch(string(lasting))
-		r.write("refused", regexp.MustCompile("(token: .*)....").ReplaceAllString(r.read("kubeconfig"), "${1}AAAA")) // another signature
-		other := with(r, "kubeconfig: kubeconfig", "kubeconfig: refused")
-		r.finds(other, appliance.Failed, "cluster lab", "check the address, the CA and the credentials", "auth can-i --list")
-		r.must(os.MkdirAll(r.file("state"), 0o750))
-		r.write("state/token-lab", saved[1])
-		r.lacks(other, "cluster lab")
-		r.must(os.Remove(r.file("state/token-lab")))
-	})
+	r.sub("the token of the kubeconfig is refused, and that which an appliance has saved is not",
+		func(t *testing.T, r *testbed) {
+			lasting, err := r.ServiceAccountKubeconfig(t.Context(), "kube-system", "sallyport", 365*24*time.Hour)
+			r.must(err)
+			saved := regexp.MustCompile("token: (.*)").FindStringSubmatch(string(lasting))
+			// another signature
+			r.write("refused", regexp.MustCompile("(token: .*)....").ReplaceAllString(r.read("kubeconfig"), "${1}AAAA"))
+			other := with(r, "kubeconfig: kubeconfig", "kubeconfig: refused")
+			r.finds(other, appliance.Failed, "cluster lab", "check the address, the CA and the credentials",
+				"auth can-i --list")
+			r.must(os.MkdirAll(r.file("state"), 0o750))
+			r.write("state/token-lab", saved[1])
+			r.lacks(other, "cluster lab")
+			r.must(os.Remove(r.file("state/token-lab")))
+		})
 	r.sub("the clocks differ, and the API server's certificate expires soon", func(t *testing.T, r *testbed) {
 		r.write("proxied", r.proxied(t, r.read("kubeconfig"), time.Now().AddDate(0, 0, 9)))
 		other := with(r, "kubeconfig: kubeconfig", "kubeconfig: proxied")
 		r.finds(other, appliance.Doubt, "clock", "1h0m", "apart", "timedatectl")
 		r.lacks(file, "clock")
-		r.finds(other, appliance.Doubt, "certificate", "a certificate of the API server of cluster lab", "expires at", "kubeadm certs renew apiserver")
+		r.finds(other, appliance.Doubt, "certificate", "a certificate of the API server of cluster lab", "expires at",
+			"kubeadm certs renew apiserver")
 		r.lacks(file, "certificate")
 	})
 	r.sub("the certificate of an Ingress expires", func(t *testing.T, r *testbed) {
 		r.apply(ingress("tls", "tls: [{hosts: [tls.local], secretName: web-tls}]", "tls.local / Prefix app"))
 		valid := func(days int) { r.apply(secretUntil(t, "web-tls", "tls.local", time.Now().AddDate(0, 0, days))) }
 		valid(90)
-		r.finds(file, appliance.Healthy, "certificate", "Secret default/web-tls of cluster lab (tls.local)", "is valid until")
+		r.finds(file, appliance.Healthy, "certificate", "Secret default/web-tls of cluster lab (tls.local)",
+			"is valid until")
 		valid(9)
-		r.finds(file, appliance.Doubt, "certificate", "the one in Secret ", "default/web-tls of cluster lab (tls.local)", "expires at", "renew it", "kubectl -n default create secret tls web-tls")
+		r.finds(file, appliance.Doubt, "certificate", "the one in Secret ",
+			"default/web-tls of cluster lab (tls.local)", "expires at", "renew it",
+			"kubectl -n default create secret tls web-tls")
 		valid(-1)
-		r.finds(file, appliance.Failed, "certificate", "Secret default/web-tls", "expired at", "kubectl -n default create secret tls web-tls")
+		r.finds(file, appliance.Failed, "certificate", "Secret default/web-tls", "expired at",
+			"kubectl -n default create secret tls web-tls")
 		r.kubectl("delete", "ingress/tls", "secret/web-tls")
 		r.lacks(file, "certificate")
 	})
 	r.sub("the certificate of the status endpoint expires soon", func(t *testing.T, r *testbed) {
 		for days, find := range map[int]func(file string){
 			9: func(file string) {
-				r.finds(file, appliance.Doubt, "certificate", "the certificate of the status endpoint (status.tls)", "expires at", "systemctl reload sallyport")
+				r.finds(file, appliance.Doubt, "certificate", "the certificate of the status endpoint (status.tls)",
+					"expires at", "systemctl reload sallyport")
 			},
 			90: func(file string) { r.lacks(file, "certificate") },
 		} {
 			cert, key := certificate(t, "127.0.0.1", time.Now().AddDate(0, 0, days))
 			r.write("status.crt", string(cert))
 			r.write("status.key", string(key))
-			find(with(r, "stateDir:", fmt.Sprintf("status: {tls: {certificate: %s, key: %s}}\nstateDir:", r.file("status.crt"), r.file("status.key"))))
+			find(with(r, "stateDir:",
+				fmt.Sprintf("status: {tls: {certificate: %s, key: %s}}\nstateDir:", r.file("status.crt"),
+					r.file("status.key"))))
 		}
 	})
 	r.sub("the mesh of the nodes is off, and there is no reflector", func(_ *testing.T, r *testbed) {
 		mesh := func(on bool) {
-			r.kubectl("patch", "bgpconfigurations.crd.projectcalico.org/default", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"nodeToNodeMeshEnabled":%t}}`, on))
+			r.kubectl("patch", "bgpconfigurations.crd.projectcalico.org/default", "--type=merge", "-p",
+				fmt.Sprintf(`{"spec":{"nodeToNodeMeshEnabled":%t}}`, on))
 		}
-		r.finds(file, appliance.Doubt, "mesh", "the node-to-node mesh is off", "2 nodes", "master, worker1", "kubectl patch bgpconfigurations.")
+		r.finds(file, appliance.Doubt, "mesh", "the node-to-node mesh is off", "2 nodes", "master, worker1",
+			"kubectl patch bgpconfigurations.")
 		mesh(true)
 		r.lacks(file, "mesh")
 		mesh(false)
@@ -300,12 +333,14 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 	}
 	r.sub("HAProxy is built without what a ConfigMap asks for, before the first start", func(_ *testing.T, r *testbed) {
 		undo := quic(r)
-		r.finds(file, appliance.Doubt, "objects", "ConfigMap default/haproxy", "this HAProxy is not built with QUIC", "USE_QUIC=1", "kubectl get ingresses")
+		r.finds(file, appliance.Doubt, "objects", "ConfigMap default/haproxy", "this HAProxy is not built with QUIC",
+			"USE_QUIC=1", "kubectl get ingresses")
 		undo()
 		r.lacks(file, "objects")
 	})
 	r.sub("the appliance and the nodes expect other AS numbers", func(_ *testing.T, r *testbed) {
-		r.finds(with(r, "asn: 65000", "asn: 65099"), appliance.Doubt, "Calico's objects", "the nodes are in AS 65000", "expects AS 65099")
+		r.finds(with(r, "asn: 65000", "asn: 65099"), appliance.Doubt, "Calico's objects", "the nodes are in AS 65000",
+			"expects AS 65099")
 		r.kubectl("patch", peer, "--type=merge", "-p", `{"spec":{"asNumber":65098}}`)
 		r.finds(file, appliance.Doubt, "Calico's objects", "spec.asNumber is 65098", "the appliance is in AS 65000")
 		r.apply(manifests)
@@ -313,7 +348,8 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 	})
 	r.sub("nodes would learn from the appliance", func(_ *testing.T, r *testbed) {
 		r.kubectl("delete", "bgpfilters.crd.projectcalico.org/sallyport")
-		r.finds(file, appliance.Doubt, "Calico's objects", "does not exist", "would learn whatever the address of the appliance announces")
+		r.finds(file, appliance.Doubt, "Calico's objects", "does not exist",
+			"would learn whatever the address of the appliance announces")
 		r.apply(manifests)
 		r.lacks(file, "Calico's objects")
 	})
@@ -322,7 +358,8 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		r.kubectl("annotate", "node", "worker1", annotation+"-")
 		r.finds(file, appliance.Failed, "node worker1", "it has no BGP address", "calico-node")
 		r.kubectl("annotate", "node", "worker1", annotation+"=10.77.0.5/24")
-		r.finds(file, appliance.Failed, "node worker1", "10.77.0.5 is in no network that this machine is connected to", "ip route get")
+		r.finds(file, appliance.Failed, "node worker1", "10.77.0.5 is in no network that this machine is connected to",
+			"ip route get")
 		r.kubectl("annotate", "--overwrite", "node", "worker1", annotation+"=192.168.50.23/24")
 		r.healthy(file)
 	})
@@ -350,10 +387,12 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 			_, err := r.Exec(t.Context(), "worker1", "nft", script)
 			r.must(err)
 		}
-		nft("add table ip other; add chain ip other in { type nat hook prerouting priority -100; }; add rule ip other in ip saddr 192.168.50.21 tcp dport 179 redirect to :1790")
+		nft("add table ip other; add chain ip other in { type nat hook prerouting priority -100; }; add rule ip " +
+			"other in ip saddr 192.168.50.21 tcp dport 179 redirect to :1790")
 		silent := func(net.Conn) {}
 		answer.Store(silent)
-		r.finds(file, appliance.Failed, "node worker1", "takes the connection", "and sends nothing", "ask again in four minutes")
+		r.finds(file, appliance.Failed, "node worker1", "takes the connection", "and sends nothing",
+			"ask again in four minutes")
 		answer.Store(func(conn net.Conn) {
 			open, err := bgp.NewBGPOpenMessage(65066, 90, netip.MustParseAddr("192.0.2.66"), nil)
 			r.must(err)
@@ -361,16 +400,20 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 			r.must(err)
 			_, _ = conn.Write(text)
 		})
-		r.finds(file, appliance.Failed, "node worker1", "is in AS 65066", ", and the cluster's objects say AS", "projectcalico.org/ASNumber")
+		r.finds(file, appliance.Failed, "node worker1", "is in AS 65066", ", and the cluster's objects say AS",
+			"projectcalico.org/ASNumber")
 		answer.Store(func(conn net.Conn) { _, _ = conn.Write([]byte("SSH-2.0-OpenSSH_9.2p1\r\n")) })
-		r.finds(file, appliance.Failed, "node worker1", "192.168.50.23:179: no BGP message", "look at the way to the node")
-		nft("add rule ip other in tcp dport 1 redirect to :2; flush chain ip other in; add rule ip other in ip saddr 192.168.50.21 tcp dport 179 redirect to :2")
+		r.finds(file, appliance.Failed, "node worker1", "192.168.50.23:179: no BGP message",
+			"look at the way to the node")
+		nft("add rule ip other in tcp dport 1 redirect to :2; flush chain ip other in; add rule ip other in ip saddr " +
+			"192.168.50.21 tcp dport 179 redirect to :2")
 		r.finds(file, appliance.Failed, "node worker1", "nothing listens at", "CALICO_NETWORKING_BACKEND")
 		nft("delete table ip other")
 		r.healthy(file)
 	})
 	r.sub("the appliance has a password and the node has none", func(_ *testing.T, r *testbed) {
-		r.finds(with(r, "asn: 65000", "asn: 65000, password: not-the-same"), appliance.Failed, "node worker1", "answers without a password", "give the BGPPeer the same password")
+		r.finds(with(r, "asn: 65000", "asn: 65000, password: not-the-same"), appliance.Failed, "node worker1",
+			"answers without a password", "give the BGPPeer the same password")
 	})
 	r.sub("no BGPPeer", func(_ *testing.T, r *testbed) {
 		r.kubectl("delete", peer)
@@ -384,7 +427,8 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		script := "add table inet filtered"
 		for _, rule := range rules {
 			hook, match, _ := strings.Cut(rule, " ")
-			script += fmt.Sprintf("; add chain inet filtered %s { type filter hook %[1]s priority 0; }; add rule inet filtered %[1]s %[2]s", hook, match)
+			script += fmt.Sprintf("; add chain inet filtered %s { type filter hook %[1]s priority 0; }; add rule "+
+				"inet filtered %[1]s %[2]s", hook, match)
 		}
 		_, err := r.Exec(t.Context(), host, "nft", script)
 		r.must(err)
@@ -403,39 +447,54 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		})
 	}
 	dropped("on the node, what arrives", "worker1", []string{fromUs + " drop"}, func(r *testbed) {
-		r.finds(file, appliance.Failed, "node worker1", "get no answer, and those from there to this machine arrive", "let the node take packets from this machine to TCP port 179", "nft list ruleset    # on worker1")
+		r.finds(file, appliance.Failed, "node worker1", "get no answer, and those from there to this machine arrive",
+			"let the node take packets from this machine to TCP port 179", "nft list ruleset    # on worker1")
 	})
-	dropped("on the node, everything", "worker1", []string{fromUs + " drop", toUs + " tcp dport 179 drop"}, func(r *testbed) {
-		r.finds(file, appliance.Failed, "node worker1", "get no answer, and none arrive from there", "in both directions", "nft list ruleset    # on worker1")
-	})
+	dropped("on the node, everything", "worker1", []string{fromUs + " drop", toUs + " tcp dport 179 drop"},
+		func(r *testbed) {
+			r.finds(file, appliance.Failed, "node worker1", "get no answer, and none arrive from there",
+				"in both directions", "nft list ruleset    # on worker1")
+		})
 	dropped("here, what leaves", world.Appliance, []string{toNode + " drop"}, func(r *testbed) {
-		r.finds(file, appliance.Failed, "node worker1", "do not leave this machine: its own firewall drops them", "nft list ruleset")
+		r.finds(file, appliance.Failed, "node worker1", "do not leave this machine: its own firewall drops them",
+			"nft list ruleset")
 	})
 	dropped("here, the answers", world.Appliance, []string{fromNode + " sport 179 drop"}, func(r *testbed) {
-		r.finds(file, appliance.Failed, "node worker1", "the answer of 192.168.50.23:179", "arrives at this machine, which drops it: by its own firewall", "nft list ruleset")
+		r.finds(file, appliance.Failed, "node worker1", "the answer of 192.168.50.23:179",
+			"arrives at this machine, which drops it: by its own firewall", "nft list ruleset")
 	})
 	dropped("on the node, with ICMP's port unreachable", "worker1", []string{fromUs + " reject"}, func(r *testbed) {
-		r.finds(file, appliance.Failed, "node worker1", "a firewall rejects the packets", "no reset of TCP comes from there", "nft list ruleset    # on worker1")
+		r.finds(file, appliance.Failed, "node worker1", "a firewall rejects the packets",
+			"no reset of TCP comes from there", "nft list ruleset    # on worker1")
 	})
-	dropped("on the node, with ICMP's prohibited", "worker1", []string{fromUs + " reject with icmp admin-prohibited"}, func(r *testbed) {
-		r.finds(file, appliance.Failed, "node worker1", "a firewall rejects the packets", " by ICMP: ", "nft list ruleset    # on worker1")
-	})
+	dropped("on the node, with ICMP's prohibited", "worker1", []string{fromUs + " reject with icmp admin-prohibited"},
+		func(r *testbed) {
+			r.finds(file, appliance.Failed, "node worker1", "a firewall rejects the packets", " by ICMP: ",
+				"nft list ruleset    # on worker1")
+		})
 	r.sub("a firewall drops BGP, and the doctor may not see packets", func(_ *testing.T, r *testbed) {
 		filtered(r, "worker1", []string{fromUs + " drop"}, func() {
-			r.where("setpriv --bounding-set=-net_raw").finds(file, appliance.Failed, "node worker1", "get no answer", "run the doctor as root")
+			r.where("setpriv --bounding-set=-net_raw").finds(file, appliance.Failed, "node worker1", "get no answer",
+				"run the doctor as root")
 		})
 	})
 	r.sub("the passwords differ, or one side alone has one", func(t *testing.T, r *testbed) {
-		r.kubectl("-n", "kube-system", "create", "secret", "generic", "sallyport-bgp", "--from-literal=password=correct-horse")
-		r.kubectl("patch", peer, "--type=merge", "-p", `{"spec":{"password":{"secretKeyRef":{"name":"sallyport-bgp","key":"password"}}}}`)
-		r.finds(file, appliance.Failed, "node worker1", "signs its packets", "clusters[].bgp.password is not set", "kubectl get bgppeers")
-		r.finds(with(r, "asn: 65000", "asn: 65000, password: battery-staple"), appliance.Failed, "node worker1", "has another password than clusters[].bgp.password", "the same password")
-		r.finds(with(r, "asn: 65000", "asn: 65000, password: correct-horse"), appliance.Healthy, "node worker1", "knows")
+		r.kubectl("-n", "kube-system", "create", "secret", "generic", "sallyport-bgp",
+			"--from-literal=password=correct-horse")
+		r.kubectl("patch", peer, "--type=merge", "-p",
+			`{"spec":{"password":{"secretKeyRef":{"name":"sallyport-bgp","key":"password"}}}}`)
+		r.finds(file, appliance.Failed, "node worker1", "signs its packets", "clusters[].bgp.password is not set",
+			"kubectl get bgppeers")
+		r.finds(with(r, "asn: 65000", "asn: 65000, password: battery-staple"), appliance.Failed, "node worker1",
+			"has another password than clusters[].bgp.password", "the same password")
+		r.finds(with(r, "asn: 65000", "asn: 65000, password: correct-horse"), appliance.Healthy, "node worker1",
+			"knows")
 		r.kubectl("patch", peer, "--type=json", "-p", `[{"op":"remove","path":"/spec/password"}]`)
 		r.kubectl("-n", "kube-system", "delete", "secret", "sallyport-bgp")
 		r.healthy(file)
 		filtered(r, "worker1", []string{fromUs + " drop"}, func() {
-			r.finds(with(r, "asn: 65000", "asn: 65000, password: correct-horse"), appliance.Failed, "node worker1", "does not sign its packets", "give the BGPPeer the same password")
+			r.finds(with(r, "asn: 65000", "asn: 65000, password: correct-horse"), appliance.Failed, "node worker1",
+				"does not sign its packets", "give the BGPPeer the same password")
 		})
 		r.healthy(file)
 	})
@@ -443,17 +502,21 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		passive := with(r, "asn: 65000", "asn: 65000, mode: passive")
 		r.finds(passive, appliance.Healthy, "node worker1", "connections of its BGP speaker from 192.168.50.23 arrive")
 		filtered(r, world.Appliance, []string{fromNode + " dport 179 drop"}, func() {
-			r.finds(passive, appliance.Failed, "node worker1", "connections of its BGP speaker", "arrive at this machine, which drops them", "nft list ruleset")
+			r.finds(passive, appliance.Failed, "node worker1", "connections of its BGP speaker",
+				"arrive at this machine, which drops them", "nft list ruleset")
 		})
 		filtered(r, "worker1", []string{toUs + " tcp dport 179 drop"}, func() {
-			r.finds(passive, appliance.Failed, "node worker1", "answers, and no connection from there arrives", "let the node send to that port", "nft list ruleset    # on worker1")
+			r.finds(passive, appliance.Failed, "node worker1", "answers, and no connection from there arrives",
+				"let the node send to that port", "nft list ruleset    # on worker1")
 		})
 	})
 	r.sub("the router id is a node's", func(_ *testing.T, r *testbed) {
-		r.finds(with(r, "stateDir:", "bgp: {routerID: 192.168.50.23}\nstateDir:"), appliance.Failed, "node worker1", "router id 192.168.50.23", "bgp.routerID")
+		r.finds(with(r, "stateDir:", "bgp: {routerID: 192.168.50.23}\nstateDir:"), appliance.Failed, "node worker1",
+			"router id 192.168.50.23", "bgp.routerID")
 	})
 	r.sub("bgp.listen is an address of another machine", func(_ *testing.T, r *testbed) {
-		r.finds(with(r, "stateDir:", "bgp: {listen: [192.168.50.99]}\nstateDir:"), appliance.Failed, "node worker1", "192.168.50.99", "no address of this machine")
+		r.finds(with(r, "stateDir:", "bgp: {listen: [192.168.50.99]}\nstateDir:"), appliance.Failed, "node worker1",
+			"192.168.50.99", "no address of this machine")
 	})
 	r.sub("a right is missing", func(_ *testing.T, r *testbed) {
 		r.apply(strings.ReplaceAll(manifests, `"ippools"`, `"nothing"`))
@@ -483,27 +546,32 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 	})
 	r.sub("the appliance demands a TTL and the node does not", func(_ *testing.T, r *testbed) {
 		fresh()
-		r.finds(with(r, "asn: 65000", "asn: 65000, ttlSecurity: true"), appliance.Failed, "node worker1", "answers without the TTL of 255", "sallyport manifests")
+		r.finds(with(r, "asn: 65000", "asn: 65000, ttlSecurity: true"), appliance.Failed, "node worker1",
+			"answers without the TTL of 255", "sallyport manifests")
 		fresh()
 	})
 	r.sub("a BGPPeer of an appliance that is gone", func(_ *testing.T, r *testbed) {
 		gone, err := r.Manifests(t.Context(), "--address", "192.168.50.99")
 		r.must(err)
 		r.apply(gone)
-		r.finds(file, appliance.Doubt, "BGPPeer", "sallyport-192-168-50-99", "240 s", "kubectl delete bgppeers.crd.projectcalico.org sallyport-192-168-50-99")
+		r.finds(file, appliance.Doubt, "BGPPeer", "sallyport-192-168-50-99", "240 s",
+			"kubectl delete bgppeers.crd.projectcalico.org sallyport-192-168-50-99")
 		r.kubectl("delete", "bgppeer/sallyport-192-168-50-99")
 		r.lacks(file, "BGPPeer")
 	})
 	r.sub("packets of nodes may come by another interface", func(_ *testing.T, r *testbed) {
 		r.lacks(file, "return path")
-		r.exec("sh", "-c", "ip link add twin type veth peer name niwt && ip addr add 192.168.50.98/24 dev twin noprefixroute && ip link set twin up && echo 0 > /proc/sys/net/ipv4/conf/all/rp_filter && echo 1 > /proc/sys/net/ipv4/conf/twin/rp_filter")
+		r.exec("sh", "-c", "ip link add twin type veth peer name niwt && ip addr add 192.168.50.98/24 dev twin "+
+			"noprefixroute && ip link set twin up && echo 0 > /proc/sys/net/ipv4/conf/all/rp_filter && echo 1 > "+
+			"/proc/sys/net/ipv4/conf/twin/rp_filter")
 		r.finds(file, appliance.Doubt, "return path", "rp_filter is 1 on", "twin", "sysctl -w")
 		r.exec("sh", "-c", "for i in all default eth0 twin; do echo 2 > /proc/sys/net/ipv4/conf/$i/rp_filter; done")
 		r.lacks(file, "return path")
 		r.exec("ip", "link", "del", "twin")
 	})
 	r.sub("more connections than open files", func(_ *testing.T, r *testbed) {
-		r.finds(with(r, "binary: ", "maxConnections: 90000000, binary: "), appliance.Doubt, "files", "haproxy.maxConnections is 90000000", "LimitNOFILE")
+		r.finds(with(r, "binary: ", "maxConnections: 90000000, binary: "), appliance.Doubt, "files",
+			"haproxy.maxConnections is 90000000", "LimitNOFILE")
 		r.finds(file, appliance.Healthy, "files", "HAProxy holds")
 	})
 	r.sub("few ports for connections to a pod", func(_ *testing.T, r *testbed) {
@@ -516,7 +584,8 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 	r.sub("two clusters have a pool in common", func(_ *testing.T, r *testbed) {
 		first := text[strings.Index(text, "- {name: lab"):strings.Index(text, "\nhaproxy:")]
 		twin := strings.NewReplacer("name: lab", "name: twin", `172.16.0.0/16, "fd00:172:16::/48"`, "").Replace(first)
-		r.finds(with(r, first, first+"\n"+twin), appliance.Failed, "pools", "of cluster lab and", "of cluster twin have addresses in common")
+		r.finds(with(r, first, first+"\n"+twin), appliance.Failed, "pools", "of cluster lab and",
+			"of cluster twin have addresses in common")
 	})
 
 	r.start()
@@ -532,9 +601,12 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		r.healthy(file)
 	})
 	r.sub("pods do not admit the appliance", func(_ *testing.T, r *testbed) {
-		_, err := r.Exec(t.Context(), "worker1", "nft", "add table inet denied; add chain inet denied through { type filter hook forward priority 0; }; add rule inet denied through ip saddr 192.168.50.21 tcp dport 8080 drop")
+		_, err := r.Exec(t.Context(), "worker1", "nft",
+			"add table inet denied; add chain inet denied through { type filter hook forward priority 0; }; add rule "+
+				"inet denied through ip saddr 192.168.50.21 tcp dport 8080 drop")
 		r.must(err)
-		r.finds(file, appliance.Doubt, "servers", "(L4TOUT)", "pods see 192.168.50.21 as the source", "ipBlock of 192.168.50.21/32", "rp_filter", "kubectl get networkpolicies")
+		r.finds(file, appliance.Doubt, "servers", "(L4TOUT)", "pods see 192.168.50.21 as the source",
+			"ipBlock of 192.168.50.21/32", "rp_filter", "kubectl get networkpolicies")
 		_, err = r.Exec(t.Context(), "worker1", "nft", "delete table inet denied")
 		r.must(err)
 		r.lacks(file, "servers")
@@ -556,7 +628,9 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		var held []net.Conn
 		r.eventually("HAProxy accepts 20 connections", func() error {
 			s, err := r.status()
-			if err == nil && !slices.ContainsFunc(s.Capacity, func(c haproxy.Capacity) bool { return c.Resource == "connections" && c.Limit == 20 }) {
+			if err == nil && !slices.ContainsFunc(s.Capacity, func(c haproxy.Capacity) bool {
+				return c.Resource == "connections" && c.Limit == 20
+			}) {
 				err = fmt.Errorf("the capacity is %v", s.Capacity)
 			}
 			return err
@@ -578,7 +652,8 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 	})
 	r.sub("a node has lost its power", func(t *testing.T, r *testbed) {
 		r.must(r.KillNode(t.Context(), "worker1"))
-		r.finds(file, appliance.Doubt, "node worker1", "the cluster reports the node as unreachable", "kubectl describe node worker1")
+		r.finds(file, appliance.Doubt, "node worker1", "the cluster reports the node as unreachable",
+			"kubectl describe node worker1")
 		r.must(r.ReviveNode(t.Context(), "worker1"))
 		r.healthy(file)
 	})
@@ -600,8 +675,10 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 	r.sub("another program's route leads the packets of a pod away", func(_ *testing.T, r *testbed) {
 		block := r.host("worker1").Blocks[0].String()
 		r.exec("ip", "route", "add", "blackhole", block, "metric", "1")
-		r.finds(file, appliance.Failed, "route", block+" via 192.168.50.23", " is not in the kernel", "the program that made it", "ip route show")
-		r.finds(file, appliance.Failed, "backend default_svc_app_web", "none of", "takes traffic", "look why each of its servers")
+		r.finds(file, appliance.Failed, "route", block+" via 192.168.50.23", " is not in the kernel",
+			"the program that made it", "ip route show")
+		r.finds(file, appliance.Failed, "backend default_svc_app_web", "none of", "takes traffic",
+			"look why each of its servers")
 		r.exec("ip", "route", "del", "blackhole", block)
 		r.healthy(file)
 	})
@@ -616,7 +693,8 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 	r.sub("HAProxy is built without what a ConfigMap asks for", func(_ *testing.T, r *testbed) {
 		undo := quic(r)
 		r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
-		r.finds(file, appliance.Doubt, "objects", "ConfigMap default/haproxy", "this HAProxy is not built with QUIC", "sallyport status problems")
+		r.finds(file, appliance.Doubt, "objects", "ConfigMap default/haproxy", "this HAProxy is not built with QUIC",
+			"sallyport status problems")
 		undo()
 		r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
 		r.lacks(file, "objects")

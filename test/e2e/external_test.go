@@ -15,9 +15,12 @@ func TestAnExternalHAProxyServesAtTheFirstTry(t *testing.T) {
 	t.Parallel()
 	r := newTestbed(t, world.Options{Name: "external", Workers: 1}, settings{})
 	r.apply(application("app", 2) + ingress("app", "", "test.local / Prefix app"))
-	r.write("sallyport.yaml", strings.Replace(r.read("sallyport.yaml"), "haproxy: {", "haproxy: {mode: external, masterSocket: "+r.file("master.sock")+", ", 1))
+	r.write("sallyport.yaml",
+		strings.Replace(r.read("sallyport.yaml"), "haproxy: {",
+			"haproxy: {mode: external, masterSocket: "+r.file("master.sock")+", ", 1))
 
-	out, err := r.Command(t.Context(), world.Appliance, r.file("sallyport"), "run", "--config", r.file("sallyport.yaml")).CombinedOutput()
+	out, err := r.Command(t.Context(), world.Appliance, r.file("sallyport"), "run", "--config",
+		r.file("sallyport.yaml")).CombinedOutput()
 	said := regexp.MustCompile(`start HAProxy with "haproxy (-W -S \S+ -f \S+)"`).FindStringSubmatch(string(out))
 	if err == nil || said == nil {
 		t.Fatalf("without HAProxy: %v, %s; want a failure and the command", err, out)

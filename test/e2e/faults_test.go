@@ -16,7 +16,8 @@ import (
 // apiServer drops the appliance's packets to the API server, or lets them pass again.
 func (r *testbed) apiServer(reachable bool) {
 	r.t.Helper()
-	script := "nft add table inet cut && nft 'add chain inet cut out { type filter hook output priority 0; }' && nft add rule inet cut out tcp dport 6443 drop"
+	script := "nft add table inet cut && nft 'add chain inet cut out { type filter hook output priority 0; }' && nft " +
+		"add rule inet cut out tcp dport 6443 drop"
 	if reachable {
 		script = "nft delete table inet cut"
 	}
@@ -27,8 +28,10 @@ func (r *testbed) apiServer(reachable bool) {
 func (r *testbed) reboot() {
 	r.t.Helper()
 	r.end(syscall.SIGKILL)
-	script := "for p in $(ip netns pids " + r.Netns(world.Appliance) + "); do [ $p = $$ ] || kill -9 $p; done; ip -4 route flush proto 78; ip -6 route flush proto 78"
-	_, _ = r.Exec(r.t.Context(), world.Appliance, "sh", "-c", script) // the shell is in the namespace too, and its own kill may end it
+	script := "for p in $(ip netns pids " + r.Netns(world.Appliance) +
+		"); do [ $p = $$ ] || kill -9 $p; done; ip -4 route flush proto 78; ip -6 route flush proto 78"
+	// the shell is in the namespace too, and its own kill may end it
+	_, _ = r.Exec(r.t.Context(), world.Appliance, "sh", "-c", script)
 	r.exec("ip", "-4", "route", "flush", "proto", "78")
 	r.must(os.RemoveAll(r.file("run")))
 }
@@ -138,7 +141,8 @@ func TestFaultsOfTheClusterCloseNoMoreThanTheyMust(t *testing.T) {
 
 func TestBothFamiliesAreRouted(t *testing.T) {
 	t.Parallel()
-	r := newTestbed(t, world.Options{Name: "six", Workers: 2, IPv6: true}, settings{manifests: []string{"--address", "fd00:50::21"}})
+	r := newTestbed(t, world.Options{Name: "six", Workers: 2, IPv6: true},
+		settings{manifests: []string{"--address", "fd00:50::21"}})
 	r.apply(application("app", 4) + "  ipFamilyPolicy: PreferDualStack\n  ipFamilies: [IPv6, IPv4]\n" +
 		ingress("app", "", "test.local / Prefix app"))
 	r.start()
@@ -163,7 +167,8 @@ func TestBothFamiliesAreRouted(t *testing.T) {
 func TestOfABlockAnnouncedByAllOnlyTheOwnersRouteCounts(t *testing.T) {
 	t.Parallel()
 	r := newTestbed(t, world.Options{Name: "ebgp", Workers: 2, Mesh: true}, settings{lines: "bgp: {asn: 65010}"})
-	r.kubectl("patch", "bgppeer", "sallyport-192-168-50-21", "--type=json", "-p", `[{"op":"remove","path":"/spec/filters"}]`)
+	r.kubectl("patch", "bgppeer", "sallyport-192-168-50-21", "--type=json", "-p",
+		`[{"op":"remove","path":"/spec/filters"}]`)
 	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app"))
 	r.start()
 	r.ready()

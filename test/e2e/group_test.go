@@ -47,7 +47,9 @@ func (r *testbed) witnesses(others ...string) *witnesses {
 	for _, address := range slices.Concat(rig.ServiceAddresses(r.Options()), others) {
 		clients.Targets = append(clients.Targets, address+":80")
 	}
-	clients.Dial = func(ctx context.Context, address string) (net.Conn, error) { return r.Dial(ctx, world.Client, address) }
+	clients.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+		return r.Dial(ctx, world.Client, address)
+	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -134,7 +136,8 @@ func newMembers(t *testing.T, opts world.Options, lines string) (a, b member) {
 	})
 	a, b = member{first}, member{&testbed{Rig: other, t: t}}
 	for n, m := range []member{a, b} {
-		first.must(rig.Configure(m.Dir, "log: {level: debug}\n"+first.Group(n+1)+lines, rig.Cluster{Pools: "172.16.0.0/16"}))
+		first.must(rig.Configure(m.Dir, "log: {level: debug}\n"+first.Group(n+1)+lines,
+			rig.Cluster{Pools: "172.16.0.0/16"}))
 	}
 	return a, b
 }
@@ -161,10 +164,13 @@ func pair(t *testing.T, name string, router world.RouterKind) (first *testbed, a
 	// By VRRP two neighbours belong to different members.
 	services := []string{pool.Addr().Next().String(), pool.Addr().Next().Next().String()}
 	for i, address := range services {
-		first.apply(strings.Replace(balancer, "name: web\n", fmt.Sprintf("name: web-%d\n  annotations: {sallyport.dev/address: \"%s\"}\n", i, address), 1))
+		first.apply(strings.Replace(balancer, "name: web\n",
+			fmt.Sprintf("name: web-%d\n  annotations: {sallyport.dev/address: \"%s\"}\n", i, address), 1))
 	}
 	for _, address := range services {
-		first.eventually("the Service at "+address+" answers behind the router", func() error { return first.asks(address + ":80") })
+		first.eventually("the Service at "+address+" answers behind the router", func() error {
+			return first.asks(address + ":80")
+		})
 	}
 	clients = first.witnesses(services...)
 	t.Cleanup(clients.stop)
@@ -237,24 +243,25 @@ func leaveAndReturn(t *testing.T, name string, router world.RouterKind) {
 		})
 	})
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		first.sub("the process of a member ends by "+signal.String()+", and starts again", func(_ *testing.T, r *testbed) {
-			clients.r = r
-			clients.undisturbed(func() {
-				b.end(signal)
+		first.sub("the process of a member ends by "+signal.String()+", and starts again",
+			func(_ *testing.T, r *testbed) {
+				clients.r = r
+				clients.undisturbed(func() {
+					b.end(signal)
+					if signal == syscall.SIGKILL && router == world.RouterBIRD {
+						return // the process for the router lives
+					}
+					r.spread(a)
+				})
 				if signal == syscall.SIGKILL && router == world.RouterBIRD {
-					return // the process for the router lives
+					r.sends(a, b)
 				}
-				r.spread(a)
+				clients.undisturbed(func() {
+					b.start()
+					b.ready()
+					r.spread(a, b)
+				})
 			})
-			if signal == syscall.SIGKILL && router == world.RouterBIRD {
-				r.sends(a, b)
-			}
-			clients.undisturbed(func() {
-				b.start()
-				b.ready()
-				r.spread(a, b)
-			})
-		})
 	}
 	if router == world.RouterBIRD {
 		for _, name := range []string{"all processes crash at once", "all processes crash again, soon after"} {
@@ -300,7 +307,8 @@ func leaveAndReturn(t *testing.T, name string, router world.RouterKind) {
 			t.Errorf("all %d kept connections broke, want those of the lost member alone", len(broken))
 		}
 		if len(failed) > 0 {
-			t.Logf("%d requests failed, begun within %s", len(failed), failed[len(failed)-1].Began.Sub(failed[0].Began).Round(time.Millisecond))
+			t.Logf("%d requests failed, begun within %s", len(failed),
+				failed[len(failed)-1].Began.Sub(failed[0].Began).Round(time.Millisecond))
 		}
 		clients.undisturbed(func() {}) // the other has all of it now
 		r.must(r.ReviveNode(t.Context(), world.ApplianceHost(2)))

@@ -32,7 +32,8 @@ protocol bgp Global_192_168_50_21 {
 }
 `, node.Addr.Addr(), routes.String())
 	r.write("hostile.conf", text)
-	if out, err := r.BIRD(r.t.Context(), node.Name, 4, "configure", `"`+r.file("hostile.conf")+`"`); err != nil || !strings.Contains(out, "econfigur") {
+	if out, err := r.BIRD(r.t.Context(), node.Name, 4, "configure", `"`+r.file("hostile.conf")+`"`); err != nil ||
+		!strings.Contains(out, "econfigur") {
 		r.t.Fatalf("birdc configure: %v\n%s", err, out)
 	}
 }

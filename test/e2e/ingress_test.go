@@ -37,14 +37,16 @@ func onHostNetwork(name string) string {
 // ingress returns an Ingress. Each rule is "host path pathType service".
 func ingress(name, tls string, rules ...string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: %s}\nspec:\n  ingressClassName: haproxy\n  %s\n  rules:\n", name, tls)
+	fmt.Fprintf(&b, "---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: %s}\nspec:\n"+
+		"  ingressClassName: haproxy\n  %s\n  rules:\n", name, tls)
 	for _, rule := range rules {
 		f := strings.Fields(rule)
 		host := fmt.Sprintf("host: %q, ", f[0])
 		if f[0] == "any" {
 			host = ""
 		}
-		fmt.Fprintf(&b, "  - {%shttp: {paths: [{path: %q, pathType: %s, backend: {service: {name: %s, port: {name: web}}}}]}}\n", host, f[1], f[2], f[3])
+		fmt.Fprintf(&b, "  - {%shttp: {paths: [{path: %q, pathType: %s, backend: {service: {name: %s, port: {name: "+
+			"web}}}}]}}\n", host, f[1], f[2], f[3])
 	}
 	return b.String()
 }
@@ -60,7 +62,8 @@ func secretUntil(t *testing.T, name, host string, end time.Time) string {
 	t.Helper()
 	cert, key := certificate(t, host, end)
 	encode := base64.StdEncoding.EncodeToString
-	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {name: %s}\ntype: kubernetes.io/tls\ndata:\n  tls.crt: %s\n  tls.key: %s\n", name, encode(cert), encode(key))
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {name: %s}\ntype: kubernetes.io/tls\ndata:\n"+
+		"  tls.crt: %s\n  tls.key: %s\n", name, encode(cert), encode(key))
 }
 
 // certificate makes a certificate for a host that expires at some time, and its key, in PEM.
@@ -74,11 +77,15 @@ func certificate(t *testing.T, host string, end time.Time) (cert, key []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: host}, DNSNames: []string{host}, NotBefore: end.AddDate(-1, 0, 0), NotAfter: end}
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: host}, DNSNames: []string{host},
+		NotBefore: end.AddDate(-1, 0, 0), NotAfter: end,
+	}
 	if ip := net.ParseIP(host); ip != nil {
 		template.DNSNames, template.IPAddresses = nil, []net.IP{ip}
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, &x509.Certificate{Subject: pkix.Name{CommonName: host}}, &private.PublicKey, private)
+	der, err := x509.CreateCertificate(rand.Reader, template, &x509.Certificate{Subject: pkix.Name{CommonName: host}},
+		&private.PublicKey, private)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +102,8 @@ func certificate(t *testing.T, host string, end time.Time) (cert, key []byte) {
 // serial returns subject and serial number of the certificate that is served for a name.
 func (r *testbed) serial(host string) (string, error) {
 	out, err := r.Exec(r.t.Context(), world.Client, "sh", "-c",
-		"openssl s_client -connect 192.168.50.21:443 -servername "+host+" </dev/null 2>/dev/null | openssl x509 -noout -subject -serial")
+		"openssl s_client -connect 192.168.50.21:443 -servername "+host+
+			" </dev/null 2>/dev/null | openssl x509 -noout -subject -serial")
 	return strings.Join(strings.Fields(out), " "), err
 }
 
@@ -113,7 +121,8 @@ func (r *testbed) expect(url string, code int, by string, more ...string) {
 
 func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 	t.Parallel()
-	r := newTestbed(t, world.Options{Name: "ingress", Workers: 2}, settings{clusters: []rig.Cluster{{Ingress: []string{"hostNetwork: true"}}}})
+	r := newTestbed(t, world.Options{Name: "ingress", Workers: 2},
+		settings{clusters: []rig.Cluster{{Ingress: []string{"hostNetwork: true"}}}})
 	r.apply(application("one", 1) + application("two", 1) + onHostNetwork("node"))
 	r.start()
 	r.ready()
@@ -124,7 +133,8 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 			"*.wild.local / Prefix two", "any /anywhere Prefix one"))
 		r.expect("http://a.local/", 200, "one-")
 		for url, want := range map[string]string{
-			"http://a.local/two": "two-", "http://a.local/two/": "two-", "http://a.local/two/x?y": "two-", "http://a.local/twofold": "one-",
+			"http://a.local/two": "two-", "http://a.local/two/": "two-", "http://a.local/two/x?y": "two-",
+			"http://a.local/twofold":   "one-",
 			"http://a.local/two/exact": "one-", "http://a.local/two/exact/": "two-", "http://A.LOCAL:80/two": "two-",
 			"http://x.wild.local/": "two-", "http://elsewhere.local/anywhere": "one-",
 		} {
@@ -149,50 +159,55 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 		tell("heal")
 		r.expect("http://a.local/two", 200, "two-")
 	})
-	r.sub("TLS by name, with a redirect, and a certificate that changes without a reload", func(t *testing.T, r *testbed) {
-		r.apply(secret(t, "web-tls", "tls.local") + ingress("tls", "tls: [{hosts: [tls.local], secretName: web-tls}]", "tls.local / Prefix one"))
-		r.expect("https://tls.local/", 200, "one-")
-		r.eventually("plain HTTP is redirected", func() error {
-			answer, err := r.get("http://tls.local/path?q=1")
-			if err == nil && (answer.Code/100 != 3 || answer.Location != "https://tls.local/path?q=1") {
-				err = fmt.Errorf("it answers %d to %q", answer.Code, answer.Location)
+	r.sub("TLS by name, with a redirect, and a certificate that changes without a reload",
+		func(t *testing.T, r *testbed) {
+			r.apply(secret(t, "web-tls", "tls.local") + ingress("tls",
+				"tls: [{hosts: [tls.local], secretName: web-tls}]", "tls.local / Prefix one"))
+			r.expect("https://tls.local/", 200, "one-")
+			r.eventually("plain HTTP is redirected", func() error {
+				answer, err := r.get("http://tls.local/path?q=1")
+				if err == nil && (answer.Code/100 != 3 || answer.Location != "https://tls.local/path?q=1") {
+					err = fmt.Errorf("it answers %d to %q", answer.Code, answer.Location)
+				}
+				return err
+			})
+			var before string
+			r.eventually("HAProxy has found the certificate good, and it is served", func() (err error) {
+				if before, err = r.serial("tls.local"); err == nil && !strings.Contains(before, "tls.local") {
+					err = fmt.Errorf("certificate %q, want the one of tls.local", before)
+				}
+				return err
+			})
+			reloads := r.mustStatus().HAProxy.Reloads
+			r.apply(secret(t, "web-tls", "tls.local"))
+			r.eventually("the new certificate is served", func() error {
+				now, err := r.serial("tls.local")
+				if err == nil && now == before {
+					err = errors.New("it is still the old one")
+				}
+				return err
+			})
+			if s := r.mustStatus(); s.HAProxy.Reloads != reloads {
+				t.Errorf("%d reloads, %d before; last because %q", s.HAProxy.Reloads, reloads, s.HAProxy.LastReason)
 			}
-			return err
 		})
-		var before string
-		r.eventually("HAProxy has found the certificate good, and it is served", func() (err error) {
-			if before, err = r.serial("tls.local"); err == nil && !strings.Contains(before, "tls.local") {
-				err = fmt.Errorf("certificate %q, want the one of tls.local", before)
-			}
-			return err
-		})
-		reloads := r.mustStatus().HAProxy.Reloads
-		r.apply(secret(t, "web-tls", "tls.local"))
-		r.eventually("the new certificate is served", func() error {
-			now, err := r.serial("tls.local")
-			if err == nil && now == before {
-				err = errors.New("it is still the old one")
-			}
-			return err
-		})
-		if s := r.mustStatus(); s.HAProxy.Reloads != reloads {
-			t.Errorf("%d reloads, %d before; last because %q", s.HAProxy.Reloads, reloads, s.HAProxy.LastReason)
-		}
-	})
 	r.sub("of two claims to one path the older wins, and the other is told", func(t *testing.T, r *testbed) {
 		r.apply(ingress("thief", "", "a.local /two Prefix one", "thief.local / Prefix one"))
 		r.expect("http://thief.local/", 200, "one-")
 		r.expect("http://a.local/two", 200, "two-")
 		r.eventually("the later one has an Event that names the winner", func() error {
-			if said := r.kubectl("get", "events", "--field-selector", "involvedObject.name=thief", "-o", "jsonpath={.items[*].message}"); !strings.Contains(said, "paths") {
+			if said := r.kubectl("get", "events", "--field-selector", "involvedObject.name=thief", "-o",
+				"jsonpath={.items[*].message}"); !strings.Contains(said, "paths") {
 				return fmt.Errorf("Events say %q", said)
 			}
 			return nil
 		})
 	})
 	r.sub("a broken Ingress stops nobody", func(_ *testing.T, r *testbed) {
-		r.apply("apiVersion: v1\nkind: Secret\nmetadata: {name: bad-tls}\ntype: kubernetes.io/tls\ndata: {tls.crt: bm8=, tls.key: bm8=}\n" +
-			ingress("broken", "tls: [{hosts: [broken.local], secretName: bad-tls}]", "broken.local / Prefix nobody", "half.local / Prefix one") +
+		r.apply("apiVersion: v1\nkind: Secret\nmetadata: {name: bad-tls}\ntype: kubernetes.io/tls\n" +
+			"data: {tls.crt: bm8=, tls.key: bm8=}\n" +
+			ingress("broken", "tls: [{hosts: [broken.local], secretName: bad-tls}]", "broken.local / Prefix nobody",
+				"half.local / Prefix one") +
 			ingress("after", "", "after.local / Prefix two"))
 		r.expect("http://after.local/", 200, "two-")
 		r.expect("http://half.local/", 200, "one-")
@@ -224,7 +239,9 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 				return err
 			}
 			var top appliance.TopStatus
-			if err := json.Unmarshal([]byte(r.exec(r.file("sallyport"), "top", "--config", r.file("sallyport.yaml"), "-o", "json")), &top); err != nil {
+			if err := json.Unmarshal(
+				[]byte(r.exec(r.file("sallyport"), "top", "--config", r.file("sallyport.yaml"), "-o", "json")),
+				&top); err != nil {
 				return err
 			}
 			for _, b := range top.Backends {
@@ -234,10 +251,12 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 			}
 			return fmt.Errorf("it shows %+v", top)
 		})
-		if out := r.exec("curl", "-sf", "http://127.0.0.1:9090/metrics/haproxy?scope=backend"); !strings.Contains(out, `haproxy_backend_http_requests_total{proxy="`+name+`"} `) || strings.Contains(out, "_spare-") {
+		if out := r.exec("curl", "-sf", "http://127.0.0.1:9090/metrics/haproxy?scope=backend"); !strings.Contains(out,
+			`haproxy_backend_http_requests_total{proxy="`+name+`"} `) || strings.Contains(out, "_spare-") {
 			t.Errorf("HAProxy's metrics do not have %s, or have spare places:\n%s", name, out)
 		}
-		if out := r.exec(r.file("sallyport"), "__complete", "explain", "--config", r.file("sallyport.yaml"), "default/pa"); !strings.HasPrefix(out, "default/paths\n") {
+		if out := r.exec(r.file("sallyport"), "__complete", "explain", "--config", r.file("sallyport.yaml"),
+			"default/pa"); !strings.HasPrefix(out, "default/paths\n") {
 			t.Errorf("a shell completes default/pa to %q", out)
 		}
 	})
@@ -245,7 +264,8 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 		pod := r.kubectl("get", "pods", "-l", "app=one", "-o", "jsonpath={.items[0].status.podIP}")
 		r.kubectl("create", "namespace", "evil")
 		wants := map[string]string{ // socket, to a part of why there is no server
-			pod + ":8080":          pod + " is assigned to a pod of namespace default, and the Service is of namespace evil",
+			pod + ":8080": pod +
+				" is assigned to a pod of namespace default, and the Service is of namespace evil",
 			"192.168.50.22:6443":   "192.168.50.22:6443 is the API server",
 			"192.168.50.23:10250":  "the port of the kubelet",
 			"192.168.50.24:179":    "the port of BGP",
@@ -256,7 +276,8 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 		i := 0
 		for socket := range wants {
 			at := netip.MustParseAddrPort(socket)
-			r.apply(strings.NewReplacer("NAME", fmt.Sprintf("evil-%d", i), "ADDRESS", at.Addr().String(), "PORT", fmt.Sprint(at.Port())).Replace(`
+			r.apply(strings.NewReplacer("NAME", fmt.Sprintf("evil-%d", i), "ADDRESS", at.Addr().String(), "PORT",
+				fmt.Sprint(at.Port())).Replace(`
 apiVersion: v1
 kind: Service
 metadata: {name: NAME, namespace: evil}

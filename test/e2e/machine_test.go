@@ -87,7 +87,8 @@ func (r *testbed) machine(t *testing.T) *machine {
 	kubectl := r.Lab.Kubectl(t.Context()).Args
 	program := kubectl[len(kubectl)-4]
 	prefix := strings.TrimSuffix(r.Netns(world.Appliance), world.Appliance)
-	cmd := r.Command(context.WithoutCancel(t.Context()), world.Appliance, "sh", "-c", boot, "sh", t.TempDir(), program, r.KubeconfigFile(), prefix, home)
+	cmd := r.Command(context.WithoutCancel(t.Context()), world.Appliance, "sh", "-c", boot, "sh", t.TempDir(), program,
+		r.KubeconfigFile(), prefix, home)
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(inside.Fd())}
 	var said strings.Builder
 	cmd.Stdout, cmd.Stderr = &said, &said
@@ -98,7 +99,8 @@ func (r *testbed) machine(t *testing.T) *machine {
 		_ = cmd.Process.Kill() // and systemd with it, and all that runs there
 		<-ended
 		r.must(rig.Eventually(context.WithoutCancel(t.Context()), "its cgroups are gone", func() error {
-			out, err := exec.Command("find", cgroup, "-depth", "-type", "d", "-exec", "rmdir", "{}", "+").CombinedOutput()
+			out, err := exec.Command("find", cgroup, "-depth", "-type", "d", "-exec", "rmdir", "{}",
+				"+").CombinedOutput()
 			if err != nil {
 				return fmt.Errorf("%w: %s", err, out)
 			}
@@ -118,7 +120,8 @@ func (r *testbed) machine(t *testing.T) *machine {
 		}
 		m.pid = strings.TrimSpace(string(children))
 		// Units of this machine that fail there make it degraded.
-		if out, err := m.run(t.Context(), "systemctl is-system-running --wait"); out != "running\n" && out != "degraded\n" {
+		if out, err := m.run(t.Context(), "systemctl is-system-running --wait"); out != "running\n" &&
+			out != "degraded\n" {
 			return fmt.Errorf("%w: %s", err, out)
 		}
 		return nil
@@ -128,8 +131,10 @@ func (r *testbed) machine(t *testing.T) *machine {
 
 // run runs lines of a shell in the repository, as root, and returns what they print.
 func (m *machine) run(ctx context.Context, script string) (string, error) {
-	cmd := exec.CommandContext(ctx, "nsenter", "-t", m.pid, "-m", "-u", "-i", "-n", "-p", "-C", "-r", "sh", "-ec", "cd "+m.home+"\n"+script)
-	cmd.Env = append(os.Environ(), "HOME=/root", "PATH=/usr/local/bin:"+os.Getenv("PATH"), "TERM=dumb", "DEBIAN_FRONTEND=noninteractive")
+	cmd := exec.CommandContext(ctx, "nsenter", "-t", m.pid, "-m", "-u", "-i", "-n", "-p", "-C", "-r", "sh", "-ec",
+		"cd "+m.home+"\n"+script)
+	cmd.Env = append(os.Environ(), "HOME=/root", "PATH=/usr/local/bin:"+os.Getenv("PATH"), "TERM=dumb",
+		"DEBIAN_FRONTEND=noninteractive")
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

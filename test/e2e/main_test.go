@@ -46,7 +46,8 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 	})
 	r.sub("the Ingress tells its address", func(t *testing.T, r *testbed) {
 		r.eventually("status.loadBalancer is published", func() error {
-			if ip := r.kubectl("get", "ingress", "test-ingress", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}"); ip != "192.168.50.21" {
+			if ip := r.kubectl("get", "ingress", "test-ingress", "-o",
+				"jsonpath={.status.loadBalancer.ingress[*].ip}"); ip != "192.168.50.21" {
 				return fmt.Errorf("it is %q", ip)
 			}
 			return nil
@@ -60,35 +61,39 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 		r.eventually("five servers are left", func() error { return serversOf(r, 5, 5) })
 		r.answeredBy("http://test.local/", 5)
 		if after := r.mustStatus(); after.HAProxy.Reloads != before.HAProxy.Reloads {
-			t.Errorf("%d reloads, %d before scaling; last because %q", after.HAProxy.Reloads, before.HAProxy.Reloads, after.HAProxy.LastReason)
+			t.Errorf("%d reloads, %d before scaling; last because %q", after.HAProxy.Reloads, before.HAProxy.Reloads,
+				after.HAProxy.LastReason)
 		}
 	})
-	r.sub("a node that joins is peered and routed, one that leaves gives back servers, then route", func(t *testing.T, r *testbed) {
-		host, err := r.AddNode(t.Context(), "worker9")
-		r.must(err)
-		route := fmt.Sprintf("%s via %s", host.Blocks[0], host.Addr.Addr())
-		r.peeredWith("worker9")
-		r.kubectl("scale", "deployment", "app", "--replicas", "12") // its first pod claims its block
-		r.eventually("its block is routed", func() error { return contains(r.routes("-4"), route) })
-		r.eventually("a pod on it answers", func() error {
-			for range 12 {
-				if answer, err := r.get("http://test.local/"); err != nil || answer.Node == "worker9" {
-					return err
+	r.sub("a node that joins is peered and routed, one that leaves gives back servers, then route",
+		func(t *testing.T, r *testbed) {
+			host, err := r.AddNode(t.Context(), "worker9")
+			r.must(err)
+			route := fmt.Sprintf("%s via %s", host.Blocks[0], host.Addr.Addr())
+			r.peeredWith("worker9")
+			r.kubectl("scale", "deployment", "app", "--replicas", "12") // its first pod claims its block
+			r.eventually("its block is routed", func() error { return contains(r.routes("-4"), route) })
+			r.eventually("a pod on it answers", func() error {
+				for range 12 {
+					if answer, err := r.get("http://test.local/"); err != nil || answer.Node == "worker9" {
+						return err
+					}
 				}
-			}
-			return errors.New("none of 12 answers was from it")
+				return errors.New("none of 12 answers was from it")
+			})
+			r.must(r.RemoveNode(t.Context(), "worker9"))
+			r.eventually("its route is gone", func() error {
+				if contains(r.routes("-4"), route) == nil {
+					return errors.New("it is still there")
+				}
+				return nil
+			})
+			r.eventually("the log tells of both, the servers first", func() error {
+				return closedBeforeDropped(r.log(), host)
+			})
+			r.kubectl("scale", "deployment", "app", "--replicas", "5")
+			r.eventually("five servers are left", func() error { return serversOf(r, 5, 5) })
 		})
-		r.must(r.RemoveNode(t.Context(), "worker9"))
-		r.eventually("its route is gone", func() error {
-			if contains(r.routes("-4"), route) == nil {
-				return errors.New("it is still there")
-			}
-			return nil
-		})
-		r.eventually("the log tells of both, the servers first", func() error { return closedBeforeDropped(r.log(), host) })
-		r.kubectl("scale", "deployment", "app", "--replicas", "5")
-		r.eventually("five servers are left", func() error { return serversOf(r, 5, 5) })
-	})
 	r.sub("routes that somebody flushes come back", func(t *testing.T, r *testbed) {
 		want := r.routes("-4")
 		r.exec("ip", "route", "flush", "proto", "78")
@@ -126,7 +131,8 @@ func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
 				t.Errorf("HAProxy's process was %d and is %d", before.HAProxy.Pid, after.HAProxy.Pid)
 			}
 			if after.HAProxy.Reloads != 0 {
-				t.Errorf("%d reloads since the restart, last because %q, want none", after.HAProxy.Reloads, after.HAProxy.LastReason)
+				t.Errorf("%d reloads since the restart, last because %q, want none", after.HAProxy.Reloads,
+					after.HAProxy.LastReason)
 			}
 			r.opened(app, 5)
 			r.answeredBy("http://test.local/", 5)
@@ -153,7 +159,8 @@ func closedBeforeDropped(log string, host world.Host) error {
 		}
 	}
 	if lastServer < 0 || dropped < lastServer {
-		return fmt.Errorf("its last server is closed in line %d, its route dropped in line %d: want them in this order", lastServer, dropped)
+		return fmt.Errorf("its last server is closed in line %d, its route dropped in line %d: want them in this order",
+			lastServer, dropped)
 	}
 	return nil
 }

@@ -13,7 +13,10 @@ import (
 // text on stderr.
 func (r *testbed) look(flags ...string) (manifests, told string) {
 	r.t.Helper()
-	args := append([]string{r.file("sallyport"), "manifests", "--config", r.file("sallyport.yaml"), "--address", "192.168.50.21"}, flags...)
+	args := append([]string{
+		r.file("sallyport"), "manifests", "--config", r.file("sallyport.yaml"), "--address",
+		"192.168.50.21",
+	}, flags...)
 	cmd := r.Command(r.t.Context(), world.Appliance, args...)
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -49,9 +52,14 @@ spec: {controller: haproxy.org/ingress-controller}
 `
 	settings := func(r *testbed) string {
 		return r.kubectl("get", "bgpconfiguration", "default", "-o", "jsonpath={.spec}") +
-			r.kubectl("get", "ingressclass", "haproxy", "-o", "jsonpath={.metadata.annotations['ingressclass\\.kubernetes\\.io/is-default-class']} {.metadata.labels}")
+			r.kubectl("get", "ingressclass", "haproxy", "-o",
+				"jsonpath={.metadata.annotations['ingressclass\\.kubernetes\\.io/is-default-class']} "+
+					"{.metadata.labels}")
 	}
-	ways := map[string][]string{"client-side": nil, "server-side": {"--server-side"}, "server-side under another name": {"--server-side", "--field-manager=sallyport"}}
+	ways := map[string][]string{
+		"client-side": nil, "server-side": {"--server-side"},
+		"server-side under another name": {"--server-side", "--field-manager=sallyport"},
+	}
 	for admin, their := range ways {
 		for ours, our := range ways {
 			r.sub("theirs "+admin+", ours "+ours, func(t *testing.T, r *testbed) {
@@ -79,7 +87,8 @@ spec: {controller: haproxy.org/ingress-controller}
 // definesFilters replaces the definition of BGPFilters by one whose rules have these fields.
 func (r *testbed) definesFilters(required string, fields ...string) {
 	r.t.Helper()
-	rule := "{type: object, required: [" + required + "], properties: {" + strings.Join(fields, ": {type: string}, ") + ": {type: string}}}"
+	rule := "{type: object, required: [" + required + "], properties: {" + strings.Join(fields, ": {type: string}, ") +
+		": {type: string}}}"
 	rules := "{type: array, items: " + rule + "}"
 	r.kubectl("delete", "crd", "bgpfilters.crd.projectcalico.org", "--ignore-not-found")
 	r.apply(`
@@ -132,7 +141,8 @@ func TestNoNodePeersWithoutTheFilterThatProtectsIt(t *testing.T) {
 			t.Errorf("told %q, want why a filter is left out", told)
 		}
 		r.must(r.tryApply(manifests))
-		if got, want := r.kubectl("get", filters, "-o", "name"), "bgpfilter.crd.projectcalico.org/sallyport"; got != want {
+		if got, want := r.kubectl("get", filters, "-o", "name"),
+			"bgpfilter.crd.projectcalico.org/sallyport"; got != want {
 			t.Errorf("filters %q, want %q", got, want)
 		}
 		r.kubectl("get", peer)
@@ -143,7 +153,8 @@ func TestNoNodePeersWithoutTheFilterThatProtectsIt(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), `unknown field "spec.exportV4[0].source"`) {
 			t.Errorf("got %v, want an error about the source of a rule", err)
 		}
-		if got, want := r.kubectl("get", filters, "-o", "name"), "bgpfilter.crd.projectcalico.org/sallyport"; got != want {
+		if got, want := r.kubectl("get", filters, "-o", "name"),
+			"bgpfilter.crd.projectcalico.org/sallyport"; got != want {
 			t.Errorf("filters %q, want %q", got, want)
 		}
 		r.kubectl("get", peer)

@@ -14,7 +14,8 @@ import (
 
 // filled replaces what a page leaves to its reader.
 var filled = strings.NewReplacer(
-	"NAMESPACE/INGRESS", "default/web", "http://HOST/PATH", "http://test.local/", "--password-file FILE", "--password-file /etc/sallyport/status.password",
+	"NAMESPACE/INGRESS", "default/web", "http://HOST/PATH", "http://test.local/", "--password-file FILE",
+	"--password-file /etc/sallyport/status.password",
 	"-inkey KEY -in FILE.manifest -out FILE.manifest.sig", "-inkey /tmp/key -in /tmp/manifest -out /tmp/manifest.sig",
 	" FILE", " /etc/sallyport/sallyport.yaml",
 )
@@ -148,14 +149,18 @@ func turnOf(page string) int {
 // with Calico. It begins with the page that installs the program.
 func TestEveryCommandOfTheManualRuns(t *testing.T) {
 	t.Parallel()
-	r := newTestbed(t, world.Options{Name: "manual", Workers: 2, Calico: world.Real, Appliances: 2, Router: world.RouterBIRD}, settings{})
+	r := newTestbed(t, world.Options{
+		Name: "manual", Workers: 2, Calico: world.Real, Appliances: 2,
+		Router: world.RouterBIRD,
+	}, settings{})
 	manifests, err := r.Manifests(t.Context())
 	r.must(err)
 	r.write("manifests.yaml", manifests)
 	r.kubectl("delete", "-f", r.file("manifests.yaml")) // the pages give the cluster what it needs
 	sample, err := os.ReadFile("../demo/app.yaml")
 	r.must(err)
-	r.apply(string(sample) + strings.Replace(ingress("web", "", "web.local / Prefix app"), "port: {name: web}", "port: {number: 80}", 1))
+	r.apply(string(sample) + strings.Replace(ingress("web", "", "web.local / Prefix app"), "port: {name: web}",
+		"port: {number: 80}", 1))
 	m := r.machine(t)
 
 	all, err := manual.All("../..")

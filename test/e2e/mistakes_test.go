@@ -57,7 +57,8 @@ func TestEachMistakeInAGroupIsASentence(t *testing.T) {
 				})
 			}
 		}
-		return swap(with, strings.NewReplacer(change...).Replace(good)), swap(func(path string) { b.must(os.Symlink(program, path)) }, good)
+		return swap(with, strings.NewReplacer(change...).Replace(good)),
+			swap(func(path string) { b.must(os.Symlink(program, path)) }, good)
 	}
 	object := func(what, text, sentence string) mistake {
 		return mistake{
@@ -77,37 +78,66 @@ func TestEachMistakeInAGroupIsASentence(t *testing.T) {
 			r.must(err)
 		}
 	}
-	noKeepalived := mistake{what: "keepalived is missing", first: "VRRP needs the program keepalived", second: "VRRP needs the program keepalived: install Debian's package keepalived"}
+	noKeepalived := mistake{
+		what: "keepalived is missing", first: "VRRP needs the program keepalived",
+		second: "VRRP needs the program keepalived: install Debian's package keepalived",
+	}
 	noKeepalived.make, noKeepalived.undo = instead(func(path string) {
 		at, err := exec.LookPath("keepalived")
 		b.must(err)
-		b.must(os.WriteFile(path, fmt.Appendf(nil, "#!/bin/sh\nexec unshare --mount sh -c 'mount --bind /dev/null %s && exec %s \"$@\"' sh \"$@\"\n", at, program), 0o700))
+		b.must(os.WriteFile(path,
+			fmt.Appendf(nil, "#!/bin/sh\n"+
+				"exec unshare --mount sh -c 'mount --bind /dev/null %s && exec %s \"$@\"' sh \"$@\"\n", at, program),
+			0o700))
 	}, "  upstream:", "  vrrp: {interface: eth0}\n  upstream:")
-	clocks := mistake{what: "clocks differ", first: "The clock of appliance2 is 1m0s ahead of that of appliance: synchronise both by NTP", second: "The clock of appliance is 1m0s behind that of appliance2: synchronise both by NTP"}
+	clocks := mistake{
+		what:   "clocks differ",
+		first:  "The clock of appliance2 is 1m0s ahead of that of appliance: synchronise both by NTP",
+		second: "The clock of appliance is 1m0s behind that of appliance2: synchronise both by NTP",
+	}
 	clocks.make, clocks.undo = instead(func(path string) { b.must(os.Symlink(aheadOfTime(b.testbed), path)) })
 
 	for _, m := range []mistake{
-		file("another secret", "Packets of appliance2 at 192.168.50.12 are not signed with the secret of this group: compare group.secret on both.",
-			"Packets of appliance at 192.168.50.21 are not signed with the secret of this group: compare group.secret on both.", "c2FsbHlwb3J0", "YW5vdGhlciBz"),
-		file("a member that is not in the list", "appliance2 does not have appliance in its group.members: add it there.",
-			"appliance at 192.168.50.21 has the secret of this group, but is not in group.members: add it on every member",
+		file("another secret", "Packets of appliance2 at 192.168.50.12 are not signed with the secret of this group: "+
+			"compare group.secret on both.",
+			"Packets of appliance at 192.168.50.21 are not signed with the secret of this group: compare "+
+				"group.secret on both.", "c2FsbHlwb3J0", "YW5vdGhlciBz"),
+		file("a member that is not in the list",
+			"appliance2 does not have appliance in its group.members: add it there.",
+			"appliance at 192.168.50.21 has the secret of this group, but is not in group.members: add it on "+
+				"every member",
 			"{name: appliance, address: 192.168.50.21}", "{name: elsewhere, address: "+away+"}"),
-		file("two members of one name", "The appliance at 192.168.50.12 has the name appliance like this one: give each an identity of its own.",
+		file("two members of one name",
+			"The appliance at 192.168.50.12 has the name appliance like this one: give each an identity of its own.",
 			"The appliance at 192.168.50.21 has the name appliance like this one: give each an identity of its own.",
-			"identity: appliance2", "identity: appliance", "{name: appliance, address: 192.168.50.21}, {name: appliance2,", "{name: elsewhere, address: "+away+"}, {name: appliance,"),
+			"identity: appliance2", "identity: appliance",
+			"{name: appliance, address: 192.168.50.21}, {name: appliance2,",
+			"{name: elsewhere, address: "+away+"}, {name: appliance,"),
 		file("the file of the other member", ": is it running, and may UDP port 7477 pass between the members?",
-			"listening for heartbeats as appliance: does this machine have the address that group.members gives appliance?", "identity: appliance2", "identity: appliance"),
-		object("a node has the address", "{apiVersion: v1, kind: Node, metadata: {name: liar, annotations: {projectcalico.org/IPv4Address: "+service+"/24}}}",
-			"the service address "+service+" is also the address of node liar in cluster lab, so no route is learned from that node: give the group another address"),
-		object("a pool has the address", "{apiVersion: crd.projectcalico.org/v1, kind: IPPool, metadata: {name: wide}, spec: {cidr: 203.0.113.0/24, disabled: true, ipipMode: Never, vxlanMode: Never, nodeSelector: all()}}",
-			"the service address "+service+" is in IP pool wide (203.0.113.0/24) of cluster lab, and the pod that gets it is not reached: give the group another address"),
+			"listening for heartbeats as appliance: does this machine have the address that group.members "+
+				"gives appliance?", "identity: appliance2", "identity: appliance"),
+		object("a node has the address",
+			"{apiVersion: v1, kind: Node, metadata: {name: liar, annotations: {projectcalico.org/IPv4Address: "+service+
+				"/24}}}",
+			"the service address "+service+
+				" is also the address of node liar in cluster lab, so no route is learned from that node: give the "+
+				"group another address"),
+		object("a pool has the address",
+			"{apiVersion: crd.projectcalico.org/v1, kind: IPPool, metadata: {name: wide}, spec: {cidr: "+
+				"203.0.113.0/24, disabled: true, ipipMode: Never, vxlanMode: Never, nodeSelector: all()}}",
+			"the service address "+service+
+				" is in IP pool wide (203.0.113.0/24) of cluster lab, and the pod that gets it is not reached: give "+
+				"the group another address"),
 		{
 			what:  "another machine has the address",
-			first: "has the service address " + service + ", so this appliance does not take it", second: "has the service address " + service + ", so this appliance does not take it: give that machine or the group another address",
+			first: "has the service address " + service + ", so this appliance does not take it",
+			second: "has the service address " + service +
+				", so this appliance does not take it: give that machine or the group another address",
 			make: func(r *testbed) {
 				restart(func() {
 					on(r, "worker2", "ip address add "+service+"/24 dev eth0")
-					on(r, b.Machine(), "ip address add 203.0.113.250/24 dev eth0", "ip address del "+service+"/32 dev lo")
+					on(r, b.Machine(), "ip address add 203.0.113.250/24 dev eth0",
+						"ip address del "+service+"/32 dev lo")
 				})
 			},
 			undo: func(r *testbed) {
@@ -116,14 +146,18 @@ func TestEachMistakeInAGroupIsASentence(t *testing.T) {
 			},
 		},
 		file("a router that is a node", "the router 192.168.50.23 is also the address of node worker1 in cluster lab",
-			"the router 192.168.50.23 is also the address of node worker1 in cluster lab, so no route is learned from that node: give the router's own address in group.upstream.peers",
+			"the router 192.168.50.23 is also the address of node worker1 in cluster lab, so no route is learned "+
+				"from that node: give the router's own address in group.upstream.peers",
 			"peers: [{address: 192.168.50.2}]", "peers: [{address: 192.168.50.2}, {address: 192.168.50.23}]"),
 		{
-			what:  "a router without BFD",
-			first: "BFD with the router 192.168.50.2 is down though its BGP session is established", second: "BFD with the router 192.168.50.2 is down though its BGP session is established",
+			what:   "a router without BFD",
+			first:  "BFD with the router 192.168.50.2 is down though its BGP session is established",
+			second: "BFD with the router 192.168.50.2 is down though its BGP session is established",
 			make: func(r *testbed) {
 				restart(func() {
-					on(r, world.Router, "nft add table inet mute", "nft add chain inet mute in '{ type filter hook input priority 0; }'", "nft add rule inet mute in ip saddr 192.168.50.12 udp dport 3784 drop")
+					on(r, world.Router, "nft add table inet mute",
+						"nft add chain inet mute in '{ type filter hook input priority 0; }'",
+						"nft add rule inet mute in ip saddr 192.168.50.12 udp dport 3784 drop")
 				})
 			},
 			undo: func(r *testbed) { on(r, world.Router, "nft delete table inet mute") },
@@ -178,12 +212,15 @@ func aheadOfTime(r *testbed) string {
 		r.t.Fatalf("%s does not set the clock by %q", source, clock)
 	}
 	ahead := filepath.Join(dir, "pulse.go")
-	r.must(os.WriteFile(ahead, []byte(strings.Replace(string(text), clock, "now: func() time.Time { return time.Now().Add(time.Minute) },", 1)), 0o600))
+	r.must(os.WriteFile(ahead,
+		[]byte(strings.Replace(string(text), clock, "now: func() time.Time { return time.Now().Add(time.Minute) },",
+			1)), 0o600))
 	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{source: ahead}})
 	r.must(err)
 	r.must(os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600))
 	program := filepath.Join(dir, "sallyport")
-	if out, err := exec.CommandContext(r.t.Context(), "go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, "sallyport/cmd/sallyport").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(r.t.Context(), "go", "build", "-overlay", filepath.Join(dir, "overlay.json"),
+		"-o", program, "sallyport/cmd/sallyport").CombinedOutput(); err != nil {
 		r.t.Fatalf("building: %v\n%s", err, out)
 	}
 	return program

@@ -41,7 +41,8 @@ func (r *testbed) page() (string, error) {
 func (r *testbed) terminal() string {
 	var all strings.Builder
 	for _, command := range []string{"doctor", "status"} {
-		out, _ := r.Command(r.t.Context(), world.Appliance, r.file("sallyport"), command, "--config", r.file("sallyport.yaml")).CombinedOutput()
+		out, _ := r.Command(r.t.Context(), world.Appliance, r.file("sallyport"), command, "--config",
+			r.file("sallyport.yaml")).CombinedOutput()
 		fmt.Fprintf(&all, "$ sallyport %s\n%s\n", command, out)
 	}
 	return all.String()
@@ -65,7 +66,8 @@ func (r *testbed) keep(name, terminal string) {
 	r.must(err)
 	r.must(os.MkdirAll(dir, 0o755))
 	r.must(os.WriteFile(filepath.Join(dir, name+".txt"), []byte(terminal), 0o644))
-	r.exec("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--user-data-dir="+r.t.TempDir(),
+	r.exec("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+		"--user-data-dir="+r.t.TempDir(),
 		"--window-size=1280,800", "--screenshot="+filepath.Join(dir, name+".png"), "http://127.0.0.1:9090/")
 }
 
@@ -126,7 +128,9 @@ func TestANewcomerFindsEachCause(t *testing.T) {
 		{
 			name: "bgp-filtered",
 			make: func(_ *testing.T, r *testbed) {
-				nft(r, "worker1", "add table inet newcomer; add chain inet newcomer in { type filter hook input priority 0; }; add rule inet newcomer in ip saddr 192.168.50.21 tcp dport 179 drop; add rule inet newcomer in ip saddr 192.168.50.21 tcp sport 179 drop")
+				nft(r, "worker1", "add table inet newcomer; add chain inet newcomer in { type filter hook input "+
+					"priority 0; }; add rule inet newcomer in ip saddr 192.168.50.21 tcp dport 179 drop; add rule "+
+					"inet newcomer in ip saddr 192.168.50.21 tcp sport 179 drop")
 			},
 			mend:  unfiltered("worker1"),
 			cause: []string{"worker1", "192.168.50.23", "nothing was heard for the hold time"},
@@ -135,7 +139,8 @@ func TestANewcomerFindsEachCause(t *testing.T) {
 		{
 			name: "network-policy",
 			make: func(_ *testing.T, r *testbed) {
-				nft(r, "worker1", "add table inet newcomer; add chain inet newcomer through { type filter hook forward priority 0; }; add rule inet newcomer through ip saddr 192.168.50.21 tcp dport 8080 drop")
+				nft(r, "worker1", "add table inet newcomer; add chain inet newcomer through { type filter hook "+
+					"forward priority 0; }; add rule inet newcomer through ip saddr 192.168.50.21 tcp dport 8080 drop")
 			},
 			mend:  unfiltered("worker1"),
 			cause: []string{"L4TOUT"},
@@ -144,10 +149,12 @@ func TestANewcomerFindsEachCause(t *testing.T) {
 		{
 			name: "pool-not-exported",
 			make: func(_ *testing.T, r *testbed) {
-				r.kubectl("patch", strings.Fields(r.kubectl("get", "ippools.crd.projectcalico.org", "-o", "name"))[0], "--type=merge", "-p", `{"spec":{"disableBGPExport":true}}`)
+				r.kubectl("patch", strings.Fields(r.kubectl("get", "ippools.crd.projectcalico.org", "-o", "name"))[0],
+					"--type=merge", "-p", `{"spec":{"disableBGPExport":true}}`)
 			},
 			mend: func(_ *testing.T, r *testbed) {
-				r.kubectl("patch", strings.Fields(r.kubectl("get", "ippools.crd.projectcalico.org", "-o", "name"))[0], "--type=merge", "-p", `{"spec":{"disableBGPExport":false}}`)
+				r.kubectl("patch", strings.Fields(r.kubectl("get", "ippools.crd.projectcalico.org", "-o", "name"))[0],
+					"--type=merge", "-p", `{"spec":{"disableBGPExport":false}}`)
 			},
 			cause: []string{"disableBGPExport"},
 			todo:  []string{"kubectl patch ippools"},
@@ -231,7 +238,8 @@ func TestTheDoctorFindsMembersThatDisagree(t *testing.T) {
 	t.Parallel()
 	a, b := newMembers(t, world.Options{Name: "disagree", Workers: 1, Router: world.RouterBIRD}, "")
 	r, other := a.testbed, b.testbed
-	r.apply(application("app", 2) + ingress("app", "", "test.local / Prefix app")) // a member without routes has none to lose
+	// a member without routes has none to lose
+	r.apply(application("app", 2) + ingress("app", "", "test.local / Prefix app"))
 	r.start()
 	other.start()
 	file, name := r.file("sallyport.yaml"), "member "+world.ApplianceHost(2)
@@ -256,13 +264,16 @@ func TestTheDoctorFindsMembersThatDisagree(t *testing.T) {
 	r.sub("the secret", with("c2FsbHlwb3J0", "YW5vdGhlciBz", func(r *testbed) {
 		r.finds(file, appliance.Doubt, name, "not signed with the secret of this group", "sallyport status members")
 	}))
-	r.sub("the list", with("{name: appliance, address: 192.168.50.21}", "{name: elsewhere, address: 192.168.50.31}", func(r *testbed) {
-		r.finds(file, appliance.Doubt, name, "does not have appliance in its group.members", "sallyport status members")
-	}))
+	r.sub("the list", with("{name: appliance, address: 192.168.50.21}", "{name: elsewhere, address: 192.168.50.31}",
+		func(r *testbed) {
+			r.finds(file, appliance.Doubt, name, "does not have appliance in its group.members",
+				"sallyport status members")
+		}))
 	r.sub("the version", func(t *testing.T, r *testbed) {
 		other.end(syscall.SIGTERM)
 		r.must(os.Remove(other.file("sallyport")))
-		out, err := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-X main.version=v99", "-o", other.file("sallyport"), "sallyport/cmd/sallyport").CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-X main.version=v99", "-o",
+			other.file("sallyport"), "sallyport/cmd/sallyport").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -276,7 +287,8 @@ func TestTheDoctorFindsMembersThatDisagree(t *testing.T) {
 	})
 	r.sub("this one has lost its router", func(t *testing.T, r *testbed) {
 		r.must(r.Partition(t.Context(), world.Appliance, world.Router, world.AllTraffic))
-		r.finds(file, appliance.Doubt, "appliance", "there has been no BGP session with the router 192.168.50.2", "sallyport status")
+		r.finds(file, appliance.Doubt, "appliance", "there has been no BGP session with the router 192.168.50.2",
+			"sallyport status")
 		r.must(r.Heal(t.Context(), world.Appliance, world.Router))
 		r.lacks(file, "appliance")
 	})

@@ -91,7 +91,10 @@ func observed(appliances ...*testbed) *prometheus {
 	write("status.key", key)
 	write("status.password", "correct-horse-battery-staple\n")
 	for n, a := range appliances {
-		a.write("sallyport.yaml", a.read("sallyport.yaml")+fmt.Sprintf("status: {listen: \"%s:9090\", passwordFile: %[2]s/status.password, tls: {certificate: %[2]s/status.crt, key: %[2]s/status.key}}\n", addresses[n], dir))
+		a.write("sallyport.yaml",
+			a.read("sallyport.yaml")+
+				fmt.Sprintf("status: {listen: \"%s:9090\", passwordFile: %[2]s/status.password, tls: {certificate: "+
+					"%[2]s/status.crt, key: %[2]s/status.key}}\n", addresses[n], dir))
 	}
 	rules, err := os.ReadFile("../../appliance/alerts.yaml")
 	r.must(err)
@@ -100,7 +103,8 @@ func observed(appliances ...*testbed) *prometheus {
 
 	programs, err := debian.Prometheus().Fetch(r.t.Context(), os.Stderr)
 	r.must(err)
-	running, stop, err := r.Beside(r.t.Context(), world.Client, filepath.Join(programs, "prometheus"), "--config.file="+dir+"/prometheus.yml",
+	running, stop, err := r.Beside(r.t.Context(), world.Client, filepath.Join(programs, "prometheus"),
+		"--config.file="+dir+"/prometheus.yml",
 		"--storage.tsdb.path="+dir+"/data", "--web.listen-address=127.0.0.1:9090", "--log.level=warn")
 	r.must(err)
 	r.t.Cleanup(stop)
@@ -120,7 +124,10 @@ func selfSigned(t *testing.T, addresses []net.IP) (certificate, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: addresses, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0)}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), IPAddresses: addresses,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0),
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
 	if err != nil {
 		t.Fatal(err)
@@ -129,12 +136,14 @@ func selfSigned(t *testing.T, addresses []net.IP) (certificate, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
+		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
 }
 
 // ask asks the API of Prometheus.
 func (p *prometheus) ask(path string, query url.Values, answer any) error {
-	request, err := http.NewRequestWithContext(p.t.Context(), "GET", "http://127.0.0.1:9090/api/v1/"+path+"?"+query.Encode(), nil)
+	request, err := http.NewRequestWithContext(p.t.Context(), "GET",
+		"http://127.0.0.1:9090/api/v1/"+path+"?"+query.Encode(), nil)
 	if err != nil {
 		return err
 	}
@@ -156,8 +165,8 @@ func (p *prometheus) ask(path string, query url.Values, answer any) error {
 	return nil
 }
 
-// fires returns the alerts that fire, by name and then by instance. It leaves out the machine's memory, whose use is not
-// of the lab alone.
+// fires returns the alerts that fire, by name and then by instance. It leaves out the machine's
+// memory, whose use is not of the lab alone.
 func (p *prometheus) fires() (map[string]map[string]firing, error) {
 	var answer struct{ Alerts []firing }
 	all := map[string]map[string]firing{}
@@ -203,7 +212,8 @@ func (p *prometheus) typed(a firing, on map[string]member) (string, error) {
 	if args[1] != "config" {
 		args = append(args, "--config", m.file("sallyport.yaml"))
 	}
-	out, err := m.Command(p.t.Context(), m.Machine(), append([]string{m.file("sallyport")}, args[1:]...)...).CombinedOutput()
+	out, err := m.Command(p.t.Context(), m.Machine(),
+		append([]string{m.file("sallyport")}, args[1:]...)...).CombinedOutput()
 	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) { // as a doctor does that finds something
 		err = nil
 	}
@@ -224,7 +234,8 @@ func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
 	a, b := newMembers(t, world.Options{Name: "prom", Workers: 2, Router: world.RouterBIRD}, "")
 	r := a.testbed
 	p := observed(a.testbed, b.testbed)
-	good := r.swapped(r.read("sallyport.yaml"), "haproxy: {", "haproxy: {maxConnections: 100, minReloadInterval: 100ms, ")
+	good := r.swapped(r.read("sallyport.yaml"), "haproxy: {",
+		"haproxy: {maxConnections: 100, minReloadInterval: 100ms, ")
 	r.write("sallyport.yaml", good)
 	configured := func(text string) {
 		r.t.Helper()
@@ -242,7 +253,9 @@ func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
 			return err
 		}
 		var full struct{ Result []struct{ Value [2]any } }
-		err := p.ask("query", url.Values{"query": {`sum(sallyport_group_class{class="full"}) + sum(sallyport_servers{state="open"})`}}, &full)
+		err := p.ask("query", url.Values{
+			"query": {`sum(sallyport_group_class{class="full"}) + sum(sallyport_servers{state="open"})`},
+		}, &full)
 		if err == nil && (len(full.Result) != 1 || full.Result[0].Value[1] != "10") {
 			err = fmt.Errorf("members that are full, and servers that are open: %v, want 2 and 8", full.Result)
 		}
@@ -258,7 +271,9 @@ func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
 	r.must(err)
 	r.eventually("HAProxy's own metrics have the name of the Service", func() error {
 		var found struct{ Result []any }
-		err := p.ask("query", url.Values{"query": {`haproxy_backend_http_requests_total{job="haproxy",proxy="default_svc_app_web"}`}}, &found)
+		err := p.ask("query", url.Values{
+			"query": {`haproxy_backend_http_requests_total{job="haproxy",proxy="default_svc_app_web"}`},
+		}, &found)
 		if err == nil && len(found.Result) != 2 {
 			err = fmt.Errorf("%d appliances have them, want 2", len(found.Result))
 		}
@@ -286,7 +301,10 @@ func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
 		since = time.Now()
 	}
 	churned := 0
-	foreign := []string{"route", "replace", "172.16.189.64/26", "via", "192.168.50.23", "metric", "50", "proto", "static"}
+	foreign := []string{
+		"route", "replace", "172.16.189.64/26", "via", "192.168.50.23", "metric", "50", "proto",
+		"static",
+	}
 	outages := []outage{
 		{
 			name:   "an Ingress names a Service that does not exist",
@@ -301,10 +319,13 @@ func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
 			alerts: map[string]string{"SallyportConfigurationRejected": `did you mean "stateDir"`},
 		},
 		{
-			name:   "the pools of the configuration leave out the block of a backend",
-			make:   func() { configured(r.swapped(good, "pools: [172.16.0.0/16]", "pools: [172.17.0.0/16]")) },
-			mend:   func() { configured(good) },
-			alerts: map[string]string{"SallyportOffersRefused": "172.16.189.64/26", "SallyportBackendsUnserved": "the offer of 172.16."},
+			name: "the pools of the configuration leave out the block of a backend",
+			make: func() { configured(r.swapped(good, "pools: [172.16.0.0/16]", "pools: [172.17.0.0/16]")) },
+			mend: func() { configured(good) },
+			alerts: map[string]string{
+				"SallyportOffersRefused":    "172.16.189.64/26",
+				"SallyportBackendsUnserved": "the offer of 172.16.",
+			},
 		},
 		{
 			name: "the token lives for 20 minutes more",
@@ -364,7 +385,10 @@ func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
 				r.apiServer(true)
 				b.start()
 			},
-			alerts: map[string]string{"SallyportNotReady": "has not answered since the start", "SallyportClusterUnknown": "picture of", "SallyportNoFullMember": "has not answered since the start"},
+			alerts: map[string]string{
+				"SallyportNotReady":       "has not answered since the start",
+				"SallyportClusterUnknown": "picture of", "SallyportNoFullMember": "has not answered since the start",
+			},
 		},
 		{
 			name:    "somebody's route is in the place of a node's",
@@ -381,7 +405,8 @@ func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
 				var all strings.Builder
 				for range 30 {
 					churned++
-					all.WriteString(r.swapped(served, "{name: app}", fmt.Sprintf("{name: app, annotations: {haproxy.org/timeout-server: %ds}}", 60+churned)))
+					all.WriteString(r.swapped(served, "{name: app}",
+						fmt.Sprintf("{name: app, annotations: {haproxy.org/timeout-server: %ds}}", 60+churned)))
 				}
 				r.apply(all.String())
 			},
@@ -432,7 +457,8 @@ func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
 					}
 					return cmp.Or(err, fmt.Errorf("%s does not fire any more", name))
 				})
-				t.Logf("%s (%s)\n%s\n%s", name, alert.Labels["severity"], alert.Annotations["summary"], alert.Annotations["description"])
+				t.Logf("%s (%s)\n%s\n%s", name, alert.Labels["severity"], alert.Annotations["summary"],
+					alert.Annotations["description"])
 			}
 		})
 	}
@@ -466,11 +492,16 @@ func (p *prometheus) draws(dashboard string) {
 	for _, panel := range board.Panels {
 		for _, target := range panel.Targets {
 			asked++
-			expr := strings.NewReplacer("$__rate_interval", "1m", "$instance", ".+", "$job", "sallyport").Replace(target.Expr)
+			expr := strings.NewReplacer("$__rate_interval", "1m", "$instance", ".+", "$job",
+				"sallyport").Replace(target.Expr)
 			var answer struct {
 				Result []struct{ Values [][2]any }
 			}
-			p.must(p.ask("query_range", url.Values{"query": {expr}, "step": {"1"}, "start": {strconv.FormatInt(p.started.Unix(), 10)}, "end": {strconv.FormatInt(time.Now().Unix(), 10)}}, &answer))
+			p.must(p.ask("query_range",
+				url.Values{
+					"query": {expr}, "step": {"1"}, "start": {strconv.FormatInt(p.started.Unix(), 10)},
+					"end": {strconv.FormatInt(time.Now().Unix(), 10)},
+				}, &answer))
 			numbers := 0
 			for _, series := range answer.Result {
 				for _, v := range series.Values {

@@ -17,7 +17,8 @@ import (
 
 // The tests of this file run on real Calico, and only with -calico, which make test-calico gives:
 // they take minutes.
-var allCalico = flag.Bool("calico", false, "also run the tests on real Calico that make test leaves to make test-calico")
+var allCalico = flag.Bool("calico", false,
+	"also run the tests on real Calico that make test leaves to make test-calico")
 
 func onlyWithCalico(t *testing.T) {
 	t.Helper()
@@ -40,13 +41,15 @@ func (r *testbed) reconfigure(bgp []string, flags ...string) {
 
 // peer returns a BGPPeer for the appliance, with more lines of its spec.
 func peer(name string, lines ...string) string {
-	return "---\napiVersion: crd.projectcalico.org/v1\nkind: BGPPeer\nmetadata: {name: " + name + "}\nspec:\n  peerIP: 192.168.50.21\n  asNumber: 65000\n" +
+	return "---\napiVersion: crd.projectcalico.org/v1\nkind: BGPPeer\nmetadata: {name: " + name +
+		"}\nspec:\n  peerIP: 192.168.50.21\n  asNumber: 65000\n" +
 		"  filters: [sallyport, sallyport-own]\n  " + strings.Join(lines, "\n  ") + "\n"
 }
 
 func (r *testbed) mesh(on bool) {
 	r.t.Helper()
-	r.kubectl("patch", "bgpconfiguration", "default", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"nodeToNodeMeshEnabled":%t}}`, on))
+	r.kubectl("patch", "bgpconfiguration", "default", "--type=merge", "-p",
+		fmt.Sprintf(`{"spec":{"nodeToNodeMeshEnabled":%t}}`, on))
 }
 
 // neighbours waits until a node's BIRD has this many sessions with other nodes.
@@ -107,15 +110,18 @@ func TestRealCalicoPeersInEachWayThatABGPPeerCanSay(t *testing.T) {
 		r.sessionsWith()
 	})
 	r.sub("a password, in the Secret and by the Role that the manifests print", func(_ *testing.T, r *testbed) {
-		r.kubectl("-n", "kube-system", "create", "secret", "generic", "sallyport-bgp", "--from-literal=password=correct-horse")
+		r.kubectl("-n", "kube-system", "create", "secret", "generic", "sallyport-bgp",
+			"--from-literal=password=correct-horse")
 		r.reconfigure([]string{"password: correct-horse"})
 		serves(r, nodes...)
 	})
 	r.sub("another password than the appliance's ends the sessions", func(_ *testing.T, r *testbed) {
-		r.kubectl("-n", "kube-system", "patch", "secret", "sallyport-bgp", "--type=merge", "-p", `{"stringData":{"password":"wrong"}}`)
+		r.kubectl("-n", "kube-system", "patch", "secret", "sallyport-bgp", "--type=merge", "-p",
+			`{"stringData":{"password":"wrong"}}`)
 		r.sessionsWith()
 		r.says("no BGP session")
-		r.kubectl("-n", "kube-system", "patch", "secret", "sallyport-bgp", "--type=merge", "-p", `{"stringData":{"password":"correct-horse"}}`)
+		r.kubectl("-n", "kube-system", "patch", "secret", "sallyport-bgp", "--type=merge", "-p",
+			`{"stringData":{"password":"correct-horse"}}`)
 		serves(r, nodes...)
 	})
 	r.sub("neighbours at one hop alone", func(t *testing.T, r *testbed) {
@@ -158,14 +164,19 @@ func TestRealCalicoPeersInEachWayThatABGPPeerCanSay(t *testing.T) {
 // it alone and answers for the namespace's name under local.
 func (r *testbed) pool(name, cidr string, pods int, spec ...string) {
 	r.t.Helper()
-	r.apply(fmt.Sprintf("apiVersion: crd.projectcalico.org/v1\nkind: IPPool\nmetadata: {name: %s}\nspec: {cidr: %s, ipipMode: Never, vxlanMode: Never, nodeSelector: all(), %s}\n", name, cidr, strings.Join(spec, ", ")) +
-		fmt.Sprintf("---\napiVersion: v1\nkind: Namespace\nmetadata: {name: %[1]s, annotations: {cni.projectcalico.org/ipv4pools: '[\"%[1]s\"]'}}\n", name))
+	r.apply(fmt.Sprintf("apiVersion: crd.projectcalico.org/v1\nkind: IPPool\nmetadata: {name: %s}\n"+
+		"spec: {cidr: %s, ipipMode: Never, vxlanMode: Never, nodeSelector: all(), %s}\n", name, cidr,
+		strings.Join(spec, ", ")) +
+		fmt.Sprintf("---\napiVersion: v1\nkind: Namespace\n"+
+			"metadata: {name: %[1]s, annotations: {cni.projectcalico.org/ipv4pools: '[\"%[1]s\"]'}}\n", name))
 	r.eventually("the namespace has its ServiceAccount", func() error {
 		_, err := r.Kubectl(r.t.Context(), "-n", name, "get", "serviceaccount", "default")
 		return err
 	})
-	r.apply(rig.App{Namespace: name, Name: "app", Replicas: pods, Grace: 5}.Manifest() + rig.Service(name, "app", "app") +
-		strings.Replace(ingress("app", "", name+".local / Prefix app"), "{name: app}", "{namespace: "+name+", name: app}", 1))
+	r.apply(rig.App{Namespace: name, Name: "app", Replicas: pods, Grace: 5}.Manifest() +
+		rig.Service(name, "app", "app") +
+		strings.Replace(ingress("app", "", name+".local / Prefix app"), "{name: app}",
+			"{namespace: "+name+", name: app}", 1))
 }
 
 // onlyTo makes these the only workers that new pods go to.
@@ -289,21 +300,22 @@ func TestRealCalicoPoolsOfEachKindAreRoutedOrExplained(t *testing.T) {
 		r.answeredBy("http://lent.local/", 12)
 		r.kubectl("delete", "namespace", "lent", "--wait=false")
 	})
-	r.sub("with strict affinity no address is borrowed, and the pods that have one answer", func(t *testing.T, r *testbed) {
-		r.calicoctl("ipam", "configure", "--strictaffinity=true")
-		r.onlyTo("worker1")
-		r.pool("strict", "172.23.0.0/28", 1, "blockSize: 29")
-		r.scale("strict", 1, 1)
-		r.onlyTo("worker2")
-		r.scale("strict", 2, 2)
-		r.onlyTo("worker1")
-		r.scale("strict", 12, 9)
-		r.answeredBy("http://strict.local/", 9)
-		if got := r.within("172.23."); len(got) != 2 {
-			t.Errorf("routes %q, want two blocks", got)
-		}
-		r.onlyTo("worker1", "worker2")
-	})
+	r.sub("with strict affinity no address is borrowed, and the pods that have one answer",
+		func(t *testing.T, r *testbed) {
+			r.calicoctl("ipam", "configure", "--strictaffinity=true")
+			r.onlyTo("worker1")
+			r.pool("strict", "172.23.0.0/28", 1, "blockSize: 29")
+			r.scale("strict", 1, 1)
+			r.onlyTo("worker2")
+			r.scale("strict", 2, 2)
+			r.onlyTo("worker1")
+			r.scale("strict", 12, 9)
+			r.answeredBy("http://strict.local/", 9)
+			if got := r.within("172.23."); len(got) != 2 {
+				t.Errorf("routes %q, want two blocks", got)
+			}
+			r.onlyTo("worker1", "worker2")
+		})
 	if refused := r.mustStatus().Refused; refused.Total > 0 {
 		t.Errorf("refused offers %+v, want none", refused)
 	}
@@ -340,7 +352,8 @@ func TestRealCalicoChangesUnderLoadCostNoRequest(t *testing.T) {
 
 	r.sub("a pod moves to another node", func(t *testing.T, r *testbed) {
 		on := func() []string {
-			return strings.Fields(r.kubectl("get", "pods", "-l", "app=app", "-o", `jsonpath={range .items[*]}{.metadata.name}/{.spec.nodeName} {end}`))
+			return strings.Fields(r.kubectl("get", "pods", "-l", "app=app", "-o",
+				`jsonpath={range .items[*]}{.metadata.name}/{.spec.nodeName} {end}`))
 		}
 		before := on()
 		pod, node, _ := strings.Cut(before[0], "/")
@@ -351,40 +364,47 @@ func TestRealCalicoChangesUnderLoadCostNoRequest(t *testing.T) {
 			r.answeredBy("http://test.local/", 4)
 		})
 		r.kubectl("uncordon", node)
-		if after := on(); slices.ContainsFunc(after, func(p string) bool { return !slices.Contains(before, p) && strings.HasSuffix(p, "/"+node) }) {
+		if after := on(); slices.ContainsFunc(after, func(p string) bool {
+			return !slices.Contains(before, p) && strings.HasSuffix(p, "/"+node)
+		}) {
 			t.Errorf("pods %q, before %q: want the new one on another node than %s", after, before, node)
 		}
 	})
-	r.sub("ranges of Services beside the pods' blocks are refused, and change no route", func(_ *testing.T, r *testbed) {
-		said := len(r.log())
-		r.underLoad("ranges of Services are announced", func() {
-			r.apply("apiVersion: v1\nkind: Service\nmetadata: {name: outside}\nspec:\n  type: LoadBalancer\n  externalTrafficPolicy: Local\n  externalIPs: [198.51.100.7]\n  selector: {app: app}\n  ports: [{name: web, port: 80, targetPort: http}]\n")
-			r.kubectl("patch", "bgpconfiguration", "default", "--type=merge", "-p", `{"spec":{"serviceClusterIPs":[{"cidr":"10.96.0.0/16"}],"serviceExternalIPs":[{"cidr":"198.51.100.0/24"}]}}`)
-			r.eventually("the ranges and the address are refused", func() error {
-				s, err := r.status()
-				seen := map[string]bool{}
-				for _, refusal := range s.Refused.Shown {
-					if refusal.Reason == "not-pods" {
-						seen[refusal.Prefix.String()] = true
+	r.sub("ranges of Services beside the pods' blocks are refused, and change no route",
+		func(_ *testing.T, r *testbed) {
+			said := len(r.log())
+			r.underLoad("ranges of Services are announced", func() {
+				r.apply("apiVersion: v1\nkind: Service\nmetadata: {name: outside}\nspec:\n  type: LoadBalancer\n" +
+					"  externalTrafficPolicy: Local\n  externalIPs: [198.51.100.7]\n  selector: {app: app}\n" +
+					"  ports: [{name: web, port: 80, targetPort: http}]\n")
+				r.kubectl("patch", "bgpconfiguration", "default", "--type=merge", "-p",
+					`{"spec":{"serviceClusterIPs":[{"cidr":"10.96.0.0/16"}],"serviceExternalIPs":[{"cidr":"198.51.100.0/24"}]}}`)
+				r.eventually("the ranges and the address are refused", func() error {
+					s, err := r.status()
+					seen := map[string]bool{}
+					for _, refusal := range s.Refused.Shown {
+						if refusal.Reason == "not-pods" {
+							seen[refusal.Prefix.String()] = true
+						}
 					}
-				}
-				if err == nil && (!seen["10.96.0.0/16"] || !seen["198.51.100.0/24"] || !seen["198.51.100.7/32"]) {
-					err = fmt.Errorf("refused are %+v", s.Refused)
-				}
-				return err
+					if err == nil && (!seen["10.96.0.0/16"] || !seen["198.51.100.0/24"] || !seen["198.51.100.7/32"]) {
+						err = fmt.Errorf("refused are %+v", s.Refused)
+					}
+					return err
+				})
+				r.routedAsClaimed("-4")
+				r.kubectl("patch", "bgpconfiguration", "default", "--type=merge", "-p",
+					`{"spec":{"serviceClusterIPs":null,"serviceExternalIPs":null}}`)
+				r.eventually("nothing is refused", func() error {
+					s, err := r.status()
+					if err == nil && s.Refused.Total > 0 {
+						err = fmt.Errorf("refused are %+v", s.Refused)
+					}
+					return err
+				})
 			})
-			r.routedAsClaimed("-4")
-			r.kubectl("patch", "bgpconfiguration", "default", "--type=merge", "-p", `{"spec":{"serviceClusterIPs":null,"serviceExternalIPs":null}}`)
-			r.eventually("nothing is refused", func() error {
-				s, err := r.status()
-				if err == nil && s.Refused.Total > 0 {
-					err = fmt.Errorf("refused are %+v", s.Refused)
-				}
-				return err
-			})
+			r.stands(said)
 		})
-		r.stands(said)
-	})
 	r.sub("a node joins and gets pods", func(_ *testing.T, r *testbed) {
 		r.underLoad("a node joins", func() {
 			_, err := r.AddNode(r.t.Context(), "worker4")
@@ -395,21 +415,24 @@ func TestRealCalicoChangesUnderLoadCostNoRequest(t *testing.T) {
 			r.routedAsClaimed("-4")
 		})
 	})
-	r.sub("a policy of host endpoints that denies BGP ends one session, and the status says so", func(t *testing.T, r *testbed) {
-		pods := len(strings.Fields(r.kubectl("get", "pods", "-l", "app=app", "-o", "name")))
-		r.apply(deniesBGP)
-		r.eventually("the session is lost", func() error { return r.silent("worker3") })
-		for range 10 {
-			if answer, err := r.get("http://test.local/"); err != nil || answer.Code != 200 || answer.Node == "worker3" {
-				t.Errorf("answer %d by %q (%v), want 200 by another node than worker3", answer.Code, answer.Node, err)
+	r.sub("a policy of host endpoints that denies BGP ends one session, and the status says so",
+		func(t *testing.T, r *testbed) {
+			pods := len(strings.Fields(r.kubectl("get", "pods", "-l", "app=app", "-o", "name")))
+			r.apply(deniesBGP)
+			r.eventually("the session is lost", func() error { return r.silent("worker3") })
+			for range 10 {
+				if answer, err := r.get("http://test.local/"); err != nil || answer.Code != 200 ||
+					answer.Node == "worker3" {
+					t.Errorf("answer %d by %q (%v), want 200 by another node than worker3", answer.Code, answer.Node,
+						err)
+				}
 			}
-		}
-		r.says("no BGP session with node worker3", "whether a firewall drops port 179")
-		r.kubectl("delete", "globalnetworkpolicies.crd.projectcalico.org", "no-bgp", "allow")
-		r.kubectl("delete", "hostendpoints.crd.projectcalico.org", "worker3")
-		r.sessionsWith(r.nodes()...)
-		r.eventually("all servers are open", func() error { return r.serves(pods) })
-	})
+			r.says("no BGP session with node worker3", "whether a firewall drops port 179")
+			r.kubectl("delete", "globalnetworkpolicies.crd.projectcalico.org", "no-bgp", "allow")
+			r.kubectl("delete", "hostendpoints.crd.projectcalico.org", "worker3")
+			r.sessionsWith(r.nodes()...)
+			r.eventually("all servers are open", func() error { return r.serves(pods) })
+		})
 	r.sub("a node dies, and is deleted: the others answer", func(_ *testing.T, r *testbed) {
 		r.must(r.KillNode(r.t.Context(), "worker4"))
 		host := r.host("worker4").Addr.Addr().String()
@@ -446,13 +469,14 @@ func TestRealCalicoChangesUnderLoadCostNoRequest(t *testing.T) {
 			r.routedAsClaimed("-4")
 		})
 	})
-	r.sub("a node loses its power, is deleted, and is back before its pods are replaced", func(t *testing.T, r *testbed) {
-		before := r.host("worker4").Addr
-		r.losesForAWhile("worker4", 16, func() {})
-		if after := r.host("worker4").Addr; after != before {
-			t.Errorf("worker4 is back at %s, want its address of before, %s", after, before)
-		}
-	})
+	r.sub("a node loses its power, is deleted, and is back before its pods are replaced",
+		func(t *testing.T, r *testbed) {
+			before := r.host("worker4").Addr
+			r.losesForAWhile("worker4", 16, func() {})
+			if after := r.host("worker4").Addr; after != before {
+				t.Errorf("worker4 is back at %s, want its address of before, %s", after, before)
+			}
+		})
 	r.sub("a node loses its power, is deleted, and is back at another address", func(t *testing.T, r *testbed) {
 		before := r.host("worker4").Addr
 		r.losesForAWhile("worker4", 16, func() {
@@ -575,7 +599,8 @@ spec: {node: worker3, interfaceName: eth0, expectedIPs: [192.168.50.25]}
 // when it is deleted, and is started again.
 func TestRealCalicoWithoutABGPConfigurationKeepsTheRoutes(t *testing.T) {
 	onlyWithCalico(t)
-	r := newRealTestbed(t, 4, world.Options{Name: "calnoconf", Workers: 2, AS: 64512}, settings{lines: "bgp: {asn: 64512}"})
+	r := newRealTestbed(t, 4, world.Options{Name: "calnoconf", Workers: 2, AS: 64512},
+		settings{lines: "bgp: {asn: 64512}"})
 	r.answeredBy("http://test.local/", 4)
 	r.routedAsClaimed("-4")
 	said := len(r.log())
@@ -611,7 +636,8 @@ func TestRealCalicoMovesToAnotherASAndNoRequestFails(t *testing.T) {
 
 func TestRealCalicoAloneOnIPv6(t *testing.T) {
 	onlyWithCalico(t)
-	r := newTestbed(t, world.Options{Name: "calsix", Workers: 2, IPv6: true, Calico: world.Real}, settings{manifests: []string{"--address", "fd00:50::21"}})
+	r := newTestbed(t, world.Options{Name: "calsix", Workers: 2, IPv6: true, Calico: world.Real},
+		settings{manifests: []string{"--address", "fd00:50::21"}})
 	r.kubectl("delete", "bgppeer", "sallyport-192-168-50-21")
 	r.apply(application("app", 4) + "  ipFamilies: [IPv6]\n" + ingress("app", "", "test.local / Prefix app"))
 	r.start()

@@ -170,7 +170,10 @@ func (r *testbed) load(what string, do func()) (failed []failure) {
 					defer mu.Unlock()
 					slowest = max(slowest, time.Since(due))
 					if err != nil {
-						failed = append(failed, failure{due, fmt.Sprintf("+%s %v", due.Sub(began).Round(time.Millisecond), err)})
+						failed = append(failed, failure{
+							due,
+							fmt.Sprintf("+%s %v", due.Sub(began).Round(time.Millisecond), err),
+						})
 					}
 				})
 			}
@@ -180,7 +183,8 @@ func (r *testbed) load(what string, do func()) (failed []failure) {
 		defer func() { close(over); all.Wait() }()
 		do()
 	}()
-	r.t.Logf("%s: %d of %d requests failed in %s, the slowest took %s", what, len(failed), sent, time.Since(began).Round(time.Second), slowest.Round(time.Millisecond))
+	r.t.Logf("%s: %d of %d requests failed in %s, the slowest took %s", what, len(failed), sent,
+		time.Since(began).Round(time.Second), slowest.Round(time.Millisecond))
 	return failed
 }
 
@@ -201,7 +205,8 @@ func (r *testbed) flapped(before map[string]int, more int, nodes ...string) {
 	r.eventually("the sessions were lost, and are back", func() error {
 		s, err := r.status()
 		for _, p := range s.Peers {
-			if slices.Contains(nodes, p.Node) && (p.Flaps < before[p.Node]+more || p.State != "Established" || !p.EndOfRIB) {
+			if slices.Contains(nodes, p.Node) && (p.Flaps < before[p.Node]+more || p.State != "Established" ||
+				!p.EndOfRIB) {
 				return fmt.Errorf("%s: %s after %d losses", p.Node, p.State, p.Flaps)
 			}
 		}
@@ -346,31 +351,32 @@ func TestRealCalicoIsServedThroughRestartsAndPolicies(t *testing.T) {
 		r.checked(map[string]int{"UP L4OK": 4})
 		r.answeredBy("http://test.local/", 4)
 	})
-	r.sub("a node is drained and deleted, and comes back under its name, and no request fails", func(_ *testing.T, r *testbed) {
-		r.underLoad("a node leaves and returns", func() {
-			r.must(r.RemoveNode(r.t.Context(), "worker2"))
-			r.sessionsWith("master", "worker1")
-			r.eventually("its blocks are released", func() error {
-				out, err := r.Kubectl(r.t.Context(), "get", "blockaffinities.crd.projectcalico.org", "-o", "name")
-				if err == nil && strings.Contains(out, "worker2") {
-					err = errors.New(out)
-				}
-				return err
+	r.sub("a node is drained and deleted, and comes back under its name, and no request fails",
+		func(_ *testing.T, r *testbed) {
+			r.underLoad("a node leaves and returns", func() {
+				r.must(r.RemoveNode(r.t.Context(), "worker2"))
+				r.sessionsWith("master", "worker1")
+				r.eventually("its blocks are released", func() error {
+					out, err := r.Kubectl(r.t.Context(), "get", "blockaffinities.crd.projectcalico.org", "-o", "name")
+					if err == nil && strings.Contains(out, "worker2") {
+						err = errors.New(out)
+					}
+					return err
+				})
+				r.routedAsClaimed("-4")
+				_, err := r.AddNode(r.t.Context(), "worker2")
+				r.must(err)
+				r.sessionsWith(nodes...)
 			})
-			r.routedAsClaimed("-4")
-			_, err := r.AddNode(r.t.Context(), "worker2")
-			r.must(err)
-			r.sessionsWith(nodes...)
+			r.underLoad("pods come and go", func() {
+				r.kubectl("scale", "deployment", "app", "--replicas", "10")
+				r.answeredBy("http://test.local/", 10)
+				r.routedAsClaimed("-4")
+				r.kubectl("scale", "deployment", "app", "--replicas", "4")
+				r.eventually("four servers are left", func() error { return r.serves(4) })
+			})
+			r.answeredBy("http://test.local/", 4)
 		})
-		r.underLoad("pods come and go", func() {
-			r.kubectl("scale", "deployment", "app", "--replicas", "10")
-			r.answeredBy("http://test.local/", 10)
-			r.routedAsClaimed("-4")
-			r.kubectl("scale", "deployment", "app", "--replicas", "4")
-			r.eventually("four servers are left", func() error { return r.serves(4) })
-		})
-		r.answeredBy("http://test.local/", 4)
-	})
 }
 
 // serves returns an error unless the application has this many servers, all open.

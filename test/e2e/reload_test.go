@@ -22,7 +22,8 @@ func (r *testbed) reload(lines string, clusters ...rig.Cluster) {
 
 func TestTheConfigurationIsReadAgainUnderTraffic(t *testing.T) {
 	one := rig.Cluster{Name: "one", Pools: "172.16.0.0/16"}
-	r := newTestbed(t, world.Options{Name: "one", Workers: 1}, settings{clusters: []rig.Cluster{one}, manifests: []string{"--cluster", "one"}})
+	r := newTestbed(t, world.Options{Name: "one", Workers: 1},
+		settings{clusters: []rig.Cluster{one}, manifests: []string{"--cluster", "one"}})
 	r.apply(application("one", 2) + ingress("app", "", "app.one.test / Prefix one"))
 	r.start()
 	r.ready()
@@ -33,35 +34,38 @@ func TestTheConfigurationIsReadAgainUnderTraffic(t *testing.T) {
 	two := rig.Cluster{Name: "two", Pools: "172.17.0.0/16", Kubeconfig: beside.file("kubeconfig")}
 	before, stop := r.mustStatus(), r.asking("http://app.one.test/", "one")
 
-	r.sub("another cluster is served, a reflector is dialled, and HAProxy has another setting", func(t *testing.T, r *testbed) {
-		more := one
-		more.BGP = []string{"routeReflectors: [192.168.50.99]"}
-		r.reload("", more, two)
-		r.established("two", 2)
-		r.answeredBy("http://app.two.test/", 2)
-		r.answeredBy("http://app.one.test/", 2)
-		r.eventually("the reflector is a peer", func() error {
-			s, err := r.status()
-			for _, p := range s.Peers {
-				if p.Addr.String() == "192.168.50.99" {
-					return nil
+	r.sub("another cluster is served, a reflector is dialled, and HAProxy has another setting",
+		func(t *testing.T, r *testbed) {
+			more := one
+			more.BGP = []string{"routeReflectors: [192.168.50.99]"}
+			r.reload("", more, two)
+			r.established("two", 2)
+			r.answeredBy("http://app.two.test/", 2)
+			r.answeredBy("http://app.one.test/", 2)
+			r.eventually("the reflector is a peer", func() error {
+				s, err := r.status()
+				for _, p := range s.Peers {
+					if p.Addr.String() == "192.168.50.99" {
+						return nil
+					}
 				}
-			}
-			return errors.Join(err, fmt.Errorf("peers %+v", s.Peers))
+				return errors.Join(err, fmt.Errorf("peers %+v", s.Peers))
+			})
+			r.eventually("HAProxy has the other setting", func() error {
+				return missing("its configuration", r.read("haproxy/haproxy.cfg"), "maxconn 1234")
+			})
 		})
-		r.eventually("HAProxy has the other setting", func() error {
-			return missing("its configuration", r.read("haproxy/haproxy.cfg"), "maxconn 1234")
-		})
-	})
 	r.sub("a file with a mistake changes nothing, and its line is reported", func(t *testing.T, r *testbed) {
 		r.reload("bgp: {retain: long}\n", one)
 		line := strings.Count(strings.SplitAfter(r.read("sallyport.yaml"), "retain")[0], "\n") + 1
 		r.says(fmt.Sprintf("sallyport.yaml:%d: bgp.retain", line))
-		if out := r.exec(r.file("sallyport"), "status"); !strings.Contains(out, fmt.Sprintf("sallyport.yaml:%d: bgp.retain", line)) {
+		if out := r.exec(r.file("sallyport"), "status"); !strings.Contains(out,
+			fmt.Sprintf("sallyport.yaml:%d: bgp.retain", line)) {
 			t.Errorf("sallyport status does not name line %d:\n%s", line, out)
 		}
 		r.eventually("a metric reports it", func() error {
-			return missing("/metrics", r.exec("curl", "-s", "http://127.0.0.1:9090/metrics"), "sallyport_config_last_reload_successful 0")
+			return missing("/metrics", r.exec("curl", "-s", "http://127.0.0.1:9090/metrics"),
+				"sallyport_config_last_reload_successful 0")
 		})
 		if s := r.mustStatus(); len(s.Clusters) != 2 {
 			t.Errorf("clusters %+v, want both", s.Clusters)
@@ -94,7 +98,8 @@ func TestTheConfigurationIsReadAgainUnderTraffic(t *testing.T) {
 	stop()
 	after := r.mustStatus()
 	if !after.Started.Equal(before.Started) || after.HAProxy.Pid != before.HAProxy.Pid {
-		t.Errorf("the appliance started at %s and HAProxy is process %d, want %s and %d", after.Started, after.HAProxy.Pid, before.Started, before.HAProxy.Pid)
+		t.Errorf("the appliance started at %s and HAProxy is process %d, want %s and %d", after.Started,
+			after.HAProxy.Pid, before.Started, before.HAProxy.Pid)
 	}
 	for _, p := range after.Peers {
 		if p.Flaps > 0 || p.State != "Established" {

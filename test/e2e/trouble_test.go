@@ -60,7 +60,8 @@ func (r *testbed) says(words ...string) {
 
 func TestEachTroubleIsSaidInASentenceAndMendsByItself(t *testing.T) {
 	t.Parallel()
-	r := newTestbed(t, world.Options{Name: "trouble", Workers: 1}, settings{clusters: []rig.Cluster{{BGP: []string{"mode: passive"}}}})
+	r := newTestbed(t, world.Options{Name: "trouble", Workers: 1},
+		settings{clusters: []rig.Cluster{{BGP: []string{"mode: passive"}}}})
 	r.apply(application("app", 1) + ingress("app", "", "test.local / Prefix app"))
 
 	r.sub("what no waiting mends ends the program with a sentence", func(t *testing.T, r *testbed) {
@@ -69,9 +70,12 @@ func TestEachTroubleIsSaidInASentenceAndMendsByItself(t *testing.T) {
 			change [2]string
 			words  string
 		}{
-			"no right to change routes": {before: []string{"setpriv", "--bounding-set=-net_admin"}, words: "CAP_NET_ADMIN"},
-			"no HAProxy":                {change: [2]string{"binary: /", "binary: /nonexistent/"}, words: "/nonexistent/"},
-			"an unknown key":            {change: [2]string{"identity:", "identiti:"}, words: "identity"},
+			"no right to change routes": {
+				before: []string{"setpriv", "--bounding-set=-net_admin"},
+				words:  "CAP_NET_ADMIN",
+			},
+			"no HAProxy":     {change: [2]string{"binary: /", "binary: /nonexistent/"}, words: "/nonexistent/"},
+			"an unknown key": {change: [2]string{"identity:", "identiti:"}, words: "identity"},
 		} {
 			r.sub(name, func(t *testing.T, r *testbed) {
 				r.write("other.yaml", strings.Replace(r.read("sallyport.yaml"), c.change[0], c.change[1], 1))

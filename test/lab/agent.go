@@ -232,7 +232,9 @@ func routes(l *world.Lab) http.Handler {
 	mux := http.NewServeMux()
 	handle(mux, "GET /pid", func(context.Context, struct{}) (any, error) { return os.Getpid(), nil })
 	handle(mux, "GET /status", func(ctx context.Context, _ struct{}) (any, error) { return l.Status(ctx) })
-	handle(mux, "POST /images", func(_ context.Context, images map[string]string) (any, error) { return nil, l.SetImages(images) })
+	handle(mux, "POST /images", func(_ context.Context, images map[string]string) (any, error) {
+		return nil, l.SetImages(images)
+	})
 	handle(mux, "POST /kubeconfig", func(ctx context.Context, r kubeconfigRequest) (any, error) {
 		namespace, name, ok := strings.Cut(r.Account, "/")
 		if !ok {
@@ -240,23 +242,40 @@ func routes(l *world.Lab) http.Handler {
 		}
 		return l.ServiceAccountKubeconfig(ctx, namespace, name, r.Life)
 	})
-	handle(mux, "POST /install-calico", func(ctx context.Context, _ struct{}) (any, error) { return nil, l.InstallCalico(ctx) })
+	handle(mux, "POST /install-calico", func(ctx context.Context, _ struct{}) (any, error) {
+		return nil, l.InstallCalico(ctx)
+	})
 	handle(mux, "POST /partition", func(ctx context.Context, r partitionRequest) (any, error) {
 		return nil, l.Partition(ctx, r.A, r.B, r.Traffic)
 	})
-	handle(mux, "POST /heal", func(ctx context.Context, r partitionRequest) (any, error) { return nil, l.Heal(ctx, r.A, r.B) })
-	handle(mux, "POST /etcd/backup", func(ctx context.Context, dir string) (any, error) { return nil, l.Backup(ctx, dir) })
-	handle(mux, "POST /etcd/restore", func(ctx context.Context, dir string) (any, error) { return nil, l.Restore(ctx, dir) })
-	handle(mux, "POST /etcd/restart", func(ctx context.Context, _ struct{}) (any, error) { return nil, l.RestartControlPlane(ctx) })
+	handle(mux, "POST /heal", func(ctx context.Context, r partitionRequest) (any, error) {
+		return nil, l.Heal(ctx, r.A, r.B)
+	})
+	handle(mux, "POST /etcd/backup", func(ctx context.Context, dir string) (any, error) {
+		return nil, l.Backup(ctx, dir)
+	})
+	handle(mux, "POST /etcd/restore", func(ctx context.Context, dir string) (any, error) {
+		return nil, l.Restore(ctx, dir)
+	})
+	handle(mux, "POST /etcd/restart", func(ctx context.Context, _ struct{}) (any, error) {
+		return nil, l.RestartControlPlane(ctx)
+	})
 	for verb, do := range map[string]func(context.Context, nodeRequest) error{
-		"add":            func(ctx context.Context, r nodeRequest) error { _, err := l.AddNode(ctx, r.Node); return err },
-		"remove":         func(ctx context.Context, r nodeRequest) error { return l.RemoveNode(ctx, r.Node) },
-		"lose":           func(ctx context.Context, r nodeRequest) error { return l.LoseNode(ctx, r.Node) },
-		"kill":           func(ctx context.Context, r nodeRequest) error { return l.KillNode(ctx, r.Node) },
-		"revive":         func(ctx context.Context, r nodeRequest) error { return l.ReviveNode(ctx, r.Node) },
-		"restart-calico": func(ctx context.Context, r nodeRequest) error { return l.RestartCalico(ctx, r.Node, r.Down) },
+		"add": func(ctx context.Context, r nodeRequest) error {
+			_, err := l.AddNode(ctx, r.Node)
+			return err
+		},
+		"remove": func(ctx context.Context, r nodeRequest) error { return l.RemoveNode(ctx, r.Node) },
+		"lose":   func(ctx context.Context, r nodeRequest) error { return l.LoseNode(ctx, r.Node) },
+		"kill":   func(ctx context.Context, r nodeRequest) error { return l.KillNode(ctx, r.Node) },
+		"revive": func(ctx context.Context, r nodeRequest) error { return l.ReviveNode(ctx, r.Node) },
+		"restart-calico": func(ctx context.Context, r nodeRequest) error {
+			return l.RestartCalico(ctx, r.Node, r.Down)
+		},
 	} {
-		handle(mux, "POST /node/"+verb, func(ctx context.Context, r nodeRequest) (any, error) { return nil, do(ctx, r) })
+		handle(mux, "POST /node/"+verb, func(ctx context.Context, r nodeRequest) (any, error) {
+			return nil, do(ctx, r)
+		})
 	}
 	return mux
 }

@@ -45,7 +45,10 @@ func root() *cobra.Command {
 		kubeconfigCommand(&name), nodeCommand(&name), partitionCommand(&name), healCommand(&name),
 		installCalicoCommand(&name), etcdCommand(&name), agentCommand(),
 	)
-	for _, c := range []*cobra.Command{execCommand(&name), kubectlCommand(&name), birdcCommand(&name), calicoctlCommand(&name)} {
+	for _, c := range []*cobra.Command{
+		execCommand(&name), kubectlCommand(&name), birdcCommand(&name),
+		calicoctlCommand(&name),
+	} {
 		c.Flags().SetInterspersed(false) // what follows the first argument is not for us
 		cmd.AddCommand(c)
 	}
@@ -69,7 +72,8 @@ func setupCommand() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&tests, "tests", false, "also fetch what only tests need: BIRD 2, HAProxy of other Debian suites, Calico")
+	cmd.Flags().BoolVar(&tests, "tests", false,
+		"also fetch what only tests need: BIRD 2, HAProxy of other Debian suites, Calico")
 	return cmd
 }
 
@@ -114,21 +118,30 @@ func upCommand(name *string) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVar(&images, "image", nil, "image reference and the program that stands for it, REF=PATH; may be repeated")
+	flags.StringArrayVar(&images, "image", nil,
+		"image reference and the program that stands for it, REF=PATH; may be repeated")
 	flags.IntVar(&opts.Workers, "workers", 2, "number of workers")
 	flags.IntVar(&opts.Appliances, "appliances", 1, "number of hosts for appliances, 1 to 8: appliance, appliance2...")
-	flags.StringVar(&router, "router", "", "router between the client and the appliances: bird, with BGP, BFD and ECMP (default if there are several appliances); plain, which finds a service address by ARP; or none")
+	flags.StringVar(&router, "router", "",
+		"router between the client and the appliances: bird, with BGP, BFD and ECMP (default if there are several "+
+			"appliances); plain, which finds a service address by ARP; or none")
 	flags.BoolVar(&opts.IPv6, "ipv6", false, "both families")
 	flags.BoolVar(&opts.IPv6Only, "ipv6-only", false, "with --calico real: pods, Services and BGP have IPv6 alone")
-	flags.IntVar(&opts.Site, "site", 0, "0 to 9: the lan is 192.168.(50+SITE).0/24 and pods are in 172.(16+SITE).0.0/16; labs that share an appliance need a site each")
-	flags.BoolVar(&opts.HostAccess, "host-access", false, "put this machine on the lan as 192.168.50.1, if it has no other use for the range")
+	flags.IntVar(&opts.Site, "site", 0,
+		"0 to 9: the lan is 192.168.(50+SITE).0/24 and pods are in 172.(16+SITE).0.0/16; labs that share an "+
+			"appliance need a site each")
+	flags.BoolVar(&opts.HostAccess, "host-access", false,
+		"put this machine on the lan as 192.168.50.1, if it has no other use for the range")
 	flags.BoolVar(&opts.Mesh, "mesh", false, "let the nodes peer with each other")
 	flags.Uint32Var(&opts.AS, "as", world.DefaultAS, "AS number of the cluster")
 	flags.BoolVar(&opts.NoCalico, "no-calico", false, "no Calico, until lab install-calico: pods wait for it")
-	flags.BoolVar(&opts.HostLocal, "host-local", false, "host-local IPAM: pods get addresses of their node's podCIDR, and Calico has no blocks")
-	flags.StringVar((*string)(&opts.Calico), "calico", string(world.StandIn), "stand-in, which is quick, or real: Calico itself, which is compiled once (6 minutes)")
+	flags.BoolVar(&opts.HostLocal, "host-local", false,
+		"host-local IPAM: pods get addresses of their node's podCIDR, and Calico has no blocks")
+	flags.StringVar((*string)(&opts.Calico), "calico", string(world.StandIn),
+		"stand-in, which is quick, or real: Calico itself, which is compiled once (6 minutes)")
 	flags.IntVar(&opts.Bird, "bird", 1, "series of BIRD on the nodes: 1 or 2")
-	flags.BoolVar(&opts.Bare, "bare", false, "no control plane: nodes that announce their blocks to the appliance, nothing more")
+	flags.BoolVar(&opts.Bare, "bare", false,
+		"no control plane: nodes that announce their blocks to the appliance, nothing more")
 	flags.Uint32Var(&opts.PeerAS, "peer-as", 0, "with --bare: AS number of the appliance (default: the cluster's)")
 	return cmd
 }
@@ -200,7 +213,8 @@ func show(out io.Writer, s world.Status) error {
 		if h.Node && !s.Bare {
 			ready = map[bool]string{true: "yes", false: "no"}[h.Ready]
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", h.Name, h.Addr.Addr(), strings.Join(blocks, " "), ready, h.Netns, strings.Join(sessions, ", "))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", h.Name, h.Addr.Addr(), strings.Join(blocks, " "), ready, h.Netns,
+			strings.Join(sessions, ", "))
 	}
 	return w.Flush()
 }
@@ -299,7 +313,8 @@ func kubeconfigCommand(name *string) *cobra.Command {
 				if text, err = r.Kubeconfig(); err != nil {
 					return err
 				}
-			} else if err := ask(cmd.Context(), *name, "POST", "/kubeconfig", kubeconfigRequest{account, life}, &text); err != nil {
+			} else if err := ask(cmd.Context(), *name, "POST", "/kubeconfig", kubeconfigRequest{account, life},
+				&text); err != nil {
 				return err
 			}
 			if file != "" {
@@ -309,7 +324,8 @@ func kubeconfigCommand(name *string) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&account, "serviceaccount", "", "NAMESPACE/NAME of the ServiceAccount it is for (default: the administrator)")
+	cmd.Flags().StringVar(&account, "serviceaccount", "",
+		"NAMESPACE/NAME of the ServiceAccount it is for (default: the administrator)")
 	cmd.Flags().StringVar(&file, "file", "", "write it to this file, for its owner only")
 	cmd.Flags().DurationVar(&life, "duration", 24*time.Hour, "with --serviceaccount: how long the token is good")
 	return cmd
@@ -347,7 +363,8 @@ func nodeCommand(name *string) *cobra.Command {
 	for _, verb := range []struct{ use, short string }{
 		{"add", "Add a node to the cluster and wait until it is Ready"},
 		{"remove", "Drain a node, take it out of the cluster and switch it off"},
-		{"lose", "Cut a node's power: it is gone, and the cluster is not told; once its Node is deleted, add brings it back"},
+		{"lose", "Cut a node's power: it is gone, and the cluster is not told; once its Node is deleted, add " +
+			"brings it back"},
 		{"kill", "Pull a node's cable: nobody hears from it, and it says no farewell"},
 		{"revive", "Plug a node's cable in again"},
 	} {
@@ -360,7 +377,9 @@ func nodeCommand(name *string) *cobra.Command {
 	}
 	var pause time.Duration
 	restart := &cobra.Command{
-		Use: "restart-calico NAME", Short: "Kill a node's BIRD, as a restart of its calico-node pod does, and start it again", Args: cobra.ExactArgs(1),
+		Use:   "restart-calico NAME",
+		Short: "Kill a node's BIRD, as a restart of its calico-node pod does, and start it again",
+		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return ask(cmd.Context(), *name, "POST", "/node/restart-calico", nodeRequest{args[0], pause}, nil)
 		},
@@ -382,7 +401,8 @@ func partitionCommand(name *string) *cobra.Command {
 			return ask(cmd.Context(), *name, "POST", "/partition", partitionRequest{args[0], args[1], traffic}, nil)
 		},
 	}
-	cmd.Flags().StringVar((*string)(&traffic), "only", string(world.AllTraffic), "drop only bgp (TCP port 179), vrrp (IP protocol 112) or heartbeat (UDP port 7477); the rest passes")
+	cmd.Flags().StringVar((*string)(&traffic), "only", string(world.AllTraffic),
+		"drop only bgp (TCP port 179), vrrp (IP protocol 112) or heartbeat (UDP port 7477); the rest passes")
 	return cmd
 }
 
@@ -397,7 +417,8 @@ func healCommand(name *string) *cobra.Command {
 
 func installCalicoCommand(name *string) *cobra.Command {
 	return &cobra.Command{
-		Use: "install-calico", Short: "Install Calico in a lab that was brought up with --no-calico", Args: cobra.NoArgs,
+		Use: "install-calico", Short: "Install Calico in a lab that was brought up with --no-calico",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return ask(cmd.Context(), *name, "POST", "/install-calico", nil, nil)
 		},
@@ -423,7 +444,8 @@ func etcdCommand(name *string) *cobra.Command {
 		})
 	}
 	cmd.AddCommand(&cobra.Command{
-		Use: "restart", Short: "Kill the control plane and start it again: watches from before are lost", Args: cobra.NoArgs,
+		Use: "restart", Short: "Kill the control plane and start it again: watches from before are lost",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return ask(cmd.Context(), *name, "POST", "/etcd/restart", nil, nil)
 		},

@@ -13,7 +13,8 @@ import (
 // order. Before a command that needs a lab and does not bring it up, there is one with two appliances.
 func TestEveryCommandOfTheLabRuns(t *testing.T) {
 	l, dir := build(t), t.TempDir()
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", dir, "sallyport/test/app").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", dir,
+		"sallyport/test/app").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	all, err := manual.All("../..")
@@ -21,11 +22,13 @@ func TestEveryCommandOfTheLabRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	program := regexp.MustCompile(`^(lab|\.build/lab|go run \./test/lab) `)
-	filled := strings.NewReplacer(" --name mine", "", "/path/to/program", dir+"/app", " DIR", " "+dir+"/backup", "/tmp/kubeconfig", dir+"/kubeconfig")
+	filled := strings.NewReplacer(" --name mine", "", "/path/to/program", dir+"/app", " DIR", " "+dir+"/backup",
+		"/tmp/kubeconfig", dir+"/kubeconfig")
 	lab := l.program + " --name " + l.name + " "
 	// presumed maps the beginning of what is typed to what the page tells the reader to do before it.
 	presumed := map[string]string{
-		"exec client -- curl":         lab + "exec appliance -- " + dir + "/app -listen 192.168.50.21:80 >" + dir + "/log 2>&1 &",
+		"exec client -- curl": lab + "exec appliance -- " + dir + "/app -listen 192.168.50.21:80 >" + dir +
+			"/log 2>&1 &",
 		"kubeconfig --serviceaccount": lab + "kubectl -- -n kube-system create serviceaccount sallyport",
 	}
 	for _, c := range all {

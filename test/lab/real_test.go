@@ -25,7 +25,8 @@ type realLab struct {
 func newRealLab(t *testing.T, opts world.Options, manifests ...string) realLab {
 	t.Helper()
 	dir := t.TempDir()
-	opts.Name, opts.Workers, opts.Calico, opts.Progress = fmt.Sprintf("real%d", os.Getpid()%10_000_000), 2, world.Real, t.Output()
+	opts.Name, opts.Workers, opts.Calico, opts.Progress = fmt.Sprintf("real%d", os.Getpid()%10_000_000), 2, world.Real,
+		t.Output()
 	if err := rig.Build(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
@@ -47,13 +48,16 @@ func newRealLab(t *testing.T, opts world.Options, manifests ...string) realLab {
 		if err := (lab{name: opts.Name}).gone(); err != nil {
 			t.Error(err)
 		}
-		if mounts, err := os.ReadFile("/proc/mounts"); err != nil || strings.Contains(string(mounts), filepath.Join(world.Root, opts.Name)) {
+		if mounts, err := os.ReadFile("/proc/mounts"); err != nil ||
+			strings.Contains(string(mounts), filepath.Join(world.Root, opts.Name)) {
 			t.Errorf("left behind: mounts (%v)", err)
 		}
 	})
 	app := rig.App{Name: "app", Replicas: 4}.Manifest() + rig.Service("default", "app", "app") +
-		"---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: app}\nspec:\n  ingressClassName: haproxy\n  rules:\n" +
-		"  - host: test.local\n    http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: app, port: {name: web}}}}]}\n"
+		"---\napiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: app}\nspec:\n" +
+		"  ingressClassName: haproxy\n  rules:\n" +
+		"  - host: test.local\n" +
+		"    http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: app, port: {name: web}}}}]}\n"
 	for _, do := range []func() error{
 		func() error { return r.ClaimBlocks(t.Context(), "worker1") },
 		func() error { return r.Apply(t.Context(), app) },
@@ -98,7 +102,8 @@ func (l realLab) answered(address string) {
 	l.eventually("four pods answer at "+to.String(), func() error {
 		var pods []string
 		for range 8 {
-			pod, err := l.Exec(l.t.Context(), world.Client, "curl", "-sf", "--max-time", "5", "-o", "/dev/null", "-w", "%header{x-pod}", "-H", "Host: test.local", to.String())
+			pod, err := l.Exec(l.t.Context(), world.Client, "curl", "-sf", "--max-time", "5", "-o", "/dev/null", "-w",
+				"%header{x-pod}", "-H", "Host: test.local", to.String())
 			if err != nil {
 				return err
 			}
@@ -126,7 +131,8 @@ func (l realLab) keeps(node string) {
 	if !slices.Equal(got, want) {
 		l.t.Errorf("%s has blocks %v, want %v", node, got, want)
 	}
-	out, err := l.Kubectl(l.t.Context(), "get", "pods", "--field-selector", "spec.nodeName="+node, "-o", "jsonpath={.items[*].status.podIPs[*].ip}")
+	out, err := l.Kubectl(l.t.Context(), "get", "pods", "--field-selector", "spec.nodeName="+node, "-o",
+		"jsonpath={.items[*].status.podIPs[*].ip}")
 	if err != nil || out == "" {
 		l.t.Fatalf("addresses of pods on %s: %q, %v", node, out, err)
 	}

@@ -71,7 +71,8 @@ var (
 	fence = regexp.MustCompile("^( *)```([a-z]*)$")
 	span  = regexp.MustCompile("`([^`\n]+)`")
 	// typed matches a span that is a command: a program, and what it is to do.
-	typed = regexp.MustCompile(`^(?:sallyport|kubectl|calicoctl|make|go|lab|\.build/lab|systemctl|journalctl|ip|haproxy|openssl|apt|kill|mkdir|zstd|sysctl|ss|curl) \S`)
+	typed = regexp.MustCompile(
+		`^(?:sallyport|kubectl|calicoctl|make|go|lab|\.build/lab|systemctl|journalctl|ip|haproxy|openssl|apt|kill|mkdir|zstd|sysctl|ss|curl) \S`)
 	// opens matches a line after which the rest of the fence belongs to the command.
 	opens = regexp.MustCompile(`^[a-z_]+=`)
 )
@@ -123,7 +124,9 @@ func Commands(page, text string) (all []Command, err error) {
 			}
 		case "yaml", "json", "text", "powershell":
 		default:
-			return nil, fmt.Errorf("%s:%d: a fence is marked %q; allowed: sh (commands), console (commands after \"$ \" and their output), yaml, json, powershell, text", page, first, m[2])
+			return nil,
+				fmt.Errorf("%s:%d: a fence is marked %q; allowed: sh (commands), console (commands after \"$ \" and "+
+					"their output), yaml, json, powershell, text", page, first, m[2])
 		}
 	}
 	return all, nil
@@ -157,23 +160,38 @@ var others = func() (all []Other) {
 		{`lab up --no-calico|lab install-calico`, "TestCalicoMayComeAfterTheAppliance", ""},
 		{`lab up --ipv6`, "TestBothFamiliesAreRouted", ""},
 		{`lab up --calico real --ipv6-only`, "TestAClusterOfRealCalicoCanHaveIPv6Alone", ""},
-		{`(lab|go run \./test/lab) (up --calico real|calicoctl) ?.*`, "TestPodsOfRealCalicoAnswerThroughTheAppliance", ""},
+		{
+			`(lab|go run \./test/lab) (up --calico real|calicoctl) ?.*`, "TestPodsOfRealCalicoAnswerThroughTheAppliance",
+			"",
+		},
 		{`lab up --(name one|name two --site 1)|ip -n sp-.*`, "TestTwoClustersShareAnApplianceAndFailApart", ""},
 		{`lab up --bare`, "TestALabOutlivesTheCommandThatBroughtItUp", ""},
 		{`lab kubectl|lab exec client -- curl`, "", "it is the name of a command"},
 		{`(lab|\.build/lab|go run \./test/lab) .*`, Lab, ""},
 
 		// Targets that take long. They begin as the test or script does.
-		{`make (demo|demo CALICO=stand-in|demo-down|demo-image-down|bench|golden|fuzz|deb|test-deb)|make build && .*`, "test/fresh", ""},
+		{
+			`make (demo|demo CALICO=stand-in|demo-down|demo-image-down|bench|golden|fuzz|deb|test-deb)|make build && .*`,
+			"test/fresh", "",
+		},
 		{`make demo-ha(-down)?`, "TestAGroupServesWhileItsMembersLeaveAndReturn", ""},
 		{`make (image|demo-image)( .*)?`, "TestTheImageServesFromOneFile", ""},
-		{`make (attack|check)|go run \./test/attack -all`, "TestNobodyTakesReadsWeakensOrStopsWhatBelongsToAnother", ""},
+		{
+			`make (attack|check)|go run \./test/attack -all`, "TestNobodyTakesReadsWeakensOrStopsWhatBelongsToAnother",
+			"",
+		},
 		{`make conformance`, "", "make check runs it; TestEveryKeyHasACase holds its cases to the keys"},
-		{`make (chaos.*|soak.*|profile|race|image-again|test-image)|go run \./test/chaos .*`, "", "it takes many minutes, and measures"},
+		{
+			`make (chaos.*|soak.*|profile|race|image-again|test-image)|go run \./test/chaos .*`, "",
+			"it takes many minutes, and measures",
+		},
 		{`make (test|test-calico|fresh|fuzz .*)|go test.*`, "", "it runs tests, this one among them, or for longer"},
 
 		// Other machines, and programs that do not end.
-		{`(?s)(virt-install|qm|govc) .*`, "", "it needs that hypervisor; TestTheImageServesFromOneFile boots the same disks in QEMU"},
+		{
+			`(?s)(virt-install|qm|govc) .*`, "",
+			"it needs that hypervisor; TestTheImageServesFromOneFile boots the same disks in QEMU",
+		},
 		{`zstd -d < FILE > /dev/DISK`, "", "it overwrites a disk; TestTheImageServesFromOneFile boots the same file"},
 		{`sallyport run`, "TestAnApplianceWithoutItsClusterRunsTellsSystemdAndLeavesHAProxy", ""},
 		{`haproxy -W -S .*`, "TestAnExternalHAProxyServesAtTheFirstTry", ""},

@@ -24,7 +24,8 @@ func commands(t *testing.T) []Command {
 }
 
 func TestAPageIsReadAsATypist(t *testing.T) {
-	const page = "Type `make it` in `~`, or:\n\n   ```sh\n   one \\\n     two   # why\n   a=$(three)\n   cat <<EOF\n   $a\n   EOF\n   ```\n\n" +
+	const page = "Type `make it` in `~`, or:\n\n   ```sh\n   one \\\n     two   # why\n   a=$(three)\n   cat <<EOF\n" +
+		"   $a\n   EOF\n   ```\n\n" +
 		"```console\n$ four\n4\n\n$ five\n```\n\n```text\n$ six\n```\n"
 	got, err := Commands("page.md", page)
 	if err != nil {
@@ -53,7 +54,8 @@ func TestAPageIsReadAsATypist(t *testing.T) {
 // tests returns the names of all tests and benchmarks.
 func tests(t *testing.T) map[string]bool {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "grep", "-rhoE", "--include=*_test.go", "^func (Test|Benchmark)[A-Za-z0-9]+", root).Output()
+	out, err := exec.CommandContext(t.Context(), "grep", "-rhoE", "--include=*_test.go",
+		"^func (Test|Benchmark)[A-Za-z0-9]+", root).Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,5 +52,6 @@ spec:
 
 // Service returns a Service whose port is web, for the pods of an App.
 func Service(namespace, name, app string) string {
-	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {namespace: %s, name: %s}\nspec:\n  selector: {app: %s}\n  ports: [{name: web, port: 80, targetPort: http}]\n", namespace, name, app)
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {namespace: %s, name: %s}\nspec:\n"+
+		"  selector: {app: %s}\n  ports: [{name: web, port: 80, targetPort: http}]\n", namespace, name, app)
 }

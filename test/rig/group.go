@@ -94,7 +94,11 @@ func (r *Rig) Holders(ctx context.Context, addresses []string, routed bool) (hos
 		command, before := []string{"ip", "route", "show", address}, "via"
 		if !routed {
 			// Where no client has asked, the router has not either.
-			command, before = []string{"sh", "-c", fmt.Sprintf("ip neigh show %[1]s | grep lladdr || { ping -c1 -W1 %[1]s >/dev/null; ip neigh show %[1]s; }", address)}, "lladdr"
+			command, before = []string{
+				"sh", "-c",
+				fmt.Sprintf("ip neigh show %[1]s | grep lladdr || { ping -c1 -W1 %[1]s >/dev/null; ip neigh "+
+					"show %[1]s; }", address),
+			}, "lladdr"
 		}
 		out, err := r.Exec(ctx, world.Router, command...)
 		if err != nil {

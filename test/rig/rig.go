@@ -47,7 +47,8 @@ func Build(ctx context.Context, dir string) error {
 // Compile compiles programs of ours into dir.
 func Compile(ctx context.Context, dir string, names ...string) error {
 	for _, name := range names {
-		if out, err := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(dir, filepath.Base(name)), "sallyport/"+name).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(dir, filepath.Base(name)),
+			"sallyport/"+name).CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", name, err, out)
 		}
 	}
@@ -173,7 +174,9 @@ func (r *Rig) install(ctx context.Context, more []string) error {
 	}
 	if r.Options().NoCalico {
 		documents := strings.Split(text, "\n---\n")
-		text = strings.Join(slices.DeleteFunc(documents, func(d string) bool { return strings.Contains(d, "apiVersion: crd.projectcalico.org") }), "\n---\n")
+		text = strings.Join(slices.DeleteFunc(documents, func(d string) bool {
+			return strings.Contains(d, "apiVersion: crd.projectcalico.org")
+		}), "\n---\n")
 	}
 	if err := r.Apply(ctx, text); err != nil {
 		return err
@@ -189,7 +192,11 @@ func (r *Rig) install(ctx context.Context, more []string) error {
 // does not look at.
 func (r *Rig) Manifests(ctx context.Context, flags ...string) (string, error) {
 	host, _ := r.Host(world.Appliance)
-	cmd := exec.CommandContext(ctx, r.Dir+"/sallyport", append([]string{"manifests", "--offline", "--config", r.Dir + "/sallyport.yaml", "--address", host.Addr.Addr().String()}, flags...)...)
+	cmd := exec.CommandContext(ctx, r.Dir+"/sallyport",
+		append([]string{
+			"manifests", "--offline", "--config", r.Dir + "/sallyport.yaml", "--address",
+			host.Addr.Addr().String(),
+		}, flags...)...)
 	var complaint strings.Builder
 	cmd.Stderr = &complaint
 	text, err := cmd.Output()
@@ -224,13 +231,17 @@ func Configure(dir, lines string, clusters ...Cluster) error {
 	file.WriteString("clusters:\n")
 	for _, c := range clusters {
 		if !slices.ContainsFunc(c.Ingress, func(pair string) bool { return strings.HasPrefix(pair, "limits:") }) {
-			c.Ingress = append(slices.Clip(c.Ingress), fmt.Sprintf("limits: {reloads: %d}", NoReloadLimit)) // a test changes more in a minute than a team
+			// a test changes more in a minute than a team
+			c.Ingress = append(slices.Clip(c.Ingress), fmt.Sprintf("limits: {reloads: %d}", NoReloadLimit))
 		}
-		fmt.Fprintf(&file, "- {name: %s, kubeconfig: %s, pools: [%s], bgp: {%s}, ingress: {%s}}\n", cmp.Or(c.Name, "lab"), cmp.Or(c.Kubeconfig, "kubeconfig"), c.Pools,
-			strings.Join(append([]string{"asn: 65000"}, c.BGP...), ", "), strings.Join(append([]string{"publish: [192.168.50.21]"}, c.Ingress...), ", "))
+		fmt.Fprintf(&file, "- {name: %s, kubeconfig: %s, pools: [%s], bgp: {%s}, ingress: {%s}}\n",
+			cmp.Or(c.Name, "lab"), cmp.Or(c.Kubeconfig, "kubeconfig"), c.Pools,
+			strings.Join(append([]string{"asn: 65000"}, c.BGP...), ", "),
+			strings.Join(append([]string{"publish: [192.168.50.21]"}, c.Ingress...), ", "))
 	}
 	binary := cmp.Or(os.Getenv("SALLYPORT_TEST_HAPROXY"), "/usr/sbin/haproxy")
-	fmt.Fprintf(&file, "haproxy: {binary: %[2]s, dir: %[1]s/haproxy, runDir: %[1]s/run}\nstateDir: %[1]s/state\n%[3]s\n", dir, binary, lines)
+	fmt.Fprintf(&file, "haproxy: {binary: %[2]s, dir: %[1]s/haproxy, runDir: %[1]s/run}\nstateDir: %[1]s/state\n"+
+		"%[3]s\n", dir, binary, lines)
 	return os.WriteFile(dir+"/sallyport.yaml", []byte(file.String()), 0o600)
 }
 
@@ -241,7 +252,8 @@ func (r *Rig) Start(ctx context.Context) error {
 		return err
 	}
 	defer log.Close() //nolint:errcheck // the process has its own
-	cmd := r.Command(context.WithoutCancel(ctx), r.machine, r.Dir+"/sallyport", "run", "--config", r.Dir+"/sallyport.yaml")
+	cmd := r.Command(context.WithoutCancel(ctx), r.machine, r.Dir+"/sallyport", "run", "--config",
+		r.Dir+"/sallyport.yaml")
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return err
@@ -446,7 +458,9 @@ func (c *Child) Close() error {
 
 // Beside runs a program on a host until stop is called. If the program ends by
 // itself, the returned context ends, and its cause has the program's last line.
-func (r *Rig) Beside(ctx context.Context, host string, args ...string) (beside context.Context, stop func(), err error) {
+func (r *Rig) Beside(ctx context.Context, host string, args ...string) (
+	beside context.Context, stop func(), err error,
+) {
 	var log bytes.Buffer
 	cmd := r.Command(context.WithoutCancel(ctx), host, args...)
 	cmd.Stdout, cmd.Stderr = &log, &log
@@ -457,7 +471,8 @@ func (r *Rig) Beside(ctx context.Context, host string, args ...string) (beside c
 	ended := make(chan struct{})
 	go func() {
 		err := cmd.Wait()
-		end(fmt.Errorf("%s ended on %s (%w): %s", args[0], host, cmp.Or(err, errors.New("exit status 0")), lastLine(log.Bytes())))
+		end(fmt.Errorf("%s ended on %s (%w): %s", args[0], host, cmp.Or(err, errors.New("exit status 0")),
+			lastLine(log.Bytes())))
 		close(ended)
 	}()
 	return beside, func() {
@@ -533,7 +548,9 @@ func (r *Rig) ListenUDP(ctx context.Context, host string, at netip.AddrPort, ttl
 	err = r.on(host, func() error {
 		l := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 			var failed error
-			err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, ttl) })
+			err := c.Control(func(fd uintptr) {
+				failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, ttl)
+			})
 			return errors.Join(err, failed)
 		}}
 		conn, err = l.ListenPacket(ctx, "udp", at.String())
@@ -570,6 +587,8 @@ func (r *Rig) on(host string, do func() error) error {
 
 // Run runs a command of sallyport beside the appliance, with its config file, and returns the output.
 func (r *Rig) Run(ctx context.Context, args ...string) (string, error) {
-	out, err := r.Command(ctx, r.machine, append([]string{r.Dir + "/sallyport"}, append(args, "--config", r.Dir+"/sallyport.yaml")...)...).CombinedOutput()
+	out, err := r.Command(ctx, r.machine,
+		append([]string{r.Dir + "/sallyport"},
+			append(args, "--config", r.Dir+"/sallyport.yaml")...)...).CombinedOutput()
 	return string(out), err
 }

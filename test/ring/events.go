@@ -11,7 +11,9 @@ type event struct {
 
 var events = []event{
 	{name: "the first leaves", steps: func(w *world) []func() { return []func(){w.leave(0)} }},
-	{name: "one in the middle leaves", steps: func(w *world) []func() { return []func(){w.leave(len(w.appliances) / 2)} }},
+	{name: "one in the middle leaves", steps: func(w *world) []func() {
+		return []func(){w.leave(len(w.appliances) / 2)}
+	}},
 	{
 		name:    "the first comes in",
 		prepare: func(w *world) { w.leave(0)() },

@@ -57,7 +57,8 @@ func main() {
 
 func run(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("ring", flag.ExitOnError)
-	appliances := flags.String("appliances", "2,3,4,8,16,32,64", "sizes of the group, with commas between, from 2 to 64")
+	appliances := flags.String("appliances", "2,3,4,8,16,32,64",
+		"sizes of the group, with commas between, from 2 to 64")
 	routers := flags.String("routers", "1,8", "numbers of routers, with commas between, from 1 to 8")
 	var o options
 	flags.IntVar(&o.connections, "connections", 20_000, "established connections, up to a million")
@@ -78,7 +79,8 @@ func run(args []string, out io.Writer) error {
 	case o.connections < 1 || o.connections > mostConnections:
 		return fmt.Errorf("-connections %d: allowed are 1 to %d", o.connections, mostConnections)
 	case o.largest < 2 || o.largest > mostAppliances:
-		return fmt.Errorf("-largest %d: allowed are 2 to %d, since the hops are counted in the six bits of the DSCP", o.largest, mostAppliances)
+		return fmt.Errorf("-largest %d: allowed are 2 to %d, since the hops are counted in the six bits of the DSCP",
+			o.largest, mostAppliances)
 	case *format != "table" && *format != "json":
 		return fmt.Errorf("-o %q: allowed are table and json", *format)
 	}
@@ -96,7 +98,8 @@ func numbers(name, text string, least, most int) (all []int, err error) {
 	for word := range strings.SplitSeq(text, ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(word))
 		if err != nil || n < least || n > most {
-			return nil, fmt.Errorf("-%s %q: allowed are numbers from %d to %d, with commas between", name, text, least, most)
+			return nil, fmt.Errorf("-%s %q: allowed are numbers from %d to %d, with commas between", name, text, least,
+				most)
 		}
 		all = append(all, n)
 	}

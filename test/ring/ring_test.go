@@ -55,7 +55,8 @@ func TestTheModelShowsWhatRealRoutersDid(t *testing.T) {
 		least, greatest := got[seeds/100], got[seeds-1-seeds/100]
 		for _, want := range m.broken {
 			if want < least || want > greatest {
-				t.Errorf("%s, %s hashing, second chance up to %d: %d to %d of %d connections break, and %d did on a real router",
+				t.Errorf("%s, %s hashing, second chance up to %d: %d to %d of %d connections break, and %d did on "+
+					"a real router",
 					m.event, m.hashing, m.ring, least, greatest, m.connections, want)
 			}
 		}
@@ -70,7 +71,8 @@ func TestSecondChanceLosesOnlyWhatDied(t *testing.T) {
 		for _, h := range hashings {
 			for _, n := range []int{2, 3, 5, 8, 9, 64} {
 				for _, r := range []int{1, 3, 8} {
-					with, without, fresh := newWorld(7, n, r, h, largest), newWorld(7, n, r, h, 1), newWorld(7, n, r, h, 1)
+					with, without, fresh := newWorld(7, n, r, h, largest), newWorld(7, n, r, h, 1),
+						newWorld(7, n, r, h, 1)
 					got, want := e.play(with, connections), 0.0
 					switch {
 					case n > largest:
@@ -82,10 +84,12 @@ func TestSecondChanceLosesOnlyWhatDied(t *testing.T) {
 						want = min(got, e.play(without, connections))
 					}
 					if got != want {
-						t.Errorf("%s, %s hashing, %d appliances, %d routers: with second chance %v of the connections break, want %v", e.name, h.name, n, r, got, want)
+						t.Errorf("%s, %s hashing, %d appliances, %d routers: with second chance %v of the "+
+							"connections break, want %v", e.name, h.name, n, r, got, want)
 					}
 					if with.longest >= n {
-						t.Errorf("%s, %s hashing, %d appliances, %d routers: a packet was passed on %d times", e.name, h.name, n, r, with.longest)
+						t.Errorf("%s, %s hashing, %d appliances, %d routers: a packet was passed on %d times", e.name,
+							h.name, n, r, with.longest)
 					}
 				}
 			}

@@ -30,11 +30,13 @@ func (c *counters) add(o crowd.Outcome) {
 }
 
 func (c *counters) String() string {
-	return fmt.Sprintf("new connections %5d, failed %d   requests on kept ones %5d, broken %d", c.sent.Load(), c.failed.Load(), c.asked.Load(), c.broken.Load())
+	return fmt.Sprintf("new connections %5d, failed %d   requests on kept ones %5d, broken %d", c.sent.Load(),
+		c.failed.Load(), c.asked.Load(), c.broken.Load())
 }
 
 func main() {
-	addresses := flag.String("address", "203.0.113.10:80", "where to connect: `HOST:PORT`, or several with commas between, each in turn")
+	addresses := flag.String("address", "203.0.113.10:80",
+		"where to connect: `HOST:PORT`, or several with commas between, each in turn")
 	host := flag.String("host", "test.local", "the host of the requests")
 	kept := flag.Int("kept", 50, "connections that are kept, each with a request every 0.3 s")
 	every := flag.Duration("every", 10*time.Millisecond, "time from one new connection to the next")
@@ -47,6 +49,9 @@ func main() {
 			fmt.Println("    clients:", &c)
 		}
 	}()
-	crowd.Clients{Targets: strings.Split(*addresses, ","), Host: *host, New: *every, Kept: *kept, Every: 300 * time.Millisecond}.Run(ctx, func() func(crowd.Outcome) { return c.add })
+	crowd.Clients{
+		Targets: strings.Split(*addresses, ","), Host: *host, New: *every, Kept: *kept,
+		Every: 300 * time.Millisecond,
+	}.Run(ctx, func() func(crowd.Outcome) { return c.add })
 	fmt.Println("    clients, in the end:", &c)
 }

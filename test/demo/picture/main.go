@@ -68,7 +68,8 @@ func draw(page, certificate, password, out string) error {
 	}
 	defer os.RemoveAll(profile)
 	said, err := exec.Command("timeout", "60", "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", //nolint:noctx // timeout ends it
-		"--user-data-dir="+profile, "--window-size=1280,1000", "--screenshot="+out, "http://"+l.Addr().String()+"/").CombinedOutput()
+		"--user-data-dir="+profile, "--window-size=1280,1000", "--screenshot="+out,
+		"http://"+l.Addr().String()+"/").CombinedOutput()
 	if err != nil {
 		return errors.Join(err, errors.New(strings.TrimSpace(string(said))))
 	}

@@ -62,20 +62,21 @@ type Pool struct {
 
 // Peer is one neighbour.
 type Peer struct {
-	Name       string // of the protocol: Global_…, Node_… or Mesh_… and the address
-	Addr       netip.Addr
-	Port       uint16 // zero means 179
-	AS         uint32
-	LocalAS    uint32 // zero means the node's
-	Mesh       bool   // a node of the mesh; its AS counts as the node's
-	Passive    bool
-	NoSource   bool          // let the kernel choose the source address
-	Password   string        // TCP MD5 (RFC 2385); empty means none
-	TTLHops    uint8         // TTL security (RFC 5082): neighbours further away are not heard; zero means off
-	Restart    time.Duration // graceful restart time (RFC 4724); zero means BIRD's 120 s
-	Keepalive  time.Duration // zero means a third of the hold time
-	NextHop    NextHop
-	Client     netip.Addr // routes are reflected to it and from it, by the cluster of this id (RFC 4456); zero means they are not
+	Name      string // of the protocol: Global_…, Node_… or Mesh_… and the address
+	Addr      netip.Addr
+	Port      uint16 // zero means 179
+	AS        uint32
+	LocalAS   uint32 // zero means the node's
+	Mesh      bool   // a node of the mesh; its AS counts as the node's
+	Passive   bool
+	NoSource  bool          // let the kernel choose the source address
+	Password  string        // TCP MD5 (RFC 2385); empty means none
+	TTLHops   uint8         // TTL security (RFC 5082): neighbours further away are not heard; zero means off
+	Restart   time.Duration // graceful restart time (RFC 4724); zero means BIRD's 120 s
+	Keepalive time.Duration // zero means a third of the hold time
+	NextHop   NextHop
+	// routes are reflected to it and from it, by the cluster of this id (RFC 4456); zero means they are not
+	Client     netip.Addr
 	AllowOwnAS int        // how often the node's AS may be in a path it accepts
 	Gateway    netip.Addr // on the way to it; the zero value needs none
 	Export     []Rule
@@ -172,7 +173,8 @@ func (c Config) check() error {
 			return fmt.Errorf("peer %s: want a gateway of the daemon's family", p.Name)
 		}
 		if p.Client.IsValid() && (!p.Client.Is4() || !c.SameAS(p)) {
-			return fmt.Errorf("peer %s: want a reflector's client in the same AS, and an id like an IPv4 address", p.Name)
+			return fmt.Errorf("peer %s: want a reflector's client in the same AS, and an id like an IPv4 address",
+				p.Name)
 		}
 		if !symbol(p.Name) || names[p.Name] {
 			return fmt.Errorf("peer %q: not a name, or there twice", p.Name)

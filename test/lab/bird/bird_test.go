@@ -84,10 +84,15 @@ var configs = map[string]func() bird.Config{
 		c.Blocks = append(c.Blocks,
 			bird.Block{Prefix: prefix("172.16.99.0/26")},
 			bird.Block{Prefix: prefix("172.16.98.7/32"), Confirmed: true})
-		c.Pools = append(c.Pools, bird.Pool{Prefix: prefix("172.20.0.0/16"), NoExport: true}, bird.Pool{Prefix: prefix("172.21.0.0/16"), VXLAN: true})
-		c.Services, c.Foreign, c.Reflects = []netip.Prefix{prefix("10.96.0.0/16")}, []netip.Prefix{prefix("10.97.0.0/16")}, []netip.Prefix{prefix("80.15.0.0/24")}
+		c.Pools = append(c.Pools, bird.Pool{Prefix: prefix("172.20.0.0/16"), NoExport: true},
+			bird.Pool{Prefix: prefix("172.21.0.0/16"), VXLAN: true})
+		c.Services, c.Foreign, c.Reflects = []netip.Prefix{prefix("10.96.0.0/16")},
+			[]netip.Prefix{prefix("10.97.0.0/16")}, []netip.Prefix{prefix("80.15.0.0/24")}
 		c.Ignored = []string{"docker*"}
-		c.Tags = []bird.Tag{{Prefix: prefix("172.16.0.0/16"), Communities: []bird.Community{{100, 6532}, {100, 555, 107}}}}
+		c.Tags = []bird.Tag{{
+			Prefix:      prefix("172.16.0.0/16"),
+			Communities: []bird.Community{{100, 6532}, {100, 555, 107}},
+		}}
 		p := appliance()
 		p.Port, p.LocalAS, p.NoSource, p.Password = 1179, 65001, true, "open sesame"
 		p.Restart, p.Keepalive, p.NextHop, p.AllowOwnAS = 30*time.Second, 20*time.Second, bird.NextHopKeep, 2
@@ -99,7 +104,8 @@ var configs = map[string]func() bird.Config{
 			{Prefix: prefix("172.18.0.0/16"), Match: bird.Equal},
 		}
 		near := appliance()
-		near.Name, near.Addr, near.TTLHops, near.NextHop = "Node_192_168_50_31", addr("192.168.50.31"), 1, bird.NextHopSelf
+		near.Name, near.Addr, near.TTLHops, near.NextHop = "Node_192_168_50_31", addr("192.168.50.31"), 1,
+			bird.NextHopSelf
 		near.Gateway = addr("192.168.50.1")
 		c.Peers = []bird.Peer{p, near}
 		return c
@@ -158,7 +164,8 @@ func parse(t *testing.T, series int, program, file string) ([]byte, error) {
 
 func TestBirdIsReallyAsked(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "broken.conf")
-	if err := os.WriteFile(file, []byte("router id 192.168.50.23;\nprotocol bgp { neighbor nobody; }\n"), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte("router id 192.168.50.23;\nprotocol bgp { neighbor nobody; }\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	for series := 1; series <= 2; series++ {
@@ -189,12 +196,14 @@ func TestTheOrderOfTheListsDoesNotMatter(t *testing.T) {
 
 func TestWhatCannotBeSaidIsRefused(t *testing.T) {
 	for name, spoil := range map[string]func(*bird.Config){
-		"no AS":                       func(c *bird.Config) { c.AS = 0 },
-		"no source":                   func(c *bird.Config) { c.Source = netip.Addr{} },
-		"block of the other family":   func(c *bird.Config) { c.Blocks[0].Prefix = prefix("fd00::/122") },
-		"block with host bits":        func(c *bird.Config) { c.Blocks[0].Prefix = prefix("172.16.171.65/26") },
-		"peer of the other family":    func(c *bird.Config) { c.Peers[0].Addr = addr("fd00::1") },
-		"client in another AS":        func(c *bird.Config) { c.Peers[0].AS, c.Peers[0].Client = 65010, addr("244.0.0.1") },
+		"no AS":                     func(c *bird.Config) { c.AS = 0 },
+		"no source":                 func(c *bird.Config) { c.Source = netip.Addr{} },
+		"block of the other family": func(c *bird.Config) { c.Blocks[0].Prefix = prefix("fd00::/122") },
+		"block with host bits":      func(c *bird.Config) { c.Blocks[0].Prefix = prefix("172.16.171.65/26") },
+		"peer of the other family":  func(c *bird.Config) { c.Peers[0].Addr = addr("fd00::1") },
+		"client in another AS": func(c *bird.Config) {
+			c.Peers[0].AS, c.Peers[0].Client = 65010, addr("244.0.0.1")
+		},
 		"peer without AS":             func(c *bird.Config) { c.Peers[0].AS = 0 },
 		"peer twice":                  func(c *bird.Config) { c.Peers = append(c.Peers, c.Peers[0]) },
 		"peer's name with a brace":    func(c *bird.Config) { c.Peers[0].Name = "a{}" },

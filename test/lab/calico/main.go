@@ -86,7 +86,8 @@ func main() {
 	}
 	run := parts[name]
 	if run == nil {
-		fmt.Fprintf(os.Stderr, "calico: no part is called %q; there are %s\n", name, strings.Join(slices.Sorted(maps.Keys(parts)), ", "))
+		fmt.Fprintf(os.Stderr, "calico: no part is called %q; there are %s\n", name,
+			strings.Join(slices.Sorted(maps.Keys(parts)), ", "))
 		os.Exit(2)
 	}
 	switch name {
@@ -169,7 +170,8 @@ func calicoctl() error {
 	}
 	logrus.SetLevel(logrus.PanicLevel)
 	if len(os.Args) < 2 || run[os.Args[1]] == nil {
-		return errors.New("want create, replace, apply, patch, delete, get, label, convert, version, node, ipam or datastore")
+		return errors.New("want create, replace, apply, patch, delete, get, label, convert, version, node, ipam " +
+			"or datastore")
 	}
 	return run[os.Args[1]](os.Args[1:])
 }

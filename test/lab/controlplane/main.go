@@ -22,7 +22,8 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: controlplane etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubectl ARGS...")
+		fmt.Fprintln(os.Stderr, "usage: controlplane "+
+			"etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubectl ARGS...")
 		os.Exit(2)
 	}
 	name := os.Args[1]

@@ -46,7 +46,9 @@ func FetchHAProxies(ctx context.Context, progress io.Writer) error {
 	for _, p := range OtherHAProxies() {
 		folder, err := p.Fetch(ctx, progress)
 		if errors.Is(err, ErrNone) && p.Suite == "experimental" {
-			_, _ = fmt.Fprintf(progress, "Debian's experimental had no haproxy: the tests run with the other versions. Remove %s, and make setup asks again.\n", folder)
+			_, _ = fmt.Fprintf(progress,
+				"Debian's experimental had no haproxy: the tests run with the other versions. Remove %s, and make "+
+					"setup asks again.\n", folder)
 			continue
 		}
 		if err != nil {

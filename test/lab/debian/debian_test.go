@@ -40,7 +40,8 @@ func TestASuiteWithoutHAProxyIsLeftOut(t *testing.T) {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 	var progress strings.Builder
-	if err := FetchHAProxies(t.Context(), &progress); err != nil || !strings.Contains(progress.String(), "experimental had no haproxy") {
+	if err := FetchHAProxies(t.Context(), &progress); err != nil ||
+		!strings.Contains(progress.String(), "experimental had no haproxy") {
 		t.Errorf("got error %v and %q, want none and a sentence about experimental", err, progress.String())
 	}
 	if _, err := (Package{"experimental", "haproxy"}).Folder(); !errors.Is(err, ErrNone) {

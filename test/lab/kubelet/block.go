@@ -14,13 +14,14 @@ import (
 // A block is the spec of an IPAMBlock (crd.projectcalico.org/v1): the addresses in use, and their
 // owners. The ordinal of an address is its distance from the first address of the CIDR.
 type block struct {
-	CIDR        string           `json:"cidr"`
-	Affinity    string           `json:"affinity,omitempty"` // "host:NODE"
-	Allocations []*int           `json:"allocations"`        // by ordinal: index into Attributes, nil is free
-	Unallocated []int            `json:"unallocated"`        // ordinals in the order they are handed out
-	Attributes  []attribute      `json:"attributes"`
-	Sequence    int64            `json:"sequenceNumber,omitempty"`
-	SequenceFor map[string]int64 `json:"sequenceNumberForAllocation,omitempty"` // by ordinal: Sequence when it was taken
+	CIDR        string      `json:"cidr"`
+	Affinity    string      `json:"affinity,omitempty"` // "host:NODE"
+	Allocations []*int      `json:"allocations"`        // by ordinal: index into Attributes, nil is free
+	Unallocated []int       `json:"unallocated"`        // ordinals in the order they are handed out
+	Attributes  []attribute `json:"attributes"`
+	Sequence    int64       `json:"sequenceNumber,omitempty"`
+	// by ordinal: Sequence when it was taken
+	SequenceFor map[string]int64 `json:"sequenceNumberForAllocation,omitempty"`
 	Deleted     bool             `json:"deleted"`
 	Strict      bool             `json:"strictAffinity"`
 }

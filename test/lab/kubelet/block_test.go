@@ -23,7 +23,8 @@ func TestABlockHandsOutEachAddressOnceAndQueuesWhatIsFreed(t *testing.T) {
 	if got, ok := b.take(owner("late")); ok {
 		t.Fatalf("a full block gave %v", got)
 	}
-	if !b.release(func(a attribute) bool { return a.Handle == "1" }) || b.release(func(a attribute) bool { return a.Handle == "1" }) {
+	if !b.release(func(a attribute) bool { return a.Handle == "1" }) ||
+		b.release(func(a attribute) bool { return a.Handle == "1" }) {
 		t.Fatal("a release must change something once")
 	}
 	b.release(func(a attribute) bool { return a.Handle == "0" })
@@ -72,7 +73,8 @@ func TestNoHistoryOfABlockLosesOrDoublesAnAddress(t *testing.T) {
 				}
 			}
 			if len(b.Attributes) != len(have) || len(b.Unallocated) != 16-len(have) || len(b.SequenceFor) != len(have) {
-				t.Fatalf("%d in use, but %d attributes, %d free, %d numbered", len(have), len(b.Attributes), len(b.Unallocated), len(b.SequenceFor))
+				t.Fatalf("%d in use, but %d attributes, %d free, %d numbered", len(have), len(b.Attributes),
+					len(b.Unallocated), len(b.SequenceFor))
 			}
 		}
 	})
@@ -90,16 +92,19 @@ func TestAPoolIsWalkedOnceAround(t *testing.T) {
 	if len(seen) != 1024 {
 		t.Errorf("want 1024 blocks, got %d", len(seen))
 	}
-	if got := slices.Collect(blocksOf(netip.MustParsePrefix("fd00:172::/122"), 122, "n")); !slices.Equal(got, []netip.Prefix{netip.MustParsePrefix("fd00:172::/122")}) {
+	if got := slices.Collect(blocksOf(netip.MustParsePrefix("fd00:172::/122"), 122, "n")); !slices.Equal(got,
+		[]netip.Prefix{netip.MustParsePrefix("fd00:172::/122")}) {
 		t.Errorf("got %v", got)
 	}
 }
 
 func TestBlocksAndAffinitiesAreNamedAsCalicoNamesThem(t *testing.T) {
-	if want, got := "worker1-172-16-171-64-26", affinityName("worker1", netip.MustParsePrefix("172.16.171.64/26")); got != want {
+	if want, got := "worker1-172-16-171-64-26",
+		affinityName("worker1", netip.MustParsePrefix("172.16.171.64/26")); got != want {
 		t.Errorf("want %s, got %s", want, got)
 	}
-	if want, got := "n1-fd00-172-0-49-40---122", affinityName("n1", netip.MustParsePrefix("fd00:172:0:49:40::/122")); got != want {
+	if want, got := "n1-fd00-172-0-49-40---122",
+		affinityName("n1", netip.MustParsePrefix("fd00:172:0:49:40::/122")); got != want {
 		t.Errorf("want %s, got %s", want, got)
 	}
 }

@@ -99,7 +99,8 @@ func (c *CNI) run(p *pod, verb string) ([]byte, error) {
 	id := hex.EncodeToString(sum[:])
 	cmd := exec.CommandContext(ctx, c.Plugin[0], c.Plugin[1:]...)
 	cmd.Env = append(os.Environ(),
-		"CNI_COMMAND="+verb, "CNI_CONTAINERID="+id, "CNI_IFNAME=eth0", "CNI_PATH="+c.Path, "CNI_NETNS="+filepath.Join(netnsDir, p.wire.Netns),
+		"CNI_COMMAND="+verb, "CNI_CONTAINERID="+id, "CNI_IFNAME=eth0", "CNI_PATH="+c.Path,
+		"CNI_NETNS="+filepath.Join(netnsDir, p.wire.Netns),
 		"CNI_ARGS="+strings.Join([]string{
 			"IgnoreUnknown=1", "K8S_POD_NAMESPACE=" + object.Namespace, "K8S_POD_NAME=" + object.Name,
 			"K8S_POD_INFRA_CONTAINER_ID=" + id, "K8S_POD_UID=" + string(p.uid),

@@ -32,7 +32,11 @@ func TestACNIPluginIsCalledAsARuntimeCallsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &CNI{Plugin: []string{"env", "-C", dir, "./plugin"}, Path: dir, Config: dir + "/conf"}
-	a := &agent{Config: Config{Node: "worker1", NetnsPrefix: fmt.Sprintf("sp%dc%d", os.Getpid(), time.Now().UnixNano()%1e6), Log: slog.New(slog.DiscardHandler)}, laying: make(chan struct{}, 1)}
+	a := &agent{Config: Config{
+		Node:        "worker1",
+		NetnsPrefix: fmt.Sprintf("sp%dc%d", os.Getpid(), time.Now().UnixNano()%1e6),
+		Log:         slog.New(slog.DiscardHandler),
+	}, laying: make(chan struct{}, 1)}
 	p := newPod(a, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "one"}})
 	t.Cleanup(func() { c.cut(p) })
 	there := func() bool { _, err := os.Stat(filepath.Join(netnsDir, p.wire.Netns)); return err == nil }
@@ -45,7 +49,10 @@ func TestACNIPluginIsCalledAsARuntimeCallsIt(t *testing.T) {
 		var verbs []string
 		for line := range strings.Lines(string(text)) {
 			verb, rest, _ := strings.Cut(line, " ")
-			for _, want := range []string{"eth0 ", "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web;", "K8S_POD_UID=one", "in its namespace"} {
+			for _, want := range []string{
+				"eth0 ", "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web;", "K8S_POD_UID=one",
+				"in its namespace",
+			} {
 				if !strings.Contains(rest, want) {
 					t.Errorf("%s: got %q, want %q in it", verb, rest, want)
 				}
@@ -77,7 +84,8 @@ func TestACNIPluginIsCalledAsARuntimeCallsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := c.join(t.Context(), p)
-	if want := []netip.Addr{netip.MustParseAddr("172.16.0.5"), netip.MustParseAddr("fd00:172::5")}; err != nil || !slices.Equal(got, want) || !there() {
+	if want := []netip.Addr{netip.MustParseAddr("172.16.0.5"), netip.MustParseAddr("fd00:172::5")}; err != nil ||
+		!slices.Equal(got, want) || !there() {
 		t.Errorf("got %v (%v), want %v and a namespace", got, err, want)
 	}
 	if err := c.leave(t.Context(), p); err != nil || there() {
@@ -86,7 +94,8 @@ func TestACNIPluginIsCalledAsARuntimeCallsIt(t *testing.T) {
 	if got, want := calls(), []string{"ADD", "DEL"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if text, err := os.ReadFile(dir + "/config-seen"); err != nil || !strings.HasPrefix(string(text), "its configuration") {
+	if text, err := os.ReadFile(dir + "/config-seen"); err != nil ||
+		!strings.HasPrefix(string(text), "its configuration") {
 		t.Errorf("got %q (%v) on standard input", text, err)
 	}
 }

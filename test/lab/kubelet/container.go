@@ -215,7 +215,9 @@ func (c *container) probe(ctx context.Context, proc *process) {
 	var both sync.WaitGroup
 	if p := c.spec.ReadinessProbe; p != nil {
 		both.Go(func() {
-			watch(ctx, p, false, func(ctx context.Context) error { return by.do(ctx, p.ProbeHandler) }, func(good bool, why error) {
+			watch(ctx, p, false, func(ctx context.Context) error {
+				return by.do(ctx, p.ProbeHandler)
+			}, func(good bool, why error) {
 				c.change(func() { c.ready = good })
 				if !good {
 					c.pod.log.Info("container is not ready", "container", c.spec.Name, "error", why)
@@ -225,7 +227,9 @@ func (c *container) probe(ctx context.Context, proc *process) {
 	}
 	if p := c.spec.LivenessProbe; p != nil {
 		both.Go(func() {
-			watch(ctx, p, true, func(ctx context.Context) error { return by.do(ctx, p.ProbeHandler) }, func(good bool, why error) {
+			watch(ctx, p, true, func(ctx context.Context) error {
+				return by.do(ctx, p.ProbeHandler)
+			}, func(good bool, why error) {
 				if !good {
 					restart("liveness", why)
 				}

@@ -7,7 +7,10 @@ import (
 )
 
 func TestAHostLocalRangeIsHandedOutWithoutItsEdges(t *testing.T) {
-	m := newHostLocal("a", []netip.Prefix{netip.MustParsePrefix("172.16.171.0/29"), netip.MustParsePrefix("fd00::/125")})
+	m := newHostLocal("a", []netip.Prefix{
+		netip.MustParsePrefix("172.16.171.0/29"),
+		netip.MustParsePrefix("fd00::/125"),
+	})
 	take := func(family int, handle, want string) {
 		t.Helper()
 		if got, err := m.take(t.Context(), family, owner(handle)); err != nil || got.String() != want {

@@ -175,7 +175,9 @@ func (m *ipam) release(ctx context.Context, gone func(attribute) bool) error {
 
 // takeFrom allocates an address of one block as long as the node has its affinity. The zero Addr
 // means that none is free.
-func (m *ipam) takeFrom(ctx context.Context, object *unstructured.Unstructured, affinity string, owner attribute) (netip.Addr, error) {
+func (m *ipam) takeFrom(ctx context.Context, object *unstructured.Unstructured, affinity string,
+	owner attribute,
+) (netip.Addr, error) {
 	var got netip.Addr
 	var cidr string
 	took, err := m.change(ctx, object, func(b *block) (ok bool) {
@@ -258,7 +260,8 @@ func (m *ipam) claim(ctx context.Context, pools []pool, blocks []storedBlock) (n
 func (m *ipam) candidates(p pool) iter.Seq[netip.Prefix] {
 	return func(yield func(netip.Prefix) bool) {
 		for _, f := range m.first {
-			if p.cidr.Contains(f.Addr()) && p.cidr.Bits() <= p.blockBits && !yield(netip.PrefixFrom(f.Addr(), p.blockBits).Masked()) {
+			if p.cidr.Contains(f.Addr()) && p.cidr.Bits() <= p.blockBits &&
+				!yield(netip.PrefixFrom(f.Addr(), p.blockBits).Masked()) {
 				return
 			}
 		}
@@ -327,7 +330,8 @@ func (m *ipam) releaseBlock(ctx context.Context, affinity *unstructured.Unstruct
 			}
 			// Whoever took an address since then has made another version.
 			version := object.GetResourceVersion()
-			err := blocks.Delete(ctx, object.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})
+			err := blocks.Delete(ctx, object.GetName(),
+				metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})
 			if apierrors.IsConflict(err) {
 				return nil
 			}
@@ -369,7 +373,8 @@ func (m *ipam) claimBlock(ctx context.Context, cidr netip.Prefix) (bool, error) 
 		}
 		if err == nil && b.Affinity != "host:"+m.node {
 			version := affinity.GetResourceVersion()
-			err = client.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})
+			err = client.Delete(ctx, name,
+				metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &version}})
 			if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 				err = nil
 			}
@@ -381,7 +386,8 @@ func (m *ipam) claimBlock(ctx context.Context, cidr netip.Prefix) (bool, error) 
 	}
 	spec["state"] = "confirmed"
 	affinity.Object["spec"] = spec
-	if _, err := client.Update(ctx, affinity, metav1.UpdateOptions{}); apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+	if _, err := client.Update(ctx, affinity, metav1.UpdateOptions{}); apierrors.IsConflict(err) ||
+		apierrors.IsNotFound(err) {
 		return false, errLost
 	} else if err != nil {
 		return false, fmt.Errorf("confirm block %s: %w", cidr, err)
@@ -430,7 +436,8 @@ func (m *ipam) own(ctx context.Context, pools []pool) ([]string, error) {
 		cidr, err := netip.ParsePrefix(fmt.Sprint(spec["cidr"]))
 		kind, _ := spec["type"].(string)
 		inside := func(p pool) bool { return p.cidr.Contains(cidr.Addr()) }
-		if err != nil || !slices.ContainsFunc(pools, inside) || spec["node"] != m.node || spec["state"] != "confirmed" ||
+		if err != nil || !slices.ContainsFunc(pools, inside) || spec["node"] != m.node ||
+			spec["state"] != "confirmed" ||
 			fmt.Sprint(spec["deleted"]) == "true" || kind != "" && kind != "host" {
 			continue
 		}
@@ -477,7 +484,8 @@ func (m *ipam) pools(ctx context.Context, family int) ([]pool, error) {
 		spec, _, _ := unstructured.NestedMap(item.Object, "spec")
 		cidr, err := netip.ParsePrefix(fmt.Sprint(spec["cidr"]))
 		selector, _ := spec["nodeSelector"].(string)
-		if err != nil || cidr.Addr().BitLen() != family || spec["disabled"] == true || selector != "" && strings.ReplaceAll(selector, " ", "") != "all()" {
+		if err != nil || cidr.Addr().BitLen() != family || spec["disabled"] == true ||
+			selector != "" && strings.ReplaceAll(selector, " ", "") != "all()" {
 			continue
 		}
 		size := 26 // Calico's default: 64 addresses in both families
@@ -525,7 +533,8 @@ func (b block) into(object *unstructured.Unstructured) error {
 
 func (b block) object() *unstructured.Unstructured {
 	cidr := netip.MustParsePrefix(b.CIDR)
-	o := object("IPAMBlock", blockName(cidr), map[string]any{"affinityClaimTime": time.Now().UTC().Format(time.RFC3339)})
+	o := object("IPAMBlock", blockName(cidr),
+		map[string]any{"affinityClaimTime": time.Now().UTC().Format(time.RFC3339)})
 	_ = b.into(o) // a fresh block holds nothing that cannot be converted
 	return o
 }

@@ -19,9 +19,11 @@ import (
 // calico returns a small API server for Calico's objects. Unlike the fake client alone it refuses
 // an update of an old version, as the real one does.
 func calico(objects ...runtime.Object) *dynamicfake.FakeDynamicClient {
-	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
-		affinities: "BlockAffinityList", ipamBlocks: "IPAMBlockList", ipPools: "IPPoolList", ipamHandles: "IPAMHandleList", ipamConfigs: "IPAMConfigList",
-	}, objects...)
+	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{
+			affinities: "BlockAffinityList", ipamBlocks: "IPAMBlockList", ipPools: "IPPoolList",
+			ipamHandles: "IPAMHandleList", ipamConfigs: "IPAMConfigList",
+		}, objects...)
 	var mu sync.Mutex
 	client.PrependReactor("update", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		mu.Lock()
@@ -44,7 +46,8 @@ func calico(objects ...runtime.Object) *dynamicfake.FakeDynamicClient {
 }
 
 func testPool(cidr string, size int64) runtime.Object {
-	return object("IPPool", "pool-"+strconv.Itoa(int(size)), map[string]any{"cidr": cidr, "blockSize": size, "nodeSelector": "all()"})
+	return object("IPPool", "pool-"+strconv.Itoa(int(size)),
+		map[string]any{"cidr": cidr, "blockSize": size, "nodeSelector": "all()"})
 }
 
 func TestKubeletsSideBySideNeverGiveOneAddressTwice(t *testing.T) {
@@ -109,7 +112,8 @@ func TestAnAddressIsBorrowedOnlyWhenNoBlockIsFree(t *testing.T) {
 	if got, err := take(a, "a7"); err == nil {
 		t.Errorf("a full pool gave %v", got)
 	}
-	if err := client.Tracker().Add(object("IPAMConfig", "default", map[string]any{"strictAffinity": true})); err != nil {
+	if err := client.Tracker().Add(object("IPAMConfig", "default", map[string]any{"strictAffinity": true})); err !=
+		nil {
 		t.Fatal(err)
 	}
 	if err := b.release(t.Context(), func(o attribute) bool { return o.Handle == "b0" }); err != nil {
@@ -141,7 +145,8 @@ func TestABlockThatIsGoingIsNotUsed(t *testing.T) {
 			if spec["node"] == nil {
 				spec["node"] = "a"
 			}
-			client := calico(testPool("172.16.0.0/29", 30), object("BlockAffinity", affinityName("a", cidr), spec), newBlock(cidr, spec["node"].(string)).object())
+			client := calico(testPool("172.16.0.0/29", 30), object("BlockAffinity", affinityName("a", cidr), spec),
+				newBlock(cidr, spec["node"].(string)).object())
 			got, err := (&ipam{node: "a", dynamic: client}).take(t.Context(), 32, owner("x"))
 			if err != nil || cidr.Contains(got) {
 				t.Errorf("got %v, %v", got, err)
@@ -169,7 +174,9 @@ func TestFieldsOfABlockThatWeDoNotKnowStay(t *testing.T) {
 	if err := unstructured.SetNestedField(o.Object, "x", "spec", "fromTheFuture"); err != nil {
 		t.Fatal(err)
 	}
-	client := calico(testPool("172.16.0.0/30", 30), o, object("BlockAffinity", "a-1", map[string]any{"cidr": "172.16.0.0/30", "node": "a", "state": "confirmed", "deleted": "false"}))
+	client := calico(testPool("172.16.0.0/30", 30), o,
+		object("BlockAffinity", "a-1",
+			map[string]any{"cidr": "172.16.0.0/30", "node": "a", "state": "confirmed", "deleted": "false"}))
 	if _, err := (&ipam{node: "a", dynamic: client}).take(t.Context(), 32, owner("x")); err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +184,8 @@ func TestFieldsOfABlockThatWeDoNotKnowStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if value, _, _ := unstructured.NestedString(got.(*unstructured.Unstructured).Object, "spec", "fromTheFuture"); value != "x" {
+	if value, _, _ := unstructured.NestedString(got.(*unstructured.Unstructured).Object, "spec",
+		"fromTheFuture"); value != "x" {
 		t.Errorf("got %q", value)
 	}
 }
@@ -198,7 +206,8 @@ func TestABlockOfNoPoolKeepsItsPodsAndGetsNoNewOne(t *testing.T) {
 	if got, err := m.take(t.Context(), 32, owner("y")); err == nil {
 		t.Errorf("a pod got %s of a pool that is gone", got)
 	}
-	if own, err := m.own(t.Context(), []pool{{cidr: netip.MustParsePrefix("172.16.0.0/25")}}); err != nil || len(own) != 1 {
+	if own, err := m.own(t.Context(), []pool{{cidr: netip.MustParsePrefix("172.16.0.0/25")}}); err != nil ||
+		len(own) != 1 {
 		t.Errorf("want the block still, got %q, %v", own, err)
 	}
 }
@@ -245,7 +254,9 @@ func TestTheBlockOfANodeThatLeftStaysUntilItsAddressesAreFree(t *testing.T) {
 	if want, got := 1, reclaim(); got != want {
 		t.Errorf("while %s is lent: want %d affinity, got %d", borrowed, want, got)
 	}
-	if err := (&ipam{node: "a", dynamic: client}).release(t.Context(), func(o attribute) bool { return o.Handle == "guest" }); err != nil {
+	if err := (&ipam{node: "a", dynamic: client}).release(t.Context(), func(o attribute) bool {
+		return o.Handle == "guest"
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if want, got := 0, reclaim(); got != want {

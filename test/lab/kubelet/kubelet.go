@@ -53,13 +53,14 @@ type Config struct {
 	Client      kubernetes.Interface // without a rate limit of its own, else many pods start slowly
 	Dynamic     dynamic.Interface    // for Calico's objects in crd.projectcalico.org/v1
 	Images      map[string]string    // image reference to program; must not change while Run runs
-	ImagesFile  string               // optional: JSON object of the same kind, read at each start of a container; overrides Images
-	Dir         string               // this node's own: logs, and the notes for the next run
-	NodeAddr    netip.Addr           // address of the node and of its hostNetwork pods
-	IPv6        bool                 // pods get an address of each family
-	PodCIDRs    []netip.Prefix       // pods get addresses of these; none: of Calico's blocks
-	FirstBlocks []netip.Prefix       // the node claims the blocks that begin here before others; none: any
-	CNI         *CNI                 // pods get their network from a CNI plugin; nil: from the kubelet itself
+	// optional: JSON object of the same kind, read at each start of a container; overrides Images
+	ImagesFile  string
+	Dir         string         // this node's own: logs, and the notes for the next run
+	NodeAddr    netip.Addr     // address of the node and of its hostNetwork pods
+	IPv6        bool           // pods get an address of each family
+	PodCIDRs    []netip.Prefix // pods get addresses of these; none: of Calico's blocks
+	FirstBlocks []netip.Prefix // the node claims the blocks that begin here before others; none: any
+	CNI         *CNI           // pods get their network from a CNI plugin; nil: from the kubelet itself
 	Log         *slog.Logger
 }
 
@@ -99,9 +100,10 @@ func Run(ctx context.Context, cfg Config) error {
 	beating.Go(func() { a.beat(ctx) })
 	defer beating.Wait()
 
-	factory := informers.NewSharedInformerFactoryWithOptions(cfg.Client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", cfg.Node).String()
-	}))
+	factory := informers.NewSharedInformerFactoryWithOptions(cfg.Client, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", cfg.Node).String()
+		}))
 	informer := factory.Core().V1().Pods().Informer()
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()

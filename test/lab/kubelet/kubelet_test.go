@@ -124,7 +124,10 @@ func routesTo(t *testing.T, node string, addr netip.Addr) []netlink.Route {
 
 func fetch(t *testing.T, node, url string) (string, error) {
 	t.Helper()
-	client := http.Client{Transport: &http.Transport{DialContext: prober{node: node}.dial, DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	client := http.Client{
+		Transport: &http.Transport{DialContext: prober{node: node}.dial, DisableKeepAlives: true},
+		Timeout:   10 * time.Second,
+	}
 	resp, err := client.Get(url)
 	if err != nil {
 		return "", err
@@ -148,7 +151,10 @@ func startLab(t *testing.T) lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := lab{dir: t.TempDir(), client: fake.NewClientset(), calico: calico(testPool("172.16.0.0/24", 28), testPool("fd00:172::/64", 122))}
+	l := lab{
+		dir: t.TempDir(), client: fake.NewClientset(),
+		calico: calico(testPool("172.16.0.0/24", 28), testPool("fd00:172::/64", 122)),
+	}
 	l.node, l.prefix = testNode(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
@@ -175,17 +181,35 @@ func (l lab) create(t *testing.T, name, image string) {
 	t.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name)},
-		Spec: corev1.PodSpec{NodeName: "worker1", RestartPolicy: corev1.RestartPolicyAlways, Containers: []corev1.Container{{
-			Name: "c", Image: image, Args: []string{":$(PORT)"},
-			Env: []corev1.EnvVar{
-				{Name: "LAB_CONTAINER", Value: "yes"},
-				{Name: "PORT", Value: "8080"},
-				{Name: "IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
-			},
-			Ports:          []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
-			ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromString("http")}}},
-			Lifecycle:      &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/sh", "-c", "echo $IP > " + l.dir + "/stopped"}}}},
-		}}},
+		Spec: corev1.PodSpec{
+			NodeName: "worker1", RestartPolicy: corev1.RestartPolicyAlways,
+			Containers: []corev1.Container{{
+				Name: "c", Image: image, Args: []string{":$(PORT)"},
+				Env: []corev1.EnvVar{
+					{Name: "LAB_CONTAINER", Value: "yes"},
+					{Name: "PORT", Value: "8080"},
+					{Name: "IP", ValueFrom: &corev1.EnvVarSource{
+						FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"},
+					}},
+				},
+				Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
+				ReadinessProbe: &corev1.Probe{
+					PeriodSeconds: 1,
+					ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+						Path: "/",
+						Port: intstr.FromString("http"),
+					}},
+				},
+				Lifecycle: &corev1.Lifecycle{
+					PreStop: &corev1.LifecycleHandler{
+						Exec: &corev1.ExecAction{Command: []string{
+							"/bin/sh", "-c",
+							"echo $IP > " + l.dir + "/stopped",
+						}},
+					},
+				},
+			}},
+		},
 	}
 	if _, err := l.client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -285,7 +309,8 @@ func TestAPodServesFromItsBlockIsRestartedAndLeavesNothing(t *testing.T) {
 	l.create(t, "web", "web:1")
 	until(t, "pod web is ready", func() bool { return ready(l.read(t, "web")) })
 	status := l.read(t, "web").Status
-	if status.Phase != corev1.PodRunning || len(status.PodIPs) != 2 || status.PodIPs[0].IP != status.PodIP || status.HostIP != "192.168.50.23" || status.StartTime == nil {
+	if status.Phase != corev1.PodRunning || len(status.PodIPs) != 2 || status.PodIPs[0].IP != status.PodIP ||
+		status.HostIP != "192.168.50.23" || status.StartTime == nil {
 		t.Errorf("got status %+v", status)
 	}
 	for _, ip := range status.PodIPs {
@@ -294,15 +319,18 @@ func TestAPodServesFromItsBlockIsRestartedAndLeavesNothing(t *testing.T) {
 			t.Errorf("%s: want %q, got %q, %v", ip.IP, want, got, err)
 		}
 	}
-	if want, got := map[string]int{handleOf("uid-web"): 2, handleOf("uid-lost"): 2}, l.handles(t); !maps.Equal(want, got) {
+	if want, got := map[string]int{handleOf("uid-web"): 2, handleOf("uid-lost"): 2},
+		l.handles(t); !maps.Equal(want, got) {
 		t.Errorf("want handles with blocks of both families %v, got %v", want, got)
 	}
-	if got := routesTo(t, l.node, netip.MustParseAddr(status.PodIP)); len(got) != 1 || got[0].Protocol != unix.RTPROT_BOOT || got[0].Priority != 0 {
+	if got := routesTo(t, l.node, netip.MustParseAddr(status.PodIP)); len(got) != 1 ||
+		got[0].Protocol != unix.RTPROT_BOOT || got[0].Priority != 0 {
 		t.Errorf("routes to the pod %v, want one of protocol boot without a metric, as Calico 3.28 makes it", got)
 	}
 	until(t, "the unknown image is told", func() bool {
 		s := l.read(t, "lost").Status.ContainerStatuses
-		return len(s) == 1 && s[0].State.Waiting != nil && s[0].State.Waiting.Reason == "ErrImagePull" && strings.Contains(s[0].State.Waiting.Message, "nowhere/none:1")
+		return len(s) == 1 && s[0].State.Waiting != nil && s[0].State.Waiting.Reason == "ErrImagePull" &&
+			strings.Contains(s[0].State.Waiting.Message, "nowhere/none:1")
 	})
 
 	_, _ = fetch(t, l.node, "http://"+status.PodIP+":8080/quit")
@@ -310,7 +338,8 @@ func TestAPodServesFromItsBlockIsRestartedAndLeavesNothing(t *testing.T) {
 		got := l.read(t, "web")
 		return ready(got) && got.Status.ContainerStatuses[0].RestartCount == 1
 	})
-	if last := l.read(t, "web").Status.ContainerStatuses[0].LastTerminationState.Terminated; last == nil || last.ExitCode != 3 {
+	if last := l.read(t, "web").Status.ContainerStatuses[0].LastTerminationState.Terminated; last == nil ||
+		last.ExitCode != 3 {
 		t.Errorf("got %+v as the last run", last)
 	}
 	if got := l.read(t, "web").Status.PodIP; got != status.PodIP {
@@ -318,7 +347,8 @@ func TestAPodServesFromItsBlockIsRestartedAndLeavesNothing(t *testing.T) {
 	}
 
 	l.remove(t, "web", "lost")
-	if text, err := os.ReadFile(filepath.Join(l.dir, "stopped")); err != nil || strings.TrimSpace(string(text)) != status.PodIP {
+	if text, err := os.ReadFile(filepath.Join(l.dir, "stopped")); err != nil ||
+		strings.TrimSpace(string(text)) != status.PodIP {
 		t.Errorf("the preStop hook wrote %q, %v", text, err)
 	}
 	lease, err := l.client.CoordinationV1().Leases(leaseSpace).Get(t.Context(), "worker1", metav1.GetOptions{})
@@ -364,7 +394,8 @@ func TestWhatACrashLeavesIsTakenAwayAndNothingElse(t *testing.T) {
 		_ = bystander.Process.Kill()
 		_ = bystander.Wait()
 	}()
-	if err := os.WriteFile(filepath.Join(string(notes), fmt.Sprintf("pid-%d", bystander.Process.Pid)), []byte("1"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(string(notes), fmt.Sprintf("pid-%d", bystander.Process.Pid)), []byte("1"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := Clean(prefix, dir); err != nil {

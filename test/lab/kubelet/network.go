@@ -200,7 +200,8 @@ func (w wire) tear(node string) {
 
 func deleteNetns(name string) error {
 	path := filepath.Join(netnsDir, name)
-	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) &&
+		!errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("unmount network namespace %s: %w", name, err)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -218,7 +219,8 @@ func inhabitants(name string) []int {
 	var pids []int
 	for _, pid := range allPIDs() {
 		var got syscall.Stat_t
-		if syscall.Stat(fmt.Sprintf("/proc/%d/ns/net", pid), &got) == nil && got.Ino == want.Ino && got.Dev == want.Dev {
+		if syscall.Stat(fmt.Sprintf("/proc/%d/ns/net", pid), &got) == nil && got.Ino == want.Ino &&
+			got.Dev == want.Dev {
 			pids = append(pids, pid)
 		}
 	}

@@ -34,8 +34,11 @@ func (a *agent) register(ctx context.Context) error {
 		node, err := a.Client.CoreV1().Nodes().Get(ctx, a.Node, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			node, err = a.Client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-				Name:   a.Node,
-				Labels: map[string]string{hostnameLabel: a.Node, "kubernetes.io/os": "linux", "kubernetes.io/arch": runtime.GOARCH},
+				Name: a.Node,
+				Labels: map[string]string{
+					hostnameLabel: a.Node, "kubernetes.io/os": "linux",
+					"kubernetes.io/arch": runtime.GOARCH,
+				},
 			}}, metav1.CreateOptions{})
 		}
 		if err == nil {
@@ -88,7 +91,8 @@ func (a *agent) beatOnce(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("write node's status: %w", err)
 	}
-	_, err = a.Client.CoreV1().Nodes().Patch(ctx, a.Node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = a.Client.CoreV1().Nodes().Patch(ctx, a.Node, types.StrategicMergePatchType, patch, metav1.PatchOptions{},
+		"status")
 	if err != nil {
 		return fmt.Errorf("write node's status: %w", err)
 	}
@@ -103,7 +107,10 @@ func (a *agent) nodeStatus(node *corev1.Node, now metav1.Time) map[string]any {
 		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientMemory"},
 		{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasNoDiskPressure"},
 		{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientPID"},
-		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "the lab's kubelet is running"},
+		{
+			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
+			Message: "the lab's kubelet is running",
+		},
 	} {
 		c.LastHeartbeatTime, c.LastTransitionTime = now, now
 		for _, have := range node.Status.Conditions {

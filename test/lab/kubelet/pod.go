@@ -321,7 +321,8 @@ func (p *pod) write(ctx context.Context) error {
 	if string(patch) == fmt.Sprintf(`{"metadata":{"uid":%q}}`, p.uid) {
 		return nil
 	}
-	wrote, err := p.Client.CoreV1().Pods(base.Namespace).Patch(ctx, base.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	wrote, err := p.Client.CoreV1().Pods(base.Namespace).Patch(ctx, base.Name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status")
 	if err == nil {
 		p.mu.Lock()
 		p.wrote = wrote

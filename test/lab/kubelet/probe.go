@@ -19,7 +19,9 @@ import (
 // successes in a row, bad after failureThreshold failures in a row, with the last failure. good is
 // the verdict before the first probe. The API server sets the defaults; a zero counts as the
 // smallest sensible value.
-func watch(ctx context.Context, p *corev1.Probe, good bool, check func(context.Context) error, report func(good bool, why error)) {
+func watch(ctx context.Context, p *corev1.Probe, good bool, check func(context.Context) error,
+	report func(good bool, why error),
+) {
 	period := time.Duration(max(p.PeriodSeconds, 1)) * time.Second
 	timeout := time.Duration(max(p.TimeoutSeconds, 1)) * time.Second
 	delay := time.NewTimer(time.Duration(p.InitialDelaySeconds) * time.Second)

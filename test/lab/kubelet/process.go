@@ -25,7 +25,9 @@ type process struct {
 
 // launch starts a program in the network namespace and appends its output to the file log. The
 // ledger has the process from its start to its end.
-func launch(netnsName string, argv, env []string, dir, log string, note func(pid int) (forget func(), err error)) (*process, error) {
+func launch(netnsName string, argv, env []string, dir, log string,
+	note func(pid int) (forget func(), err error),
+) (*process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open log: %w", err)

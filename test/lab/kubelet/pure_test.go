@@ -35,14 +35,21 @@ func TestVariablesExpandAsKubernetesExpandsThem(t *testing.T) {
 }
 
 func TestTheEnvironmentIsBuiltInOrder(t *testing.T) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-1", Namespace: "shop", Labels: map[string]string{"app": "web"}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name: "web-1", Namespace: "shop",
+		Labels: map[string]string{"app": "web"},
+	}}
 	pod.Spec.NodeName, pod.Status.PodIP = "worker1", "172.16.171.65"
 	ref := func(path string) *corev1.EnvVarSource {
 		return &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}
 	}
 	yes := true
 	c := &corev1.Container{
-		EnvFrom: []corev1.EnvFromSource{{Prefix: "C_", ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}},
+		EnvFrom: []corev1.EnvFromSource{
+			{Prefix: "C_", ConfigMapRef: &corev1.ConfigMapEnvSource{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "conf"},
+			}},
+		},
 		Env: []corev1.EnvVar{
 			{Name: "POD", ValueFrom: ref("metadata.name")},
 			{Name: "NS", ValueFrom: ref("metadata.namespace")},
@@ -51,7 +58,10 @@ func TestTheEnvironmentIsBuiltInOrder(t *testing.T) {
 			{Name: "APP", ValueFrom: ref("metadata.labels['app']")},
 			{Name: "URL", Value: "http://$(IP):$(C_port)/$(LATER)"},
 			{Name: "LATER", Value: "x"},
-			{Name: "OPT", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Key: "k", Optional: &yes}}},
+			{Name: "OPT", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+				Key:      "k",
+				Optional: &yes,
+			}}},
 		},
 	}
 	objects := func(kind, _ string) (map[string]string, bool, error) {
@@ -72,7 +82,9 @@ func TestTheEnvironmentIsBuiltInOrder(t *testing.T) {
 	if got := pairs(got); !slices.Equal(got, want) {
 		t.Errorf("want %q\n got %q", want, got)
 	}
-	c.Env = []corev1.EnvVar{{Name: "X", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Key: "k"}}}}
+	c.Env = []corev1.EnvVar{
+		{Name: "X", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Key: "k"}}},
+	}
 	if _, err := environ(pod, c, objects); err == nil {
 		t.Error("a secret that is not there must be an error")
 	}
@@ -131,17 +143,18 @@ func TestAProbeTurnsAfterItsThresholdsAndNotBefore(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		begun, n := time.Now(), 0
 		var got []turn
-		watch(ctx, &corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 3, SuccessThreshold: 2, FailureThreshold: 3}, false, func(context.Context) error {
-			if n == len(results) {
-				cancel()
+		watch(ctx, &corev1.Probe{InitialDelaySeconds: 5, PeriodSeconds: 3, SuccessThreshold: 2, FailureThreshold: 3},
+			false, func(context.Context) error {
+				if n == len(results) {
+					cancel()
+					return nil
+				}
+				n++
+				if !results[n-1] {
+					return errors.New("no")
+				}
 				return nil
-			}
-			n++
-			if !results[n-1] {
-				return errors.New("no")
-			}
-			return nil
-		}, func(good bool, _ error) { got = append(got, turn{good, time.Since(begun)}) })
+			}, func(good bool, _ error) { got = append(got, turn{good, time.Since(begun)}) })
 		want := []turn{{true, 11 * time.Second}, {false, 26 * time.Second}, {true, 32 * time.Second}}
 		if !slices.Equal(got, want) {
 			t.Errorf("want %v, got %v", want, got)
@@ -153,15 +166,16 @@ func TestAProbeThatHangsHasFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		begun := time.Now()
-		watch(ctx, &corev1.Probe{PeriodSeconds: 10, TimeoutSeconds: 4, FailureThreshold: 1}, true, func(ctx context.Context) error {
-			<-ctx.Done()
-			return ctx.Err()
-		}, func(good bool, why error) {
-			if good || !errors.Is(why, context.DeadlineExceeded) || time.Since(begun) != 4*time.Second {
-				t.Errorf("got %v, %v after %v", good, why, time.Since(begun))
-			}
-			cancel()
-		})
+		watch(ctx, &corev1.Probe{PeriodSeconds: 10, TimeoutSeconds: 4, FailureThreshold: 1}, true,
+			func(ctx context.Context) error {
+				<-ctx.Done()
+				return ctx.Err()
+			}, func(good bool, why error) {
+				if good || !errors.Is(why, context.DeadlineExceeded) || time.Since(begun) != 4*time.Second {
+					t.Errorf("got %v, %v after %v", good, why, time.Since(begun))
+				}
+				cancel()
+			})
 	})
 }
 
@@ -169,7 +183,9 @@ func TestThePhaseOfAPod(t *testing.T) {
 	running := corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
 	waiting := corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}}
 	ended := func(code int32) corev1.ContainerStatus {
-		return corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}}}
+		return corev1.ContainerStatus{
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code}},
+		}
 	}
 	backOff := waiting
 	backOff.LastTerminationState = ended(1).State
@@ -179,18 +195,66 @@ func TestThePhaseOfAPod(t *testing.T) {
 		mains   []corev1.ContainerStatus
 		want    corev1.PodPhase
 	}{
-		"one not begun":            {corev1.RestartPolicyAlways, false, []corev1.ContainerStatus{running, waiting}, corev1.PodPending},
-		"running":                  {corev1.RestartPolicyAlways, false, []corev1.ContainerStatus{running, ended(1)}, corev1.PodRunning},
-		"between two runs":         {corev1.RestartPolicyAlways, false, []corev1.ContainerStatus{backOff}, corev1.PodRunning},
-		"ended, to be restarted":   {corev1.RestartPolicyAlways, false, []corev1.ContainerStatus{ended(0)}, corev1.PodRunning},
-		"job done":                 {corev1.RestartPolicyNever, false, []corev1.ContainerStatus{ended(0)}, corev1.PodSucceeded},
-		"job failed":               {corev1.RestartPolicyNever, false, []corev1.ContainerStatus{ended(1)}, corev1.PodFailed},
-		"job to be tried again":    {corev1.RestartPolicyOnFailure, false, []corev1.ContainerStatus{ended(1)}, corev1.PodRunning},
-		"leaving":                  {corev1.RestartPolicyAlways, true, []corev1.ContainerStatus{running, ended(0)}, corev1.PodRunning},
-		"left":                     {corev1.RestartPolicyAlways, true, []corev1.ContainerStatus{ended(0)}, corev1.PodSucceeded},
-		"left by SIGKILL":          {corev1.RestartPolicyAlways, true, []corev1.ContainerStatus{ended(137)}, corev1.PodFailed},
-		"left between two runs":    {corev1.RestartPolicyAlways, true, []corev1.ContainerStatus{backOff}, corev1.PodFailed},
-		"left before it could run": {corev1.RestartPolicyAlways, true, []corev1.ContainerStatus{waiting}, corev1.PodFailed},
+		"one not begun": {
+			corev1.RestartPolicyAlways, false,
+			[]corev1.ContainerStatus{running, waiting},
+			corev1.PodPending,
+		},
+		"running": {
+			corev1.RestartPolicyAlways, false,
+			[]corev1.ContainerStatus{running, ended(1)},
+			corev1.PodRunning,
+		},
+		"between two runs": {
+			corev1.RestartPolicyAlways, false,
+			[]corev1.ContainerStatus{backOff},
+			corev1.PodRunning,
+		},
+		"ended, to be restarted": {
+			corev1.RestartPolicyAlways, false,
+			[]corev1.ContainerStatus{ended(0)},
+			corev1.PodRunning,
+		},
+		"job done": {
+			corev1.RestartPolicyNever, false,
+			[]corev1.ContainerStatus{ended(0)},
+			corev1.PodSucceeded,
+		},
+		"job failed": {
+			corev1.RestartPolicyNever, false,
+			[]corev1.ContainerStatus{ended(1)},
+			corev1.PodFailed,
+		},
+		"job to be tried again": {
+			corev1.RestartPolicyOnFailure, false,
+			[]corev1.ContainerStatus{ended(1)},
+			corev1.PodRunning,
+		},
+		"leaving": {
+			corev1.RestartPolicyAlways, true,
+			[]corev1.ContainerStatus{running, ended(0)},
+			corev1.PodRunning,
+		},
+		"left": {
+			corev1.RestartPolicyAlways, true,
+			[]corev1.ContainerStatus{ended(0)},
+			corev1.PodSucceeded,
+		},
+		"left by SIGKILL": {
+			corev1.RestartPolicyAlways, true,
+			[]corev1.ContainerStatus{ended(137)},
+			corev1.PodFailed,
+		},
+		"left between two runs": {
+			corev1.RestartPolicyAlways, true,
+			[]corev1.ContainerStatus{backOff},
+			corev1.PodFailed,
+		},
+		"left before it could run": {
+			corev1.RestartPolicyAlways, true,
+			[]corev1.ContainerStatus{waiting},
+			corev1.PodFailed,
+		},
 	} {
 		if got := phase(row.policy, row.leaving, nil, row.mains); got != row.want {
 			t.Errorf("%s: want %s, got %s", name, row.want, got)

@@ -67,7 +67,8 @@ func (p *pod) status(base *corev1.Pod, now metav1.Time) corev1.PodStatus {
 		if ready && !slices.ContainsFunc(s.Conditions, func(c corev1.PodCondition) bool {
 			return c.Type == gate.ConditionType && c.Status == corev1.ConditionTrue
 		}) {
-			ready, reason, message = false, "ReadinessGatesNotReady", "condition "+string(gate.ConditionType)+" is not True"
+			ready, reason, message = false, "ReadinessGatesNotReady",
+				"condition "+string(gate.ConditionType)+" is not True"
 		}
 	}
 	set(corev1.PodReady, ready, reason, message)

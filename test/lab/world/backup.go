@@ -91,10 +91,13 @@ func (e *epoch) watcher(next http.RoundTripper) http.RoundTripper {
 		q := r.URL.Query()
 		what := r.URL.Path + "?" + q.Get("fieldSelector")
 		if r.Method == http.MethodGet && e.stale(what, q.Get("watch") == "" || q.Get("sendInitialEvents") == "true") {
-			text := []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","message":"etcd was restored","code":410}`)
+			text := []byte(
+				`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","message":"etcd was restored","code":410}`)
 			return &http.Response{
-				Status: "410 Gone", StatusCode: http.StatusGone, Proto: r.Proto, ProtoMajor: r.ProtoMajor, ProtoMinor: r.ProtoMinor, Request: r,
-				Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(text)), ContentLength: int64(len(text)),
+				Status: "410 Gone", StatusCode: http.StatusGone, Proto: r.Proto, ProtoMajor: r.ProtoMajor,
+				ProtoMinor: r.ProtoMinor, Request: r,
+				Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(text)),
+				ContentLength: int64(len(text)),
 			}, nil
 		}
 		return next.RoundTrip(r)

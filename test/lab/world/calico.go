@@ -58,7 +58,8 @@ func (l *Lab) installStandIn(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if _, err := l.kube.CoreV1().Nodes().Patch(ctx, n.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		if _, err := l.kube.CoreV1().Nodes().Patch(ctx, n.Name, types.StrategicMergePatchType, patch,
+			metav1.PatchOptions{}); err != nil {
 			return fmt.Errorf("annotate node %s: %w", n.Name, err)
 		}
 	}
@@ -149,13 +150,16 @@ func (l *Lab) reclaimOnce(ctx context.Context) error {
 			failed = append(failed, err)
 			continue
 		}
-		pods, err := l.kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + name})
+		pods, err := l.kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx,
+			metav1.ListOptions{FieldSelector: "spec.nodeName=" + name})
 		if err != nil {
 			failed = append(failed, err)
 			continue
 		}
 		failed = append(failed, kubelet.Reclaim(ctx, l.dynamic, name, func(namespace, pod string) bool {
-			return !slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return p.Namespace == namespace && p.Name == pod })
+			return !slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool {
+				return p.Namespace == namespace && p.Name == pod
+			})
 		}))
 	}
 	return errors.Join(failed...)
@@ -218,7 +222,11 @@ func (l *Lab) Allocate(ctx context.Context, namespace string, addrs ...netip.Add
 			}
 			allocations[ordinal] = int64(len(attributes))
 			spec["allocations"] = allocations
-			spec["attributes"] = append(attributes, map[string]any{"handle_id": handle, "secondary": map[string]any{"namespace": namespace, "pod": "leaked"}})
+			spec["attributes"] = append(attributes,
+				map[string]any{
+					"handle_id": handle,
+					"secondary": map[string]any{"namespace": namespace, "pod": "leaked"},
+				})
 			spec["unallocated"] = slices.DeleteFunc(free, func(o any) bool { return o == ordinal })
 			block.Object["spec"] = spec
 			_, err = blocks.Update(ctx, block, metav1.UpdateOptions{})

@@ -185,7 +185,8 @@ func (m module) compile(ctx context.Context, dir, program string, progress io.Wr
 	say(progress, "compiling %s: this once, %s", m.title, m.takes)
 	begun := time.Now()
 	flags := append([]string{"-s", "-w"}, m.ldflags...)
-	cmd := exec.CommandContext(ctx, "go", "build", "-v", "-trimpath", "-ldflags", strings.Join(flags, " "), "-o", program, ".")
+	cmd := exec.CommandContext(ctx, "go", "build", "-v", "-trimpath", "-ldflags", strings.Join(flags, " "), "-o",
+		program, ".")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the same program with and without a C compiler
 	// go build passes an interrupt on to its compilers.

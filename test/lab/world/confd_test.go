@@ -55,8 +55,14 @@ var scenarios = map[string]scenario{
 		config: "{asNumber: 65001}", objects: fmt.Sprintf(appliancePeer, ""),
 	},
 	"route reflectors": {
-		config: meshless, manifests: []string{"--address", "192.168.50.21", "--address", "fd00:50::21", "--reflectors", "rr == 'true'"},
-		commands: [][]string{{"annotate", "node", "worker1", "projectcalico.org/RouteReflectorClusterID=244.0.0.1"}, {"label", "node", "worker1", "rr=true"}},
+		config: meshless, manifests: []string{
+			"--address", "192.168.50.21", "--address", "fd00:50::21", "--reflectors",
+			"rr == 'true'",
+		},
+		commands: [][]string{
+			{"annotate", "node", "worker1", "projectcalico.org/RouteReflectorClusterID=244.0.0.1"},
+			{"label", "node", "worker1", "rr=true"},
+		},
 		objects: `
 apiVersion: crd.projectcalico.org/v1
 kind: BGPPeer
@@ -65,7 +71,8 @@ spec: {nodeSelector: all(), peerSelector: rr == 'true'}
 `,
 	},
 	"a reflector in a cluster with a mesh": {
-		config: "{asNumber: 65000, serviceLoadBalancerIPs: [{cidr: 80.15.0.0/24}, {cidr: 80.16.0.7/32}]}", objects: fmt.Sprintf(appliancePeer, ""),
+		config:   "{asNumber: 65000, serviceLoadBalancerIPs: [{cidr: 80.15.0.0/24}, {cidr: 80.16.0.7/32}]}",
+		objects:  fmt.Sprintf(appliancePeer, ""),
 		commands: [][]string{{"annotate", "node", "worker1", "projectcalico.org/RouteReflectorClusterID=244.0.0.1"}},
 	},
 	"peers of single nodes, of selected nodes, and nodes by address": {
@@ -96,11 +103,16 @@ spec: {node: worker2, peerIP: "fd00:50::23", asNumber: 65000}
 		commands: [][]string{{"annotate", "node", "worker1", "projectcalico.org/ASNumber=65077"}},
 	},
 	"a password, TTL security, a restart time, no source address": {
-		config: meshless, objects: fmt.Sprintf(appliancePeer, `, ttlSecurity: 1, maxRestartTime: 30s, sourceAddress: None, password: {secretKeyRef: {name: bgp, key: password}}`),
-		commands: [][]string{{"create", "secret", "generic", "bgp", "-n", "kube-system", "--from-literal=password=sesame"}},
+		config: meshless, objects: fmt.Sprintf(appliancePeer,
+			`, ttlSecurity: 1, maxRestartTime: 30s, sourceAddress: None, password: {secretKeyRef: {name: bgp, key: password}}`),
+		commands: [][]string{{
+			"create", "secret", "generic", "bgp", "-n", "kube-system",
+			"--from-literal=password=sesame",
+		}},
 	},
 	"a password that is missing": {
-		config: meshless, objects: fmt.Sprintf(appliancePeer, `, password: {secretKeyRef: {name: nowhere, key: password}}`),
+		config: meshless, objects: fmt.Sprintf(appliancePeer,
+			`, password: {secretKeyRef: {name: nowhere, key: password}}`),
 	},
 	"a filter of another administrator": {
 		config: "{asNumber: 65000}", objects: fmt.Sprintf(appliancePeer, ", filters: [theirs, nowhere]") + `
@@ -140,20 +152,30 @@ spec: {cidr: "fd00:172:31::/48", disableBGPExport: true, nodeSelector: all()}
 ` + affinities("worker1", "confirmed", "172.30.4.8/29", "172.31.4.64/26", "172.28.4.64/26", "172.29.4.64/26", "172.16.77.7/32", "fd00:172:31:4::40/122"),
 	},
 	"blocks that are pending, about to go, and of old versions": {
-		config: meshless, objects: fmt.Sprintf(appliancePeer, "") + affinities("worker1", "pending", "172.16.90.0/26", "fd00:172:16:90::/122") +
-			affinities("worker1", "pendingDeletion", "172.16.91.0/26", "fd00:172:16:91::/122") + affinities("worker1", `""`, "172.16.92.0/26", "fd00:172:16:92::/122") +
+		config: meshless, objects: fmt.Sprintf(appliancePeer, "") +
+			affinities("worker1", "pending", "172.16.90.0/26", "fd00:172:16:90::/122") +
+			affinities("worker1", "pendingDeletion", "172.16.91.0/26", "fd00:172:16:91::/122") +
+			affinities("worker1", `""`, "172.16.92.0/26", "fd00:172:16:92::/122") +
 			affinities("nobody", "confirmed", "172.16.93.0/26"),
 	},
 	"ranges of Services, and a node that does not announce them": {
-		config:   "{asNumber: 65000, serviceClusterIPs: [{cidr: 10.96.0.0/16}, {cidr: \"fd00:10:96::/112\"}], serviceExternalIPs: [{cidr: 80.14.0.0/24}], serviceLoadBalancerIPs: [{cidr: 80.15.0.0/24}, {cidr: 80.16.0.7/32}]}",
-		objects:  fmt.Sprintf(appliancePeer, ""),
-		commands: [][]string{{"label", "node", "worker2", "node.kubernetes.io/exclude-from-external-load-balancers=true"}},
+		config: "{asNumber: 65000, serviceClusterIPs: [{cidr: 10.96.0.0/16}, {cidr: \"fd00:10:96::/112\"}], " +
+			"serviceExternalIPs: [{cidr: 80.14.0.0/24}], serviceLoadBalancerIPs: [{cidr: 80.15.0.0/24}, {cidr: " +
+			"80.16.0.7/32}]}",
+		objects: fmt.Sprintf(appliancePeer, ""),
+		commands: [][]string{{
+			"label", "node", "worker2",
+			"node.kubernetes.io/exclude-from-external-load-balancers=true",
+		}},
 	},
 	"communities, ignored interfaces, a restart time and a password of the mesh": {
 		config: `{asNumber: 65000, communities: [{name: ours, value: "65000:7"}], prefixAdvertisements: [{cidr: 172.16.0.0/16, communities: [ours, "65000:1:2"]}, {cidr: "fd00:172:16::/48", communities: [ours]}],
   ignoredInterfaces: ["docker*"], nodeMeshMaxRestartTime: 70s, nodeMeshPassword: {secretKeyRef: {name: bgp, key: password}}}`,
-		objects:  fmt.Sprintf(appliancePeer, ""),
-		commands: [][]string{{"create", "secret", "generic", "bgp", "-n", "kube-system", "--from-literal=password=sesame"}},
+		objects: fmt.Sprintf(appliancePeer, ""),
+		commands: [][]string{{
+			"create", "secret", "generic", "bgp", "-n", "kube-system",
+			"--from-literal=password=sesame",
+		}},
 	},
 	"another port, and that of a single node": {
 		config: "{asNumber: 65000, listenPort: 1790}", objects: fmt.Sprintf(appliancePeer, "") + `
@@ -179,7 +201,10 @@ spec: {node: worker2, peerIP: 192.168.50.23, asNumber: 65000}
 	},
 	"podCIDRs": {
 		config: meshless, objects: fmt.Sprintf(appliancePeer, ""), podCIDRs: true,
-		commands: [][]string{{"patch", "node", "worker1", "-p", `{"spec":{"podCIDR":"172.16.7.0/24","podCIDRs":["172.16.7.0/24","fd00:172:16:7::/120"]}}`}},
+		commands: [][]string{{
+			"patch", "node", "worker1", "-p",
+			`{"spec":{"podCIDR":"172.16.7.0/24","podCIDRs":["172.16.7.0/24","fd00:172:16:7::/120"]}}`,
+		}},
 	},
 }
 
@@ -187,7 +212,8 @@ spec: {node: worker2, peerIP: 192.168.50.23, asNumber: 65000}
 func affinities(node, state string, cidrs ...string) string {
 	var text strings.Builder
 	for _, cidr := range cidrs {
-		fmt.Fprintf(&text, "\n---\napiVersion: crd.projectcalico.org/v1\nkind: BlockAffinity\nmetadata: {name: %s-%s}\nspec: {cidr: %q, node: %s, state: %s, deleted: \"false\"}\n",
+		fmt.Fprintf(&text, "\n---\napiVersion: crd.projectcalico.org/v1\nkind: BlockAffinity\n"+
+			"metadata: {name: %s-%s}\nspec: {cidr: %q, node: %s, state: %s, deleted: \"false\"}\n",
 			node, dashed(netip.MustParsePrefix(cidr)), cidr, node, state)
 	}
 	return text.String()
@@ -201,10 +227,12 @@ func TestTheStandInAnnouncesWhatCalicoAnnounces(t *testing.T) {
 		t.Fatal(err)
 	}
 	sallyport := filepath.Join(t.TempDir(), "sallyport")
-	if out, err := exec.Command("go", "build", "-o", sallyport, "sallyport/cmd/sallyport").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", sallyport,
+		"sallyport/cmd/sallyport").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	l, err := Up(t.Context(), Options{Name: fmt.Sprintf("confd%d", os.Getpid()%1_000_000), Workers: 2, IPv6: true, Progress: t.Output()})
+	l, err := Up(t.Context(),
+		Options{Name: fmt.Sprintf("confd%d", os.Getpid()%1_000_000), Workers: 2, IPv6: true, Progress: t.Output()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +254,8 @@ func TestTheStandInAnnouncesWhatCalicoAnnounces(t *testing.T) {
 		for _, node := range []string{"worker1", "worker2"} {
 			h, _ := l.Host(node)
 			i := slices.IndexFunc(v.nodes, func(n nodeView) bool { return n.name == node })
-			all = append(all, v.likenesses(t, name+"/"+node, v.nodes[i], h.Addr.Addr(), l.confd(t, calico, node, s.podCIDRs))...)
+			all = append(all, v.likenesses(t, name+"/"+node, v.nodes[i], h.Addr.Addr(),
+				l.confd(t, calico, node, s.podCIDRs))...)
 		}
 		fresh()
 	}
@@ -237,7 +266,9 @@ func TestTheStandInAnnouncesWhatCalicoAnnounces(t *testing.T) {
 // they are now.
 func (l *Lab) memory(t *testing.T) (restore func()) {
 	t.Helper()
-	kinds := map[schema.GroupVersionResource]string{corev1.SchemeGroupVersion.WithResource("secrets"): passwordNamespace}
+	kinds := map[schema.GroupVersionResource]string{
+		corev1.SchemeGroupVersion.WithResource("secrets"): passwordNamespace,
+	}
 	for _, plural := range []string{"blockaffinities", "bgppeers", "bgpconfigurations", "bgpfilters", "ippools"} {
 		kinds[calicoResource(plural)] = ""
 	}
@@ -266,7 +297,8 @@ func (l *Lab) memory(t *testing.T) (restore func()) {
 				if was[o.GetKind()+o.GetName()] {
 					continue
 				}
-				err := l.dynamic.Resource(what).Namespace(namespace).Delete(t.Context(), o.GetName(), metav1.DeleteOptions{})
+				err := l.dynamic.Resource(what).Namespace(namespace).Delete(t.Context(), o.GetName(),
+					metav1.DeleteOptions{})
 				if err != nil && !apierrors.IsNotFound(err) {
 					t.Fatal(err)
 				}
@@ -314,7 +346,8 @@ func (s scenario) make(t *testing.T, l *Lab, sallyport string) {
 	for _, c := range s.commands {
 		run("", c...)
 	}
-	run("{apiVersion: crd.projectcalico.org/v1, kind: BGPConfiguration, metadata: {name: default}, spec: "+s.config+"}", "replace", "-f", "-")
+	run("{apiVersion: crd.projectcalico.org/v1, kind: BGPConfiguration, metadata: {name: default}, spec: "+s.config+"}",
+		"replace", "-f", "-")
 }
 
 // present reads the objects of the cluster as the mirror does, once.
@@ -366,7 +399,8 @@ func (l *Lab) confd(t *testing.T, calico, node string, podCIDRs bool) string {
 	}
 	h, _ := l.Host(node)
 	cmd := l.Command(context.WithoutCancel(t.Context()), node, filepath.Join(calico, "calico"), "confd", dir, "-once")
-	cmd.Env = append(os.Environ(), "NODENAME="+node, "DATASTORE_TYPE=kubernetes", "KUBECONFIG="+l.KubeconfigFile(), "CALICO_ROUTER_ID="+h.Addr.Addr().String(),
+	cmd.Env = append(os.Environ(), "NODENAME="+node, "DATASTORE_TYPE=kubernetes", "KUBECONFIG="+l.KubeconfigFile(),
+		"CALICO_ROUTER_ID="+h.Addr.Addr().String(),
 		fmt.Sprintf("USE_POD_CIDR=%t", podCIDRs))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("confd: %v\n%s", err, out)

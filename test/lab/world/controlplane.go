@@ -65,7 +65,8 @@ func (l *Lab) startAPIServer() error {
 		services, advertised = service6.String(), master.Addr6.Addr()
 	}
 	serving, err := l.ca.server([]string{
-		"localhost", Master, "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+		"localhost", Master, "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+		"kubernetes.default.svc.cluster.local",
 	}, addrs)
 	if err != nil {
 		return err
@@ -91,11 +92,13 @@ func (l *Lab) startAPIServer() error {
 	}
 	apiserver := []string{
 		"kube-apiserver", "--etcd-servers", client,
-		"--bind-address", bindAll(l.opts.IPv6), "--secure-port", fmt.Sprint(apiPort), "--advertise-address", advertised.String(),
+		"--bind-address", bindAll(l.opts.IPv6), "--secure-port", fmt.Sprint(apiPort), "--advertise-address",
+		advertised.String(),
 		"--tls-cert-file", l.path("pki", "apiserver.crt"), "--tls-private-key-file", l.path("pki", "apiserver.key"),
 		"--client-ca-file", l.path("pki", "ca.crt"), "--authorization-mode", "Node,RBAC",
 		"--service-account-issuer", "https://kubernetes.default.svc.cluster.local",
-		"--service-account-key-file", l.path("pki", "tokens.key"), "--service-account-signing-key-file", l.path("pki", "tokens.key"),
+		"--service-account-key-file", l.path("pki", "tokens.key"), "--service-account-signing-key-file",
+		l.path("pki", "tokens.key"),
 		"--service-cluster-ip-range", services, "--allow-privileged", "--profiling=false",
 	}
 	for _, args := range [][]string{etcd, apiserver} {
@@ -124,7 +127,8 @@ func (l *Lab) startControllers() error {
 	}
 	// Nobody reads their metrics: they need not listen.
 	for _, args := range [][]string{{
-		"kube-controller-manager", "--kubeconfig", manager, "--leader-elect=false", "--secure-port=0", "--profiling=false",
+		"kube-controller-manager", "--kubeconfig", manager, "--leader-elect=false", "--secure-port=0",
+		"--profiling=false",
 		"--use-service-account-credentials", "--service-account-private-key-file", l.path("pki", "tokens.key"),
 		"--root-ca-file", l.path("pki", "ca.crt"),
 	}, {

@@ -61,7 +61,8 @@ func TestTheStandInAnnouncesWhatCalicosGoldenFilesAnnounce(t *testing.T) {
 		if i < 0 {
 			t.Fatalf("%s: no node is called kube-master or node1", g.name)
 		}
-		all = append(all, v.likenesses(t, g.name, v.nodes[i], netip.MustParseAddr("10.192.0.2"), goldenDir(t, filepath.Join(tests, "compiled_templates", g.name)))...)
+		all = append(all, v.likenesses(t, g.name, v.nodes[i], netip.MustParseAddr("10.192.0.2"),
+			goldenDir(t, filepath.Join(tests, "compiled_templates", g.name)))...)
 	}
 	compare(t, all)
 }
@@ -151,7 +152,10 @@ func scriptCases(t *testing.T, tests string) (cases []golden) {
 			within = true
 			applied.Reset()
 		case strings.Contains(line, "turn_mesh_off"):
-			off := &unstructured.Unstructured{Object: map[string]any{"kind": "BGPConfiguration", "spec": map[string]any{"nodeToNodeMeshEnabled": false}}}
+			off := &unstructured.Unstructured{Object: map[string]any{
+				"kind": "BGPConfiguration",
+				"spec": map[string]any{"nodeToNodeMeshEnabled": false},
+			}}
 			off.SetName("default")
 			objects = append(without(objects, "BGPConfiguration", "default"), off)
 		case loop.MatchString(line):
@@ -184,7 +188,8 @@ func goldenDir(t *testing.T, from string) string {
 	}
 	to := t.TempDir()
 	for _, file := range files {
-		text := bytes.Replace(read(t, file), []byte("filter calico_kernel_programming {"), []byte("filter calico_kernel_programming string krt_tunnel; {"), 1)
+		text := bytes.Replace(read(t, file), []byte("filter calico_kernel_programming {"),
+			[]byte("filter calico_kernel_programming string krt_tunnel; {"), 1)
 		if err := os.WriteFile(filepath.Join(to, filepath.Base(file)), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +213,8 @@ func stored(objects []*unstructured.Unstructured) (all []*unstructured.Unstructu
 			o.SetLabels(text)
 			notes := map[string]string{}
 			for field, note := range map[string]string{
-				"asNumber": "ASNumber", "ipv4Address": "IPv4Address", "ipv6Address": "IPv6Address", "routeReflectorClusterID": "RouteReflectorClusterID",
+				"asNumber": "ASNumber", "ipv4Address": "IPv4Address", "ipv6Address": "IPv6Address",
+				"routeReflectorClusterID": "RouteReflectorClusterID",
 			} {
 				if value, there, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "bgp", field); there {
 					notes["projectcalico.org/"+note] = fmt.Sprint(value)

@@ -91,7 +91,9 @@ func (l *Lab) Kubeconfig() ([]byte, error) { return os.ReadFile(l.KubeconfigFile
 
 // ServiceAccountKubeconfig returns a kubeconfig with a token of the ServiceAccount that is valid
 // for the given time. It has the rights that RBAC gives that account.
-func (l *Lab) ServiceAccountKubeconfig(ctx context.Context, namespace, name string, life time.Duration) ([]byte, error) {
+func (l *Lab) ServiceAccountKubeconfig(ctx context.Context, namespace, name string,
+	life time.Duration,
+) ([]byte, error) {
 	seconds := int64(life / time.Second)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
 	answer, err := l.kube.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, request, metav1.CreateOptions{})
@@ -108,7 +110,9 @@ func (l *Lab) writeKubeconfig(name, user string) (string, error) {
 		return "", err
 	}
 	file := l.path("pki", name+".kubeconfig")
-	return file, l.writeConfig(file, func(u *clientcmdapi.AuthInfo) { u.ClientCertificateData, u.ClientKeyData = p.cert, p.key })
+	return file, l.writeConfig(file, func(u *clientcmdapi.AuthInfo) {
+		u.ClientCertificateData, u.ClientKeyData = p.cert, p.key
+	})
 }
 
 func (l *Lab) writeConfig(file string, identify func(*clientcmdapi.AuthInfo)) error {
@@ -181,7 +185,8 @@ func (l *Lab) awaitAPIServer(ctx context.Context) error {
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "is-there-room-"},
 			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
 		}
-		_, err := l.kube.CoreV1().Services(metav1.NamespaceDefault).Create(ctx, one, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := l.kube.CoreV1().Services(metav1.NamespaceDefault).Create(ctx, one,
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err != nil {
 			return false, err
 		}
@@ -207,7 +212,10 @@ func (l *Lab) defineCalico(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	crds := l.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	crds := l.dynamic.Resource(schema.GroupVersionResource{
+		Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions",
+	})
 	for _, o := range objects {
 		if _, err := crds.Create(ctx, o, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("define %s: %w", o.GetName(), err)

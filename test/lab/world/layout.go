@@ -66,16 +66,18 @@ var docBlocks = map[int]int{22: 49, 23: 171, 24: 189}
 // Host is one machine of the lab: a network namespace with one interface,
 // eth0, on the lan. With a router the client is behind it, on a network of its own.
 type Host struct {
-	Name   string         `json:"name"`
-	Netns  string         `json:"netns"`            // as in /run/netns
-	Addr   netip.Prefix   `json:"addr"`             // IPv4 address with the lan's length
-	Addr6  netip.Prefix   `json:"addr6,omitzero"`   // IPv6 address with the lan's length, in a lab with IPv6
-	Node   bool           `json:"node,omitempty"`   // a node of the cluster
-	Blocks []netip.Prefix `json:"blocks,omitempty"` // of a node, for each family: the block that it claims first, with real Calico by ClaimBlocks alone; or its podCIDR
+	Name  string       `json:"name"`
+	Netns string       `json:"netns"`          // as in /run/netns
+	Addr  netip.Prefix `json:"addr"`           // IPv4 address with the lan's length
+	Addr6 netip.Prefix `json:"addr6,omitzero"` // IPv6 address with the lan's length, in a lab with IPv6
+	Node  bool         `json:"node,omitempty"` // a node of the cluster
+	// of a node, for each family: the block that it claims first, with real Calico by ClaimBlocks alone; or its podCIDR
+	Blocks []netip.Prefix `json:"blocks,omitempty"`
 }
 
 var (
-	labName  = regexp.MustCompile(`^[a-z][a-z0-9]{0,11}$`)             // "sp-" + name must fit an interface's 15 bytes; a dash ends it
+	// "sp-" + name must fit an interface's 15 bytes; a dash ends it
+	labName  = regexp.MustCompile(`^[a-z][a-z0-9]{0,11}$`)
 	hostName = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,12}[a-z0-9])?$`) // the name of a port on the lan
 )
 
@@ -119,7 +121,10 @@ const routerOctet = 2
 
 // outside returns a host with an address in the network behind the router.
 func (o Options) outside(name string, octet int) Host {
-	h := Host{Name: name, Netns: netnsName(o.Name, name), Addr: netip.MustParsePrefix(fmt.Sprintf("198.51.100.%d/24", octet))}
+	h := Host{
+		Name: name, Netns: netnsName(o.Name, name),
+		Addr: netip.MustParsePrefix(fmt.Sprintf("198.51.100.%d/24", octet)),
+	}
 	if o.IPv6 {
 		h.Addr6 = netip.MustParsePrefix(fmt.Sprintf("2001:db8:100::%d/64", octet))
 	}

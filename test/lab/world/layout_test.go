@@ -32,8 +32,10 @@ func TestTheHostsAreThoseOfTheDocuments(t *testing.T) {
 
 func TestSeveralAppliancesAndARouterHaveHosts(t *testing.T) {
 	want := []string{
-		"client 198.51.100.10/24 2001:db8:100::10/64", "appliance 192.168.50.21/24 fd00:50::21/64", "master 192.168.50.22/24 fd00:50::22/64",
-		"appliance2 192.168.50.12/24 fd00:50::12/64", "appliance3 192.168.50.13/24 fd00:50::13/64", "router 192.168.50.2/24 fd00:50::2/64",
+		"client 198.51.100.10/24 2001:db8:100::10/64", "appliance 192.168.50.21/24 fd00:50::21/64",
+		"master 192.168.50.22/24 fd00:50::22/64",
+		"appliance2 192.168.50.12/24 fd00:50::12/64", "appliance3 192.168.50.13/24 fd00:50::13/64",
+		"router 192.168.50.2/24 fd00:50::2/64",
 	}
 	var got []string
 	for _, h := range (Options{Name: "demo", Appliances: 3, Router: RouterPlain, IPv6: true}).plan() {
@@ -51,7 +53,10 @@ func TestNoTwoNodesMeet(t *testing.T) {
 	beside := full
 	beside.Name, beside.Site = "beside", 1
 	for _, h := range append(beside.plan(), hosts...) {
-		for _, p := range append([]netip.Prefix{netip.PrefixFrom(h.Addr.Addr(), 32), netip.PrefixFrom(h.Addr6.Addr(), 128)}, h.Blocks...) {
+		for _, p := range append([]netip.Prefix{
+			netip.PrefixFrom(h.Addr.Addr(), 32),
+			netip.PrefixFrom(h.Addr6.Addr(), 128),
+		}, h.Blocks...) {
 			if p != p.Masked() {
 				t.Errorf("%s of %s is no whole prefix", p, h.Name)
 			}
@@ -91,7 +96,8 @@ func TestNamesFitIntoTheKernel(t *testing.T) {
 	}
 	for name, want := range map[string]bool{
 		"worker1": true, "edge-1": true,
-		"": false, "client": false, "appliance": false, "lan": false, "host": false, "a.b": false, "abcdefghijklmnop": false, "a-": false,
+		"": false, "client": false, "appliance": false, "lan": false, "host": false, "a.b": false,
+		"abcdefghijklmnop": false, "a-": false,
 	} {
 		if got := checkNode(name) == nil; got != want {
 			t.Errorf("node %q: want %t, got %t", name, want, got)

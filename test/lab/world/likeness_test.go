@@ -142,7 +142,10 @@ var scenes atomic.Int32
 func newScene(t *testing.T, c bird.Config) *scene {
 	t.Helper()
 	n := scenes.Add(1)
-	s := &scene{config: c, node: fmt.Sprintf("splike%d-%dn", os.Getpid(), n), rest: fmt.Sprintf("splike%d-%dr", os.Getpid(), n), heard: map[string]int{}}
+	s := &scene{
+		config: c, node: fmt.Sprintf("splike%d-%dn", os.Getpid(), n),
+		rest: fmt.Sprintf("splike%d-%dr", os.Getpid(), n), heard: map[string]int{},
+	}
 	ctx := t.Context()
 	for _, ns := range []string{s.node, s.rest} {
 		if err := ip(ctx, "netns", "add", ns); err != nil {
@@ -185,7 +188,8 @@ func newScene(t *testing.T, c bird.Config) *scene {
 		fmt.Sprintf("route add %s dev eth0", anywhere(c.Source)),
 	}
 	for i, name := range slices.Sorted(maps.Keys(devices)) {
-		lines = append(lines, fmt.Sprintf("link add %s type veth peer name far%d", name, i), fmt.Sprintf("link set far%d up", i), fmt.Sprintf("link set %s up", name))
+		lines = append(lines, fmt.Sprintf("link add %s type veth peer name far%d", name, i),
+			fmt.Sprintf("link set far%d up", i), fmt.Sprintf("link set %s up", name))
 	}
 	route := func(p netip.Prefix, device string) {
 		if !p.IsValid() || slices.Contains(s.kernel, p) {
@@ -297,7 +301,8 @@ func (s *scene) startRest(t *testing.T) {
 		}
 		s.heard[p.Name] = len(own)
 		var text strings.Builder
-		fmt.Fprintf(&text, "router id 198.51.100.%d;\nlisten bgp address %s port 1;\nprotocol device {}\nprotocol static {\n", 3+i, p.Addr)
+		fmt.Fprintf(&text, "router id 198.51.100.%d;\nlisten bgp address %s port 1;\nprotocol device {}\n"+
+			"protocol static {\n", 3+i, p.Addr)
 		for _, prefix := range own {
 			fmt.Fprintf(&text, "  route %s blackhole;\n", prefix)
 		}
@@ -309,7 +314,8 @@ func (s *scene) startRest(t *testing.T) {
 		if c.Port != 0 {
 			fmt.Fprintf(&text, " port %d", c.Port)
 		}
-		fmt.Fprintf(&text, " as %d; multihop %s; connect delay time 1; connect retry time 1; error wait time 1,1;\n", c.MyAS(p), hops)
+		fmt.Fprintf(&text, " as %d; multihop %s; connect delay time 1; connect retry time 1; error wait time 1,1;\n",
+			c.MyAS(p), hops)
 		if p.Password != "" {
 			fmt.Fprintf(&text, "  password \"%s\";\n", p.Password)
 		}
@@ -340,7 +346,8 @@ func (s *scene) run(t *testing.T, ns, file string) (ask func(...string) (string,
 		program, client = "bird6", "birdc6"
 	}
 	dir := t.TempDir()
-	cmd := exec.Command("ip", "netns", "exec", ns, filepath.Join(programs, program), "-f", "-c", file, "-s", filepath.Join(dir, "ctl"), "-P", filepath.Join(dir, "pid"))
+	cmd := exec.Command("ip", "netns", "exec", ns, filepath.Join(programs, program), "-f", "-c", file, "-s",
+		filepath.Join(dir, "ctl"), "-P", filepath.Join(dir, "pid"))
 	cmd.Stderr = t.Output()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -355,7 +362,8 @@ func (s *scene) run(t *testing.T, ns, file string) (ask func(...string) (string,
 	}
 	t.Cleanup(end)
 	ask = func(args ...string) (string, error) {
-		return output(exec.Command(filepath.Join(programs, client), append([]string{"-s", filepath.Join(dir, "ctl")}, args...)...))
+		return output(exec.Command(filepath.Join(programs, client),
+			append([]string{"-s", filepath.Join(dir, "ctl")}, args...)...))
 	}
 	return ask, end
 }
@@ -369,7 +377,8 @@ func (s *scene) announced(t *testing.T, file string) map[string][]string {
 	ask, end := s.run(t, s.node, file)
 	defer func() {
 		end()
-		_, _ = output(exec.Command("ip", "-n", s.node, map[bool]string{true: "-4", false: "-6"}[s.config.Source.Is4()], "route", "flush", "proto", "bird"))
+		_, _ = output(exec.Command("ip", "-n", s.node, map[bool]string{true: "-4", false: "-6"}[s.config.Source.Is4()],
+			"route", "flush", "proto", "bird"))
 	}()
 	settled := func() error {
 		table, err := ask("show", "route")

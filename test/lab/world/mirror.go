@@ -370,7 +370,10 @@ func (v view) compose(name string, version int, routerID, source netip.Addr) (bi
 		return bird.Config{}, fmt.Errorf("no node is called %q", name)
 	}
 	n := v.nodes[i]
-	c := bird.Config{Node: name, Version: version, RouterID: routerID, Source: source, AS: v.as(n), Port: v.port(n), Ignored: v.config.IgnoredInterfaces}
+	c := bird.Config{
+		Node: name, Version: version, RouterID: routerID, Source: source, AS: v.as(n), Port: v.port(n),
+		Ignored: v.config.IgnoredInterfaces,
+	}
 	mine := func(text string) (netip.Prefix, bool) {
 		p, err := netip.ParsePrefix(text)
 		return p.Masked(), err == nil && p.Addr().Is4() == source.Is4()
@@ -445,7 +448,8 @@ func (v view) meshPeers(n nodeView, source netip.Addr) ([]bird.Peer, error) {
 	peers := v.nodePeers("Mesh", n, source, func(o nodeView) (bool, error) { return !o.cluster.IsValid(), nil })
 	for i := range peers {
 		p := &peers[i]
-		p.Mesh, p.Passive, p.Restart, p.Password = true, waits(p.Addr, source), restart, v.password(v.config.NodeMeshPassword)
+		p.Mesh, p.Passive, p.Restart, p.Password = true, waits(p.Addr, source), restart,
+			v.password(v.config.NodeMeshPassword)
 	}
 	return peers, nil
 }
@@ -567,8 +571,10 @@ func (v view) at(addr netip.Addr) nodeView {
 // outside returns the neighbour that a BGPPeer names by its address.
 func (v view) outside(spec peerSpec, n nodeView, source netip.Addr, to netip.AddrPort) bird.Peer {
 	p := bird.Peer{
-		Name: protocolName(spec.kind(), to.Addr(), to.Port()), Addr: to.Addr(), Port: to.Port(), AS: spec.ASNumber, AllowOwnAS: spec.AllowOwnAS,
-		Passive: spec.kind() == "Global" && v.at(to.Addr()).name != "" && waits(to.Addr(), source), Client: n.cluster,
+		Name: protocolName(spec.kind(), to.Addr(), to.Port()), Addr: to.Addr(), Port: to.Port(), AS: spec.ASNumber,
+		AllowOwnAS: spec.AllowOwnAS,
+		Passive:    spec.kind() == "Global" && v.at(to.Addr()).name != "" && waits(to.Addr(), source),
+		Client:     n.cluster,
 	}
 	if spec.KeepNextHop && p.AS != v.as(n) {
 		p.NextHop = bird.NextHopKeep

@@ -17,8 +17,14 @@ func off() *bool { return new(bool) }
 func small() view {
 	return view{
 		nodes: []nodeView{
-			{name: "worker1", addrs: []netip.Addr{netip.MustParseAddr("192.168.50.23"), netip.MustParseAddr("fd00:50::23")}, labels: map[string]string{"rack": "a"}},
-			{name: "worker2", addrs: []netip.Addr{netip.MustParseAddr("192.168.50.24")}, labels: map[string]string{"rack": "b"}},
+			{name: "worker1", addrs: []netip.Addr{
+				netip.MustParseAddr("192.168.50.23"),
+				netip.MustParseAddr("fd00:50::23"),
+			}, labels: map[string]string{"rack": "a"}},
+			{
+				name: "worker2", addrs: []netip.Addr{netip.MustParseAddr("192.168.50.24")},
+				labels: map[string]string{"rack": "b"},
+			},
 		},
 		affinities: []affinitySpec{
 			{CIDR: "172.16.171.64/26", Node: "worker1", State: "confirmed", Deleted: "false", Type: "host"},
@@ -105,22 +111,34 @@ func TestABIRDIsToldWhatTheObjectsSay(t *testing.T) {
 				p.Filters = []string{"appliance"}
 				v.filters = map[string]filterSpec{"appliance": {
 					ImportV4: []ruleSpec{{Action: "Reject"}},
-					ExportV4: []ruleSpec{{Action: "Reject", Source: "RemotePeers"}, {Action: "Accept", CIDR: "172.16.0.0/16", MatchOperator: "In"}},
+					ExportV4: []ruleSpec{
+						{Action: "Reject", Source: "RemotePeers"},
+						{Action: "Accept", CIDR: "172.16.0.0/16", MatchOperator: "In"},
+					},
 				}}
 			},
 			want: func(c *bird.Config) {
 				c.Peers = []bird.Peer{{
-					Name: "Global_192_168_50_21_port_1179", Addr: appliance.Addr, Port: 1179, AS: 65000, LocalAS: 65001, NoSource: true, TTLHops: 1,
-					Restart: 30 * time.Second, Keepalive: 20 * time.Second, NextHop: bird.NextHopSelf, AllowOwnAS: 1, Password: "sesame",
-					Import: []bird.Rule{{}},
-					Export: []bird.Rule{{FromPeers: true}, {Prefix: netip.MustParsePrefix("172.16.0.0/16"), Match: bird.In, Accept: true}},
+					Name: "Global_192_168_50_21_port_1179", Addr: appliance.Addr, Port: 1179, AS: 65000, LocalAS: 65001,
+					NoSource: true, TTLHops: 1,
+					Restart: 30 * time.Second, Keepalive: 20 * time.Second, NextHop: bird.NextHopSelf, AllowOwnAS: 1,
+					Password: "sesame",
+					Import:   []bird.Rule{{}},
+					Export: []bird.Rule{
+						{FromPeers: true},
+						{Prefix: netip.MustParsePrefix("172.16.0.0/16"), Match: bird.In, Accept: true},
+					},
 				}}
 			},
 		},
 		"the mesh": {
 			objects: func(v *view) { v.config.NodeToNodeMeshEnabled = nil },
 			want: func(c *bird.Config) {
-				c.Peers = append(c.Peers, bird.Peer{Name: "Mesh_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000, Mesh: true, Passive: true})
+				c.Peers = append(c.Peers,
+					bird.Peer{
+						Name: "Mesh_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000,
+						Mesh: true, Passive: true,
+					})
 			},
 		},
 		"in the mesh the higher address opens, compared as text": {
@@ -129,31 +147,47 @@ func TestABIRDIsToldWhatTheObjectsSay(t *testing.T) {
 				v.nodes[1].addrs[0] = netip.MustParseAddr("192.168.50.100")
 			},
 			want: func(c *bird.Config) {
-				c.Peers = append(c.Peers, bird.Peer{Name: "Mesh_192_168_50_100", Addr: netip.MustParseAddr("192.168.50.100"), AS: 65000, Mesh: true})
+				c.Peers = append(c.Peers,
+					bird.Peer{
+						Name: "Mesh_192_168_50_100", Addr: netip.MustParseAddr("192.168.50.100"), AS: 65000,
+						Mesh: true,
+					})
 			},
 		},
 		"a global peer that is a node opens, if its address is higher": {
 			objects: func(v *view) { v.peers[0].PeerIP = "192.168.50.24" },
 			want: func(c *bird.Config) {
-				c.Peers = []bird.Peer{{Name: "Global_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000, Passive: true}}
+				c.Peers = []bird.Peer{{
+					Name: "Global_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"),
+					AS: 65000, Passive: true,
+				}}
 			},
 		},
 		"a global peer that is this node": {
 			objects: func(v *view) { v.peers[0].PeerIP = "192.168.50.23" },
 			want: func(c *bird.Config) {
-				c.Peers = []bird.Peer{{Name: "Node_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000}}
+				c.Peers = []bird.Peer{{
+					Name: "Node_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"),
+					AS: 65000,
+				}}
 			},
 		},
 		"a global peer chosen by its labels": {
 			objects: func(v *view) { v.peers[0] = peerSpec{PeerSelector: "rack == 'b'"} },
 			want: func(c *bird.Config) {
-				c.Peers = []bird.Peer{{Name: "Global_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000}}
+				c.Peers = []bird.Peer{{
+					Name: "Global_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"),
+					AS: 65000,
+				}}
 			},
 		},
 		"a peer that is a reflector": {
 			objects: func(v *view) { v.reflect(1) },
 			want: func(c *bird.Config) {
-				c.Peers[0] = bird.Peer{Name: "Node_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000}
+				c.Peers[0] = bird.Peer{
+					Name: "Node_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"),
+					AS: 65000,
+				}
 			},
 		},
 		"a reflector, whose neighbours are clients": {
@@ -161,12 +195,17 @@ func TestABIRDIsToldWhatTheObjectsSay(t *testing.T) {
 			want: func(c *bird.Config) {
 				id := netip.MustParseAddr("244.0.0.1")
 				c.Peers[0].Name, c.Peers[0].Client = "Node_192_168_50_21", id
-				c.Peers = append(c.Peers, bird.Peer{Name: "Node_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000, Client: id})
+				c.Peers = append(c.Peers,
+					bird.Peer{
+						Name: "Node_192_168_50_24", Addr: netip.MustParseAddr("192.168.50.24"), AS: 65000,
+						Client: id,
+					})
 			},
 		},
 		"podCIDRs in the place of blocks": {
 			objects: func(v *view) {
-				v.hostLocal, v.nodes[0].podCIDRs, v.nodes[1].podCIDRs = true, []string{"172.16.7.0/24", "fd00:172:16:7::/120"}, []string{"172.16.8.0/24"}
+				v.hostLocal, v.nodes[0].podCIDRs, v.nodes[1].podCIDRs = true,
+					[]string{"172.16.7.0/24", "fd00:172:16:7::/120"}, []string{"172.16.8.0/24"}
 			},
 			want: func(c *bird.Config) {
 				c.Blocks = []bird.Block{{Prefix: netip.MustParsePrefix("172.16.7.0/24"), Confirmed: true}}
@@ -187,7 +226,8 @@ func TestABIRDIsToldWhatTheObjectsSay(t *testing.T) {
 				t.Fatal(err)
 			}
 			same := cmp.Options{
-				cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+				cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+				cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 				cmpopts.EquateEmpty(),
 			}
 			if diff := cmp.Diff(want, got, same); diff != "" {
@@ -206,7 +246,8 @@ func TestABrokenPeerDoesNotStopTheOthers(t *testing.T) {
 		CIDR        string   `json:"cidr"`
 		Communities []string `json:"communities"`
 	}{"172.16.0.0/16", []string{"no number"}})
-	v.peers = append([]peerSpec{{PeerIP: "nobody"}, {PeerIP: "192.168.50.31", NodeSelector: "rack in {'a'}"}}, v.peers...)
+	v.peers = append([]peerSpec{{PeerIP: "nobody"}, {PeerIP: "192.168.50.31", NodeSelector: "rack in {'a'}"}},
+		v.peers...)
 	addr := netip.MustParseAddr("192.168.50.23")
 	c, err := v.compose("worker1", 1, addr, addr)
 	if err == nil {

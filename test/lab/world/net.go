@@ -76,14 +76,17 @@ func connect(ctx context.Context, to string, h Host, lines ...string) error {
 	if err := ip(ctx, "netns", "add", h.Netns); err != nil {
 		return err
 	}
-	settings := []string{"net.ipv4.conf.all.rp_filter=2", "net.ipv4.conf.default.rp_filter=2"} // loose, as systemd sets it
+	// loose, as systemd sets it
+	settings := []string{"net.ipv4.conf.all.rp_filter=2", "net.ipv4.conf.default.rp_filter=2"}
 	if h.Node {
 		settings = append(settings, "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
 	}
 	if err := sysctl(ctx, h.Netns, settings...); err != nil {
 		return err
 	}
-	if err := ipBatch(ctx, to, append([]string{fmt.Sprintf("link add name %s type veth peer name eth0 netns %s", h.Name, h.Netns)}, lines...)...); err != nil {
+	if err := ipBatch(ctx, to,
+		append([]string{fmt.Sprintf("link add name %s type veth peer name eth0 netns %s", h.Name, h.Netns)},
+			lines...)...); err != nil {
 		return err
 	}
 	lines = []string{
@@ -108,7 +111,8 @@ func connect(ctx context.Context, to string, h Host, lines ...string) error {
 
 // sysctl sets kernel parameters of one network namespace.
 func sysctl(ctx context.Context, ns string, settings ...string) error {
-	_, err := output(exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", ns, "sysctl", "-qw"}, settings...)...))
+	_, err := output(exec.CommandContext(ctx, "ip",
+		append([]string{"netns", "exec", ns, "sysctl", "-qw"}, settings...)...))
 	return err
 }
 
@@ -177,7 +181,8 @@ func (o Options) giveHostAccess(ctx context.Context, lan string) (reason string,
 // then on.
 func (l *Lab) Lend(ctx context.Context, to *Lab) error {
 	h, _ := l.Host(Appliance)
-	if err := ip(ctx, "-n", h.Netns, "link", "set", "eth0", "netns", to.Netns(Appliance), "name", l.Name()); err != nil {
+	if err := ip(ctx, "-n", h.Netns, "link", "set", "eth0", "netns", to.Netns(Appliance), "name",
+		l.Name()); err != nil {
 		return err
 	}
 	return ipBatch(ctx, to.Netns(Appliance),

@@ -91,8 +91,10 @@ func (l *Lab) joinNode(ctx context.Context, h Host) error {
 	l.background.Go(func() {
 		defer close(n.gone)
 		err := kubelet.Run(life, kubelet.Config{
-			Node: h.Name, Netns: h.Netns, NetnsPrefix: h.Netns, Client: c.kube, Dynamic: c.dynamic, ImagesFile: l.path("images.json"),
-			Dir: scratch, NodeAddr: l.addrs(h)[0], IPv6: l.opts.IPv6, PodCIDRs: podCIDRs, FirstBlocks: h.Blocks, CNI: l.calico.plugin(h), Log: l.log,
+			Node: h.Name, Netns: h.Netns, NetnsPrefix: h.Netns, Client: c.kube, Dynamic: c.dynamic,
+			ImagesFile: l.path("images.json"),
+			Dir:        scratch, NodeAddr: l.addrs(h)[0], IPv6: l.opts.IPv6, PodCIDRs: podCIDRs, FirstBlocks: h.Blocks,
+			CNI: l.calico.plugin(h), Log: l.log,
 		})
 		if err != nil && life.Err() == nil {
 			l.log.Error("kubelet ended", "node", h.Name, "err", err)
@@ -175,7 +177,8 @@ func (l *Lab) nodeObject(h Host) *corev1.Node {
 	}
 	n.Status.Allocatable = n.Status.Capacity
 	for _, a := range l.addrs(h) {
-		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+		n.Status.Addresses = append(n.Status.Addresses,
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
 	}
 	if h.Name == Master {
 		n.Labels[controlPlaneRole] = ""
@@ -198,11 +201,13 @@ func networkAvailable(up bool) corev1.NodeCondition {
 }
 
 func (l *Lab) sayNetworkAvailable(ctx context.Context, node string, up bool) error {
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{networkAvailable(up)}}})
+	patch, err := json.Marshal(
+		map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{networkAvailable(up)}}})
 	if err != nil {
 		return err
 	}
-	_, err = l.kube.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = l.kube.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{},
+		"status")
 	return err
 }
 
@@ -312,7 +317,8 @@ func (l *Lab) drain(ctx context.Context, name string) error {
 				continue
 			}
 			// One may have come after the others left: the scheduler hears late of what is unschedulable.
-			if err := l.kube.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			if err := l.kube.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}); err != nil &&
+				!apierrors.IsNotFound(err) {
 				return false, err
 			}
 		}
@@ -480,7 +486,8 @@ func birdc(ctx context.Context, dir string, family int, args ...string) (*exec.C
 	if err != nil {
 		return nil, err
 	}
-	return exec.CommandContext(ctx, filepath.Join(folder, client), append([]string{"-s", socket(dir, family)}, args...)...), nil
+	return exec.CommandContext(ctx, filepath.Join(folder, client),
+		append([]string{"-s", socket(dir, family)}, args...)...), nil
 }
 
 // socket returns the path of the control socket of a node's BIRD.
@@ -548,7 +555,8 @@ func (d *daemon) start(l *Lab) (err error) {
 	if err := os.Remove(d.socket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	d.process, err = l.start(d.name, d.ns, d.program, "-R", "-f", "-c", d.file(), "-s", d.socket(), "-P", filepath.Join(d.dir, "pid"))
+	d.process, err = l.start(d.name, d.ns, d.program, "-R", "-f", "-c", d.file(), "-s", d.socket(), "-P",
+		filepath.Join(d.dir, "pid"))
 	if err != nil {
 		return err
 	}
@@ -634,7 +642,8 @@ func (l *Lab) joinBare(h Host) error {
 		for _, a := range l.appliances() {
 			for _, neighbour := range a.addrs() {
 				if neighbour.Is4() == source.Is4() {
-					c.Peers = append(c.Peers, bird.Peer{Name: protocolName("Global", neighbour, 0), Addr: neighbour, AS: l.opts.PeerAS})
+					c.Peers = append(c.Peers,
+						bird.Peer{Name: protocolName("Global", neighbour, 0), Addr: neighbour, AS: l.opts.PeerAS})
 				}
 			}
 		}

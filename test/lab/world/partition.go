@@ -42,7 +42,8 @@ func (p partition) of(a, b string) bool { return p.a == a && p.b == b || p.a == 
 // up. A second partition of the same hosts replaces the first.
 func (l *Lab) Partition(ctx context.Context, a, b string, what Traffic) error {
 	if matches[what] == nil {
-		return fmt.Errorf("traffic %q: want one of %s", what, strings.Trim(fmt.Sprint(slices.Sorted(maps.Keys(matches))), "[]"))
+		return fmt.Errorf("traffic %q: want one of %s", what,
+			strings.Trim(fmt.Sprint(slices.Sorted(maps.Keys(matches))), "[]"))
 	}
 	if err := l.twoHosts(a, b); err != nil {
 		return err
@@ -103,7 +104,8 @@ func rules(all []partition) string {
 	for _, p := range all {
 		for _, way := range [][2]string{{p.a, p.b}, {p.b, p.a}} {
 			for _, match := range matches[p.what] {
-				fmt.Fprintf(&b, "add rule bridge partition forward iifname %q oifname %q %sdrop\n", way[0], way[1], match)
+				fmt.Fprintf(&b, "add rule bridge partition forward iifname %q oifname %q %sdrop\n", way[0], way[1],
+					match)
 			}
 		}
 	}

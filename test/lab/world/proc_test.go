@@ -30,7 +30,8 @@ func note(t *testing.T, dir, name string, pid int, started string) {
 	if err := os.MkdirAll(filepath.Join(dir, "proc"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "proc", name), fmt.Appendf(nil, "%d %s\n", pid, started), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "proc", name), fmt.Appendf(nil, "%d %s\n", pid, started),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -121,7 +121,8 @@ func (r *real) install(ctx context.Context) error {
 			return err
 		}
 	}
-	r.serve("kube-controllers", netnsName(r.opts.Name, Master), "env", "DATASTORE_TYPE=kubernetes", "ENABLED_CONTROLLERS=node",
+	r.serve("kube-controllers", netnsName(r.opts.Name, Master), "env", "DATASTORE_TYPE=kubernetes",
+		"ENABLED_CONTROLLERS=node",
 		"KUBECONFIG="+r.kubeconfigOf(controllersAccount), r.program(), "kube-controllers")
 	r.mu.Lock()
 	nodes := slices.Collect(maps.Values(r.nodes))
@@ -158,7 +159,8 @@ func (r *real) writeTools(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		scripts[name] = fmt.Sprintf(`XTABLES_LIBDIR=$(echo '%s'/root/usr/lib/*/xtables) exec '%s' "$@"`, from, filepath.Join(from, t[1]))
+		scripts[name] = fmt.Sprintf(`XTABLES_LIBDIR=$(echo '%s'/root/usr/lib/*/xtables) exec '%s' "$@"`, from,
+			filepath.Join(from, t[1]))
 	}
 	if err := os.MkdirAll(r.path("bin"), 0o700); err != nil {
 		return err
@@ -214,7 +216,8 @@ func (r *real) pluginConfig(configMap *unstructured.Unstructured) ([]byte, error
 	if err != nil {
 		return nil, err
 	}
-	text = strings.NewReplacer("__CNI_MTU__", "0", "__KUBECONFIG_FILEPATH__", r.kubeconfigOf(pluginAccount)).Replace(text)
+	text = strings.NewReplacer("__CNI_MTU__", "0", "__KUBECONFIG_FILEPATH__",
+		r.kubeconfigOf(pluginAccount)).Replace(text)
 	var list struct {
 		Name       string           `json:"name"`
 		CNIVersion string           `json:"cniVersion"`
@@ -225,7 +228,10 @@ func (r *real) pluginConfig(configMap *unstructured.Unstructured) ([]byte, error
 	}
 	calico := list.Plugins[0] // portmap and bandwidth follow, which no pod of a lab asks for
 	calico["name"], calico["cniVersion"] = list.Name, list.CNIVersion
-	calico["ipam"] = map[string]any{"type": "calico-ipam", "assign_ipv4": strconv.FormatBool(!r.opts.IPv6Only), "assign_ipv6": strconv.FormatBool(r.opts.IPv6)}
+	calico["ipam"] = map[string]any{
+		"type": "calico-ipam", "assign_ipv4": strconv.FormatBool(!r.opts.IPv6Only),
+		"assign_ipv6": strconv.FormatBool(r.opts.IPv6),
+	}
 	return json.Marshal(calico)
 }
 
@@ -279,15 +285,20 @@ func (r *real) enterScript(h Host) string {
 func (r *real) environment(h Host) []string {
 	vars := []string{
 		"PATH=" + r.path("bin") + ":/usr/bin:/bin", // without the machine's own iptables
-		"NODENAME=" + h.Name, "DATASTORE_TYPE=kubernetes", "KUBECONFIG=" + r.kubeconfigOf(nodeAccount), "WAIT_FOR_DATASTORE=true",
-		"CALICO_NETWORKING_BACKEND=bird", "CLUSTER_TYPE=k8s,bgp", "CALICO_DISABLE_FILE_LOGGING=true", "CALICO_MANAGE_CNI=false",
+		"NODENAME=" + h.Name, "DATASTORE_TYPE=kubernetes", "KUBECONFIG=" + r.kubeconfigOf(nodeAccount),
+		"WAIT_FOR_DATASTORE=true",
+		"CALICO_NETWORKING_BACKEND=bird", "CLUSTER_TYPE=k8s,bgp", "CALICO_DISABLE_FILE_LOGGING=true",
+		"CALICO_MANAGE_CNI=false",
 		"CALICO_IPV4POOL_CIDR=" + r.opts.pool4().String(), "CALICO_IPV4POOL_IPIP=Never", "CALICO_IPV4POOL_VXLAN=Never",
-		"FELIX_FELIXHOSTNAME=" + h.Name, "FELIX_DATASTORETYPE=kubernetes", "FELIX_IPV6SUPPORT=" + strconv.FormatBool(r.opts.IPv6),
-		"FELIX_DEFAULTENDPOINTTOHOSTACTION=ACCEPT", "FELIX_IPTABLESBACKEND=NFT", "FELIX_XDPENABLED=false", "FELIX_USAGEREPORTINGENABLED=false",
+		"FELIX_FELIXHOSTNAME=" + h.Name, "FELIX_DATASTORETYPE=kubernetes",
+		"FELIX_IPV6SUPPORT=" + strconv.FormatBool(r.opts.IPv6),
+		"FELIX_DEFAULTENDPOINTTOHOSTACTION=ACCEPT", "FELIX_IPTABLESBACKEND=NFT", "FELIX_XDPENABLED=false",
+		"FELIX_USAGEREPORTINGENABLED=false",
 		"FELIX_LOGSEVERITYSYS=none", "FELIX_LOGFILEPATH=none",
 	}
 	if r.opts.IPv6 {
-		vars = append(vars, "IP6=autodetect", "CALICO_IPV6POOL_CIDR="+r.opts.pool6().String(), "CALICO_IPV6POOL_VXLAN=Never")
+		vars = append(vars, "IP6=autodetect", "CALICO_IPV6POOL_CIDR="+r.opts.pool6().String(),
+			"CALICO_IPV6POOL_VXLAN=Never")
 	} else {
 		vars = append(vars, "IP6=none")
 	}
@@ -317,7 +328,8 @@ func (r *real) join(ctx context.Context, n *node) error {
 // begin starts calico-node as a new container: first startup, then all parts at the same time. It
 // returns when both BIRDs answer.
 func (r *real) begin(ctx context.Context, n *node) error {
-	configs := r.path("nodes", n.Name, "etc/confd/config")                                  // empty in a new container: BIRD starts with a new one, or not at all
+	// empty in a new container: BIRD starts with a new one, or not at all
+	configs := r.path("nodes", n.Name, "etc/confd/config")
 	if err := errors.Join(os.RemoveAll(configs), os.MkdirAll(configs, 0o755)); err != nil { //nolint:gosec // as in a container
 		return err
 	}
@@ -345,7 +357,8 @@ func (r *real) begin(ctx context.Context, n *node) error {
 		}); err != nil {
 			return err
 		}
-		run(name, name, "-R", "-f", "-s", "/var/run/calico/"+name+".ctl", "-c", "/etc/calico/confd/config/"+name+".cfg", "-P", "/var/run/calico/"+name+".pid")
+		run(name, name, "-R", "-f", "-s", "/var/run/calico/"+name+".ctl", "-c", "/etc/calico/confd/config/"+name+".cfg",
+			"-P", "/var/run/calico/"+name+".pid")
 		if err := await(ctx, name+" of "+n.Name, time.Minute, func(ctx context.Context) (bool, error) {
 			cmd, err := birdc(ctx, r.path("nodes", n.Name), f, "show", "status")
 			if err == nil {

@@ -72,8 +72,9 @@ func (l *Lab) startRouter(ctx context.Context) error {
 		return err
 	}
 	d := &daemon{
-		name: "bird-" + Router, ns: h.Netns, program: filepath.Join(programs, "bird"), client: filepath.Join(programs, "birdc"),
-		dir: l.path("nodes", Router, "4"),
+		name: "bird-" + Router, ns: h.Netns, program: filepath.Join(programs, "bird"),
+		client: filepath.Join(programs, "birdc"),
+		dir:    l.path("nodes", Router, "4"),
 	}
 	if err := os.MkdirAll(d.dir, 0o700); err != nil {
 		return err

@@ -24,20 +24,23 @@ func TestTheRouterSpreadsConnectionsOverTheAppliancesThatAnnounce(t *testing.T) 
 		t.Helper()
 		host, _ := l.Host(world.ApplianceHost(n))
 		router, _ := l.Host(world.Router)
-		text := fmt.Sprintf("router id %s;\nprotocol device { }\nprotocol bfd { interface \"eth0\" { interval 300 ms; }; }\n", host.Addr.Addr())
+		text := fmt.Sprintf("router id %s;\nprotocol device { }\n"+
+			"protocol bfd { interface \"eth0\" { interval 300 ms; }; }\n", host.Addr.Addr())
 		for channel, row := range map[string][]any{
 			"ipv4": {"203.0.113.10/32", host.Addr.Addr(), router.Addr.Addr()},
 			"ipv6": {"2001:db8::10/128", host.Addr6.Addr(), router.Addr6.Addr()},
 		} {
 			text += fmt.Sprintf("protocol static s%[1]s { %[1]s; route %[2]s blackhole; }\n"+
-				"protocol bgp u%[1]s { local %[3]s as 65000; neighbor %[4]s as %[5]d; bfd on; connect delay time 1; %[1]s { import none; export all; }; }\n",
+				"protocol bgp u%[1]s { local %[3]s as 65000; neighbor %[4]s as %[5]d; bfd on; connect delay time 1; "+
+				"%[1]s { import none; export all; }; }\n",
 				append(append([]any{channel}, row...), world.RouterAS)...)
 		}
 		config := filepath.Join(dir, host.Name)
 		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cmd := l.Command(t.Context(), host.Name, filepath.Join(folder, "bird"), "-f", "-c", config, "-s", config+".ctl", "-P", config+".pid")
+		cmd := l.Command(t.Context(), host.Name, filepath.Join(folder, "bird"), "-f", "-c", config, "-s", config+".ctl",
+			"-P", config+".pid")
 		cmd.Stderr = t.Output()
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -52,7 +55,8 @@ func TestTheRouterSpreadsConnectionsOverTheAppliancesThatAnnounce(t *testing.T) 
 		for i, address := range []string{"203.0.113.10", "2001:db8::10"} {
 			hosts[i] = map[string]bool{}
 			for port := range 40 {
-				out, err := l.Exec(t.Context(), world.Router, "ip", "route", "get", address, "ipproto", "tcp", "sport", fmt.Sprint(40000+port), "dport", "80")
+				out, err := l.Exec(t.Context(), world.Router, "ip", "route", "get", address, "ipproto", "tcp", "sport",
+					fmt.Sprint(40000+port), "dport", "80")
 				if err != nil {
 					return hosts, err
 				}

@@ -34,7 +34,8 @@ func TestTheDefinitionsAreCalicos(t *testing.T) {
 		got = append(got, plural)
 	}
 	for _, want := range []string{
-		"blockaffinities", "ipamblocks", "ippools", "bgpconfigurations", "bgppeers", "bgpfilters", "clusterinformations",
+		"blockaffinities", "ipamblocks", "ippools", "bgpconfigurations", "bgppeers", "bgpfilters",
+		"clusterinformations",
 	} {
 		if !slices.Contains(got, want) {
 			t.Errorf("want %s to be defined, got %v", want, got)

@@ -21,8 +21,9 @@ import (
 // Status is the present state of a lab.
 type Status struct {
 	Options
-	Dir          string       `json:"dir"`
-	NoHostAccess string       `json:"noHostAccess,omitempty"` // why this machine is not on the lan though it was asked for
+	Dir string `json:"dir"`
+	// why this machine is not on the lan though it was asked for
+	NoHostAccess string       `json:"noHostAccess,omitempty"`
 	Hosts        []HostStatus `json:"hosts"`
 }
 
@@ -168,7 +169,8 @@ func (r Record) Calicoctl(ctx context.Context, progress io.Writer, args ...strin
 		return nil, err
 	}
 	return command(ctx, r.Name, Master, append([]string{
-		"env", "DATASTORE_TYPE=kubernetes", "KUBECONFIG=" + r.kubeconfig(), filepath.Join(folder, "calico"), "calicoctl",
+		"env", "DATASTORE_TYPE=kubernetes", "KUBECONFIG=" + r.kubeconfig(), filepath.Join(folder, "calico"),
+		"calicoctl",
 	}, args...)...), nil
 }
 

@@ -44,21 +44,25 @@ const DefaultAS = 65000
 // Options describe a lab. The zero value with a Name is the cluster in our documents' examples,
 // without workers.
 type Options struct {
-	Name       string            `json:"name"`
-	Workers    int               `json:"workers"`
-	IPv6       bool              `json:"ipv6,omitempty"`       // both families
-	IPv6Only   bool              `json:"ipv6Only,omitempty"`   // pods, Services and BGP have IPv6 alone, with real Calico; hosts keep their IPv4 addresses
-	Site       int               `json:"site,omitempty"`       // 0 to 9: lan 192.168.(50+Site).0/24, pods 172.(16+Site).0.0/16
-	Appliances int               `json:"appliances,omitempty"` // hosts for appliances, 1 to 8; zero means 1
-	Router     RouterKind        `json:"router,omitempty"`     // between the client and the appliances; empty: none, and the client is on the lan
-	HostAccess bool              `json:"hostAccess,omitempty"` // put this machine on the lan, as 192.168.50.1
-	Mesh       bool              `json:"mesh,omitempty"`       // nodes peer with each other
-	AS         uint32            `json:"as,omitempty"`         // of the cluster; zero means DefaultAS
-	HostLocal  bool              `json:"hostLocal,omitempty"`  // pods get addresses of their node's podCIDRs, not of Calico's blocks
-	NoCalico   bool              `json:"noCalico,omitempty"`   // until InstallCalico
-	Calico     Calico            `json:"calico,omitempty"`     // empty means StandIn
-	Bird       int               `json:"bird,omitempty"`       // 1 or 2; zero means 1
-	Images     map[string]string `json:"images,omitempty"`     // image reference to the program that stands for it
+	Name    string `json:"name"`
+	Workers int    `json:"workers"`
+	IPv6    bool   `json:"ipv6,omitempty"` // both families
+	// pods, Services and BGP have IPv6 alone, with real Calico; hosts keep their IPv4 addresses
+	IPv6Only bool `json:"ipv6Only,omitempty"`
+	// 0 to 9: lan 192.168.(50+Site).0/24, pods 172.(16+Site).0.0/16
+	Site       int `json:"site,omitempty"`
+	Appliances int `json:"appliances,omitempty"` // hosts for appliances, 1 to 8; zero means 1
+	// between the client and the appliances; empty: none, and the client is on the lan
+	Router     RouterKind `json:"router,omitempty"`
+	HostAccess bool       `json:"hostAccess,omitempty"` // put this machine on the lan, as 192.168.50.1
+	Mesh       bool       `json:"mesh,omitempty"`       // nodes peer with each other
+	AS         uint32     `json:"as,omitempty"`         // of the cluster; zero means DefaultAS
+	// pods get addresses of their node's podCIDRs, not of Calico's blocks
+	HostLocal bool              `json:"hostLocal,omitempty"`
+	NoCalico  bool              `json:"noCalico,omitempty"` // until InstallCalico
+	Calico    Calico            `json:"calico,omitempty"`   // empty means StandIn
+	Bird      int               `json:"bird,omitempty"`     // 1 or 2; zero means 1
+	Images    map[string]string `json:"images,omitempty"`   // image reference to the program that stands for it
 
 	// Bare leaves out the control plane: no API, no pods. Each node announces its block from the start
 	// to the appliances, whose AS is PeerAS.
@@ -171,7 +175,8 @@ func (o Options) check() error {
 		return fmt.Errorf("Calico %q: want %s or %s", o.Calico, StandIn, Real)
 	}
 	if o.Calico == Real && (o.Bare || o.HostLocal || o.Bird != 1) {
-		return errors.New("a lab without a control plane, with host-local IPAM, or with BIRD 2 needs the stand-in for Calico")
+		return errors.New("a lab without a control plane, with host-local IPAM, or with BIRD 2 needs the " +
+			"stand-in for Calico")
 	}
 	if o.Calico == StandIn && o.IPv6Only {
 		return errors.New("a lab with IPv6 alone needs real Calico")
@@ -457,7 +462,10 @@ func (l *Lab) path(parts ...string) string {
 }
 
 func (l *Lab) save() error {
-	text, err := json.MarshalIndent(record{Options: l.opts, Program: l.program, HostAccess: l.hostAccess, Hosts: l.Hosts()}, "", "  ")
+	text, err := json.MarshalIndent(record{
+		Options: l.opts, Program: l.program, HostAccess: l.hostAccess,
+		Hosts: l.Hosts(),
+	}, "", "  ")
 	if err != nil {
 		return err
 	}

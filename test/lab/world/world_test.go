@@ -65,7 +65,10 @@ func labNamed(t *testing.T, prefix string, opts world.Options) *world.Lab {
 // nothingLeft checks that nothing of a lab is left on the machine.
 func nothingLeft(t *testing.T, name string) {
 	t.Helper()
-	for _, pattern := range []string{"/run/netns/sp-" + name + "-*", "/sys/class/net/sp-" + name, world.Root + "/" + name + "*"} {
+	for _, pattern := range []string{
+		"/run/netns/sp-" + name + "-*", "/sys/class/net/sp-" + name,
+		world.Root + "/" + name + "*",
+	} {
 		left, err := filepath.Glob(pattern)
 		if err != nil || len(left) > 0 {
 			t.Errorf("left behind: %v, %v", left, err)
@@ -76,7 +79,8 @@ func nothingLeft(t *testing.T, name string) {
 		t.Fatal(err)
 	}
 	for _, p := range programs {
-		if text, err := os.ReadFile(p); err == nil && strings.Contains(string(text), filepath.Join(world.Root, name)+"/") {
+		if text, err := os.ReadFile(p); err == nil && strings.Contains(string(text),
+			filepath.Join(world.Root, name)+"/") {
 			t.Errorf("left behind: process %s", strings.ReplaceAll(string(text), "\x00", " "))
 		}
 	}
@@ -91,9 +95,12 @@ type listener struct {
 func listen(t *testing.T, l *world.Lab) listener {
 	t.Helper()
 	dir := t.TempDir()
-	config := "router id 192.168.50.21;\nprotocol device { scan time 1; }\nprotocol direct { interface \"eth0\"; }\nprotocol kernel { export all; }\n"
+	config := "router id 192.168.50.21;\nprotocol device { scan time 1; }\nprotocol direct { interface \"eth0\"; }\n" +
+		"protocol kernel { export all; }\n"
 	for octet := 22; octet < 30; octet++ {
-		config += fmt.Sprintf("protocol bgp n%d { local 192.168.50.21 as 65000; neighbor 192.168.50.%d as 65000; passive; hold time 9; error wait time 1,2; graceful restart off; import all; export none; }\n", octet, octet)
+		config += fmt.Sprintf("protocol bgp n%d { local 192.168.50.21 as 65000; neighbor 192.168.50.%d as 65000; "+
+			"passive; hold time 9; error wait time 1,2; graceful restart off; import all; export none; }\n", octet,
+			octet)
 	}
 	file := filepath.Join(dir, "bird.conf")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
@@ -104,7 +111,8 @@ func listen(t *testing.T, l *world.Lab) listener {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := l.Command(ctx, world.Appliance, filepath.Join(programs, "bird"), "-f", "-c", file, "-s", filepath.Join(dir, "ctl"), "-P", filepath.Join(dir, "pid"))
+	cmd := l.Command(ctx, world.Appliance, filepath.Join(programs, "bird"), "-f", "-c", file, "-s",
+		filepath.Join(dir, "ctl"), "-P", filepath.Join(dir, "pid"))
 	cmd.Stderr = t.Output()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -220,7 +228,8 @@ func TestAPartitionIsBetweenTwoHostsAndHeals(t *testing.T) {
 		t.Error("a third host is not heard by one of the two")
 	}
 	for _, host := range []string{world.Appliance, "worker1"} {
-		if out, err := l.Exec(t.Context(), host, "cat", "/sys/class/net/eth0/carrier"); err != nil || strings.TrimSpace(out) != "1" {
+		if out, err := l.Exec(t.Context(), host, "cat", "/sys/class/net/eth0/carrier"); err != nil ||
+			strings.TrimSpace(out) != "1" {
 			t.Errorf("the cable of %s: carrier %q, %v; want it plugged in", host, out, err)
 		}
 	}
@@ -400,7 +409,8 @@ func TestAClusterOfRealParts(t *testing.T) {
 			return nil
 		})
 		for addr, node := range serving() {
-			if _, err := l.Exec(t.Context(), world.Appliance, "curl", "-sf", "-m", "10", "http://"+addr+":8080/"); err != nil {
+			if _, err := l.Exec(t.Context(), world.Appliance, "curl", "-sf", "-m", "10",
+				"http://"+addr+":8080/"); err != nil {
 				t.Errorf("pod on %s: %v", node, err)
 			}
 			if node == world.Master {
@@ -424,7 +434,8 @@ func TestAClusterOfRealParts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := poor.CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		if _, err := poor.CoreV1().Secrets("default").List(t.Context(),
+			metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 			t.Errorf("want it forbidden, got %v", err)
 		}
 	})
@@ -489,7 +500,8 @@ func TestAClusterOfRealParts(t *testing.T) {
 				return fmt.Errorf("want 4, got %v", now)
 			}
 			for addr := range now {
-				if _, err := l.Exec(t.Context(), world.Appliance, "curl", "-sf", "-m", "1", "http://"+addr+":8080/"); err != nil {
+				if _, err := l.Exec(t.Context(), world.Appliance, "curl", "-sf", "-m", "1",
+					"http://"+addr+":8080/"); err != nil {
 					return err
 				}
 			}
