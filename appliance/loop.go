@@ -153,7 +153,8 @@ func (l *loop) begin() {
 
 // run plans and acts until ctx ends. It then leaves kernel and HAProxy as they are.
 func (l *loop) run(ctx context.Context) {
-	for _, door := range []<-chan struct{}{l.speaker.Changed(), l.kernel.Changed(), l.proxy.Changed(), l.vetter.changed} {
+	doors := []<-chan struct{}{l.speaker.Changed(), l.kernel.Changed(), l.proxy.Changed(), l.vetter.changed}
+	for _, door := range doors {
 		go relay(ctx, door, l.knock)
 	}
 	timer := time.NewTimer(0)

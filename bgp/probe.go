@@ -24,7 +24,7 @@ const (
 	Closes   Answer = "closes"  // it takes the connection and closes it: it does not know the address
 	Silent   Answer = "silent"  // it takes the connection, and nothing that it sends arrives
 	NotThere Answer = "refuses" // nothing listens
-	// a filter drops the packets; or it demands another signature of TCP MD5 (RFC 2385), or none
+	// A filter drops the packets; or it demands another signature of TCP MD5 (RFC 2385), or none.
 	NoAnswer  Answer = "no answer"
 	Unrouted  Answer = "no route"   // this machine or one on the way has no route to it
 	NotOurs   Answer = "no address" // the local address is not an address of this machine

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// bytes of commands in one batch: HAProxy 3.2 drops a line longer than its buffer without a word
+	// Bytes of commands in one batch: HAProxy 3.2 drops a line longer than its buffer without a word.
 	maxLine    = 8 << 10
 	maxBatch   = 500      // commands in one batch: more at a time delays traffic
 	maxPayload = 12 << 10 // bytes of a certificate that can be sent as a command; a longer one needs a reload

@@ -245,7 +245,8 @@ func neighbours(link netlink.Link, members []netip.Addr) (map[netip.Addr]net.Har
 	if err != nil {
 		return nil, fmt.Errorf("reading the neighbours on %s: %w", link.Attrs().Name, err)
 	}
-	const valid = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | netlink.NUD_PERMANENT
+	const valid = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE |
+		netlink.NUD_PERMANENT
 	macs := map[netip.Addr]net.HardwareAddr{}
 	for _, n := range list {
 		a, _ := netip.AddrFromSlice(n.IP)

@@ -76,7 +76,7 @@ type Host struct {
 }
 
 var (
-	// "sp-" + name must fit an interface's 15 bytes; a dash ends it
+	// "sp-" + name must fit an interface's 15 bytes; a dash ends it.
 	labName  = regexp.MustCompile(`^[a-z][a-z0-9]{0,11}$`)
 	hostName = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,12}[a-z0-9])?$`) // the name of a port on the lan
 )
