@@ -35,8 +35,8 @@ func (r AddressRange) contains(a netip.Addr) bool {
 	return a.Is4() == r.First.Is4() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
 }
 
-// mostOfRange bounds how many addresses of a range are given to Services that ask for no
-// particular one.
+// mostOfRange bounds how many addresses of a range are given to Services that do not ask for a
+// particular address.
 const mostOfRange = 1 << 32
 
 // size returns how many addresses the range has, at most mostOfRange.
@@ -89,16 +89,18 @@ type refusal struct{ reason, why string }
 // An allotter gives addresses to demands.
 type allotter struct {
 	ranges []AddressRange
-	most   func(tenant) int // how many addresses a tenant may have; 0: a share of each family
+	most   func(tenant) int // how many addresses a tenant may have; 0 means a share of each family
 	kept   map[netip.Addr]keptAddress
-	closed map[netip.Addr]string // what has an address of the ranges and is no Service, "the address of node worker1"
+	// closed are addresses of the ranges that no Service can have, each with its owner, as "the
+	// address of node worker1".
+	closed map[netip.Addr]string
 
 	holds  map[netip.Addr]*lease
 	counts map[tenant][2]int // addresses of each tenant, by family
 }
 
-// addressShare is the part of the addresses of a family that one tenant may have: one in
-// addressShare, and at least one. Four tenants then have to work together to use up the pools.
+// addressShare bounds the addresses of a tenant: it may have the addressShare-th part of each
+// family, and at least one address. So only four tenants together can use up the pools.
 const addressShare = 4
 
 // total returns how many addresses of a family there are.
@@ -112,7 +114,7 @@ func (a *allotter) total(six bool) (n uint64) {
 }
 
 // full returns why a tenant gets no further address of a family. It returns "" if the tenant may
-// have one.
+// have a further address.
 func (a *allotter) full(d *demand, addr netip.Addr) string {
 	has := a.counts[d.of]
 	if most := a.most(d.of); most > 0 {
@@ -150,13 +152,14 @@ type lease struct {
 	ports  map[uint16]string // by port: the Service that opens it
 }
 
-// allot answers demands, the older first. Records count before everything else, then what the
-// round before gave, then particular addresses. Without fresh no address is given that no
-// record has.
+// allot answers demands, the older first. Recorded addresses come first, then the addresses that
+// the round before gave, then the particular addresses that Services ask for. If fresh is false,
+// allot gives no address that is not recorded.
 //
-// A namespace that gets an address may lose another one that is kept for it, and others may have
-// that one. So allot looks again, with the given addresses as records, until nothing changes.
-// Once they are recorded, the next round gives the same Services the same addresses.
+// A namespace that gets an address may lose an address that is kept for it, and other namespaces
+// may have the lost address. So allot looks again, with the given addresses as records, until
+// nothing changes. Once they are recorded, the next round gives the same Services the same
+// addresses.
 func (a *allotter) allot(demands []demand, fresh bool) (all []allotment) {
 	const looks = 4 // in thousands of random cases three were enough
 	demands = slices.Clone(demands)
@@ -243,7 +246,7 @@ func (a *allotter) look(demands []demand, fresh bool) []allotment {
 
 const noAddress = "NoAddressLeft"
 
-// inFamily returns the first address of a family; zero: there is none.
+// inFamily returns the first address of a family, or the zero Addr.
 func inFamily(addresses []netip.Addr, six bool) netip.Addr {
 	for _, a := range addresses {
 		if a.Is6() == six {
@@ -307,9 +310,9 @@ func (a *allotter) take(d *demand, addr netip.Addr) refusal {
 	return refusal{}
 }
 
-// choose finds an address for a demand that asks for no particular one: an address that
-// its holder has already, or the first free one after the place that the name of the
-// holder determines.
+// choose finds an address for a demand that asks for no particular address. It prefers an address
+// that its holder has already. Otherwise it starts at a place that the name of the holder
+// determines, and takes the first free address.
 func (a *allotter) choose(d *demand, six bool) (netip.Addr, refusal) {
 	var ours []netip.Addr
 	for addr, l := range a.holds {
@@ -374,7 +377,7 @@ func (a *allotter) place(place uint64, six bool) netip.Addr {
 type keptAddress struct {
 	AddressOwner
 	of    tenant
-	until time.Time // zero: it is for the Service alone that was given it, and for nobody else
+	until time.Time // if zero, only the Service that was given it can have it
 	given bool      // the round before gave it: the record of it may be under way
 }
 
@@ -400,10 +403,11 @@ func (a *allotter) hadBefore(d *demand, six bool) (all []netip.Addr) {
 // service returns the name of the demand's Service.
 func (d *demand) service() string { return d.ref.Namespace + "/" + d.ref.Name }
 
-// boundKept drops what is kept for a namespace beyond what it may have: the addresses that
-// were left first. What its Services ask for counts first; a Service that comes back takes
-// the address that is kept for it. done says which demands have their records again, by
-// family: a record that a Service cannot use any more counts for nothing.
+// boundKept drops kept addresses of a namespace that are beyond its limit. It drops those that were
+// left first. The addresses that the Services of the namespace ask for count before kept addresses;
+// a Service that comes back takes the address that is kept for it. done reports for each demand, by
+// family, whether its addresses are recorded again. A record that its Service can no longer use
+// does not count.
 func (a *allotter) boundKept(demands []demand, done [][2]bool) {
 	type slot struct {
 		of      tenant

@@ -13,14 +13,14 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// Most changes concern few Ingresses of many. amend routes these few alone, as they were
-// and as they are, and replaces the one by the other in the routing before.
+// Most changes concern few of many Ingresses. amend routes only these few, once as they were and
+// once as they are. It then replaces the old part of the routing by the new part.
 //
-// That is right only if no other Ingress changes what they get, and they change nothing
-// for others. So to the few belong all that share a link with one of them: a host, a
-// Service, or a Secret. Some things are for all: wildcard hosts and defaults, conditions
-// and regular expressions, limits that are reached, keys of the whole process. Where one of
-// these is concerned, amend returns nil, and all is decided anew.
+// That is right only if no other Ingress changes their routes, and they change no other Ingress's
+// routes. So amend also routes each Ingress that shares a link with one of the few: a host, a
+// Service, or a Secret. Some things concern all Ingresses: wildcard hosts and defaults, conditions
+// and regular expressions, limits that are reached, keys of the whole process. If a change concerns
+// one of these, amend returns nil, and the caller makes the whole routing anew.
 
 // A link is a thing through which one Ingress changes what another gets.
 type link struct {
@@ -38,7 +38,7 @@ const (
 	toAnyHost
 )
 
-// anyHost is the link of a claim whose certificate names the hosts.
+// anyHost is the link of a claim to the hosts that its certificate names.
 var anyHost = link{kind: toAnyHost}
 
 func hostLink(host string) link { return link{kind: byHost, name: serviceKey{Name: host}} }
@@ -69,19 +69,19 @@ type member struct {
 	*networkingv1.Ingress
 }
 
-// fewMembers bounds how many Ingresses change, and how many others share links with them, if
-// they are routed alone.
+// fewMembers bounds how many Ingresses may change, and how many others may share links with them,
+// for amend.
 const fewMembers = 200
 
-// An edit is what changed from one round to the next.
+// An edit is the difference between two rounds.
 type edit struct {
 	gone, come []member
 	open       []link       // of gone and come, and to changed Services
 	lost       map[any]bool // objects and claimants of before
 }
 
-// amend returns the routing of the worlds now, whose objects alone may differ from those
-// before. It returns nil if all has to be decided anew.
+// amend returns the routing of the worlds now. They may differ from the worlds before only in their
+// objects. amend returns nil if the whole routing has to be made anew.
 func (c *Compiler) amend(before, now []*world) *routing {
 	d, ok := c.compare(before, now)
 	if !ok {
@@ -200,9 +200,9 @@ func (c *Compiler) leave(m member) {
 	}
 }
 
-// neighbours returns all members with one of these links, and all that share a link with
-// one of them. ok is false if there are too many, or one of the links concerns hosts that
-// are not named.
+// neighbours returns all members with one of the open links, and all that share a link with one of
+// these members. ok is false if there are too many members, or if a link concerns hosts that are
+// not named.
 func (c *Compiler) neighbours(open []link) (all []member, ok bool) {
 	if len(c.linked[anyHost])+len(c.linked[hostLink("")]) > 0 {
 		return nil, false
@@ -283,8 +283,8 @@ func (c *Compiler) routeAlone(worlds []*world, members []member, hosts map[strin
 	return r
 }
 
-// replace returns the routing with one part of it replaced by another. It returns nil if
-// they differ in something that other parts have, too.
+// replace returns the routing with its part then replaced by the part now. It returns nil if the
+// two parts differ in something that concerns the rest of the routing.
 func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*world) *routing {
 	common := func(r *routing) []any {
 		config := r.Config
@@ -336,15 +336,15 @@ func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*w
 	return &next
 }
 
-// exchangeNeeds replaces needs. It leaves alone what both lists have: that may be of others,
-// too.
+// exchangeNeeds replaces needs. It keeps the needs that both lists have, since other claims may
+// share them.
 func (r *routing) exchangeNeeds(then, now []need) {
 	lost, found := setOf(then), setOf(now)
 	then = slices.DeleteFunc(slices.Clone(then), func(n need) bool { return found[n] })
 	now = slices.DeleteFunc(slices.Clone(now), func(n need) bool { return lost[n] })
 	r.needs = exchange(r.needs, then, now, func(a, b need) int { return cmp.Compare(a.name, b.name) })
 	r.users = slices.Clone(r.users)
-	mine := make(map[int]bool) // worlds whose map is a clone
+	mine := make(map[int]bool) // the worlds that have a clone of their map
 	change := func(n need, to func(names []string) []string) {
 		if !mine[n.world] {
 			r.users[n.world], mine[n.world] = maps.Clone(r.users[n.world]), true
@@ -409,8 +409,8 @@ func (r *routing) hostsOf(of tenant) (n int) {
 	return n
 }
 
-// exchange returns a sorted list without the entries of one sorted list, and with those of
-// another.
+// exchange returns a sorted list without the entries of gone, and with those of come. Both are
+// sorted lists.
 func exchange[T any](list, gone, come []T, compare func(a, b T) int) []T {
 	if len(gone)+len(come) == 0 {
 		return list
@@ -429,7 +429,7 @@ func exchange[T any](list, gone, come []T, compare func(a, b T) int) []T {
 	return append(out, come...)
 }
 
-// exchangeKeys returns a map without the keys of one map, and with the entries of another.
+// exchangeKeys returns a map without the keys of gone, and with the entries of come.
 func exchangeKeys[K comparable, V any](m, gone, come map[K]V) map[K]V {
 	if len(gone)+len(come) == 0 {
 		return m

@@ -115,9 +115,8 @@ func (c *Compiler) close(p *part, n need) {
 	})
 }
 
-// portOf returns the number that the pods of a slice have for a port of their
-// Service; 0 if they have none. A named targetPort can be another number in every
-// slice.
+// portOf returns the port number that the pods of a slice have for a port of their Service, or 0. A
+// named targetPort can be a different number in every slice.
 func portOf(s *discoveryv1.EndpointSlice, name string) uint16 {
 	for _, p := range s.Ports {
 		switch {

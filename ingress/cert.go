@@ -62,8 +62,8 @@ type Certificate struct {
 	Expires           time.Time // the first of its chain to do so
 }
 
-// Certificates returns the certificates of the Secrets, those first that expire first. It
-// leaves out what cannot be read, of which Compile makes Problems.
+// Certificates returns the certificates of the Secrets, those first that expire first. It leaves
+// out certificates that cannot be read: Compile reports them as Problems.
 func (s Snapshot) Certificates() (all []Certificate) {
 	for _, secret := range s.Secrets {
 		text := secret.Data[corev1.TLSCertKey]
@@ -84,7 +84,7 @@ func (s Snapshot) Certificates() (all []Certificate) {
 	return all
 }
 
-// firstEnd returns when the first of some certificates expires; zero: there is none.
+// firstEnd returns when the first of some certificates expires, or the zero time if all is empty.
 func firstEnd(all []*x509.Certificate) (first time.Time) {
 	for _, c := range all {
 		first = earliest(first, c.NotAfter)
@@ -102,8 +102,7 @@ func (b *builder) accepted(p *pair) *pair {
 	return &pair{unusable: "has a certificate that cannot be used: " + why}
 }
 
-// doubts returns why clients will reject a certificate, which is served all the
-// same.
+// doubts returns why clients will reject a certificate. The certificate is served nevertheless.
 func (p *pair) doubts(at time.Time, hosts []string) (reason, why string) {
 	if !at.IsZero() {
 		if at.After(p.leaf.NotAfter) {
@@ -151,8 +150,8 @@ func certName(prefix string, secret serviceKey) string {
 	return shorten(prefix+secret.Namespace+"_"+secret.Name, "_") + ".pem"
 }
 
-// clientCertName returns the file name of a certificate for hosts whose clients
-// need a certificate, too.
+// clientCertName returns the file name of a certificate for hosts that also ask clients for a
+// certificate.
 func clientCertName(name string, c annotations.Clients) string {
 	how := "required"
 	if c.Optional {

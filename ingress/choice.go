@@ -9,15 +9,15 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// A conditional is a path whose Service takes only requests that meet a condition.
+// A conditional is a path with a Service that takes only requests that meet a condition.
 type conditional struct {
 	by      *claim
 	when    annotations.Condition
 	backend string
 }
 
-// choose grants a path whose Service has a condition (route-acl). It returns false
-// for a Service without one.
+// choose grants a path if its Service has a condition (route-acl). It returns false if the Service
+// has no condition.
 func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
 	w := b.worlds[c.world]
 	service, ok := find(w.Services, path.to.service)
@@ -73,8 +73,8 @@ func (b *builder) chain() {
 			keys = append(keys, key)
 		}
 	}
-	// Each key comes after those with which it begins. Of two keys for the same
-	// requests the one that counts comes last (see keys).
+	// Each key comes after its prefixes. If two keys match the same requests, the key that takes
+	// effect comes last (see keys).
 	slices.SortFunc(keys, func(a, b routeKey) int {
 		return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.reach(), b.reach()),
 			cmp.Compare(b.path, a.path), cmp.Compare(b.match, a.match))
@@ -97,9 +97,8 @@ func (b *builder) chain() {
 	slices.SortFunc(b.Config.Choices, func(a, b *haproxy.Choice) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// chooseFrom makes the choice of one key, if it has usable conditions. If none of them
-// holds, a request takes the key's own route; without is the route for a key that has
-// none.
+// chooseFrom makes the choice of one key, if it has usable conditions. If no condition holds, a
+// request takes the key's own route. without is the route for a key without a route of its own.
 func (b *builder) chooseFrom(key routeKey, without haproxy.Route, cases map[string][]haproxy.Case) {
 	var own []haproxy.Case
 	var tls *claim

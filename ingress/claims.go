@@ -12,17 +12,17 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// A claimant is an object that claims hosts and paths, whatever its kind. It alone
-// decides who owns a host, and which of two claims is older. It is never changed: an
-// object that does not change keeps its pointer.
+// A claimant is an object of any kind that claims hosts and paths. The claimant decides who owns a
+// host, and which of two claims is older. It is never changed: an object that does not change keeps
+// its pointer.
 type claimant struct {
 	ref     ObjectRef         // where its problems are reported
 	created time.Time         // of two claims to the same thing the older one counts
 	layer   annotations.Layer // its keys
 }
 
-// A claim is all that one claimant asks for. A source reads it from its object
-// alone. Each round works on a copy.
+// A claim is all that one claimant asks for. A source reads it only from its object. Each round
+// works on a copy.
 type claim struct {
 	*claimant
 	paths    []pathClaim
@@ -89,8 +89,8 @@ func (r reference) portText() string {
 // client's request is allowed (auth-url).
 const checks annotations.Traffic = 0
 
-// A tlsClaim asks for a certificate for some hosts. Without hosts it is for the
-// names that the certificate itself carries.
+// A tlsClaim asks for a certificate for some hosts. If hosts is empty, it asks for the names that
+// the certificate itself carries.
 type tlsClaim struct {
 	secret string
 	hosts  []string

@@ -14,7 +14,7 @@ type classes struct {
 	*world
 	ours     map[string]bool // by name, of the classes that exist
 	unnamed  bool            // an Ingress without a class is ours
-	selector labels.Selector // for the labels of the namespace; nil: any
+	selector labels.Selector // for the labels of the namespace; nil if every namespace matches
 }
 
 func classesOf(w *world) classes {

@@ -39,8 +39,9 @@ type Snapshot struct {
 	// clients of the others are rejected.
 	Incomplete []string `json:",omitempty"`
 
-	// Beyond has a problem for each namespace with objects that are left out because they are
-	// beyond its limits, and for each object that names Secrets beyond that limit.
+	// Beyond has a problem for each namespace that exceeds its limits, so that some of its objects
+	// are left out. It also has a problem for each object that names more Secrets than its
+	// namespace may.
 	Beyond []Problem `json:"-"`
 
 	// Owners are the owners of the Result before, or nil if nothing had an owner.
@@ -165,7 +166,7 @@ type Problem struct {
 // A Result is compiled from the objects of all clusters.
 type Result struct {
 	Config    haproxy.Config     // Bind and Tune are left to the caller
-	Served    []ObjectRef        // Ingresses of which at least one rule or the default is in effect
+	Served    []ObjectRef        // Ingresses with at least one rule or default in effect
 	Problems  []Problem          // sorted by object
 	Owners    map[string]*Owners // by cluster; for the Snapshot after
 	Refused   []haproxy.Part     // parts left out because HAProxy refuses them
@@ -183,29 +184,28 @@ type Result struct {
 // configuration, from nothing.
 func Compile(snaps []Snapshot) Result { return new(Compiler).Compile(snaps) }
 
-// A Compiler makes the same Result as the function Compile, but remembers the last one
-// and does again only the work for changed objects. A backend, a certificate, or the
-// slice of routes that did not change keeps its pointer. The zero value is ready to
-// use, by one goroutine.
+// A Compiler makes the same Result as the function Compile, but remembers the last one and does
+// again only the work for changed objects. A backend, a certificate, or the slice of routes that
+// did not change keeps its pointer. The zero value is ready to use, by one goroutine.
 //
-// Routing (Ingresses, classes, Services, Secrets) and endpoints (slices) are
-// remembered separately: a new or lost endpoint changes the backends of its Service
-// alone. A changed Ingress changes the routing of those alone that share a host, a
-// Service or a Secret with it, as a rule (see amend).
+// Routing (Ingresses, classes, Services, Secrets) and endpoints (slices) are remembered separately:
+// a new or lost endpoint changes only the backends of its Service. As a rule, a changed Ingress
+// changes only the routing of Ingresses that share a host, a Service or a Secret with it (see
+// amend).
 type Compiler struct {
 	// Taken are the ports that no TCP service can have, each with its owner, as
 	// "HTTPS". TakenUDP are the ports that QUIC cannot have.
 	Taken, TakenUDP map[uint16]string
 
-	// Reserved are those of Taken that no Service can have at an address of its own either.
-	// Closed are addresses of the Pools that no Service can have, each with what has it, as
-	// "an address of node worker1".
+	// Reserved are the ports of Taken that no Service can have even at an address of its own.
+	// Closed are addresses of the Pools that no Service can have, each with its owner, as "an
+	// address of node worker1".
 	Reserved map[uint16]string
 	Closed   map[netip.Addr]string
 
-	// Unknown are the configured clusters of which there is no Snapshot yet: their names and
-	// Options. Hosts that the Options keep for such a cluster are closed to the others, and
-	// names made for any cluster begin with the cluster's where several are configured.
+	// Unknown are the configured clusters that have no Snapshot yet: their names and Options. Hosts
+	// that the Options keep for such a cluster are closed to the other clusters. If several
+	// clusters are configured, names made for any cluster begin with the cluster's name.
 	Unknown []Snapshot
 
 	// Room is the number of servers that HAProxy can hold; 0 means any number.
@@ -235,7 +235,7 @@ type Compiler struct {
 	}
 
 	routing *routing
-	about   map[string]bool   // hosts that the routing is about; nil: all
+	about   map[string]bool   // hosts that the routing is about; nil means all
 	linked  map[link][]member // the Ingresses of the worlds by their links; nil until amend needs them
 	parts   []part            // one for each of routing.needs
 	servers map[tenant]int    // of the parts, by namespace
@@ -271,9 +271,9 @@ type part struct {
 	refused  *haproxy.Part // the part of it that HAProxy refuses, if any
 }
 
-// Judge replaces HAProxy's verdicts about parts. A text without a verdict is left out
-// of the configuration. So is a part that HAProxy refuses: a refused certificate is
-// not served, and a refused backend is closed.
+// Judge replaces HAProxy's verdicts about parts. A text without a verdict is left out of the
+// configuration. A part that HAProxy refuses is also left out: a refused certificate is not served,
+// and a refused backend is closed.
 func (c *Compiler) Judge(verdicts haproxy.Verdicts) {
 	if !maps.Equal(c.verdicts, verdicts) {
 		c.verdicts, c.judged, c.settled = maps.Clone(verdicts), true, nil
@@ -480,7 +480,7 @@ func (c *Compiler) build(before *routing, touched []map[serviceKey]bool) {
 	}
 }
 
-// touch rebuilds the parts of Services whose EndpointSlices changed, and no other.
+// touch rebuilds only the parts of Services with changed EndpointSlices.
 func (c *Compiler) touch(touched []map[serviceKey]bool) {
 	for w, services := range touched {
 		for service := range services {
@@ -527,8 +527,8 @@ func byService(a, b *discoveryv1.EndpointSlice) int {
 	return cmp.Or(compareKeys(serviceOf(a), serviceOf(b)), cmp.Compare(a.Name, b.Name))
 }
 
-// difference returns the Services whose EndpointSlices differ between two sorted
-// lists. It never returns nil.
+// difference returns the Services that have different EndpointSlices in two sorted lists. It never
+// returns nil.
 func difference(old, new []*discoveryv1.EndpointSlice) map[serviceKey]bool {
 	changed := make(map[serviceKey]bool)
 	for len(old) > 0 && len(new) > 0 && old[0] == new[0] {

@@ -8,8 +8,9 @@ import (
 	"sallyport/haproxy"
 )
 
-// Delayed returns the Result with a Problem on each object whose settings wait for a reload of
-// HAProxy. The Problem does not say until when, since each other text of it is another Event.
+// Delayed returns the Result with a Problem on each object that waits for a reload of HAProxy to
+// have its settings in effect. The Problem does not say until when, since each other text of it
+// would be another Event.
 func (r Result) Delayed(waits []haproxy.Wait) Result {
 	if len(waits) == 0 || r.routing == nil {
 		return r

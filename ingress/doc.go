@@ -31,7 +31,7 @@
 //	choice.go, streams.go     chain paths with conditions; add TCP ports
 //	backend.go                adds the servers out of EndpointSlices
 //
-// A second source of claims is a file like ingresses.go, an entry in collect, and its Secrets
-// in namers (named.go). [Snapshot.NamedSecrets] tells a watcher which Secrets to read.
-// [Options.Strip] removes the fields that a watcher need not keep.
+// A second source of claims needs a file like ingresses.go, an entry in collect, and its Secrets in
+// namers (named.go). [Snapshot.NamedSecrets] tells a watcher which Secrets to read. [Options.Strip]
+// removes the fields that a watcher need not keep.
 package ingress

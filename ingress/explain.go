@@ -22,7 +22,7 @@ type Explanation struct {
 
 // An ExplainedRule is a host and path that was granted to an Ingress.
 type ExplainedRule struct {
-	Host    string            `json:"host,omitempty"` // empty: any host that no rule names
+	Host    string            `json:"host,omitempty"` // any host without a rule if empty
 	Path    string            `json:"path"`
 	Match   haproxy.PathMatch `json:"match"`
 	Backend string            `json:"backend"`
@@ -31,7 +31,8 @@ type ExplainedRule struct {
 	Choices []string `json:"choices,omitempty"`
 	// Canary is the backend that some of the requests go to, as "25 % to default_svc_new_80".
 	Canary string `json:"canary,omitempty"`
-	// HTTPS says how plain HTTP is redirected, as "302" or "301 to port 8443"; empty: it is not.
+	// HTTPS says how plain HTTP is redirected, as "302" or "301 to port 8443". It is empty if plain
+	// HTTP is served.
 	HTTPS string `json:"https,omitempty"`
 }
 
@@ -110,9 +111,8 @@ func (b Balancer) Streams(c *haproxy.Config) (all []haproxy.Stream) {
 	return all
 }
 
-// ExplainRequest returns how a request is served: the one rule that takes it, and the
-// Ingress that has the rule, or the default backend. why says what becomes of a request
-// that no rule takes.
+// ExplainRequest returns how a request is served: the rule that takes it, and the Ingress that has
+// the rule, or the default backend. If no rule takes the request, why says how it is answered.
 func (r Result) ExplainRequest(host, path string) (e Explanation, why string) {
 	if r.routing == nil {
 		return e, "nothing is known of the clusters yet"
@@ -141,8 +141,8 @@ func (r Result) ExplainRequest(host, path string) (e Explanation, why string) {
 	return r.explain(r.routing.owner[taken], false, func(key routeKey) bool { return key == taken }), why
 }
 
-// explain returns how some rules are served, and the default backend if that is asked
-// for. p is whose they are; nil: nobody's that is known.
+// explain returns how the rules that were asked for are served, and the default backend if fallback
+// is true. p is the owner of the rules, or nil if their owner is not known.
 func (r Result) explain(p *claim, fallback bool, asked func(routeKey) bool) (e Explanation) {
 	var objects []ObjectRef
 	if p != nil {

@@ -10,10 +10,10 @@ import (
 	"sallyport/haproxy"
 )
 
-// Clients in the tables of rate limits, and checks of servers, are bounded for each namespace
-// together. If a namespace asks for more, each of its Ingresses gets less, and none gets nothing: a
-// rate limit that counts fewer clients still limits, and a server that is checked less often is
-// still checked.
+// Each namespace has a limit for the clients in all its tables of rate limits, and a limit for the
+// checks of all its servers. If a namespace asks for more, each of its Ingresses gets less, but
+// more than nothing: a rate limit that counts fewer clients still limits, and a server that is
+// checked less often is still checked.
 
 // tables returns the tables of all needs, sorted by name, with each once. Those of a namespace
 // that would count more clients than its limit share the limit.
@@ -52,11 +52,12 @@ func (b *builder) tables() (all []haproxy.Table) {
 	return all
 }
 
-// payer returns the namespace whose limits apply to the keys of a need's claimant.
+// payer returns the namespace that the keys of a need count against: the namespace of their
+// claimant.
 func (n *need) payer() tenant { return tenant{n.world, n.settings.by.ref.Namespace} }
 
-// level returns the size that none may exceed, so that all of them together are no more than
-// most: small ones stay as they are, and the others get equal shares of the rest. 0 is no bound.
+// level returns a bound for each size, so that the sum is at most most. Small sizes stay as they
+// are, and the others get equal shares of the rest. If most is 0, there is no bound.
 func level(sizes []int, most int) int {
 	if most == 0 {
 		return math.MaxInt

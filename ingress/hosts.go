@@ -13,12 +13,11 @@ import (
 
 // Who owns a host
 //
-// A host belongs to one party: by default the namespace of the oldest claim that
-// names it, in a rule or in spec.tls. assignHosts removes the host from the claims
-// of all other parties, before any route, certificate or canary is made of them.
-// The rest of the package therefore sees the owner's claims alone. Some things serve
-// several hosts, and one party could change another's traffic through them. Three
-// places prevent that:
+// A host belongs to one party. By default this is the namespace of the oldest claim that names it,
+// in a rule or in spec.tls. assignHosts removes the host from the claims of all other parties,
+// before any route, certificate or canary is made of them. The rest of the package therefore sees
+// only the owner's claims. Some things serve several hosts, and one party could change another's
+// traffic through them. Three places prevent that:
 //
 //   - a wildcard host and a rule without a host: each host below that belongs to
 //     another party has a row for "/", so that no request falls through (isolate);
@@ -51,7 +50,7 @@ func (r *HostRule) admits(namespace string) bool {
 	return slices.Contains(r.Namespaces, namespace) || slices.Contains(r.Namespaces, "*")
 }
 
-// hostRule returns the first rule for a host; nil if there is none.
+// hostRule returns the first rule for a host, or nil.
 func (o *Options) hostRule(host string) *HostRule {
 	for i := range o.Hosts {
 		if o.Hosts[i].matches(host) {
@@ -68,8 +67,8 @@ type party struct{ cluster, namespace string }
 // listed is the party of the namespaces that a HostRule lets share a host, in any cluster.
 var listed = party{namespace: everyone}
 
-// everyone stands for all namespaces of a cluster whose Options.OneTenant lets them share
-// hosts. No namespace has this name.
+// everyone stands for all namespaces of a cluster that lets them share hosts (Options.OneTenant).
+// No namespace has this name.
 const everyone = "*"
 
 // A hold says which party has a host.
@@ -77,7 +76,7 @@ type hold struct {
 	party
 	world int
 	since int       // index of the owner's oldest claim that names it
-	left  time.Time // since when no claim of the owner names it; zero: one does
+	left  time.Time // since when no claim of the owner names it; zero while a claim does
 	until time.Time // until when it is kept then
 }
 
@@ -101,7 +100,7 @@ func (b *builder) partyOf(world int, namespace, host string) (party, error) {
 		return party{}, fmt.Errorf("the configuration file reserves it for %s", keptFor(rule))
 	}
 	reserved := func(s *Snapshot) error {
-		// A last rule for "*" is about its own cluster alone.
+		// A last rule for "*" concerns only its own cluster.
 		if rule := s.Options.hostRule(host); rule != nil && rule.Host != "*" && len(rule.Namespaces) > 0 {
 			return fmt.Errorf("the configuration file reserves it for cluster %s, %s", s.Cluster, keptFor(rule))
 		}
@@ -130,8 +129,8 @@ func keptFor(rule *HostRule) string {
 	return "namespace " + list(rule.Namespaces)
 }
 
-// assignHosts finds the owner of each host, and withdraws from every claim the
-// hosts that belong to others. The older claims come first.
+// assignHosts finds the owner of each host, and withdraws from every claim the hosts of other
+// owners. The older claims come first.
 func (b *builder) assignHosts() {
 	b.holds = make(map[string]hold, len(b.claims))
 	for i, c := range b.claims {
@@ -141,7 +140,8 @@ func (b *builder) assignHosts() {
 				continue
 			}
 			held, taken := b.holds[host]
-			// The operator orders the clusters: a memory never overrides an earlier one.
+			// The operator orders the clusters: a remembered owner never overrides an earlier
+			// cluster.
 			if !taken || held.party != who && held.cluster == who.cluster && b.worlds[c.world].had(host, who) {
 				b.holds[host] = hold{party: who, world: c.world, since: i}
 			}
@@ -231,7 +231,7 @@ func (b *builder) isolate() {
 			ruled[host] = true
 		}
 	}
-	beneath := func(host string) string { // the host whose routes match requests for one without routes
+	beneath := func(host string) string { // the host that serves a host without routes
 		if _, parent, _ := strings.Cut(host, "."); ruled["*."+parent] {
 			return "*." + parent
 		}
@@ -309,11 +309,11 @@ func (b *builder) defaultFor(host string) string {
 // bytes. A command sets a line, and HAProxy reads at most 16 kB of a command.
 const maxNames = 7 << 10
 
-// spare returns the hosts below a wildcard host that its certificate is not shown
-// for: hosts of other owners without a certificate of their own. If they do not fit
-// into maxNames the oldest are spared. fits is false if a host that does not fit is
-// older than the wildcard host: then the wildcard host gets no certificate. A
-// younger one is shown the certificate.
+// spare returns hosts below a wildcard host that do not get its certificate: hosts of other owners
+// that have no certificate of their own. If they do not fit into maxNames, spare returns the
+// oldest. fits is false if a host that does not fit is older than the wildcard host. Then the
+// wildcard host gets no certificate. A younger host that does not fit gets the wildcard host's
+// certificate.
 func (b *builder) spare(wildcard string, certified map[string]string) (spared []string, fits bool) {
 	if b.children == nil {
 		b.children = make(map[string][]string)

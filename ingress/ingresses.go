@@ -91,7 +91,7 @@ func readIngress(cluster string, ing *networkingv1.Ingress) *claim {
 	return c
 }
 
-// readTLS returns the TLS entries of an Ingress that are valid, and reports the others.
+// readTLS returns the valid TLS entries of an Ingress, and reports the invalid ones as problems.
 func readTLS(entries []networkingv1.IngressTLS, report func(reason, format string, args ...any)) (all []tlsClaim) {
 	for i, t := range entries {
 		tls := tlsClaim{secret: t.SecretName}

@@ -25,7 +25,7 @@ type Limits struct {
 	// Clients that the tables of all its Ingresses count, and in a second checks of its
 	// servers and wrong passwords of its clients.
 	Clients, Checks, WrongPasswords int
-	// Of the configuration that the keys of all its Ingresses and Services take.
+	// Bytes of configuration that the keys of all its Ingresses and Services take.
 	ConfigBytes int
 	// Of one annotation.
 	Lines, ListEntries int
@@ -33,7 +33,7 @@ type Limits struct {
 	CaptureBytes int
 	// Of one Secret.
 	SecretBytes int
-	// Of all Ingresses of the namespace together, of all its Services, of all its
+	// Bytes of all Ingresses of the namespace together, of all its Services, of all its
 	// EndpointSlices, and of all its objects in the last good picture.
 	ObjectBytes, SliceBytes, PictureBytes int
 }
@@ -44,12 +44,12 @@ type tenant struct {
 	namespace string
 }
 
-// limit removes from the claims of each namespace what is beyond its limits, and closes those
-// whose keys are. The older claims are counted first: a younger one never ends what is served
-// already.
+// limit removes from the claims of each namespace everything beyond its limits. It closes a claim
+// if its keys are beyond a limit. Older claims are counted first, so a younger claim never ends a
+// claim that is served.
 func (b *builder) limit() {
 	accounts := make(map[tenant]*account)
-	unguarded := make(map[tenant]map[string]*claim) // hosts of which a guarded part is left out, each with its claim
+	unguarded := make(map[tenant]map[string]*claim) // hosts with a left-out guarded path, and its claim
 	for _, c := range b.claims {
 		w, of := b.worlds[c.world], tenant{c.world, c.ref.Namespace}
 		if accounts[of] == nil {
@@ -90,8 +90,8 @@ func (b *builder) limit() {
 	b.closeUnguarded(unguarded)
 }
 
-// closeUnguarded closes the claims to hosts of which a guarded path is left out: a wider path of
-// the same namespace would serve it without its guard.
+// closeUnguarded closes all claims to a host if a guarded path of the host is left out. Otherwise a
+// wider path of the same namespace would serve these requests without the guard.
 func (b *builder) closeUnguarded(hosts map[tenant]map[string]*claim) {
 	for _, c := range b.claims {
 		for _, host := range c.hosts {
@@ -139,7 +139,7 @@ func newAccount(o Options) *account {
 // the limit.
 type quota struct {
 	limit, noun string // limit is its key in the configuration file
-	most        int    // 0: no bound, and nothing is counted
+	most        int    // if 0, there is no bound, and nothing is counted
 	have        map[any]bool
 	refused     int
 	first       any // the first that was refused, to be printed
@@ -147,8 +147,8 @@ type quota struct {
 
 func (q *quota) has(thing any) bool { return q.most == 0 || q.have[thing] }
 
-// admit reports whether a thing is within the limit. It counts the same thing once. what
-// names the thing in a sentence.
+// admit reports whether a thing is within the limit. It counts a thing only once. In a sentence,
+// the thing is called what.
 func (q *quota) admit(thing, what any) bool {
 	if q.has(thing) {
 		return true
@@ -169,7 +169,7 @@ func (q *quota) admit(thing, what any) bool {
 // A backendOf stands for at most one backend. An Ingress with keys may have one of
 // its own.
 type backendOf struct {
-	ingress string // empty: that of all Ingresses
+	ingress string // "" if all Ingresses share the backend
 	to      reference
 }
 
@@ -308,8 +308,8 @@ const (
 )
 
 // brief keeps the first problems of each object, and of each namespace, and counts the rest.
-// problems are sorted by namespace, and those of one object stand together. One object must not
-// fill the status, nor use up the Events of all others; nor must many objects of one namespace.
+// problems are sorted by namespace, and those of one object stand together. Neither one object nor
+// the objects of one namespace may fill the status, or use up the Events of all others.
 func brief(problems []Problem) []Problem {
 	var short []Problem
 	count, ofNamespace, left := 0, 0, 0

@@ -19,14 +19,14 @@ import (
 // What members tell each other of owners
 //
 // The members of a group read the same objects. What a process decides from them alone, a fresh
-// process decides in the same way. A Memory holds the rest, which only a process knows that saw
-// the objects before: whom a host or an address is kept for, which namespace had a host before an
-// older claim to it came, and which addresses were given and are not recorded yet.
+// process decides in the same way. A Memory holds the rest. Only a process that saw earlier objects
+// knows it: the owner that a host or an address is kept for, the namespace that had a host before
+// an older claim to it came, and the addresses that were given but are not recorded yet.
 
 // mostMemory bounds the bytes of a Memory that is read.
 const mostMemory = 8 << 20
 
-// A Memory is what only memory knows of the owners in some clusters.
+// A Memory holds facts about owners in some clusters that cannot be decided from the objects.
 type Memory struct {
 	// Left counts the owners that had no room.
 	Left     int                `json:"left,omitempty"`
@@ -40,13 +40,13 @@ type entry struct {
 	addr               netip.Addr
 }
 
-// Memory returns what only memory knows of the owners in some clusters.
+// Memory returns the facts about owners in some clusters that cannot be decided from the objects.
 func (r Result) Memory(clusters []string) Memory {
 	m := Memory{Clusters: make(map[string]*Owners)}
 	if r.routing == nil {
 		return m
 	}
-	first := make([]map[string]bool, len(r.routing.of)) // hosts of each world whose oldest claim was seen
+	first := make([]map[string]bool, len(r.routing.of)) // by world: the hosts with a claim so far, which is the oldest
 	for i, w := range r.routing.of {
 		first[i] = make(map[string]bool)
 		o := r.Owners[w.Cluster]
@@ -186,8 +186,8 @@ func Learn(text []byte) (m Memory, err error) {
 	return m, nil
 }
 
-// check returns what is not valid in Owners of somebody else. Times need no check: one in the
-// future counts as now (leaving), so nothing is kept for longer than ReleaseAfter.
+// check returns the first mistake in Owners that another process sent. Times need no check: a time
+// in the future counts as now (leaving), so nothing is kept for longer than ReleaseAfter.
 func (o *Owners) check() error {
 	if o == nil || o.Namespaces == nil {
 		return errors.New("it has no owners")

@@ -184,7 +184,7 @@ func (o Objects) keep(old Objects) Objects {
 	return o
 }
 
-// An objectList is the list of one kind, whatever its type.
+// An objectList is the list of one kind of objects.
 type objectList interface {
 	all() []any
 	add(objects any)

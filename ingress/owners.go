@@ -12,16 +12,16 @@ import (
 
 // What is remembered of owners
 //
-// Compile gets the Owners of each cluster with its Snapshot, and returns those for the next
-// one. They decide on three things, and on nothing else:
+// Compile gets the Owners of each cluster with its Snapshot, and returns those for the next one.
+// They decide on three things, and on nothing else:
 //
 //   - of two namespaces that name a host, the one that had it keeps it (assignHosts);
-//   - a host that its namespace names no more is kept for it for a time (keep): otherwise
-//     whoever waits for the host would have it as soon as its owner replaces an object;
-//   - the same for an address of a Service (allot).
+//   - a host is kept for its namespace for a time after the namespace stops naming it (keep):
+//     otherwise another namespace could take the host while its owner replaces an object;
+//   - an address of a Service is kept for its namespace in the same way (allot).
 //
-// A memory never overrides a cluster that is configured earlier, so it does not matter when
-// a cluster became known. An entry of Options.Hosts overrides every memory.
+// A memory never overrides a cluster that is configured earlier, so it does not matter when a
+// cluster became known. An entry of Options.Hosts overrides every memory.
 
 // Owners hold which namespace of one cluster has or had each host, and each address of a
 // Service. They are never changed.
@@ -39,7 +39,7 @@ type Owners struct {
 type AddressOwner struct {
 	Namespace string    `json:"namespace"`     // "*" is all namespaces of a cluster that trusts them
 	Service   string    `json:"service"`       // the first of those that shared it
-	Left      time.Time `json:"left,omitzero"` // since when no Service of the namespace has it; zero: one does
+	Left      time.Time `json:"left,omitzero"` // since when no Service of the namespace has it; zero while one does
 }
 
 func (o *Owners) equal(p *Owners) bool {
@@ -51,10 +51,10 @@ func (a AddressOwner) equal(b AddressOwner) bool {
 	return a.Namespace == b.Namespace && a.Service == b.Service && a.Left.Equal(b.Left)
 }
 
-// release returns when something is released that was left at some time. Releases come
-// together, 60 in the time of ReleaseAfter: each makes the whole routing anew, and the
-// members of a group, which saw the owner leave at slightly different times, mostly agree on
-// the moment.
+// release returns when a thing is released that was left at some time. It rounds up to a 60th of
+// ReleaseAfter, so releases come together, for two reasons: each release makes the whole routing
+// anew; and the members of a group saw the owner leave at slightly different times, but should
+// agree on the moment of the release.
 func (o *Options) release(left time.Time) time.Time {
 	step := o.ReleaseAfter / 60
 	return left.Add(o.ReleaseAfter).Truncate(step).Add(step)
@@ -228,9 +228,9 @@ func (w *world) owner(namespace string) string {
 	return namespace
 }
 
-// keptAddresses returns the addresses that Services had when they were remembered. Of two
-// clusters the one that is configured first counts. Without ReleaseAfter it returns those alone that
-// the round before gave, with a zero until.
+// keptAddresses returns the addresses that Services had when they were remembered. If two clusters
+// had an address, the cluster that is configured first has it. If ReleaseAfter is 0, it returns
+// only the addresses that the round before gave, each with a zero until.
 func (b *builder) keptAddresses(pools Pools) map[netip.Addr]keptAddress {
 	all, now := make(map[netip.Addr]keptAddress), b.now()
 	for i, w := range b.worlds {
@@ -315,7 +315,7 @@ func (b *builder) settleOwners() {
 	}
 }
 
-// replace returns the Owners o, with some hosts replaced by those of the Owners others.
+// replace returns the Owners o, but with the entries of others for the given hosts.
 func (o *Owners) replace(hosts map[string]bool, others *Owners) *Owners {
 	next := *o
 	next.Namespaces, next.Left = maps.Clone(o.Namespaces), maps.Clone(o.Left)
@@ -349,7 +349,7 @@ func (o *Owners) copyTo(to *Owners, e entry) {
 	}
 }
 
-// left returns since when nothing names a host or an address; zero: something does.
+// left returns since when nothing names a host or an address, or the zero time if something does.
 func (o *Owners) left(e entry) time.Time {
 	if e.addr.IsValid() {
 		return o.Addresses[e.addr].Left

@@ -8,8 +8,8 @@ import (
 	"sallyport/haproxy"
 )
 
-// firstServers is how many servers of each backend have a place before any backend has
-// a place for more: an older Service with thousands of pods displaces few others.
+// firstServers is how many servers of each backend get a place before any backend gets more. So an
+// older Service with thousands of pods displaces few servers of others.
 const firstServers = 16
 
 // fit removes the servers beyond those that HAProxy can hold (Room). The older backends
@@ -59,8 +59,8 @@ func (c *Compiler) fit(parts []part, wanted int) []part {
 	return parts
 }
 
-// fewer returns a backend with only the first servers: the one made before, if it is
-// the same.
+// fewer returns a backend with only the first servers. It returns before if that has the same
+// number of servers.
 func fewer(b *haproxy.Backend, servers int, before *haproxy.Backend) *haproxy.Backend {
 	if before != nil && len(before.Servers) == servers {
 		return before

@@ -53,7 +53,7 @@ func (p period) both(q period) period {
 type need struct {
 	reference
 	name     string
-	origin   string // for people: begins the Origin of the backend; empty: Ingresses share it
+	origin   string // for people: begins the Origin of the backend; "" if Ingresses share it
 	world    int
 	uid      string    // of the Service
 	since    int64     // since when the Service exists, and something leads to it; in seconds of Unix time
@@ -100,7 +100,7 @@ type routeKey struct {
 type builder struct {
 	*Compiler
 	*routing
-	speaker    *world                     // whose ConfigMaps set what concerns the whole process
+	speaker    *world                     // the world that sets the keys of the whole process
 	holds      map[string]hold            // by host, see assignHosts
 	kept       []keptHost                 // hosts of holds that their owners do not name, by name
 	children   map[string][]string        // hosts by their parent; nil until spare needs them
@@ -110,12 +110,11 @@ type builder struct {
 	patterns   map[string]int             // how many regular expressions each host has
 	needed     map[string]need            // by the name of the backend
 	asked      []haproxy.Question         // about conditions
-	fallbackOf *claim                     // its default backend is that of all hosts; nil: the operator's is, or none
+	fallbackOf *claim                     // its default backend is for all hosts; nil if no claim has this
 }
 
-// route makes the routing of worlds. Of two claims to one thing the older one
-// counts. Claims of the cluster that is configured first count as older than all
-// others: the operator orders the clusters.
+// route makes the routing of worlds. The older of two claims to a thing takes effect. The operator
+// orders the clusters: claims of an earlier cluster count as older than claims of a later cluster.
 func (c *Compiler) route(worlds []*world) *routing {
 	size := 0 // as it was last time: maps that do not grow cost a third
 	if c.routing != nil {
@@ -157,7 +156,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	b.certify()     // hosts to certificates
 	b.grant()       // each path to the oldest claim
 	b.addCanaries() // part of a path's requests to a canary
-	b.isolate()     // what is left of a host to its owner
+	b.isolate()     // the rest of a host to its owner
 	b.chain()       // paths with conditions
 	b.stream()      // TCP ports
 	b.settleOwners()
@@ -208,7 +207,7 @@ func (b *builder) assemble() {
 	b.serve()
 }
 
-// serve lists the claims of which something is in effect.
+// serve lists the claims that are in effect, at least in part.
 func (r *routing) serve() {
 	r.Served = make([]ObjectRef, 0, len(r.claims))
 	for _, c := range r.claims {
@@ -266,8 +265,7 @@ func (b *builder) collect() {
 	slices.SortStableFunc(b.claims, older)
 }
 
-// older compares two claims by age: it returns a negative number if the first counts as the
-// older one.
+// older compares two claims by age: it returns a negative number if a counts as older than b.
 func older(a, b *claim) int {
 	return cmp.Or(
 		cmp.Compare(a.world, b.world),
@@ -551,12 +549,12 @@ func (c *claim) tlsOnly(key routeKey) bool {
 
 // backend finds the Service and port of a reference, and names its backend.
 //
-// The name is NAMESPACE_svc_SERVICE_PORT. PORT is the port's name if it has one:
-// references by name and by number share a backend. No name of Kubernetes has a
-// "_": two ports never share a backend. The name ends in ".none" if the Service has
-// no such port, so that number 80 and a port named "80" differ, and in ".tls" if TLS
-// connections are passed on. An Ingress whose keys change the backend has one of its
-// own, with "_ing_INGRESS" in the name: its keys change nothing for others.
+// The name is NAMESPACE_svc_SERVICE_PORT. If the port has a name, PORT is this name: references by
+// name and by number share a backend. No name of Kubernetes has a "_", so two ports never share a
+// backend. The name ends in ".none" if the Service has no such port, so that number 80 and a port
+// named "80" differ, and in ".tls" if TLS connections are passed on. An Ingress with keys that
+// change the backend has a backend of its own, with "_ing_INGRESS" in the name. Its keys therefore
+// change nothing for other Ingresses.
 func (b *builder) backend(c *claim, to reference) (n need, why Problem) {
 	w, key := b.worlds[c.world], to.service
 	n = need{world: c.world, reference: to}
@@ -840,7 +838,7 @@ func (b *builder) listings(
 	return all
 }
 
-// watchClock narrows the time in which this routing is valid: it ends when the
+// watchClock narrows the time in which this routing is valid. The routing becomes invalid when the
 // validity of a certificate begins or ends.
 func (b *builder) watchClock(at time.Time, p *pair) {
 	if at.IsZero() {

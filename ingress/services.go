@@ -16,10 +16,10 @@ import (
 // LoadBalancerClass is the spec.loadBalancerClass of Services that get an address.
 const LoadBalancerClass = "sallyport.dev/appliance"
 
-// Pools hold the addresses for Services of type LoadBalancer. Without a range no Service
-// gets one.
+// Pools hold the addresses for Services of type LoadBalancer. If there are no Ranges, no Service
+// gets an address.
 type Pools struct {
-	Ranges    []AddressRange // of which no two overlap
+	Ranges    []AddressRange // they never overlap
 	Unclassed bool           // Services without a class get addresses, too
 }
 
@@ -38,9 +38,9 @@ func (p Pools) ours(s *corev1.Service) bool {
 	return p.Unclassed
 }
 
-// Stale reports whether the status of a Service has an address of the pools although the
-// Service asks for none any more. Another load balancer may have given it the address, if the
-// Service names the class of that one.
+// Stale reports whether the status of a Service has an address of the pools although the Service no
+// longer asks for an address. If the Service names the class of another load balancer, that may
+// have given it the address.
 func (p Pools) Stale(s *corev1.Service) bool {
 	return (s.Spec.Type != corev1.ServiceTypeLoadBalancer || p.ours(s)) &&
 		slices.ContainsFunc(s.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool {
@@ -56,7 +56,7 @@ type Balancer struct {
 	Reasons   []string     // why it has each of the Addresses, in words
 	Recorded  []netip.Addr // those of them that its status has already: its ports are open there
 	Ports     []uint16     // of TCP
-	Why       string       // why it does not have all that it asks for, in sentences; empty: it does
+	Why       string       // sentences that say why it lacks an address it asks for; "" if it lacks none
 }
 
 // A balancer is a Balancer in the making.
@@ -117,7 +117,7 @@ func (b *builder) balance() {
 	b.rememberAddresses(&a)
 }
 
-// demand reads what a Service asks for, within the limits of its namespace.
+// demand reads the addresses and ports that a Service asks for, within the limits of its namespace.
 func (b *builder) demand(one *balancer, opened map[tenant]int) {
 	w, s := b.worlds[one.world], one.service
 	d := &one.demand
@@ -230,8 +230,8 @@ func (b *builder) open(one balancer, addr netip.Addr) {
 // still follows it where the field is not set.
 const sourceRanges = "service.beta.kubernetes.io/load-balancer-source-ranges"
 
-// sources returns the directive that admits only some clients to a Service; nil: it admits
-// all.
+// sources returns the directive that admits only some clients to a Service, or nil if the Service
+// admits all clients.
 func (b *builder) sources(one balancer) *haproxy.Directive {
 	ranges := one.service.Spec.LoadBalancerSourceRanges
 	if text := one.service.Annotations[sourceRanges]; len(ranges) == 0 && strings.TrimSpace(text) != "" {

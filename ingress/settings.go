@@ -23,7 +23,7 @@ type settings struct {
 	secrets  []foundSecret // all that were looked up
 	asks     []askedOne    // Services that check its requests
 
-	by      *claimant      // its keys change the backend, which is its own; nil: the backend is shared
+	by      *claimant      // its keys change the backend, which it alone uses; nil if the backend is shared
 	refused []haproxy.Part // left out because HAProxy refuses them
 }
 
@@ -70,9 +70,9 @@ func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
 	}
 }
 
-// allows returns nil if objects of a scope may bring text for a section, or why not. A text
-// in any section can read files of HAProxy and change its maps: with it, a cluster reaches
-// the traffic of every other one.
+// allows returns nil if objects of a scope may bring text for a section, or why they may not. Text
+// in any section can read files of HAProxy and change its maps. Through such text, a cluster
+// reaches the traffic of every other cluster.
 func (w *world) allows(scope annotations.Scope, section haproxy.Section) error {
 	o := &w.Options
 	switch {
@@ -151,8 +151,8 @@ func (w *world) asker(home string, found *[]askedOne) func(annotations.Scope, an
 	}
 }
 
-// settledFor is the key under which settings are remembered. The pointers are enough:
-// what they point to is never changed. claimant is nil if it sets no key.
+// settledFor is the key under which settings are remembered. Pointers are enough, since the objects
+// never change. claimant is nil if it sets no key.
 type settledFor struct {
 	claimant *claimant
 	service  *corev1.Service // nil if there is none
@@ -161,7 +161,7 @@ type settledFor struct {
 	closed   bool // for a claim that is closed: its keys are not read
 }
 
-// forget drops from memory what belongs to objects that are gone.
+// forget drops everything that is remembered about objects that are gone.
 func (c *Compiler) forget(gone func(object any) bool) {
 	maps.DeleteFunc(c.layers, func(s *corev1.Service, _ annotations.Layer) bool { return gone(s) })
 	maps.DeleteFunc(c.settled, func(f settledFor, _ *settings) bool {
@@ -169,7 +169,7 @@ func (c *Compiler) forget(gone func(object any) bool) {
 	})
 }
 
-// forgetOthers drops from memory what belongs to no object that is here.
+// forgetOthers drops everything that is remembered about objects that are not in the worlds now.
 func (c *Compiler) forgetOthers() {
 	here := make(map[any]bool, len(c.routing.claims))
 	for _, w := range c.worlds {

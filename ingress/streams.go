@@ -9,8 +9,8 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// stream gives each port of a TCP service a backend of its own. Of several clusters
-// that claim one port the first configured gets it.
+// stream gives each port of a TCP service a backend of its own. If several clusters claim a port,
+// the cluster that is configured first gets it.
 func (b *builder) stream() {
 	owner := make(map[uint16]string)
 	for i, w := range b.worlds {

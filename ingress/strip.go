@@ -41,8 +41,8 @@ func (o Options) stripService(s *corev1.Service) {
 // bundle of all public authorities has 220,000.
 const maxSecret = 256 << 10
 
-// sizeOf is an annotation that replaces the data of a Secret that is too large. It exists in
-// memory alone. Its value is the size of the data and the bound.
+// sizeOf is an annotation that replaces the data of a Secret that is too large. It exists only in
+// memory. Its value is the size of the data and the bound.
 const sizeOf = "sallyport.dev/too-large"
 
 // stripSecret removes from a Secret all but its type and its data, and the data too if it is too

@@ -10,12 +10,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A Version is what an object said at one time, or that it did not exist.
+// A Version is the content of an object at one time, or the fact that it did not exist.
 type Version struct {
 	List      int    `json:"list"` // its place in All
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
-	Sum       string `json:"sum,omitempty"` // SHA-256 of all but the resourceVersion; empty: there was no such object
+	Sum       string `json:"sum,omitempty"` // SHA-256 of all but the resourceVersion; "" if there was no such object
 }
 
 // Named returns the version without what the object said.
@@ -49,10 +49,10 @@ func refOf(o metav1.Object) ObjectRef {
 	return ObjectRef{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID())}
 }
 
-// Holding returns the objects with the versions that are held replaced by those of older
-// objects: by an earlier version, or by none. It asks about each version, of the objects
-// and lists for which concerned is true, that differs from the older one. An object that is
-// gone is such a version, too. An ObjectRef comes without its cluster.
+// Holding returns the objects, with each held version replaced by its version in older. If older
+// has no such object, Holding leaves it out. Holding looks only at versions for which concerned is
+// true. It calls held for each of these that differs from older. An object that is gone is also a
+// version that differs. The ObjectRef has no cluster.
 func (o Objects) Holding(
 	older Objects, sums Sums, concerned func(named Version) bool, held func(Version, ObjectRef) bool,
 ) Objects {
