@@ -147,8 +147,8 @@ type quota struct {
 
 func (q *quota) has(thing any) bool { return q.most == 0 || q.have[thing] }
 
-// admit reports whether a thing is within the limit. It counts a thing only once. In a sentence,
-// the thing is called what.
+// admit reports whether a thing is within the limit. It counts a thing only once. The argument what
+// names the thing in a sentence.
 func (q *quota) admit(thing, what any) bool {
 	if q.has(thing) {
 		return true

@@ -46,7 +46,7 @@ func (r Result) Memory(clusters []string) Memory {
 	if r.routing == nil {
 		return m
 	}
-	first := make([]map[string]bool, len(r.routing.of)) // by world: the hosts with a claim so far, which is the oldest
+	first := make([]map[string]bool, len(r.routing.of)) // by world: the hosts with a claim seen so far
 	for i, w := range r.routing.of {
 		first[i] = make(map[string]bool)
 		o := r.Owners[w.Cluster]

@@ -24,7 +24,7 @@ var (
 // A Balancer holds the keys of a Service of type LoadBalancer.
 type Balancer struct {
 	Addresses []netip.Addr // that it asks for, at most one of each family
-	Share     string       // Services of one namespace with this key share an address; empty: it shares none
+	Share     string       // Services of one namespace with the same key share an address; "" if it shares none
 }
 
 // ReadBalancer reads the keys of a Service of type LoadBalancer. asked is its

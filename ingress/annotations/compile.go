@@ -14,7 +14,7 @@ import (
 type Settings struct {
 	Directives []haproxy.Directive
 	Options    haproxy.ServerOptions
-	Tables     []haproxy.Table // in which the directives count
+	Tables     []haproxy.Table // tables that the directives count in
 	Captures   []int           // length of each slot that the directives write to
 	Userlists  []*haproxy.Userlist
 	Extras     []*haproxy.Extra
@@ -136,7 +136,7 @@ func Servers(env Env, layers ...Layer) (Settings, []Problem) {
 
 func (s *Settings) add(d ...haproxy.Directive) { s.Directives = append(s.Directives, d...) }
 
-// say adds the values of keys whose value is one directive.
+// say adds the values of keys that stand for one directive each.
 func say(v *values, s *Settings, keys ...key[haproxy.Directive]) {
 	for _, k := range keys {
 		if d, said := get(v, k); said {

@@ -58,8 +58,8 @@ var units = []struct {
 	{"", time.Millisecond},
 }
 
-// duration reads a time as HAProxy does: a whole number and a unit, milliseconds
-// if there is none.
+// duration reads a time as HAProxy does: a whole number and a unit. The unit is milliseconds if it
+// is missing.
 func duration(s string) (time.Duration, error) {
 	for _, u := range units {
 		digits, has := strings.CutSuffix(s, u.suffix)
@@ -142,8 +142,8 @@ func volume(s string) (int, error) {
 	return n * factor, nil
 }
 
-// defineClients makes a key whose value is networks of clients, or the name of a list
-// of networks. A list belongs to the operator, and may have any length.
+// defineClients makes a key for networks of clients, or for the name of a list of networks. A list
+// belongs to the operator, and may have any length.
 func defineClients(d Doc) key[haproxy.Networks] {
 	d.Refers, d.Format = ListKind, "addresses and networks, with commas; or `patterns/NAME`"
 	return defineIn(func(e Env, scope Scope, text string) (n haproxy.Networks, err error) {
@@ -244,8 +244,8 @@ func rewrite(line string) (haproxy.Directive, error) {
 	return haproxy.ReplacePath(unquote(words[0]), unquote(words[1]))
 }
 
-// maxLines bounds the lines of one value. Each request runs through all of them, in a
-// thread that also serves requests of others.
+// maxLines bounds the lines of one value. Each request runs through all lines, in a thread that
+// also serves the requests of other hosts.
 const maxLines = 64
 
 // lines returns a function that reads one value from each line.
@@ -272,7 +272,7 @@ func lines[T any](read func(string) (T, error)) func(string) ([]T, error) {
 	}
 }
 
-// defineLines makes a key whose value has one directive on each line.
+// defineLines makes a key that has one directive on each line of its value.
 func defineLines(read func(string) ([]haproxy.Directive, error), d Doc) key[[]haproxy.Directive] {
 	return defineIn(func(e Env, scope Scope, s string) ([]haproxy.Directive, error) {
 		all, err := read(s)

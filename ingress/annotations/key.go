@@ -12,8 +12,7 @@ import (
 // Scope is the kind of object on which a key may be written.
 type Scope uint8
 
-// The scopes, the most general first. A more special scope overrides a more
-// general one.
+// The scopes, the most general first. A more special scope overrides a more general scope.
 const (
 	ConfigMap Scope = 1 << iota
 	Ingress
@@ -67,12 +66,12 @@ const (
 type Doc struct {
 	Name    string
 	Aliases []Alias
-	Older   string // the field of an object that replaces the key; empty: none
+	Older   string // the field of an object that replaces the key, or ""
 	Scopes  Scope
 	Traffic Traffic // that the key can be used for; a definition without one means Requests
-	Refers  Kind    // of the object that a value can name; empty: none
+	Refers  Kind    // of the object that a value can name, or ""
 	Format  string  // of a value
-	Default string  // the value if none is set; empty: none
+	Default string  // the value if no layer sets one, or ""
 	Effect  string
 	Since   string // the version that brought the key; a definition without one means the first
 
@@ -83,11 +82,12 @@ type Doc struct {
 
 // An Alias is another way to write a key. The key's own name overrides it.
 type Alias struct {
-	// another controller's, as "example.com/"; empty: the alias is an older name, under the key's own prefixes
+	// Prefix is the prefix of another controller, as "example.com/". It is "" if the alias is an
+	// older name with our own prefixes.
 	Prefix string
 	Name   string
 
-	translate func(value string) (string, error) // into a value of the key; nil: it is one
+	translate func(value string) (string, error) // into a value of the key; nil if the value needs no translation
 }
 
 // A key is a Doc together with the function that reads its values.
@@ -103,7 +103,7 @@ type spelling struct {
 	rank int   // among the spellings of the key; the lowest overrides the others
 }
 
-// older returns the name that replaces a spelling; empty if there is none.
+// older returns the name that replaces a spelling, or "".
 func (s spelling) older() string {
 	if s.by.Prefix == "" && s.by.Name != s.Name {
 		return s.Name
@@ -134,12 +134,12 @@ func Docs() []Doc {
 	return all
 }
 
-// define makes a key whose values mean the same wherever they are written.
+// define makes a key with values that mean the same in every object.
 func define[T any](parse func(string) (T, error), d Doc) key[T] {
 	return defineIn(func(_ Env, _ Scope, s string) (T, error) { return parse(s) }, d)
 }
 
-// defineIn makes a key whose values are read with the help of an Env.
+// defineIn makes a key with values that depend on an Env.
 func defineIn[T any](read func(Env, Scope, string) (T, error), d Doc) key[T] {
 	d.Since, d.Traffic = cmp.Or(d.Since, "0.1"), cmp.Or(d.Traffic, Requests)
 	known.add(&d)
@@ -254,15 +254,15 @@ type Value struct {
 	fault error // from its translation
 }
 
-// Read returns the keys among an object's annotations, or in a ConfigMap's data, where
-// keys need no prefix.
+// Read returns the keys among an object's annotations, or in a ConfigMap's data, where keys need no
+// prefix.
 //
-// It reports an annotation that has one of our prefixes and is no key. If the nearest
-// key is a guard, nobody is let in: the user wants to keep clients out, and we cannot
-// tell which ones. Read also reports a key that has no effect on that kind of object,
-// and goes on: charts write the same annotations on an Ingress and on its Service. A
-// name without a prefix may belong to another program. Such a name is used if it is a
-// key, and reported if it is almost the name of a guard.
+// It reports an annotation that has one of our prefixes and is no key. If the nearest key is a
+// guard, all clients are rejected: the user wants to keep some clients out, and we cannot tell
+// which clients these are. Read also reports a key that has no effect on that kind of object, but
+// ignores the key: charts write the same annotations on an Ingress and on its Service. A name
+// without a prefix may belong to another program. Such a name is used if it is a key, and reported
+// if it is almost the name of a guard.
 func Read(scope Scope, written map[string]string) Layer { return known.read(scope, written) }
 
 func (in dictionary) read(scope Scope, written map[string]string) Layer {
@@ -395,7 +395,7 @@ func heed(env Env, layers []Layer) *values {
 // values reads the layers for one backend, the most special first.
 type values struct {
 	layers   []Layer
-	only     Scope // the one layer to read; 0: all
+	only     Scope // the only layer to read; 0 means all layers
 	owner    string
 	env      Env
 	closed   bool // a guard cannot be used
@@ -426,7 +426,7 @@ func (v *values) report(d Doc, scope Scope, reason string, err error) {
 	v.problems = append(v.problems, Problem{scope, reason, fmt.Sprintf("%s %s: %v", scope.noun(), as, err)})
 }
 
-// scopeOf returns the scope whose value of a key is used.
+// scopeOf returns the scope that the value of a key comes from.
 func (v *values) scopeOf(name string) Scope {
 	for _, u := range v.used {
 		for _, l := range v.layers {
@@ -438,9 +438,9 @@ func (v *values) scopeOf(name string) Scope {
 	return Ingress
 }
 
-// get returns the value of a key from the most special layer whose value can be
-// used, and whether there is one; if not, the default. It reports a value that
-// cannot be used, and goes on to the next layer, unless the key is a guard.
+// get returns the value of a key from the most special layer with a usable value. ok is false if no
+// layer has a usable value; value is then the default. get reports a value that cannot be used, and
+// goes on to the next layer, unless the key is a guard.
 func get[T any](v *values, k key[T]) (value T, ok bool) {
 	var none T
 	for _, l := range v.layers {

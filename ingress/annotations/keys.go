@@ -333,8 +333,8 @@ var class = define(func(s string) (string, error) { return s, nil }, Doc{
 	Effect: "An older way to set spec.ingressClassName. The annotation kubernetes.io/ingress.class overrides it.",
 })
 
-// Class returns the IngressClass that the annotations of an Ingress name. said is
-// false if they name none.
+// Class returns the IngressClass that the annotations of an Ingress name. said is false if they
+// name no class.
 func Class(annotations map[string]string) (name string, said bool) {
 	if name, said = annotations["kubernetes.io/ingress.class"]; said {
 		return name, true
@@ -350,7 +350,8 @@ var defaultBackend = define(servicePort, Doc{
 		"Without both: 404.",
 })
 
-// A ServicePort names a port of a Service, by name or number, or its first one.
+// A ServicePort names a port of a Service, by name or number. Port is "" for the Service's first
+// port.
 type ServicePort struct {
 	Service Ref
 	Port    string
@@ -367,7 +368,7 @@ func servicePort(s string) (ServicePort, error) {
 }
 
 // DefaultBackend returns the Service for requests that no rule of an Ingress matches
-// (default-backend-service). said is false if the ConfigMap names none.
+// (default-backend-service). said is false if the ConfigMap names no such Service.
 func DefaultBackend(l Layer) (to ServicePort, said bool, problems []Problem) {
 	v := &values{layers: []Layer{l}}
 	to, said = get(v, defaultBackend)
@@ -401,7 +402,7 @@ func Canary(l Layer) (weight int, said bool, problems []Problem) {
 	v := &values{layers: []Layer{l}}
 	weight, said = get(v, canaryWeight)
 	if !said && len(v.problems) > 0 {
-		weight, said = 0, true // a canary whose weight is invalid gets no request, instead of all
+		weight, said = 0, true // a canary with an invalid weight gets no request, instead of all
 	}
 	return weight, said, v.problems
 }

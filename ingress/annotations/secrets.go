@@ -112,7 +112,7 @@ var signer = defineSecret(Doc{
 		"`tls.key` of the Secret).",
 })
 
-// defineSecret makes a key whose value names a Secret.
+// defineSecret makes a key that names a Secret.
 func defineSecret(d Doc) key[Ref] {
 	d.Refers, d.Format = SecretKind, "Secret, or namespace/Secret"
 	return define(reference, d)
@@ -181,9 +181,8 @@ func pair[T any](read func(name string, chain []byte) (T, error)) func(Secret) (
 	}
 }
 
-// authenticate adds the directives that ask clients for a password. It leaves out each
-// user whose name or hash cannot be used. If no user is left, the guard cannot be
-// used.
+// authenticate adds the directives that ask clients for a password. It leaves out each user with a
+// name or hash that cannot be used. If no user is left, the guard cannot be used.
 func authenticate(v *values, s *Settings) {
 	_, asked := get(v, authType)
 	name, _ := get(v, authRealm)
@@ -295,7 +294,7 @@ func serverCerts(v *values, s *Settings) {
 
 // Clients say which certificates clients have to show.
 type Clients struct {
-	CA       *haproxy.Extra // nil: clients are not asked for a certificate
+	CA       *haproxy.Extra // nil if clients are not asked for a certificate
 	Optional bool
 	Closed   bool // they have to show one, but the authority cannot be used
 }
@@ -307,8 +306,7 @@ func ClientCA(env Env, l Layer) (Clients, []Problem) {
 	return c, v.problems
 }
 
-// ClientCAOf returns the Secret that an object names as its client-ca, as it is written;
-// empty if it names none.
+// ClientCAOf returns the Secret that an object names as its client-ca, as it is written, or "".
 func ClientCAOf(l Layer) string { return l.Values[clientCA.Name].Text }
 
 // ofHost reads the keys of an Ingress about client certificates for its hosts. They
@@ -339,9 +337,9 @@ func clients(v *values) (c Clients) {
 	return c
 }
 
-// clientCerts rejects requests without TLS, requests whose handshake was for another
-// host, and requests without a certificate, unless it is optional. It reads the keys of
-// the Ingress alone: those of the ConfigMap apply to every handshake.
+// clientCerts rejects requests without TLS, and requests over a TLS handshake for another host. It
+// also rejects requests without a certificate, unless the certificate is optional. It reads only
+// the keys of the Ingress: those of the ConfigMap apply to every handshake.
 func clientCerts(v *values, s *Settings) {
 	own := &values{layers: v.layers, env: v.env, only: Ingress}
 	c := ofHost(own)

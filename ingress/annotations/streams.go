@@ -16,7 +16,7 @@ type Stream struct {
 	To        ServicePort
 	TLS       bool   // TLS ends here
 	Proxy     bool   // clients begin with the PROXY protocol
-	SendProxy string // PROXY protocol to the servers: proxy-v1 or proxy-v2; empty: none
+	SendProxy string // PROXY protocol to the servers: "proxy-v1", "proxy-v2", or "" for none
 }
 
 // Streams reads a ConfigMap of TCP services. Each key is a port, each value

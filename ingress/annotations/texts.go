@@ -8,7 +8,8 @@ import (
 	"sallyport/haproxy"
 )
 
-// Bounds of what an Ingress or a Service sets; 0 is no bound. What a ConfigMap sets has none.
+// Bounds limit the values that an Ingress or a Service sets; 0 is no bound. Values in a ConfigMap
+// have no bounds.
 type Bounds struct {
 	Lines, Entries int // of one annotation
 	CaptureBytes   int // of all samples of request-capture
@@ -22,8 +23,7 @@ type Env struct {
 	// Demanded says which certificates ConfigMaps demand from the clients of all hosts.
 	Demanded Clients
 
-	// Allowed returns why objects of a scope may not bring text for a section; nil:
-	// they may.
+	// Allowed returns why objects of a scope may not bring text for a section, or nil if they may.
 	Allowed func(Scope, haproxy.Section) error
 	// Pattern returns the list of that name, one entry on each line.
 	Pattern func(name string) (lines string, has bool)
@@ -38,7 +38,7 @@ type Env struct {
 	Service func(Scope, ServicePort) (backend string, err error)
 	// Verdict returns HAProxy's answer to a question.
 	Verdict func(haproxy.Question) haproxy.Verdict
-	// Refusal returns why HAProxy refuses a part; empty: it does not.
+	// Refusal returns why HAProxy refuses a part, or "" if HAProxy accepts it.
 	Refusal func(haproxy.Part) string
 	// TakenUDP holds the ports that QUIC cannot have, each with its owner.
 	TakenUDP map[uint16]string
@@ -75,8 +75,7 @@ var logFormatTCP = define(func(s string) (haproxy.Text, error) { return haproxy.
 		"services may hold it, too.",
 })
 
-// defineSnippet makes a key whose value is lines for a section. The lines may refer to
-// lists.
+// defineSnippet makes a key for lines of a section. The lines may refer to lists.
 func defineSnippet(section haproxy.Section, d Doc) key[haproxy.Text] {
 	d.Refers, d.Format = ListKind, "lines of HAProxy's configuration"
 	d.Effect += " A line must not begin with `" + strings.Join(haproxy.Reserved(section), "`, `") + "`."
@@ -115,7 +114,7 @@ func (e Env) entries(name string) (entries []string, err error) {
 	return entries, nil
 }
 
-// refusal returns why HAProxy refuses a part; nil: it does not.
+// refusal returns why HAProxy refuses a part, or nil if HAProxy accepts it.
 func (e Env) refusal(p haproxy.Part) error {
 	if why := e.Refusal(p); why != "" {
 		return errors.New(why)

@@ -34,8 +34,7 @@ const (
 	V3 = "projectcalico.org/v3"     // an aggregated API server, or native CRDs since Calico 3.32
 )
 
-// defaultASN is the AS of a cluster whose BGPConfiguration names none
-// (BGPConfiguration, asNumber).
+// defaultASN is the AS of a cluster if its BGPConfiguration has no asNumber.
 const defaultASN = 64512
 
 // Annotations of a Node that calico-node writes or reads
@@ -72,8 +71,8 @@ type Objects struct {
 	Group        string       // API group of Calico's objects, V1 or V3
 	ASN          uint32       // AS of the cluster that is expected; 0 is Calico's default
 	Own          []netip.Addr // addresses of the appliance, to find the BGPPeers that name it
-	OwnASN       uint32       // AS of the appliance; 0: not known
-	Memory       *Memory      // from the reading before; changed by this one; nil: none
+	OwnASN       uint32       // AS of the appliance; 0 if it is not known
+	Memory       *Memory      // from the reading before, or nil; changed by this reading
 }
 
 // A Memory carries facts from one reading to the next. The zero value is for a first
@@ -97,8 +96,7 @@ func Remember(t routes.Topology) *Memory {
 	return m
 }
 
-// remembered holds the result of reading an IPAMBlock. block is nil if the object
-// gave none.
+// remembered holds the result of reading an IPAMBlock. block is nil if the object cannot be read.
 type remembered struct {
 	block *routes.IPAMBlock
 	odd   []Oddity
@@ -263,10 +261,10 @@ func confirmed(n *corev1.Node, addr netip.Addr) bool {
 	})
 }
 
-// settle leaves each BGP address to one node, and reports all nodes that claim it. A
-// node can write anything into its own Node. Therefore the address goes to the node
-// that had it before, else to one whose status confirms it, else to the oldest one.
-// nodes has the nodes of the objects, in the same order.
+// settle leaves each BGP address to one node, and reports all nodes that claim it. A node can write
+// anything into its own Node. Therefore the address goes to the node that had it before. If no
+// claimant had it, the address goes to a node with this address in its status, or else to the
+// oldest node. nodes has the nodes of the objects, in the same order.
 func (r *reader) settle(o Objects, nodes []routes.Node) {
 	claims := map[netip.Addr][]int{}
 	for i, n := range nodes {
@@ -422,10 +420,9 @@ func (r *reader) block(u *unstructured.Unstructured) *routes.IPAMBlock {
 	return b
 }
 
-// holder returns the namespace of the pod that has an allocation; empty: the
-// allocation names none. pods is false for an address that is no pod's: addresses of
-// tunnels and load balancers have a type, and addresses that Windows reserves have a
-// note instead of an owner.
+// holder returns the namespace of the pod that has an allocation, or "" if the allocation names no
+// namespace. pods is false if no pod can have the address: addresses of tunnels and load balancers
+// have a type, and addresses that Windows reserves have a note instead of an owner.
 func holder(secondary map[string]any) (namespace string, pods bool) {
 	if text(secondary["type"]) != "" || text(secondary["note"]) != "" {
 		return "", false
@@ -480,9 +477,8 @@ func (r *reader) clusterASN(o Objects) uint32 {
 	return asn
 }
 
-// ASN returns the AS number that the BGPConfigurations of a cluster give to its nodes:
-// Calico's default, unless "default" has another one. ok is false if that one is no AS
-// number.
+// ASN returns the AS number that the BGPConfigurations of a cluster give to its nodes: the asNumber
+// of "default", or Calico's default. ok is false if "default" has an asNumber that is no AS number.
 func ASN(configs []*unstructured.Unstructured) (asn uint32, ok bool) {
 	spec, _ := defaultConfig(configs) // Calico does not read the AS of node.NAME objects
 	if given, there := spec["asNumber"]; there {
@@ -508,10 +504,10 @@ func defaultConfig(configs []*unstructured.Unstructured) (spec map[string]any, e
 type peer struct {
 	name     string
 	addr     netip.Addr
-	asn      uint32   // asNumber: the AS that nodes expect of us; 0: none is given
+	asn      uint32   // asNumber: the AS that nodes expect of us; 0 if it is not set
 	filters  []string // names of its BGPFilters
 	local    uint32   // localASNumber: the AS the node speaks from on this peering
-	node     string   // only this node; empty: the nodes that selector matches
+	node     string   // only this node; "" if selector decides
 	selector selector
 }
 
@@ -615,8 +611,8 @@ func parseASN(s string) (uint32, bool) {
 	return n, errHigh == nil && errLow == nil && n > 0
 }
 
-// address reads an address with the length of its subnet. Without a length it is the
-// prefix of that address alone.
+// address reads an address with the length of its subnet. If there is no length, it returns the
+// prefix of the single address.
 func address(s string) (netip.Prefix, bool) {
 	if p, err := netip.ParsePrefix(s); err == nil {
 		return p, !p.Addr().Is4In6()

@@ -33,10 +33,10 @@ var ErrFrozen = errors.New("Calico is moving its objects from " + V1 + " to " + 
 
 // Choose returns the group to read.
 //
-// An aggregated API server serves the objects of v1, but without IPAMBlocks and only
-// while its pod runs: v1 is read instead. If both groups are CRDs, the objects of v1
-// may be stale copies that a migration left behind. Only datastoreReady shows which
-// group is in use (kube-controllers/pkg/controllers/migration).
+// An aggregated API server serves the objects of v1, but without IPAMBlocks and only while its pod
+// runs: v1 is read instead. If both groups are CRDs, the objects of v1 may be stale copies that a
+// migration left behind. The field datastoreReady alone shows which group is in use
+// (kube-controllers/pkg/controllers/migration).
 func Choose(p Presence) (string, error) {
 	switch {
 	case !p.V1 && !p.V3:
@@ -53,8 +53,7 @@ func Choose(p Presence) (string, error) {
 	return "", ErrFrozen
 }
 
-// Doubt returns a sentence if both groups could be the one in use; empty: there is no
-// doubt.
+// Doubt returns a sentence if both groups could be in use, or "".
 func (p Presence) Doubt() string {
 	if p.V1 && p.V3 && p.V3IsCRD && p.Ready1 && p.Ready3 {
 		return "Calico has objects in " + V1 + " and in " + V3 + " and marks both as ready; those of " + V1 +

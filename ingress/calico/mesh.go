@@ -7,10 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Apart returns the names of the nodes that have no BGP session with anything but
-// appliances, although their pods need one to reach those of other nodes: the
-// node-to-node mesh is off, and no BGPPeer connects such a node with another node, a
-// reflector or a router. Apart takes a selector that cannot be read as one of all nodes.
+// Apart returns the names of the nodes that have BGP sessions only with appliances, although their
+// pods need BGP to reach the pods of other nodes. The reason is that the node-to-node mesh is off,
+// and no BGPPeer connects such a node with another node, a reflector or a router. If a selector
+// cannot be read, Apart assumes that it selects all nodes.
 func Apart(o Objects) (apart []string) {
 	var speaking []*corev1.Node
 	for _, n := range o.Nodes {
@@ -42,7 +42,7 @@ func Apart(o Objects) (apart []string) {
 	return apart
 }
 
-// meshed reports whether every node has a session with every other one.
+// meshed reports whether every node has a session with every other node.
 func meshed(configs []*unstructured.Unstructured) bool {
 	spec, _ := defaultConfig(configs)
 	on, set := spec["nodeToNodeMeshEnabled"].(bool)

@@ -9,7 +9,7 @@ import (
 // A selector is an expression of Calico's selector language
 // (libcalico-go/lib/selector) that selects nodes.
 type selector struct {
-	all  bool // it selects every node, whatever its labels
+	all  bool // it selects every node
 	node matcher
 }
 

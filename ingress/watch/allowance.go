@@ -26,14 +26,14 @@ type allowance[T object] struct {
 	key, kind string        // the key of the bound in the configuration file; the kind of the objects
 	plural    string        // of the kind
 	follows   string        // a sentence about the consequence for objects that are not kept
-	most      int           // bytes of the objects of a namespace together; 0: no bound
+	most      int           // bytes of the objects of a namespace together; 0 means no bound
 	first     func(T) bool  // whether something served refers to an object
 	wake      chan struct{} // knocked when a namespace has to be read again
 
 	bytes   map[string]int               // of the objects that are kept, by namespace
 	short   map[string]*shortage         // namespaces with objects that are not kept
 	beyond  map[string]ingress.ObjectRef // of the list in progress: an object of each namespace that it left out
-	reading *reading                     // of one namespace; nil: none is under way
+	reading *reading                     // of one namespace; nil if none is being read
 }
 
 // A shortage is about a namespace with objects that are not kept.
@@ -319,7 +319,7 @@ func (s *shelf[T]) offer(of *reading, o T) bool {
 
 // refills reads namespaces again until ctx ends, whenever more of their objects may be kept. It
 // spends a twentieth of its time on each namespace, so large objects of one namespace do not delay
-// the others.
+// other namespaces.
 func refills[T object, L runtime.Object](ctx context.Context, s *shelf[T], list lister[L]) {
 	for ctx.Err() == nil {
 		namespace, wait := s.nextShort(time.Now())

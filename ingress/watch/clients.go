@@ -66,9 +66,9 @@ type (
 	serviceClient = statusClient[*corev1.ServiceList, *corev1.Service]
 )
 
-// clients hold a typed client for each kind of objects that the appliance reads or writes.
-// client-go's Clientset is larger: it knows the objects of every API group of Kubernetes, which
-// costs a program memory.
+// clients hold a typed client for each kind of objects that the appliance reads or writes. They
+// need less memory than client-go's Clientset, which knows the objects of every API group of
+// Kubernetes.
 type clients struct{ core, networking, discovery rest.Interface }
 
 // scheme knows the objects of the API groups of clients. It never changes: the clients

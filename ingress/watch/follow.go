@@ -193,9 +193,9 @@ func (f *followers) follow(tls []*corev1.Secret) (have []*corev1.Secret, awaited
 	return have, awaited
 }
 
-// hold replaces each object of a snapshot that names an awaited Secret by the version that was
-// handed out before, or by none. So the object changes in one step, with its Secrets. hold
-// reports whether other Secrets are wanted now.
+// hold holds back each object of a snapshot that names an awaited Secret. The snapshot then has the
+// version that was handed out before, or lacks the object if no version was. So the object changes
+// in one step, with its Secrets. hold reports whether other Secrets are wanted now.
 func (f *followers) hold(s *ingress.Snapshot, awaited map[types.NamespacedName]bool) (changed bool) {
 	waits := f.from.Naming(awaited)
 	kept := f.names

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// restConfig reads a kubeconfig. An error says what is wrong and what to do, and never
-// quotes credentials.
+// restConfig reads a kubeconfig. An error names the mistake and the remedy, and never quotes
+// credentials.
 func restConfig(kubeconfig []byte) (*rest.Config, error) {
 	const remedy = "use one with a server, its CA and the token of a ServiceAccount or a client certificate"
 	if len(kubeconfig) == 0 {

@@ -26,7 +26,7 @@ type Sight struct {
 	ASN      uint32 // of the nodes without an AS of their own
 	Filters  bool   // a BGPFilter can reject what a peer announces
 	ByOrigin bool   // a BGPFilter can also reject the routes that a node has learned
-	Class    string // settings of the IngressClass beside its controller; empty if it has none, or does not exist
+	Class    string // settings of the IngressClass beside its controller; "" if there are none
 }
 
 // LookAt reads a Sight from a cluster, and changes nothing there. It needs no more rights

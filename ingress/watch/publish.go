@@ -36,7 +36,7 @@ type publisher struct {
 	services  *shelf[*corev1.Service]
 
 	statuses, events chan struct{}               // knock after a new wish
-	wish             atomic.Pointer[Publication] // nil: there is none yet
+	wish             atomic.Pointer[Publication] // nil until the first wish
 
 	mu      sync.Mutex
 	refused map[string]string // by kind of object that may not be written: a sentence
@@ -104,7 +104,7 @@ func (p *publisher) refuse(what, sentence string, err error) {
 // one status must not answer each other at full speed.
 const republish = 5 * time.Second
 
-// statusesPerSecond bounds the writes of status, one after another. An API server on two busy
+// statusesPerSecond bounds the writes of status, which run one at a time. An API server on two busy
 // cores commits 80 to 170 objects a second: the rest is for its other clients.
 const statusesPerSecond = 50
 

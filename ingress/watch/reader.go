@@ -15,14 +15,14 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// A secretReader reads the Secrets of one namespace that something names and that are not among
-// the TLS Secrets: Secrets of other types, and TLS Secrets that were dropped before something
+// A secretReader reads the Secrets of one namespace that something names but that are not among the
+// TLS Secrets. These are Secrets of other types, and TLS Secrets that were dropped before something
 // named them.
 //
-// It watches which Secrets the namespace has, by their names alone, and reads each that is
-// wanted when it comes or changes. A name that no Secret has costs no request. The
-// requests of one namespace run one after another, within a budget: no namespace delays the
-// requests of the others.
+// It watches only the names of the namespace's Secrets. It reads each wanted Secret when that comes
+// or changes. If no Secret has a wanted name, that name costs no request. The requests of one
+// namespace run one at a time, within a budget, so no namespace delays the requests of another
+// namespace.
 type secretReader struct {
 	names *shelf[*corev1.Secret] // all Secrets of the namespace, with their names and versions alone
 	stop  context.CancelFunc
@@ -38,7 +38,7 @@ type secretReader struct {
 	budget  *rate.Limiter
 	wanted  map[types.NamespacedName]time.Time // since when
 	have    map[types.NamespacedName]answer
-	unused  time.Time // since when nothing is wanted; zero: something is
+	unused  time.Time // since when nothing is wanted; zero while something is
 	reminds bool      // a timer calls tell when patience ends
 }
 

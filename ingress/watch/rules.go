@@ -54,8 +54,8 @@ var Rules = []Rule{
 }
 
 // RulesFor returns [Rules] and the rules for the ConfigMaps, the pools and the selector of
-// namespaces in Options. If Options restrict Secrets to certain namespaces, the rules
-// allow reading Secrets and writing in those alone.
+// namespaces in Options. If Options restrict Secrets to certain namespaces, the rules allow reading
+// Secrets, and writing, only in these namespaces.
 func RulesFor(o ingress.Options) []Rule {
 	rules := slices.Clone(Rules)
 	if in := o.SecretNamespaces(); in[0] != metav1.NamespaceAll {
@@ -96,7 +96,7 @@ func RulesFor(o ingress.Options) []Rule {
 	return rules
 }
 
-// Renewal returns the rule that lets a ServiceAccount create tokens for itself alone.
+// Renewal returns the rule that lets a ServiceAccount create tokens, but only for itself.
 func Renewal(namespace, name string) Rule {
 	return Rule{
 		Namespaces: []string{namespace}, Groups: []string{""}, Resources: []string{"serviceaccounts/token"},

@@ -35,7 +35,7 @@ type shelf[T object] struct {
 	resource string // plural, lower case
 	group    string // API group without version
 	order    func(a, b T) int
-	wanted   func(types.NamespacedName) bool // which objects are kept; nil: all
+	wanted   func(types.NamespacedName) bool // which objects are kept; nil means all
 	strip    func(T)                         // removes what nobody reads
 	knock    func()                          // called after a change
 	wary     bool                            // a deleted object stays until a new list does not have it
@@ -45,9 +45,9 @@ type shelf[T object] struct {
 	// versions are the same if all but the resourceVersion is.
 	same func(a, b T) bool
 
-	fill   func(context.Context, *sync.WaitGroup) // starts run; nil: the caller of run does
-	share  *allowance[T]                          // bounds the objects of each namespace; nil: nothing does
-	called string                                 // its name in sentences; empty: that of the resource
+	fill   func(context.Context, *sync.WaitGroup) // starts run; nil if the owner of the shelf does
+	share  *allowance[T]                          // bounds the objects of each namespace; nil means no bound
+	called string                                 // its name in sentences; "" if resource is its name
 	// without is a sentence about the consequence while the objects are barred. If it is empty,
 	// nothing is compiled then.
 	without string
@@ -58,7 +58,7 @@ type shelf[T object] struct {
 	latest map[types.NamespacedName]T // the last version of each; items may hold an older one that says the same
 	full   bool                       // a whole list was read at least once
 	err    error                      // why the last request failed; nil when it was answered
-	no     time.Time                  // since when requests are refused; zero: they are not
+	no     time.Time                  // since when requests are refused; zero if they are answered
 	doubt  *time.Timer                // of a wary shelf: asks for a new list after something was deleted
 	again  func()                     // ends the watch that runs, so that a new list is read
 }
@@ -109,7 +109,7 @@ func (s *shelf[T]) barred() bool {
 	return !s.full && !s.no.IsZero() && time.Since(s.no) >= lasting
 }
 
-// anyShelf is a shelf, whatever the type of its objects.
+// anyShelf is a shelf for objects of any type.
 type anyShelf interface {
 	start(context.Context, *sync.WaitGroup)
 	of() (group, resource string)
@@ -281,8 +281,8 @@ func (s *shelf[T]) Replace(list []any, _ string) error {
 			continue
 		}
 		latest[keyOf(item)] = item
-		// The list after a lost watch has a new pointer for every object. An unchanged
-		// object keeps its old one, by which others remember it.
+		// The list after a lost watch has a new pointer for every object. An unchanged object keeps
+		// its old pointer, since others use the pointer as a key.
 		if old, known := held[keyOf(item)]; known && s.unchanged(old, item) {
 			item = old
 		}
@@ -369,7 +369,7 @@ func (s *shelf[T]) own() {
 	}
 }
 
-// unchanged reports whether item, a newer version of old, says the same.
+// unchanged reports whether item, a newer version of old, has the same content.
 func (s *shelf[T]) unchanged(old, item T) bool {
 	// The resourceVersion proves nothing: an etcd restored from a backup gives the
 	// same numbers to other contents.

@@ -15,7 +15,7 @@ import (
 // bound loses its data as it arrives, and is read again when there is room for it. Those that came
 // first stay.
 type secretSum struct {
-	most int // bytes of a namespace; 0: no bound
+	most int // bytes of a namespace; 0 means no bound
 
 	mu      sync.Mutex
 	bytes   map[types.NamespacedName]int

@@ -32,10 +32,10 @@ type calicoShelves struct {
 
 // calicoObjects are the objects of Calico in the API group that the survey has found.
 type calicoObjects struct {
-	inUse     *calicoShelves // nil: nothing was found yet
+	inUse     *calicoShelves // nil until an API group is found
 	next      *calicoShelves // replaces inUse once all of it was read
-	noneSince time.Time      // since when the cluster serves no API group of Calico; zero: it serves one
-	unknown   error          // why the API group is not known; nil: it is
+	noneSince time.Time      // since when the cluster serves no API group of Calico; zero while it serves one
+	unknown   error          // why the API group is not known; nil if it is known
 	have      calico.Presence
 }
 
@@ -141,8 +141,8 @@ func (w *Watcher) settle(
 	case w.calico.noneSince.IsZero():
 		w.calico.noneSince = time.Now()
 	case w.calico.inUse == nil && w.calico.next == nil && time.Since(w.calico.noneSince) >= lasting:
-		// A cluster without Calico's CRDs may still announce its podCIDRs. A cluster
-		// whose CRDs are gone keeps its last known objects: calico is not nil then.
+		// A cluster without Calico's CRDs may still announce its podCIDRs. If Calico's CRDs were
+		// removed, the cluster keeps its last known objects: inUse is not nil then.
 		w.calico.inUse = &calicoShelves{stop: func() {}}
 		defer w.tell()
 	}

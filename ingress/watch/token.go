@@ -68,13 +68,13 @@ func (t token) life() time.Duration { return t.expires.Sub(t.issued) }
 // have expired.
 type renewer struct {
 	given token  // of the kubeconfig
-	file  string // path of the newest token; empty: it is not kept
+	file  string // path of the newest token; "" if it is not kept in a file
 	knock func() // called when sentences may have changed
 	log   *slog.Logger
 
 	mu     sync.Mutex
 	held   token
-	failed error // error of the last renewal; nil: it succeeded, or none was due
+	failed error // error of the last renewal; nil if it succeeded, or before the first
 	unkept error // why the newest token could not be kept
 }
 
@@ -117,8 +117,8 @@ func readKept(path string) (token, error) {
 	return t, nil
 }
 
-// keep writes the token to its file in one step: a crash leaves the old token or the
-// new one.
+// keep writes the token to its file in one step: a crash leaves either the old token or the new
+// token.
 func (r *renewer) keep(t token) error {
 	if r.file == "" {
 		return nil
@@ -169,8 +169,7 @@ func (r *renewer) current() token {
 	return r.held
 }
 
-// refused returns to the token of the kubeconfig if the API server rejects a renewed or
-// kept one.
+// refused returns to the token of the kubeconfig if the API server rejects a renewed or kept token.
 func (r *renewer) refused(used token) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -208,7 +207,7 @@ func (r *renewer) run(ctx context.Context, from tokenIssuer) {
 	}
 }
 
-// renew requests a new token for the ServiceAccount of the given one.
+// renew requests a new token for the ServiceAccount of the given token.
 func (r *renewer) renew(ctx context.Context, from tokenIssuer) error {
 	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
@@ -242,7 +241,7 @@ func (r *renewer) outcome(err error) {
 	r.knock()
 }
 
-// sentences returns what is wrong with the token, and when it expires.
+// sentences returns a sentence for each problem with the token, and about the end of its validity.
 func (r *renewer) sentences(now time.Time) (all []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -31,7 +31,7 @@ import (
 type Config struct {
 	Name       string // a DNS label
 	Kubeconfig []byte // content of a kubeconfig file
-	TokenFile  string // path of the newest token that was renewed; empty: it is not kept
+	TokenFile  string // path of the newest token that was renewed; "" if it is not kept in a file
 	OnlyLook   bool   // another process renews the token
 	APIGroup   string // calico.V1 or calico.V3; empty asks the cluster
 	Options    ingress.Options
@@ -39,14 +39,14 @@ type Config struct {
 	OwnAddrs   []netip.Addr   // addresses of the appliance, to find the BGPPeers that name it
 	Bounds     []netip.Prefix // handed on in the Topology
 	Reflectors []netip.Addr   // handed on in the Topology
-	OwnASN     uint32         // AS of the appliance; 0: not known
+	OwnASN     uint32         // AS of the appliance; 0 if it is not known
 
 	// ASN is the AS that the cluster should be in; 0 is Calico's default. It counts where the
 	// BGPConfiguration of the cluster cannot be read.
 	ASN uint32
 
 	HostNetwork bool            // handed on in the Topology
-	Before      routes.Topology // the last known one, which says who had which address; zero: none
+	Before      routes.Topology // the last known Topology, which says who had which address, or zero
 	Log         *slog.Logger
 }
 
@@ -70,7 +70,7 @@ type Watcher struct {
 
 	followers   followers
 	publisher   *publisher
-	credentials *credentials // nil: no expiry is known
+	credentials *credentials // nil if no expiry is known
 
 	mu        sync.Mutex // guards all below
 	calico    calicoObjects
@@ -86,14 +86,16 @@ type Health struct {
 	Since     time.Time `json:"since,omitzero"`     // since when Connected has its value
 	Synced    bool      `json:"synced"`             // every object was read at least once
 	SyncedAt  time.Time `json:"syncedAt,omitzero"`  // when Synced became true
-	APIGroup  string    `json:"apiGroup,omitempty"` // the group of Calico's objects; empty: none is served
-	// CredentialsExpire is when the token or certificate in use expires; zero: no expiry is known.
+	APIGroup  string    `json:"apiGroup,omitempty"` // the group of Calico's objects; "" if the cluster serves none
+	// CredentialsExpire is when the token or certificate in use expires. It is zero if no expiry is
+	// known.
 	CredentialsExpire time.Time `json:"credentialsExpire,omitzero"`
 	// Missing has a sentence for each thing that the cluster does not have, or does not let us do.
 	Missing []string `json:"missing,omitempty"`
 	// Odd has a sentence for each Calico object that cannot be read, or is not as it should be.
 	Odd []string `json:"odd,omitempty"`
-	// Error has a sentence for each thing that keeps us from reading the cluster now; empty: nothing does.
+	// Error has a sentence for each thing that keeps us from reading the cluster now. It is "" if
+	// the cluster can be read.
 	Error string `json:"error,omitempty"`
 }
 
@@ -344,12 +346,12 @@ func start[T object, L runtime.Object](
 	})
 }
 
-// Snapshot returns the last known objects of the cluster, also while the API server
-// is away. It returns an error until every list was read once.
+// Snapshot returns the last known objects of the cluster, also while the API server is away. It
+// returns an error until every list was read once.
 //
-// It does without TLS Secrets, IngressClasses, ConfigMaps, and all of Calico but
-// BlockAffinities if the appliance may not read them. Any other list that is refused
-// is an error: a list that cannot be read is not an empty one.
+// It does without TLS Secrets, IngressClasses, ConfigMaps, and all of Calico but BlockAffinities if
+// the appliance may not read them. If any other list is refused, that is an error: a list that
+// cannot be read is not an empty list.
 func (w *Watcher) Snapshot() (ingress.Snapshot, error) {
 	var waiting []string
 	s := ingress.Snapshot{Cluster: w.cfg.Name, At: time.Now(), Options: w.cfg.Options}
@@ -389,8 +391,8 @@ func (w *Watcher) Snapshot() (ingress.Snapshot, error) {
 	return s, nil
 }
 
-// Appliances returns the addresses of the BGPPeers for appliances, by name: of this one and
-// of others.
+// Appliances returns the addresses of the BGPPeers for this appliance and other appliances, by
+// name.
 func (w *Watcher) Appliances() map[string]netip.Addr {
 	w.mu.Lock()
 	defer w.mu.Unlock()
