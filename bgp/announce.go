@@ -20,8 +20,8 @@ type Announcement struct {
 	LastResort bool         `json:"lastResort,omitempty"` // only if no other appliance announces the prefix without it
 }
 
-// ours is the policy of the announcer, for what comes in and what goes out: only our own
-// announcements pass. An AddPath goes through the import policy, too.
+// ours is the import policy and the export policy of the announcer: only our own announcements
+// pass. The import policy also applies to AddPath.
 var ours = &api.Policy{Name: "ours", Statements: []*api.Statement{{
 	Name:       "ours",
 	Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
@@ -55,8 +55,8 @@ func (s *Speaker) Announce(all []Announcement) error {
 	return errors.Join(append(errs, s.applyWish())...)
 }
 
-// applyWish brings the announcer's paths to what Announce asked for. Without an announcer there
-// is nothing to do. Called with ops held.
+// applyWish makes the announcer's paths equal to the last Announce. If there is no announcer,
+// applyWish does nothing. Called with ops held.
 func (s *Speaker) applyWish() error {
 	if s.announcer == nil {
 		return nil
@@ -91,7 +91,7 @@ func (s *Speaker) applyWish() error {
 	return errors.Join(errs...)
 }
 
-// note remembers what the announcer announces now of a prefix; nil: nothing.
+// note remembers the present announcement of a prefix. a is nil if the announcer has withdrawn it.
 func (s *Speaker) note(prefix netip.Prefix, a *Announcement) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,9 +120,9 @@ const (
 	lastResortMED    = 100
 )
 
-// path converts an announcement to GoBGP's type. A last resort is marked in three ways, and each
-// router heeds at least one: a longer AS path, a higher MED among appliances of one AS, and
-// GRACEFUL_SHUTDOWN.
+// path converts an announcement to GoBGP's type. A last resort is marked in three ways: by a longer
+// AS path, by a higher MED among appliances of one AS, and by GRACEFUL_SHUTDOWN. Each router heeds
+// at least one of these marks.
 func (s *Speaker) path(a Announcement) *apiutil.Path {
 	family, self := bgp.RF_IPv4_UC, netip.IPv4Unspecified()
 	if a.Prefix.Addr().Is6() {
@@ -143,8 +143,8 @@ func (s *Speaker) path(a Announcement) *apiutil.Path {
 	return &apiutil.Path{Family: family, Nlri: nlri, Age: time.Now().Unix(), Attrs: attrs}
 }
 
-// openAnnouncer starts the GoBGP for the upstream routers if there is none, with all that Announce
-// asked for. Called with ops held.
+// openAnnouncer starts the GoBGP for the upstream routers, with all prefixes of the last Announce.
+// If this GoBGP runs already, openAnnouncer does nothing. Called with ops held.
 func (s *Speaker) openAnnouncer() error {
 	if s.announcer != nil {
 		return nil

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Capture sees the segments that open BGP connections, on the links of this machine:
-// what arrives before the firewall of this machine may drop it, and what leaves after that.
-// It is for one goroutine.
+// A Capture sees the segments that open BGP connections, on the links of this machine: incoming
+// segments before the firewall of this machine may drop them, and outgoing segments after that. It
+// is for one goroutine.
 type Capture struct {
 	fd    int
 	ports []uint16
@@ -47,7 +47,7 @@ func NewCapture(ports ...uint16) (*Capture, error) {
 	for i, in := range program {
 		filter[i] = unix.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
 	}
-	// Without a protocol the socket receives nothing before it has the filter.
+	// The socket has no protocol until it has the filter, so it receives nothing before.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("packets cannot be captured: %w", err)
@@ -75,7 +75,7 @@ func (c *Capture) Close() { _ = unix.Close(c.fd) }
 // handshakes returns a filter for the segments with SYN or RST that have one of the ports.
 func handshakes(ports []uint16) []bpf.Instruction {
 	const accept, protocolTCP, synOrReset = 0xffff, 6, 0x06
-	// of returns the rest of the filter for one version of IP, whose loads begin at the
+	// of returns the rest of the filter for one version of IP. load reads at an offset from the
 	// header of TCP.
 	of := func(protocolAt uint32, header []bpf.Instruction,
 		load func(at uint32, size int) bpf.Instruction,
@@ -124,8 +124,8 @@ func (c *Capture) Of(peer netip.Addr) Segments {
 	}
 }
 
-// Wait returns the segments of one peer as soon as the peer has dialled, or after the
-// time in which it would have done so.
+// Wait returns the segments of one peer as soon as the peer has dialled, or when the peer should
+// have dialled by then.
 func (c *Capture) Wait(ctx context.Context, peer netip.Addr) Segments {
 	for {
 		s, left := c.Of(peer), time.Until(c.began.Add(dials))
@@ -219,7 +219,7 @@ func (s segment) port(at int) uint16 { return binary.BigEndian.Uint16(s.text[at:
 func (s segment) flags() byte        { return s.text[13] }
 func (s segment) dataAt() int        { return int(s.text[12]>>4) * 4 }
 
-// signature returns the TCP MD5 signature in the options (RFC 2385); nil: there is none.
+// signature returns the TCP MD5 signature in the options (RFC 2385), or nil.
 func (s segment) signature() []byte {
 	const end, nothing, md5Kind, md5Length = 0, 1, 19, 2 + md5.Size
 	if s.text == nil {

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// Messages by which GoBGP reports an event in its log, and nowhere else.
+// Messages of GoBGP about events that it reports only in its log.
 const (
 	saysKeyRefused = "failed to set md5"
 	saysDeaf       = "Failed to AcceptTCP"
 	saysDown       = "Peer Down"
 )
 
-// settle delays GoBGP when it logs the end of a session. GoBGP has just put a last message
-// into the peer's queue, and then tries once, without waiting, to take it out again. If
-// the message has not passed the queue's goroutine by then, that goroutine never ends:
-// each lost session would leak one.
+// settle delays GoBGP when it logs the end of a session. GoBGP has just put a last message into the
+// peer's queue. It then tries once, without waiting, to take the message out again. If the message
+// has not passed the queue's goroutine by then, that goroutine never ends. So without the delay,
+// each lost session could leak a goroutine.
 const settle = 5 * time.Millisecond
 
 // A tap is the slog.Handler that GoBGP writes to. It passes records to our handler.

@@ -23,7 +23,7 @@ type Peer struct {
 	ASN         uint32     `json:"asn"`            // AS the peer has to open with, 1 to 4294967295
 	Password    Secret     `json:"-"`              // TCP MD5 key (RFC 2385), at most 80 bytes; empty is none
 	TTLSecurity bool       `json:"ttlSecurity"`    // GTSM (RFC 5082): only packets with TTL 255 count
-	// we dial, and the peer cannot connect; false: the peer connects
+	// Active peers cannot connect to us: we dial. If Active is false, the peer dials.
 	Active bool   `json:"active"`
 	Port   uint16 `json:"port,omitzero"` // to dial; 0 is 179
 	// more prefixes than this end the session; 0 is no limit, for an upstream router 1,000
@@ -105,7 +105,7 @@ func (p Peer) withDefaults() Peer {
 }
 
 // upstreamLimit is the number of prefixes that an upstream router may send. GoBGP keeps them all,
-// though we use none.
+// although we do not use them.
 const upstreamLimit = 1000
 
 // owner names what has the peer's address, in errors.

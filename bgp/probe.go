@@ -24,7 +24,8 @@ const (
 	Closes   Answer = "closes"  // it takes the connection and closes it: it does not know the address
 	Silent   Answer = "silent"  // it takes the connection, and nothing that it sends arrives
 	NotThere Answer = "refuses" // nothing listens
-	// A filter drops the packets; or it demands another signature of TCP MD5 (RFC 2385), or none.
+	// A filter drops the packets; or the other end expects another TCP MD5 signature (RFC 2385), or
+	// no signature.
 	NoAnswer  Answer = "no answer"
 	Unrouted  Answer = "no route"   // this machine or one on the way has no route to it
 	NotOurs   Answer = "no address" // the local address is not an address of this machine
@@ -114,7 +115,7 @@ func Probe(ctx context.Context, p Peer) Probed {
 	return found
 }
 
-// demandTTL lets a socket send with a TTL of 255, and receive nothing with a lower one.
+// demandTTL makes a socket send with a TTL of 255, and receive only packets with a TTL of 255.
 func demandTTL(c syscall.RawConn, four bool) (err error) {
 	level, own, least := unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_MINHOPCOUNT
 	if four {

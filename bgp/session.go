@@ -19,11 +19,11 @@ const (
 	established = "Established"
 )
 
-// A session is a peer and our own table of its paths. It reads no clock and does not know
-// GoBGP: callers pass time and events. Speaker.mu guards it.
+// A session is a peer and our own table of its paths. It reads no clock and does not know GoBGP:
+// callers pass time and events. Speaker.mu guards it.
 //
-// Only UPDATE messages change the table, so each withdrawal is one that the peer sent.
-// The loss of the session is a change of state, which only marks paths.
+// UPDATE messages alone change the table, so the peer has sent each withdrawal. The loss of the
+// session is a change of state, which only marks paths.
 type session struct {
 	peer  Peer
 	added bool // GoBGP has the peer, with these settings
@@ -31,12 +31,12 @@ type session struct {
 	state string
 	since time.Time
 	eor   bool
-	eorBy time.Time // when the End-of-RIB counts as received, for all paths; zero: not awaited
+	eorBy time.Time // when the End-of-RIB counts as received, for all paths; zero if not awaited
 	asked bool      // the hold time of this session was checked
 
 	heard    time.Time     // when the last message came in, as seen by the last look
 	messages uint64        // messages received by then
-	hold     time.Duration // the negotiated hold time; zero: not known yet
+	hold     time.Duration // the negotiated hold time; zero if it is not known yet
 
 	bfd string // up or down; empty without BFD
 
@@ -46,9 +46,9 @@ type session struct {
 	why   string
 	flaps int
 
-	renewAt time.Time     // when to replace GoBGP's peer; zero: never
+	renewAt time.Time     // when to replace GoBGP's peer; zero means never
 	renewed time.Time     // when it was replaced last
-	penalty time.Duration // last pause after a session that we ended on principle; zero: none
+	penalty time.Duration // last pause after a session that we ended on principle, or zero
 }
 
 // A path is the peer's announcement of one prefix.
@@ -198,7 +198,7 @@ func (x *session) renewNow(now time.Time) bool {
 	return true
 }
 
-// expire applies what is due by now, and reports whether anything changed.
+// expire applies everything that is due by now, and reports whether anything changed.
 func (x *session) expire(now time.Time, t pace) bool {
 	change, complete := false, !x.eorBy.IsZero() && !now.Before(x.eorBy)
 	if complete {

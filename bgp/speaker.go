@@ -1,26 +1,24 @@
-// Package bgp is the BGP speaker. It owns the sessions to the nodes of every cluster, and
-// to the upstream routers. It alone knows what each node announces, and how each lost
-// session ended.
+// Package bgp is the BGP speaker. It owns the sessions to the nodes of every cluster, and to the
+// upstream routers. It alone knows what each node announces, and how each lost session ended.
 //
-// It promises that Offers returns all that the peers announced, one entry for each peer
-// and prefix, and nothing else: it chooses no best path, settles no conflict and believes
-// no announcement. It offers neither graceful restart nor ADD-PATH, and each session has
-// one address family, that of the peer's address. The paths of a lost session stay among
-// the offers, marked with the cause and the time of the loss.
+// It promises that Offers returns all that the peers announced, one entry for each peer and prefix,
+// and nothing else: it chooses no best path, settles no conflict and believes no announcement. It
+// offers neither graceful restart nor ADD-PATH, and each session has one address family, that of
+// the peer's address. The paths of a lost session stay among the offers, marked with the cause and
+// the time of the loss.
 //
-// It announces nothing to a node. What Announce announces, the upstream routers hear. They
-// have a GoBGP of their own, so the GoBGPs that have nodes as peers never hold a prefix to
-// announce. Nothing that an upstream router sends becomes an offer.
+// It announces nothing to a node. What Announce announces, the upstream routers hear. They have a
+// GoBGP of their own, so the GoBGPs that have nodes as peers never hold a prefix to announce.
+// Nothing that an upstream router sends becomes an offer.
 //
-// Its limit: it does not know who may announce what, nor how long an offer counts after
-// its session. routes.Verify decides both. This package only removes lost offers at some
-// time.
+// Its limit: it does not know who may announce what, nor how long an offer counts after its
+// session. routes.Verify decides both. This package only removes lost offers at some time.
 //
-// The speaker is GoBGP 4, and nothing outside this package knows so. The last release of
-// GoBGP 3 panics on a message header of an unknown type: one packet of 19 bytes before any
-// OPEN ends the process, and any pod behind a node's address may send it
-// (osrg/gobgp#3325). The panic is in a goroutine of the library, where we cannot recover.
-// Version 4.8.0 survives that packet, and all that the tests here send.
+// The speaker is GoBGP 4, and nothing outside this package knows so. The last release of GoBGP 3
+// panics on a message header of an unknown type: one packet of 19 bytes before any OPEN ends the
+// process, and any pod behind a node's address may send it (osrg/gobgp#3325). We cannot recover,
+// since the panic is in a goroutine of the library. Version 4.8.0 survives that packet, and all
+// that the tests here send.
 package bgp
 
 import (
@@ -52,14 +50,14 @@ type Config struct {
 	ASN uint32 // our AS, 1 to 4294967295
 	// our BGP identifier, an IPv4 address that no peer has; a same-AS peer with the same one refuses us
 	RouterID netip.Addr
-	Listen   []netip.Addr // addresses where peers that are not Active may connect; none: nobody may
+	Listen   []netip.Addr // addresses where peers that are not Active may connect; they cannot connect if empty
 	Port     uint16       // port to listen on; 0 is 179
 	// that we propose, as RFC 4271 (4.2) bounds it, and not 0: the lower of the two ends' proposals counts
 	HoldTime time.Duration
 	Log      *slog.Logger // nil discards
 }
 
-// pace holds the speaker's own intervals. Tests choose shorter ones.
+// pace holds the speaker's own intervals. Tests use shorter intervals.
 type pace struct {
 	renew     time.Duration // least time between two renewals of one peer
 	handshake time.Duration // longest time a connection may take from TCP to Established
@@ -70,7 +68,7 @@ type pace struct {
 	penalty   time.Duration // first pause after too many prefixes, doubled each time
 	penaltyTo time.Duration // longest such pause
 	relisten  time.Duration // pause between two attempts to listen
-	tick      time.Duration // interval in which the times above are checked
+	tick      time.Duration // interval between two checks of the times above
 }
 
 var usualPace = pace{
@@ -99,7 +97,7 @@ type Speaker struct {
 	// A GoBGP that listens accepts connections of every peer it has, even of those that
 	// it dials. So the peers that we dial have a GoBGP that does not listen.
 	dialer   *server.BgpServer
-	listener *server.BgpServer  // nil: nobody may connect; written with ops and mu held, read with one of them
+	listener *server.BgpServer  // nil if nobody may connect; written with ops and mu held, read with ops or mu held
 	unwatch  context.CancelFunc // ends the listener's watcher; guarded by ops
 	deaf     error              // why it does not listen; guarded by ops
 	relisten time.Time          // when it tries again; guarded by ops
@@ -215,11 +213,11 @@ func (c Config) check() (Config, error) {
 	return c, nil
 }
 
-// Listen makes peers that are not Active connect at exactly these addresses; none:
-// nobody may connect. Where it listens there already, it does nothing. A change
-// resets the sessions of those peers and of no other, and what they had announced
-// stays among the offers. The error is one such as Start's, and returned by every
-// call until the speaker listens; it tries again after a pause.
+// Listen makes peers that are not Active connect at exactly these addresses. If addrs is empty,
+// these peers cannot connect. If the speaker listens there already, Listen does nothing. A change
+// resets the sessions of these peers, but no other session; their announcements stay among the
+// offers. The error is an error as Start returns it. Every call returns it until the speaker
+// listens; the speaker tries again after a pause.
 func (s *Speaker) Listen(addrs []netip.Addr, port uint16) error {
 	addrs = slices.Clone(addrs)
 	for i, a := range addrs {
@@ -428,13 +426,12 @@ func (s *Speaker) Peers() []PeerState {
 	return all
 }
 
-// SetPeers makes the speaker's peers be exactly these: it adds, removes, and
-// resets the session of a peer whose settings have changed; the others notice
-// nothing. Calling it again with the same peers does nothing but try once more
-// what failed. The error joins one sentence for each peer that is not set up,
-// at every call until it is; no such peer stops the others. A peer that cannot
-// connect because Listen has failed is kept without a sentence. If a node has the
-// address of an upstream router, the router is the peer.
+// SetPeers makes the speaker's peers be exactly these. It adds and removes peers, and resets the
+// session of a peer with changed settings. Other sessions go on. If SetPeers is called again with
+// the same peers, it only tries again to set up peers that failed. The error joins one sentence for
+// each peer that is not set up; every call returns it until the peer is set up. Such a peer does
+// not stop the other peers. A peer that cannot connect because Listen has failed is kept without a
+// sentence. If a node has the address of an upstream router, the router is the peer.
 func (s *Speaker) SetPeers(peers []Peer) error {
 	s.ops.Lock()
 	defer s.ops.Unlock()
@@ -567,8 +564,7 @@ func (s *Speaker) add(x *session, p Peer) error {
 		s.mark(x, false)
 		return fmt.Errorf("bgp: set up peer %s: %w", p.Addr, err)
 	}
-	// If the kernel rejects the key, GoBGP only logs a warning, and accepts the peer
-	// without one.
+	// If the kernel rejects the key, GoBGP only logs a warning, and accepts the peer without a key.
 	if refused := s.tap.refused(p.Addr); refused != "" {
 		s.mark(x, false)
 		err := fmt.Errorf("bgp: the TCP MD5 password of peer %s cannot be set, so there is no session with it: %s",
@@ -606,7 +602,7 @@ func (s *Speaker) dismiss(p Peer) error {
 	return errors.Join(errs...)
 }
 
-// work applies what is due on all sessions until ctx ends.
+// work applies everything that is due on all sessions until ctx ends.
 func (s *Speaker) work(ctx context.Context) {
 	// Several sessions may be cut at once. The tick is short enough to find all of them
 	// silent before the first is lost.
@@ -724,9 +720,8 @@ func (s *Speaker) due(now time.Time) []*session {
 	return due
 }
 
-// refuseEndless ends the sessions whose peer opened with a hold time of 0: such a session
-// never expires (RFC 4271, 4.2). GoBGP accepts the hold time, and reports it only when
-// asked.
+// refuseEndless ends the sessions with peers that opened with a hold time of 0: such a session
+// never expires (RFC 4271, 4.2). GoBGP accepts the hold time, and reports it only when asked.
 func (s *Speaker) refuseEndless(ctx context.Context) {
 	s.ops.Lock()
 	defer s.ops.Unlock()

@@ -18,16 +18,15 @@ import (
 	"sallyport/routes"
 )
 
-// watch starts the one watcher of a GoBGP: what UPDATEs carried before any policy, the
-// End-of-RIBs, and the states of the peers, in one queue and so in true order. It does not
-// see what upstream routers send.
+// watch starts the one watcher of a GoBGP. The watcher gets the contents of UPDATEs before any
+// policy, the End-of-RIBs, and the states of the peers, in one queue and so in true order. It does
+// not see the UPDATEs of upstream routers.
 //
-// GoBGP's view after policy does not suffice: when a session ends, GoBGP withdraws its
-// paths there before it reports the new state, and such a withdrawal looks like the
-// peer's. The view before policy has no such withdrawals: GoBGP reports its own only to
-// WatchAdjInWithdraw, which we do not use. It reports the new state after the reader of
-// the session has ended. So a withdrawal here always came in an UPDATE, and always before
-// the loss.
+// GoBGP's view after policy does not suffice: when a session ends, GoBGP withdraws its paths there
+// before it reports the new state, and such a withdrawal looks like the peer's. The view before
+// policy has no such withdrawals: GoBGP reports its own only to WatchAdjInWithdraw, which we do not
+// use. GoBGP reports the new state after the reader of the session has ended. Therefore a
+// withdrawal here always came in an UPDATE, and always before the loss.
 func (s *Speaker) watch(ctx context.Context, b *server.BgpServer, of side) error {
 	what := []server.WatchOption{server.WatchPeer()}
 	if of == nodes {

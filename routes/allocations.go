@@ -20,7 +20,7 @@ type allocations struct {
 	onNodes bool                       // servers at these addresses are allowed
 	foreign index[string]              // addresses of clusters that outrank this one, with the names of the clusters
 	blocks  index[*IPAMBlock]
-	ranges  index[bool] // networks of pods whose namespaces are unknown; none where blocks have them
+	ranges  index[bool] // networks of pods with unknown namespaces; empty if blocks have them
 }
 
 // A hostAddress is an address of a node.
@@ -195,7 +195,7 @@ func (a *Allocations) Since(old *Allocations) (touched func(netip.Addr) bool) {
 	if len(addrs)+len(blocks) == 0 {
 		return nil
 	}
-	few := slices.Collect(maps.Keys(addrs)) // nearly always one: comparing is then faster than hashing
+	few := slices.Collect(maps.Keys(addrs)) // nearly always a single address: comparing is then faster than hashing
 	return func(at netip.Addr) bool {
 		if len(few) <= 4 && slices.Contains(few, at) || len(few) > 4 && addrs[at] {
 			return true

@@ -23,9 +23,9 @@ const (
 // 0.6 s after the first (RFC 6298).
 const mute = 2
 
-// Mute returns the far ends of TCP connections of this machine that acknowledge nothing
-// any more: a node without power, or one whose cable is cut. A stuck application is not
-// mute, for its kernel acknowledges.
+// Mute returns the far ends of TCP connections of this machine that no longer acknowledge anything:
+// a node without power, or without a cable. If only the application is stuck, the far end is not
+// mute, since its kernel acknowledges.
 func (*Kernel) Mute() (map[netip.AddrPort]bool, error) {
 	ends := make(map[netip.AddrPort]bool)
 	err := connections(func(s *netlink.Socket, to netip.AddrPort) error {
@@ -62,9 +62,8 @@ func (*Kernel) Abort(ends map[netip.AddrPort]bool) (n int, err error) {
 	return n, err
 }
 
-// Held returns how many TCP connections to these addresses of this machine still have
-// something to say: those that are open, and those that this machine has closed while
-// data is under way.
+// Held returns how many TCP connections to these addresses of this machine are still in use: those
+// that are open, and those that this machine has closed while data is under way.
 func (*Kernel) Held(addrs []netip.Addr) (n int, err error) {
 	err = connections(func(s *netlink.Socket, _ netip.AddrPort) error {
 		own, _ := netip.AddrFromSlice(s.ID.Source)

@@ -20,9 +20,9 @@ import (
 
 // KernelConfig sets which routes of the kernel are ours, and their table and metric.
 type KernelConfig struct {
-	Protocol int          // our mark, 5 to 255, used by nothing else on the machine; 0: 78
-	Table    int          // routing table; 0: main (254)
-	Metric   int          // of every route of ours; 0: 50
+	Protocol int          // our mark, 5 to 255, used by nothing else on the machine; 0 means 78
+	Table    int          // routing table; 0 means main (254)
+	Metric   int          // of every route of ours; 0 means 50
 	Log      *slog.Logger // nil: silent
 }
 
@@ -41,7 +41,7 @@ type Kernel struct {
 	done    chan struct{} // closed when listen has returned
 
 	mu        sync.Mutex    // holds for everything below
-	events    *subscription // nil: there is none, so nothing is remembered
+	events    *subscription // nil if there is no subscription, so nothing is remembered
 	changedAt time.Time     // when the last message came
 	listed    reading[listing]
 	local     reading[Local]
@@ -122,9 +122,9 @@ func (k *Kernel) prepare() (*subscription, error) {
 	return events, nil
 }
 
-// adopt moves our routes of another metric to the present one. It adds the new route
-// before it deletes the old one. A crash between leaves both, to the same next hop, and
-// the next start deletes the old one.
+// adopt moves our routes with another metric to the present metric. It adds the new route before it
+// deletes the old route. After a crash between these steps, both routes lead to the same next hop,
+// and the next start deletes the old route.
 func (k *Kernel) adopt() error {
 	all, err := k.read()
 	if err != nil {
@@ -195,8 +195,8 @@ func (k *Kernel) Add(prefix netip.Prefix, via netip.Addr) error {
 	r.Gw = via.AsSlice()
 	r.Type = unix.RTN_UNICAST
 	r.Scope = netlink.SCOPE_UNIVERSE
-	// With NLM_F_EXCL the kernel refuses if a route with this prefix and metric exists,
-	// whoever made it. Only then the existing route has to be read.
+	// With NLM_F_EXCL the kernel refuses if any program has made a route with this prefix and
+	// metric. Only then the existing route has to be read.
 	err := k.netlink.RouteAdd(r)
 	if errors.Is(err, unix.EEXIST) {
 		return k.replace(r, prefix, via)
@@ -237,8 +237,8 @@ func (k *Kernel) replace(r *netlink.Route, prefix netip.Prefix, via netip.Addr) 
 	return nil
 }
 
-// Drop deletes the routes to prefix that have our mark, of any metric, and no others. No
-// such route is success.
+// Drop deletes the routes to prefix that have our mark, of any metric. It deletes no other route.
+// If there is no such route, Drop succeeds.
 func (k *Kernel) Drop(prefix netip.Prefix) error {
 	if !canonical(prefix) {
 		return fmt.Errorf("dropping route %s: not a prefix", prefix)
@@ -259,10 +259,10 @@ func (k *Kernel) Drop(prefix netip.Prefix) error {
 	return fmt.Errorf("dropping route %s: someone keeps adding it with our protocol number %d", prefix, k.cfg.Protocol)
 }
 
-// Local returns the addresses of the machine, and the networks that are directly connected
-// by interfaces that are up. It leaves out loopback and link-local addresses, which no
-// route of a cluster can have. Both lists are sorted. It reads as seldom as List does, and
-// callers share the result, too.
+// Local returns the addresses of the machine, and the networks that are directly connected by
+// interfaces that are up. It leaves out loopback and link-local addresses, which no route of a
+// cluster can have. Both lists are sorted. Like List, it reads only after a change, and callers
+// share the result.
 func (k *Kernel) Local() (Local, error) { return recall(k, &k.local, k.readLocal) }
 
 func (k *Kernel) readLocal() (Local, error) {

@@ -30,8 +30,8 @@ type Offer struct {
 	Prefix    netip.Prefix // NLRI
 	NextHop   netip.Addr   // NEXT_HOP, or the first next hop of MP_REACH_NLRI
 	ASPath    []uint32     // AS_PATH flattened; empty from an iBGP peer that originates
-	Since     time.Time    // when the session was established; zero: long ago
-	Announced time.Time    // since when the prefix is announced without a break; zero: long ago
+	Since     time.Time    // when the session was established; zero means long ago
+	Announced time.Time    // since when the prefix is announced without a break; zero means long ago
 	Lost      Loss         // zero while the session is established
 
 	// Silent reports that the session is still established, but that its peer has missed

@@ -13,7 +13,7 @@ const (
 	SpecialRange   Reason = "special-range"   // loopback, link-local, multicast, reserved
 	OwnNetwork     Reason = "own-network"     // overlaps an address or a connected network of this machine
 	Protected      Reason = "protected"       // covers an address no route may cover: the API server's
-	OtherCluster   Reason = "other-cluster"   // overlaps what belongs to another cluster
+	OtherCluster   Reason = "other-cluster"   // overlaps a network of another cluster
 	NotPods        Reason = "not-pods"        // announced for others than us: services, tunnels, node networks
 	NoAffinity     Reason = "no-affinity"     // no confirmed block of any node
 	WrongLength    Reason = "wrong-length"    // part of a block, or more than a block

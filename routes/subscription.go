@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A subscription is a socket that gets a message of the kernel for each change of a link,
-// an address, a route or a next hop object. The kernel puts the message there before the
-// system call that changed something returns. So an empty socket means that nothing has
-// changed since the last look, with one exception: see settling.
+// A subscription is a socket that gets a message of the kernel for each change of a link, an
+// address, a route or a next hop object. The kernel puts the message there before the system call
+// that changed something returns. Therefore an empty socket means that nothing has changed since
+// the last look, with one exception: see settling.
 type subscription struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -60,7 +60,7 @@ func subscribe() (*subscription, error) {
 
 func (s *subscription) close() { _ = s.file.Close() }
 
-// heard takes all messages from the socket fd, and reports whether there was one. ENOBUFS
+// heard takes all messages from the socket fd, and reports whether there were messages. ENOBUFS
 // means that messages did not fit into the buffer: the socket goes on, and the caller reads
 // everything anyway.
 func heard(fd uintptr) (news bool, err error) {
@@ -79,10 +79,10 @@ func heard(fd uintptr) (news bool, err error) {
 	}
 }
 
-// A reading is what the kernel held at a moment.
+// A reading is the value of something in the kernel at a moment.
 type reading[T any] struct {
 	value T
-	began time.Time // zero: nothing was read
+	began time.Time // zero until the first reading
 }
 
 // recall returns what was read last if the kernel has announced no change since then, and
@@ -102,8 +102,8 @@ func recall[T any](k *Kernel, last *reading[T], read func() (T, error)) (T, erro
 	return value, err
 }
 
-// quiet takes the messages that are there. It reports whether changedAt holds the time of the
-// last one. The caller holds mu.
+// quiet takes the messages that are there. It reports whether changedAt holds the time of the last
+// message. The caller holds mu.
 func (k *Kernel) quiet() bool {
 	if k.events == nil {
 		return false

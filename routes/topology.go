@@ -71,7 +71,8 @@ type IPAMBlock struct {
 	Prefix   netip.Prefix          `json:"prefix"`
 	Affinity string                `json:"affinity,omitempty"` // "host:NODE", "virtual:NAME", or empty
 	Borrowed map[netip.Addr]string `json:"borrowed,omitempty"` // address lent out, to the node that uses it
-	// address of a pod, to the pod's namespace; empty: the block does not say which
+	// Pods maps the address of a pod to the pod's namespace, or to "" if the block does not name
+	// it.
 	Pods map[netip.Addr]string `json:"pods,omitempty"`
 }
 

@@ -17,7 +17,8 @@ type Facts struct {
 	Topologies []Topology    // in the order of our configuration
 	Local      Local         // of the machine the routes are for
 	Retain     time.Duration // how long offers count after their session was closed without a NOTIFICATION
-	// how long the offers of a cluster count after it lost every session at once; 0: not at all
+	// FailStatic is how long the offers of a cluster count after it lost every session at once. If
+	// it is 0, they do not count.
 	FailStatic time.Duration
 }
 
@@ -49,10 +50,10 @@ const atOnce = 30 * time.Second
 // outranks one with pools alone, and the cluster configured first outranks the later.
 func Verify(offers []Offer, f Facts) (Table, []Refusal) { return new(Policy).Verify(offers, f) }
 
-// A Policy applies the rules of Verify, Static and Allocate. It remembers what it has found in
-// the records of the clusters, and uses that again while the records and the machine's addresses
-// are the same. The memory saves time and changes no result. The zero Policy is ready for use,
-// by one goroutine.
+// A Policy applies the rules of Verify, Static and Allocate. It remembers its findings in the
+// records of the clusters. It uses them again while the records and the machine's addresses stay
+// the same. The memory saves time and changes no result. The zero Policy is ready for use, by one
+// goroutine.
 type Policy struct {
 	world       *world
 	allocations *Allocations
@@ -93,8 +94,8 @@ func (p *Policy) Verify(offers []Offer, f Facts) (Table, []Refusal) {
 	return table, refusals
 }
 
-// Static returns the clusters that lost every session at once, and whose lost offers
-// therefore still count. The value is the time until which they do.
+// Static returns the clusters that lost every session at once, if their lost offers therefore still
+// count. The value is the time until which they count.
 func Static(offers []Offer, f Facts) map[string]time.Time { return new(Policy).Static(offers, f) }
 
 // Static returns what the function Static returns.
@@ -156,7 +157,8 @@ func Withheld(offers []Offer, topologies []Topology) map[netip.Addr]int {
 	return owned
 }
 
-// A verdict is a reason to refuse, with its sentence. The nil verdict is none.
+// A verdict is a reason to refuse, with its sentence. A nil verdict means that there is no such
+// reason.
 type verdict struct {
 	reason Reason
 	why    string
@@ -171,7 +173,7 @@ type world struct {
 	Facts
 	clusters  map[string]*cluster
 	own       index[string] // addresses and networks of this machine, with a description
-	protected index[string] // single addresses, with the cluster whose API server it is
+	protected index[string] // single addresses of API servers, with the cluster of each
 }
 
 type cluster struct {
@@ -200,7 +202,7 @@ func (s *speaker) String() string {
 	return "node " + s.node.Name
 }
 
-// A claim is the owner of a prefix by the cluster's records, or why there is none.
+// A claim is the owner of a prefix by the cluster's records, or the reason why it has no owner.
 type claim struct {
 	owner string
 	no    *verdict
@@ -254,8 +256,8 @@ func survey(f Facts) *world {
 	return w
 }
 
-// byRank sorts clusters with bounds in our configuration before those without: a cluster's
-// own records must not claim addresses that we configured for another.
+// byRank sorts clusters with bounds in our configuration before clusters without: a cluster's own
+// records must not claim addresses that we configured for another cluster.
 func byRank(topologies []Topology) []*Topology {
 	ranked := make([]*Topology, 0, len(topologies))
 	for i := range topologies {
@@ -344,10 +346,10 @@ func (c *cluster) readBlocks() {
 	}
 }
 
-// settle returns the owner of a block. BIRD announces by BlockAffinities, and Calico
-// assigns addresses by the affinity of the IPAMBlock. A BlockAffinity of a lost race can
-// stay for ever. So if two contradict each other the IPAMBlock decides, and a
-// BlockAffinity that contradicts it is no proof.
+// settle returns the owner of a block. BIRD announces by BlockAffinities, and Calico assigns
+// addresses by the affinity of the IPAMBlock. A BlockAffinity of a lost race can stay for ever. If
+// two records contradict each other, the IPAMBlock decides, and a BlockAffinity that contradicts it
+// is no proof.
 func settle(p netip.Prefix, affinities []Affinity, arbiters []string) claim {
 	slices.SortFunc(affinities, func(a, b Affinity) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Name, b.Name))
@@ -431,10 +433,10 @@ func (c *cluster) territory() map[netip.Prefix]bool {
 	return all
 }
 
-// settled is the age from which a node's offer of a single address of its own block is
-// worth a word. With Calico 3.32 a pod's route has no metric for 0.1 to 0.25 s, from the
-// CNI plugin until Felix replaces it, and BIRD announces routes whose metric is below 1024.
-// Such an offer comes with each pod that starts.
+// settled is the age from which a node's offer of a single address of its own block is reported.
+// With Calico 3.32 a pod's route has no metric for 0.1 to 0.25 s, from the CNI plugin until Felix
+// replaces it. BIRD announces a route if its metric is below 1024. So such an offer comes with each
+// pod that starts.
 const settled = 10 * time.Second
 
 // passing reports whether a node offers a single address of its own block, and has done
@@ -505,7 +507,7 @@ func (w *world) introduce(o Offer) (*cluster, *speaker, *verdict) {
 	return c, s, nil
 }
 
-// trespass returns a refusal if the prefix would take traffic from something else.
+// trespass returns a refusal if the prefix would take traffic that is not for the cluster's pods.
 func (w *world) trespass(p netip.Prefix, c *cluster) *verdict {
 	if !canonical(p) {
 		return refuse(Malformed, "%s is no canonical prefix", p)
@@ -655,12 +657,13 @@ type blackout struct {
 	since, until time.Time // until is FailStatic after the last loss, or Retain after the first return
 }
 
-// static returns the clusters that lost every session at once, whether or not their lost
-// offers still count. A session that stayed up, and whose peer is not silent, shows that
-// the fault is not ours. A session that came back shows that the network works again; the
-// others then have the same time to follow as after any restart. Sessions that are cut at
-// once end up to a keepalive interval apart: at the first loss the others are silent.
-// Earlier losses, whose offers no longer counted then, are ignored.
+// static returns the clusters that lost every session at once, whether or not their lost offers
+// still count.
+//
+// If a session stayed up and its peer is not silent, the fault is not ours. If a session came back,
+// the network works again; the others then have the same time to follow as after any restart.
+// Sessions that are cut at once end up to a keepalive interval apart: at the first loss the others
+// are silent. static ignores earlier losses if their offers no longer counted then.
 func (w *world) static(offers []Offer) map[string]blackout {
 	type losses struct {
 		at       []time.Time

@@ -15,8 +15,7 @@ import (
 
 const (
 	// protocol is the version of orders and reports. The owner tells a process with another version
-	// to leave, and starts a new one. Whatever else changes, both ends understand Leave and
-	// Protocol.
+	// to leave, and starts a new process. Both ends understand Leave and Protocol of every version.
 	protocol = 1
 	// longest bounds a line, in bytes: 100,000 announcements are 6 MB.
 	longest = 16 << 20
@@ -40,7 +39,7 @@ type order struct {
 	Routers  []router
 	Announce []bgp.Announcement // nil, which is not empty: leave what an earlier owner announced
 	Outlive  time.Duration      // how long the process goes on after a crash of its owner
-	Proxy    string             // the socket by which HAProxy is asked whether it answers
+	Proxy    string             // the socket for asking HAProxy whether it answers
 	Level    slog.Level         // of the process's log
 }
 
@@ -74,10 +73,10 @@ func (o order) same(other order) bool {
 // A report tells the owner the state of the sessions.
 type report struct {
 	Protocol int
-	ID       int // of the order that it answers; 0: it answers none
+	ID       int // of the order that it answers; 0 if it answers no order
 	Peers    []bgp.PeerState
-	Peering  string // why an order's routers are not set up; empty: they are
-	Failed   string // why an order's announcements are not made; empty: they are
+	Peering  string // why an order's routers are not set up; "" if they are
+	Failed   string // why an order's announcements are not made; "" if they are
 }
 
 // lines returns a reader of lines that are at most longest.

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// lookEvery is the interval in which a process without an owner looks whether HAProxy answers.
+	// lookEvery is how often a process without an owner checks whether HAProxy answers.
 	lookEvery = 200 * time.Millisecond
 	// lookFor bounds how long HAProxy may take to answer.
 	lookFor = time.Second
@@ -32,14 +32,14 @@ const (
 type Process struct {
 	Socket  string // path at which the owner connects
 	Log     *slog.Logger
-	Level   *slog.LevelVar                                 // of Log; nil: it does not change
-	Answers func(ctx context.Context, socket string) error // returns why HAProxy does not answer; nil: it does
+	Level   *slog.LevelVar                                 // of Log; nil if it does not change
+	Answers func(ctx context.Context, socket string) error // returns why HAProxy does not answer, or nil if it does
 }
 
 // running is a Process that runs. Owned by the goroutine of Run.
 type running struct {
 	Process
-	speaker *bgp.Speaker // nil: no order has come yet
+	speaker *bgp.Speaker // nil until the first order
 	order   order        // the last one
 	owner   *owner       // nil: there is none
 	silent  bool         // HAProxy did not answer when it was asked last
@@ -53,14 +53,14 @@ type owner struct{ conn net.Conn }
 type event struct {
 	from  *owner
 	order order
-	err   error // it is gone, and this is why; nil: it is not
+	err   error // why the owner is gone; nil if it is still connected
 }
 
-// Run keeps the sessions until its owner tells it to leave, or until it has been without one for
-// too long. It ends with ctx, too. In each case the routers hear that nothing is announced any more.
+// Run keeps the sessions until its owner tells it to leave, until it has been without an owner for
+// too long, or until ctx ends. In each case it withdraws all announcements.
 //
-// Three things happen here: an owner comes, orders or goes; a session changes; and while there is no
-// owner, HAProxy is asked whether it answers.
+// Three things happen here: an owner comes, orders or goes; a session changes; and while there is
+// no owner, HAProxy is asked whether it answers.
 func (p Process) Run(ctx context.Context) error {
 	lock, err := p.lock(ctx)
 	if err != nil {
@@ -82,7 +82,7 @@ func (p Process) Run(ctx context.Context) error {
 	defer func() {
 		r.end()
 		if r.owner != nil {
-			_ = r.owner.conn.Close() // by which it knows that all is withdrawn
+			_ = r.owner.conn.Close() // the owner then knows that all is withdrawn
 		}
 	}()
 	tick := time.NewTicker(lookEvery)

@@ -1,22 +1,22 @@
 // Package upstream keeps the sessions with the upstream routers, and BFD, in a process of their
 // own. That process outlives a crash of sallyport: the routers send clients to this machine as long
-// as HAProxy serves them, and the next sallyport takes the process over without a change of any
+// as HAProxy serves them. The next sallyport takes the process over without a change of any
 // session.
 //
-// A Speaker is the owner's end: a bgp.Speaker whose routers are in the process. A Process is the
-// other end. They talk by lines of JSON over a Unix socket of mode 0600. An order is whole, and each
-// order is answered by a report.
+// A Speaker is the owner's end: a bgp.Speaker that has its routers in the process. A Process is the
+// other end. They talk by lines of JSON over a Unix socket of mode 0600. An order is whole, and
+// each order is answered by a report.
 //
-// It promises that nothing stays announced without a reason. The process withdraws all announcements
-// when its owner tells it to leave; and without an owner, when the time for that has passed or
-// HAProxy does not answer. A machine that dies takes the process and BFD with it.
+// It promises that nothing stays announced without a reason. The process withdraws all
+// announcements when its owner tells it to leave; and without an owner, when the time for that has
+// passed or HAProxy does not answer. A machine that dies takes the process and BFD with it.
 //
 // How does a fresh sallyport know that a process is ours? It answers at the socket in our run
 // directory, which only our user may use. If we crash on any line, the process has either all of an
 // order or nothing of it, and the next owner sends its own.
 //
-// Its limit: while there is no owner nobody follows the cluster. HAProxy's own checks alone take
-// servers out.
+// Its limit: while there is no owner nobody follows the cluster. Then only HAProxy's own checks
+// take servers out.
 package upstream
 
 import (
@@ -39,9 +39,9 @@ type Options struct {
 	Config  bgp.Config           // AS, router ID, hold time and log of the sessions with the routers
 	Socket  string               // of the process
 	Start   func() error         // starts the process; it does not wait for it
-	Proxy   string               // the socket by which the process asks HAProxy whether it answers
+	Proxy   string               // the socket where the process asks HAProxy whether it answers
 	Outlive func() time.Duration // how long the process goes on after a crash of this one
-	Level   slog.Leveler         // of the process's log; nil: the usual one
+	Level   slog.Leveler         // of the process's log; nil means Info
 }
 
 // A Speaker is a bgp.Speaker for the nodes, and a process for the routers. Its methods may be called
@@ -58,7 +58,7 @@ type Speaker struct {
 	told    order     // the last one that was answered
 	answer  report    // to it
 	id      int       // of the last order
-	started time.Time // when the process was started last; zero: not by us
+	started time.Time // when we started the process last; zero if we never did
 	alone   bool      // there are no routers, and no process
 
 	mu    sync.Mutex
@@ -94,7 +94,8 @@ func New(ctx context.Context, nodes *bgp.Speaker, o Options) *Speaker {
 	return s
 }
 
-// Changed returns a channel as bgp.Speaker has it, which receives for the routers, too.
+// Changed returns a channel as bgp.Speaker has it. It receives after a change of a node or a
+// router.
 func (s *Speaker) Changed() <-chan struct{} { return s.changed }
 
 func (s *Speaker) knock() {
@@ -230,8 +231,8 @@ func (s *Speaker) send(l *link) (report, error) {
 	}
 }
 
-// connect connects to the process that runs, or starts one. A process of another version is told to
-// leave first.
+// connect connects to the process, and starts it if it does not run. A process of another version
+// is told to leave first.
 func (s *Speaker) connect() (*link, error) {
 	conn, from, err := s.dial()
 	if err != nil {

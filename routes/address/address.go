@@ -1,16 +1,14 @@
-// Package address serves addresses that several appliances share. It owns, on this
-// machine, the addresses on lo, the rules by which packets of connections that another
-// appliance holds go on to it, what the kernel keeps of closed connections to the
-// addresses, and the process keepalived, which gives each address to one appliance where
-// no router chooses.
+// Package address serves addresses that several appliances share. It owns these addresses on lo of
+// this machine. It owns the rules that pass packets of another appliance's connections on to that
+// appliance, and the kernel's records of closed connections to the addresses. It owns the process
+// keepalived, which gives each address to one appliance if no router chooses.
 //
-// It alone knows how a fresh process recognises each of these as ours: the addresses by
-// the protocol number 78, the rules by the name of their table, keepalived's files by
-// their folder. It changes nothing else on the machine, except two settings of ARP (see
-// Set).
+// It alone knows how a fresh process recognises each of these: the addresses by the protocol number
+// 78, the rules by the name of their table, keepalived's files by their folder. It changes nothing
+// else on the machine, except two settings of ARP (see Set).
 //
-// It decides nothing: which address is served, who is alive and which appliance is fit
-// are arguments. It changes only the network namespace of the process.
+// It decides nothing: which address is served, who is alive and which appliance is fit are
+// arguments. It changes only the network namespace of the process.
 package address
 
 import (
@@ -106,8 +104,8 @@ func possible(a netip.Addr) error {
 		"link-local, multicast or IPv4-mapped address", a)
 }
 
-// change adds an address to lo, or removes one. An address that is there already, or
-// gone already, is success.
+// change adds an address to lo, or removes it. If the address is there already, or gone already,
+// change succeeds.
 func change(message, link int, p netip.Prefix) error {
 	flags := unix.NLM_F_ACK
 	if message == unix.RTM_NEWADDR {
@@ -209,7 +207,7 @@ func atLeast(name string, least int) error {
 	if now, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && now >= least {
 		return nil
 	}
-	if err := os.WriteFile(file, []byte(strconv.Itoa(least)), 0o644); err != nil { //nolint:gosec // a setting of the kernel, whose mode stays
+	if err := os.WriteFile(file, []byte(strconv.Itoa(least)), 0o644); err != nil { //nolint:gosec // a setting of the kernel: its mode stays
 		return fmt.Errorf("net.ipv4.conf.all.%s is %s, so that this machine speaks by ARP for addresses that another "+
 			"appliance holds: write net.ipv4.conf.all.%s=%d into a file in /etc/sysctl.d: %w",
 			name, strings.TrimSpace(string(text)), name, least, err)

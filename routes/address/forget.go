@@ -21,16 +21,16 @@ const (
 	batch = 256
 )
 
-// Forget removes what the kernel keeps for a minute of each connection to the addresses
-// that this machine has closed (TIME_WAIT), and returns of how many.
+// Forget removes the kernel's records of connections to the addresses that this machine has closed
+// (TIME_WAIT), and returns how many it removed. The kernel keeps such a record for a minute.
 //
-// After an address has moved, another appliance may have a new connection with the same
-// addresses and ports: a client behind NAT uses a port again within a minute. Its packets
-// that arrive here belong to that other connection, and the ring passes on only those of
-// which this kernel knows nothing. So Forget has its place after each move.
+// After an address has moved, another appliance may have a new connection with the same addresses
+// and ports: a client behind NAT uses a port again within a minute. If packets of the new
+// connection arrive here, the ring passes them on only if this kernel has no record of such a
+// connection. Therefore callers call Forget after each move.
 //
-// A packet that comes late for a forgotten connection goes round the ring, and is reset.
-// It needs CONFIG_INET_DIAG_DESTROY, which kernels of distributions have, and Linux 6.0.
+// A packet that comes late for a forgotten connection goes round the ring, and is reset. It needs
+// CONFIG_INET_DIAG_DESTROY, which kernels of distributions have, and Linux 6.0.
 func Forget(addresses []netip.Addr) (n int, err error) {
 	var errs []error
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
@@ -41,8 +41,7 @@ func Forget(addresses []netip.Addr) (n int, err error) {
 	return n, errors.Join(errs...)
 }
 
-// left returns the sockets in TIME_WAIT at the addresses, one struct inet_diag_sockid after
-// the other.
+// left returns the sockets in TIME_WAIT at the addresses, as a list of struct inet_diag_sockid.
 func left(family uint8, addresses []netip.Addr) (all []byte, err error) {
 	request := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
 	request.AddRawData(diag(family, 1<<timeWait, make([]byte, diagSocket)))

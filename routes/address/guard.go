@@ -14,13 +14,13 @@ import (
 // many a firewall lets everything pass.
 type Guard struct {
 	Members []netip.Addr // all, with this appliance: they alone reach HAProxy's peers
-	Port    uint16       // TCP port of HAProxy's peers; 0: it is not used
-	Routers []netip.Addr // they alone reach BFD, from the link; none: it is not used
+	Port    uint16       // TCP port of HAProxy's peers; 0 if they are not used
+	Routers []netip.Addr // they alone reach BFD, from the link; empty if BFD is not used
 }
 
 const (
-	// guardTable is the name of our table of rules in the family inet. Nobody else uses it. Its rules
-	// stay while the process is gone: what they protect stays, too.
+	// guardTable is the name of our table of rules in the family inet. Nobody else uses it. Its
+	// rules stay while the process is gone, since they protect HAProxy and BFD, which also stay.
 	guardTable = "sallyport_guard"
 	// slowestBFD and mostMissed bound the time after which a router counts as lost, as a packet of BFD
 	// asks for it. The packet needs no password: without a bound one that carries the address of a

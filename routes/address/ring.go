@@ -34,7 +34,7 @@ type Ring struct {
 	Self      netip.Addr       // of this appliance among the members
 	Members   []netip.Addr     // that are alive, with Self or without; a dead one loses packets
 	Silent    []netip.Addr     // other members: no packet goes there, but their hops are believed
-	Limit     int              // packets a second that this appliance hands on; 0: no limit
+	Limit     int              // packets a second that this appliance hands on; 0 means no limit
 }
 
 const (
@@ -57,12 +57,12 @@ var hop6 = netip.MustParseAddr("fe80::5a11:9017:7277:1")
 // It knows it soon after this machine has sent something there.
 var ErrUnknown = errors.New("not known")
 
-// SetRing makes the kernel follow a Ring, in one step: no packet meets half of it. It has to
-// be called again within lease, also if nothing changed. Each call starts nft(8). A ring
-// of one member has no rules.
+// SetRing makes the kernel follow a Ring, in one step: no packet meets half of it. It has to be
+// called again within lease, also if nothing changed. Each call starts nft(8). A ring of one member
+// has no rules.
 //
-// The members are on one link. The order of the ring is that of their addresses, so all
-// members have the same. After an error there is no ring.
+// The members are on one link. All members order the ring by these addresses, so they agree on it.
+// After an error there is no ring.
 func SetRing(ctx context.Context, r Ring) error {
 	err := r.set(ctx)
 	if err == nil {
@@ -312,13 +312,13 @@ func (f family) none() string {
 	return fmt.Sprintf("add table %[1]s %[2]s\ndelete table %[1]s %[2]s\n", f.name, table)
 }
 
-// rules are what both families have in common, and the next hop of one of them.
+// rules are the values that the rules of both families share, and the next hop of one family.
 type rules struct {
 	name    string // of the link
 	next    netip.Addr
 	hops    int // members after this one
 	trusted []string
-	limit   int // packets a second; 0: no limit
+	limit   int // packets a second; 0 means no limit
 }
 
 // text returns the commands that replace the table of a family, but not its counter.
@@ -350,11 +350,11 @@ func (r rules) text(f family, addresses []netip.Addr, bound []netip.AddrPort) st
 		line("\t\ttype filter hook input priority mangle; policy accept;")
 		line("\t\t%s daddr . tcp dport @listeners tcp flags & (syn | ack) != syn goto find", f.name)
 		line("\t}")
-		// The expression socket does not tell a listener that is bound to the address from its
-		// connections. Before this hook the kernel has looked for a connection alone (early
-		// demux), and meta cgroup, whatever its value, is there only if it found one. That
-		// holds for a connection that HAProxy has closed and the kernel still empties, too, for
-		// which meta skuid fails.
+		// The expression socket cannot distinguish a listener that is bound to the address from its
+		// connections. The kernel has looked only for a connection before this hook (early demux).
+		// meta cgroup exists, with any value, only if the kernel found a connection. This includes
+		// a connection that HAProxy has closed and the kernel still empties. For such a connection
+		// meta skuid fails.
 		line("\tchain find {")
 		line("\t\tmeta cgroup 0 return")
 		line("\t\tmeta cgroup != 0 return")

@@ -29,27 +29,28 @@ type VRRPOptions struct {
 	Folder    string        // of keepalived's files, used by nothing else
 	Interface string        // that gets the addresses, in the network of the members
 	ID        int           // first of the virtual router IDs, 1 to 255
-	Interval  time.Duration // between advertisements; 0: 300 ms
+	Interval  time.Duration // between advertisements; 0 means 300 ms
 	Addresses []netip.Addr  // of the group
 	Not       []netip.Addr  // of these, that this appliance must not take, nor the others that move together with them
 	Services  []netip.Addr  // further addresses, at the start: see Serve
 	Self      netip.Addr    // of this appliance among the members
 	Members   []netip.Addr  // all, in the order of the configuration, which is the same on each
-	// of systemd, which runs keepalived with the rights that it needs; empty: it is a child of this process
+	// Unit is the unit of systemd that runs keepalived with the rights that it needs. If it is
+	// empty, keepalived is a child of this process.
 	Unit string
 	Log  *slog.Logger // nil: silent
 }
 
-// VRRP gives each address to one appliance where no router chooses one: it writes the files
-// of keepalived(8), and runs it. The addresses are spread: the first one belongs to the
-// first member, the second one to the second, and so on. Where a member is missing, the
-// next one takes its addresses.
+// VRRP gives each address to one appliance where no router chooses an appliance: it writes the
+// files of keepalived(8), and runs it. The addresses are spread: the first address belongs to the
+// first member, the second to the second member, and so on. If a member is missing, the next member
+// takes its addresses.
 //
-// keepalived is a child of this process and ends with it, so a fresh process finds none
-// that is ours. Or a unit of systemd runs it: then it goes on with the priority that it has
-// while the process restarts, and also after a crash. A fresh process knows it by its pid
-// file, and adopts it if its configuration is the same; otherwise it starts the unit anew.
-// What a killed keepalived left on the interface, the next one removes when it starts.
+// keepalived is a child of this process and ends with it, so a fresh process finds no keepalived of
+// ours. Or a unit of systemd runs keepalived. Then it goes on with its priority while the process
+// restarts, and also after a crash. A fresh process finds this keepalived by its pid file. If the
+// configuration is the same, the process adopts it; otherwise the process starts the unit anew. If
+// a keepalived is killed, the next keepalived removes its addresses from the interface.
 type VRRP struct {
 	o       VRRPOptions
 	program string
@@ -57,7 +58,7 @@ type VRRP struct {
 	places  int                    // shares of all members together
 	adopted bool                   // an earlier process has started the unit
 	leaves  atomic.Bool            // the priority is one that gives the addresses away
-	ended   atomic.Pointer[string] // the last line of a keepalived that ended; nil: one runs
+	ended   atomic.Pointer[string] // the last line of a keepalived that ended; nil while keepalived runs
 }
 
 // A share is the addresses that move together: a virtual router.
@@ -77,7 +78,7 @@ const (
 	ending  = 5 * time.Second  // for keepalived to give the addresses back
 )
 
-// Priority is what keepalived adds to the priority of this appliance for each address.
+// Priority is added to the priority of this appliance for each address.
 type Priority int
 
 // The four priorities of an appliance.
@@ -143,9 +144,9 @@ func NewVRRP(o VRRPOptions) (*VRRP, error) {
 	return v, nil
 }
 
-// spread distributes the addresses of the members' family over as many shares as there are
-// members. Those of the other family join them: VRRP between IPv4 addresses has to carry
-// an IPv4 address, and IPv6 the same.
+// spread distributes the addresses of the members' family over as many shares as there are members.
+// Addresses of the other family join these shares: VRRP between IPv4 addresses has to carry an IPv4
+// address, and VRRP between IPv6 addresses an IPv6 address.
 func (o VRRPOptions) spread() ([]share, error) {
 	if o.Interface == "" || strings.ContainsFunc(o.Interface, func(c rune) bool {
 		return c <= ' ' || c > '~' || strings.ContainsRune(`"'#!{}$@~\`, c)
@@ -230,16 +231,16 @@ func (v *VRRP) text() string {
 			line("\tunicast_peer {")
 			for _, m := range v.o.Members {
 				if m != v.o.Self {
-					// A TTL of 255 proves that the sender is on the link. With it keepalived
-					// compares the source, too.
+					// A TTL of 255 proves that the sender is on the link. With these limits of the
+					// TTL, keepalived also compares the source.
 					line("\t\t%s min_ttl 255 max_ttl 255", m)
 				}
 			}
 			line("\t}")
 		}
 		line("\ttrack_file {\n\t\tclass\n\t}")
-		// The address alone decides with which share it moves: whatever comes or goes, the others
-		// stay where they are.
+		// The share of an address depends only on the address: if other addresses come or go, it
+		// stays where it is.
 		more := slices.DeleteFunc(slices.Clone(v.o.Services), func(a netip.Addr) bool {
 			return placeOf(a, v.places) != s.place
 		})
@@ -258,8 +259,8 @@ func (v *VRRP) text() string {
 	return b.String()
 }
 
-// placeOf returns the place of an address among a number of shares. Neighbours have different
-// ones.
+// placeOf returns the place of an address among a number of shares. Neighbouring addresses have
+// different places.
 func placeOf(a netip.Addr, places int) int {
 	sum := 0
 	for _, b := range a.AsSlice() {
@@ -271,8 +272,8 @@ func placeOf(a netip.Addr, places int) int {
 // Serve replaces the further addresses that VRRP moves, those of Services. Each moves together with
 // a share. keepalived reads its file again; the other addresses stay where they are.
 //
-// keepalived does not advertise further addresses: members that do not know the same ones
-// accept each other.
+// keepalived does not advertise further addresses: members with different further addresses accept
+// each other.
 func (v *VRRP) Serve(addresses []netip.Addr) error {
 	addresses = slices.SortedFunc(slices.Values(addresses), netip.Addr.Compare)
 	if slices.Equal(addresses, v.o.Services) {
@@ -432,7 +433,7 @@ func systemctl(ctx context.Context, unit string, args ...string) error {
 	return nil
 }
 
-// pid returns the process in a pid file of keepalived; 0: it does not run.
+// pid returns the process in a pid file of keepalived, or 0 if that process does not run.
 func (v *VRRP) pid(file string) int {
 	text, err := os.ReadFile(v.file(file))
 	if err != nil {
@@ -476,7 +477,7 @@ func (v *VRRP) keepalived(ctx context.Context) (last string, err error) {
 	return last, cmd.Wait()
 }
 
-// follow logs each line, and returns the last one.
+// follow logs each line of out, and returns the last line.
 func (v *VRRP) follow(out io.Reader) (last string) {
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		// "Mon Nov 23 02:00:00 2026: (share_50) Entering MASTER STATE"
