@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// backlog returns how many connections each listening port holds that are half open,
-// or not accepted yet, on a machine with that much memory in bytes: 4 for each MiB.
-// Half open ones take 0.9 kB each, and anybody can leave them by invented addresses.
-// Beyond the limit the kernel answers with SYN cookies, which take no memory, so the
-// limit refuses nobody; listen(2) asks for more, and gets no more than this.
+// backlog returns how many connections each listening port holds that are half open, or not
+// accepted yet, on a machine with that much memory in bytes: 4 for each MiB. A half open connection
+// takes 0.9 kB, and anybody can leave such connections by invented addresses. The kernel answers
+// further connections with SYN cookies, which take no memory, so the limit refuses nobody. A higher
+// value in listen(2) has no effect.
 func backlog(memory uint64) int {
 	return int(min(max(memory>>20*4, 1024), 65535)) //nolint:gosec // bounded
 }

@@ -11,22 +11,22 @@ import (
 	"sallyport/appliance/config"
 )
 
-// firewall returns the ruleset (nft(8)) of a machine with this file. cfg is nil for a
-// machine without one.
+// firewall returns the ruleset (nft(8)) of a machine with this file. cfg is nil if the machine has
+// no file.
 //
-// TCP is not tracked: an ingress has more connections than conntrack's table, and would
-// lose the new ones when the table is full. QUIC and pings are not tracked either, for
-// anybody may send them from invented addresses. A TCP packet with ACK or RST passes:
-// the kernel knows its connections, and resets a packet that belongs to none, on open
-// and closed ports alike. A TCP packet without ACK and RST opens a connection, so it
-// passes only to a port that is open. Any other packet has to be an answer.
+// TCP is not tracked: an ingress has more connections than conntrack's table, and would lose the
+// new ones when the table is full. QUIC and pings are not tracked either, for anybody may send them
+// from invented addresses. A TCP packet with ACK or RST passes: the kernel knows its connections,
+// and resets a packet that belongs to none, on open and closed ports alike. A TCP packet without
+// ACK and RST opens a connection, so it passes only to a port that is open. Any other packet has to
+// be an answer.
 //
-// The sets bgp4 and bgp6 hold the nodes that may open BGP sessions, services_tcp and
-// services_udp the ports of TCP services and of QUIC, listeners4 and listeners6 the TCP ports
-// of Services at addresses of their own. The other sets hold the addresses
-// that HAProxy may connect to. The process fills the sets with what it learns from the
-// clusters (Admit). Until then a SYN is dropped and not rejected, so that the node
-// sends it again after a second. A cluster opens no port that the machine itself uses.
+// The sets bgp4 and bgp6 hold the nodes that may open BGP sessions. The sets services_tcp and
+// services_udp hold the ports of TCP services and of QUIC. The sets listeners4 and listeners6 hold
+// the TCP ports of Services at addresses of their own. The other sets hold the addresses that
+// HAProxy may connect to. The process fills the sets as it learns the clusters (Admit). Until then
+// a SYN is dropped and not rejected, so that the node sends it again after a second. A cluster
+// opens no port that the machine itself uses.
 func firewall(cfg *config.Config) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -172,16 +172,15 @@ var sets = []struct{ name, kind string }{
 // opens is an nft expression for a TCP packet that opens a connection.
 const opens = "tcp flags & (fin | syn | rst | ack) == syn"
 
-// confine writes the rules that let HAProxy's worker connect to its servers alone. The
-// worker reads what strangers send: an attacker who controls it reaches no node, no
-// other service of this machine and no resolver. It cannot forge packets, so the rules
-// match only packets that open a connection.
+// confine writes the rules that let HAProxy's worker connect only to its servers. The worker reads
+// what strangers send: an attacker who controls it reaches no node, no other service of this
+// machine and no resolver. It cannot forge packets, so the rules match only packets that open a
+// connection.
 //
-// A rule by user does not match sockets that root opened for the worker: those that
-// listen. A listening TCP socket can be made to connect, but keeps its port, from which
-// no other program opens a connection. A QUIC socket can send anywhere. Its rule rejects
-// ports below 1024: clients do not use these, and HAProxy does not answer to them
-// (harden.reject-privileged-ports.quic).
+// A rule by user does not match sockets that root opened for the worker: those that listen. A
+// listening TCP socket can be made to connect, but keeps its port, from which no other program
+// opens a connection. A QUIC socket can send anywhere. Its rule rejects ports below 1024: clients
+// do not use these, and HAProxy does not answer to them (harden.reject-privileged-ports.quic).
 func confine(line func(string, ...any), cfg *config.Config) {
 	line("\tchain output {")
 	line("\t\ttype filter hook output priority filter; policy accept;")
@@ -271,8 +270,8 @@ func to(addr netip.Addr) string {
 	}
 }
 
-// Admission lists what the firewall accepts in addition to the file: from outside, and
-// from HAProxy's worker.
+// Admission lists the connections that the firewall accepts in addition to those that the file
+// allows: from outside, and from HAProxy's worker.
 type Admission struct {
 	Peers    []netip.Addr     // may open BGP sessions
 	TCP, UDP []uint16         // ports of this machine that everyone reaches
@@ -326,8 +325,7 @@ func (a Admission) commands() string {
 	return b.String()
 }
 
-// outermost removes prefixes that lie in another one: nft rejects intervals that
-// overlap.
+// outermost removes prefixes that lie in another prefix, since nft rejects intervals that overlap.
 func outermost(prefixes []netip.Prefix) (out []netip.Prefix) {
 	for _, p := range slices.SortedFunc(slices.Values(prefixes), netip.Prefix.Compare) {
 		// A prefix that contains p comes before p, and between them only prefixes that it contains.

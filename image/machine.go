@@ -26,7 +26,7 @@ type Machine struct {
 	Mount func(device, dir, kind string) error
 }
 
-// Paths that the parts of the image share. The units name them too.
+// Paths that the parts of the image share. The units contain the same paths.
 const (
 	runDir   = "/run/sallyport-image"
 	keptDir  = "/var/lib/sallyport/image"
@@ -43,11 +43,11 @@ const (
 	keptFile   = keptDir + "/sallyport.yaml"
 )
 
-// StatusPort is the port at which a machine without a file answers how to give it one.
+// StatusPort is the port where a machine without a file answers with instructions to provide a
+// file.
 const StatusPort = 9090
 
-// State describes the file in use, and what is wrong with the machine. It holds no
-// secret.
+// State describes the file in use, and the problems of the machine. It holds no secret.
 type State struct {
 	// Source names where the file in use came from. Empty: no file is in use.
 	Source string `json:"source,omitempty"`
@@ -60,7 +60,7 @@ type State struct {
 	// Status is where everybody reaches the process's status endpoint: http://HOST:PORT, or
 	// https://HOST:PORT.
 	Status string `json:"status"`
-	// Control is the path of the socket by which root reaches it without a password.
+	// Control is the path of the socket where root reaches the status endpoint without a password.
 	Control string `json:"control,omitempty"`
 	// Seen is the mark of the file that the sources had last.
 	Seen string `json:"seen,omitempty"`

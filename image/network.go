@@ -82,7 +82,8 @@ func networkFiles(s config.System) map[string]file {
 	return files
 }
 
-// netdev returns the file that creates a virtual interface; nil for a physical one.
+// netdev returns the file that creates a virtual interface. It returns nil for a physical
+// interface.
 func netdev(in config.Interface) *unit {
 	u := new(unit)
 	switch {
@@ -146,8 +147,8 @@ func networkOf(u *unit, in config.Interface, carries []string, s config.System) 
 	}
 }
 
-// learn writes what the machine accepts from DHCP servers and routers. Anybody on the
-// link may answer as one, and must not divert traffic from the pods.
+// learn writes the settings that the machine accepts from DHCP servers and routers. Anybody on the
+// link may answer as a DHCP server or router, and must not divert traffic from the pods.
 func learn(u *unit, s config.System) {
 	dns, ntp, routes := "UseDNS="+yesNo(s.DHCP.UseDNS), "UseNTP="+yesNo(s.DHCP.UseNTP), yesNo(s.DHCP.UseRoutes)
 	// Reservations name the MAC address, which the operator reads on the machine. With

@@ -26,7 +26,7 @@ import (
 // lastGood names the last accepted file, as a source.
 const lastGood = "the last good file"
 
-// defaultName is the host name where the file has none.
+// defaultName is the host name if the file does not name the machine.
 const defaultName = "sallyport"
 
 // Prepare finds the file and configures the machine by it. A bad file is no error
@@ -70,7 +70,7 @@ func (m Machine) make(ctx context.Context, l looked) (State, error) {
 // looked is the result of look.
 type looked struct {
 	state  State
-	config *config.Config // nil: no file was accepted
+	config *config.Config // nil if no file was accepted
 	data   []byte         // its text
 }
 
@@ -223,8 +223,8 @@ func files(cfg *config.Config, data []byte) map[string]file {
 	return all
 }
 
-// agent returns the configuration of QEMU's guest agent (qemu-ga(8)). It lists the
-// allowed calls, so that a newer agent gets no new ones.
+// agent returns the configuration of QEMU's guest agent (qemu-ga(8)). It lists the allowed calls,
+// so a newer agent cannot do more.
 func agent(s config.System) []string {
 	if s.GuestExec {
 		return []string{"[general]"}
@@ -314,8 +314,8 @@ func (m Machine) kept() (found, error) {
 	return found{source, source, []byte(rest)}, nil
 }
 
-// openState ensures that the state directory can be written, at least in memory. It
-// returns what is wrong with it.
+// openState ensures that the state directory can be written, at least in memory. It returns a
+// sentence for each problem with the directory.
 func (m Machine) openState() []string {
 	dir := m.path(stateDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -369,7 +369,7 @@ func reason(err error) error {
 	return err
 }
 
-// lookEvery is the interval in which Watch looks for another file.
+// lookEvery is how often Watch looks for another file.
 const lookEvery = 30 * time.Second
 
 // Watch looks for another file until ctx ends, and configures the machine by it. It
@@ -440,8 +440,9 @@ func (m Machine) again(ctx context.Context, say func(string)) error {
 	return m.enliven(ctx, m.verb(ctx, was, l.config))
 }
 
-// verb returns what systemd is to do with the process for another file. It reads the
-// file again where it is ready, the machine is the same, and no key needs a restart.
+// verb returns the verb of systemctl that makes the process use another file. The process reads the
+// file again if it is ready, the machine is the same, and no key needs a restart. Otherwise it is
+// restarted.
 func (m Machine) verb(ctx context.Context, was, now *config.Config) string {
 	const restart = "restart"
 	if was == nil || now == nil || !reflect.DeepEqual(was.System, now.System) {
@@ -457,8 +458,8 @@ func (m Machine) verb(ctx context.Context, was, now *config.Config) string {
 	return "reload"
 }
 
-// enliven makes the services read the new files, the process by this verb. A unit
-// whose condition fails now stops, and does not start again.
+// enliven makes the services read the new files, the process by this verb. If the condition of a
+// unit fails now, the unit stops and does not start again.
 func (m Machine) enliven(ctx context.Context, verb string) error {
 	return errors.Join(
 		m.start(ctx, "", "networkctl", "reload"),
@@ -483,7 +484,7 @@ func (m Machine) timer(ctx context.Context) error {
 	return m.start(ctx, "", "systemctl", "--no-block", verb, "sallyport-update.timer")
 }
 
-// pains returns what is wrong with the machine that only shows after a while.
+// pains returns the problems of the machine that appear only after a while.
 func (m Machine) pains() (notices []string) {
 	var up unix.Sysinfo_t
 	_ = unix.Sysinfo(&up)

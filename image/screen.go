@@ -18,7 +18,7 @@ const (
 	lines   = 24
 )
 
-// screenEvery is the interval in which the screen is drawn.
+// screenEvery is the time between two drawings of the screen.
 const screenEvery = 2 * time.Second
 
 // process is the part of the process's status that the screen shows.
@@ -188,7 +188,7 @@ func draw(s scene) string {
 	return printable(strings.Join(out[:min(len(out), lines-1)], "\n") + "\n")
 }
 
-// some returns the lines that fit, and the number of the others.
+// some returns the lines that fit into room, and a last line with the number of lines left out.
 func some(all []string, room int) []string {
 	if len(all) <= room {
 		return all

@@ -42,8 +42,8 @@ func (f found) mark() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// A source is a place outside the volumes that may hold the file of this machine.
-// Its read returns [fs.ErrNotExist] if there is none.
+// A source is a place outside the volumes that may hold the file of this machine. Its read returns
+// [fs.ErrNotExist] if the source has no file.
 type source struct {
 	name string
 	read func(ctx context.Context, m Machine) ([]byte, error)
@@ -58,12 +58,11 @@ var sources = []source{
 	{"VMware guestinfo (guestinfo.sallyport.yaml)", readGuestinfo},
 }
 
-// find returns the file of the first source or volume that has one, and a notice for
-// each that cannot be read. With a reason in closed it reads no volume but the boot
-// disk's.
+// find returns the file of the first source or volume that has a file. It also returns a notice for
+// each that cannot be read. With a reason in closed it reads no volume but the boot disk's.
 //
-// Nobody must take over the machine by plugging in a stick. So a foreign volume counts
-// only if the boot disk has no file; an unreadable boot disk may have one.
+// Nobody must take over the machine by plugging in a stick. A foreign volume therefore counts only
+// if the boot disk surely has no file: an unreadable boot disk may have a file.
 func (m Machine) find(ctx context.Context, closed string) (file *found, notices []string) {
 	for _, s := range sources {
 		data, err := s.read(ctx, m)
@@ -218,7 +217,7 @@ func readAll(r io.Reader, most int) ([]byte, error) {
 	return data, err
 }
 
-// readGuestinfo asks VMware's hypervisor for the file. Elsewhere there is none.
+// readGuestinfo asks VMware's hypervisor for the file. On other hypervisors there is no file.
 func readGuestinfo(ctx context.Context, m Machine) ([]byte, error) {
 	vendor, err := os.ReadFile(m.path("/sys/class/dmi/id/sys_vendor"))
 	if err != nil || !strings.HasPrefix(string(vendor), "VMware") {

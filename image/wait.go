@@ -26,8 +26,8 @@ kubeconfig itself in it, and give it in one of these ways:
 The machine looks for it at each start, and every 30 seconds.
 `
 
-// Wait serves HowTo, and what is wrong with a file that was found, on the status port
-// of a machine without a file. It returns when ctx ends.
+// Wait serves HowTo on the status port of a machine without a file, and the problems of a file that
+// was found but is not used. It returns when ctx ends.
 func (m Machine) Wait(ctx context.Context, listener net.Listener) error {
 	mux := http.NewServeMux()
 	answer := func(code int) http.HandlerFunc {
@@ -62,7 +62,7 @@ func (m Machine) Wait(ctx context.Context, listener net.Listener) error {
 	return nil
 }
 
-// readyEvery is the interval in which Ready asks the process.
+// readyEvery is how often Ready asks the process.
 const readyEvery = time.Second
 
 // Ready waits until the process is ready, or until a machine without a file serves

@@ -98,7 +98,7 @@ func completeName(cmd *cobra.Command, endpoint func() (appliance.Endpoint, error
 	return names, json.Unmarshal(body, &names)
 }
 
-// writeAddress writes what there is of an address for people.
+// writeAddress writes the facts about an address for people.
 func writeAddress(t writer, a appliance.AddressStatus) {
 	t.line("Address " + a.Address.String())
 	t.facts(a)

@@ -195,7 +195,8 @@ that returned to the old version keeps those after it waiting.`,
 	return cmd
 }
 
-// members returns the name of this machine in its group, and what it hears of the others.
+// members returns the name of this machine in its group, and the states of the other members as it
+// hears them.
 func (c control) members(ctx context.Context) (self string, others []update.Member, err error) {
 	var g appliance.GroupStatus
 	if err := c.ask(ctx, http.MethodGet, "/group", &g); err != nil {

@@ -1,12 +1,12 @@
 // Command sallyport is the appliance and the few tools around it.
 //
-// It owns the command line, the logger, the signals and the notifications to systemd.
-// Package appliance does the rest.
+// It owns the command line, the logger, the signals and the notifications to systemd. Package
+// appliance does the rest.
 //
-// Exit codes: 0 is success, 1 a failure, 2 a mistake in the command line, or in a
-// configuration that a command checks or uses. 78 (EX_CONFIG of sysexits.h) is a
-// configuration with which the appliance cannot start: a restart does not fix it. It is not
-// 2, because a Go program that crashes exits with 2.
+// The exit code is 0 for success, and 1 for a failure. It is 2 for a mistake in the command line,
+// or in a configuration that a command checks or uses. The exit code 78 (EX_CONFIG of sysexits.h)
+// means that the appliance cannot start with its configuration: a restart does not fix it. It is
+// not 2, because a Go program that crashes exits with 2.
 package main
 
 import (

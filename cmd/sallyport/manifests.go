@@ -50,7 +50,7 @@ type wish struct {
 	TTLSecurity, Password      bool
 	Passive                    bool // the nodes connect to the appliance
 	Peers                      []peer
-	Reflectors                 string // Calico's selector of the only nodes that peer with the appliance; empty: all do
+	Reflectors                 string // Calico's selector of the only nodes that peer with the appliance; "" means all
 }
 
 // CalicoGroup returns the API group of Calico's objects without its version.
@@ -72,9 +72,9 @@ type role struct {
 // account is the name of the ServiceAccount, its roles and their bindings.
 const account = "sallyport"
 
-// roles splits the rules into those of the whole cluster, and a role for each namespace
-// of the others. The right to renew the token is a role of its own, in the namespace of
-// the account, which may have no Ingresses.
+// roles splits the rules into rules for the whole cluster, and a role for each namespace. The right
+// to renew the token is a role of its own, in the namespace of the account, which may have no
+// Ingresses.
 func roles(rules []watch.Rule, namespace string) (everywhere []watch.Rule, each []role) {
 	for _, rule := range rules {
 		if len(rule.Namespaces) == 0 {

@@ -18,7 +18,7 @@ import (
 type systemd struct {
 	log      *slog.Logger
 	socket   string
-	watchdog time.Duration // interval of keep-alives; 0: the manager wants none
+	watchdog time.Duration // interval of keep-alives; 0 if the manager wants no keep-alives
 
 	mu    sync.Mutex
 	ready bool

@@ -82,8 +82,9 @@ func again(cmd *cobra.Command, watch bool, work func() error) error {
 	}
 }
 
-// show requests a JSON page of the status endpoint, and writes it: as JSON or YAML, of which
-// pick returns a part, or for people. Without pick it is the whole.
+// show requests a JSON page of the status endpoint, and writes it as JSON, as YAML or for people.
+// As JSON or YAML it writes the part of the page that pick returns, or the whole page if pick is
+// nil.
 func show[T any](cmd *cobra.Command, endpoint func() (appliance.Endpoint, error), page string, output *oneOf,
 	pick func(T) any, forPeople func(writer, T),
 ) error {

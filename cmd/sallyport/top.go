@@ -75,7 +75,8 @@ fewest first), n name. Where the output is no terminal, one sample is written.`,
 	return cmd
 }
 
-// topPage returns the page of the status endpoint with the first few backends; 0: all.
+// topPage returns the page of the status endpoint with the first few backends. If few is 0, the
+// page has all backends.
 func topPage(order string, few int) string {
 	query := url.Values{"sort": {order}}
 	if few > 0 {
@@ -126,7 +127,7 @@ func writeTop(t writer, s appliance.TopStatus) {
 type topView struct {
 	out   *os.File
 	order string
-	lines int // backends; 0: as many as there is room for
+	lines int // backends; 0 means as many as there is room for
 	ask   func(page string) ([]byte, error)
 	last  appliance.TopStatus
 }
@@ -256,8 +257,8 @@ func (v *topView) size() (width, height int) {
 	return int(size.Col), int(size.Row)
 }
 
-// unbuffered makes a terminal hand over each key as it is pressed, and show none. Control-C
-// still interrupts.
+// unbuffered makes a terminal hand over each key as it is pressed, without showing the key.
+// Control-C still interrupts.
 func unbuffered(terminal *os.File) (restore func(), err error) {
 	fd := int(terminal.Fd())
 	was, err := unix.IoctlGetTermios(fd, unix.TCGETS)

@@ -14,8 +14,8 @@ import (
 	"sallyport/appliance/config"
 )
 
-// upstreamCommand returns the command by which "sallyport run" runs the sessions with the upstream
-// routers. It is no command for people.
+// upstreamCommand returns the command that runs the sessions with the upstream routers. It is for
+// "sallyport run", and not for people.
 func upstreamCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "upstream SOCKET",

@@ -24,7 +24,7 @@ import (
 // A source offers the file of one version, its manifest and the manifest's signature.
 type source struct {
 	folder string   // path of the folder; unused with a url
-	url    *url.URL // of the folder; nil: the folder is a path
+	url    *url.URL // of the folder; nil if the folder is a path
 	name   string   // name of the version's file
 }
 
@@ -87,8 +87,8 @@ func (s source) manifest(ctx context.Context, keys []ed25519.PublicKey, version 
 	return want, nil
 }
 
-// open opens the file whose name is the version's with suffix after it, and returns
-// its size; -1 if the server does not say.
+// open opens the file that has the version's name with suffix after it. It returns the file's size,
+// or -1 if the server does not report the size.
 func (s source) open(ctx context.Context, suffix string) (io.ReadCloser, int64, error) {
 	if s.url == nil {
 		f, err := OpenRegular(filepath.Join(s.folder, s.name+suffix))

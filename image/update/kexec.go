@@ -36,7 +36,7 @@ func (m Machine) Reboot(ctx context.Context, version string, say func(string)) e
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	// A machine that stops ends this process and its children, too. That is no failure.
+	// A machine that stops also ends this process and its children. That is no failure.
 	if err := m.systemctl(context.WithoutCancel(ctx), how); err != nil && ctx.Err() == nil {
 		return err
 	}
@@ -142,9 +142,9 @@ func (m Machine) kexec(kernel, root *os.File, cmdline string) error {
 	return unix.KexecFileLoad(int(kernel.Fd()), int(root.Fd()), cmdline, 0)
 }
 
-// Bless removes the count of starts from the name of the version that runs: it has
-// been ready, and may start any number of times. systemd-bless-boot does the same,
-// but not after a kexec.
+// Bless removes the count of starts from the name of the version that runs, so that it may start
+// any number of times. Callers call it when the version has been ready. The program
+// systemd-bless-boot does the same, but not after a kexec.
 func (m Machine) Bless() error {
 	running, err := m.running()
 	if err != nil {

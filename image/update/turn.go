@@ -16,7 +16,7 @@ import (
 type Member struct {
 	Name    string
 	Version string        // that it runs
-	Lacks   string        // why it cannot take over now, after its name: "drains"; empty: it can
+	Lacks   string        // why it cannot take over now, after its name: "drains"; "" if it can
 	For     time.Duration // how long it has been as it is
 }
 
@@ -24,12 +24,12 @@ type Member struct {
 // mostly does so in its first minutes.
 const calm = 10 * time.Minute
 
-// Turn returns why the member of this name waits with a version; empty: it is its turn.
+// Turn returns why the member self waits with a version, or "" if it is this member's turn.
 //
-// One member is updated at a time, the one with the lowest name first, and only while all
-// others serve. The next one follows when those before it have served with the version for
-// the time of stagger. Every member decides for itself, by what it hears: a member that
-// returns to its old version keeps those after it waiting, until there is another version.
+// One member is updated at a time, the one with the lowest name first, and only while all others
+// serve. The next one follows when those before it have served with the version for the time of
+// stagger. Every member decides for itself, by what it hears: a member that returns to its old
+// version keeps those after it waiting, until there is another version.
 func Turn(self string, others []Member, version string, stagger time.Duration) string {
 	others = slices.SortedFunc(slices.Values(others), func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
 	for _, m := range others {
@@ -55,8 +55,8 @@ func Turn(self string, others []Member, version string, stagger time.Duration) s
 	return ""
 }
 
-// waits returns why this machine waits with a version; empty: it does not. A machine
-// without a group never waits. One that cannot ask waits.
+// waits returns why this machine waits with a version, or "" if it need not wait. A machine without
+// a group never waits. A machine that cannot ask its group waits.
 func (m Machine) waits(ctx context.Context, r Request, version string) (string, error) {
 	text, err := os.ReadFile(m.path(StaggerFile))
 	if errors.Is(err, fs.ErrNotExist) || !r.Newer {

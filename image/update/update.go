@@ -1,16 +1,15 @@
-// Package update replaces the version that runs on the bootable image. It is the
-// boundary of trust in what a server or a stick offers as a version.
+// Package update replaces the version that runs on the bootable image. It is the boundary of trust
+// in what a server or a stick offers as a version.
 //
-// It owns the files of versions on the EFI system partition. It alone knows their
-// names, the keys and the manifests. It promises that a file gets a name that the
-// boot loader starts only after a key in this image vouched for its digest; that
-// the version that runs stays; and that no version is removed before the one that
-// runs has been ready.
+// It owns the files of versions on the EFI system partition. It alone knows their names, the keys
+// and the manifests. It promises that a key in this image has vouched for the digest of a file
+// before the file gets a name that the boot loader starts. It promises that the version that runs
+// stays, and that no version is removed until the version that runs has been ready.
 //
-// In a group it alone decides whose turn it is.
+// In a group it alone decides which member's turn it is.
 //
-// Its limit: it does not decide when a version is ready. A unit of the image waits
-// for that, and calls Bless. systemd-boot counts the starts, and goes back.
+// Its limit: it does not decide when a version is ready. A unit of the image waits for that, and
+// calls Bless. systemd-boot counts the starts, and goes back.
 package update
 
 import (
@@ -30,12 +29,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Machine runs one version and holds others. The zero Machine is the one this
-// runs on.
+// A Machine runs one version and holds other versions. The zero Machine is the machine that this
+// process runs on.
 type Machine struct {
 	// Root is put before every path. Empty: the machine's own.
 	Root string
-	// Systemctl runs systemctl with this verb. Nil: the real one.
+	// Systemctl runs systemctl with this verb. If it is nil, systemctl(1) runs.
 	Systemctl func(ctx context.Context, verb string) error
 	// Kexec loads a kernel, which the machine then starts in place of the one that
 	// runs. Nil: kexec_file_load(2).
@@ -75,9 +74,9 @@ func backName(version string) string { return "sallyport_" + version + "+0.efi" 
 
 // A Request names the version to install.
 type Request struct {
-	// From is a file, its URL, or the URL of a folder whose file "latest" names it.
-	// The manifest has the file's name with .manifest after it, the manifest's
-	// signature .manifest.sig. Empty: system.update.url.
+	// From is a file, its URL, or the URL of a folder with a file "latest" that names it. The
+	// manifest has the file's name with .manifest after it, the manifest's signature .manifest.sig.
+	// If From is empty, system.update.url applies.
 	From string
 	// Newer installs only a version that is newer than the one that runs, and that
 	// has not failed on this machine.
@@ -94,7 +93,7 @@ type Request struct {
 // A Result reports what Install did.
 type Result struct {
 	Running   string   `json:"running"`
-	Installed string   `json:"installed,omitempty"` // the version that starts next; empty: nothing was installed
+	Installed string   `json:"installed,omitempty"` // the version that starts next; "" if nothing was installed
 	Why       string   `json:"why,omitempty"`       // why nothing was installed
 	Removed   []string `json:"removed,omitempty"`   // versions that were removed
 }
@@ -388,9 +387,9 @@ func (m Machine) remove(all []release, done *Result) error {
 	return nil
 }
 
-// stepBack makes systemd-boot prefer an older version to the one that runs.
-// systemd-boot starts a version with no tries left after all others. It comes first
-// again when the older one has none left either.
+// stepBack makes systemd-boot prefer an older version to the version that runs. systemd-boot starts
+// a version with no tries left after all other versions. The running version comes first again when
+// the older version has no tries left either.
 func (m Machine) stepBack(running string) error {
 	have, err := m.releases()
 	if err != nil {

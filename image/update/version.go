@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// A release is the file of one version on the EFI system partition. systemd-boot
-// counts starts in the file's name (systemd.io/AUTOMATIC_BOOT_ASSESSMENT): the name
-// has +LEFT or +LEFT-DONE until the version has been ready once.
+// A release is the file of one version on the EFI system partition. The file's name has +LEFT or
+// +LEFT-DONE until the version has been ready once, since systemd-boot counts starts there
+// (systemd.io/AUTOMATIC_BOOT_ASSESSMENT).
 type release struct {
 	file    string
 	version string
@@ -19,7 +19,7 @@ type release struct {
 var releaseName = regexp.MustCompile(
 	`^sallyport_([0-9A-Za-z][0-9A-Za-z.~^-]{0,63}?)(?:\+([0-9]{1,4})(?:-[0-9]{1,4})?)?\.efi$`)
 
-// parseRelease parses the name of a file; false: the file is no version.
+// parseRelease parses the name of a file. It returns false if the file is not a version.
 func parseRelease(file string) (release, bool) {
 	part := releaseName.FindStringSubmatch(file)
 	if part == nil {
