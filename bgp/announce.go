@@ -28,10 +28,10 @@ var ours = &api.Policy{Name: "ours", Statements: []*api.Statement{{
 	Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT},
 }}}
 
-// Announce makes the speaker announce exactly these prefixes, each to the upstream routers
-// of its address family: to those that are there now, and to those that come. Calling it
-// again with the same prefixes does nothing but try once more what failed. A prefix that is
-// announced differently is replaced without a withdrawal.
+// Announce makes the speaker announce exactly these prefixes. Each upstream router gets the
+// prefixes of its address family, also if it becomes a peer later. If Announce is called again with
+// the same prefixes, it only tries again to announce prefixes that failed. If a prefix is announced
+// differently, the new announcement replaces the old without a withdrawal.
 func (s *Speaker) Announce(all []Announcement) error {
 	s.ops.Lock()
 	defer s.ops.Unlock()
@@ -162,8 +162,8 @@ func (s *Speaker) openAnnouncer() error {
 	return s.applyWish()
 }
 
-// closeAnnouncer ends the GoBGP for the upstream routers, when it has no peer any more. Called
-// with ops held.
+// closeAnnouncer ends the GoBGP for the upstream routers, when it no longer has a peer. Called with
+// ops held.
 func (s *Speaker) closeAnnouncer() {
 	if s.announcer == nil {
 		return

@@ -50,7 +50,7 @@ func (t *tap) forget(peer netip.Addr) {
 	delete(t.heard.keys, peer.String())
 }
 
-// refused returns why the key of a peer could not be set. Empty: it was set.
+// refused returns why the key of a peer could not be set, or "" if it was set.
 func (t *tap) refused(peer netip.Addr) string {
 	t.heard.mu.Lock()
 	defer t.heard.mu.Unlock()

@@ -108,7 +108,7 @@ func (p Peer) withDefaults() Peer {
 // although we do not use them.
 const upstreamLimit = 1000
 
-// owner names what has the peer's address, in errors.
+// owner names the kind of the peer, in errors about its address.
 func (p Peer) owner() string {
 	if p.Upstream {
 		return "upstream router"

@@ -146,8 +146,8 @@ func sign(c syscall.RawConn, to netip.Addr, password Secret) (err error) {
 	return errors.Join(failed, err)
 }
 
-// acknowledges sends a byte, and reports whether the other end acknowledges it within a second. The
-// kernel of a speaker that demands a TTL drops what has a lower one, but for the handshake.
+// acknowledges sends a byte, and reports whether the other end acknowledges it within a second. If
+// a speaker demands a TTL, its kernel drops packets with a lower TTL, except for the handshake.
 func acknowledges(ctx context.Context, conn net.Conn) bool {
 	const enough = time.Second
 	ctx, cancel := context.WithTimeout(ctx, enough)

@@ -89,9 +89,9 @@ func (x *session) withdraw(prefix netip.Prefix) bool {
 	return true
 }
 
-// endOfRIB removes the peer's own paths of earlier sessions that this one has not
-// announced. Those of other nodes stay until expire removes them: a route reflector that
-// restarts sends its End-of-RIB before it has learned them again (seen with BIRD 1.6.8).
+// endOfRIB removes the peer's own paths of earlier sessions that this session has not announced.
+// Those of other nodes stay until expire removes them: a route reflector that restarts sends its
+// End-of-RIB before it has learned them again (seen with BIRD 1.6.8).
 func (x *session) endOfRIB() bool {
 	if x.state != established || x.eor {
 		return false
@@ -131,7 +131,7 @@ func (x *session) enter(state string, at time.Time, t pace) {
 	case openConfirm:
 		x.renewAt = at.Add(t.handshake)
 	case active:
-		// GoBGP waits as long for the OPEN of the one we dialled, and stays in Active
+		// GoBGP waits as long for the OPEN of the peer that we dialled, and stays in Active
 		// meanwhile.
 		if x.peer.Active {
 			x.renewAt = at.Add(t.dial)

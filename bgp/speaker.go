@@ -48,7 +48,8 @@ var ErrStopped = errors.New("the BGP speaker has stopped")
 // Config holds the settings that all sessions share.
 type Config struct {
 	ASN uint32 // our AS, 1 to 4294967295
-	// our BGP identifier, an IPv4 address that no peer has; a same-AS peer with the same one refuses us
+	// our BGP identifier, an IPv4 address that no peer has: a same-AS peer with the same identifier
+	// refuses us
 	RouterID netip.Addr
 	Listen   []netip.Addr // addresses where peers that are not Active may connect; they cannot connect if empty
 	Port     uint16       // port to listen on; 0 is 179
@@ -102,9 +103,9 @@ type Speaker struct {
 	deaf     error              // why it does not listen; guarded by ops
 	relisten time.Time          // when it tries again; guarded by ops
 
-	// A node must never hear a prefix of ours, so the upstream routers have a GoBGP without
-	// nodes. It does not listen: a router may be passive.
-	// nil: no peer is an upstream router; written with ops and mu held, read with one of them
+	// A node must never hear a prefix of ours, so the upstream routers have a GoBGP without nodes.
+	// It does not listen: a router may be passive. It is nil if no peer is an upstream router;
+	// written with ops and mu held, read with ops or mu held.
 	announcer  *server.BgpServer
 	unannounce context.CancelFunc            // ends the announcer's watcher; guarded by ops
 	wish       map[netip.Prefix]Announcement // of the last Announce; guarded by ops
@@ -174,8 +175,8 @@ func (s *Speaker) server() *server.BgpServer {
 	return b
 }
 
-// servers returns the GoBGPs in use: one, another if the speaker listens, and another if it has
-// upstream routers.
+// servers returns the GoBGPs in use: the dialer, the listener if the speaker listens, and the
+// announcer if it has upstream routers.
 func (s *Speaker) servers() []*server.BgpServer {
 	all := []*server.BgpServer{s.dialer}
 	for _, b := range []*server.BgpServer{s.listener, s.announcer} {
@@ -295,8 +296,8 @@ const (
 	upstreams             // we announce to them
 )
 
-// open configures a GoBGP: it listens at the port (-1: nowhere), sets its policies, and starts
-// the watcher. All of it comes before the first peer.
+// open configures a GoBGP before its first peer: it sets the policies, listens at the port, and
+// starts the watcher. If port is -1, the GoBGP does not listen.
 func (s *Speaker) open(ctx context.Context, b *server.BgpServer, to side, port int32, addrs []netip.Addr) error {
 	listen := make([]string, len(addrs))
 	for i, a := range addrs {

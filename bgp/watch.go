@@ -43,8 +43,8 @@ func (s *Speaker) watch(ctx context.Context, b *server.BgpServer, of side) error
 	return nil
 }
 
-// inUse reports whether a GoBGP is in use. Events of a replaced one are ignored. Called
-// with mu held.
+// inUse reports whether a GoBGP is in use. Events of a replaced GoBGP are ignored. Called with mu
+// held.
 func (s *Speaker) inUse(b *server.BgpServer) bool { return slices.Contains(s.servers(), b) }
 
 func (s *Speaker) onPaths(b *server.BgpServer, paths []*apiutil.Path, at time.Time) {
@@ -79,7 +79,7 @@ func prefixOf(p *apiutil.Path) (netip.Prefix, bool) {
 	return n.Prefix.Masked(), true
 }
 
-// pathOf converts a path of GoBGP. A path without a next hop becomes an offer without one,
+// pathOf converts a path of GoBGP. A path without a next hop becomes an offer without a next hop,
 // which Verify refuses with a reason.
 func pathOf(p *apiutil.Path) path {
 	out := path{peerAS: p.PeerASN}

@@ -173,14 +173,15 @@ var sets = []struct{ name, kind string }{
 const opens = "tcp flags & (fin | syn | rst | ack) == syn"
 
 // confine writes the rules that let HAProxy's worker connect only to its servers. The worker reads
-// what strangers send: an attacker who controls it reaches no node, no other service of this
-// machine and no resolver. It cannot forge packets, so the rules match only packets that open a
-// connection.
+// data from strangers: an attacker who controls the worker reaches no node, no other service of
+// this machine and no resolver. It cannot forge packets, so the rules match only packets that open
+// a connection.
 //
 // A rule by user does not match sockets that root opened for the worker: those that listen. A
-// listening TCP socket can be made to connect, but keeps its port, from which no other program
-// opens a connection. A QUIC socket can send anywhere. Its rule rejects ports below 1024: clients
-// do not use these, and HAProxy does not answer to them (harden.reject-privileged-ports.quic).
+// listening TCP socket can be made to connect, but keeps its port. No other program opens a
+// connection from this port. A QUIC socket can send anywhere. Its rule rejects ports below 1024:
+// clients do not use these, and HAProxy does not answer to them
+// (harden.reject-privileged-ports.quic).
 func confine(line func(string, ...any), cfg *config.Config) {
 	line("\tchain output {")
 	line("\t\ttype filter hook output priority filter; policy accept;")

@@ -16,13 +16,14 @@ import (
 	"sallyport/image/update"
 )
 
-// A Machine is a machine to configure. The zero Machine is the one this runs on.
+// A Machine is a machine to configure. The zero Machine is the machine that this process runs on.
 type Machine struct {
-	// Root is put before every path. Empty: the machine's own.
+	// Root is put before every path. If it is empty, paths are the machine's own.
 	Root string
-	// Start runs a program to its end, with this standard input. Nil: exec.
+	// Start runs a program to its end, with this standard input. If it is nil, the program really
+	// runs.
 	Start func(ctx context.Context, stdin string, program string, args ...string) error
-	// Mount mounts a device read-only, as a file system of this kind. Nil: mount(2).
+	// Mount mounts a device read-only, as a file system of this kind. If it is nil, mount(2) does.
 	Mount func(device, dir, kind string) error
 }
 
@@ -49,7 +50,7 @@ const StatusPort = 9090
 
 // State describes the file in use, and the problems of the machine. It holds no secret.
 type State struct {
-	// Source names where the file in use came from. Empty: no file is in use.
+	// Source names the place that the file in use came from. It is "" if no file is in use.
 	Source string `json:"source,omitempty"`
 	// Refused describes a file that was found and is not used.
 	Refused *Refusal `json:"refused,omitempty"`
@@ -64,8 +65,7 @@ type State struct {
 	Control string `json:"control,omitempty"`
 	// Seen is the mark of the file that the sources had last.
 	Seen string `json:"seen,omitempty"`
-	// Closed says why no volume but the boot disk's is read. Empty: all volumes are
-	// read.
+	// Closed says why only the boot disk's volume is read. It is "" if all volumes are read.
 	Closed string `json:"closed,omitempty"`
 }
 

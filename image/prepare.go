@@ -43,8 +43,8 @@ func (m Machine) Prepare(ctx context.Context) (State, error) {
 	return m.make(ctx, m.look(ctx, closed))
 }
 
-// closedBy returns why a machine with this file reads no volume but the boot disk's.
-// Empty: it reads all.
+// closedBy returns why a machine with this file reads only the boot disk's volume, or "" if it
+// reads all volumes.
 func closedBy(cfg *config.Config) string {
 	if cfg.System.Volumes == config.BootVolume {
 		return "system.volumes is boot"

@@ -198,8 +198,8 @@ func (m Machine) readVolume(v volume) ([]byte, error) {
 	return nil, fs.ErrNotExist
 }
 
-// readRegular returns the content of a regular file that somebody else may have
-// written. A file of more than most bytes is an error.
+// readRegular returns the content of a regular file that another program may have written. A file
+// of more than most bytes is an error.
 func readRegular(path string, most int) ([]byte, error) {
 	f, err := update.OpenRegular(path)
 	if err != nil {

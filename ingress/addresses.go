@@ -68,12 +68,12 @@ type demand struct {
 	ref    ObjectRef
 	of     tenant
 	owner  string       // its namespace, or everyone
-	holder string       // who may have an address together: Services with one holder
+	holder string       // Services with the same holder may share an address
 	ports  []uint16     // that it opens at its addresses
 	four   bool         // it asks for an IPv4 address
 	six    bool         // it asks for an IPv6 address
 	spare  bool         // one of the two is enough
-	asked  []netip.Addr // particular addresses; of a family without one any will do
+	asked  []netip.Addr // particular addresses; any address will do for a family without an entry
 	had    []netip.Addr // addresses that its status records
 }
 
@@ -210,8 +210,9 @@ func (a *allotter) look(demands []demand, fresh bool) []allotment {
 		return netip.Addr{}, refusal{}
 	})
 	a.boundKept(demands, done)
-	// What the round before gave is about to be recorded. A Service that has come since, and
-	// sorts before the one that got it, would else have another address beyond the limit.
+	// The addresses that the round before gave are about to be recorded. Otherwise a Service that
+	// has come since, and sorts before the owner of such an address, would have another address
+	// beyond the limit.
 	each(func(d *demand, six bool) (netip.Addr, refusal) {
 		asked := inFamily(d.asked, six)
 		for _, addr := range a.hadBefore(d, six) {
@@ -381,8 +382,8 @@ type keptAddress struct {
 	given bool      // the round before gave it: the record of it may be under way
 }
 
-// keptForOther returns the owner for whom an address is kept, if that keeps it from a demand. A
-// record overrides what is kept, and so does an earlier cluster.
+// keptForOther returns the owner that an address is kept for, if a demand cannot have it for this
+// reason. A recorded address overrides this, and so does an earlier cluster.
 func (a *allotter) keptForOther(d *demand, addr netip.Addr) (k keptAddress, is bool) {
 	k, is = a.kept[addr]
 	mine := d.of.world == k.of.world && d.owner == k.Namespace

@@ -22,7 +22,7 @@ import (
 // and regular expressions, limits that are reached, keys of the whole process. If a change concerns
 // one of these, amend returns nil, and the caller makes the whole routing anew.
 
-// A link is a thing through which one Ingress changes what another gets.
+// A link is a thing through which one Ingress changes the routes of another Ingress.
 type link struct {
 	kind  linkKind
 	world int // of a Service or Secret
@@ -120,8 +120,8 @@ func (c *Compiler) amend(before, now []*world) *routing {
 	return r
 }
 
-// compare finds out what changed, and reads the Ingresses that came. ok is false if other
-// objects than Ingresses, Services and endpoints changed, or too many.
+// compare finds the differences, and reads the Ingresses that came. ok is false if objects other
+// than Ingresses, Services and endpoints changed, or too many objects.
 func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
 	d.lost = make(map[any]bool)
 	for i, w := range now {

@@ -55,7 +55,7 @@ func readPair(s *corev1.Secret) *pair {
 	return p
 }
 
-// A Certificate is one in a Secret that Ingresses, Services or ConfigMaps name.
+// A Certificate is a certificate in a Secret that Ingresses, Services or ConfigMaps name.
 type Certificate struct {
 	Namespace, Secret string
 	Names             []string  // host names that it is for

@@ -50,7 +50,7 @@ func (b *builder) conflict(c *claim, path pathClaim, older *claim) {
 	b.report(c, "PathConflict", "%s is not served: %s is older and has it already", path, b.spell(older))
 }
 
-// together reports whether two claims may share a path: those of one namespace may.
+// together reports whether two claims may share a path: claims of one namespace may.
 func together(a, b *claim) bool {
 	return a.world == b.world && a.ref.Namespace == b.ref.Namespace
 }

@@ -17,7 +17,7 @@ import (
 // its pointer.
 type claimant struct {
 	ref     ObjectRef         // where its problems are reported
-	created time.Time         // of two claims to the same thing the older one counts
+	created time.Time         // the older of two claims to the same thing takes effect
 	layer   annotations.Layer // its keys
 }
 

@@ -19,12 +19,11 @@ import (
 	"sallyport/routes"
 )
 
-// A Snapshot is one cluster's objects at one moment. The objects it points to
-// are never changed: a new version of an object is a new pointer, which is
-// what lets a [Compiler] remember.
+// A Snapshot is one cluster's objects at one moment. The objects it points to are never changed: a
+// new version of an object is a new pointer, so a [Compiler] can remember results by pointer.
 //
-// The lists may be in any order. Those of a watch.Watcher are sorted by namespace and
-// name (slices by namespace, Service and name), so that Compile need not sort them.
+// The lists may be in any order. The lists of a watch.Watcher are sorted by namespace and name
+// (slices by namespace, Service and name), so that Compile need not sort them.
 type Snapshot struct {
 	Cluster string    // a DNS label; part of every name when there are several clusters
 	At      time.Time // when it was taken: decides which certificates have expired; zero asks for no such check
@@ -53,9 +52,8 @@ type Options struct {
 	// Class is our value of the annotation kubernetes.io/ingress.class, and the name
 	// of our IngressClass while IngressClasses cannot be read. Empty means "haproxy".
 	Class string
-	// Controller is the spec.controller of the IngressClasses that are ours,
-	// alone or followed by "/" and Class. Empty means
-	// "haproxy.org/ingress-controller".
+	// Controller is the spec.controller of the IngressClasses that are ours, alone or followed by
+	// "/" and Class. If it is empty, it is "haproxy.org/ingress-controller".
 	Controller string
 	// WatchWithoutClass takes Ingresses without a class while the cluster has no
 	// default class.
@@ -84,14 +82,14 @@ type Options struct {
 	// Process says that the ConfigMaps of this cluster set the keys of the whole HAProxy process.
 	// The first cluster with it counts. If no cluster has it, the first cluster of all counts.
 	Process bool
-	// Snippets lets the cluster bring text for HAProxy's configuration although another
-	// one sets the process.
+	// Snippets lets the cluster bring text for HAProxy's configuration although another cluster
+	// sets the keys of the whole process.
 	Snippets bool
 	// ReleaseAfter is how long a host, or an address of a Service, is kept for its namespace
 	// after nothing there uses it any more.
 	ReleaseAfter time.Duration
-	// NoSnippets are the sections, global, frontend and backend, for which nobody
-	// may bring text.
+	// NoSnippets are the sections (global, frontend and backend) for which no object may bring
+	// text.
 	NoSnippets []string
 	// ConfigMap, as NAMESPACE/NAME, holds keys for all Ingresses. It is optional.
 	ConfigMap string
@@ -231,7 +229,7 @@ type Compiler struct {
 	// What the last Compile did not find in its memory, for tests.
 	made struct {
 		claims, routed, parts int
-		amended               bool // the routing is the one before, with a part replaced
+		amended               bool // the routing is the last routing, with a part replaced
 	}
 
 	routing *routing
@@ -330,7 +328,7 @@ type news struct {
 	touched []map[serviceKey]bool
 }
 
-// renew makes the worlds of snapshots out of those before, and returns the differences.
+// renew makes the new worlds from snapshots and the last worlds, and returns the differences.
 func (c *Compiler) renew(snaps []Snapshot) (worlds []*world, n news) {
 	n.rerouted = c.worlds == nil || c.judged || len(c.worlds) != len(snaps) ||
 		!reflect.DeepEqual(c.Unknown, c.last.unknown) || !maps.Equal(c.Closed, c.last.closed)
@@ -351,8 +349,8 @@ func (c *Compiler) renew(snaps []Snapshot) (worlds []*world, n news) {
 	return worlds, n
 }
 
-// renewWorld makes the world of a Snapshot out of the one before, and adds the differences to
-// the news. What its ConfigMaps set stays until they change.
+// renewWorld makes the new world of a Snapshot from the last world, and adds the differences to the
+// news. The keys of its ConfigMaps stay until they change.
 func (c *Compiler) renewWorld(was world, s Snapshot, leader string, several bool, n *news) *world {
 	w := new(was)
 	w.Snapshot, w.prefix, w.leader = s, "", leader
@@ -434,10 +432,10 @@ func leader(snaps, unknown []Snapshot) string {
 	return ""
 }
 
-// leads reports whether the ConfigMaps of a world set what concerns the whole process.
+// leads reports whether the ConfigMaps of a world set the keys of the whole process.
 func (w *world) leads() bool { return w.Cluster == w.leader }
 
-// speaker returns the world of the leader, or an empty one if that cluster is unknown.
+// speaker returns the world of the leader, or an empty world if that cluster is unknown.
 func speaker(worlds []*world) *world {
 	for _, w := range worlds {
 		if w.leads() {

@@ -3,18 +3,17 @@
 // Ingresses are served, and a [Problem] for each part that is not.
 //
 // It alone knows the meaning of Kubernetes' objects. It is pure: it touches nothing but its
-// arguments, and knows no API server. Package watch reads the objects there and writes the
-// outcome back, package annotations reads the keys that users set in annotations, and package
-// calico reads Calico's objects.
+// arguments, and knows no API server. Package watch reads the objects there and writes the outcome
+// back, package annotations reads the keys that users set in annotations, and package calico reads
+// Calico's objects.
 //
-// It promises that one broken object never stops another, and that what the API
-// says is checked before it is passed on (names, hosts, paths, addresses and
-// certificates). A namespace changes nothing for the hosts of another, unless the
-// operator lets them share (hosts.go has the argument), and what one namespace
-// may bring is bounded (Limits).
+// It promises that one broken object never stops another object. It checks names, hosts, paths,
+// addresses and certificates from the API before it passes them on. A namespace changes nothing for
+// the hosts of another namespace, unless the operator lets them share (hosts.go has the argument).
+// Each namespace is bounded (Limits).
 //
-// Its limit: it decides nothing about routes or reachability. A server in its Config is an
-// endpoint that the cluster calls ready, and may be out of reach.
+// Its limit: it decides nothing about routes or reachability. A server in its Config is an endpoint
+// that the cluster calls ready, and may be out of reach.
 //
 // # Inside
 //

@@ -34,8 +34,8 @@ type HostRule struct {
 	// host "*.name" itself; or "*", which matches every host, and rules without a
 	// host.
 	Host string
-	// Namespaces share these hosts: the oldest claim to a path counts. "*" is
-	// every namespace. Empty: nobody may use them.
+	// Namespaces share these hosts: the oldest claim to a path takes effect. "*" means every
+	// namespace. If it is empty, no namespace may use the hosts.
 	Namespaces []string
 }
 
@@ -154,7 +154,7 @@ func (b *builder) assignHosts() {
 	b.remember()
 }
 
-// may returns nil if a claim to a host counts, or says whom the host belongs to.
+// may returns nil if a claim to a host counts. Otherwise the error says to whom the host belongs.
 func (b *builder) may(c *claim, host string) error {
 	who, err := b.party(c, host)
 	if err != nil {

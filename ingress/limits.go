@@ -10,7 +10,7 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// Limits bound what one namespace may bring: all namespaces share HAProxy's memory,
+// Limits bound the objects and settings of one namespace: all namespaces share HAProxy's memory,
 // its reloads, and the time that some requests take. 0 is no bound.
 type Limits struct {
 	// Of all Ingresses of the namespace together.

@@ -18,10 +18,10 @@ import (
 
 // What members tell each other of owners
 //
-// The members of a group read the same objects. What a process decides from them alone, a fresh
-// process decides in the same way. A Memory holds the rest. Only a process that saw earlier objects
-// knows it: the owner that a host or an address is kept for, the namespace that had a host before
-// an older claim to it came, and the addresses that were given but are not recorded yet.
+// The members of a group read the same objects. Decisions that depend only on these objects are the
+// same in a fresh process. A Memory holds the rest. Only a process that saw earlier objects knows
+// it: the owner that a host or an address is kept for, the namespace that had a host before an
+// older claim to it came, and the addresses that were given but are not recorded yet.
 
 // mostMemory bounds the bytes of a Memory that is read.
 const mostMemory = 8 << 20
@@ -119,7 +119,8 @@ func deflated(text []byte) []byte {
 	return b.Bytes()
 }
 
-// entries returns what a Memory holds: the first of each namespace, then the second of each, and so on.
+// entries returns the entries of a Memory: the first of each namespace, then the second of each
+// namespace, and so on.
 func (m Memory) entries() []entry {
 	var all []entry
 	for cluster, o := range m.Clusters {
@@ -131,7 +132,7 @@ func (m Memory) entries() []entry {
 		}
 	}
 	slices.SortFunc(all, func(x, y entry) int {
-		// Without a time are those whom something names now.
+		// Entries that something names now have no time.
 		a, b := m.Clusters[x.cluster].left(x), m.Clusters[y.cluster].left(y)
 		if a.IsZero() != b.IsZero() {
 			return map[bool]int{true: -1, false: 1}[a.IsZero()]

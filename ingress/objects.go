@@ -130,7 +130,7 @@ type Change struct {
 	List      int             `json:"list"` // its place in All
 	Namespace string          `json:"namespace,omitempty"`
 	Name      string          `json:"name"`
-	Object    json.RawMessage `json:"object,omitempty"` // empty: it went
+	Object    json.RawMessage `json:"object,omitempty"` // "" if the object is gone
 }
 
 // Since returns the changes that lead from older objects to these.

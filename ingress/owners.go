@@ -160,8 +160,8 @@ func (b *builder) within(all []keptHost, most int) []keptHost {
 	})
 }
 
-// reportKept reports each kept host that somebody waits for, on the oldest claim of its
-// owner. On the claims that wait withdraw does.
+// reportKept reports each kept host that another party waits for, on the oldest claim of its owner.
+// withdraw reports it on the claims that wait.
 func (b *builder) reportKept() {
 	if len(b.kept) == 0 {
 		return
@@ -329,8 +329,7 @@ func (o *Owners) replace(hosts map[string]bool, others *Owners) *Owners {
 	return &next
 }
 
-// copyTo sets one host or one address of other Owners to what these Owners have. It makes the maps
-// that the others lack.
+// copyTo sets the entry of one host or address in the Owners to. It makes the maps that to lacks.
 func (o *Owners) copyTo(to *Owners, e entry) {
 	if e.addr.IsValid() {
 		if to.Addresses == nil {

@@ -12,10 +12,10 @@ import (
 // older Service with thousands of pods displaces few servers of others.
 const firstServers = 16
 
-// fit removes the servers beyond those that HAProxy can hold (Room). The older backends
-// keep theirs: a backend is as old as the younger of its Service and the oldest Ingress
-// that leads to it. So what is served stays served, and what came last waits. Parts
-// that did not change come back with the same pointers.
+// fit removes the servers beyond those that HAProxy can hold (Room). The older backends keep
+// theirs: a backend is as old as the younger of its Service and the oldest Ingress that leads to
+// it. So servers in use stay in use, and the newest servers wait. Parts that did not change keep
+// their pointers.
 func (c *Compiler) fit(parts []part, wanted int) []part {
 	rest := c.Room
 	c.result.Servers = wanted

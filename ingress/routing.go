@@ -514,7 +514,7 @@ type defaultOf string
 
 func (d defaultOf) String() string { return "the default of " + cmp.Or(string(d), "any host") }
 
-// give grants a route to a claim. what names the route if its Service does not exist.
+// give grants a route to a claim. The argument what names the route if its Service does not exist.
 func (b *builder) give(key routeKey, c *claim, to reference, what fmt.Stringer) {
 	b.owner[key] = c
 	c.effective = true

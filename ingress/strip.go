@@ -99,8 +99,8 @@ func stripNamespace(n *corev1.Namespace) {
 	}}
 }
 
-// stripSlice removes the fields of an EndpointSlice that nobody reads, and the addresses
-// of each endpoint after the first, which all lead to the same pod.
+// stripSlice removes the fields of an EndpointSlice that no code reads. It keeps only the first
+// address of each endpoint, since all addresses of an endpoint lead to the same pod.
 func stripSlice(s *discoveryv1.EndpointSlice) {
 	s.Annotations, s.OwnerReferences, s.Finalizers = nil, nil, nil
 	maps.DeleteFunc(s.Labels, func(key, _ string) bool { return key != discoveryv1.LabelServiceName })

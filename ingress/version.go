@@ -18,7 +18,7 @@ type Version struct {
 	Sum       string `json:"sum,omitempty"` // SHA-256 of all but the resourceVersion; "" if there was no such object
 }
 
-// Named returns the version without what the object said.
+// Named returns the version without the Sum of its content.
 func (v Version) Named() Version {
 	v.Sum = ""
 	return v

@@ -102,9 +102,8 @@ func Allocate(f Facts) *Allocations {
 	return a
 }
 
-// Refuse returns why a Service of a namespace may not have a server at an address. Empty:
-// it may. It also may if the cluster's records do not name the owner of an address in the
-// cluster.
+// Refuse returns why a Service of a namespace may not have a server at an address, or "" if it may.
+// It also may if the cluster's records do not name the owner of an address in the cluster.
 func (a *Allocations) Refuse(cluster, namespace string, server netip.AddrPort) string {
 	if a == nil {
 		return "nothing is known about who has which address"

@@ -23,16 +23,15 @@ type KernelConfig struct {
 	Protocol int          // our mark, 5 to 255, used by nothing else on the machine; 0 means 78
 	Table    int          // routing table; 0 means main (254)
 	Metric   int          // of every route of ours; 0 means 50
-	Log      *slog.Logger // nil: silent
+	Log      *slog.Logger // nil if nothing is logged
 }
 
-// Kernel is the routing table of the machine. A route is ours if it has our protocol
-// number: so a new process finds the routes of an earlier one without a file. A crash
-// never leaves a route without this mark, for the kernel gets route and mark in one
-// message.
+// Kernel is the routing table of the machine. A route is ours if it has our protocol number: so a
+// new process finds the routes of an earlier process without a file. A crash never leaves a route
+// without this mark, since the kernel gets route and mark in one message.
 //
-// Its methods are safe for concurrent use, except with Close. Add and Drop are
-// meant for one caller, who alone changes routes with this mark.
+// Its methods are safe for concurrent use, except with Close. Only one caller may use Add and Drop,
+// and nothing else may change routes with this mark.
 type Kernel struct {
 	cfg     KernelConfig
 	netlink *netlink.Handle
@@ -207,9 +206,9 @@ func (k *Kernel) Add(prefix netip.Prefix, via netip.Addr) error {
 	return nil
 }
 
-// replace does Add's work where a route with the prefix and our metric exists. Between
-// reading and writing, somebody else could put another route there: the kernel has no
-// replacement that compares the protocol.
+// replace does Add's work if a route with the prefix and our metric exists. Between reading and
+// writing, another program could put another route there: the kernel has no replacement that
+// compares the protocol.
 func (k *Kernel) replace(r *netlink.Route, prefix netip.Prefix, via netip.Addr) error {
 	all, err := k.read()
 	if err != nil {

@@ -46,7 +46,7 @@ type Loss struct {
 	At    time.Time `json:"at,omitzero"`
 }
 
-// Cause is the way a BGP session ended. Empty: it has not ended.
+// Cause is the way a BGP session ended. It is "" if the session has not ended.
 type Cause string
 
 // The causes that Verify treats differently.

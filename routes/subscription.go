@@ -85,8 +85,8 @@ type reading[T any] struct {
 	began time.Time // zero until the first reading
 }
 
-// recall returns what was read last if the kernel has announced no change since then, and
-// otherwise reads.
+// recall returns the last value if the kernel has announced no change since it was read. Otherwise
+// it reads the value again.
 func recall[T any](k *Kernel, last *reading[T], read func() (T, error)) (T, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

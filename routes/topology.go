@@ -13,7 +13,7 @@ type Topology struct {
 	// an IPAMBlock never changes: the same pointer means the same content
 	Blocks []*IPAMBlock `json:"blocks,omitempty"`
 	Pools  []Pool       `json:"pools,omitempty"`
-	// from our own configuration; none means: the pools bound alone
+	// Bounds are from our own configuration. If there are none, only the pools bound the cluster.
 	Bounds []netip.Prefix `json:"bounds,omitempty"`
 	// host-local IPAM: podCIDRs replace affinities, which do not exist
 	HostLocal bool `json:"hostLocal,omitempty"`

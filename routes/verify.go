@@ -45,9 +45,10 @@ const atOnce = 30 * time.Second
 //     exported, and touches nothing that is ours, protected or another cluster's;
 //   - its session is up, or was lost in a way that says nothing about the node.
 //
-// The order of offers and duplicates do not change the result. The refusals are sorted.
-// If two clusters claim the same addresses, a cluster with bounds in our configuration
-// outranks one with pools alone, and the cluster configured first outranks the later.
+// The order of offers and duplicates do not change the result. The refusals are sorted. If two
+// clusters claim the same addresses, a cluster with bounds in our configuration outranks a cluster
+// that has only pools. If that does not decide, the cluster that is configured first outranks the
+// other.
 func Verify(offers []Offer, f Facts) (Table, []Refusal) { return new(Policy).Verify(offers, f) }
 
 // A Policy applies the rules of Verify, Static and Allocate. It remembers its findings in the

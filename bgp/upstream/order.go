@@ -29,7 +29,8 @@ type settings struct {
 	HoldTime time.Duration
 }
 
-// An order tells the process what its owner wants. It is whole: each replaces the one before.
+// An order tells the process the wishes of its owner. It is whole: each order replaces the order
+// before.
 type order struct {
 	Protocol int
 	ID       int  // of its report
@@ -37,7 +38,7 @@ type order struct {
 
 	Settings settings
 	Routers  []router
-	Announce []bgp.Announcement // nil, which is not empty: leave what an earlier owner announced
+	Announce []bgp.Announcement // if nil, not empty: keep the announcements of an earlier owner
 	Outlive  time.Duration      // how long the process goes on after a crash of its owner
 	Proxy    string             // the socket for asking HAProxy whether it answers
 	Level    slog.Level         // of the process's log

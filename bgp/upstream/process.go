@@ -41,7 +41,7 @@ type running struct {
 	Process
 	speaker *bgp.Speaker // nil until the first order
 	order   order        // the last one
-	owner   *owner       // nil: there is none
+	owner   *owner       // nil while there is no owner
 	silent  bool         // HAProxy did not answer when it was asked last
 	until   time.Time    // when the process ends without an owner
 }
@@ -145,8 +145,8 @@ func (p Process) lock(ctx context.Context) (*os.File, error) {
 	}
 }
 
-// listen opens the socket. It takes its place in one step, so that nobody connects before only
-// this user may.
+// listen opens the socket. The socket takes its place in one step, when only this user may connect,
+// so no other user ever connects.
 func (p Process) listen(ctx context.Context) (net.Listener, error) {
 	scratch := filepath.Join(filepath.Dir(p.Socket), "."+filepath.Base(p.Socket))
 	if err := os.Remove(scratch); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -227,7 +227,7 @@ func (o *owner) listen(ctx context.Context, events chan<- event) {
 	}
 }
 
-// meet makes a connection the owner, in place of the one before.
+// meet makes a connection the owner, in place of the owner before.
 func (r *running) meet(o *owner) {
 	if r.owner != nil {
 		_ = r.owner.conn.Close()
@@ -246,7 +246,8 @@ func (r *running) lose(why error) {
 }
 
 // over returns why nothing may be announced any more, or "" if announcements may go on. HAProxy is
-// silent if it does not answer twice in a row: one that reloads does not listen for a moment.
+// silent if it does not answer twice in a row: an HAProxy that reloads does not listen for a
+// moment.
 func (r *running) over(ctx context.Context, now time.Time) string {
 	switch {
 	case r.owner != nil:

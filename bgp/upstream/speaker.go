@@ -55,14 +55,14 @@ type Speaker struct {
 	// tell serializes orders. Lock it before mu.
 	tell    sync.Mutex
 	want    order
-	told    order     // the last one that was answered
+	told    order     // the last order that the process answered
 	answer  report    // to it
 	id      int       // of the last order
 	started time.Time // when we started the process last; zero if we never did
 	alone   bool      // there are no routers, and no process
 
 	mu    sync.Mutex
-	link  *link // nil: there is none
+	link  *link // nil while there is no connection to the process
 	peers []bgp.PeerState
 }
 
@@ -342,7 +342,7 @@ func (s *Speaker) listen(l *link, from *bufio.Scanner) {
 		s.knock()
 		if r.ID != 0 {
 			select {
-			case <-l.answers: // nobody waits for the one before any more
+			case <-l.answers: // nobody waits for the earlier answer now
 			default:
 			}
 			l.answers <- r

@@ -76,7 +76,8 @@ func lineTo(out io.Writer) func(string) {
 	return func(text string) { _, _ = fmt.Fprintln(out, text) }
 }
 
-// prepare configures the machine, and writes which file is in use and what is wrong.
+// prepare configures the machine. It writes the source of the file in use, and the machine's
+// problems.
 func prepare(ctx context.Context, out io.Writer) error {
 	s, err := image.Machine{}.Prepare(ctx)
 	line := lineTo(out)

@@ -59,8 +59,8 @@ func (w wish) CalicoGroup() string {
 	return group
 }
 
-// OwnOnly reports whether the nodes announce only their own blocks: a reflector announces
-// those of all nodes.
+// OwnOnly reports whether the nodes announce only their own blocks. A reflector announces the
+// blocks of all nodes.
 func (w wish) OwnOnly() bool { return w.ByOrigin && w.Reflectors == "" }
 
 // A role is a Role in one namespace.
@@ -313,8 +313,8 @@ func (f manifestsFlags) read() (*config.Config, *config.Cluster, error) {
 	return nil, nil, fmt.Errorf("--cluster %q is not in %s; allowed: %s", f.cluster, name, strings.Join(names, ", "))
 }
 
-// peers returns the addresses of --address, or else those of bgp.listen and of all members
-// of the group.
+// peers returns the addresses of --address. If there are none, it returns the addresses of
+// bgp.listen and of all members of the group.
 func (f manifestsFlags) peers(cfg *config.Config) ([]peer, error) {
 	bgp := cfg.BGP
 	var addrs []netip.Addr

@@ -125,8 +125,8 @@ func show[T any](cmd *cobra.Command, endpoint func() (appliance.Endpoint, error)
 	return t.writeTo(out)
 }
 
-// endpointFlags adds the flags that name the status endpoint. It returns a function
-// that returns the endpoint of the flags, or that of the configuration file.
+// endpointFlags adds the flags that name the status endpoint. It returns a function that returns
+// the endpoint of the flags, or else the endpoint in the configuration file.
 func endpointFlags(cmd *cobra.Command) func() (appliance.Endpoint, error) {
 	var address, path, password, authority string
 	cmd.Flags().StringVarP(&address, "address", "a", "",

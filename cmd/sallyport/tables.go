@@ -317,7 +317,7 @@ func (w writer) line(cells ...any) {
 	_, _ = fmt.Fprintln(w, strings.TrimRight(strings.Join(texts, "\t"), "\t"))
 }
 
-// alarm marks the next line as one that tells of something wrong.
+// alarm marks the next line as a line about a problem.
 func (w writer) alarm() { w.alarms[*w.lines+1] = true }
 
 // title begins a table. A line without a tab ends a block of columns, so each table has

@@ -217,8 +217,8 @@ func (v *topView) look() error {
 // frame is how many lines of the screen have no backend.
 const frame = 4
 
-// screen returns what draws the last sample over the one before. Lines end at the edge of
-// the screen, and it stays still between samples.
+// screen returns the text that draws the last sample over the sample before. Lines end at the edge
+// of the screen, and it stays still between samples.
 func (v *topView) screen(failed error) string {
 	width, height := v.size()
 	t := newWriter()

@@ -55,9 +55,9 @@ type manifest struct {
 }
 
 const (
-	// maxManifest bounds a manifest; one has 200 bytes.
+	// maxManifest bounds a manifest; a manifest has 200 bytes.
 	maxManifest = 4 << 10
-	// maxVersion bounds a version; one has tens of megabytes.
+	// maxVersion bounds a version; a version has tens of megabytes.
 	maxVersion = 1 << 30
 )
 
@@ -140,7 +140,7 @@ func OpenRegular(path string) (*os.File, error) {
 	return f, nil
 }
 
-// read returns the content of a small file. A larger one is an error.
+// read returns the content of a small file. It is an error if the file is larger than most.
 func (s source) read(ctx context.Context, suffix string, most int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -156,8 +156,8 @@ func (s source) read(ctx context.Context, suffix string, most int64) ([]byte, er
 	return data, err
 }
 
-// A download ends when nothing has come for downloadIdle, and after downloadLongest
-// in any case. The next one begins anew.
+// A download ends when nothing has come for downloadIdle, and after downloadLongest in any case.
+// The next download starts from the beginning.
 const (
 	downloadIdle    = time.Minute
 	downloadLongest = 45 * time.Minute // the timer's unit has an hour in all

@@ -91,8 +91,8 @@ func section(to io.Writer, image *pe.File, name string) error {
 	return err
 }
 
-// unpack copies a section to a file of its own that nobody has open for writing:
-// the kernel refuses any other (ETXTBSY).
+// unpack copies a section to a file of its own that no process has open for writing: the kernel
+// refuses a file that is open for writing (ETXTBSY).
 func (m Machine) unpack(image *pe.File, name string) (*os.File, error) {
 	out, err := os.CreateTemp(m.path(stateDir), ".kexec-*")
 	if err != nil {

@@ -20,16 +20,17 @@ type Member struct {
 	For     time.Duration // how long it has been as it is
 }
 
-// calm is how long every other member has to serve before one leaves: a version that fails
-// mostly does so in its first minutes.
+// calm is how long every other member has to serve before a member leaves: a version that fails
+// mostly fails in its first minutes.
 const calm = 10 * time.Minute
 
 // Turn returns why the member self waits with a version, or "" if it is this member's turn.
 //
-// One member is updated at a time, the one with the lowest name first, and only while all others
-// serve. The next one follows when those before it have served with the version for the time of
-// stagger. Every member decides for itself, by what it hears: a member that returns to its old
-// version keeps those after it waiting, until there is another version.
+// One member is updated at a time, and only while all others serve. The member with the lowest name
+// is first. The next member follows when the members before it have served with the version for the
+// time of stagger. Every member decides for itself, by the states that it hears of the others: a
+// member that returns to its old version keeps those after it waiting, until there is another
+// version.
 func Turn(self string, others []Member, version string, stagger time.Duration) string {
 	others = slices.SortedFunc(slices.Values(others), func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
 	for _, m := range others {
@@ -76,7 +77,7 @@ func (m Machine) waits(ctx context.Context, r Request, version string) (string, 
 	return Turn(self, others, version, stagger), nil
 }
 
-// tell writes why the machine waits, for its status. Empty: it does not wait.
+// tell writes for the status why the machine waits. If why is "", the machine does not wait.
 func (m Machine) tell(why string) error {
 	path := m.path(WaitFile)
 	if why == "" {

@@ -32,12 +32,12 @@ import (
 // A Machine runs one version and holds other versions. The zero Machine is the machine that this
 // process runs on.
 type Machine struct {
-	// Root is put before every path. Empty: the machine's own.
+	// Root is put before every path. If it is empty, paths are the machine's own.
 	Root string
 	// Systemctl runs systemctl with this verb. If it is nil, systemctl(1) runs.
 	Systemctl func(ctx context.Context, verb string) error
-	// Kexec loads a kernel, which the machine then starts in place of the one that
-	// runs. Nil: kexec_file_load(2).
+	// Kexec loads a kernel. The machine then starts it in place of the kernel that runs. If Kexec
+	// is nil, kexec_file_load(2) does.
 	Kexec func(kernel, initrd *os.File, cmdline string) error
 }
 
@@ -78,10 +78,10 @@ type Request struct {
 	// manifest has the file's name with .manifest after it, the manifest's signature .manifest.sig.
 	// If From is empty, system.update.url applies.
 	From string
-	// Newer installs only a version that is newer than the one that runs, and that
-	// has not failed on this machine.
+	// Newer installs a version only if it is newer than the running version, and has not failed on
+	// this machine.
 	Newer bool
-	// Older allows a version that is older than the one that runs.
+	// Older allows a version that is older than the running version.
 	Older bool
 	// Members returns the name of this machine in its group, and the other members. It is
 	// called with Newer, if there is a group.
@@ -90,7 +90,7 @@ type Request struct {
 	Say func(string)
 }
 
-// A Result reports what Install did.
+// A Result is the outcome of Install.
 type Result struct {
 	Running   string   `json:"running"`
 	Installed string   `json:"installed,omitempty"` // the version that starts next; "" if nothing was installed
@@ -98,11 +98,10 @@ type Result struct {
 	Removed   []string `json:"removed,omitempty"`   // versions that were removed
 }
 
-// Install puts another version beside the one that runs, for the next start. It
-// reads the signed manifest first: without one it fetches nothing, and removes
-// nothing. Until the file has matched the manifest, its name is one that the boot
-// loader does not start. If the version does not get ready, systemd-boot returns to
-// the one that runs now.
+// Install puts another version beside the running version, for the next start. It reads the signed
+// manifest first: without a valid signature it fetches nothing, and removes nothing. The boot
+// loader does not start the file by its first name; Install renames the file when it matches the
+// manifest. If the version does not get ready, systemd-boot returns to the version that runs now.
 func (m Machine) Install(ctx context.Context, r Request) (Result, error) {
 	var done Result
 	unlock, err := m.lock()
@@ -319,8 +318,8 @@ func blessed(have []release, running string) bool {
 	})
 }
 
-// unneeded lists the versions that may be removed: all but the one that runs, and
-// none before that one has been ready.
+// unneeded lists the versions that may be removed: all but the running version. If the running
+// version has never been ready, no version may be removed.
 func unneeded(have []release, running string) (list []release) {
 	if blessed(have, running) {
 		for _, r := range have {
@@ -388,8 +387,8 @@ func (m Machine) remove(all []release, done *Result) error {
 }
 
 // stepBack makes systemd-boot prefer an older version to the version that runs. systemd-boot starts
-// a version with no tries left after all other versions. The running version comes first again when
-// the older version has no tries left either.
+// a version with no tries left after all other versions. If the older version also has no tries
+// left, the running version comes first again.
 func (m Machine) stepBack(running string) error {
 	have, err := m.releases()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 type release struct {
 	file    string
 	version string
-	left    int // starts left; -1: the version has been ready
+	left    int // starts left; -1 if the version has been ready
 }
 
 var releaseName = regexp.MustCompile(
@@ -65,7 +65,7 @@ func foreign(r rune) bool {
 func isDigit(r rune) bool  { return r >= '0' && r <= '9' }
 func isLetter(r rune) bool { return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' }
 
-// separator removes the separator from both. If only one has it, that one is older.
+// separator removes the separator from both. If only one of them has it, that version is older.
 func separator(a, b *string, r byte) (done bool, order int) {
 	inA, inB := strings.HasPrefix(*a, string(r)), strings.HasPrefix(*b, string(r))
 	switch {

@@ -70,7 +70,7 @@ func shareKey(s string) (string, error) {
 }
 
 // SourceRanges reads the networks that may connect to a Service of type LoadBalancer
-// (spec.loadBalancerSourceRanges). An error means that nobody may.
+// (spec.loadBalancerSourceRanges). After an error, no client may connect.
 func SourceRanges(env Env, ranges []string) ([]netip.Prefix, error) {
 	if env.Entries > 0 && len(ranges) > env.Entries {
 		return nil, fmt.Errorf("it has %d networks; allowed are %d (clusters[].ingress.limits.listEntries)",

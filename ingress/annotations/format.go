@@ -87,7 +87,7 @@ func period(s string) (time.Duration, error) {
 	return d, err
 }
 
-// A reduced error comes with a value that is used in the place of what the user wrote.
+// A reduced error comes with a value that replaces the value of the user.
 type reduced struct{ error }
 
 // atLeast reads a duration. It replaces one of an Ingress or a Service that is shorter than
@@ -203,8 +203,7 @@ func headers(set func(name, value string) (haproxy.Directive, error)) func(strin
 	})
 }
 
-// captureList reads one sample from each line. The first sample has slot 0, the next
-// one slot 1.
+// captureList reads one sample from each line. The first sample has slot 0, the second has slot 1.
 func captureList(s string) ([]haproxy.Directive, error) {
 	const most = 16
 	slot := 0
@@ -227,8 +226,8 @@ func filled[T any](read func(string) (T, error)) func(string) (T, error) {
 	}
 }
 
-// rewrite reads a regular expression and the path that replaces its match. A path
-// alone replaces every path.
+// rewrite reads a regular expression and the path that replaces its match. If there is only a path,
+// it replaces every path.
 func rewrite(line string) (haproxy.Directive, error) {
 	words := strings.Fields(line)
 	if slices.ContainsFunc(words, func(word string) bool { return unquote(word) == "" }) {
@@ -394,7 +393,7 @@ func oneOf(words ...string) func(string) (string, error) {
 	}
 }
 
-// words returns a function that reads words with commas between, and joins them anew.
+// words returns a function that reads words with commas between them, and joins them with between.
 func words(read func(string) (string, error), between string) func(string) (string, error) {
 	return func(s string) (string, error) {
 		var all []string

@@ -68,15 +68,15 @@ type Doc struct {
 	Aliases []Alias
 	Older   string // the field of an object that replaces the key, or ""
 	Scopes  Scope
-	Traffic Traffic // that the key can be used for; a definition without one means Requests
+	Traffic Traffic // that the key can be used for; Requests if the definition sets none
 	Refers  Kind    // of the object that a value can name, or ""
 	Format  string  // of a value
 	Default string  // the value if no layer sets one, or ""
 	Effect  string
-	Since   string // the version that brought the key; a definition without one means the first
+	Since   string // the version that brought the key; the first if the definition sets none
 
-	// Guard marks a key that keeps clients out. While its value cannot be used
-	// nobody is let in: an access that the user wants guarded is not left open.
+	// Guard marks a key that keeps clients out. While its value cannot be used, all clients are
+	// rejected, since the user wants the access to be guarded.
 	Guard bool
 }
 

@@ -409,9 +409,9 @@ func Canary(l Layer) (weight int, said bool, problems []Problem) {
 
 // A Redirect holds the settings of the redirect from plain HTTP to HTTPS.
 type Redirect struct {
-	Wanted *bool // nil: not set
+	Wanted *bool // nil if it is not set
 	Code   int
-	Port   uint16 // 0: not set
+	Port   uint16 // 0 if it is not set
 }
 
 // SSLRedirect reads the keys about the redirect to HTTPS. The redirect is part of a

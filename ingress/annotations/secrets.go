@@ -24,7 +24,7 @@ type Secret struct {
 // that begins with the key, as "auth-secret: ".
 type Secrets func(Scope, Ref) (Secret, error)
 
-// A Ref names an object. An empty Namespace means that of the object that has the
+// A Ref names an object. An empty Namespace means the namespace of the object that has the
 // reference.
 type Ref struct{ Namespace, Name string }
 
@@ -296,7 +296,7 @@ func serverCerts(v *values, s *Settings) {
 type Clients struct {
 	CA       *haproxy.Extra // nil if clients are not asked for a certificate
 	Optional bool
-	Closed   bool // they have to show one, but the authority cannot be used
+	Closed   bool // they have to show a certificate, but the authority cannot be used
 }
 
 // ClientCA reads the keys of an Ingress about client certificates.

@@ -1,16 +1,15 @@
-// Package calico reads Calico's objects in the Kubernetes API: which node speaks BGP
-// from which address and AS, and which node owns which block.
+// Package calico reads Calico's objects in the Kubernetes API: which node speaks BGP from which
+// address and AS, and which node owns which block.
 //
-// It alone knows the form of Calico's objects, in both API groups that serve
-// them (crd.projectcalico.org/v1 and projectcalico.org/v3), and turns them
-// into a routes.Topology. All of its functions are pure: they read objects that
-// somebody else fetched.
+// It alone knows the form of Calico's objects, in both API groups that serve them
+// (crd.projectcalico.org/v1 and projectcalico.org/v3), and turns them into a routes.Topology. All
+// of its functions are pure: they read objects that package watch has fetched.
 //
-// It promises that nothing unreadable gets through: an object that cannot be
-// understood is left out and reported as an [Oddity], and so grants nothing.
+// It promises that nothing unreadable gets through: an object that cannot be understood is left out
+// and reported as an [Oddity], and so grants nothing.
 //
-// Its limit: it believes the objects. A node's credentials can change them, so
-// routes.Verify bounds again which routes they allow.
+// Its limit: it believes the objects. A node's credentials can change them, so routes.Verify bounds
+// again which routes they allow.
 package calico
 
 import (
@@ -102,8 +101,8 @@ type remembered struct {
 	odd   []Oddity
 }
 
-// An Oddity reports an object that could not be read, or not all of it, or that keeps
-// the nodes and the appliance from what they should do together.
+// An Oddity reports an object that could not be read in full, or that prevents the nodes and the
+// appliance from working together.
 type Oddity struct {
 	Kind, Name string
 	Why        string

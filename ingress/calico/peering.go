@@ -10,8 +10,8 @@ import (
 	"sallyport/routes"
 )
 
-// examine reports what the cluster's objects say about the sessions with the appliance
-// and what cannot be meant: another AS, nodes that learn, nodes that announce nothing.
+// examine reports mistakes in the cluster's objects about the sessions with the appliance: another
+// AS, nodes that learn, nodes that announce nothing.
 func (r *reader) examine(o Objects, t routes.Topology, peers []peer) {
 	inIt := func(n routes.Node) bool { return n.ASN == t.ASN }
 	if !o.NoConfigs && o.ASN != 0 && o.ASN != t.ASN && slices.ContainsFunc(t.Nodes, inIt) {
@@ -88,9 +88,9 @@ func filterOf(filters []*unstructured.Unstructured, name string) *unstructured.U
 	return filters[i]
 }
 
-// rejectsAll reports whether filters of these names accept no route. The first rule that
-// matches a route decides; Calico ignores filters that do not exist, and accepts what no
-// rule matches (confd/etc/calico/confd/templates/bird.cfg.template).
+// rejectsAll reports whether filters of these names accept no route. The first rule that matches a
+// route decides; Calico ignores filters that do not exist, and accepts a route that no rule matches
+// (confd/etc/calico/confd/templates/bird.cfg.template).
 func rejectsAll(filters []*unstructured.Unstructured, names []string, direction string) bool {
 	for _, name := range names {
 		u := filterOf(filters, name)

@@ -41,7 +41,7 @@ func isAnswer(err error) bool {
 // appliance may not read the resource, or it does not exist.
 func refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) }
 
-// sentence returns what a failed request means and what to do.
+// sentence returns the meaning of a failed request, and the remedy.
 func (s apiServer) sentence(group, resource string, err error) string {
 	name := resource
 	if group != "" {

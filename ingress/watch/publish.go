@@ -278,9 +278,9 @@ type statusPatch struct {
 // may reports whether a status may be written that has a number of addresses now.
 func (p *Publication) may(has int) bool { return has == 0 && p.Add || has > 0 && p.Replace }
 
-// serviceStatuses returns the statuses of Services of type LoadBalancer that are not as
-// wished. A write counts only if nobody has changed the Service meanwhile: of several
-// members of a group the first one writes, and the others see the record.
+// serviceStatuses returns the statuses of Services of type LoadBalancer that are not as wished. A
+// write counts only if no other client has changed the Service meanwhile: the first of several
+// members of a group writes, and the other members see the record.
 func (p *publisher) serviceStatuses(wish *Publication) (all []statusPatch) {
 	if len(p.pools.Ranges) == 0 {
 		return nil

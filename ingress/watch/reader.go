@@ -226,7 +226,7 @@ func (r *secretReader) answers(now time.Time, awaited map[types.NamespacedName]b
 	return have
 }
 
-// run reads what is wanted until ctx ends. It repeats what fails, for ever.
+// run reads the wanted Secrets until ctx ends. It repeats failed requests for ever.
 func (r *secretReader) run(ctx context.Context) {
 	known := false
 	for pause := firstPause; ctx.Err() == nil; {

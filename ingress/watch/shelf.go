@@ -337,7 +337,7 @@ func (s *shelf[T]) Transformer() cache.TransformFunc {
 	}
 }
 
-// clean removes from an object what nobody reads. Doing it twice changes nothing.
+// clean removes the fields of an object that nobody reads. A second call changes nothing.
 func (s *shelf[T]) clean(o any) (T, bool) {
 	item, ok := o.(T)
 	if !ok {
@@ -379,8 +379,8 @@ func (s *shelf[T]) unchanged(old, item T) bool {
 	return sameButVersion(old, item)
 }
 
-// sameButVersion compares all but the resourceVersion. It changes b for a moment, so
-// nobody else may have b yet.
+// sameButVersion compares all but the resourceVersion. It changes b for a moment, so no other
+// goroutine may have b yet.
 func sameButVersion[T object](a, b T) bool {
 	version := b.GetResourceVersion()
 	b.SetResourceVersion(a.GetResourceVersion())

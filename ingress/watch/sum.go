@@ -58,8 +58,8 @@ func (m *secretSum) admit(s *corev1.Secret) {
 	m.bytes[key], m.sums[key.Namespace] = size, rest+size
 }
 
-// count counts the Secrets that are kept, all of them anew. It returns those without data for which
-// there is room now.
+// count counts all Secrets that are kept, from zero. It returns Secrets without data that now have
+// room.
 func (m *secretSum) count(kept []*corev1.Secret) (again []types.NamespacedName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -99,8 +99,8 @@ type Health struct {
 	Error string `json:"error,omitempty"`
 }
 
-// New reads the kubeconfig, and connects to nothing. An error is about the
-// configuration and says what to do.
+// New reads the kubeconfig, but does not connect. An error is about the configuration and includes
+// the remedy.
 func New(cfg Config) (*Watcher, error) {
 	config, err := restConfig(cfg.Kubeconfig)
 	if err != nil {
@@ -251,8 +251,8 @@ func (w *Watcher) shelves() []anyShelf {
 	return all
 }
 
-// sameButStatus compares Ingresses without their status, which is for the
-// publisher alone: it asks for the newest.
+// sameButStatus compares Ingresses without their status. Only the publisher uses the status, and it
+// reads the newest.
 func sameButStatus(a, b *networkingv1.Ingress) bool {
 	x, y := *a, *b
 	x.Status, y.Status = networkingv1.IngressStatus{}, networkingv1.IngressStatus{}
@@ -312,7 +312,7 @@ func knock(on chan<- struct{}) {
 // new.
 func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 
-// Run watches until ctx ends. It repeats what fails, for ever.
+// Run watches until ctx ends. It repeats failed requests for ever.
 func (w *Watcher) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -480,7 +480,7 @@ func (w *Watcher) troubles() string {
 			}
 		}
 	}
-	// A cluster without Calico is no trouble: missing says what replaces it.
+	// A cluster without Calico is no trouble: missing says which records replace Calico's.
 	without := w.calico.inUse != nil && w.calico.inUse.group == "" && errors.Is(w.calico.unknown, calico.ErrNone)
 	// A shelf already reports an API server that cannot be reached.
 	if w.calico.unknown != nil && !without && (len(all) == 0 || errors.Is(w.calico.unknown, calico.ErrFrozen)) {

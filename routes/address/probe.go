@@ -29,16 +29,14 @@ const (
 	atOnce = 128
 )
 
-// Probe asks the networks that this machine is connected to for each address, by ARP
-// or by neighbour solicitation, as a machine does before it uses an address (RFC 5227,
-// RFC 4862). It returns who answers. The answer of another member does not count: by VRRP
-// one of them may have the address. An address that is in no such network, as usual with
-// BGP, is not asked for.
+// Probe asks the networks that this machine is connected to for each address, by ARP or by
+// neighbour solicitation, as a machine does before it uses an address (RFC 5227, RFC 4862). It
+// returns the owners that answer. The answer of another member does not count: by VRRP a member may
+// have the address. An address that is in no such network, as usual with BGP, is not asked for.
 //
-// The kernel asks, by an entry of its table of neighbours. So Probe needs no raw socket,
-// and takes no address. It takes three seconds for each 128 addresses if nobody answers. While
-// this machine has an IPv6 address on the interface itself, by VRRP, the kernel heeds nobody
-// else's answer.
+// The kernel asks, by an entry of its table of neighbours. So Probe needs no raw socket, and takes
+// no address. It takes three seconds for each 128 addresses if nobody answers. While this machine
+// has an IPv6 address on the interface itself, by VRRP, the kernel heeds nobody else's answer.
 func Probe(ctx context.Context, addresses, members []netip.Addr) (map[netip.Addr]Owner, error) {
 	owners := map[netip.Addr]Owner{}
 	for some := range slices.Chunk(addresses, atOnce) {

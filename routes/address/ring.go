@@ -168,7 +168,7 @@ type Count struct {
 	Dropped uint64 // packets beyond Limit
 }
 
-// Counted returns what the rules have done. Without rules it is nothing.
+// Counted returns the counts of the rules. If there are no rules, the counts are zero.
 func Counted(ctx context.Context) (sum Count, err error) {
 	out, err := exec.CommandContext(ctx, "nft", "-j", "list", "counters").Output()
 	if err != nil {

@@ -38,7 +38,7 @@ type VRRPOptions struct {
 	// Unit is the unit of systemd that runs keepalived with the rights that it needs. If it is
 	// empty, keepalived is a child of this process.
 	Unit string
-	Log  *slog.Logger // nil: silent
+	Log  *slog.Logger // nil if nothing is logged
 }
 
 // VRRP gives each address to one appliance where no router chooses an appliance: it writes the
