@@ -11,10 +11,11 @@ import (
 	"sallyport/routes"
 )
 
-// An adoption is what this process took over from the one before. The goroutine of the loop owns it.
+// An adoption holds the state that this process has taken over from the process before. The
+// goroutine of the loop owns it.
 type adoption struct {
 	adopted  routes.Table        // found in the kernel at the start, until their peers have spoken
-	caughtUp bool                // it knows all that the process before may have served: see behind
+	caughtUp bool                // this process knows everything that the process before may have served: see behind
 	heard    map[netip.Addr]bool // peers that have sent all their routes since the start
 }
 
@@ -29,14 +30,14 @@ func (l *loop) adopt(found routes.Table) {
 	}
 }
 
-// overtaken bounds how long a process that finds HAProxy serving waits for the API before it
-// acts on a picture. The process before may have served for a picture.Interval what it had not
-// saved yet.
+// overtaken bounds how long a process that finds HAProxy serving waits for the API before it acts
+// on a picture. The process before may have served changes for a picture.Interval before it saved
+// them.
 const overtaken = 2 * picture.Interval
 
-// behind reports whether the process before may have served what this one does not know yet: a
-// picture is older than the crash, and an object may wait for a verdict. Until then nothing that
-// is served is taken away. sure is false while something waits for a verdict.
+// behind reports whether the process before may have served an object that this process does not
+// know yet. A picture is older than the crash, and an object may wait for a verdict. Meanwhile
+// nothing that is served is removed. sure is false while an object waits for a verdict.
 func (l *loop) behind(now time.Time, sure bool) bool {
 	live := !slices.ContainsFunc(l.clusters, func(c *cluster) bool { return !c.live && !c.gone })
 	l.caughtUp = l.caughtUp || live && sure || now.Sub(l.started) >= overtaken
@@ -60,11 +61,11 @@ func reflection(t routes.Topology) (behind, reflectors []netip.Addr) {
 	return behind, reflectors
 }
 
-// adoptedOffers returns an offer for each adopted route, as if its session had closed
-// when this process started. Verify applies the same rules and the same retention time
-// to it as to any other offer. Once a peer has sent all its own offers (End-of-RIB),
-// they replace the adopted ones. For a node that does not peer with us, the End-of-RIB
-// of all route reflectors counts.
+// adoptedOffers returns an offer for each adopted route, as if the session of the route had closed
+// when this process started. Verify applies the same rules and the same retention time to these
+// offers as to any other offer. Once a peer has sent all its own offers (End-of-RIB), they replace
+// the adopted offers. For a node that does not peer with us, the End-of-RIB of all route reflectors
+// counts.
 func (l *loop) adoptedOffers(topologies []routes.Topology, peers []bgp.PeerState) (offers []routes.Offer) {
 	for _, p := range peers {
 		if p.EndOfRIB {

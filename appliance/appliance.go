@@ -26,34 +26,33 @@ type Hooks struct {
 	// called when a stop begins to drain, with the longest time that the drain takes; may be nil
 	Leaving func(time.Duration)
 
-	// A knock of Reload asks for the configuration file to be read again, by Load. Nil:
-	// it is never read again.
+	// A knock of Reload asks for the configuration file to be read again, by Load. If it is nil,
+	// the file is never read again.
 	Reload <-chan os.Signal
 	Load   func() (*config.Config, error)
 	// Reloaded is called after the first round with the new configuration, and after a
 	// file with a mistake.
 	Reloaded func()
-	// Level is the level of Log. It follows log.level of the file. Nil: the level does
-	// not change.
+	// Level is the level of Log. It follows log.level of the file. If it is nil, the level does not
+	// change.
 	Level *slog.LevelVar
 
-	// Notices returns further warnings for the status, one sentence each. Nil: there
-	// are none.
+	// Notices returns further warnings for the status, one sentence each. It may be nil.
 	Notices func() []string
-	// Admit tells the machine's firewall which traffic to let in and out, in addition
-	// to what the configuration file needs. Nil: there is no firewall to tell.
+	// Admit tells the machine's firewall which traffic to let in and out, in addition to the
+	// traffic that the configuration file implies. It is nil if there is no firewall to configure.
 	Admit func(Admission) error
-	// VRRPUnit is the unit of systemd that runs keepalived. Empty: it is a child of this
-	// process.
+	// VRRPUnit is the unit of systemd that runs keepalived. If it is empty, keepalived is a child
+	// of this process.
 	VRRPUnit string
 	// Upstream returns a command that runs Upstream with a socket. The sessions with the upstream
-	// routers are in that process. Nil: they are in this one, and end with it.
+	// routers are in that process. If it is nil, they are in this process, and end with it.
 	Upstream func(socket string) *exec.Cmd
 }
 
-// Admission lists what the machine's firewall has to let through for the clusters at
-// this moment: connections to the appliance, and connections of HAProxy to others. Each
-// list is sorted and has no duplicates.
+// Admission lists the connections that the machine's firewall has to let through for the clusters
+// at this moment: those to the appliance, and those that HAProxy opens. Each list is sorted and has
+// no duplicates.
 type Admission struct {
 	Peers    []netip.Addr     // who may connect to speak BGP
 	TCP, UDP []uint16         // ports of TCP services and of QUIC
@@ -105,8 +104,8 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	wg.Go(func() { e.supervise(ctx, hooks.Log) })
 	wg.Go(func() { answers.sample(ctx) })
 	l.alive = l.readiness(cfg, hooks)
-	// A panic of the loop ends the process at once. Here it would first run what is deferred,
-	// and so take down in order what has to outlive a crash.
+	// A panic of the loop ends the process at once. In this goroutine it would first run the
+	// deferred functions, and they stop processes that have to outlive a crash.
 	ended := make(chan struct{})
 	go func() {
 		l.run(ctx)
@@ -119,7 +118,8 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 	return nil
 }
 
-// readiness returns what the loop calls after each knock or tick. It calls Hooks.Ready once.
+// readiness returns the function that the loop calls after each knock or tick. It calls Hooks.Ready
+// once.
 func (l *loop) readiness(cfg *config.Config, hooks Hooks) func() {
 	said := false
 	return func() {
@@ -133,8 +133,8 @@ func (l *loop) readiness(cfg *config.Config, hooks Hooks) func() {
 	}
 }
 
-// Holds returns in words how many connections and servers a HAProxy holds that this
-// process would start; empty if the configuration leaves the start to others.
+// Holds returns in words how many connections and servers HAProxy can hold if this process starts
+// it. It returns "" if the configuration leaves the start of HAProxy to another program.
 func Holds(cfg *config.Config) string {
 	if cfg.HAProxy.Mode != config.Managed {
 		return ""

@@ -26,8 +26,8 @@ const (
 // An Endpoint is where a command reaches the status endpoint of a running appliance.
 type Endpoint struct {
 	At       string         // HOST:PORT for plain HTTP, https://HOST:PORT, or the path of the control socket
-	Password config.Secret  // empty: the endpoint needs none
-	Trusted  *x509.CertPool // whose certificates are accepted; nil: those of this machine
+	Password config.Secret  // empty if the endpoint needs no password
+	Trusted  *x509.CertPool // the accepted certificate authorities; nil for those of this machine
 }
 
 // Client returns a client for the endpoint, and the URL of its pages.

@@ -20,7 +20,7 @@ func PoolsOf(g *config.Group) ingress.Pools {
 	return p
 }
 
-// withoutPools returns a group without what only its Services need.
+// withoutPools returns a group without the settings that only its Services need.
 func withoutPools(g config.Group) config.Group {
 	g.Pools, g.DefaultLoadBalancer = nil, false
 	return g
@@ -74,8 +74,9 @@ func allotted(balancers []ingress.Balancer) (all []netip.Addr) {
 	return once(all, netip.Addr.Compare)
 }
 
-// known returns what the statuses of Services are to have now: of the allotted addresses
-// those that this member may take. The rest waits until nobody else turns out to have it.
+// known returns the balancers with the addresses that belong into the statuses of Services now: the
+// allotted addresses that this member may take, and those that the status has already. Another
+// address waits until it turns out that no other machine has it.
 func (ms *membership) known(balancers []ingress.Balancer) []ingress.Balancer {
 	if ms.member == nil {
 		return balancers
@@ -93,14 +94,14 @@ func (ms *membership) known(balancers []ingress.Balancer) []ingress.Balancer {
 // consent says which statuses in the clusters this appliance may write.
 type consent struct{ add, replace bool }
 
-// agreeing is how long all full members have to serve the same before one writes over a
-// status, or removes it.
+// agreeing is how long all full members have to serve the same before a member replaces a status,
+// or removes it.
 const agreeing = 30 * time.Second
 
-// consent returns what this appliance may write. A member of a group adds while it is full,
-// and writes over what is there only if no other full member serves anything else: so no
-// member removes what another one adds, whatever they know and however they are
-// configured.
+// consent returns what this appliance may write. A member of a group adds to statuses while it is
+// full. It replaces parts of them only after all full members have served the same for agreeing.
+// This keeps a member from removing the addresses that another member adds, even if their files or
+// their knowledge differ.
 func (ms *membership) consent() consent {
 	if ms.member == nil {
 		return consent{true, true}
@@ -112,7 +113,7 @@ func (ms *membership) consent() consent {
 	return consent{true, !since.IsZero() && ms.now().Sub(since) >= agreeing}
 }
 
-// sumOfClaims returns a sum of what a Result says of the statuses in the clusters.
+// sumOfClaims returns a sum of the statuses that a Result puts into the clusters.
 func sumOfClaims(r ingress.Result) string {
 	balancers := make([]any, 0, len(r.Balancers))
 	for _, b := range r.Balancers {

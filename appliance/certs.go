@@ -21,17 +21,18 @@ import (
 type certs struct {
 	proxy   proxy
 	log     *slog.Logger
-	refuse  func(haproxy.Verdicts) // tells what HAProxy rejects
+	refuse  func(haproxy.Verdicts) // takes the verdicts on certificates that HAProxy rejects
 	changed chan struct{}
 
 	mu      sync.Mutex
 	answers haproxy.Verdicts
-	fresh   bool // usable has to look again, although it is given the same
-	busy    bool // HAProxy is being asked, or rests
-	// owners of certificates that HAProxy rejects; a start does not wait for the others of theirs
+	fresh   bool // answers have come, so usable has to look again even if want is the same
+	busy    bool // a call of ask runs, or rests after its run
+	// owners of certificates that HAProxy rejects; a start does not wait for their other
+	// certificates
 	suspect map[string]bool
 
-	// Owned by the goroutine of the loop: the arguments and results of the last usable.
+	// The goroutine of the loop owns these arguments and results of the last call of usable.
 	want, use []*haproxy.Cert
 	waits     bool
 	parts     map[*haproxy.Cert]haproxy.Part
@@ -41,10 +42,10 @@ type certs struct {
 // waits for the end of the run. HAProxy reads 1,000 a second or more.
 const certsAtOnce = 200
 
-// usable returns the certificates to use now: those that HAProxy accepts. Where HAProxy rejects a
-// certificate, or has not read it yet, usable returns the last one in use under the same name, if
-// any. waits reports whether an owner without rejected certificates has one that HAProxy has not
-// read yet.
+// usable returns the certificates to use now: those that HAProxy accepts. If HAProxy rejects a
+// certificate, or has not read it yet, usable returns the last certificate in use under the same
+// name. waits reports whether a certificate has not been read yet; it leaves out owners with
+// rejected certificates.
 func (c *certs) usable(ctx context.Context, want []*haproxy.Cert) (use []*haproxy.Cert, waits bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

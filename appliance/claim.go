@@ -13,30 +13,30 @@ import (
 	"sallyport/routes/address"
 )
 
-// A probe asks who else has one of the addresses. The real one is address.Probe; tests
-// replace it with a fake.
+// A probe asks which other machines have one of the addresses. address.Probe implements it; tests
+// use a fake.
 type probe func(ctx context.Context, addresses, members []netip.Addr) (map[netip.Addr]address.Owner, error)
 
 const (
-	// claimAgain is the time after which an address is asked for again that another machine
-	// has, or that nobody could ask for.
+	// claimAgain is the time after which an address is probed again, if another machine has it or
+	// the probe failed.
 	claimAgain = 10 * time.Second
-	// claimWatch is the time after which the addresses that this machine has are asked for
-	// again: another machine may have come.
+	// claimWatch is the time after which the addresses of this machine are probed again, because
+	// another machine may have taken one meanwhile.
 	claimWatch = time.Minute
 )
 
-// claims keeps this appliance from an address that another machine in its networks
-// has. An appliance asks before it takes an address for the first time. Once it has the
-// address it keeps it, and only reports who else answers: otherwise any neighbour could end
-// the service. Owned by the goroutine of the loop.
+// claims keeps this appliance from an address that another machine in its networks has. An
+// appliance asks before it takes an address for the first time. Once it has the address, it keeps
+// the address and only reports other machines that answer: otherwise any neighbour could end the
+// service. The goroutine of the loop owns the claims.
 type claims struct {
 	taken  map[netip.Addr]bool
-	owners map[netip.Addr]address.Owner // who else had an address when it was asked for last
+	owners map[netip.Addr]address.Owner // other machines that had an address in the last probe
 	asked  map[netip.Addr]bool          // addresses of the last probe
 	err    error                        // of the last probe
-	at     time.Time                    // of the last probe; zero: there was none
-	answer chan claimed                 // of the probe under way; nil: none is
+	at     time.Time                    // of the last probe; zero before the first
+	answer chan claimed                 // of the running probe; nil if no probe runs
 }
 
 type claimed struct {
@@ -67,7 +67,8 @@ func (ms *membership) claim(ctx context.Context, now time.Time, wanted []netip.A
 		again = claimAgain
 		fresh = fresh || !c.asked[a]
 	}
-	// The address of a stranger is not wanted any more once its Service has another one.
+	// The probe includes the addresses that strangers have, because they are not in wanted once the
+	// Service has another address.
 	ask := once(slices.AppendSeq(slices.Clone(wanted), maps.Keys(c.owners)), netip.Addr.Compare)
 	if c.answer == nil && len(ask) > 0 && (fresh || now.Sub(c.at) >= again) {
 		ms.ask(ctx, now, ask)
@@ -75,7 +76,7 @@ func (ms *membership) claim(ctx context.Context, now time.Time, wanted []netip.A
 	return all
 }
 
-// learn takes over what a probe has found.
+// learn takes over the result of a probe.
 func (c *claims) learn() {
 	if c.taken == nil {
 		c.taken, c.owners = map[netip.Addr]bool{}, map[netip.Addr]address.Owner{}
@@ -130,8 +131,8 @@ func (m *member) strangers() map[netip.Addr]string {
 	return all
 }
 
-// troubles returns a sentence for each address that another machine has, or about which nobody could
-// ask.
+// troubles returns a sentence for each address that another machine has, or that could not be
+// probed.
 func (c *claims) troubles(addresses []netip.Addr, balancers []ingress.Balancer, vrrp bool) (all []trouble) {
 	for _, a := range addresses {
 		add := func(format string, args ...any) { all = append(all, trouble{a, fmt.Sprintf(format, args...)}) }

@@ -11,7 +11,7 @@ import (
 	"sallyport/routes"
 )
 
-// search lists what has a text in its name or address.
+// search lists everything with a certain text in its name or address.
 func (q *request) search() page.Page {
 	text := strings.TrimSpace(q.query.Get("q"))
 	p := page.Page{
@@ -152,7 +152,7 @@ func (q *request) withChanges(p page.Page, name string) page.Page {
 	return p
 }
 
-// theServers lists some servers, which may be none.
+// theServers lists some servers. The list may be empty.
 func (q *request) theServers(some []int) page.Section {
 	if some == nil {
 		some = []int{}

@@ -119,7 +119,7 @@ func (x *index) row(n *nodeIndex) page.Row {
 	for _, i := range n.broken {
 		s := x.servers[i]
 		why := x.why(s)
-		// Servers differ in their address. The reason is one.
+		// Reasons that differ only in the server's address count as the same reason.
 		kind := strings.ReplaceAll(why, s.addr().Addr().String(), "")
 		if why == "" || s.mark() != page.Bad || seen[kind] || unrouted && strings.HasPrefix(why, "no route to ") {
 			continue
@@ -140,7 +140,7 @@ func (s serverIndex) pod() string {
 	return s.want.Pod
 }
 
-// groupRow describes the paths over several nodes as one.
+// groupRow describes the paths over several nodes in one row.
 func (x *index) groupRow(nodes []*nodeIndex, line, href string) page.Row {
 	var sum nodeIndex
 	empty := 0
@@ -173,7 +173,7 @@ func (c serverCounts) door() page.Door {
 	return d
 }
 
-// passing returns how the door "server" is.
+// passing returns the mark of the door "server".
 func (c serverCounts) passing() page.Mark {
 	switch closed := c.closed() > 0; {
 	case c.open+c.failing == 0 && !closed:
@@ -202,7 +202,7 @@ func (c serverCounts) pods() page.Box {
 	return b
 }
 
-// answering returns how the servers answer their checks.
+// answering returns the mark for the health checks of the servers.
 func (c serverCounts) answering() page.Mark {
 	switch {
 	case c.failing > 0 && c.open == 0:
@@ -215,7 +215,7 @@ func (c serverCounts) answering() page.Mark {
 	return page.Good
 }
 
-// mark returns how the servers are.
+// mark returns the mark of the servers.
 func (c serverCounts) mark() page.Mark { return c.passing().Worse(c.answering()) }
 
 // door describes the door "route": whether the kernel holds the routes to the blocks.
@@ -314,8 +314,8 @@ func (x *index) whyNoRouteTo(n *nodeIndex, b *blockIndex) string {
 	return "no BGP peer offers its block"
 }
 
-// sessionDown says in a sentence since when there is no session with a peer, how the last
-// one ended, and what to do.
+// sessionDown returns a sentence: since when a peer has had no session, how the last session ended,
+// and a remedy.
 func sessionDown(s bgp.PeerState, now time.Time) string {
 	why := fmt.Sprintf("there is no BGP session with %s (%s)", whose(s.Peer), s.Addr)
 	how := ended(s)
@@ -328,7 +328,7 @@ func sessionDown(s bgp.PeerState, now time.Time) string {
 	return why + "; " + how
 }
 
-// only returns the nodes of some servers, with the counts and blocks of those alone.
+// only returns the nodes of some servers, with the counts and blocks of these servers.
 func (x *index) only(servers []int) (nodes []*nodeIndex) {
 	of := map[*nodeIndex]*nodeIndex{}
 	for _, i := range servers {
@@ -353,7 +353,7 @@ func (x *index) only(servers []int) (nodes []*nodeIndex) {
 	return nodes
 }
 
-// everything returns all nodes, and the servers of none as one more.
+// everything returns all nodes, and one more for the servers at addresses of no known node.
 func (x *index) everything() []*nodeIndex {
 	if x.homeless.counts.all > 0 {
 		return append(slices.Clone(x.nodes), &x.homeless)
@@ -361,7 +361,7 @@ func (x *index) everything() []*nodeIndex {
 	return x.nodes
 }
 
-// mark returns how a node and the path over it are.
+// mark returns the mark of a node and the path over it.
 func (n *nodeIndex) mark() page.Mark {
 	if n.name == "" { // servers at addresses of no known node
 		return page.Bad
@@ -369,8 +369,8 @@ func (n *nodeIndex) mark() page.Mark {
 	return n.door().Mark.Worse(n.counts.mark()).Worse(n.session())
 }
 
-// session returns how the BGP sessions with a node are. A path stays open for a while without
-// them, so a lost session alone shuts none.
+// session returns the mark for the BGP sessions with a node. It is never worse than Warn, because a
+// path stays open for a while without a session.
 func (n *nodeIndex) session() page.Mark {
 	if slices.ContainsFunc(n.peers, func(p bgp.PeerState) bool { return p.State != established }) {
 		return page.Warn

@@ -27,11 +27,11 @@ import (
 
 // A Finding is the result of one check of the doctor.
 type Finding struct {
-	Check   string `json:"check"` // stable: one of those that doctor.go names
+	Check   string `json:"check"` // a stable name: one of those in doctor.go
 	Level   Level  `json:"level"`
 	Saw     string `json:"saw"`
-	Remedy  string `json:"remedy,omitempty"`  // what to do; empty: nothing
-	Command string `json:"command,omitempty"` // that does it, or shows more
+	Remedy  string `json:"remedy,omitempty"`  // what to do; empty if nothing has to be done
+	Command string `json:"command,omitempty"` // a command that does it, or shows more
 }
 
 // A Level says how bad a Finding is.
@@ -44,23 +44,23 @@ const (
 	Failed  Level = "failed"  // some traffic cannot pass
 )
 
-// A doctor examines a configuration, the machine, the clusters, and the appliance that
-// runs here, if one does. It changes nothing.
+// A doctor examines a configuration, the machine, the clusters, and an appliance that runs here. It
+// changes nothing.
 type doctor struct {
 	path   string
 	report func(Finding)
 	cfg    *config.Config
-	status *Status  // of the appliance that runs; nil: none does
-	odd    []string // what is wrong with Calico's objects, which an appliance that runs warns of as well
+	status *Status  // of the running appliance; nil if no appliance runs
+	odd    []string // faults of Calico's objects; a running appliance has the same warnings
 
-	program        haproxy.Program    // the zero Program: none can be used here
+	program        haproxy.Program    // the zero Program if there is no usable HAProxy here
 	known, unknown []ingress.Snapshot // of the clusters; the unknown ones could not be read
-	wire           *bgp.Capture       // nil: the doctor may not see packets
+	wire           *bgp.Capture       // nil if the doctor may not see packets
 }
 
-// Examine checks what an appliance with this configuration file needs, and reports each
-// finding as it comes. It takes half a minute at most for each cluster that does not
-// answer, and ten seconds for its nodes that do not.
+// Examine checks everything that an appliance with this configuration file needs, and reports each
+// finding at once. It takes half a minute at most for each cluster that does not answer, and ten
+// seconds for its nodes that do not answer.
 func Examine(ctx context.Context, path string, report func(Finding)) {
 	d := &doctor{path: path, report: report}
 	cfg, err := config.Load(path)
@@ -186,7 +186,8 @@ func (d *doctor) machine(ctx context.Context) {
 	}
 }
 
-// ports checks that what the appliance listens on is free. A running appliance has them.
+// ports checks that the addresses and ports of the appliance are free. It checks nothing while an
+// appliance runs, because that uses them.
 func (d *doctor) ports(ctx context.Context) {
 	if d.status != nil || d.cfg.HAProxy.Mode != config.Managed {
 		return
@@ -248,8 +249,8 @@ func (d *doctor) kernel() {
 	}
 }
 
-// conntrack returns how many connections the kernel tracks, and how many it can; false:
-// it tracks none.
+// conntrack returns how many connections the kernel tracks, and how many it can track. ok is false
+// if connection tracking is off.
 func conntrack() (used, most int, ok bool) {
 	one, err1 := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
 	two, err2 := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
@@ -270,17 +271,17 @@ func localPorts() (first, last int, ok bool) {
 	return first, last, err == nil && n == 2
 }
 
-// clockSkew is how far the clocks of this machine and of an API server may be apart.
-// Tokens and certificates are valid from one second to another.
+// clockSkew is how far the clocks of this machine and of an API server may be apart. The validity
+// of tokens and certificates is exact to the second.
 const clockSkew = 5 * time.Second
 
-// source returns a cluster with what package ingress needs beside it.
+// source returns a cluster with the pools that package ingress needs.
 func (d *doctor) source(c config.Cluster) source {
 	return source{Cluster: c, pools: PoolsOf(&d.cfg.Group)}
 }
 
-// looksAt returns how the doctor watches a cluster: with the token that an appliance has
-// renewed, if this user may read it. That of the kubeconfig may have expired long ago.
+// looksAt returns how the doctor watches a cluster: with the token that an appliance has renewed,
+// if this user may read it. The token in the kubeconfig may have expired long ago.
 func (d *doctor) looksAt(c config.Cluster, kubeconfig []byte) watch.Config {
 	of := watcherConfig(d.source(c), kubeconfig, ownAddresses(), slog.New(slog.DiscardHandler))
 	of.OwnASN, of.TokenFile, of.OnlyLook = d.cfg.BGP.ASN, tokenFile(d.cfg, c.Name), true
@@ -381,7 +382,7 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Sn
 	return snapshot, true
 }
 
-// members checks what the members of the group know of each other.
+// members reports the faults that the status has about the group and its members.
 func (d *doctor) members(g *GroupStatus, version string) {
 	for _, warning := range g.own() {
 		d.doubt("group", warning, "", "sallyport status addresses")
@@ -427,8 +428,8 @@ func (d *doctor) overlaps() {
 	}
 }
 
-// objects reports what the clusters' objects ask for and do not get: as the appliance that
-// runs sees it, or as it would.
+// objects reports the problems of the clusters' objects: those in the status of a running
+// appliance, or those that an appliance would find.
 func (d *doctor) objects() {
 	if d.status != nil {
 		for _, p := range d.status.Problems {
@@ -447,8 +448,8 @@ func (d *doctor) objects() {
 	}
 }
 
-// certificates checks those that the clusters' objects name, of which those come first
-// that expire first.
+// certificates checks the certificates that the clusters' objects name. They are in the order of
+// their expiry, so the check of a cluster stops at the first certificate that is valid for long.
 func (d *doctor) certificates() {
 	for _, s := range d.known {
 		for _, c := range s.Certificates() {
@@ -479,8 +480,8 @@ func (d *doctor) expiry(check, what string, end time.Time, remedy, command strin
 	return false
 }
 
-// statusCertificate returns when the certificate of the status endpoint expires. An
-// appliance that runs warns of its own.
+// statusCertificate returns when the certificate of the status endpoint expires. A running
+// appliance warns of it itself.
 func (d *doctor) statusCertificate() (end time.Time, has bool) {
 	if d.status != nil || !d.cfg.Status.TLS.Exists() {
 		return end, false
@@ -492,10 +493,11 @@ func (d *doctor) statusCertificate() (end time.Time, has bool) {
 	return pair.Leaf.NotAfter, true
 }
 
-// noSession begins the warning of a node without a session, which the doctor reports by node.
+// noSession begins the warning about a node without a session. The doctor reports such nodes
+// itself.
 const noSession = "there has been no BGP session with "
 
-// running reports what the appliance that runs says of itself.
+// running reports the faults that the status of the running appliance has.
 func (d *doctor) running() {
 	s := d.status
 	if s == nil {
@@ -559,7 +561,7 @@ func (d *doctor) running() {
 	}
 }
 
-// sourceFor returns the address from which this machine reaches another one.
+// sourceFor returns the address from which this machine connects to a server.
 func sourceFor(to netip.AddrPort) netip.Addr {
 	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to)) // sends nothing
 	if err != nil {
@@ -611,7 +613,7 @@ func listed[T fmt.Stringer](all []T) string {
 	return cmp.Or(strings.Join(words, ", "), "none")
 }
 
-// few names the first few of some things, and says how many more there are.
+// few returns the first few names, and how many more follow.
 func few(names []string) string {
 	const most = 5
 	if len(names) > most {

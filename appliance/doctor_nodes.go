@@ -114,8 +114,8 @@ func (d *doctor) neighbour(c config.Cluster, n routes.Node, a netip.Addr) neighb
 	return s
 }
 
-// ask connects to the speaker, as the appliance would, and if there is no answer, without what
-// the other side may lack.
+// ask connects to the speaker as the appliance would. If it gets no answer, it tries without TTL
+// security or without a password, because the other side may lack them.
 func (s *neighbour) ask(ctx context.Context) {
 	s.probed = bgp.Probe(ctx, s.Peer)
 	if s.probed.Answer != bgp.NoAnswer {
@@ -157,7 +157,7 @@ func calicoNode(node string) string {
 	return "kubectl get pods -A -l k8s-app=calico-node --field-selector spec.nodeName=" + node
 }
 
-// answer reports what a speaker did when it was asked.
+// answer reports the result of ask.
 func (d *doctor) answer(ctx context.Context, c config.Cluster, s neighbour) {
 	name, at, from, p := s.name, s.at, s.from, s.probed
 	switch {
@@ -271,8 +271,8 @@ func (d *doctor) silent(ctx context.Context, s neighbour) {
 	}
 }
 
-// dialled waits for a connection of a node that has to connect. It reports whether its packets
-// arrive, or would, if the doctor may not see them.
+// dialled waits for a connection of a node that has to connect to us. It reports whether packets of
+// the node arrive. It also returns true if the doctor may not see packets.
 func (d *doctor) dialled(ctx context.Context, s neighbour) bool {
 	if d.wire == nil {
 		return true
@@ -291,9 +291,9 @@ func (d *doctor) dialled(ctx context.Context, s neighbour) bool {
 	return true
 }
 
-// signedOtherwise reports a node that signs its packets with another password than the
-// appliance (TCP MD5), or as the only one of the two. The kernel drops such packets, so on both
-// sides it looks as if none arrived.
+// signedOtherwise reports a node and an appliance with different passwords (TCP MD5), or with a
+// password on only one side. The kernel drops such packets, so on both sides it looks as if none
+// arrived.
 func (d *doctor) signedOtherwise(s neighbour, passed bgp.Segments) bool {
 	name, password := s.name, string(s.Password)
 	switch {
@@ -319,8 +319,8 @@ func (d *doctor) signedOtherwise(s neighbour, passed bgp.Segments) bool {
 	return true
 }
 
-// passed returns the packets of BGP that passed between this machine and a node, and whether
-// the doctor may see them.
+// passed returns the BGP packets between this machine and a node, and whether the doctor may see
+// them.
 func (d *doctor) passed(a netip.Addr) (s bgp.Segments, watched bool) {
 	if d.wire == nil {
 		return s, false
@@ -328,7 +328,7 @@ func (d *doctor) passed(a netip.Addr) (s bgp.Segments, watched bool) {
 	return d.wire.Of(a), true
 }
 
-// leftBehind checks that each BGPPeer for an appliance names a machine that is there.
+// leftBehind checks that each BGPPeer for an appliance has the address of a machine that answers.
 func (d *doctor) leftBehind(ctx context.Context, c config.Cluster, peers map[string]netip.Addr, group string) {
 	ours := ownAddresses()
 	for _, name := range sorted(peers) {

@@ -33,14 +33,14 @@ type drain struct {
 // for concurrent use.
 type drains struct {
 	path    string
-	boot    string              // empty: nothing is kept
+	boot    string              // empty if no drain is kept in the file
 	leaving func(time.Duration) // called when a stop begins to drain, with group.drain.timeout; may be nil
 
 	mu   sync.Mutex
-	wish *drain // nil: none
+	wish *drain // nil without a drain
 }
 
-// bootID returns what Linux calls this boot of the machine; empty if it cannot be read.
+// bootID returns Linux's identifier of this boot of the machine, or "" if it cannot be read.
 func bootID() string {
 	text, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(text))
@@ -61,15 +61,15 @@ func openDrains(stateDir, boot string) *drains {
 	return d
 }
 
-// get returns the drain in force; nil: there is none.
+// get returns the drain in force, or nil without a drain.
 func (d *drains) get() *drain {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.wish
 }
 
-// begin drains. kept says that a restart of the process goes on draining. The drain is in
-// force after an error, too.
+// begin begins a drain. If kept is set, the drain outlives a restart of the process. The drain is
+// in force even if begin returns an error.
 func (d *drains) begin(now time.Time, forced, kept bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -117,7 +117,7 @@ type DrainStatus struct {
 	Draining    bool          `json:"draining"`
 	Class       group.Class   `json:"class"`
 	Why         string        `json:"why,omitempty"`
-	Left        bool          `json:"left"`        // it drains, nothing is announced, and HAProxy ends what is kept
+	Left        bool          `json:"left"`        // it drains and announces nothing; HAProxy closes connections after their next response
 	Connections int           `json:"connections"` // TCP connections to the service addresses
 	Timeout     time.Duration `json:"timeoutNanoseconds"`
 	Error       string        `json:"error,omitempty"` // of the last round
@@ -131,8 +131,8 @@ type DrainStatus struct {
 //	POST /undrain  ends the drain
 //	GET  /group    GroupStatus as JSON; in no group one without members
 //
-// Whoever may connect may do all of that: the socket has mode 0600. In no group there is
-// nothing to drain, and a stop goes on without it.
+// Every user that may connect may give all these orders: the socket has mode 0600. In no group
+// there is nothing to drain, and a stop goes on without it.
 func control(view func() *view, drains *drains, held func([]netip.Addr) (int, error), knock func(),
 	now func() time.Time,
 ) http.Handler {
@@ -212,7 +212,7 @@ func control(view func() *view, drains *drains, held func([]netip.Addr) (int, er
 	return mux
 }
 
-// alone returns why no other member would serve if this one left; empty: one would.
+// alone returns why no other member would serve without this one, or "" if another member is full.
 func (v *view) alone() string {
 	if v.group == nil || len(v.group.Members) < 2 {
 		return "this appliance is the only member of its group"
@@ -231,7 +231,8 @@ func (v *view) alone() string {
 
 // serveControl listens on the control socket until ctx ends.
 func serveControl(ctx context.Context, path string, h http.Handler, log *slog.Logger) {
-	// What an earlier process left: two processes never share HAProxy's run directory.
+	// This removes the socket of an earlier process. Two processes never share HAProxy's run
+	// directory.
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		log.Error("the control socket cannot be replaced; sallyport drain does not work", "path", path, "err", err)
 		return

@@ -68,8 +68,8 @@ func (e *edges) supervise(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// newLoop returns a loop with its edges, and what is to be called after the loop has ended. wg
-// counts what the loop starts beside it.
+// newLoop returns a loop with its edges, and a function to be called after the loop has ended. wg
+// counts the goroutines that run beside the loop.
 func newLoop(
 	ctx context.Context, cfg *config.Config, hooks Hooks, e *edges, wg *sync.WaitGroup,
 ) (l *loop, leave func()) {
@@ -132,8 +132,8 @@ func opener(
 	}
 }
 
-// keepalived returns a function that runs VRRP until its context ends. One runs at a time: the
-// former one gives its addresses back first.
+// keepalived returns a function that runs VRRP until its context ends. Only one VRRP runs at a
+// time: the previous one gives up its addresses first.
 func keepalived(
 	hooks Hooks, wg *sync.WaitGroup,
 ) func(ctx context.Context, cfg *config.Config, not, services []netip.Addr) (vrrp, error) {

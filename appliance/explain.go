@@ -22,7 +22,7 @@ import (
 // request: the rules or addresses, and the servers of their backends.
 type ExplainStatus struct {
 	Request string `json:"request,omitempty"` // host and path that were asked for
-	Why     string `json:"why,omitempty"`     // what becomes of the request, if no rule takes it
+	Why     string `json:"why,omitempty"`     // how HAProxy answers the request, if no rule matches it
 	ingress.Explanation
 	Service   *ServiceStatus  `json:"service,omitempty"`   // of that name and type LoadBalancer
 	Addresses []AddressStatus `json:"addresses,omitempty"` // of the Service
@@ -31,14 +31,14 @@ type ExplainStatus struct {
 	Waits     []haproxy.Wait  `json:"waits,omitempty"` // for a reload that changes some of the Backends
 }
 
-// AddressStatus is the answer of GET /explain for an address: what each part on the way to
-// it has, from the cluster's records to HAProxy.
+// AddressStatus is the answer of GET /explain for an address: a Fact for each part on the way to
+// it, from the cluster's records to HAProxy.
 type AddressStatus struct {
 	Address netip.Addr `json:"address"`
 	Facts   []Fact     `json:"facts"`
 }
 
-// A Fact is what one part on the way to an address has.
+// A Fact is the state of one part on the way to an address.
 type Fact struct {
 	// pool, block, pod, node, peer, offer, route, kernel, server; of a service address: pool,
 	// Service, network, machine, BGP, VRRP, port
@@ -104,8 +104,8 @@ func (x *index) explain(what url.Values) (any, error) {
 			"does its class name this controller?")
 }
 
-// explainServed describes an address that clients connect to: one of the group, or of its pools.
-// It returns false for any other.
+// explainServed describes an address that clients connect to: one of the group, or of its pools. It
+// returns false for any other address.
 func (x *index) explainServed(a netip.Addr) (s AddressStatus, ours bool) {
 	s.Address = a
 	fact := func(part string, ok bool, format string, args ...any) {
@@ -199,8 +199,8 @@ func (v *view) announcedAs(a netip.Addr, fact func(part string, ok bool, format 
 // completed bounds the names that one completion offers.
 const completed = 1000
 
-// complete returns the names of Ingresses, and of Services of type LoadBalancer, that begin with
-// a text: as far as the namespaces, each with a slash, while the text has no slash itself.
+// complete returns the names of Ingresses, and of Services of type LoadBalancer, that begin with a
+// text. While the text has no slash, complete returns only their namespaces, each with a slash.
 func (v *view) complete(text, cluster string) []string {
 	names := map[string]bool{}
 	add := func(o ingress.ObjectRef) {
@@ -235,7 +235,7 @@ func (v *view) complete(text, cluster string) []string {
 	return all[:min(len(all), completed)]
 }
 
-// waitsOf returns who waits for a reload that changes some backends of an Explanation.
+// waitsOf returns the tenants that wait for a reload that changes some backends of an Explanation.
 func (x *index) waitsOf(e ingress.Explanation) (all []haproxy.Wait) {
 	for _, w := range x.waits {
 		if slices.ContainsFunc(e.Backends, func(b ingress.ExplainedBackend) bool {
@@ -256,7 +256,7 @@ func (x *index) serversOf(e ingress.Explanation) []BackendStatus {
 	return x.backendsOf(func(name string) bool { return named[name] })
 }
 
-// explainAddress describes all that is known of an address.
+// explainAddress describes everything that is known about an address.
 func (x *index) explainAddress(a netip.Addr) AddressStatus {
 	s := AddressStatus{Address: a}
 	fact := func(part string, ok bool, format string, args ...any) {

@@ -13,12 +13,11 @@ import (
 
 // A firewall tells the machine's firewall what to let through.
 type firewall struct {
-	admit    func(Admission) error // nil: there is none to tell
-	admitted *Admission            // last given; nil: none yet
+	admit    func(Admission) error // nil if there is no firewall to configure
+	admitted *Admission            // the last admission; nil before the first
 }
 
-// letIn tells the firewall who may connect where, and where HAProxy may connect, if
-// either has changed.
+// letIn gives the machine's firewall the Admission of this round, if it has changed.
 func (f *firewall) letIn(peers []bgp.Peer, want plan.Want, have plan.Have, cfg *haproxy.Config) error {
 	if f.admit == nil {
 		return nil

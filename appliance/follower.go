@@ -17,9 +17,8 @@ import (
 	"sallyport/routes"
 )
 
-// A follower follows the configuration file: it holds the settings in use, and opens and closes what
-// runs beside the loop for them, a watcher for each cluster and the status endpoint. The goroutine of
-// the loop owns it.
+// A follower follows the configuration file. It holds the settings in use. For them it opens and
+// closes a watcher for each cluster, and the status endpoint. The goroutine of the loop owns it.
 type follower struct {
 	settings
 	clusters []*cluster
@@ -31,9 +30,9 @@ type follower struct {
 
 	atStart  *config.Config                                         // the configuration of the start
 	load     func() (*config.Config, error)                         // reads the configuration file
-	again    <-chan os.Signal                                       // asks for a call of load; nil: never
+	again    <-chan os.Signal                                       // asks for a call of load; may be nil
 	reloaded func()                                                 // called after the file was read again
-	level    *slog.LevelVar                                         // the level of the log; nil: it does not change
+	level    *slog.LevelVar                                         // the level of the log; nil if it cannot change
 	open     func(context.Context, source, routes.Topology) watcher // opens a watcher until the context ends
 	serve    func(config.Status) (end func())                       // serves the status endpoint
 	close    func()                                                 // ends the status endpoint
@@ -96,10 +95,10 @@ type opened struct {
 	close   context.CancelFunc
 }
 
-// follow opens and closes clusters until they are those of the settings. A cluster with
-// changed settings keeps its watcher until a second one, with the new settings, has
-// read the whole cluster. A cluster that the file does not have any more stays until
-// every other one is known (look): it may only have changed its name.
+// follow opens and closes clusters until they are those of the settings. A cluster with changed
+// settings keeps its watcher until a second watcher, with the new settings, has read the whole
+// cluster. A cluster that was removed from the file stays until every other cluster is known
+// (look), because it may only have changed its name.
 func (f *follower) follow(ctx context.Context) {
 	gone := f.clusters
 	f.clusters = nil
@@ -147,7 +146,7 @@ func (f *follower) drop(c *cluster) {
 	f.log.Info("the cluster was removed from the configuration, and is no longer served", "cluster", c.name)
 }
 
-// abandon stops the watcher with newer settings, if there is one.
+// abandon stops the watcher with newer settings, if the cluster has such a watcher.
 func (c *cluster) abandon() {
 	if c.next != nil {
 		c.next.close()
@@ -155,8 +154,8 @@ func (c *cluster) abandon() {
 	}
 }
 
-// turn replaces the watcher by the one with newer settings, if that one has read the
-// whole cluster.
+// turn replaces the watcher by the watcher with newer settings, once that has read the whole
+// cluster.
 func (c *cluster) turn() {
 	if c.next == nil {
 		return
@@ -169,7 +168,7 @@ func (c *cluster) turn() {
 	c.told, c.toldOf = ingress.Result{}, ingress.Snapshot{} // the new watcher has published nothing yet
 }
 
-// openWatcher opens a watcher whose knocks the loop hears.
+// openWatcher opens a watcher, and passes its knocks on to the loop.
 func (f *follower) openWatcher(ctx context.Context, s source, before routes.Topology) opened {
 	ctx, end := context.WithCancel(ctx)
 	w := f.open(ctx, s, before)

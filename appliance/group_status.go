@@ -21,7 +21,7 @@ type GroupStatus struct {
 	Addresses []AddressOfGroup `json:"addresses"` // of the group, then those of Services
 	Services  []ServiceStatus  `json:"services,omitempty"`
 	Ring      RingStatus       `json:"ring"`
-	// what is wrong with addresses and routers, one sentence each
+	// faults of addresses and routers, one sentence each
 	Problems []string       `json:"problems,omitempty"`
 	Members  []MemberStatus `json:"members"` // as the file lists them, then others that speak with the group's secret
 }
@@ -53,17 +53,18 @@ type MemberStatus struct {
 	Version  string        `json:"version,omitempty"`
 	Age      time.Duration `json:"ageNanoseconds"`           // since its last word
 	For      time.Duration `json:"forNanoseconds,omitempty"` // how long it has had this class
-	Differs  bool          `json:"differs,omitempty"`        // its configuration is another one
-	// how long HAProxy has served something else there than here, though the configuration is the same
+	Differs  bool          `json:"differs,omitempty"`        // its configuration differs from ours
+	// for how long its HAProxy has served something else than ours, although the configuration is
+	// the same
 	Lags    time.Duration `json:"lagsNanoseconds,omitempty"`
-	Reports string        `json:"reports,omitempty"` // the beginning of what it says is wrong with it
-	Problem string        `json:"problem,omitempty"` // what is wrong between the two
+	Reports string        `json:"reports,omitempty"` // the beginning of the faults that it reports
+	Problem string        `json:"problem,omitempty"` // a fault of the heartbeat between it and this appliance
 }
 
-// Trouble returns in sentences what is wrong with a member; empty: nothing is.
+// Trouble returns the faults of a member in sentences, or "" if it has none.
 func (m MemberStatus) Trouble() string { return strings.Join(m.troubles("It"), " ") }
 
-// troubles returns what is wrong with a member, one sentence each.
+// troubles returns the faults of a member, one sentence each.
 func (m MemberStatus) troubles(who string) (all []string) {
 	if m.Problem != "" {
 		all = append(all, m.Problem)
@@ -81,7 +82,7 @@ func (m MemberStatus) troubles(who string) (all []string) {
 	return all
 }
 
-// State returns in words what is known of a member.
+// State returns the state of a member in words.
 func (m MemberStatus) State() string {
 	switch {
 	case !m.Alive && m.Class == "":
@@ -157,7 +158,7 @@ func (ms *membership) status(v *view, heard []group.Heard, serving, held, taken 
 	return s
 }
 
-// warnings returns what in the group needs attention, one sentence each.
+// warnings returns everything in the group that needs attention, one sentence each.
 func (s *GroupStatus) warnings(v *view) (all []string) {
 	warn := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	for _, sentence := range s.own() {
@@ -182,7 +183,8 @@ func (s *GroupStatus) warnings(v *view) (all []string) {
 	return all
 }
 
-// own returns what of this appliance's part in the group needs attention, a sentence each.
+// own returns everything in this appliance's part in the group that needs attention, one sentence
+// each.
 func (s *GroupStatus) own() (all []string) {
 	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	if s.Class != group.Full {

@@ -23,8 +23,7 @@ func markOf(c group.Class) page.Mark {
 	return page.Bad
 }
 
-// drawGroup adds to a diagram the service addresses, and what the appliance is in its
-// group.
+// drawGroup adds to a diagram the service addresses, and the class of the appliance in its group.
 func drawGroup(d *page.Diagram, g *GroupStatus) {
 	if g == nil {
 		return
@@ -58,7 +57,7 @@ func drawGroup(d *page.Diagram, g *GroupStatus) {
 	}
 }
 
-// membersDrawn is how many members a group has at most for each to be in the drawing.
+// membersDrawn is the largest size of a group with every member in the drawing.
 const membersDrawn = 5
 
 // state describes how a member offers itself.
@@ -73,7 +72,8 @@ func (m MemberStatus) state() page.Cell {
 }
 
 // entrance describes the door between the clients and this appliance: whether routers or VRRP send
-// clients here. Without either of them it counts as open, since nothing tells how clients come.
+// clients here. Without a group, or if the group has neither routers nor VRRP, the door counts as
+// open, because nothing shows how clients come.
 //
 //	Good  every service address leads here
 //	Warn  some do, or some of the routers know it, or this appliance is the last resort
@@ -121,8 +121,8 @@ func (x *index) entrance(s Status) page.Door {
 	return d
 }
 
-// groupSections returns the sections about the group; none if there is no group. drain says
-// whether the viewer may drain.
+// groupSections returns the sections about the group, or nil without a group. drain says whether
+// the viewer may drain the appliance.
 func (q *request) groupSections(drain bool) []page.Section {
 	g := q.status.Group
 	if g == nil {
@@ -246,8 +246,7 @@ func (q *request) serviceList(size int) (page.Section, int) {
 	}, n
 }
 
-// drainPath and undrainPath are the addresses of the buttons; the first one is that of their
-// page, too.
+// drainPath and undrainPath are the addresses of the buttons. Their page has the address drainPath.
 const (
 	drainPath   = "/group/drain"
 	undrainPath = "/group/undrain"

@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	// tries is the number of wrong passwords at once after which an address has to wait.
-	// It gets one more try in each tryPeriod.
+	// After tries wrong passwords at once, an address has to wait. It gets one more try in each
+	// tryPeriod.
 	tries     = 10
 	tryPeriod = 6 * time.Second
 	// guessers bounds the addresses that are remembered for a wrong password.
 	guessers = 1024
 )
 
-// guard passes on requests from the network to the status endpoint: all of them if there is
-// no password, which config allows on loopback alone, and else those with the password. Two
-// pages need none, because probes of load balancers have none: /healthz, and /readyz without
-// its reasons. Without a password nothing can be changed.
+// guard passes on requests from the network to the status endpoint: all of them if there is no
+// password, which config allows only on loopback, and else those with the password. Two pages need
+// no password, because the probes of load balancers have none: /healthz, and /readyz without its
+// reasons. If there is no password, nothing can be changed.
 //
 // The right password always passes, even while many addresses guess passwords. Guesses are therefore
 // as quick as answers. The length of the password protects it: config demands 12 characters. The
@@ -44,8 +44,7 @@ type guard struct {
 	origin http.CrossOriginProtection
 }
 
-// guesses are the wrong passwords from one address that count at a time: one less after each
-// tryPeriod.
+// guesses count the wrong passwords from one address. The count falls by one in each tryPeriod.
 type guesses struct {
 	at    time.Time
 	count int
@@ -118,8 +117,8 @@ func equal(a, b string) bool {
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-// clientOf returns the network whose requests count together: an IPv4 address, or the /64 of
-// an IPv6 address, any address of which one host can have.
+// clientOf returns the network of a client: its IPv4 address, or the /64 of its IPv6 address,
+// because one host can use any address of a /64. All requests from that network count together.
 func clientOf(r *http.Request) netip.Prefix {
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
 	addr, _ := netip.ParseAddr(host)
@@ -128,8 +127,8 @@ func clientOf(r *http.Request) netip.Prefix {
 	return p
 }
 
-// counted returns the network for which wrong passwords from an address count: all addresses
-// that come when there is no room left count as one. The caller holds mu.
+// counted returns the network to which a wrong password counts. Networks that come when there is no
+// room left all count as one network. The caller holds mu.
 func (g *guard) counted(from netip.Prefix) netip.Prefix {
 	if g.wrong[from] == nil && len(g.wrong) >= guessers {
 		return netip.Prefix{}

@@ -16,9 +16,9 @@ import (
 	"sallyport/routes"
 )
 
-// An index counts what a view holds, by node, block and backend. It is made at the first
-// request after a round, and serves all requests until the next one. It describes
-// nothing: sentences are made for what a page shows, and for no more.
+// An index counts the servers and routes of a view, by node, block and backend. It is made at the
+// first request after a round, and serves all requests until the next round. It holds no sentences:
+// each page makes only those that it shows.
 type index struct {
 	*view
 	nodes    []*nodeIndex // by cluster in the order of the configuration, then by name
@@ -41,7 +41,7 @@ type index struct {
 
 type nodeName struct{ cluster, name string }
 
-// serverCounts holds how many servers there are, and in which state.
+// serverCounts holds the number of servers, and how many are in each state.
 type serverCounts struct{ all, open, failing, draining int }
 
 func (c *serverCounts) add(s serverIndex) {
@@ -75,7 +75,7 @@ type nodeIndex struct {
 type blockIndex struct {
 	cluster   string
 	affinity  routes.Affinity
-	via       netip.Addr // of the wanted route; zero: there is none
+	via       netip.Addr // of the wanted route; zero without a wanted route
 	installed bool
 	why       string // why the kernel does not follow the route
 	counts    serverCounts
@@ -83,15 +83,15 @@ type blockIndex struct {
 
 type backendIndex struct {
 	name    string
-	want    *haproxy.Backend // nil: no Service has it any more
+	want    *haproxy.Backend // nil once no Service has it any more
 	counts  serverCounts
 	from, n int // its servers in index.servers
 }
 
 type serverIndex struct {
 	backend int
-	want    *haproxy.Server // nil: its endpoint is gone
-	live    *haproxy.Live   // nil: HAProxy does not have it
+	want    *haproxy.Server // nil once its endpoint is gone
+	live    *haproxy.Live   // nil if HAProxy does not have it
 	state   haproxy.State
 	check   string
 	node    *nodeIndex
@@ -108,7 +108,7 @@ func (s serverIndex) addr() netip.AddrPort {
 
 const brokenKept = 40 // of a node, to find different reasons among them
 
-// newIndex counts what a view holds.
+// newIndex returns the index of a view.
 func newIndex(v *view) *index {
 	x := &index{
 		view: v, node: map[nodeName]*nodeIndex{}, backend: map[string]int{},
@@ -271,7 +271,7 @@ func (x *index) countServers(byAddr map[netip.Addr]*nodeIndex) {
 	}
 }
 
-// mark returns how a server is.
+// mark returns the mark of a server.
 func (s serverIndex) mark() page.Mark {
 	switch {
 	case s.state == haproxy.Open && s.check == haproxy.Down:
@@ -292,7 +292,8 @@ func (s serverIndex) word() string {
 	return s.state.String()
 }
 
-// why returns why a server is not open, or why it fails its check; "" if it serves.
+// why returns why a server is not open, or why it fails its check. It returns "" if the server
+// serves.
 func (x *index) why(s serverIndex) string {
 	switch {
 	case s.want == nil:
@@ -327,7 +328,7 @@ func (x *index) why(s serverIndex) string {
 	return "being opened"
 }
 
-// ingressIndex is one Ingress: what it was granted.
+// ingressIndex is one Ingress, with the routes that it was granted.
 type ingressIndex struct {
 	ref      ingress.ObjectRef
 	hosts    []string

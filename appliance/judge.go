@@ -13,35 +13,36 @@ import (
 	"sallyport/routes"
 )
 
-// A judge says what is wrong with the appliance. It remembers since when, and nothing else depends
-// on its memory. The goroutine of the loop owns it.
+// A judge warns of every fault of the appliance. It remembers since when each fault lasts, and
+// nothing else depends on its memory. The goroutine of the loop owns it.
 type judge struct {
 	log     *slog.Logger
 	changes *timeline
 
-	brokenAt  time.Time                // since when rounds fail; zero: they do not
+	brokenAt  time.Time                // since when rounds fail; zero while they succeed
 	missingAt time.Time                // since when wanted routes are not in the kernel
 	absent    map[netip.Addr]time.Time // peers, since when there is no session with them
 	// peers with a session, since when they announce none of the blocks of their node
 	quiet   map[netip.Addr]time.Time
-	near    map[string]bool // resources whose limit was near in the last round
+	near    map[string]bool // resources that were near their limit in the last round
 	refused map[string]bool // refusals of the last round
 }
 
-// background is what a judge has to know besides the view of a round.
+// background holds the facts that a judge needs besides the view of a round.
 type background struct {
 	age      time.Duration       // of the process
 	settled  bool                // a round has ended with nothing left to do
 	heard    map[netip.Addr]bool // peers that have sent all their routes
-	crashes  []string            // what the quarantine warns of
+	crashes  []string            // warnings of the quarantine
 	pictures *picture.Store
 }
 
 // A teller adds a sentence to a list.
 type teller func(format string, args ...any)
 
-// assess fills in notReady and warnings: why the appliance is not ready, and what needs attention,
-// one sentence each. last is the view of the round before; nil: there is none.
+// assess fills in notReady and warnings of v: why the appliance is not ready, and what needs
+// attention. Each entry is one sentence. In the first round last is nil; later it is the view of
+// the round before.
 func (j *judge) assess(v, last *view, b background) {
 	notReady := func(format string, args ...any) { v.notReady = append(v.notReady, fmt.Sprintf(format, args...)) }
 	warn := func(format string, args ...any) { v.warnings = append(v.warnings, fmt.Sprintf(format, args...)) }
@@ -92,7 +93,7 @@ func (j *judge) assess(v, last *view, b background) {
 	j.fail(v, notReady, warn)
 }
 
-// warnOfFile warns of what is wrong with the configuration file and the files that it names.
+// warnOfFile warns of faults in the configuration file and in the files that it names.
 func warnOfFile(v *view, warn teller) {
 	for _, mistake := range v.file.Errors {
 		warn("the configuration file has a mistake, so the previous configuration stays in use: %s", mistake)
@@ -106,7 +107,7 @@ func warnOfFile(v *view, warn teller) {
 	}
 }
 
-// tell says what is wrong with a cluster.
+// tell reports the faults of a cluster.
 func (c *clusterView) tell(pictures *picture.Store, notReady, warn teller) {
 	switch {
 	case !c.known:
@@ -133,8 +134,8 @@ func (c *clusterView) tell(pictures *picture.Store, notReady, warn teller) {
 	}
 }
 
-// fail says whether rounds fail, and whether wanted routes are missing. A failure that is short
-// does not make the appliance unready.
+// fail warns of rounds that fail. It adds to notReady only rounds that have been failing, or wanted
+// routes that have been missing, for longer than soon.
 func (j *judge) fail(v *view, notReady, warn teller) {
 	const soon = 10 * time.Second
 	if lasted := since(&j.brokenAt, v.err != nil, v.at); v.err != nil {
@@ -157,8 +158,8 @@ func (j *judge) fail(v *view, notReady, warn teller) {
 	}
 }
 
-// measure warns of each limit that is near, and of a setting that exceeds one. It logs a
-// limit once, when it gets near.
+// measure warns of each limit that is near, and of a haproxy.maxConnections that HAProxy cannot
+// grant. It logs a limit once, when it gets near.
 func (j *judge) measure(v *view, warn teller) {
 	for _, c := range v.capacity {
 		if c.Far() {
@@ -282,9 +283,9 @@ func (j *judge) withheld(v, last *view, warn teller) {
 	j.quiet = quiet
 }
 
-// tellRefusals logs each refusal once, when it appears, and no more than a
-// screenful at a time: a peer that offers 100,000 prefixes is one fact. A refusal of an
-// offer that will probably be withdrawn in a moment is a warning only once it stays.
+// tellRefusals logs each refusal once, when it appears. It logs no more than a screenful in a
+// round, because a peer that offers 100,000 prefixes is one fact. A refusal of an offer that will
+// probably be withdrawn in a moment is a warning only once it stays.
 func (j *judge) tellRefusals(refusals []routes.Refusal, at time.Time) {
 	now := make(map[string]bool, len(refusals))
 	told := 0
@@ -318,12 +319,12 @@ func (j *judge) tellRefusals(refusals []routes.Refusal, at time.Time) {
 	j.refused = now
 }
 
-// A fault is what a sentence tells of one or more nodes: before their names, after them if they are
-// several, and at its end.
+// A fault is a sentence about one or more nodes without their names: the text before the names, the
+// text after several names, and the end.
 type fault struct{ cluster, before, several, end string }
 
-// alike holds faults with the nodes that have them. Nodes that share a fault share its sentence:
-// among hundreds of nodes without a BGPPeer, another fault has to be seen.
+// alike holds faults with the nodes that have them. Nodes that share a fault share one sentence, so
+// that another fault shows even among hundreds of nodes without a BGPPeer.
 type alike struct {
 	faults []fault
 	nodes  map[fault]*faultyNodes
@@ -331,8 +332,8 @@ type alike struct {
 
 type faultyNodes struct {
 	names  []string
-	one    string        // after the name if there is one
-	lasted time.Duration // of the last one to have the fault
+	one    string        // the text after the name, if only one node has the fault
+	lasted time.Duration // of the node that got the fault last
 }
 
 func (a *alike) add(f fault, one, name string, lasted time.Duration) {
@@ -366,8 +367,8 @@ func (a *alike) tell(warn teller) {
 // named returns a node and its address.
 func named(p bgp.Peer, at fmt.Stringer) string { return fmt.Sprintf("%s (%s)", whose(p), at) }
 
-// lasting returns for how long a peer is in a state, of which before holds the beginning.
-// It adds the peer to now.
+// lasting returns for how long a peer has been in a state. before holds when each peer entered the
+// state. lasting adds the peer to now.
 func lasting(before, now map[netip.Addr]time.Time, addr netip.Addr, at time.Time) time.Duration {
 	began, known := before[addr]
 	if !known {

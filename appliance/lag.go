@@ -12,13 +12,13 @@ import (
 	"sallyport/routes"
 )
 
-// lags measure how long the cluster waits for the appliance. The zero value is ready to use;
-// the loop owns it.
+// lags measure how long the cluster waits for the appliance. The zero value is ready to use. The
+// loop owns it.
 type lags struct {
 	opening map[haproxy.ServerID]time.Time // servers that may be opened and are not open yet, since when
 
 	offers    []routes.Offer    // of this round
-	announced map[via]time.Time // when each was announced; nil: not sorted out yet
+	announced map[via]time.Time // when each was announced; route makes it from offers
 	routed    map[via]time.Time // the announcement for which each route was added last
 }
 
@@ -28,8 +28,8 @@ type via struct {
 	hop    netip.Addr
 }
 
-// servers observes each server that a round has opened. wanted and done are the steps that
-// were planned and those that were taken. What is planned no longer is forgotten.
+// servers observes each server that a round has opened. wanted are the planned steps, and done are
+// the steps that took effect. The next call forgets servers that it does not find in wanted.
 func (l *lags) servers(wanted, done []plan.SetServer, at, now time.Time, to prometheus.Histogram) {
 	opening := make(map[haproxy.ServerID]time.Time, len(wanted))
 	for _, s := range wanted {
@@ -50,11 +50,11 @@ func (l *lags) servers(wanted, done []plan.SetServer, at, now time.Time, to prom
 	l.opening = opening
 }
 
-// read takes the offers of a round.
+// read notes the offers of a round.
 func (l *lags) read(offers []routes.Offer) { l.offers, l.announced = offers, nil }
 
-// route observes a route that was added, once for each announcement: a route that somebody
-// else has deleted comes back for an old one.
+// route observes a route that was added, once for each announcement. If another program deletes the
+// route and it is added again, the announcement is an old one, and does not count.
 func (l *lags) route(s plan.AddRoute, now time.Time, to prometheus.Histogram) {
 	if l.announced == nil {
 		l.announced = make(map[via]time.Time, len(l.offers))

@@ -14,8 +14,8 @@ import (
 // reopen is the time between two attempts to open a watcher.
 const reopen = 5 * time.Second
 
-// lateWatcher watches a cluster whose credentials may be unusable at first. Until the
-// watcher opens, the loop runs without it, and Snapshot and Health report why.
+// A lateWatcher watches a cluster. Its credentials may be unusable at first. Until the watcher
+// opens, the loop runs without it, and Snapshot and Health report why.
 type lateWatcher struct {
 	cluster string
 	value   atomic.Pointer[watch.Watcher]

@@ -7,20 +7,24 @@ import (
 	"sallyport/ingress"
 )
 
-// A process that starts does not know whom hosts and addresses are kept for, or knows it from before
-// it slept. The members of its group do. So it begins with what one of them remembers of a cluster, and
-// uses nothing else that the API of the cluster answers before: otherwise it would give away what is kept.
+// A process that starts does not know whom hosts and addresses are kept for, or its picture of that
+// is old. The other members of its group know it. When the API of a cluster first answers, the
+// process therefore asks them for their memory of the owners there. It uses the objects from that
+// API only after an answer, or after lesson. Otherwise it could give a host or an address away that
+// is kept for another owner.
 
 const (
-	// listening is how long a member at least hears the others when an API answers for the first time.
-	// They may be told of the last changes later than this process.
+	// listening is the shortest time for which a member hears the others when an API answers for
+	// the first time. Their API servers may report the last changes to them later than to this
+	// process.
 	listening = time.Second
-	// lesson is how long it waits for a member that says nothing.
+	// lesson is how long a member waits for another member that does not tell its memory.
 	lesson = 10 * time.Second
 )
 
-// awaits reports whether a cluster whose API answers for the first time waits for what other members
-// remember of its owners. As soon as one has told that, awaits takes it over.
+// awaits reports whether a cluster has to wait for the other members' memory of its owners, when
+// its API answers for the first time. As soon as a member has told its memory, awaits takes it
+// over.
 func (l *loop) awaits(c *cluster) bool {
 	if l.member == nil {
 		return false
@@ -47,8 +51,9 @@ func (l *loop) awaits(c *cluster) bool {
 	return false
 }
 
-// remembered returns what the longest-standing member remembers of a cluster, and its name; empty: none
-// has told. mute is a member that may still tell: one that asks itself does not know more.
+// remembered returns the memory of the longest-standing member that knows a cluster. from is the
+// name of that member, or "" if no member has told its memory. mute is a member that may still tell
+// it. A member that asks itself does not count, because it does not know more.
 func (l *loop) remembered(cluster string, heard []group.Heard) (memory ingress.Memory, from, mute string) {
 	var best group.Word
 	for _, h := range heard {
@@ -74,7 +79,9 @@ func (l *loop) remembered(cluster string, heard []group.Heard) (memory ingress.M
 	return memory, from, mute
 }
 
-// longerStanding reports whether one member is full, and has been for longer than another one.
+// longerStanding reports whether a member is longer-standing than a second member. Full members
+// come before those that are not full. After that, the member that has had its class for longer
+// comes first.
 func longerStanding(one, other group.Word) bool {
 	if a, b := one.Class == group.Full, other.Class == group.Full; a != b {
 		return a
@@ -82,7 +89,8 @@ func longerStanding(one, other group.Word) bool {
 	return one.Since > other.Since
 }
 
-// teach tells the members that ask what this one remembers, and asks them while a cluster waits.
+// teach tells the memory of this member to the members that ask. It asks for theirs while a cluster
+// waits.
 func (l *loop) teach(newest ingress.Result) {
 	if l.member == nil {
 		return

@@ -23,8 +23,8 @@ import (
 	"sallyport/routes"
 )
 
-// The edges as interfaces. The real ones are bgp.Speaker, watch.Watcher,
-// routes.Kernel and haproxy.Proxy; tests replace them with fakes.
+// These interfaces are the edges of the loop. bgp.Speaker, watch.Watcher, routes.Kernel and
+// haproxy.Proxy implement them; tests use fakes.
 type (
 	speaker interface {
 		Listen([]netip.Addr, uint16) error
@@ -68,41 +68,42 @@ const (
 	// patience is how long a start waits for clusters and peers that do not
 	// answer before it goes on without them.
 	patience = 30 * time.Second
-	// reapply is the time after which HAProxy gets the configuration again although
-	// nothing changed: soon after an order that did something, and then at intervals. It bounds
-	// how long an error of ours that no reading shows can last. Package haproxy counts what
-	// only such a repetition brought.
+	// HAProxy gets the configuration again although nothing changed: reapplySoon after an Apply
+	// that changed something, and then at intervals of reapply. This ends an error of ours that no
+	// reading of HAProxy shows. Package haproxy counts the changes that only such a repetition
+	// made.
 	reapplySoon, reapply = time.Second, 10 * time.Second
-	// screenful is how many changes of one kind a round logs one by one.
+	// screenful is how many changes of one kind a round logs on a line each.
 	screenful = 20
 	// roundsAtOnce bounds the rounds after one knock. Three rounds settle any state
 	// (see plan.Plan); more are needed only if the state changes meanwhile.
 	roundsAtOnce = 8
 )
 
-// cluster is one cluster of the config file, and what is known of it.
+// A cluster is a cluster of the configuration file, with its watcher and its last known objects.
 type cluster struct {
 	name     string
-	gone     bool           // the configuration does not have it any more; it stays until the others are known
+	gone     bool           // it was removed from the configuration; it stays until the other clusters are known
 	peering  config.Peering // the BGP settings for its nodes
 	opened                  // the watcher in use
-	next     *opened        // the watcher with newer settings, until it has read the whole cluster; nil: there is none
+	next     *opened        // the watcher with newer settings, until it has read the whole cluster; else nil
 	snapshot ingress.Snapshot
 	known    bool      // snapshot holds something: live, or the last good picture
 	live     bool      // snapshot has come from the API since the start
 	pictured time.Time // when the picture in use was taken; zero once live
-	answered time.Time // when its API first answered a member of a group, which may wait after that (see awaits)
+	answered time.Time // when its API first answered, if this appliance is in a group: awaits may wait after that
 
 	told    ingress.Result   // the last Result published to the cluster
 	toldOf  ingress.Snapshot // the snapshot of that Result
-	toldMay consent          // and what the cluster's statuses might be changed to
+	toldMay consent          // the changes of statuses that were allowed with that Result
 }
 
-// A loop computes the wanted state from the clusters' objects and the peers' offers, and
-// brings kernel and HAProxy to it. What has a state of its own has a type of its own: the
-// configuration and the clusters (follower), the group (membership), what the process before
-// left (adoption), the machine's firewall, and what is wrong since when (judge). The goroutine
-// of run owns every field except view and counts.
+// A loop computes the wanted state from the clusters' objects and the peers' offers, and brings
+// kernel and HAProxy to it. Each of its parts with a state of their own has a type. A follower
+// holds the configuration and the clusters. A membership is this appliance's part in its group. An
+// adoption holds the state that the process before left. A firewall holds the last order to the
+// machine's firewall. A judge remembers since when something is wrong. The goroutine of run owns
+// every field except view and counts.
 type loop struct {
 	follower
 	membership
@@ -114,7 +115,7 @@ type loop struct {
 	kernel  kernel
 	proxy   proxy
 	alive   func()        // called after each knock or tick
-	knock   chan struct{} // knocks at any door of the edges
+	knock   chan struct{} // receives after a change of any edge
 
 	policy   routes.Policy
 	compiler *ingress.Compiler
@@ -191,14 +192,15 @@ func (l *loop) run(ctx context.Context) {
 	}
 }
 
-// reload reads the configuration file again, and uses it unless it has a mistake.
+// reload reads the configuration file again, and uses it if it has no mistake.
 func (l *loop) reload(ctx context.Context) {
 	if s, ok := l.follower.readFile(); ok {
 		l.use(ctx, s)
 	}
 }
 
-// use replaces the settings, and adapts to them the compiler and all that runs beside the loop.
+// use replaces the settings. It adapts the compiler, the membership, the watchers and the status
+// endpoint to them.
 func (l *loop) use(ctx context.Context, s settings) {
 	if l.compiler == nil || !maps.Equal(l.taken, s.taken) || !maps.Equal(l.takenUDP, s.takenUDP) ||
 		!maps.Equal(l.reserved, s.reserved) {
@@ -209,7 +211,8 @@ func (l *loop) use(ctx context.Context, s settings) {
 	l.follower.follow(ctx)
 }
 
-// relay knocks at one door for each knock at another, until ctx ends.
+// relay knocks on the channel to for each value that it receives from the channel from, until ctx
+// ends.
 func relay(ctx context.Context, from <-chan struct{}, to chan<- struct{}) {
 	for {
 		select {
@@ -221,8 +224,8 @@ func relay(ctx context.Context, from <-chan struct{}, to chan<- struct{}) {
 	}
 }
 
-// knock sends at a door of room for one, and does not wait: a knock that nobody has
-// heard yet stands for this one, too.
+// knock sends on a channel with room for one value, and does not wait. If the channel is full, the
+// loop has not handled an earlier knock yet, and the next round serves both.
 func knock(door chan<- struct{}) {
 	select {
 	case door <- struct{}{}:
@@ -230,7 +233,7 @@ func knock(door chan<- struct{}) {
 	}
 }
 
-// A reading is what a round has read, and how far it may act on that.
+// A reading holds everything that a round has read, and whether the round may act on it.
 type reading struct {
 	snapshots, unknown []ingress.Snapshot
 	topologies         []routes.Topology
@@ -243,8 +246,8 @@ type reading struct {
 	kernelErr, proxyErr, peersErr, offersErr error
 }
 
-// round reads everything once and takes the steps that are safe now. It reports whether
-// it changed something: then another round may find more to do.
+// round reads everything once and takes the steps that are safe now. It reports whether it changed
+// something, because another round may then find more to do.
 func (l *loop) round(ctx context.Context) (progress bool) {
 	v := &view{at: l.now(), settings: l.settings, file: l.file}
 	if last := l.view.Load(); last != nil {
@@ -265,17 +268,18 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 		facts = l.facts(v, r.silent())
 	}
 	groupErr := l.membership.represent(ctx, v, r.local, facts, l.applied.config)
-	// One peer, the firewall or an address makes the appliance no worse a place for traffic.
+	// An error about one peer, the firewall or an address does not count against the class of the
+	// appliance: such an error stops no traffic here.
 	l.failing = errors.Join(r.offersErr, r.kernelErr)
 	defer func() { v.err = errors.Join(v.err, groupErr) }()
 	if r.offersErr != nil || r.kernelErr != nil || r.proxyErr != nil || !r.mayAct {
 		return false
 	}
 
-	// The firewall comes first, so that it does not block what is about to be open.
+	// The firewall comes first, so that it does not block the ports and servers that this round
+	// opens.
 	admitErr := l.firewall.letIn(r.peers, v.want, v.have, v.config)
 
-	// The steps from the actual state to the wanted one.
 	v.steps = l.planner.Plan(v.want, v.have)
 	progress, err = l.take(ctx, v)
 	v.err, l.failing = errors.Join(v.err, admitErr, err), err
@@ -289,7 +293,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	return progress && err == nil
 }
 
-// finish judges what a round saw and did, and publishes its view.
+// finish judges the view of a round, and publishes it.
 func (l *loop) finish(v *view) {
 	v.took = l.now().Sub(v.at)
 	last := l.view.Load()
@@ -302,8 +306,8 @@ func (l *loop) finish(v *view) {
 	l.counts.round(v)
 }
 
-// read reads the clusters and the actual state. It returns an error if nothing can be decided
-// without what it could not read.
+// read reads the clusters and the actual state. It returns an error only if the round cannot decide
+// anything after the failure.
 func (l *loop) read(v *view) (*reading, error) {
 	r := new(reading)
 	r.snapshots, r.unknown, r.mayAct = l.look()
@@ -364,8 +368,9 @@ func (l *loop) wantRoutes(v *view, r *reading) {
 	v.closed = closed(l.cfg.Group.Pools, r.topologies, l.member.strangers())
 }
 
-// wantServers computes the wanted servers and the rest of HAProxy's configuration from the objects of
-// the clusters. It clears mayAct while an earlier process may have served what is not known yet.
+// wantServers computes the wanted servers and the rest of HAProxy's configuration from the objects
+// of the clusters. It clears mayAct while an earlier process may have served an object that this
+// process does not know yet.
 func (l *loop) wantServers(ctx context.Context, v *view, r *reading) *ingress.Result {
 	r.info = l.proxy.Info()
 	l.compiler.Unknown, l.compiler.Closed = r.unknown, v.closed
@@ -383,7 +388,7 @@ func (l *loop) wantServers(ctx context.Context, v *view, r *reading) *ingress.Re
 	usable, waits := l.certs.usable(ctx, compiled.Config.Certs)
 	compiled.Config.Certs = usable
 	if (!sure || waits) && !l.settled && v.at.Sub(l.started) < patience {
-		r.mayAct = false // an earlier process may have served what still waits for a verdict
+		r.mayAct = false // an earlier process may have served a text that still waits for a verdict
 	}
 	v.behind = l.behind(v.at, sure && !waits)
 	r.mayAct = r.mayAct && !v.behind
@@ -401,7 +406,8 @@ func (l *loop) wantServers(ctx context.Context, v *view, r *reading) *ingress.Re
 	return &compiled
 }
 
-// configure adds to the configuration of HAProxy what does not come from the clusters' objects.
+// configure adds to the configuration of HAProxy all settings that do not come from the clusters'
+// objects.
 func (l *loop) configure(c *haproxy.Config, servers int, v *view, r *reading) {
 	of := &l.cfg.HAProxy
 	c.Bind = haproxy.Bind{HTTP: of.HTTP, HTTPS: of.HTTPS}
@@ -417,7 +423,7 @@ func (l *loop) configure(c *haproxy.Config, servers int, v *view, r *reading) {
 	v.capacity = slices.Concat(room.Capacity(servers, c.Tables), r.info.Capacity)
 }
 
-// silent returns why HAProxy does not answer; empty: it does.
+// silent returns why HAProxy does not answer, or "" if it answers.
 func (r *reading) silent() string {
 	switch {
 	case r.proxyErr != nil:
@@ -428,7 +434,8 @@ func (r *reading) silent() string {
 	return ""
 }
 
-// facts returns what the round knows of this appliance as a place for traffic.
+// facts returns the facts from which group.Fit decides the class of this appliance. The membership
+// adds those that it knows.
 func (l *loop) facts(v *view, silent string) group.Facts {
 	f := group.Facts{Starting: v.at.Sub(l.started) < patience, HAProxy: silent, Settled: l.settled}
 	if l.failing != nil {
@@ -461,7 +468,7 @@ func (l *loop) facts(v *view, silent string) group.Facts {
 				}
 			}
 		}
-		// Sessions of the process before are not lost: this one only begins.
+		// The sessions of an earlier process do not count as lost: this process has just begun.
 		_, static := v.static[c.name]
 		cf.Lost = static && cf.Heard > 0
 		f.Clusters = append(f.Clusters, cf)
@@ -475,14 +482,13 @@ func once[T comparable](list []T, compare func(a, b T) int) []T {
 	return slices.Compact(list)
 }
 
-// look reads the clusters. unknown holds the options of each cluster of which nothing
-// is known yet. mayAct reports whether enough is known to act: every cluster, or at
-// least one once the patience of a start has ended. Acting earlier would take a cluster
-// that has not answered yet for an empty one.
+// look reads the clusters. unknown holds the options of each cluster that is not known yet. mayAct
+// reports whether enough clusters are known to act: all of them, or at least one after the patience
+// of a start. Acting earlier would treat a cluster that has not answered yet as an empty cluster.
 //
-// After a reload, a cluster that the configuration does not have any more stays until
-// the others are known, or patience has passed. Until then a cluster of which nothing
-// is known counts as not configured, because it may be the same one under a new name.
+// After a reload, a cluster that was removed from the configuration stays until the other clusters
+// are known, or patience has passed. Until then a cluster that is not known counts as not
+// configured, because it may be the removed cluster under a new name.
 func (l *loop) look() (snapshots, unknown []ingress.Snapshot, mayAct bool) {
 	known, missing := 0, 0
 	for _, c := range l.clusters {
@@ -561,7 +567,7 @@ func (l *loop) peers(topologies []routes.Topology, routers []bgp.Peer) (peers []
 	return peers, contested
 }
 
-// whose names the owner of a peer's address.
+// whose returns the kind of a peer in words, with the name of its node.
 func whose(p bgp.Peer) string {
 	switch {
 	case p.Upstream:
@@ -572,8 +578,8 @@ func whose(p bgp.Peer) string {
 	return "node " + p.Node
 }
 
-// unguarded returns the clusters whose nodes connect to us without a password or TTL
-// security. Any of their pods can connect under the address of its node.
+// unguarded returns the clusters with nodes that connect to us without a password or TTL security.
+// Any pod there can connect under the address of its node.
 func unguarded(peers []bgp.Peer) (clusters []string) {
 	for _, p := range peers {
 		if !p.Active && p.Password == "" && !p.TTLSecurity && !slices.Contains(clusters, p.Cluster) {
@@ -607,8 +613,8 @@ func (l *loop) have(topologies []routes.Topology, local routes.Local) (have plan
 	return have, kernelErr, proxyErr
 }
 
-// take takes the steps of the view: the routes one by one, the servers by one Apply. A
-// step that fails leaves the others as they are.
+// take takes the steps of the view: the routes one by one, the servers by one Apply. It takes the
+// remaining steps even if a step fails.
 func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	var errs []error
 	var servers []plan.SetServer
@@ -647,7 +653,6 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 	noteSteps(l, v, changed)
 	progress = len(changed) > 0
 	if progress {
-		// Connections to servers that lost their route would hang until they time out.
 		if err := l.abort(plan.Stranded(v.have, turned), "their route was removed"); err != nil {
 			errs = append(errs, err)
 		}
@@ -656,11 +661,11 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 		return progress, errors.Join(errs...)
 	}
 	result, err := l.order(ctx, v)
-	if err != nil { // Apply did what it could all the same
+	if err != nil { // Apply did the rest all the same
 		errs = append(errs, fmt.Errorf("bringing HAProxy to the wanted state: %w", err))
 	}
-	// Only HAProxy knows which states were reached: a server may have stayed because
-	// connections are still on it, or because its backend waits for a reload.
+	// HAProxy may not have reached every state: a server stays while connections are still on it,
+	// or while its backend waits for a reload.
 	reached, err := l.proxy.Servers()
 	if err != nil {
 		return progress, errors.Join(append(errs, fmt.Errorf("reading the servers back from HAProxy: %w", err))...)
@@ -709,8 +714,8 @@ func (l *loop) order(ctx context.Context, v *view) (haproxy.Result, error) {
 	return result, err
 }
 
-// abort ends the connections to servers that will not answer. HAProxy then resends to
-// another server the requests that may be sent again.
+// abort ends the connections to servers that will not answer. HAProxy then sends the requests that
+// may be repeated to another server.
 func (l *loop) abort(ends map[netip.AddrPort]bool, why string) error {
 	n, err := l.kernel.Abort(ends)
 	if n > 0 {
@@ -721,7 +726,7 @@ func (l *loop) abort(ends map[netip.AddrPort]bool, why string) error {
 	return err
 }
 
-// forsake ends the connections to servers whose node is gone.
+// forsake ends the connections to failing servers on nodes that are gone (see plan.Doubt).
 func (l *loop) forsake(v *view) error {
 	l.doubt.Update(v.have, v.at)
 	if !l.doubt.Fresh(v.at) {
@@ -734,12 +739,11 @@ func (l *loop) forsake(v *view) error {
 	return l.abort(l.doubt.Forsaken(v.have, mute), "their node does not answer")
 }
 
-// applied is the configuration that HAProxy was last given, without the states of its
-// servers.
+// applied is the last configuration that HAProxy got, without the states of its servers.
 type applied struct {
-	config  *haproxy.Config // nil: none yet, or Apply failed
+	config  *haproxy.Config // nil before the first Apply, and after one that failed
 	until   time.Time       // when to apply it again in any case
-	retryAt time.Time       // when Apply asks to be called again; zero: it does not
+	retryAt time.Time       // when Apply asks to be called again; zero if it does not ask
 }
 
 // still reports whether there is nothing new to apply.
@@ -748,7 +752,8 @@ func (a applied) still(c *haproxy.Config, now time.Time) bool {
 		a.config.Same(c)
 }
 
-// tellRoutes logs each route that changed; beyond a screenful, only how many.
+// tellRoutes logs each route that changed. After a screenful of routes it logs only how many more
+// changed.
 func (l *loop) tellRoutes(done []plan.Step) {
 	for _, step := range done[:min(len(done), screenful)] {
 		switch s := step.(type) {
@@ -763,8 +768,8 @@ func (l *loop) tellRoutes(done []plan.Step) {
 	}
 }
 
-// tellServers logs each server that changed; beyond a screenful, only how many. The servers are
-// inTurns.
+// tellServers logs each server that changed. After a screenful of servers it logs only how many
+// more changed. The caller orders the servers by inTurns.
 func (l *loop) tellServers(done []plan.SetServer) {
 	for _, s := range done[:min(len(done), screenful)] {
 		l.log.Info("server changed", "backend", s.ID.Backend, "server", s.ID.Server, "state", s.State.String(), "why",
@@ -775,8 +780,8 @@ func (l *loop) tellServers(done []plan.SetServer) {
 	}
 }
 
-// publish tells each cluster which of its Ingresses and Services are served, and what is
-// wrong, when any of it or an object has changed.
+// publish tells each cluster which of its Ingresses and Services are served, and which problems
+// they have. It does so only when one of these, an object or the consent has changed.
 func (l *loop) publish(r ingress.Result) {
 	may, changed := l.membership.consent(), false
 	r.Balancers = l.membership.known(r.Balancers)

@@ -22,7 +22,7 @@ import (
 	"sallyport/routes"
 )
 
-// pulse is the heartbeat. The real one is group.Pulse; tests replace it with a fake.
+// pulse is the heartbeat. group.Pulse implements it; tests use a fake.
 type pulse interface {
 	Say(group.Word)
 	Ask(bool)
@@ -31,9 +31,9 @@ type pulse interface {
 	Changed() <-chan struct{}
 }
 
-// membership is this appliance's part in its group, and all that it changes for it: addresses on
-// lo, announcements, VRRP, the ring of second chance, and the rules for the ports of the group. The
-// goroutine of the loop owns it.
+// membership is this appliance's part in its group. It alone changes the state of the machine that
+// belongs to the group: addresses on lo, announcements, VRRP, the ring of second chance, and the
+// rules for the group's ports. The goroutine of the loop owns it.
 type membership struct {
 	log     *slog.Logger
 	now     func() time.Time
@@ -45,40 +45,41 @@ type membership struct {
 	hold   func([]netip.Addr) ([]netip.Addr, error) // puts the addresses of the group on lo
 	probe  probe
 	chance secondChance
-	// byVRRP runs VRRP, without some addresses and with those of Services, until the context ends.
+	// byVRRP runs VRRP until the context ends: for the addresses of the group except not, and for
+	// services.
 	byVRRP func(ctx context.Context, cfg *config.Config, not, services []netip.Addr) (vrrp, error)
 	// join opens the heartbeat until the context ends.
 	join   func(context.Context, *config.Config) (pulse, func())
 	drains *drains
 
-	member   *member // nil: in no group
-	claimed  string  // sum of what was published last
+	member   *member // nil if this appliance is in no group
+	claimed  string  // sum of the statuses that were published last
 	ring     ring
 	ports    ports
-	alone    bool // what a group had is given back
+	alone    bool // there is no group, and the traces of an earlier group were removed
 	fit      group.Fitness
-	fitSince time.Time // since when it has the class of fit
-	attested time.Time // when a file last said that it is full; zero: none does
+	fitSince time.Time // since when the class of fit holds
+	attested time.Time // when fullFile was last written; zero if there is none
 }
 
-// member is this appliance as a member of its group. Owned by the goroutine of the loop.
+// A member is this appliance as a member of its group. The goroutine of the loop owns it.
 type member struct {
 	of     config.Group
 	self   string
 	pulse  pulse
 	claims claims
 	turns  turns
-	agree  time.Time // since when no other full member serves anything else; zero: one does
+	agree  time.Time // since when all full members have served the same; zero while one differs
 	served served
-	unlike map[string]unlike // members whose HAProxy serves something else, by their names
+	unlike map[string]unlike // members with an HAProxy that serves something else than ours, by name
 	leave  func()            // ends the heartbeat and VRRP
 
-	learns  bool // it asks what the others remember
-	crowded bool // what it remembers has no room in what it tells
+	learns  bool // it asks the others for their memory of owners
+	crowded bool // its own memory is larger than the text that it may tell
 }
 
-// enter makes this appliance a member of the group of the settings, or of none. It keeps
-// what is the same.
+// enter makes this appliance a member of the group in the settings, or ends its membership if the
+// settings have no group. A group that differs only in its pools keeps its heartbeat and VRRP.
 func (ms *membership) enter(ctx context.Context, cfg *config.Config) {
 	if m := ms.member; m != nil {
 		if m.self == cfg.Identity && reflect.DeepEqual(withoutPools(m.of), withoutPools(cfg.Group)) {
@@ -105,15 +106,15 @@ func (ms *membership) enter(ctx context.Context, cfg *config.Config) {
 	}
 }
 
-// represent brings the group's addresses to what this appliance is fit for: on lo, and
-// announced. It tells the other members. Without a group it gives back, once, what an
-// earlier configuration or process has left.
+// represent decides the class of this appliance. It puts the group's addresses on lo, announces
+// them according to that class, and tells the other members. If there is no group, represent
+// removes once the traces of an earlier configuration or process.
 //
-// It comes before the steps, so that HAProxy is reloaded after the withdrawal. It does not
-// depend on what the round can read: an appliance that cannot read has to leave.
+// It comes before the steps, so that HAProxy is reloaded after the withdrawal. It also runs when
+// the round cannot read kernel or HAProxy: such an appliance has to withdraw its addresses.
 //
-// facts lacks what only the group knows. applied is the configuration that HAProxy was last given;
-// nil: Apply has failed.
+// facts lacks those about the group, which represent adds. If Apply has failed, applied is nil;
+// else it is the last configuration that HAProxy got.
 func (ms *membership) represent(
 	ctx context.Context, v *view, local routes.Local, facts group.Facts, applied *haproxy.Config,
 ) error {
@@ -184,8 +185,8 @@ func (ms *membership) represent(
 	return err
 }
 
-// inherited returns the addresses of Services that this machine has from the process before, as
-// long as this one may be behind it.
+// inherited returns the addresses of Services that an earlier process put on this machine. It
+// returns none once this process knows everything that the earlier one may have served.
 func (ms *membership) inherited(v *view, local routes.Local) []netip.Addr {
 	if !v.behind {
 		return nil
@@ -195,9 +196,9 @@ func (ms *membership) inherited(v *view, local routes.Local) []netip.Addr {
 	})
 }
 
-// A trouble is a sentence about what is wrong with an address or a router.
+// A trouble is a sentence about a fault of an address or a router.
 type trouble struct {
-	at  netip.Addr // that it is about; zero: no single one
+	at  netip.Addr // the address that it is about; zero if it is about several
 	why string
 }
 
@@ -208,14 +209,14 @@ func sentences(troubles []trouble) (all []string) {
 	return all
 }
 
-// served is the configuration that HAProxy was last given, and its sum.
+// served is the last configuration that HAProxy got, and its sum.
 type served struct {
 	config *haproxy.Config
 	sum    string
 }
 
-// update returns the sum of a configuration; nil: Apply has failed, and the one before
-// counts.
+// update returns the sum of a configuration. If the configuration is nil, because Apply has failed,
+// update returns the sum of the one before.
 func (s *served) update(now *haproxy.Config) string {
 	if now != nil && now != s.config {
 		if s.config == nil || !now.Serves(s.config) {
@@ -226,15 +227,15 @@ func (s *served) update(now *haproxy.Config) string {
 	return s.sum
 }
 
-// unlike is a sum that differs from ours, and since when.
+// unlike is the sum of a member that differs from ours, and since when.
 type unlike struct {
 	sum   string
 	since time.Time
 }
 
-// compare notes which members serve something else, and since when no other full member does
-// or has another configuration. While Ingresses change, each member follows in its own
-// rounds: only a sum that stays makes a member one that lags.
+// compare notes which members serve something else than this appliance. It also notes since when
+// all full members have served the same with the same configuration file. While Ingresses change,
+// each member follows in its own rounds, so only a sum that stays different makes a member lag.
 func (m *member) compare(now time.Time, heard []group.Heard, config, shape string) {
 	before, differs := m.unlike, false
 	m.unlike = map[string]unlike{}
@@ -261,7 +262,7 @@ func (m *member) compare(now time.Time, heard []group.Heard, config, shape strin
 	}
 }
 
-// lags returns for how long a member has served something else; 0: not for long.
+// lags returns for how long a member has served something else, or 0 if that is less than patience.
 func (m *member) lags(name string, now time.Time) time.Duration {
 	if u, is := m.unlike[name]; is && now.Sub(u.since) >= patience {
 		return now.Sub(u.since)
@@ -269,8 +270,8 @@ func (m *member) lags(name string, now time.Time) time.Duration {
 	return 0
 }
 
-// reported returns what the other members show of this one: why it is not full, and what
-// is wrong with it. They show the beginning.
+// reported returns the text that the other members show about this appliance: why it is not full,
+// and its problems. They show only the beginning of it.
 func reported(fit group.Fitness, err error, problems []string) string {
 	var all []string
 	if fit.Why != "" {
@@ -282,8 +283,8 @@ func reported(fit group.Fitness, err error, problems []string) string {
 	return strings.Join(slices.Concat(all, problems), "; ")
 }
 
-// conflicts returns a sentence for each service address, member, router or pool whose addresses
-// something in a cluster has, and for each router without BFD. The configuration overrides
+// conflicts returns a sentence for each service address, member, router or pool with an address
+// that is also in use in a cluster, and for each router without BFD. The configuration overrides
 // the cluster: otherwise a cluster could end the service.
 func conflicts(g *config.Group, v *view) (all []trouble) {
 	add := func(at netip.Addr, format string, args ...any) {
@@ -339,8 +340,9 @@ func conflicts(g *config.Group, v *view) (all []trouble) {
 	return all
 }
 
-// isolated reports whether nobody hears this appliance: no member of the group, and none of
-// the routers. One that has no routers or is alone in its group cannot tell.
+// isolated reports whether no other member is heard and no router has a session with this
+// appliance. It reports false if the group has no other member or no routers, because then it
+// cannot know.
 func isolated(heard []group.Heard, peers []bgp.PeerState) bool {
 	routers := slices.DeleteFunc(slices.Clone(peers), func(p bgp.PeerState) bool { return !p.Upstream })
 	return len(heard) > 0 && len(routers) > 0 &&
@@ -354,7 +356,7 @@ func someoneIsFull(heard []group.Heard) bool {
 	})
 }
 
-// routers returns the routers that the group's addresses are announced to, as BGP peers.
+// routers returns the upstream routers of the group as BGP peers.
 func routers(cfg *config.Config) (peers []bgp.Peer) {
 	u := &cfg.Group.Upstream
 	for _, r := range u.Peers {
@@ -367,8 +369,8 @@ func routers(cfg *config.Config) (peers []bgp.Peer) {
 	return peers
 }
 
-// sumOf returns a sum of what all members of a group have to have the same in their
-// files. It depends on no secret, and on no path.
+// sumOf returns a sum of the settings that have to be the same in the files of all members of a
+// group. It depends on no secret, and on no path.
 func sumOf(cfg *config.Config) string {
 	type served struct {
 		Name    string

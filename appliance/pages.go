@@ -21,8 +21,8 @@ import (
 	"sallyport/routes"
 )
 
-// pages makes the pages for people of the index of the last view. Whoever looks at a page reads an
-// immutable view, and takes no lock of the loop's.
+// pages makes the pages for people from the index of the last view. A request reads an immutable
+// view, and takes no lock of the loop.
 type pages struct {
 	index   func() *index
 	head    func() Status
@@ -136,7 +136,7 @@ func podAddress(cluster, pod string) string {
 	return pathOf("pod", cluster, namespace, name)
 }
 
-// mark returns how the appliance is.
+// mark returns the mark of the appliance.
 func (q *request) mark() page.Mark {
 	switch {
 	case !q.status.Ready:
@@ -193,8 +193,8 @@ func (q *request) first() page.Page {
 	return p
 }
 
-// inShort returns a list without what turns and filters it, and with a link to all of it
-// if that has more.
+// inShort returns a list without its filter and the links to its other pages. If the whole list is
+// longer, the result has a link to it.
 func inShort(list page.Section, total int, all string) page.Section {
 	if total > rowsShown {
 		list.More = &page.Link{Text: "all " + page.Comma(total), Href: all}
@@ -203,7 +203,7 @@ func inShort(list page.Section, total int, all string) page.Section {
 	return list
 }
 
-// warningsPage returns the page with all that needs attention.
+// warningsPage returns the page with everything that needs attention.
 func (q *request) warningsPage() page.Page {
 	s := q.status
 	return page.Page{
@@ -367,13 +367,13 @@ func columns(names ...string) (all []page.Column) {
 	return all
 }
 
-// has reports whether one of several texts contains what is searched, which is in lower case.
+// has reports whether one of several texts contains the searched text, which is in lower case.
 func has(text string, in ...string) bool {
 	return text == "" || slices.ContainsFunc(in, func(s string) bool { return contains(s, text) })
 }
 
-// contains reports whether s contains a text, in letters of either case. It copies nothing, because
-// a search asks for each server.
+// contains reports whether s contains a text, ignoring the case of letters. It copies nothing,
+// because a search asks for each server.
 func contains(s, text string) bool {
 	if strings.Contains(s, text) {
 		return true
@@ -402,7 +402,7 @@ func (q *request) filter(hint string, states ...string) *page.Filter {
 
 func (q *request) inState(is string) bool { return q.state == "" || q.state == is }
 
-// clusterCell names a cluster where there are several.
+// clusterCell returns the name of a cluster if the configuration has several clusters.
 func (q *request) clusterCell(name string) page.Cell {
 	if len(q.clusters) < 2 {
 		return page.Cell{}
@@ -520,7 +520,7 @@ func (q *request) routeList(size int) (page.Section, int) {
 	}, n
 }
 
-// rank orders blocks without a route before the others.
+// rank is 0 for a block without a route in the kernel, and 1 for a block with a route.
 func (b *blockIndex) rank() int {
 	if b.installed {
 		return 1
@@ -587,8 +587,7 @@ func (q *request) ingressList(all []*ingressIndex, size int) (page.Section, int)
 	}, n
 }
 
-// firstOf moves the first few items that come first to the front, and keeps the order of
-// all others.
+// firstOf moves the first few items that match to the front. It keeps the order of the rest.
 func firstOf[T any](all []T, few int, first func(T) bool) []T {
 	var front, rest []T
 	for _, item := range all {
@@ -703,7 +702,7 @@ func (b backendIndex) origin() string {
 	return b.want.Origin
 }
 
-// mark returns how a backend is.
+// mark returns the mark of a backend.
 func (b backendIndex) mark() page.Mark {
 	if b.counts.all == 0 {
 		return page.Warn
@@ -728,8 +727,8 @@ func (q *request) whyBackend(b backendIndex) (why string, of netip.Addr) {
 }
 
 // inOneTable returns a function for the reasons of the rows of a table, in their order. It shortens
-// one that an earlier row has in full, but for the address: on a telephone ten rows with the same
-// five lines hide what differs.
+// a reason that an earlier row has in full with another address: on a telephone, ten rows with the
+// same five lines hide the differences.
 func inOneTable() func(why string, of netip.Addr) string {
 	seen := map[string]bool{}
 	return func(why string, of netip.Addr) string {

@@ -13,15 +13,15 @@ import (
 // administrator who loads a firewall may remove the rules of all other programs.
 const guardEvery = time.Minute
 
-// ports are the rules for the ports of the group that this process has set last. Owned by the
-// goroutine of the loop.
+// ports are the rules for the ports of the group that this process has set last. The goroutine of
+// the loop owns them.
 type ports struct {
 	of  address.Guard
-	at  time.Time // when; zero: never
-	err error     // why there are none
+	at  time.Time // when they were set; zero if they never were
+	err error     // why they could not be set
 }
 
-// guardOf returns who may send to the ports of a group.
+// guardOf returns the rules for the ports of a group: which machines may send to them.
 func guardOf(g *config.Group) (guard address.Guard) {
 	if g.Share && len(g.Members) > 1 {
 		guard.Port = g.Port

@@ -10,8 +10,8 @@ import (
 	"sallyport/appliance/group"
 )
 
-// latePulse is a heartbeat whose socket may not open at first: the address of the member
-// may come later. Until then nobody is heard.
+// A latePulse is a heartbeat. Its socket may not open at first, because the machine may get the
+// member's address later. Until then no member is heard.
 type latePulse struct {
 	members []config.Member // without this one
 	opened  time.Time
@@ -79,8 +79,8 @@ func (p *latePulse) Heard() (all []group.Heard) {
 
 func (p *latePulse) Changed() <-chan struct{} { return p.changed }
 
-// newPulse returns the heartbeat of a member, and a function that waits for its end after
-// that of ctx. A group of one needs none.
+// newPulse returns the heartbeat of a member, and a function that waits until the heartbeat has
+// ended after ctx. In a group with one member the heartbeat does nothing.
 func newPulse(ctx context.Context, cfg *config.Config, failed func(error)) (p *latePulse, wait func()) {
 	p = &latePulse{opened: time.Now(), changed: make(chan struct{}, 1)}
 	o := group.Options{Self: cfg.Identity, Secret: cfg.Group.Key(), Port: cfg.Group.Port}

@@ -18,18 +18,18 @@ import (
 	"sallyport/ingress"
 )
 
-// quarantine ends a loop of crashes. One object that ends the process would end the next
-// one, too, and that of every other member of a group.
+// A quarantine ends a loop of crashes. An object that crashes the process would also crash the next
+// process, and the processes of all members of a group.
 //
-// Each start finds out whether the process before ended in order. After crashesAtOnce
-// crashes within crashWindow the process is careful: it begins with the objects of the last
-// good pictures, and tries what differs from them. A group of versions that ends the process is
-// halved, until one version is left. That one is held: the appliance goes on with the
-// version in the picture until the object changes. A change of it is tried alone, before
-// it counts as any other.
+// Each start finds out whether the process before ended in order. After crashesAtOnce crashes
+// within crashWindow the process is careful. It begins with the objects of the last good pictures,
+// and tries the versions that differ from them. If a group of versions crashes the process, the
+// next process tries each half of it, until one version is left. That version is held: the
+// appliance uses the version in the picture until the object changes. The changed object is tried
+// alone before it counts as any other object.
 //
-// What is tried is written to a file before it is used, so that the next process knows
-// it. Nodes and blocks are never held: routes and servers depend on their present state.
+// The versions on trial are written to a file before they are used, so that the next process knows
+// them. Nodes and blocks are never held: routes and servers depend on their present state.
 //
 // The goroutine of the loop owns a quarantine.
 type quarantine struct {
@@ -46,13 +46,13 @@ type quarantine struct {
 
 // crashes is the content of the file.
 type crashes struct {
-	Program string        `json:"program"` // the version of the program; another one may be without the fault
+	Program string        `json:"program"` // the version of the program; another version may not have the fault
 	Boot    string        `json:"boot"`    // of the machine, by bootID; the end of a boot is no crash
 	Begun   time.Time     `json:"begun"`
 	Running bool          `json:"running"`           // the process did not end in order
 	At      []time.Time   `json:"at,omitempty"`      // crashes within crashWindow, by the starts after them
 	Proof   time.Duration `json:"proof,omitempty"`   // how long a version has to be in use without a crash
-	Careful bool          `json:"careful,omitempty"` // whatever differs from the pictures is tried first
+	Careful bool          `json:"careful,omitempty"` // each version that differs from the pictures is tried first
 	Trial   []suspect     `json:"trial,omitempty"`   // in use, for less than Proof
 	Next    [][]suspect   `json:"next,omitempty"`    // the halves of groups that ended a process
 	Passed  []suspect     `json:"passed,omitempty"`  // in use while Careful
@@ -72,7 +72,7 @@ func compareSuspects(a, b suspect) int {
 		cmp.Compare(a.List, b.List), strings.Compare(a.Name, b.Name))
 }
 
-// An inspection is what a quarantine made of the objects of a cluster.
+// An inspection is the decision of a quarantine about the objects of a cluster.
 type inspection struct {
 	live, used ingress.Objects
 	waiting    []suspect // versions that were not tried yet
@@ -119,7 +119,7 @@ func (q *quarantine) read() error {
 	return json.NewDecoder(bufio.NewReader(f)).Decode(&q.crashes)
 }
 
-// crash draws the conclusions from a crash that a start found.
+// crash notes a crash, and decides which version is held and which versions are tried next.
 func (q *quarantine) crash(now time.Time) {
 	q.At = append(slices.DeleteFunc(q.At, func(t time.Time) bool { return now.Sub(t) >= crashWindow || t.After(now) }),
 		now)
@@ -158,8 +158,8 @@ func (q *quarantine) on() bool {
 	return q.Careful || len(q.Held)+len(q.Trial)+len(q.Next) > 0
 }
 
-// trying reports whether versions are in use that may still turn out to end the process.
-// They do not belong into a picture.
+// trying reports whether versions on trial are in use. They may still crash the process, so they do
+// not belong into a picture.
 func (q *quarantine) trying() bool { return len(q.Trial) > 0 }
 
 // begin gives a cluster its last good picture.
@@ -169,7 +169,7 @@ func (q *quarantine) begin(cluster string, o ingress.Objects) {
 	}
 }
 
-// forget drops what was derived from the state.
+// forget drops all inspections and sums, so that they are made again from the state.
 func (q *quarantine) forget() {
 	if q.older == nil {
 		q.older = map[string]ingress.Objects{}
@@ -177,8 +177,8 @@ func (q *quarantine) forget() {
 	q.sums, q.seen = ingress.Sums{}, map[string]inspection{}
 }
 
-// use returns the objects that the appliance may use of those that a cluster has, and a
-// problem for each that is held.
+// use returns the objects of a cluster that the appliance may use, and a problem for each object
+// that is held.
 func (q *quarantine) use(cluster string, live ingress.Objects) (ingress.Objects, []ingress.Problem) {
 	if !q.on() {
 		return live, nil
@@ -233,9 +233,8 @@ func setOfSuspects(groups ...[]suspect) map[suspect]bool {
 	return set
 }
 
-// advance lets versions pass that were in use long enough, and begins with the next
-// group, which the next use returns. all says that every cluster was looked at, or that
-// those left are not waited for.
+// advance ends the trial of versions that were in use long enough, and begins the trial of the next
+// group. The next call of use returns that group. all says that no cluster is waited for any more.
 func (q *quarantine) advance(now time.Time, all bool) {
 	proved := len(q.Trial) > 0 && now.Sub(q.since) >= q.Proof
 	if !q.on() || !proved && !all {
@@ -258,7 +257,7 @@ func (q *quarantine) advance(now time.Time, all bool) {
 		if len(q.Next) > 0 || len(fresh) == 0 {
 			return
 		}
-		q.Trial = append(q.Trial, fresh...) // nothing is known to end the process: no change waits
+		q.Trial = append(q.Trial, fresh...) // no version is known to crash the process, so no change has to wait
 	default:
 		was := q.trying()
 		q.pass()
@@ -279,8 +278,8 @@ func (q *quarantine) advance(now time.Time, all bool) {
 	q.save()
 }
 
-// choose begins with the next group, as far as its versions are still waiting, or else with
-// the fresh ones.
+// choose puts on trial the versions of the next group that still wait. If no group has any, it puts
+// the fresh versions on trial.
 func (q *quarantine) choose(fresh []suspect, waiting map[suspect]bool) {
 	for len(q.Next) > 0 && !q.trying() {
 		q.Trial = slices.DeleteFunc(slices.Clone(q.Next[0]), func(s suspect) bool { return !waiting[s] })
@@ -291,7 +290,7 @@ func (q *quarantine) choose(fresh []suspect, waiting map[suspect]bool) {
 	}
 }
 
-// pass ends the trial: what was tried counts as any other version.
+// pass ends the trial with success: its versions count as any other version from now on.
 func (q *quarantine) pass() {
 	for _, s := range q.Trial {
 		q.Held = slices.DeleteFunc(q.Held, func(h suspect) bool { return h.named() == s.named() })

@@ -11,12 +11,12 @@ import (
 	"sallyport/haproxy"
 )
 
-// rates holds the last sample of each backend. Whoever looks at it copies what it shows, and
-// no more: the order by each key is made once for a sample, and not for each viewer. The
-// zero value has no sample.
+// rates holds the last sample of each backend. A viewer copies only the backends that it shows. The
+// order by each key is made once for a sample, and not for each viewer. The zero value has no
+// sample.
 type rates struct {
 	mu     sync.Mutex
-	at     time.Time // zero: there is no sample
+	at     time.Time // zero without a sample
 	during time.Duration
 	whole  BackendRate
 	all    []haproxy.BackendLoad // by name
@@ -24,8 +24,8 @@ type rates struct {
 	sorted [len(SortKeys)]bool // the order is that of this sample
 }
 
-// SortKeys are the orders of TopStatus.Backends: the most first, but the fewest open servers
-// first, and names by the alphabet.
+// SortKeys are the orders of TopStatus.Backends. The largest value comes first, except that "open"
+// begins with the fewest open servers, and "name" is alphabetical.
 var SortKeys = [...]string{"requests", "errors", "connections", "response", "open", "name"}
 
 // BackendRate is the load of a backend: the mean of the last sample, of ten seconds, and the
@@ -36,8 +36,8 @@ type BackendRate struct {
 	// answers with a status from 500 to 599; of a backend for TCP: connections that no server took,
 	// or that a server broke
 	Errors float64 `json:"errorsPerSecond"`
-	// from a request to the first byte of its answer, the mean of the last 1024 requests; absent:
-	// there was no request, or they are not HTTP
+	// from a request to the first byte of its answer, the mean of the last 1024 requests; absent
+	// without requests, and for a backend for TCP
 	Response    *float64 `json:"responseMilliseconds,omitempty"`
 	Connections int      `json:"connections"`
 	Open        int      `json:"openServers"`
@@ -47,7 +47,7 @@ type BackendRate struct {
 type TopStatus struct {
 	Identity string    `json:"identity"`
 	Now      time.Time `json:"now"`
-	// of the sample; zero: there is none, because the process has just started, or HAProxy does not answer
+	// of the sample; zero if the process has just started, or HAProxy does not answer
 	At       time.Time     `json:"at,omitzero"`
 	Total    int           `json:"total"`    // backends
 	Whole    BackendRate   `json:"whole"`    // of all backends together
@@ -70,7 +70,7 @@ func (r *rates) set(load haproxy.Load, now time.Time) {
 	r.whole = r.rate(sum)
 }
 
-// forget removes the sample: HAProxy does not answer.
+// forget removes the sample. It is called when HAProxy does not answer.
 func (r *rates) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,7 +90,7 @@ func (r *rates) rate(t haproxy.BackendLoad) BackendRate {
 	return b
 }
 
-// of returns the rate of a backend, or false if it has none.
+// of returns the rate of a backend, or false if the sample does not have the backend.
 func (r *rates) of(name string) (BackendRate, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"sallyport/bgp"
 )
 
-// remedies hold what to do about the loss of a session, by words of its reason: GoBGP's
+// remedies hold the remedy for the loss of a session, by words in the reason. The words are GoBGP's
 // names of a NOTIFICATION (RFC 4271, 6; RFC 4486), or those of package bgp.
 var remedies = []struct{ word, remedy string }{
 	{"bad peer as", "the node or the appliance is in another AS than the other side expects: compare bgp.asn, the " +
@@ -34,8 +34,8 @@ func remedyOf(reason string) string {
 	return "look at calico-node on that node"
 }
 
-// ended returns how the last session with a peer ended and what to do about it, or "" if
-// there was none.
+// ended returns how the last session with a peer ended, and a remedy. It returns "" if the peer has
+// not had a session.
 func ended(p bgp.PeerState) string {
 	switch reason := p.LossReason; {
 	case reason == "" && p.LastLoss.Cause == "":
@@ -67,11 +67,11 @@ type Idle struct {
 	Servers []netip.AddrPort
 }
 
-// Idle returns the reasons for which servers take no traffic. Reasons that differ only in
-// the server's address, or in its node, are one.
+// Idle returns the reasons for which servers take no traffic. Reasons that differ only in the
+// server's address, or in its node, count as the same reason.
 func (s *Status) Idle() (all []Idle) {
 	of := map[string]int{}
-	nodes := map[string][]string{} // what names each node in a sentence, and nothing in its place
+	nodes := map[string][]string{} // pairs for a Replacer: each way to name the node, and "" instead
 	for _, p := range s.Peers {
 		if p.Node != "" {
 			nodes[p.Node] = append(nodes[p.Node], "node "+p.Node+" ", "", "("+p.Addr.String()+")", "")

@@ -8,22 +8,23 @@ import (
 	"sallyport/appliance/group"
 )
 
-// A restart of the process moves no traffic that it does not have to: HAProxy, the routes and
-// the keepalived of a unit go on meanwhile. So an appliance that was full begins as full, and
-// has the usual grace to know again what it knew.
+// A restart of the process need not move traffic, because HAProxy, the routes and the keepalived of
+// a unit go on meanwhile. An appliance that was full therefore begins as full. It has the usual
+// grace to read clusters and peers again.
 
 const (
-	// fullFile is the file of a process that is full, or was when it ended, in haproxy.runDir,
-	// which a reboot empties.
+	// fullFile exists in haproxy.runDir if a process is full, or was full when it ended. A reboot
+	// empties that directory.
 	fullFile = "full"
-	// longestRestart is the longest time between two processes.
+	// longestRestart is the longest time between two processes after which inherit begins as full.
 	longestRestart = 30 * time.Second
-	// attestEvery is how often a process that may crash says that it is full.
+	// attestEvery is the time between two calls of attest that write fullFile.
 	attestEvery = longestRestart / 3
 )
 
-// attest tells the next process that this appliance is full, in case this one crashes. A process
-// that has not yet run for patience does not: what crashes again and again is not full.
+// attest tells the next process that this appliance is full, in case this one crashes. It does so
+// only after the process has run for patience, because an appliance that crashes again and again
+// must not count as full.
 func (ms *membership) attest(dir string) {
 	now := ms.now()
 	switch {

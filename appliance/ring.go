@@ -18,8 +18,7 @@ import (
 	"sallyport/routes/address"
 )
 
-// secondChance is the ring in the kernel. The real one is kernelRing; tests replace it
-// with a fake.
+// secondChance is the ring in the kernel. kernelRing implements it; tests use a fake.
 type secondChance interface {
 	Set(context.Context, address.Ring) error
 	Clear(context.Context) error
@@ -64,11 +63,11 @@ const (
 	ringEvery = 10 * time.Second
 	// ringRetry is the time after which a ring that failed is tried again.
 	ringRetry = time.Second
-	// firstWords is how long a process that starts waits for the first heartbeat of each member. It
-	// takes a few of them until each side has proven that it is no replay.
+	// firstWords is how long a process that starts waits for each member to be heard. Both sides
+	// need a few heartbeats to prove that theirs are no replay.
 	firstWords = 2 * time.Second
 	// quickly bounds how long a round waits for the machine of a member that fell silent. A busy
-	// machine, whose process restarts, answers later than an idle one.
+	// machine with a restarting process answers later than an idle machine.
 	quickly = 250 * time.Millisecond
 	// afterwards is how long routers may take to follow a member that has changed. Until then
 	// this machine closes connections that it has to forget.
@@ -77,12 +76,12 @@ const (
 	flooded = 30 * time.Second
 )
 
-// ring is the ring that this process has set last. Owned by the goroutine of the loop.
+// ring is the ring that this process has set last. The goroutine of the loop owns it.
 type ring struct {
 	of      address.Ring
-	at      time.Time // when; zero: never, or it was cleared
-	err     error     // why there is none
-	failed  time.Time // since when there is none; zero: there is one
+	at      time.Time // when it was set; zero if there is no ring of this process
+	err     error     // why the ring could not be set
+	failed  time.Time // since when setting it fails; zero if it succeeds
 	passed  uint64
 	dropped uint64 // beyond the limit
 	cookies uint64
@@ -92,7 +91,8 @@ type ring struct {
 	moves   moves
 }
 
-// moves says when service addresses have moved between members, as far as this one can tell.
+// moves remembers when service addresses have moved between members, as far as this member can
+// tell.
 type moves struct {
 	stray  bool      // packets of other members' connections have come since it was asked last
 	serve  string    // who serves, in words that differ when addresses may have moved
@@ -102,7 +102,7 @@ type moves struct {
 
 // RingStatus is second chance on this appliance.
 type RingStatus struct {
-	Members int    `json:"members"` // that packets of unknown connections go around, with this one; 0: there is no ring
+	Members int    `json:"members"` // members in the ring for packets of unknown connections, with this one
 	Passed  uint64 `json:"passed"`  // packets that went on to the next member
 	Dropped uint64 `json:"dropped"` // packets beyond group.secondChanceLimit
 	Problem string `json:"problem,omitempty"`
@@ -126,9 +126,10 @@ func (r *ring) status() RingStatus {
 	return s
 }
 
-// passOn keeps the ring of the members that are alive, whatever their class: one that
-// drains still holds connections. So does one whose sallyport has died, as long as its
-// machine answers. A machine that did not answer once has to be heard again.
+// passOn keeps the ring up to date. The ring has all members that are alive, of any class, because
+// a member that drains still holds connections. A member that fell silent stays in the ring while
+// its machine answers, because HAProxy may still run there. Once its machine did not answer, the
+// member returns with its next heartbeat.
 func (ms *membership) passOn(ctx context.Context, v *view, heard []group.Heard, serving []netip.Addr) {
 	now, r, m := v.at, &ms.ring, ms.member
 	if m == nil || !m.of.SecondChance || len(m.of.Members) < 2 {
@@ -140,9 +141,9 @@ func (ms *membership) passOn(ctx context.Context, v *view, heard []group.Heard, 
 	}
 	ms.countCookies(now)
 	want := ms.wantRing(ctx, v, heard, serving)
-	// The rules of an earlier process still work, for a while. Without a member that has not spoken
-	// yet, packets of its connections that pass here would be reset, and so without a listener that
-	// this process does not know yet.
+	// The rules of an earlier process still work for a while. New rules would reset two kinds of
+	// connections: those of a member that has not spoken yet, and those to a listener that this
+	// process does not know yet.
 	silent := len(want.Silent) > 0 && now.Sub(ms.started) < firstWords
 	if r.at.IsZero() && now.Sub(r.flood) >= flooded && (silent || v.behind) {
 		return
@@ -178,7 +179,7 @@ func (ms *membership) wantRing(ctx context.Context, v *view, heard []group.Heard
 	r, m := &ms.ring, ms.member
 	want := address.Ring{Addresses: serving, Limit: m.of.SecondChanceLimit}
 	// A process that starts does not know yet which of the ports are free: HAProxy may listen at
-	// any of them. Where nothing listens, the rules are the same with a listener.
+	// any of them. For a port that nothing listens on, a listener in the ring makes no difference.
 	for _, b := range v.compiled.Balancers {
 		for _, a := range b.Recorded {
 			for _, port := range b.Ports {
@@ -217,7 +218,7 @@ func (ms *membership) setRing(ctx context.Context, now time.Time, want address.R
 			"members", want.Members, "silent", want.Silent, "addresses", want.Addresses, "listeners", want.Listeners)
 	}
 	was := r.err
-	// The end of the process must not interrupt it, and so end second chance.
+	// The end of the process must not interrupt this command, because that would end second chance.
 	r.of, r.at, r.err = want, now, ms.chance.Set(context.WithoutCancel(ctx), want)
 	switch {
 	case r.err == nil:
@@ -241,10 +242,11 @@ func (ms *membership) setRing(ctx context.Context, now time.Time, want address.R
 	}
 }
 
-// forget forgets the closed connections of this machine at each move of an address, and once
-// more when the routers have followed. Their addresses and ports may belong to new
-// connections of another member. No member sees every move: routers may hash anew, or change
-// their mind between two that have an address at once. Packets to pass on tell of those.
+// forget forgets the closed connections of this machine at each move of an address, and once more
+// when the routers have followed. Their addresses and ports may belong to new connections of
+// another member. A member does not see every move: routers may hash anew, or may choose another of
+// two members that have an address at once. A packet that has to be passed on is a sign of such a
+// move.
 func (ms *membership) forget(v *view, heard []group.Heard, addresses, taken []netip.Addr) {
 	now, g := v.at, &ms.member.of
 	if !g.SecondChance || len(g.Members) < 2 {

@@ -24,8 +24,8 @@ type sample struct {
 	open             float64 // servers
 }
 
-// samples holds the samples of the last hour, and the last one of each backend, in memory
-// alone. The zero value is ready to use.
+// samples holds in memory the samples of the last hour, and the last sample of each backend. The
+// zero value is ready to use.
 type samples struct {
 	mu   sync.Mutex
 	ring [samplesKept]sample

@@ -26,8 +26,8 @@ import (
 	"sallyport/appliance/page"
 )
 
-// handler serves the pages of the status endpoint, to whoever a door lets in: the guard those
-// from the network, the control socket root.
+// handler serves the pages of the status endpoint. Its callers check access: the guard for requests
+// from the network, and the mode of the control socket, which lets only root in.
 //
 //	/         the state for people, and below it a page for each thing: see pages.page
 //	/live     the sections of one of these pages, as they change (server-sent events)
@@ -135,10 +135,9 @@ func writeJSON(w http.ResponseWriter, v any) {
 	_ = e.Encode(v)
 }
 
-// answering passes on only requests whose Host is an address or one of the names. This
-// stops DNS rebinding: a foreign web page can make its own name point here, and a
-// browser inside then reads the answers for that page. The browser sends the name of
-// the page as Host.
+// answering passes a request on only if its Host is an address or one of the names. This stops DNS
+// rebinding: a foreign web page can make its own name point here, and a browser inside then reads
+// the answers for that page. The browser sends the name of the page as Host.
 func answering(names func() []string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host

@@ -21,23 +21,22 @@ import (
 type settings struct {
 	cfg             *config.Config    // the live keys of the file, and the other keys of the start
 	names           []string          // host names that the status endpoint answers to
-	certificate     *tls.Certificate  // of the status endpoint; nil: it has none
+	certificate     *tls.Certificate  // of the status endpoint; nil without TLS
 	base            string            // text of haproxy.base
 	taken, takenUDP map[uint16]string // ports that no cluster can use, with their owners
-	reserved        map[uint16]string // those of taken that no Service can have at an address of its own either
+	reserved        map[uint16]string // the ports of taken that no Service can use, not even at an address of its own
 	sources         []source          // in the order of the file
-	sum             string            // of what the members of a group have the same
+	sum             string            // of the settings that have to be the same on all members of a group
 }
 
 // source is a cluster of the configuration file.
 type source struct {
 	config.Cluster
 	pools      ingress.Pools // of the group
-	kubeconfig config.Secret // the document, read with the file; empty: it cannot be read
+	kubeconfig config.Secret // the document, read with the file; empty if it cannot be read
 }
 
-// watched returns the source without the settings that only its BGP sessions depend
-// on.
+// watched returns the source without the settings that matter only to its BGP sessions.
 func (s source) watched() source {
 	s.BGP = config.Peering{ASN: s.BGP.ASN, RouteReflectors: s.BGP.RouteReflectors}
 	return s
@@ -75,7 +74,8 @@ func settingsOf(cfg *config.Config) (settings, error) {
 	return s, nil
 }
 
-// doors returns the addresses that nodes may connect to; none if every node is dialled.
+// doors returns the addresses that nodes may connect to. It returns none if the appliance connects
+// to every node itself.
 func (f *follower) doors() []netip.Addr {
 	if slices.ContainsFunc(f.clusters, func(c *cluster) bool { return c.peering.Mode == config.Passive }) {
 		return f.cfg.BGP.Listen
@@ -92,7 +92,7 @@ func (f *follower) peer(cluster string, n routes.Node, addr netip.Addr) bgp.Peer
 			p = c.peering
 		}
 	}
-	var local netip.Addr // the address that the BGPPeers name; zero: any
+	var local netip.Addr // the address that the BGPPeers name; zero for any address
 	for _, a := range f.cfg.BGP.Listen {
 		if !local.IsValid() && !a.IsUnspecified() && a.Is4() == addr.Is4() && p.Mode == config.Active {
 			local = a
@@ -130,9 +130,9 @@ func takenUDP(cfg *config.Config) map[uint16]string {
 // bfdPort is the UDP port of BFD (RFC 5881, section 4).
 const bfdPort = 3784
 
-// ownPorts returns the TCP ports of this machine's own programs. No Service can have one
-// even at an address of its own: the program may come after HAProxy, and could not listen
-// on every address any more.
+// ownPorts returns the TCP ports of this machine's own programs. No Service can have such a port,
+// not even at an address of its own: a program that starts after HAProxy could not listen on every
+// address any more.
 func ownPorts(cfg *config.Config) map[uint16]string {
 	ports := reserved(cfg)
 	ports[cfg.BGP.Port], ports[cfg.Status.Listen.Port()] = "BGP", "the status page"

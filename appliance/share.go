@@ -11,9 +11,9 @@ import (
 	"sallyport/routes"
 )
 
-// sharing returns what HAProxy shares with the other members of the group; nil: nothing.
-// HAProxy does not start with an address that this machine has not, so without it HAProxy
-// only dials the others.
+// sharing returns the peers with which HAProxy shares its tables, or nil if the group does not
+// share. HAProxy does not start with an address that this machine does not have. While this machine
+// lacks the member's address, HAProxy therefore only connects to the other members.
 func sharing(cfg *config.Config, local routes.Local) *haproxy.Group {
 	if !cfg.Group.Exists() || !cfg.Group.Share {
 		return nil

@@ -26,7 +26,7 @@ type Status struct {
 
 	Config   ConfigStatus    `json:"config"`
 	Clusters []ClusterStatus `json:"clusters"`
-	Group    *GroupStatus    `json:"group,omitempty"` // nil: this appliance is in no group
+	Group    *GroupStatus    `json:"group,omitempty"` // nil if this appliance is in no group
 	Peers    []bgp.PeerState `json:"peers"`
 	Routes   []RouteStatus   `json:"routes"`
 	Refused  RefusedStatus   `json:"refused"`
@@ -46,13 +46,13 @@ type Status struct {
 type ClusterStatus struct {
 	Name     string     `json:"name"`
 	Live     bool       `json:"live"`              // its API has answered since the start
-	Picture  *time.Time `json:"picture,omitempty"` // served from the picture taken then
+	Picture  *time.Time `json:"picture,omitempty"` // when the picture was taken that is served
 	Nodes    int        `json:"nodes"`
 	Blocks   int        `json:"blocks"`
 	Error    string     `json:"error,omitempty"`
-	APIGroup string     `json:"apiGroup,omitempty"` // where its Calico objects are read
+	APIGroup string     `json:"apiGroup,omitempty"` // the API group of its Calico objects
 
-	// when the token or certificate in use does; zero: never, as far as is known
+	// when the token or certificate in use expires; zero if no expiry is known
 	CredentialsExpire time.Time `json:"credentialsExpire,omitzero"`
 }
 
@@ -63,7 +63,7 @@ type RouteStatus struct {
 	Node      string       `json:"node,omitempty"`
 	Cluster   string       `json:"cluster,omitempty"`
 	Installed bool         `json:"installed"`     // the kernel holds it, read back
-	Why       string       `json:"why,omitempty"` // the kernel holds it and does not follow it
+	Why       string       `json:"why,omitempty"` // why the kernel holds the route but does not follow it
 	Servers   int          `json:"servers"`       // open servers that it leads to
 }
 
@@ -107,7 +107,7 @@ type ServerStatus struct {
 	Pod   string         `json:"pod,omitempty"`
 	Node  string         `json:"node,omitempty"`
 	State string         `json:"state"`
-	Check string         `json:"check,omitempty"` // what HAProxy's health check says
+	Check string         `json:"check,omitempty"` // the result of HAProxy's health check
 	Why   string         `json:"why,omitempty"`   // why it is not open, or fails its check
 }
 
@@ -143,8 +143,8 @@ func Counted(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// head describes the last round without the routes, rules, backends and problems, whose
-// numbers grow with the clusters.
+// head describes the last round without the lists that grow with the clusters: routes, rules,
+// backends and problems.
 func (v *view) head(info haproxy.Info) Status {
 	s := Status{
 		Identity: v.settings.cfg.Identity, Config: v.file,

@@ -19,7 +19,7 @@ type Change struct {
 	Kind string    `json:"kind"` // one of the change kinds
 	What string    `json:"what"`
 	Why  string    `json:"why,omitempty"`
-	// from the beginning of the round that saw the reason; zero: nothing was done
+	// from the beginning of the round that saw the reason; zero if the appliance only observed it
 	Took time.Duration `json:"tookNanoseconds,omitzero"`
 	Bad  bool          `json:"bad,omitempty"` // it needs attention
 }
@@ -39,16 +39,16 @@ const (
 // changesKept bounds the memory of a timeline: some 300 bytes a change.
 const changesKept = 2000
 
-// A timeline holds the last changes, in memory alone. The loop adds to it where it logs;
-// anyone may read. The zero value is ready to use.
+// A timeline holds the last changes in memory. The loop adds to it where it logs. Its methods are
+// safe for concurrent use. The zero value is ready to use.
 type timeline struct {
 	mu    sync.Mutex
 	all   []entry        // the oldest first
 	count map[string]int // of each group
 }
 
-// An entry is a change, and the group that it is in: the namespace of a server, or the kind of
-// any other change.
+// An entry is a change and its group. The group is the namespace of a server, or the kind of any
+// other change.
 type entry struct {
 	Change
 	group string
@@ -56,8 +56,8 @@ type entry struct {
 
 func (t *timeline) add(c Change) { t.addTo(c.Kind, c) }
 
-// addTo adds a change of a group. A full timeline forgets the oldest change of the largest
-// group: a namespace whose servers change without end displaces its own changes.
+// addTo adds a change of a group. A full timeline forgets the oldest change of the largest group. A
+// namespace with servers that change all the time thus displaces only its own changes.
 func (t *timeline) addTo(group string, c Change) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,8 +96,8 @@ func (t *timeline) since(at time.Time) []Change {
 	return all
 }
 
-// tenantOf returns the namespace of a backend, with its cluster if the name has that: what
-// ingress writes in front of the rest of the name (see routing.go there).
+// tenantOf returns the part of a backend's name that has its namespace, and its cluster if the name
+// has that. Package ingress writes it at the beginning of the name (see routing.go there).
 func tenantOf(backend string) string {
 	end := len(backend)
 	for _, mark := range []string{"_svc_", "_ing_", "_auth_svc_"} {
@@ -108,8 +108,8 @@ func tenantOf(backend string) string {
 	return backend[:end]
 }
 
-// inTurns returns a list with one entry of each owner first, then another one of each, and so on:
-// of a list that is cut short, each owner has its share.
+// inTurns sorts a list in turns: the first entry of each owner, then the second entry of each
+// owner, and so on. So every owner keeps a share of a list that is cut short.
 func inTurns[T any](all []T, owner func(T) string) []T {
 	turn, had := make([]int, len(all)), make(map[string]int)
 	order := make([]int, len(all))
@@ -126,8 +126,8 @@ func inTurns[T any](all []T, owner func(T) string) []T {
 	return sorted
 }
 
-// noteSteps adds what a round did: each route and server, and beyond a screenful only how
-// many more.
+// noteSteps adds the steps that a round took: a screenful of routes or servers, and then how many
+// more.
 func noteSteps[S plan.Step](l *loop, v *view, steps []S) {
 	for i, step := range steps {
 		c, group := Change{At: l.now(), Took: l.now().Sub(v.at)}, routeChange
@@ -169,8 +169,8 @@ func (v *view) server(id haproxy.ServerID) string {
 	return id.Server
 }
 
-// noteView adds what changed around the appliance between two rounds: BGP sessions, and
-// whether it is ready.
+// noteView adds the changes around the appliance between two rounds: those of BGP sessions, and of
+// its readiness.
 func (l *loop) noteView(last, v *view) {
 	if last == nil {
 		return

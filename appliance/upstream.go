@@ -20,7 +20,7 @@ func Upstream(ctx context.Context, socket string, log *slog.Logger, level *slog.
 	return upstream.Process{Socket: socket, Log: log, Level: level, Answers: haproxy.Answers}.Run(ctx)
 }
 
-// outlived returns a speaker that has the process for the routers.
+// outlived returns a speaker that uses the process of the routers' sessions.
 func (l *loop) outlived(
 	ctx context.Context, cfg *config.Config, nodes *bgp.Speaker, hooks Hooks, sessions bgp.Config,
 ) *upstream.Speaker {

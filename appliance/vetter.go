@@ -11,10 +11,10 @@ import (
 	"sallyport/ingress"
 )
 
-// vetter asks HAProxy about the parts that a cluster's objects bring for the
-// configuration. It asks about a text before the text is used, and about every part
-// once HAProxy rejects the whole configuration. The loop does not wait for the answers.
-// A verdict is kept as long as an object brings its part.
+// A vetter asks HAProxy about the parts of the configuration that come from a cluster's objects. It
+// asks about a text before the text is used, and about every part once HAProxy rejects the whole
+// configuration. The loop does not wait for the answers. A verdict is kept as long as an object
+// brings its part.
 type vetter struct {
 	proxy   proxy
 	log     *slog.Logger
@@ -22,19 +22,19 @@ type vetter struct {
 
 	mu       sync.Mutex
 	verdicts haproxy.Verdicts
-	late     haproxy.Verdicts // on certificates: of verdicts from the next call of known on
+	late     haproxy.Verdicts // verdicts on certificates that a later call of known adds to verdicts
 	heard    time.Time        // when known last added late
 	fresh    bool             // verdicts arrived after the last call of known
 	busy     bool
-	blamed   time.Time // when blame last began a search; zero: it may search at once
-	aside    time.Time // since when verdicts are Aside; zero: none is
+	blamed   time.Time // when blame last began a search; zero if it may search at once
+	aside    time.Time // since when verdicts are Aside; zero without such verdicts
 
-	// Owned by the goroutine of the loop.
-	vouched *ingress.Result // the last Result whose texts all had a verdict; nil: none yet
-	unsure  time.Time       // since when a newer Result waits for verdicts; zero: none waits
+	// The goroutine of the loop owns these.
+	vouched *ingress.Result // the last Result with a verdict on every text; nil before the first
+	unsure  time.Time       // since when a newer Result waits for verdicts; zero if none waits
 }
 
-// vetting bounds how long texts without a verdict delay every other change, even of
+// vetting bounds how long a text without a verdict delays every other change, including changes of
 // pods. A verdict takes tens of milliseconds.
 const vetting = 2 * time.Second
 
@@ -42,8 +42,8 @@ func newVetter(p proxy, log *slog.Logger) *vetter {
 	return &vetter{proxy: p, log: log, changed: make(chan struct{}, 1), verdicts: haproxy.Verdicts{}}
 }
 
-// judging is the least time between two additions of refused certificates to the verdicts.
-// Each makes the compiler start from nothing, and nobody waits for it: usable has left the
+// judging is the least time between two additions of refused certificates to the verdicts. Each
+// addition makes the compiler start from nothing. It is not urgent, because usable has left the
 // certificates out already.
 const judging = 5 * time.Second
 
@@ -64,8 +64,9 @@ func (v *vetter) known(now time.Time) haproxy.Verdicts {
 	return v.verdicts
 }
 
-// setAside is how long a part is left out because HAProxy rejects many others of its owner.
-// The owner may have mended those by then. If not, another search delays reloads once more.
+// setAside is how long a part is left out because HAProxy rejects many others of its owner. The
+// owner may have corrected the other parts by then. If not, another search delays reloads once
+// more.
 const setAside = 5 * time.Minute
 
 // refuse adds verdicts on certificates. The compiler reports them to the owners of the certificates.
@@ -78,10 +79,10 @@ func (v *vetter) refuse(found haproxy.Verdicts) {
 	maps.Copy(v.late, found)
 }
 
-// vetted returns the Result to use now, and whether every text of r has a verdict.
-// While a text of r has none, vetted returns the last Result whose texts all had one,
-// for at most the time vetting. So an Ingress whose snippet changes keeps the old
-// snippet until HAProxy has judged the new one, and a rejected snippet costs no reload.
+// vetted returns the Result to use now, and whether every text of r has a verdict. While a text of
+// r has no verdict, vetted returns the last Result with a verdict on every text, for at most the
+// time vetting. This way a changed snippet takes effect only after HAProxy has judged it, and a
+// rejected snippet costs no reload.
 func (v *vetter) vetted(ctx context.Context, r ingress.Result, now time.Time) (_ ingress.Result, sure bool) {
 	switch {
 	case v.look(ctx, r.Questions, r.Refused):
@@ -98,9 +99,9 @@ func (v *vetter) vetted(ctx context.Context, r ingress.Result, now time.Time) (_
 	return r, false
 }
 
-// look reports whether every question has a verdict. If some have none, it asks HAProxy
-// about them, once at a time, and knocks when the verdicts arrive. If all have one, it
-// forgets the verdicts on every other part that is not in refused.
+// look reports whether every question has a verdict. If a question has no verdict, look asks
+// HAProxy, in one run at a time, and knocks when the verdicts arrive. If every question has a
+// verdict, look forgets the verdicts on all other parts that are not in refused.
 func (v *vetter) look(ctx context.Context, questions []haproxy.Question, refused []haproxy.Part) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"sallyport/routes"
 )
 
-// view holds what one round saw and decided, for the status endpoint. It is never
+// A view holds everything that one round saw and decided, for the status endpoint. It is never
 // changed afterwards.
 type view struct {
 	sessions
@@ -33,20 +33,20 @@ type view struct {
 	warnings []string
 	capacity []haproxy.Capacity
 	fit      group.Fitness
-	behind   bool                  // the process before may have served what this one does not know yet
-	left     bool                  // drained: nothing is announced, and HAProxy ends what is kept
-	group    *GroupStatus          // nil: in no group
+	behind   bool                  // the process before may have served an object that this process does not know yet
+	left     bool                  // it drains and announces nothing; HAProxy closes connections after their next response
+	group    *GroupStatus          // nil if this appliance is in no group
 	troubles []trouble             // with the group's addresses and routers
-	waits    []haproxy.Wait        // whose changes wait for a reload
-	closed   map[netip.Addr]string // addresses of the pools that no Service gets, each with what it is
+	waits    []haproxy.Wait        // tenants with changes that wait for a reload
+	closed   map[netip.Addr]string // addresses of the pools that no Service gets, each with its use
 
-	connections int // that HAProxy is configured to accept; 0: nobody says
+	connections int // that HAProxy is configured to accept; 0 without a limit in the configuration
 }
 
-// sessions holds what a round saw of BGP.
+// sessions holds everything that a round read about BGP.
 type sessions struct {
 	peers     []bgp.PeerState
-	unguarded []string // clusters whose pods could take a node's BGP session
+	unguarded []string // clusters with nodes that connect to us without a password or TTL security
 	contested []string // BGP addresses that several clusters claim, a sentence each
 	offers    int
 	refusals  []routes.Refusal
@@ -61,7 +61,7 @@ type clusterView struct {
 	live     bool
 	pictured time.Time
 	topology routes.Topology
-	gone     bool // the configuration does not have the cluster any more
-	// health of the watcher with newer settings, while it has not read the whole cluster; nil: there is none
+	gone     bool // the cluster was removed from the configuration
+	// health of the watcher with newer settings, until it has read the whole cluster; else nil
 	next *watch.Health
 }

@@ -13,7 +13,7 @@ import (
 	"sallyport/routes/address"
 )
 
-// vrrp is keepalived. The real one is address.VRRP; tests replace it with a fake.
+// vrrp is keepalived. address.VRRP implements it; tests use a fake.
 type vrrp interface {
 	Set(address.Priority) error
 	Serve(services []netip.Addr) error
@@ -25,17 +25,17 @@ type vrrp interface {
 // its configuration.
 const vrrpRetry = 10 * time.Second
 
-// turns is VRRP of this member. Owned by the goroutine of the loop.
+// turns is the VRRP of this member. The goroutine of the loop owns it.
 type turns struct {
 	start func(not, services []netip.Addr) (vrrp, func(), error)
-	runs  vrrp         // nil: not yet
+	runs  vrrp         // nil while VRRP does not run
 	end   func()       // ends runs
 	not   []netip.Addr // the addresses that runs leaves out
 	tried time.Time    // when it was started last
 	err   error        // why it does not run
 }
 
-// cut reports whether the cable of the network is out in which VRRP moves the addresses.
+// cut reports whether the interface of VRRP has lost its link.
 func (t *turns) cut() bool { return t.runs != nil && t.runs.Cut() }
 
 // giveUp gives the addresses to the others before VRRP ends.
@@ -49,11 +49,11 @@ func (t *turns) giveUp(log *slog.Logger) {
 }
 
 // takeTurns tells VRRP the class of this appliance and the addresses of Services, and returns the
-// addresses that this appliance has by VRRP. A group may have none: then it does nothing. mine are
-// the addresses that this appliance may take: of the group, and of Services.
+// addresses that this appliance has by VRRP. If the group has no VRRP, takeTurns does nothing. mine
+// are the addresses that this appliance may take: those of the group, and those of Services.
 //
-// An appliance that drains keeps its addresses until another one has them, provided its
-// HAProxy answers.
+// An appliance that drains keeps its addresses until another member has them, provided its HAProxy
+// answers.
 func (ms *membership) takeTurns(now time.Time, mine []netip.Addr, draining, answers bool) ([]netip.Addr, error) {
 	m := ms.member
 	if !m.of.VRRP.Exists() {
@@ -88,8 +88,8 @@ func (ms *membership) takeTurns(now time.Time, mine []netip.Addr, draining, answ
 	return held, errors.Join(err, failed)
 }
 
-// priority returns the priority by VRRP of an appliance of a class. waits says that it drains, and
-// that its HAProxy still answers.
+// priority returns the VRRP priority of an appliance with a class. waits is true if it drains and
+// its HAProxy still answers.
 func priority(c group.Class, waits bool) address.Priority {
 	switch {
 	case c == group.Full:

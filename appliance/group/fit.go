@@ -15,24 +15,24 @@ const (
 	None  Class = "none"  // not announced
 )
 
-// Facts holds what one round knows of this appliance as a place for traffic.
+// Facts holds the facts of one round that decide the class of this appliance.
 type Facts struct {
 	Starting bool   // it still waits for BGP peers that have not sent all their routes
-	HAProxy  string // why HAProxy does not answer; empty: it does
+	HAProxy  string // why HAProxy does not answer; empty if it answers
 	Settled  bool   // the first rounds have ended
-	Failing  string // the error of the round; empty: none
+	Failing  string // the error of the round; empty if the round succeeds
 	Missing  int    // wanted routes that the kernel does not hold
 
 	Clusters []ClusterFacts
 	Isolated bool // no router has a session with it, and no other member is heard
 	Down     bool // servers are open and checked, and none passes its check
 
-	Draining bool // asked to leave
-	Forced   bool // and to do so even if no other member is full
+	Draining bool // the operator has asked it to leave
+	Forced   bool // it has to leave even if no other member is full
 	Others   bool // another member is full and does not drain
 }
 
-// ClusterFacts holds what one round knows of one cluster.
+// ClusterFacts holds the facts of one round about one cluster.
 type ClusterFacts struct {
 	Name         string
 	Live         bool // its API has answered since the start; losing the API later changes nothing
@@ -40,45 +40,44 @@ type ClusterFacts struct {
 	Peers, Heard int  // its BGP peers, and those that have sent all their routes since the start
 }
 
-// Fitness is the class of an appliance, and how long it has been in doubt or steady.
+// Fitness is the class of an appliance, and since when its facts speak for another class.
 type Fitness struct {
 	Class Class
-	Why   string // why it is not full, in one sentence; empty: it is
+	Why   string // why it is not full, in one sentence; empty if it is full
 
-	doubt  time.Time     // full: since when there is a reason not to be; zero: there is none
-	steady time.Time     // not full: since when there is no reason; zero: there is one
-	lost   time.Time     // when it was last full until something failed
-	wait   time.Duration // how long it has to be steady before it is full
+	doubt  time.Time     // while it is full: since when there is a reason to give up that class; zero without a reason
+	steady time.Time     // while it is not full: since when nothing speaks against that class; else zero
+	lost   time.Time     // when it last gave up the class full because of a failure
+	wait   time.Duration // how long its facts have to be steady before it is full
 }
 
 const (
-	// doubtful is how long an appliance stays full although a route is missing or rounds
-	// fail. Most of such failures end sooner, and a move breaks connections.
+	// doubtful is how long an appliance stays full although a route is missing or rounds fail. Most
+	// of these failures end sooner, and moving the addresses breaks connections.
 	doubtful = 10 * time.Second
-	// restarting is how long an appliance stays full without a HAProxy. One that was
-	// killed is back within this time, and refuses fewer connections than a move breaks.
+	// restarting is how long an appliance stays full without a HAProxy. A HAProxy that was killed
+	// is back within this time, and refuses fewer connections than moving the addresses breaks.
 	restarting = time.Second
-	// firstWait and longestWait bound how long an appliance is steady before it is full.
-	// A return moves more connections than a loss, so that an appliance that flaps is
-	// worse than a dead one.
+	// firstWait and longestWait bound how long an appliance has to have steady facts before it is
+	// full. The return of an appliance moves more connections than its loss, so an appliance that
+	// flaps is worse than a dead appliance.
 	firstWait   = 3 * time.Second
 	longestWait = time.Minute
-	// flapping is the time after a loss in which another loss doubles the wait.
+	// A loss sooner than flapping after the previous loss doubles the wait.
 	flapping = 10 * time.Minute
 )
 
-// Doubted reports whether an appliance that is full will be so no longer unless its facts
-// improve soon.
+// Doubted reports whether a full appliance loses that class unless its facts improve soon.
 func (f Fitness) Doubted() bool { return !f.doubt.IsZero() }
 
-// Fit decides the class of an appliance. before is its last decision; the zero Fitness
-// begins.
+// Fit decides the class of an appliance. before is the last decision, and the zero Fitness at the
+// start.
 //
-// An appliance whose HAProxy answers is at least spare, unless it drains and another
-// member is full, or the operator forces it. So no group is without an announcement
-// while one of its HAProxies answers. Full takes steady facts: firstWait, doubled by each
-// loss within flapping, up to longestWait. Other classes take effect at once, but for
-// failures that often pass by themselves.
+// An appliance with a HAProxy that answers is at least spare, so a group announces its addresses
+// while any of its HAProxies answers. There are two exceptions: a drain while another member is
+// full, and a drain that the operator forces. To become full, an appliance needs steady facts for
+// firstWait. Each loss within flapping doubles this time, up to longestWait. The classes spare and
+// none take effect at once, except after failures that often pass by themselves.
 func Fit(now time.Time, facts Facts, before Fitness) Fitness {
 	next := before
 	next.Why = ""
@@ -117,8 +116,8 @@ func Fit(now time.Time, facts Facts, before Fitness) Fitness {
 	return next
 }
 
-// class returns the class that the facts alone allow, and why it is not full. grace is how
-// long an appliance that is full stays so.
+// class returns the class that the facts allow without regard to time, and why it is not full. A
+// full appliance stays full for grace all the same.
 func (f Facts) class() (class Class, why string, grace time.Duration) {
 	switch {
 	case f.Draining && f.Forced:
@@ -136,11 +135,12 @@ func (f Facts) class() (class Class, why string, grace time.Duration) {
 	return Full, "", 0
 }
 
-// weak returns why others would serve better; empty: nobody would. grace is that of class.
+// weak returns why another member would serve better, or "" if this appliance may be full. grace is
+// that of class.
 func (f Facts) weak() (why string, grace time.Duration) {
 	if f.Isolated {
-		// It was cut off. Once it is back, it takes a moment until it knows which member
-		// has which connection.
+		// The network was gone. Once it is back, this appliance needs a moment to learn which
+		// member has which connection.
 		return "neither a router nor another member hears it", 0
 	}
 	for _, c := range f.Clusters {

@@ -1,18 +1,18 @@
-// Package group lets the appliances that serve the same addresses hear each other. It
-// derives keys from the secret that they share (Key), and it owns the heartbeat: each
-// member tells every other ten times a second, by UDP, that it is alive and what it
-// serves (Pulse). A member that starts asks the others what they remember (Ask, Tell).
-// The package alone decides how fit an appliance is to serve (Class, Fit).
+// Package group lets the appliances that serve the same addresses hear each other. It derives keys
+// from the secret that they share (Key). It owns the heartbeat (Pulse): ten times a second, each
+// member tells every other member by UDP that it is alive, and what it serves. A member that starts
+// asks the others for their memory of owners (Ask, Tell). No other package decides how fit an
+// appliance is to serve (Class, Fit).
 //
-// It promises that only a process that has the secret and answers now is ever heard. A
-// packet that somebody forged, recorded or sent to another member changes nothing but a
-// count. Neither a clock nor a file is needed for that.
+// It promises that a process is heard only if it has the secret and answers now. A packet that
+// somebody forged, recorded or sent to another member changes nothing but a count. Neither a clock
+// nor a file is needed for that.
 //
 // A group is without an announcement only while none of its HAProxies answers, or if the
 // operator forces it.
 //
-// Its limit: it moves no address and announces none. What a silent member means is the
-// caller's business. A member that hears nobody goes on as it would alone.
+// Its limit: it neither moves nor announces addresses. The caller decides what a silent member
+// means. A member that hears no other member works as if it were the only member.
 package group
 
 import (
@@ -37,9 +37,9 @@ const (
 	skew = 5 * time.Second
 )
 
-// Key derives a key of 32 bytes from the secret of a group (HKDF with SHA-256). Each
-// purpose has a key of its own, from which nobody learns the secret or another key. All
-// members derive the same.
+// Key derives a key of 32 bytes from the secret of a group (HKDF with SHA-256). Each purpose has a
+// key of its own, which reveals neither the secret nor another key. All members derive the same
+// key.
 func Key(secret []byte, purpose string) []byte {
 	key, err := hkdf.Key(sha256.New, secret, nil, "sallyport group "+purpose, sha256.Size)
 	if err != nil {
@@ -62,23 +62,23 @@ type Word struct {
 	Version  string        // of its program
 	Config   string        // sum of its configuration
 	Shape    string        // sum of what its HAProxy serves
-	Why      string        // what is wrong with it, for people; empty: nothing
+	Why      string        // its faults, for people; empty if it has none
 	Since    time.Duration // how long it has had this class; it grows between two calls of Say
 }
 
-// same reports whether two words differ in nothing but their time.
+// same reports whether two words are equal apart from Since.
 func (w Word) same(other Word) bool {
 	w.Since, other.Since = 0, 0
 	return w == other
 }
 
-// Heard is what is known of another appliance.
+// Heard holds the last heartbeat of another appliance, and judges it.
 type Heard struct {
 	Member  Member
 	Word    Word          // its last; zero if there was none
 	Age     time.Duration // since its last word; if there was none, since Listen
 	Alive   bool          // it is in the list of members, and its last word is younger than Silence
-	Problem string        // a sentence for people; empty: none
-	Asks    bool          // it asks for what others tell
-	Told    string        // what it tells, as far as this appliance asks; empty: nothing, or not all of it has come
+	Problem string        // a sentence for people; empty without a problem
+	Asks    bool          // it asks for the texts of others
+	Told    string        // its text for members that ask; empty unless this appliance asks and all pages have come
 }

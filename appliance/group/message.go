@@ -35,7 +35,7 @@ const (
 	longest   = shortest + 5*maxText + maxWhy + pageHead + pageSize
 )
 
-// An id is a random number that nobody guesses.
+// An id is a random number that nobody can guess.
 type id [8]byte
 
 // A verdict tells the receiver why the sender does not count it as a member. It is in the
@@ -67,7 +67,7 @@ type text struct {
 	most int
 }
 
-// texts returns the texts in their order.
+// texts returns the texts of a message in the order of the packet.
 func (m *message) texts() []text {
 	return append([]text{{&m.name, maxText}}, m.word.texts()...)
 }
@@ -145,8 +145,8 @@ func plain(text string, most int) string {
 	return text[:min(len(text), most)]
 }
 
-// parse reads a packet whose signature is right. It reports false unless appendTo writes
-// the same bytes.
+// parse reads a packet after its signature was checked. It reports false unless appendTo writes the
+// same bytes.
 func parse(b []byte) (m message, ok bool) {
 	if len(b) < shortest || len(b) > longest || string(b[:3]) != magic || b[3] != edition {
 		return m, false

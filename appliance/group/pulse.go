@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// Bounds of the work for a hostile neighbour. Beyond most packets in an Interval the
-	// kernel drops the rest, those of members too: they may then look silent.
+	// These bound the work that a hostile neighbour can cause. The kernel drops all packets beyond
+	// most in an Interval, including packets of members, which may then look silent.
 	most      = 4096 // packets read in an Interval
 	replies   = 4    // packets sent to one appliance in an Interval, besides the heartbeat
 	strangers = 8    // appliances known that are not in the list
@@ -28,10 +28,10 @@ type Options struct {
 	Self    string   // the name of this appliance, which is in Members
 	Members []Member // all of the group, of one address family
 	Secret  []byte   // of the group; at least 32 bytes
-	Port    uint16   // UDP, the same on all members; 0: Port
+	Port    uint16   // UDP, the same on all members; 0 stands for Port
 }
 
-// A Pulse is the heartbeat of this appliance, and what it hears of the others.
+// A Pulse sends the heartbeat of this appliance, and receives the heartbeats of the others.
 //
 // A process that starts has a random session. Another process counts its packets only
 // after one of them has returned the challenge that this other process made for it, so
@@ -52,15 +52,15 @@ type Pulse struct {
 	counter   uint64
 	word      Word
 	said      time.Time
-	asks      bool   // for what others tell
-	tells     string // to those who ask
-	next      string // to tell after that
+	asks      bool   // this appliance asks the others for their texts
+	tells     string // the text that members that ask get now
+	next      string // the text that replaces tells
 	pages     []page // of tells
 	turned    time.Time
 	members   []*peer // without this one
 	strangers map[Member]*peer
 	counts    Counts
-	now       func() time.Time // for clocks, which may be wrong; all else uses time.Now
+	now       func() time.Time // the wall clock for comparing clocks, which may be wrong; everything else uses time.Now
 }
 
 // Counts says how many packets arrived since the start.
@@ -91,7 +91,7 @@ type peer struct {
 	counter   uint64
 	theirs    id // its challenge
 	word      Word
-	heard     time.Time     // zero: never
+	heard     time.Time     // zero if it never was
 	verdict   verdict       // about us
 	ahead     time.Duration // its clock, of ours
 	namesake  time.Time     // when another appliance last spoke with its name
@@ -101,7 +101,7 @@ type peer struct {
 	replied   int           // in the Interval of tick
 	failed    error         // of the last packet to it
 	asked     time.Time     // when it last asked
-	page      int           // that was last sent to it
+	page      int           // number of the page that was last sent to it
 	told      collection
 }
 
@@ -122,7 +122,7 @@ func Listen(o Options) (*Pulse, error) {
 	return p, nil
 }
 
-// prepare does all of Listen but the socket.
+// prepare does the work of Listen except opening the socket.
 func prepare(o Options) (*Pulse, error) {
 	if len(o.Secret) < 32 {
 		return nil, fmt.Errorf("the secret of the group has %d bytes: it must have at least 32", len(o.Secret))
@@ -187,8 +187,8 @@ func random() (n id) {
 	return n
 }
 
-// Say sets what this appliance tells the others from now on. Before the first call it
-// tells an empty Word. Another class, and the begin and end of a drain, are told at once.
+// Say sets the Word that the heartbeats have from now on. Before the first call they have an empty
+// Word. A change of the class and the begin and end of a drain are sent at once.
 func (p *Pulse) Say(w Word) {
 	for _, t := range w.texts() {
 		*t.of = plain(*t.of, t.most)
@@ -308,12 +308,12 @@ func (p *Pulse) problem(m *peer, now time.Time) string {
 	return ""
 }
 
-// judge returns what this appliance has to tell a peer about its place in the group.
+// judge returns the verdict that this appliance sends to a peer about its place in the group.
 func (p *Pulse) judge(m *peer) verdict {
 	if m.listed {
 		for _, s := range p.strangers {
 			if s.Address == m.Address && time.Since(s.heard) < memory {
-				return p.judge(s) // whoever is there has another name
+				return p.judge(s) // the appliance at this address has another name
 			}
 		}
 	}
@@ -338,8 +338,8 @@ func (p *Pulse) named(name string) *peer {
 	return nil
 }
 
-// Run speaks and listens until ctx ends, then closes the socket. Its error is that of a
-// broken socket.
+// Run speaks and listens until ctx ends, then closes the socket. It returns an error if the socket
+// fails.
 func (p *Pulse) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -482,7 +482,7 @@ func (p *Pulse) find(who Member) *peer {
 	return s
 }
 
-// accept takes over what a packet says.
+// accept takes over the contents of a packet.
 func (p *Pulse) accept(who *peer, m message) {
 	now := time.Now()
 	before := p.problem(who, now)

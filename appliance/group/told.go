@@ -9,23 +9,24 @@ import (
 
 // What a member tells a member that asks
 //
-// A heartbeat has no room for all that a member remembers, and nobody but a member that starts needs
-// it. So such a member asks (Ask), by packets of its own beside its heartbeats, and the others answer
-// with the pages of a text (Tell), some in each Interval and all of them in turns. Heard has the text
-// once all its pages have come. Other members get no such packets, so that nothing costs them anything.
+// A heartbeat has no room for everything that a member remembers, and only a member that starts
+// needs it. Such a member asks (Ask), with packets besides its heartbeats. The others answer with
+// the pages of a text (Tell). They send some pages in each Interval, and begin again after the last
+// page. Heard has the text once all its pages have come. Members that do not ask get no such
+// packets.
 
 const (
 	pageSize  = 700 // bytes of a page: a packet fits into 1,500 bytes with IPv6
 	mostPages = 100
 	burst     = 8 // pages sent to a member in an Interval
-	// MostTold is how many bytes a text for members that ask has at most.
+	// MostTold is the largest size of a text for members that ask, in bytes.
 	MostTold = mostPages * pageSize
 )
 
-// A page is a part of what a member tells, or asks for it.
+// A page is a part of the text that a member tells, or a request for such a text.
 type page struct {
 	asks       bool
-	number, of uint16 // of none: the packet has no page
+	number, of uint16 // if of is 0, the packet has no page
 	sum        id     // of the whole text
 	text       string
 }
@@ -54,12 +55,12 @@ func sumOf(text string) (sum id) {
 // A collection holds the pages of one text that have come.
 type collection struct {
 	sum   id
-	pages []string // empty ones are missing; none: text is the one of sum
-	text  string   // the last one of which all pages have come
+	pages []string // a page that is missing is empty; nil once text has the sum
+	text  string   // the last text that is complete
 }
 
-// add adds a page, and reports whether the text is another one now. A page of another text begins
-// anew, and so do pages that do not make the text of their sum.
+// add adds a page, and reports whether it completes a text. A page of another text discards the
+// pages so far. So do pages that are complete and do not match their sum.
 func (c *collection) add(p page) bool {
 	switch {
 	case c.sum != p.sum || len(c.pages) > 0 && len(c.pages) != int(p.of):
@@ -81,7 +82,8 @@ func (c *collection) add(p page) bool {
 	return true
 }
 
-// Ask says whether this appliance asks the others for what they tell. It hears that only while it asks.
+// Ask sets whether this appliance asks the others for their texts. Heard has texts only while it
+// asks.
 func (p *Pulse) Ask(asks bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,9 +95,9 @@ func (p *Pulse) Ask(asks bool) {
 	p.asks = asks
 }
 
-// Tell sets what this appliance tells the members that ask, of at most MostTold bytes; empty: nothing.
-// A text takes the place of another one after each page of that has gone out twice, so that
-// a text that changes all the time is complete somewhere, too.
+// Tell sets the text for members that ask, of at most MostTold bytes. If it is empty, they get no
+// answer. A text replaces the previous text only after each page of that has been sent twice. This
+// way members receive a complete text even if it changes all the time.
 func (p *Pulse) Tell(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,7 +107,7 @@ func (p *Pulse) Tell(text string) {
 	}
 }
 
-// turn takes the next text, if it is time.
+// turn replaces the text by the next one, if each page was sent twice.
 func (p *Pulse) turn(now time.Time) {
 	held := 2 * Interval * time.Duration((len(p.pages)+burst-1)/burst)
 	if p.next != p.tells && now.Sub(p.turned) >= held {
@@ -113,7 +115,8 @@ func (p *Pulse) turn(now time.Time) {
 	}
 }
 
-// learn asks a member, and tells it what it asks for.
+// learn asks a member for its text while Ask says so. If the member asks, learn sends it the next
+// pages of ours.
 func (p *Pulse) learn(m *peer, now time.Time) {
 	if p.asks {
 		p.sendPage(m, page{asks: true})
@@ -130,7 +133,7 @@ func (p *Pulse) learn(m *peer, now time.Time) {
 // wonders reports whether a member asks.
 func (m *peer) wonders(now time.Time) bool { return now.Sub(m.asked) < Silence }
 
-// hears takes the page of a packet of a member. It reports whether Heard has changed.
+// hears takes the page in a packet of a member. It reports whether Heard has changed.
 func (p *Pulse) hears(m *peer, of page, now time.Time) bool {
 	switch {
 	case !m.listed:

@@ -16,7 +16,7 @@ type Diagram struct {
 	Rows      []Row
 }
 
-// A Row is the path over one node, or over a group of nodes alike.
+// A Row is the path over one node, or over several nodes that are alike.
 type Row struct {
 	Server Door
 	Route  Door
@@ -37,23 +37,24 @@ type Box struct {
 // height returns the height that a box needs, in pixels.
 func (b *Box) height() int { return 30 + 16*(len(b.Lines)+len(b.Notes)) }
 
-// A Door lets packets through while it is open: Good is open, Warn partly, Bad shut. At an
-// Idle one there is nothing to let through.
+// A Door lets packets through while it is open: Good is open, Warn partly, Bad shut. An Idle door
+// has no packets to let through.
 type Door struct {
 	Mark  Mark
 	Label string
 }
 
-// text returns the state of a door with its symbol, and the door's name if it has one.
+// text returns the symbol of a door, its name and the word for its state. The name may be empty.
 func (d Door) text(name string) string {
 	word := map[Mark]string{Good: "open", Warn: "partly open", Bad: "shut", Idle: "unused"}[d.Mark]
 	return strings.Join(strings.Fields(d.Mark.Symbol()+" "+name+" "+word), " ")
 }
 
-// Mark returns how the whole path is.
+// Mark returns the mark of the whole path.
 func (r *Row) Mark() Mark { return r.Server.Mark.Worse(r.Route.Mark).Worse(r.Pods.Mark) }
 
-// whyMark returns how what Why tells is. A node may need attention while its path is open.
+// whyMark returns the mark for the sentences of Why. A node may need attention while its path is
+// open.
 func (r *Row) whyMark() Mark { return r.Mark().Worse(r.Node.Mark) }
 
 // draw returns the diagram twice, for wide and for narrow screens; the style sheet shows
@@ -62,7 +63,7 @@ func (d *Diagram) draw() template.HTML {
 	return template.HTML(d.wide() + d.narrow()) //nolint:gosec // svg escapes every text
 }
 
-// svg writes elements of SVG. It escapes what it is given.
+// svg writes elements of SVG. It escapes every text.
 type svg struct{ strings.Builder }
 
 func (s *svg) open(class, id string, w, h int, summary string) {
@@ -206,8 +207,8 @@ func (d *Diagram) wide() string {
 	return s.String() + "</svg>"
 }
 
-// label writes what a door's state is, right of the door: the symbol and a word above the
-// path, the rest below.
+// label writes the state of a door at its right: the symbol and a word above the path, and the
+// label below.
 func (s *svg) label(d Door, x, y int) {
 	s.text(x, y-8, d.Mark.Class(), d.text(""))
 	s.text(x, y+19, "s", cut(d.Label, 19))
@@ -275,8 +276,7 @@ func cut(text string, letters int) string {
 	return string(r[:max(letters-1, 0)]) + "…"
 }
 
-// wrap breaks a sentence into lines of at most so many letters. A word that is longer is
-// broken too.
+// wrap breaks a sentence into lines of at most so many letters. It also breaks longer words.
 func wrap(text string, letters int) (lines []string) {
 	line := ""
 	for word := range strings.FieldsSeq(text) {

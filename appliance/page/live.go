@@ -15,7 +15,7 @@ import (
 const (
 	// viewers bounds the streams at once. A page without a stream reloads itself.
 	viewers = 16
-	// viewersEach bounds the streams of one address: a few tabs leave room for others.
+	// viewersEach bounds the streams to one address, so that nobody takes all the room.
 	viewersEach = 4
 	// beat is the time between two looks for a viewer. A page that takes longer to draw
 	// is drawn less often, so that viewers cost a bounded part of one processor.
@@ -26,7 +26,8 @@ const (
 	hum = 15 * time.Second
 )
 
-// change is what a viewer has to replace. Sections are by ID; Main replaces all of them.
+// A change holds the parts of a page that a viewer has to replace. Sections are by ID; Main
+// replaces all of them.
 type change struct {
 	Title    string            `json:"title"`
 	AsOf     string            `json:"asOf"`
@@ -53,7 +54,7 @@ func (s *Site) Live(w http.ResponseWriter, r *http.Request) {
 	ask := r.Clone(r.Context())
 	ask.URL = at
 	stream := http.NewResponseController(w)
-	var ids string // of the sections that the viewer has; empty: it has none
+	var ids string // of the sections that the viewer has; empty before the first event
 	shown, told := map[string]string{}, time.Now()
 	for {
 		d, err := s.draw(ask)

@@ -5,11 +5,10 @@
 // more than it is given. A page is complete without JavaScript. With JavaScript, Live
 // sends the sections that changed, drawn by the same templates.
 //
-// Every text is escaped, whoever wrote it. No mark is told by its colour alone: each
-// has a symbol and a word.
+// Every text is escaped. No mark depends on its colour: each has a symbol and a word.
 //
-// Its limit: it knows no state between two requests. What a page contains, and how many
-// rows of a table, is for the caller.
+// Its limit: it knows no state between two requests. The caller decides on the content of a page,
+// and on the number of rows of a table.
 package page
 
 import (
@@ -20,7 +19,7 @@ import (
 	"time"
 )
 
-// A Mark says how a thing is. Each has a colour, and a symbol for those who do not see
+// A Mark is the state of a thing. Each has a colour, and a symbol for people who do not see
 // colours.
 type Mark int
 
@@ -68,13 +67,13 @@ type Page struct {
 	Query    string // the search that the page answers
 	Sections []Section
 	Version  string // of the program
-	AsOf     string // the time of what the page shows
+	AsOf     string // the time of the state that the page shows
 }
 
 // A Link leads to another page of ours.
 type Link struct{ Text, Href string }
 
-// A Section is a part of a page. Those of its fields that are empty are left out.
+// A Section is a part of a page. The page leaves out its empty fields.
 type Section struct {
 	ID      string // unique in the page
 	Title   string
@@ -120,15 +119,15 @@ type Column struct {
 	Wide  bool // sentences
 }
 
-// A Table is a table, or a page of one.
+// A Table is a whole table, or one page of a long table.
 type Table struct {
 	Columns []Column
 	Rows    [][]Cell
 	Empty   string // shown instead of rows
 	From    int    // number of the first row, from 1; with Total
-	Total   int    // rows of all pages; 0: Rows are all
-	Prev    string // address of the page before; empty: there is none
-	Next    string // address of the page after; empty: there is none
+	Total   int    // rows of all pages; 0 if Rows holds all rows
+	Prev    string // address of the previous page; empty on the first page
+	Next    string // address of the next page; empty on the last page
 }
 
 // dense returns the table without the columns that are empty in every row.
@@ -166,8 +165,8 @@ type Filter struct {
 	Action string
 	Query  string
 	Hint   string
-	States []Choice // none: the form has no choice of states
-	Orders []Choice // none: the form has no choice of orders
+	States []Choice // if empty, the form has no choice of states
+	Orders []Choice // if empty, the form has no choice of orders
 }
 
 // A Choice is an option of a Filter.

@@ -12,7 +12,7 @@ import (
 type Plot struct {
 	Title  string
 	Unit   string        // "requests/s"
-	Points []float64     // the oldest first; NaN: not known
+	Points []float64     // the oldest first; NaN where the value is not known
 	Every  time.Duration // between two points
 }
 

@@ -11,7 +11,8 @@ import (
 const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// Secured keeps a page of ours from being framed, sniffed or scripted by others.
+// Secured adds headers to the answers of next: they keep foreign pages from framing ours, and
+// browsers from running foreign scripts or guessing content types.
 func Secured(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -25,7 +26,7 @@ func Secured(next http.Handler) http.Handler {
 
 // A Site answers requests for pages, and for the files that they need.
 type Site struct {
-	// Page returns the page of an address, or false if there is none. It is called from
+	// Page returns the page at an address, or false if the address has no page. It is called from
 	// many goroutines.
 	Page func(*http.Request) (Page, bool)
 

@@ -6,9 +6,10 @@
 // namespaces it leaves out because they are too large (LeftOut). A picture holds the keys of
 // certificates, so its file has mode 0600.
 //
-// It promises that a crash leaves the old picture or the new one, that a picture which could
-// not be loaded never replaces one that can, and that what ends the process within Interval
-// is never saved. What one change writes does not depend on the size of the cluster.
+// It promises that after a crash the file has either the old picture or the new picture. A picture
+// that could not be loaded never replaces a picture that can be loaded. An object that crashes the
+// process within Interval is never saved. The bytes that it writes for one change do not depend on
+// the size of the cluster.
 //
 // Its limit: a crash loses the changes of the last seconds. The API reports them again at the
 // next start, unless it is unreachable then.

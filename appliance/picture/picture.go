@@ -19,18 +19,18 @@ import (
 	"sallyport/ingress"
 )
 
-// A Store holds the pictures of all clusters. Run saves, Interval after a change at the
-// earliest, so that what caused a crash is not saved.
+// A Store holds the pictures of all clusters. Run saves a change after Interval at the earliest, so
+// that a change that causes a crash is not saved.
 //
-// What changed since the last whole picture is appended to a second file (see update). Once
-// that file is as large as the picture, a whole picture replaces both.
+// Changes since the last whole picture are appended to a second file (see update). Once that file
+// is as large as the picture, a whole picture replaces both.
 //
 // Keep, Forget, Fault and LeftOut are safe beside Run. Load is called before the first Keep
 // of its cluster.
 type Store struct {
 	dir  string
 	log  *slog.Logger
-	most int // bytes of a file that is loaded, and so of one that is saved
+	most int // the largest size of a picture in bytes, when it is loaded or saved
 
 	mu      sync.Mutex
 	pending map[string]unsaved
@@ -43,13 +43,14 @@ type Store struct {
 	sizes map[string]map[any]int // bytes of the objects that were measured last, by cluster; owned by Save
 }
 
-// unsaved is a snapshot to be saved, with the Result in which it was served.
+// unsaved is a snapshot to be saved, with the Result that served it.
 type unsaved struct {
 	ingress.Snapshot
 	by ingress.Result
 }
 
-// saved is what this process has written of a cluster.
+// saved holds the last snapshot of a cluster that this process has written, and the size of its
+// files.
 type saved struct {
 	snapshot ingress.Snapshot
 	taken    time.Time // of the whole picture
@@ -58,18 +59,18 @@ type saved struct {
 }
 
 const (
-	// Interval is the time from a change until it is saved, at the least.
+	// Interval is the shortest time between a change and its saving.
 	Interval = 5 * time.Second
-	// version is that of the format.
+	// version is the version of the format.
 	version = 5
 	// largest bounds the bytes of a picture. A picture of 10,000 Services has 60 MB.
 	largest = 256 << 20
-	// updatesLeast is how large the updates may become in any case.
+	// updatesLeast is the size that the updates may reach in any case, in bytes.
 	updatesLeast = 1 << 20
 )
 
-// A Picture holds the objects of a cluster as they were once served. Without its objects it is
-// the first line of the file. Every object follows on a line of its own, in the order of
+// A Picture holds the objects of a cluster as they were once served. The first line of the file has
+// the Picture without its objects. Every object follows on a line of its own, in the order of
 // ingress.Objects.All, as many as Counts says.
 type Picture struct {
 	Version  int              `json:"version"`
@@ -95,7 +96,7 @@ func (p *Store) path(cluster string) string {
 	return filepath.Join(p.dir, "picture-"+cluster+".json")
 }
 
-// Keep notes a snapshot to be saved soon, as it was served in a Result. It never blocks.
+// Keep notes a snapshot to be saved soon, and the Result that served it. It never blocks.
 func (p *Store) Keep(s ingress.Snapshot, by ingress.Result) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,7 +122,7 @@ func (p *Store) Forget(cluster string) {
 	delete(p.left, cluster)
 }
 
-// Run saves until ctx ends, and then what is still pending.
+// Run saves changes until ctx ends, and then the pending rest.
 func (p *Store) Run(ctx context.Context) {
 	for {
 		select {
@@ -130,7 +131,7 @@ func (p *Store) Run(ctx context.Context) {
 			return
 		case <-p.wake:
 		}
-		// What ends the process at once is never saved.
+		// This keeps a change that crashes the process at once out of the picture.
 		select {
 		case <-ctx.Done():
 		case <-time.After(Interval):
@@ -139,7 +140,7 @@ func (p *Store) Run(ctx context.Context) {
 	}
 }
 
-// Save saves at once what is pending.
+// Save saves all pending changes at once.
 func (p *Store) Save() {
 	p.mu.Lock()
 	pending := p.pending
@@ -172,8 +173,7 @@ func (p *Store) outcome(cluster string, err error) {
 	}
 }
 
-// Fault returns why the last good picture of a cluster could not be saved; nil if it
-// was saved.
+// Fault returns why the last good picture of a cluster could not be saved, or nil if it was saved.
 func (p *Store) Fault(cluster string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -252,8 +252,8 @@ func (p *Store) write(s ingress.Snapshot, by ingress.Result) error {
 	return p.replace(s)
 }
 
-// replace replaces the file in one step, so that a crash leaves the old picture or the
-// new one. Updates of the old picture do not count for the new one.
+// replace replaces the file in one step, so that after a crash the file has either the old picture
+// or the new picture. Updates of the old picture do not apply to the new picture.
 func (p *Store) replace(s ingress.Snapshot) error {
 	f, err := os.CreateTemp(p.dir, ".picture-*") // mode 0600
 	if err != nil {
@@ -277,8 +277,8 @@ func (p *Store) replace(s ingress.Snapshot) error {
 	return p.syncDir()
 }
 
-// bounded is a file that takes no more than a number of bytes: a picture that could not be
-// loaded never replaces one that can.
+// bounded is a file of limited size, so that a picture that is too large to be loaded never
+// replaces a good picture.
 type bounded struct {
 	*os.File
 	most, rest int

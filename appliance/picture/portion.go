@@ -19,10 +19,10 @@ type portion struct {
 	most    int // bytes of the largest
 }
 
-// bound returns the part of a snapshot that fits into a picture of some bytes, and a problem for
-// each namespace that it leaves out. sizes has the bytes of objects that were measured before. bound
-// replaces its entries by those of this snapshot. A namespace is left out as a whole: Ingresses
-// without their Secrets or servers would only reject clients.
+// bound returns the part of a snapshot that fits into a picture of most bytes, and a problem for
+// each namespace that it leaves out. The map sizes has the bytes of objects that were measured
+// before. Its entries are replaced by those of this snapshot. A namespace is left out as a whole,
+// because Ingresses without their Secrets or servers would only reject clients.
 func bound(s ingress.Snapshot, most int, sizes map[any]int) (part ingress.Snapshot, left []ingress.Problem, err error) {
 	portions, now, total := map[string]*portion{}, map[any]int{}, 0
 	for _, list := range s.All() {
@@ -83,7 +83,7 @@ func bound(s ingress.Snapshot, most int, sizes map[any]int) (part ingress.Snapsh
 		case share > 0 && portions[namespace].bytes > share:
 			leave(namespace, fmt.Sprintf("would take more than %d bytes of a picture "+
 				"(clusters[].ingress.limits.pictureBytes)", share))
-		case total > most-most/8: // the rest is for what belongs to no namespace
+		case total > most-most/8: // the rest is for objects without a namespace
 			leave(namespace, fmt.Sprintf("are the largest of a picture that may have %d bytes", most))
 		}
 	}

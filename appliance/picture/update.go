@@ -17,10 +17,9 @@ import (
 	"sallyport/routes"
 )
 
-// An update is a line of the file beside a picture: what changed since the line before,
-// or since the picture. A crash while a line is appended leaves a part of it, which the
-// reader leaves out. The next process appends nothing there: it begins with a whole
-// picture.
+// An update is a line of the file beside a picture. It has the changes since the line before, or
+// since the picture. A crash while a line is appended leaves a part of it, which the reader leaves
+// out. The next process appends nothing there: it begins with a whole picture.
 type update struct {
 	Of         time.Time           `json:"of"` // when the picture was taken
 	Taken      time.Time           `json:"taken"`
@@ -32,8 +31,8 @@ type update struct {
 
 func (p *Store) updatesPath(cluster string) string { return p.path(cluster) + ".updates" }
 
-// append writes what changed since the last save. An error means that the file may be
-// anything.
+// append writes the changes since the last save. After an error the contents of the file are
+// unknown.
 func (p *Store) append(was *saved, s ingress.Snapshot) error {
 	whole, err := os.Lstat(p.path(s.Cluster))
 	if err != nil {
@@ -83,7 +82,8 @@ func (p *Store) append(was *saved, s ingress.Snapshot) error {
 	return nil
 }
 
-// blocksSince returns what changed from older blocks to newer ones.
+// blocksSince returns the blocks that are new or changed since older, and the prefixes of those
+// that are gone.
 func blocksSince(newer, older []*routes.IPAMBlock) (changed []*routes.IPAMBlock, gone []netip.Prefix) {
 	had, has := make(map[*routes.IPAMBlock]bool, len(older)), make(map[netip.Prefix]bool, len(newer))
 	for _, b := range older {
@@ -103,8 +103,8 @@ func blocksSince(newer, older []*routes.IPAMBlock) (changed []*routes.IPAMBlock,
 	return changed, gone
 }
 
-// update brings a picture up to date by its updates. A line that is not whole, and what
-// comes after it, is left out.
+// update brings a picture up to date by its updates. It leaves out an incomplete line and all lines
+// after it.
 func (p *Store) update(pic *Picture) {
 	f, err := haproxy.OpenRegular(p.updatesPath(pic.Snapshot.Cluster), int64(p.most))
 	if err != nil {
@@ -121,7 +121,7 @@ func (p *Store) update(pic *Picture) {
 	}
 }
 
-// replay takes updates until one is of another picture or cannot be read.
+// replay takes updates until an update belongs to another picture or cannot be read.
 func replay(from io.Reader, pic *Picture) error {
 	of, d := pic.Taken, json.NewDecoder(from)
 	for {

@@ -65,7 +65,7 @@ func (d *Doubt) Fresh(now time.Time) bool {
 	return len(d.failing) > 0 && now.Sub(d.since) <= DoubtLasts
 }
 
-// Forsaken returns the failing servers whose next hop is gone. Mute holds the far ends
+// Forsaken returns the failing servers behind a next hop that is gone. mute holds the remote ends
 // of connections that acknowledge nothing.
 //
 // Neither sign alone is proof. A server that fails its check may be too busy for new
@@ -109,7 +109,7 @@ func passes(s haproxy.Live) bool { return s.State == haproxy.Open && s.Check == 
 // fails reports whether a server that is not closed fails its check.
 func fails(s haproxy.Live) bool { return s.State >= haproxy.Drain && s.Check == haproxy.Down }
 
-// Stranded returns the closed servers whose route in the kernel changes or disappears
+// Stranded returns the closed servers that lose their route: it changes or disappears in the kernel
 // when the table after replaces our routes.
 func Stranded(have Have, after routes.Table) map[netip.AddrPort]bool {
 	ends := make(map[netip.AddrPort]bool)

@@ -88,28 +88,27 @@ func (SetServer) step() {}
 func (AddRoute) step()  {}
 func (DropRoute) step() {}
 
-// Plan names every step that is safe in the world as it is. Each is safe by
-// itself and beside all others: a caller may take them in any order and leave
-// any out, and what a step makes possible is found by planning again. From any
-// world the wanted one is reached in at most three rounds: close, turn the
-// route, open.
+// Plan returns every step that is safe now. Each step is safe by itself and together with any other
+// steps: a caller may take them in any order, and may leave some out. A step may make other steps
+// safe, and the next call returns those. Three rounds at most lead from any actual state to the
+// wanted state: close the server, change the route, open the server.
 //
-// The argument, for an open server whose longest match among our routes is h:
-// no step drops or turns h while the server is open, and none adds a route
-// that would become its longest match. So its packets keep their way whatever
-// subset is taken. And a step opens a server only where h is wanted as it is
-// and nothing longer is wanted, so no step of the same round touches it either.
+// Why this is safe: let h be the longest match among our routes for an open server. While the
+// server is open, no step drops or changes h, and no step adds a route that would be a longer
+// match. Its packets therefore keep their path, even if the caller takes only some of the steps. A
+// step opens a server only if h is wanted as it is and no longer match is wanted. So no step of the
+// same round changes that path.
 //
-// A server at an address that is not its Service's, by the records of the
-// cluster, is closed whatever the routes are. That closes more, and opens and
-// turns nothing, so the argument holds.
+// Plan also closes each server with an address that, according to the cluster's records, does not
+// belong to the namespace of its Service. This is also safe, because it opens no server and changes
+// no route.
 func Plan(want Want, have Have) []Step { return new(Planner).Plan(want, have) }
 
 // A Planner plans as Plan does, and remembers the backends that needed no step. It
 // skips such a backend until the backend, its servers in HAProxy, the routes or the
 // allocations of its addresses change. The memory saves time and changes no step.
 type Planner struct {
-	// Of the last call.
+	// These are of the last call.
 	want, have  routes.Table
 	direct      map[netip.Addr]bool
 	allocations *routes.Allocations
@@ -144,7 +143,8 @@ func (p *Planner) recall(want Want, have Have) (renamed bool) {
 	return renamed
 }
 
-// align moves what is remembered to the places that the backends have now.
+// align moves the memory of each backend to the place that the backend has in want. It reports
+// whether the names of the backends changed.
 func (p *Planner) align(want []*haproxy.Backend) (renamed bool) {
 	was := p.backends
 	p.backends = want
@@ -241,8 +241,8 @@ func (p *Planner) Plan(want Want, have Have) []Step {
 	return append(steps, planRoutes(want.Routes, have)...)
 }
 
-// meet forgets the backends whose servers in HAProxy have changed since the last call. It
-// reports whether one of them is not wanted.
+// meet forgets a backend if its servers in HAProxy have changed since the last call. It reports
+// whether such a backend is not wanted.
 func (p *Planner) meet(live haproxy.LiveBackends) (unwanted bool) {
 	for _, name := range live.Differ(p.live) {
 		if at, wanted := p.places[name]; wanted {
@@ -255,8 +255,8 @@ func (p *Planner) meet(live haproxy.LiveBackends) (unwanted bool) {
 	return unwanted
 }
 
-// NoRoute is why a server is closed to whose address no verified route leads. The status looks for the
-// reason behind it.
+// NoRoute is the reason for closing a server without a verified route to its address. The status
+// adds why there is no such route.
 const NoRoute = "no verified route"
 
 // States returns the states of the servers of Want.Backends once all steps of the last call of
@@ -266,8 +266,8 @@ func (p *Planner) States() haproxy.States { return p.states }
 // Planned returns how many backends the last call of Plan did not skip.
 func (p *Planner) Planned() int { return p.planned }
 
-// follow returns a function that says why packets to an address do not take the wanted
-// route now; empty if they do.
+// follow returns a function. For an address, that function returns why packets do not take the
+// wanted route now, or "" if they take it.
 func follow(want routes.Table, have Have) func(netip.Addr) string {
 	wantVia, haveVia := want.Finder(), have.Routes.Finder()
 	same := want.Equal(have.Routes) // the usual case: one lookup is enough then
@@ -295,7 +295,7 @@ func follow(want routes.Table, have Have) func(netip.Addr) string {
 
 // planRoutes names the route changes that redirect no open server's packets.
 func planRoutes(want routes.Table, have Have) []Step {
-	changed := routes.Table{} // prefix to the new next hop; zero: drop
+	changed := routes.Table{} // prefix to the new next hop; zero to drop the route
 	for p, via := range want {
 		if have.Routes[p] != via {
 			changed[p] = via
