@@ -117,7 +117,7 @@ type DrainStatus struct {
 	Draining    bool          `json:"draining"`
 	Class       group.Class   `json:"class"`
 	Why         string        `json:"why,omitempty"`
-	Left        bool          `json:"left"`        // it drains and announces nothing; HAProxy closes connections after their next response
+	Left        bool          `json:"left"`        // it drains and announces nothing; HAProxy ends its connections
 	Connections int           `json:"connections"` // TCP connections to the service addresses
 	Timeout     time.Duration `json:"timeoutNanoseconds"`
 	Error       string        `json:"error,omitempty"` // of the last round

@@ -34,7 +34,7 @@ type view struct {
 	capacity []haproxy.Capacity
 	fit      group.Fitness
 	behind   bool                  // the process before may have served an object that this process does not know yet
-	left     bool                  // it drains and announces nothing; HAProxy closes connections after their next response
+	left     bool                  // it drains and announces nothing; HAProxy ends its connections
 	group    *GroupStatus          // nil if this appliance is in no group
 	troubles []trouble             // with the group's addresses and routers
 	waits    []haproxy.Wait        // tenants with changes that wait for a reload
