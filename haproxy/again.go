@@ -14,7 +14,7 @@ import (
 // MissedLine is the message of the log line about changes that an order before had left out.
 const MissedLine = "a repetition changed what an order before should have changed: please report this bug of Sallyport"
 
-// An order holds what Apply was given last, and how far it got.
+// An order holds the arguments of the last Apply, and its result.
 type order struct {
 	cfg     Config
 	states  States

@@ -11,15 +11,14 @@ import (
 	"time"
 )
 
-// Apply makes the files and the running HAProxy equal to cfg with its servers
-// in these states. It is safe to repeat. While a reload has to wait, because the
-// last one is too recent or the same one failed, Apply leaves out what needs it and
-// does everything else. Then RetryAt is the time for the next call, and Changed
-// knocks at that time.
+// Apply makes the files and the running HAProxy equal to cfg with its servers in these states. It
+// is safe to repeat. A reload may have to wait, because the last reload is too recent, or because a
+// reload to the same files has failed. Apply then makes only the changes that need no reload.
+// RetryAt is the time for the next call, and Changed signals at that time.
 //
-// An error means that the worker did not confirm something. The next call reads the
-// worker anew. While the files cannot be written, nothing is reloaded, and Apply does
-// everything else; with an External HAProxy it only closes and drains servers.
+// An error means that the worker did not confirm something. The next call reads the worker anew. If
+// the files cannot be written, Apply does not reload HAProxy, and makes only the changes that need
+// no reload. With an External HAProxy it then only closes and drains servers.
 func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -48,16 +47,16 @@ func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, 
 	return res, err
 }
 
-// unfinished reports whether the next order has something to do at once: it needs fewer
-// backends from before, or a place has lost its last server.
+// unfinished reports whether the next call of Apply has something to do at once. It needs fewer
+// former backends, or a backend in a place has lost its last server.
 func (b *belief) unfinished(cfg *Config) bool {
 	former := len(cfg.Former)
 	return former > 0 && former > len(b.held(cfg).kept) ||
 		b.run != nil && b.run.shape == b.shapeID && b.run.places.vacant(cfg, b.run.backends)
 }
 
-// apply walks one round: validate, have a HAProxy, know what it has, render, find places, reload
-// or not, tell.
+// apply makes one round: validate, find or start HAProxy, read its state, render, find places,
+// reload if necessary, send commands.
 func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Result, err error) {
 	if err := ctx.Err(); err != nil {
 		return res, err
@@ -81,8 +80,8 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 	failure := errors.Join(misplaced, p.reloadIfDue(ctx, want, kept.any(), &res))
 	if res.Reason != "" && !res.Reloaded {
 		if p.belief.run.shape != p.belief.shapeID {
-			// What the worker runs is not known well enough to tell it routes. Its servers
-			// take commands all the same.
+			// The configuration of the worker is not known well enough for commands to routes.
+			// Commands to its servers are possible.
 			return res, errors.Join(failure, unread, p.tellServers(cfg, states, &res))
 		}
 		kept.close(p.schedule.late, p.belief.told, cfg)
@@ -92,8 +91,8 @@ func (p *Proxy) apply(ctx context.Context, cfg *Config, states States) (res Resu
 	return res, errors.Join(failure, p.tell(want.in(p.belief.run.names()), states, &res))
 }
 
-// ensureFrom finds HAProxy, or prepares the files of cfg and starts HAProxy from
-// them. With an error it returns when to try again, if that has a time.
+// ensureFrom finds HAProxy, or prepares the files of cfg and starts HAProxy from them. With an
+// error it also returns when to try again, or the zero time.
 func (p *Proxy) ensureFrom(ctx context.Context, cfg *Config, states States) (retryAt time.Time, err error) {
 	err = p.ensure()
 	if p.belief.ready || !errors.Is(err, errUnready) && !errors.Is(err, errAway) {
@@ -105,8 +104,8 @@ func (p *Proxy) ensureFrom(ctx context.Context, cfg *Config, states States) (ret
 	return time.Time{}, p.ensure()
 }
 
-// tell makes the worker equal to want, which takes commands alone. The files follow
-// when HAProxy reads them next: see settle.
+// tell makes the worker equal to want by commands only. The files follow before HAProxy reads them
+// again: see settle.
 func (p *Proxy) tell(want *outline, states States, res *Result) error {
 	if want.shape == p.belief.run.shape && !want.names.active() {
 		p.belief.shapedLike(want)
@@ -146,7 +145,7 @@ func (p *Proxy) file(o *outline) error {
 	return nil
 }
 
-// unfile undoes the last call of file. Before that the files had former.
+// unfile undoes the last call of file, before which the files had the outline former.
 func (p *Proxy) unfile(former *outline) error {
 	p.belief.wrote(nil)
 	err := p.disk.restore()
@@ -156,9 +155,9 @@ func (p *Proxy) unfile(former *outline) error {
 	return err
 }
 
-// settle writes the files that the worker was told, and tells the worker that it has
-// them. The next process then knows the worker's maps and certificates from the files.
-// Otherwise it reads them from the worker, so a crash in between loses nothing.
+// settle writes the configuration that the worker was told to the files, and sets the worker's
+// proc.gen to that of the files. The next process then reads the worker's maps and certificates
+// from the files. After a crash in between it reads them from the worker, so nothing is lost.
 func (p *Proxy) settle() error {
 	if p.belief.run == nil || !p.belief.ready || p.belief.run.pid == 0 {
 		return nil
@@ -179,8 +178,7 @@ func (p *Proxy) settle() error {
 	return nil
 }
 
-// tellServers changes servers, and nothing else, in the backends that the worker
-// has.
+// tellServers changes only servers, in the backends that the worker has.
 func (p *Proxy) tellServers(cfg *Config, states States, res *Result) error {
 	steps := p.belief.run.serverSteps(cfg, states, nil)
 	cmds := slices.Concat(steps.down, steps.up)
@@ -193,17 +191,15 @@ func (p *Proxy) tellServers(cfg *Config, states States, res *Result) error {
 	return nil
 }
 
-// tellClosings closes and drains servers, and does nothing else: this cannot wait
-// until the files can be written.
+// tellClosings only closes and drains servers, which cannot wait until the files can be written.
 func (p *Proxy) tellClosings(cfg *Config, states States, res *Result) error {
 	steps := p.belief.run.serverSteps(cfg, states, nil)
 	res.Commands += len(steps.down)
 	return p.worker.tell(steps.down)
 }
 
-// tellAll makes the worker equal to want by commands: servers close, then open,
-// then routes and certificates change, then HAProxy removes servers that nobody
-// wants.
+// tellAll makes the worker equal to want by commands, in this order: servers close, servers open,
+// routes and certificates change, and HAProxy removes the servers that want lacks.
 func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 	o := p.belief.run.orders(want, states, p.opt.Dir)
 	made := p.belief.run.places.commands()
@@ -246,17 +242,17 @@ func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 	return nil
 }
 
-// ahead is the generation of a worker whose routes or certificates are newer than
-// those of the files.
+// ahead is the generation of a worker that has newer routes or certificates than the files.
 const ahead = "ahead"
 
-// generationIs returns the commands by which the worker says which files it runs.
+// generationIs returns the commands that set proc.gen, the generation of the files that the worker
+// has.
 func generationIs(gen string) []string {
 	return []string{"experimental-mode on", "set var proc.gen str(" + gen + ")"}
 }
 
-// remove deletes closed servers. A server that still has connections stays, so that
-// its requests may finish, and the next Apply tries again.
+// remove deletes closed servers. A server with connections stays, so that its requests can finish.
+// The next Apply then tries again.
 func (p *Proxy) remove(ids []ServerID, res *Result) error {
 	if len(ids) == 0 {
 		return nil
@@ -300,8 +296,8 @@ func (p *Proxy) remove(ids []ServerID, res *Result) error {
 	return nil
 }
 
-// tellCerts makes the worker's certificates equal to want. If it rejects one, the
-// others change all the same.
+// tellCerts makes the worker's certificates equal to want. If it rejects a certificate, the other
+// certificates still change.
 func (p *Proxy) tellCerts(want map[string]certEntry, res *Result) error {
 	have := p.belief.run.entries
 	files, err := p.worker.certFiles()
@@ -325,7 +321,7 @@ func (p *Proxy) tellCerts(want map[string]certEntry, res *Result) error {
 			refused = append(refused, fmt.Errorf("%w: certificate %s: %w", ErrUnfit, name, err))
 			if !files[path] {
 				delete(lines, path)
-			} // else the worker goes on with the one before
+			} // the worker keeps the previous certificate
 		case err != nil:
 			return err
 		}

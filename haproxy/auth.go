@@ -15,27 +15,26 @@ var authLua []byte
 // authScript is the name of the Extra that a configuration with an Ask needs.
 const authScript = "auth.lua"
 
-// AskScript makes the Extra that a configuration with an Ask needs.
+// AskScript returns the Extra that a configuration with an Ask needs.
 func AskScript() *Extra { return &Extra{authScript, authLua} }
 
 // LuaSupport asks whether HAProxy is built with Lua, which an Ask needs.
 func LuaSupport() Question { return Question{text: Text{GlobalSection, "tune.lua.maxmem 0"}} }
 
-// An Ask lets a service decide about each request. If the service answers 2xx, the
-// request goes on. If it answers 401, 403 or a redirect, the client gets that answer.
-// With any other answer, or none, the client gets 503.
+// An Ask lets a service decide about each request. If the service answers 2xx, the request goes on.
+// If it answers 401, 403 or a redirect, the client gets that answer. With any other answer, or
+// without an answer, the client gets 503.
 //
-// HAProxy reaches the service through an ordinary backend, whose servers open and close
-// as all others do. It reads only the head of the answer.
+// HAProxy reaches the service through an ordinary backend. It reads only the head of the answer.
 type Ask struct {
-	Backend string   // backend of the service
-	Host    string   // Host of the request to the service
-	Method  string   // empty: the method of the client's request
-	Path    string   // of the request to the service, with a query if there is one
-	Pass    []string // headers of the client's request that the service sees; nil: all
-	Succeed []string // headers of the service's answer that the servers see, in place of the client's
-	Fail    []string // headers of the service's answer that the client sees; nil: all
-	SignIn  string   // URL to redirect to instead of answering 401; empty: none
+	Backend string   // name of the service's backend
+	Host    string   // Host header of the request to the service
+	Method  string   // if it is empty, the method of the client's request
+	Path    string   // path of the request to the service, with a query if there is one
+	Pass    []string // headers of the client's request to pass to the service; nil stands for all
+	Succeed []string // headers of the service's answer that replace those of the request to the servers
+	Fail    []string // headers of the service's answer to pass to the client; nil stands for all
+	SignIn  string   // URL to redirect to in place of an answer of 401; empty turns this off
 }
 
 // Directive returns the rules of an Ask. If the script fails, the request is rejected.
@@ -94,13 +93,12 @@ func (s *Shape) asks() bool {
 	return slices.ContainsFunc(s.Extras, func(e *Extra) bool { return e.Name == authScript })
 }
 
-// askSocket returns the address on which HAProxy accepts the requests of its script. It
-// has the form of passage.
+// askSocket returns the address where HAProxy accepts the requests of its script. It is abstract,
+// as that of passage.
 func (h *head) askSocket() string { return "abns@" + path.Dir(h.opt.StatsSocket) + "/ask" }
 
-// writeAsking writes the frontend that leads the script's requests to their backends. A
-// client of this frontend could reach any backend, so the secret keeps everybody else
-// out.
+// writeAsking writes the frontend that leads the script's requests to their backends. A client of
+// this frontend can reach any backend, so it has to know the secret.
 func (h *head) writeAsking() {
 	h.section("frontend sallyport-auth")
 	h.line("bind", h.askSocket())

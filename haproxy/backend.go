@@ -14,7 +14,7 @@ import (
 	"github.com/haproxytech/client-native/v6/models"
 )
 
-// fragment is the text of a backend with its servers in these states.
+// fragment holds the text of a backend with its servers in these states.
 type fragment struct {
 	of      *Backend
 	states  []State
@@ -25,8 +25,8 @@ type fragment struct {
 	text    []byte
 }
 
-// fragment returns the text of a backend, the one from before if neither it nor a
-// state has changed.
+// fragment returns the fragment of a backend. If neither the backend nor a state has changed, it
+// returns the previous fragment.
 func (r *renderer) fragment(b *Backend, states []State) *fragment {
 	if old := r.fragments[b]; old != nil && slices.Equal(old.states, states) {
 		return old
@@ -74,12 +74,12 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 	return f
 }
 
-// uncheckedRetries is how often a request is tried again where no check finds the servers that
-// are down. HAProxy waits half a second before it tries the same server again, and a request that
-// ends a server would end one more each time.
+// uncheckedRetries is how often a request is tried again where no check finds the servers that are
+// down. HAProxy waits half a second before it tries the same server again. A request that crashes
+// its server would crash one more server at each retry.
 const uncheckedRetries = 3
 
-// keysText returns the section of keysBackend; empty: no backend needs it.
+// keysText returns the section of keysBackend, or "" if no backend needs it.
 func keysText(backends []*Backend) string {
 	options := make(map[string]string)
 	for _, b := range backends {
@@ -120,18 +120,19 @@ func serverText(b *Backend, s *Server) string {
 	return address + " " + serverOptions(b.Options, len(b.Servers))
 }
 
-// manyServers is the number of servers from which on a backend can do without those that refuse
-// connections. With fewer, requests wait for a server that may be back in a moment.
+// manyServers is the least number of servers with which a backend takes a server that refuses
+// connections out of service. In a smaller backend, requests wait for such a server, which may be
+// back in a moment.
 const manyServers = 4
 
-// onlyGivenNames are the options by which a server with TLS is asked for the name that its
-// options give, and for none if they give none. HAProxy since 3.3 would else ask for the Host
-// of the request, and demand it in a certificate that it verifies. Versions before do not have
-// the options.
+// onlyGivenNames makes HAProxy ask a server with TLS only for the name in the server's options.
+// Without it, HAProxy since 3.3 asks for the Host of the request if the options have no name, and
+// requires that name in a certificate that it verifies. Earlier versions do not have these options.
 const onlyGivenNames = "no-sni-auto no-check-sni-auto"
 
-// serverOptions returns the options of a server among so many. Their number when the server came
-// counts: HAProxy has no command that changes the options.
+// serverOptions returns the options of a server in a backend of that many servers. They depend on
+// the number at the time when the server is added, because HAProxy has no command that changes the
+// options.
 func serverOptions(o ServerOptions, among int) string {
 	// These are HAProxy's defaults. HAProxy 2.6.12 does not give them to a server that
 	// "add server" brings, and then opens a connection for each request.

@@ -13,12 +13,12 @@ type base struct {
 	global, defaults []string // lines, without indent
 }
 
-// mine lists the global keywords by which we run HAProxy and find it again.
+// mine lists the global keywords that only we may set, because we start HAProxy and find its
+// process with them.
 var mine = []string{"daemon", "nbproc", "master-worker", "pidfile", "mworker-max-reloads", "ca-base", "crt-base"}
 
-// parseBase reads text and refuses whatever is not a line of a global or an
-// unnamed defaults section. Whether HAProxy knows the keywords is for HAProxy
-// to say, when it checks the whole file.
+// parseBase parses text. It rejects every line outside a section global or an unnamed section
+// defaults. It does not check the keywords, because HAProxy does so when it checks the whole file.
 func parseBase(text string) (base, error) {
 	var b base
 	if strings.TrimSpace(text) == "" {
@@ -46,9 +46,9 @@ func parseBase(text string) (base, error) {
 	return b, nil
 }
 
-// take sorts the lines of a text that config-parser has written, which indents the lines
-// of a section. config-parser takes the beginning of a section that it does not know for
-// a line of the section before.
+// take adds the lines of a text to their sections. config-parser has written the text, so the lines
+// of a section are indented. If config-parser does not know a section, it treats its beginning as a
+// line of the section before.
 func (b *base) take(text string) error {
 	var section *[]string
 	for line := range strings.Lines(text) {

@@ -5,43 +5,44 @@ import (
 	"time"
 )
 
-// A belief is what this process holds HAProxy to have: what HAProxy was told last, what the files
-// on disk have, and what the worker runs. It changes by the methods in this file alone.
+// A belief is the knowledge of this process about HAProxy: the last configuration that HAProxy
+// took, the files on disk, and the state of the worker. Only the methods in this file change it.
 type belief struct {
-	told    *outline  // what HAProxy has taken last, from this Proxy; nil: nothing yet
-	ready   bool      // the worker has all of told, and nothing beyond it
-	unheard int       // failures in a row to tell the worker
-	filed   *outline  // what the files have; nil: not known
-	aheadAt time.Time // when the worker last got ahead of the files in its routes or certificates
-	shaped  *Config   // a configuration of the shape that is in shapeID
+	told    *outline  // the last configuration that HAProxy took from this Proxy; nil before the first
+	ready   bool      // the worker has all of told, and nothing else
+	unheard int       // how many times in a row the worker did not confirm the commands
+	filed   *outline  // the configuration that the files have; nil if it is not known
+	aheadAt time.Time // when the worker's routes or certificates last became newer than the files
+	shaped  *Config   // a configuration with the shape shapeID
 	shapeID string
-	run     *running // nil: not known
+	run     *running // nil if the worker is not known
 }
 
 // running is the belief about the worker. Any error discards it.
 type running struct {
 	picture
-	rows    map[string][]row     // of maps and lists, by path
-	entries map[string]certEntry // of certificates; nil: not known
-	tickets []string             // the keys of TLS tickets; none: it has not loaded any
+	rows    map[string][]row     // rows of maps and lists, by path
+	entries map[string]certEntry // entries of certificates; nil if they are not known
+	tickets []string             // keys of TLS tickets; empty if the worker has not loaded any
 
-	// What the worker has confirmed, to compare by pointer; nil: not known. A backend whose
-	// fragment is the same here has the right servers.
+	// These are the values that the worker has confirmed, or nil if they are not known. They are
+	// compared by pointer. A backend with the same fragment in told has the right servers.
 	told   []*fragment
 	tables *tableFiles
 	certs  *certFiles
-	strays []string // backends that nobody wants, and that have servers
+	strays []string // backends that have servers, and that no configuration wants
 
-	places placing // the keys of backends are the names that a Config has for them
+	places placing // the keys of backends are their names in a Config
 }
 
-// nothing returns the belief about a worker that has nothing of ours.
+// nothing returns the belief about a worker without any configuration of ours.
 func nothing() *running { return &running{places: spares{}} }
 
 // names returns the backends that have another name in the worker.
 func (r *running) names() workerNames { return r.places.names() }
 
-// loaded returns what the worker has: what it has loaded, and the backends that have places.
+// loaded returns the configuration of the worker: the one that it has loaded, with the backends
+// that have places.
 func (b *belief) loaded() *Config {
 	if b.run == nil {
 		return b.shaped
@@ -49,29 +50,30 @@ func (b *belief) loaded() *Config {
 	return b.run.places.loaded(b.shaped)
 }
 
-// placed notes the places of backends, and what the worker has by their names then.
+// placed notes the places of backends, and the backends of the worker by their names in a Config.
 func (b *belief) placed(in placing, backends LiveBackends) {
 	b.run.places, b.run.backends = in, backends
 }
 
-// learned notes what the worker was read to be.
+// learned notes the result of a reading of the worker.
 func (b *belief) learned(run *running) { b.run = run }
 
-// forgot discards what is believed about the worker: somebody has to read it.
+// forgot discards the belief about the worker, so that the next call of know reads the worker.
 func (b *belief) forgot() { b.run = nil }
 
 // shapedLike notes that the worker has loaded the shape of an outline, or is about to.
 func (b *belief) shapedLike(o *outline) { b.shaped, b.shapeID = o.cfg, o.shape }
 
-// recognise finds out what a worker has loaded in which a process before this one found places for
-// backends of want. It changes nothing if the worker has loaded something else.
+// recognise finds out the configuration of a worker. An earlier process has found places for
+// backends of want in that worker. recognise changes nothing if the worker has another
+// configuration.
 func (b *belief) recognise(want *outline, shapeOf func(*Config) string) {
 	if have, in := b.run.places.recognise(want, b.run.shape, shapeOf); have != nil {
 		b.shaped, b.shapeID, b.run.places = have, b.run.shape, in
 	}
 }
 
-// accepted notes that HAProxy has taken an outline, whose files are on disk.
+// accepted notes that HAProxy has taken an outline, and that its files are on disk.
 func (b *belief) accepted(o *outline) {
 	b.shapedLike(o)
 	b.told, b.ready = o, true
@@ -83,23 +85,23 @@ func (b *belief) reloaded(o *outline) {
 	b.unheard = 0
 }
 
-// wrote notes what the files have; nil: not known.
+// wrote notes the outline that the files have, or nil if it is not known.
 func (b *belief) wrote(o *outline) { b.filed = o }
 
-// telling notes that commands are on their way. Until the worker confirms all of them, told may
-// have servers open that the worker has closed.
+// telling notes that commands go to the worker. Until the worker confirms all of them, told may
+// have open servers that the worker has closed.
 func (b *belief) telling() { b.ready = false }
 
 // misheard notes that the worker has not confirmed all commands.
 func (b *belief) misheard() { b.unheard++ }
 
-// confirmed notes that the worker has confirmed all of an outline.
+// confirmed notes that the worker has confirmed an outline.
 func (b *belief) confirmed(o *outline) { b.unheard, b.ready, b.told = 0, true, o }
 
-// gotAhead notes that the worker's rows and certificates are not those of any files.
+// gotAhead notes that no files have the rows and certificates of the worker.
 func (b *belief) gotAhead(now time.Time) { b.run.gen, b.aheadAt = ahead, now }
 
-// caughtUp notes that the worker has what the files of this generation have.
+// caughtUp notes that the worker has the configuration in the files of this generation.
 func (b *belief) caughtUp(gen string) { b.run.gen = gen }
 
 // reshaped notes that commands have given the worker the shape of an outline.
@@ -109,13 +111,14 @@ func (b *belief) reshaped(o *outline, now time.Time) {
 	b.run.shape, b.run.places = o.shape, additions(nil)
 }
 
-// changed notes what has become of some backends of the worker; nil: it has them no more.
+// changed notes the new state of some backends of the worker. A nil backend no longer exists there.
 func (b *belief) changed(after map[string]*LiveBackend) {
 	b.run.backends = b.run.backends.With(after)
 }
 
 // heard notes that the worker has confirmed the servers, maps and certificates of an outline, after
-// these steps. A backend from which a server is yet to be removed stays in doubt.
+// these steps. If a server of a backend is still to be removed, told has no confirmed fragment for
+// the backend.
 func (r *running) heard(o *outline, steps serverSteps) {
 	r.told = o.backends
 	doubted := false
@@ -137,21 +140,22 @@ func (r *running) heard(o *outline, steps serverSteps) {
 	}
 }
 
-// looked notes what a reading of the worker found that changes nothing: states of checks, and load.
+// looked notes the states of checks and the load that a reading of the worker has found.
 func (b *belief) looked(p picture) { b.run.picture = p }
 
 // A finding compares a reading of the worker with what is believed.
 type finding int
 
 const (
-	agrees    finding = iota // the worker has what it was told
-	differs                  // the worker has something else: the belief is void
-	overtaken                // the belief has changed so much meanwhile that the reading says nothing
+	agrees    finding = iota // the worker has the configuration that it was told
+	differs                  // the worker has something else: the belief is wrong
+	overtaken                // the belief has changed so much in the meantime that the reading decides nothing
 )
 
-// merge merges a reading of the worker into what is believed. The reading began when before was
-// believed, and took its time; now is believed at its end. What the worker was told meanwhile counts,
-// whether it did it before it answered or after.
+// merge merges a reading of the worker into the belief. before is the belief at the beginning of
+// the reading, and now the belief at its end. Where the two differ, a command has changed the
+// worker in the meantime. There the belief overrides the reading, which may be older or newer than
+// the command.
 func merge(before, read, now picture) (picture, finding) {
 	if !before.sameFiles(now) {
 		return now, overtaken
@@ -168,12 +172,12 @@ func merge(before, read, now picture) (picture, finding) {
 	return read, agrees
 }
 
-// sameFiles reports whether both are of one worker, with the same files and shape.
+// sameFiles reports whether both pictures show the same worker, with the same files and shape.
 func (p picture) sameFiles(o picture) bool {
 	return p.pid == o.pid && p.gen == o.gen && p.shape == o.shape
 }
 
-// sameDoors reports whether both are there, with the same servers in the same states.
+// sameDoors reports whether both backends exist, with the same servers in the same states.
 func sameDoors(a, b *LiveBackend) bool {
 	same := func(x, y Live) bool { return x.Name == y.Name && x.State == y.State }
 	return a != nil && b != nil && slices.EqualFunc(a.Servers, b.Servers, same)

@@ -6,27 +6,26 @@ import (
 	"time"
 )
 
-// A reload leaves an old worker behind, which finishes the connections that it has. HAProxy ends the
-// oldest one when there are more than oldWorkers. The reloads of one tenant could therefore end the
-// WebSockets and downloads of all other tenants. Two bounds prevent that:
+// After a reload the old worker finishes its connections. HAProxy ends the oldest worker when there
+// are more than oldWorkers. The reloads of one tenant could therefore end the WebSockets and
+// downloads of all other tenants. Two bounds prevent that:
 //
 //   - Each tenant has a budget of reloads: some at once, and then one in a while, which is
 //     the longer the more old workers there are. What a tenant changes beyond its budget waits
 //     for it, or goes along with the next reload for somebody else. The operator has no budget.
 //   - The more old workers there are, the longer is the least time between two reloads.
 //
-// A guard within the budget of its tenant does not wait for old workers. A guard beyond the
-// budget waits for the reload, and until then nothing passes where it should be: see closed.
+// A guard within the budget of its tenant does not wait for old workers. A guard beyond the budget
+// waits for the reload. Until then the path that it should guard takes no requests: see closed.
 
 const (
-	// refillEvery is the time after which a tenant may cause another reload, while hardly
-	// any old worker is left. A reload that nobody waits for takes as long (idleReload).
+	// refillEvery is the time after which a tenant may cause another reload, while there are few
+	// old workers. A reload that nobody waits for waits as long (idleReload).
 	refillEvery = 30 * time.Second
 	// crowd is the number of old workers that doubles refillEvery. A tenant that changes a
 	// setting without end keeps some twelve old workers busy that way.
 	crowd = 3
-	// freeWorkers is the number of old workers up to which reloads follow one another as
-	// Options.MinReload allows.
+	// freeWorkers is the number of old workers below which only Options.MinReload delays a reload.
 	freeWorkers = 15
 	// hardStop is the longest life of an old worker ("hard-stop-after").
 	hardStop = 30 * time.Minute
@@ -36,8 +35,8 @@ const (
 // workers.
 func refill(old int) time.Duration { return refillEvery << (min(old, oldWorkers) / crowd) }
 
-// pace returns the least time between two reloads, with that many old workers. It ends at a
-// rate at which old workers end by themselves before they are too many.
+// pace returns the least time between two reloads, with that many old workers. At the slowest pace
+// old workers end by themselves (hardStop) before there are too many.
 func pace(old int) time.Duration {
 	if old < freeWorkers {
 		return 0
@@ -64,13 +63,13 @@ func compareTenants(a, b Tenant) int {
 type Wait struct {
 	Tenant
 	Until time.Time `json:"until"` // a reload for somebody else brings the changes sooner
-	// the budget that is used up; 0: it is not, and old workers are too many
+	// Most is the budget that is used up. It is 0 if the changes wait because of old workers.
 	Most     int      `json:"most,omitempty"`
-	Backends []string `json:"backends"`         // whose settings wait, sorted
-	Closed   []string `json:"closed,omitempty"` // those of them that take no requests until then, because a guard waits
+	Backends []string `json:"backends"`         // the backends with settings that wait, sorted
+	Closed   []string `json:"closed,omitempty"` // the Backends that take no requests until then, because a guard waits
 }
 
-// Words describes a wait, as of a moment.
+// Words describes a Wait in words, as of the time now.
 func (w Wait) Words(now time.Time) string {
 	who := "the operator"
 	if w.Namespace != "" {
@@ -92,7 +91,7 @@ func (w Wait) Words(now time.Time) string {
 	return text
 }
 
-// budgets hold what each tenant has used of its budget.
+// budgets holds how much of its budget each tenant has used.
 type budgets map[Tenant]spending
 
 // A spending is how much of its budget a tenant has used, as of a moment. It shrinks with time.
@@ -101,19 +100,21 @@ type spending struct {
 	at      time.Time
 }
 
-// now returns the spending as it is at another moment, if one reload is given back every so
-// often.
+// now returns the spending at another time. The tenant gets one reload back after every, a length
+// of time.
 func (s spending) now(at time.Time, every time.Duration) spending {
 	return spending{reloads: max(s.reloads-float64(at.Sub(s.at))/float64(every), 0), at: at}
 }
 
-// within returns the spending of a budget, which may be smaller than when it was spent: then the
-// next reload waits for one to be given back, and not for all of the difference.
+// within returns the spending, limited to a budget of most reloads. An operator may have lowered
+// the budget. The next reload then waits until one reload is given back, and not until the
+// difference is given back.
 func (s spending) within(most int) spending {
 	return spending{reloads: min(s.reloads, float64(most)), at: s.at}
 }
 
-// due returns when a tenant may cause a reload. 0 is no bound.
+// due returns when a tenant may cause a reload. most is its budget, and 0 means that it has no
+// bound.
 func (b budgets) due(t Tenant, most int, now time.Time, every time.Duration) time.Time {
 	s, spends := b[t]
 	if !spends || most <= 0 || t.Namespace == "" {
@@ -124,8 +125,7 @@ func (b budgets) due(t Tenant, most int, now time.Time, every time.Duration) tim
 	return now.Add(time.Duration(max(s.reloads+1-float64(most), 0) * float64(every)))
 }
 
-// spend takes a reload from the budget of a tenant, as far as there is one left. The budget has a
-// bound.
+// spend takes a reload from the budget of a tenant, unless the budget is used up. most is not 0.
 func (b *budgets) spend(t Tenant, most int, now time.Time, every time.Duration) {
 	if *b == nil {
 		*b = make(budgets)
@@ -135,7 +135,7 @@ func (b *budgets) spend(t Tenant, most int, now time.Time, every time.Duration) 
 	(*b)[t] = s.within(most)
 }
 
-// forget drops the tenants whose budget is whole again.
+// forget drops the tenants that have all of their budget again.
 func (b budgets) forget(now time.Time, every time.Duration) {
 	for t, s := range b {
 		if s.now(now, every).reloads == 0 {
@@ -144,7 +144,7 @@ func (b budgets) forget(now time.Time, every time.Duration) {
 	}
 }
 
-// budgetOf returns how many reloads a tenant may cause at once. 0 is no bound.
+// budgetOf returns how many reloads a tenant may cause at once. 0 means that there is no bound.
 func (c *Config) budgetOf(t Tenant) int {
 	if t.Namespace == "" {
 		return 0
@@ -152,7 +152,7 @@ func (c *Config) budgetOf(t Tenant) int {
 	return c.Reloads[t.Cluster]
 }
 
-// noteWaits notes, for the status, the tenants whose changes wait.
+// noteWaits notes the waiting tenants for the status.
 func (p *Proxy) noteWaits(all []Wait) {
 	if len(all)+len(p.Info().Waits) > 0 {
 		p.note(func(i *Info) { i.Waits = all })

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Capacity says how much of something limited is in use.
+// A Capacity says how much of a limited resource is in use.
 type Capacity struct {
 	Resource string `json:"resource"`
 	Used     uint64 `json:"used"`
@@ -37,9 +37,9 @@ func (c Capacity) Amount() string {
 
 func (c Capacity) String() string { return c.Resource + ": " + c.Amount() + " in use: " + c.Remedy }
 
-// Capacity returns how many servers HAProxy can have, and how many the clusters want; and how
-// many clients the tables of all limits may hold, and how many there is memory for. What is not
-// known is left out.
+// Capacity compares the servers that the clusters want with those that HAProxy can have. It
+// compares the clients that the tables of all limits may hold with those for which there is memory.
+// It leaves out a resource with an unknown limit.
 func (r Room) Capacity(servers int, tables []Table) (all []Capacity) {
 	if r.Files > 0 {
 		all = append(all, Capacity{
@@ -64,8 +64,8 @@ func (r Room) Capacity(servers int, tables []Table) (all []Capacity) {
 	return all
 }
 
-// Describe returns in words how many connections and servers HAProxy holds, where want
-// connections are configured; 0: none are.
+// Describe returns in words how many connections and servers HAProxy can hold. want is the
+// configured number of connections, or 0.
 func (r Room) Describe(want int) string {
 	few, wish := r.Connections(0, want), Room{Memory: r.Memory}.Connections(0, want)
 	text := fmt.Sprintf("%d connections with up to %d servers, %d connections with up to %d servers",
@@ -84,11 +84,11 @@ func (r Room) Describe(want int) string {
 	return text
 }
 
-// filesFor returns how many open files leave room for so many connections, and for a
-// quarter of servers.
+// filesFor returns how many open files suffice for that many connections if a quarter of the files
+// is for servers.
 func filesFor(connections int) int { return filesOfConnection*connections/3*4 + filesOfProcess + 8 }
 
-// capacity returns what the worker and the machine have in use, as of now.
+// capacity returns how much of their resources the worker and the machine have in use now.
 func (p *Proxy) capacity(pic picture, procs procs) (all []Capacity) {
 	add := func(resource string, used, limit int, remedy string) {
 		if limit > 0 {
@@ -123,8 +123,8 @@ func (p *Proxy) capacity(pic picture, procs procs) (all []Capacity) {
 	})
 }
 
-// memoryInUse returns how much of the memory of the machine or the container is in use
-// and cannot be reclaimed, and how much there is.
+// memoryInUse returns how much memory of the machine or the container is in use and cannot be
+// reclaimed, and the size of that memory.
 func memoryInUse(total uint64) (used, limit uint64) {
 	current, err := strconv.ParseUint(readText("/sys/fs/cgroup/memory.current"), 10, 64)
 	if err == nil {
@@ -138,7 +138,8 @@ func memoryInUse(total uint64) (used, limit uint64) {
 	return total - min(available, total), total
 }
 
-// field returns the number after a word that begins a line of text; 0 if there is none.
+// field returns the number after a word that begins a line of text. It returns 0 if no line begins
+// with the word.
 func field(text, word string) uint64 {
 	for line := range strings.Lines(text) {
 		if words := strings.Fields(line); len(words) > 1 && words[0] == word {
@@ -156,7 +157,7 @@ func readText(path string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// number returns the number of a text; 0 if it is none.
+// number parses a decimal number. It returns 0 if the text is not a number.
 func number(text string) int {
 	n, _ := strconv.Atoi(text)
 	return n

@@ -7,21 +7,21 @@ import (
 	"strings"
 )
 
-// causes hold who asks for a reload, and for what. The Tenant without a namespace is the
-// operator.
+// causes holds the tenants that ask for a reload, and their reasons. The Tenant without a namespace
+// is the operator.
 type causes map[Tenant]*cause
 
-// A cause is a tenant's part in the reason for a reload.
+// A cause holds the changes of one tenant that need a reload.
 type cause struct {
-	urgent bool            // somebody waits for it
-	guard  bool            // a guard is among them
-	of     map[string]bool // backends that change, by name: whether their guards change
-	stale  map[string]bool // backends of the worker whose guards there are not the wanted ones
+	urgent bool            // somebody waits for the reload
+	guard  bool            // a guard is among the changes
+	of     map[string]bool // by the name of a backend that changes: whether its guards change
+	stale  map[string]bool // backends with other guards in the worker than the wanted guards
 }
 
 func (c *cause) backends() []string { return slices.Sorted(maps.Keys(c.of)) }
 
-// by returns the cause of a tenant.
+// by returns the cause of a tenant, and adds it if it is missing.
 func (c causes) by(t Tenant) *cause {
 	if t.Namespace == "" {
 		t = Tenant{}
@@ -32,7 +32,8 @@ func (c causes) by(t Tenant) *cause {
 	return c[t]
 }
 
-// change notes that a backend has to come, or to change in its settings, its guards perhaps.
+// change notes that a backend is added or changes its settings. guards says whether its guards
+// change.
 func (c causes) change(b *Backend, guards bool) *cause {
 	one := c.by(b.tenant())
 	one.urgent, one.of[b.Name], one.guard = true, one.of[b.Name] || guards, one.guard || guards
@@ -42,7 +43,7 @@ func (c causes) change(b *Backend, guards bool) *cause {
 // stale notes that the guards of a backend in the worker differ from the wanted guards.
 func (c causes) stale(b *Backend) { c.change(b, true).stale[b.Name] = true }
 
-// hurry notes that somebody waits for all of it.
+// hurry notes that somebody waits for the changes of every tenant.
 func (c causes) hurry() {
 	for _, one := range c {
 		one.urgent = true
@@ -63,16 +64,17 @@ func (c *Cert) tenant() Tenant {
 	return Tenant{cluster, namespace}
 }
 
-// A difference is a backend that the worker has in another way, does not have (was is nil), or
-// that nobody wants any more (is is nil).
+// A difference is a backend with other settings in the worker. If was is nil, the worker lacks the
+// backend. If is is nil, nobody wants the backend any more.
 type difference struct{ was, is *Backend }
 
-// differences has the backends in which a worker differs from a configuration. A placed backend has
-// another name in the worker, and the right settings.
+// differences holds the backends that differ between a worker and a configuration. A placed backend
+// has another name in the worker, and the right settings.
 type differences struct{ added, placed, changed, removed []difference }
 
-// backendsDiffer compares the backends of a worker with the wanted ones. Both lists are sorted by
-// name. A backend that is removed and has another name in the worker is none of the next worker's.
+// backendsDiffer compares the backends of a worker with the wanted backends. Both lists are sorted
+// by name. It leaves out a removed backend that has another name in the worker, because the next
+// worker does not load it anyway.
 func backendsDiffer(old, want []*Backend, in workerNames) (d differences) {
 	remove := func(b *Backend) {
 		if !in.has(b.Name) {
@@ -114,8 +116,8 @@ func namesOf(list []difference) (names []string) {
 	return names
 }
 
-// causesOf returns who asks for the reload by which a worker with the shape and the backends of
-// have, some under other names, gets those of want.
+// causesOf returns the causes of a reload that brings the shape and the backends of want to a
+// worker with those of have. The names of backends in that worker are in the parameter in.
 func causesOf(have, want *Config, in workerNames) causes {
 	c := causes{}
 	d := backendsDiffer(have.Backends, want.Backends, in)
@@ -140,7 +142,7 @@ func causesOf(have, want *Config, in workerNames) causes {
 	if !slices.EqualFunc(have.reloadedCerts(), want.reloadedCerts(), (*Cert).same) {
 		c.addCerts(have.reloadedCerts(), want.reloadedCerts(), want)
 	}
-	if len(c) == 0 { // nothing that a tenant brings
+	if len(c) == 0 { // no tenant brings what changes
 		c.by(Tenant{}).urgent = true
 	}
 	return c
@@ -170,7 +172,7 @@ func (c causes) addShape(have, want *Config) {
 			b = find(have.Backends, name)
 		}
 		if b == nil {
-			b = &Backend{} // unknown: whatever it is, the operator may have it
+			b = &Backend{} // the owner is unknown, so the cause is the operator's
 		}
 		c.by(b.tenant()).urgent = true
 		c.by(b.tenant()).guard = true
@@ -188,8 +190,8 @@ func (c causes) addShape(have, want *Config) {
 	}
 }
 
-// addUsers adds the causes of changed tables, userlists and files, one for each tenant that uses
-// them.
+// addUsers adds the causes of changed tables, userlists and files. Each tenant that uses them gets
+// a cause.
 func (c causes) addUsers(names []string, have, want *Config) {
 	changed, used := make(map[string]bool, len(names)), make(map[string]bool)
 	for _, name := range names {
@@ -228,7 +230,7 @@ func (c causes) addCerts(was, is []*Cert, want *Config) {
 	}
 }
 
-// shown notes that the demand for certificates of clients changes.
+// shown notes that cert changes the certificates that clients have to show.
 func (c causes) shown(cert *Cert, want *Config) {
 	if cert.ClientCA == "" {
 		return
@@ -245,7 +247,7 @@ func (c causes) shown(cert *Cert, want *Config) {
 	}
 }
 
-// passing returns the backends that take TLS connections as they are.
+// passing returns the backends that get TLS connections as they are (Passthrough).
 func passing(configs ...*Config) (all []*Backend) {
 	for _, cfg := range configs {
 		for _, b := range cfg.Backends {
@@ -257,7 +259,7 @@ func passing(configs ...*Config) (all []*Backend) {
 	return all
 }
 
-// either returns the elements of both lists that the other one does not have in the same way.
+// either returns the elements of each list that the other list lacks, or has with another content.
 func either[T any](was, is []T, name func(T) string) (all []T) {
 	one := func(list, other []T) {
 		by := make(map[string]T, len(other))
@@ -275,7 +277,7 @@ func either[T any](was, is []T, name func(T) string) (all []T) {
 	return all
 }
 
-// differing returns the names of the elements that are not the same in both lists.
+// differing returns the names of the elements that either returns.
 func differing[T any](was, is []T, name func(T) string) (names []string) {
 	for _, e := range either(was, is, name) {
 		names = append(names, name(e))

@@ -9,9 +9,8 @@ import (
 	"strings"
 )
 
-// A Choice sends requests of a Route to other backends, by conditions. The first Case
-// whose condition holds counts. If none holds, the Route's own Backend takes the
-// request.
+// A Choice sends requests of a Route to other backends, by conditions. The first Case with a
+// condition that holds applies. If no condition holds, the Route's own Backend takes the request.
 type Choice struct {
 	Name  string // derived from the cases
 	Cases []Case

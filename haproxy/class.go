@@ -9,33 +9,33 @@ import (
 	"strings"
 )
 
-// A class is all the backends that have the same settings, whatever their names and
-// servers. A new backend needs no reload if HAProxy has loaded its class: as a section of
-// defaults, of which "add backend" makes one (grow.go), or before 3.4 as spare backends
-// (spare.go).
+// A class is a set of backends that have the same settings; their names and servers may differ. A
+// new backend needs no reload if HAProxy has loaded its class. HAProxy since 3.4 loads a section of
+// defaults for each class, and "add backend" makes a backend of it (grow.go). HAProxy before 3.4
+// loads spare backends (spare.go).
 type class struct {
 	name    string
 	members int
-	of      *fragment // one of them
+	of      *fragment // one of the members
 }
 
-// maxClasses is the number of classes with a section of defaults, at most: those of most
-// backends.
+// maxClasses is the largest number of classes with a section of defaults. The classes with most
+// members come first.
 const maxClasses = 64
 
 // className begins the name of a section of defaults.
 const className = "_class-"
 
-// class returns the name of the backend's class; empty: it has none.
+// class returns the name of the backend's class, or "" if it has no class.
 func (f *fragment) class() string {
 	if slices.ContainsFunc(f.of.Directives, func(d Directive) bool { return d.phase == phaseText }) {
-		return "" // the lines that a user wrote may name the backend, or be none for defaults
+		return "" // a user's lines may name the backend, or be invalid in defaults
 	}
 	sum := sha256.Sum256(f.shape[len("backend ")+len(f.of.Name):])
 	return hex.EncodeToString(sum[:4])
 }
 
-// classes returns the classes of the backends, those of most backends first.
+// classes returns the classes of the backends. The classes with most members come first.
 func (o *outline) classes() []*class {
 	byName := make(map[string]*class)
 	for _, f := range o.backends {
@@ -53,8 +53,8 @@ func (o *outline) classes() []*class {
 	})
 }
 
-// classesText returns what HAProxy loads of the classes. The variable proc.classes names
-// those that HAProxy has sections of defaults for.
+// classesText returns the sections of defaults and the spare backends for the classes. The variable
+// proc.classes names the classes that have a section of defaults.
 func (o *outline) classesText(dir string) []byte {
 	var defaults, spares []byte
 	var names []string
@@ -63,8 +63,8 @@ func (o *outline) classesText(dir string) []byte {
 	for _, c := range o.classes() {
 		if c.fits() && len(names) < maxClasses {
 			names = append(names, c.name)
-			// It repeats the settings of all backends: HAProxy warns of a section of
-			// defaults that another one names, and that others use without naming it.
+			// The section repeats the settings in defaults. It could name that section instead, but
+			// HAProxy warns if a proxy also uses it without naming it.
 			defaults = slices.Concat(defaults, []byte("\ndefaults "+className+c.name+"\n"), o.defaults, c.of.body)
 		}
 		if http && !c.of.of.TCP && kinds < spareClasses {

@@ -2,18 +2,19 @@ package haproxy
 
 import "slices"
 
-// closed has the backends that take no requests until a reload, because guards of a tenant beyond
-// its budget wait for that reload. A tenant that changes its guards without end closes its own paths
-// that way, and costs nobody else anything.
+// closed holds the backends that take no requests until a reload, because guards of a tenant beyond
+// its budget wait for that reload. A tenant that changes its guards without end thus closes only
+// its own paths.
 type closed struct {
-	stale map[string]bool // backends whose guards in the worker are not the wanted ones
+	stale map[string]bool // backends with other guards in the worker than the wanted guards
 
-	// lax reports whether a former backend lets in clients that its successor rejects, where the
-	// successor is of a tenant beyond its budget. lax is nil if no tenant is beyond its budget.
+	// lax reports whether a former backend admits clients that its successor rejects. It does so
+	// only if the tenant of the successor is beyond its budget. lax is nil if no tenant is beyond
+	// its budget.
 	lax func(former, instead string) bool
 }
 
-// close notes the backends and routes that have to be shut while the changes of late tenants wait.
+// close notes the backends and routes that take no requests while the changes of late tenants wait.
 func (h *held) close(late map[Tenant]*cause, told *outline, want *Config) {
 	if len(late) == 0 || told == nil {
 		return
@@ -49,7 +50,7 @@ func (c *closed) shuts(r *Route, former string, lacksChoice bool) bool {
 	return c.stale[r.Backend] || former != "" && c.lax(former, r.Backend) || lacksChoice && c.lax("", r.Backend)
 }
 
-// shutServers closes the servers of stale backends: some things lead there that no route shows.
+// shutServers closes the servers of stale backends, because not only routes lead to them.
 func (c *closed) shutServers(backends []*Backend, states States) {
 	for i, b := range backends {
 		if c.stale[b.Name] {
@@ -58,7 +59,7 @@ func (c *closed) shutServers(backends []*Backend, states States) {
 	}
 }
 
-// shut returns the route to where requests get 503.
+// shut returns the route with a backend that answers 503.
 func (r Route) shut() Route {
 	r.Backend, r.Canary, r.CanaryWeight, r.Choice = waiting, "", 0, ""
 	if r.Match == Passthrough {

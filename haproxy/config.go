@@ -14,31 +14,31 @@ import (
 	"time"
 )
 
-// Config is everything HAProxy is to do, as a value: compare it, print it,
-// render it, throw it away. Nothing that a Config points to changes after it was
-// handed over, and whoever makes the next one reuses the pointers to Backends,
-// Certs and Lists that stay the same: that lets a Proxy remember their text.
-// Render takes what Validate accepts.
+// Config describes everything that HAProxy is to do. It is a value that callers compare, print and
+// render. The caller does not change anything that a Config points to after it has handed the
+// Config over. The next Config has the same pointers to the Backends, Certs and Lists that have not
+// changed, so that a Proxy can reuse their text. Render takes a Config that Validate accepts.
 //
-// Shape is what only a reload changes. Commands change the rest, with two
-// exceptions: a backend that is new and finds no place (class.go), or changes in
-// more than its servers, and a certificate that no command takes (see fixed and
-// maxPayload).
+// Only a reload changes the Shape. Commands change the rest, with a few exceptions. A reload is
+// also needed for a new backend without a place (class.go), and for a backend that changes in more
+// than its servers. Commands cannot change a certificate that is fixed or larger than maxPayload.
 type Config struct {
 	Shape
 	Routes         []Route
-	DefaultBackend string     // takes the requests that no route takes; empty answers 404
+	DefaultBackend string     // takes the requests that no route matches; if it is empty, HAProxy answers them with 404
 	Backends       []*Backend // sorted by Name
 	Certs          []*Cert    // sorted by Name
-	Lists          []*List    // sorted by Name; all that directives name
-	Period         int        // whose keys encrypt the TLS tickets of a Group: PeriodOf now
+	Lists          []*List    // sorted by Name; every List that a directive names
+	// Period is the number of a ticketPeriod, as PeriodOf returns it. It decides about the keys of
+	// the TLS tickets of a Group.
+	Period int
 
-	// Reloads hold how many reloads each namespace of a cluster may cause at once, by the
-	// name of the cluster; a cluster without an entry has no bound.
+	// Reloads holds, by the name of a cluster, how many reloads each of its namespaces may cause at
+	// once. The namespaces of a cluster without an entry have no bound.
 	Reloads map[string]int
 
-	// Former are backends of the configuration before, none of them in Backends, sorted by
-	// Name (see Proxy.Former). While a reload has to wait, routes still lead to them.
+	// Former holds backends of the previous configuration that Backends lacks, sorted by Name (see
+	// Proxy.Former). While a reload has to wait, routes still lead to them.
 	Former []*Backend
 }
 
@@ -52,31 +52,33 @@ func (c *Config) Same(o *Config) bool {
 
 // Shape is the part of a Config that only a reload changes.
 type Shape struct {
-	Bind        Bind
-	Tune        Tune
-	Process     Process
-	Streams     []Stream    // sorted by Addr and Port
-	Tables      []Table     // sorted by Name
-	Captures    []int       // slots for what Capture notes: bytes of each, from 1 to 65535
-	Choices     []*Choice   // sorted by Name
-	Extras      []*Extra    // sorted by Name
-	Userlists   []*Userlist // sorted by Name
-	DefaultCert []byte      // as Cert.PEM, for names without one; empty: a self-signed one
-	Group       *Group      // nil: this HAProxy is alone
+	Bind      Bind
+	Tune      Tune
+	Process   Process
+	Streams   []Stream    // sorted by Addr and Port
+	Tables    []Table     // sorted by Name
+	Captures  []int       // lengths in bytes, from 1 to 65535, of the slots into which Capture writes
+	Choices   []*Choice   // sorted by Name
+	Extras    []*Extra    // sorted by Name
+	Userlists []*Userlist // sorted by Name
+	// DefaultCert is a certificate with its key, as in Cert.PEM. HAProxy serves it for names that
+	// have no certificate. If it is empty, HAProxy serves a self-signed certificate.
+	DefaultCert []byte
+	Group       *Group // nil if this HAProxy is alone
 
 	// Inspect looks at the name in a TLS handshake before HAProxy answers it, which
 	// Routes of Passthrough need. It costs every TLS connection a second hop
 	// inside HAProxy.
 	Inspect bool
 
-	// Leaving closes each client's connection after its next response. A worker from
-	// before the reload does the same, and so the connections that other appliances of a
-	// group do not know end well. Nobody is told of HTTP/3 any more.
+	// Leaving closes each client's connection after its next response. An old worker does the same
+	// after the reload. This ends a connection without an error before its packets go to other
+	// appliances of the group, which do not know it. Responses no longer announce HTTP/3.
 	Leaving bool
 }
 
-// differences returns what differs between two shapes, in the words in which a
-// reload gives its reason. It is the one list of a Shape's fields.
+// differences returns a phrase for each difference between two shapes. The reason for a reload
+// consists of these phrases. No other function lists the fields of a Shape.
 func (s *Shape) differences(o *Shape) (all []string) {
 	for _, part := range [...]struct {
 		was, is any
@@ -116,13 +118,14 @@ func (s *Shape) listeners() []netip.AddrPort {
 	return all
 }
 
-// Bind says where HAProxy listens. An IPv6 address, [::] too, takes IPv6 only.
+// Bind holds the addresses where HAProxy listens. At an IPv6 address, including [::], HAProxy
+// accepts only IPv6.
 type Bind struct {
 	HTTP  []netip.AddrPort
 	HTTPS []netip.AddrPort
 }
 
-// addresses returns the addresses of lists, without ports, once each.
+// addresses returns each address in the lists once, without its ports.
 func addresses(of ...[]netip.AddrPort) (all []netip.Addr) {
 	for _, a := range slices.Concat(of...) {
 		if !slices.Contains(all, a.Addr()) {
@@ -132,12 +135,14 @@ func addresses(of ...[]netip.AddrPort) (all []netip.Addr) {
 	return all
 }
 
-// Tune holds what an operator sets once for the whole process. Zero values
-// stand for HAProxy's or our own default.
+// Tune holds the settings of an operator for the whole process. A zero value stands for HAProxy's
+// default, or for ours.
 type Tune struct {
-	Threads int    // nbthread; 0 lets HAProxy choose
-	MaxConn int    // maxconn of the process; 0: as RenderOptions say
-	Base    string // text of the operator's own global and defaults sections; its lines follow ours, so they win
+	Threads int // nbthread; 0 lets HAProxy choose
+	MaxConn int // maxconn of the process; if it is 0, RenderOptions.MaxConn applies
+	// Base is the text of the sections global and defaults of the operator. Its lines come after
+	// ours, so they override ours.
+	Base string
 }
 
 // PathMatch says how HAProxy compares the path of a Route (Ingress pathType).
@@ -145,57 +150,56 @@ type PathMatch string
 
 // The kinds of path match.
 const (
-	Prefix PathMatch = "prefix" // by path element: /api takes /api and /api/x, not /apix
+	Prefix PathMatch = "prefix" // by path element: /api matches /api and /api/x, and not /apix
 	Exact  PathMatch = "exact"
-	Begin  PathMatch = "begin" // as a string: /api takes /apix, too
+	Begin  PathMatch = "begin" // as a string: /api also matches /apix
 	Regexp PathMatch = "regex" // as a regular expression, from the beginning of the path
 
-	// Passthrough compares no path: TLS connections for the host go to the
-	// backend, a TCP one, as they are. Without Config.Inspect none do.
+	// Passthrough compares no path: TLS connections for the host go to a TCP backend as they are.
+	// This needs Config.Inspect.
 	Passthrough PathMatch = "passthrough"
 )
 
-// A Route sends the requests for one host and path to a backend. Host is
-// lower-case: a name, "*.name" for exactly one more label in front, or empty
-// for every host no other Route names. Path begins with "/" and is compared
-// byte for byte, as the client sent it. Of two Routes for the same requests
-// the first one counts.
+// A Route sends the requests for one host and path to a backend. Host is in lower case. It is a
+// name, or "*.name" for exactly one more label in front, or empty for every host that no other
+// Route names. Path begins with "/". HAProxy compares it byte for byte with the path that the
+// client sent. If two Routes stand for exactly the same requests, the first one applies.
 //
-// Within a host an Exact Route goes first, then those by Regexp, the one with the
-// longest text first, then the longest path. A request for a
-// host that is known, with a path that is not, goes to the DefaultBackend: not to
-// a wildcard that covers the host, not to a Route without a host.
+// Within a host an Exact Route comes first, then the Regexp Routes from the longest text to the
+// shortest, then the other Routes from the longest path to the shortest. A request goes to the
+// DefaultBackend if a Route names its host, and no Route of this host matches its path. It does not
+// go to a Route for a wildcard that covers the host, or to a Route without a host.
 //
-// A Route of Passthrough has a host, and the path "/". Plain HTTP for it is
-// redirected if it is TLSOnly, or answered with 404; a request that comes by the
-// TLS connection of another host is answered with 421, on which a client opens
-// one for this host (RFC 9110, 15.5.20).
+// A Route of Passthrough has a host, and the path "/". If it is TLSOnly, HAProxy redirects plain
+// HTTP for its host; otherwise it answers with 404. HAProxy answers 421 to a request for its host
+// over the TLS connection of another host. A client then opens a connection for this host (RFC
+// 9110, 15.5.20).
 type Route struct {
 	Host    string
 	Path    string
 	Match   PathMatch
-	Backend string // empty: known, and answered with 404
+	Backend string // if it is empty, HAProxy answers with 404
 	TLSOnly bool   // plain HTTP is redirected to HTTPS
-	TLSCode int    // with this status, one of RedirectCodes; 0 is 302
-	TLSPort uint16 // at this port; 0 is the first HAProxy listens on
+	TLSCode int    // the status of the redirect, one of RedirectCodes; 0 stands for 302
+	TLSPort uint16 // the port of the redirect; 0 stands for the first port of Bind.HTTPS
 
-	Canary       string // backend that some of the requests go to instead
-	CanaryWeight int    // how many of 100, by chance; 0 to 100
+	Canary       string // the backend for a part of the requests
+	CanaryWeight int    // how many of 100 requests go to Canary, by chance, from 0 to 100
 
-	Choice string // a Choice that goes before Backend and Canary; not with Regexp
+	Choice string // the name of a Choice that overrides Backend and Canary; not with Regexp
 }
 
-// A Backend is one port of one Service, and how HAProxy speaks to it.
+// A Backend describes one port of a Service, and how HAProxy connects to it.
 type Backend struct {
 	Name       string
-	Origin     string        // what it stands for, for people: "Service default/app port 80"
-	Cluster    string        // of its Service
-	Namespace  string        // of its Service; no pod of another namespace may be a server
-	By         string        // namespace of the objects that bring it; empty: Namespace
-	Service    string        // the port of the Service whose endpoints the servers are, as "default/app:80"
-	TCP        bool          // it takes connections, not requests
-	Directives []Directive   // in the order in which they are written
-	Options    ServerOptions // of every server
+	Origin     string        // name of its object in messages, as "Service default/app port 80"
+	Cluster    string        // cluster of its Service
+	Namespace  string        // namespace of its Service; no pod of another namespace may be a server
+	By         string        // namespace of the objects that bring it, if that is not Namespace
+	Service    string        // a port of a Service, as "default/app:80"; the servers are its endpoints
+	TCP        bool          // it takes TCP connections, not requests
+	Directives []Directive   // in the order of the lines in haproxy.cfg
+	Options    ServerOptions // options of every server
 	Servers    []Server      // sorted by Name
 }
 
@@ -210,8 +214,8 @@ func (b *Backend) hashes() bool {
 	return slices.ContainsFunc(b.Directives, func(d Directive) bool { return d.hashes })
 }
 
-// sameShape reports whether two backends differ in their servers at most: what
-// else there is, only a reload changes.
+// sameShape reports whether two backends are equal except for their servers. Only a reload changes
+// the other parts.
 func (b *Backend) sameShape(o *Backend) bool {
 	return b == o || b.TCP == o.TCP && b.Options == o.Options && slices.Equal(b.Directives, o.Directives)
 }
@@ -223,18 +227,20 @@ func (b *Backend) serving(servers []Server) *Backend {
 	return &out
 }
 
-// A Stream is a TCP port, at one address or at every address of Bind. All its connections
-// go to one backend, a TCP one.
+// A Stream is a TCP port, at one address or at every address of Bind. All its connections go to one
+// TCP backend.
 //
-// At an address of its own a Stream may have a port that HTTP, HTTPS or another Stream have
-// at a wildcard: the kernel prefers the listener of the address itself. The machine has to
-// have the address before HAProxy can listen there.
+// At an address of its own a Stream may have a port that HTTP, HTTPS or another Stream has at a
+// wildcard address. The kernel prefers the listener at the exact address. The machine has to have
+// the address before HAProxy can listen there.
 type Stream struct {
-	Addr    netip.Addr // zero: every address of Bind
+	Addr    netip.Addr // if it is not valid, the Stream is at every address of Bind
 	Port    uint16
 	Backend string
-	TLS     bool // it ends here, with the certificates of the Config
-	Proxy   bool // clients begin with the PROXY protocol: those of Process.ProxyFrom, all if there are none
+	TLS     bool // TLS ends here, with the certificates of the Config
+	// Proxy demands the PROXY protocol from the clients in Process.ProxyFrom. If that is empty, it
+	// demands the protocol from all clients.
+	Proxy bool
 }
 
 // listeners returns the addresses where HAProxy listens for the Stream.
@@ -261,21 +267,26 @@ func compareStreams(a, b Stream) int {
 	return netip.AddrPortFrom(a.Addr, a.Port).Compare(netip.AddrPortFrom(b.Addr, b.Port))
 }
 
-// ServerOptions say how HAProxy connects to servers and checks them. The zero value
-// is HTTP in the clear, without checks.
+// ServerOptions describe how HAProxy connects to servers and checks them. The zero value stands for
+// HTTP without TLS, and without checks.
 type ServerOptions struct {
 	Check         bool
-	CheckInterval time.Duration // 0: HAProxy's 2 s
-	Slower        int           // how many times as long all times between checks are; 0: as they are
-	MaxConn       int           // connections to one server; 0: no limit
-	TLS           bool          // its certificate is not verified, unless there is a CA
-	CA            string        // an Extra of Authorities, one of which has to have signed the server's certificate
-	Crt           string        // an Extra of ClientCertificate, which is shown to the server
-	// name that TLS asks for: a host's, or what SNIOfClient and SNIOfHost stand for; empty: none
-	SNI        string
-	VerifyHost string // name that its certificate has to have, with a CA; not with another SNI, which counts for that
-	Proto      string // h1, h2; empty: HTTP/1.1, or with TLS what the server prefers
-	SendProxy  string // proxy, proxy-v1, proxy-v2, proxy-v2-ssl, proxy-v2-ssl-cn; empty: none
+	CheckInterval time.Duration // 0 stands for HAProxy's default of 2 s
+	Slower        int           // factor for all times between checks; 0 stands for 1
+	MaxConn       int           // most connections to one server; 0 if there is no limit
+	TLS           bool          // without a CA, the server's certificate is not verified
+	// CA is the name of an Extra of Authorities. One of these authorities has to have signed the
+	// certificate of the server.
+	CA  string
+	Crt string // name of an Extra of ClientCertificate, which HAProxy shows to the server
+	// SNI is the name that TLS asks the server for: the name of a host, SNIOfClient or SNIOfHost.
+	// If it is empty, TLS asks for no name.
+	SNI string
+	// VerifyHost is the name that the server's certificate must have. It needs a CA. HAProxy
+	// verifies SNI instead if SNI is set, so VerifyHost must not be another name.
+	VerifyHost string
+	Proto      string // h1 or h2; empty stands for HTTP/1.1, or with TLS for the server's preference
+	SendProxy  string // proxy, proxy-v1, proxy-v2, proxy-v2-ssl or proxy-v2-ssl-cn; empty turns it off
 }
 
 // Interval returns the time between two checks of a server that is up, before Slower.
@@ -283,13 +294,13 @@ func (o ServerOptions) Interval() time.Duration {
 	return max(cmp.Or(o.CheckInterval, 2*time.Second), time.Millisecond)
 }
 
-// These stand in ServerOptions.SNI for a name that differs by request.
+// Values of ServerOptions.SNI for a name that depends on the request.
 const (
-	SNIOfClient = "sni"  // what the client's TLS asked for
+	SNIOfClient = "sni"  // the name that the client's TLS asked for
 	SNIOfHost   = "host" // the Host header of the request
 )
 
-// CheckServerName returns why a server's certificate cannot be for this name.
+// CheckServerName returns an error if no certificate of a server can have this name.
 func CheckServerName(name string) error {
 	if strings.HasPrefix(name, "*") || !isHost(name) {
 		return fmt.Errorf("%s is not a lower-case DNS name", shown(name))
@@ -297,33 +308,32 @@ func CheckServerName(name string) error {
 	return nil
 }
 
-// A Server is one endpoint. Its name is made from its address (ServerName), so
-// a server never changes its address: another address is another server.
+// A Server is one endpoint. Its name is made from its address (ServerName), so a server never
+// changes its address.
 type Server struct {
 	Name  string
 	Addr  netip.AddrPort
-	Drain bool   // terminating but serving: finish what runs, take nothing new
+	Drain bool   // terminating, but serving: it finishes its connections and gets no new ones
 	Pod   string // namespace/name, for people
 	Node  string
 }
 
-// A Cert is a certificate chain with its key, and the names that HAProxy serves it
-// for.
+// A Cert is a certificate chain with its key, and the server names for which HAProxy serves it.
 type Cert struct {
 	Name  string   // file name without directory, unique: "default_web-tls.pem"
-	Hosts []string // SNI names; "*.name" is allowed; none means the names in the certificate
-	PEM   []byte   // certificate chain, then key: a secret
+	Hosts []string // SNI names, also as "*.name"; if it is empty, HAProxy takes the names in the certificate
+	PEM   []byte   // certificate chain, then the key, which is a secret
 
-	Expires time.Time // for people; zero: not known
-	Owner   string    // who brings it: the namespace, with its cluster; HAProxy does not see it
+	Expires time.Time // for people; zero if it is not known
+	Owner   string    // the namespace that brings it, with its cluster; HAProxy does not see it
 
-	// Except lists names that "*.name" in Hosts does not cover. HAProxy serves them as
-	// if the certificate were not there.
+	// Except lists names that "*.name" in Hosts does not cover. HAProxy does not serve the
+	// certificate for them.
 	Except []string
 
-	// ClientCA names an Extra of Authorities. Clients have to show a certificate that
-	// one of them has signed, or may, with ClientOptional. The name of such a Cert
-	// begins with "_", because only a reload changes its authorities.
+	// ClientCA names an Extra of Authorities. Clients have to show a certificate that one of these
+	// authorities has signed. With ClientOptional, clients may also show no certificate. The name
+	// of such a Cert begins with "_", because only a reload changes its authorities.
 	ClientCA       string
 	ClientOptional bool
 }
@@ -343,7 +353,8 @@ func (c *Cert) same(o *Cert) bool {
 		c.ClientCA == o.ClientCA && c.ClientOptional == o.ClientOptional
 }
 
-// asksAs reports whether clients need the same certificates under the same names.
+// asksAs reports whether both certificates ask clients for certificates of the same authority,
+// under the same server names.
 func (c *Cert) asksAs(o *Cert) bool {
 	return c.ClientCA == o.ClientCA && c.ClientOptional == o.ClientOptional && slices.Equal(c.filters(), o.filters())
 }
@@ -361,10 +372,10 @@ func (c *Config) reloadedCerts() (all []*Cert) {
 // fixed reports whether only a reload changes a certificate of that name.
 func fixed(name string) bool { return name[0] == '_' }
 
-// String returns the name alone: the key stays out of logs.
+// String returns only the name, so that the key stays out of logs.
 func (c Cert) String() string { return c.Name }
 
-// LogValue returns the name alone, for slog.
+// LogValue returns only the name, for slog.
 func (c Cert) LogValue() slog.Value { return slog.StringValue(c.Name) }
 
 // ServerID names a server of the running HAProxy.
@@ -372,17 +383,17 @@ type ServerID struct {
 	Backend, Server string
 }
 
-// BackendAt returns the place of a backend among some that are sorted by name.
+// BackendAt returns the index of a backend in a list that is sorted by name.
 func BackendAt(sorted []*Backend, name string) (at int, found bool) {
 	return slices.BinarySearchFunc(sorted, name, func(b *Backend, name string) int {
 		return strings.Compare(b.Name, name)
 	})
 }
 
-// States holds the state that each server should have: those of each backend in the
-// order of Config.Backends, then of Config.Former, and within it in the order of
-// Backend.Servers. A server without an entry should be Absent. Neither States nor what
-// it points to changes after it was handed over.
+// States holds the state that each server should have: first for the backends of Config.Backends,
+// then for those of Config.Former, in their order. The states of a backend are in the order of
+// Backend.Servers. A server without an entry should be Absent. The caller does not change States,
+// or the slices in it, after it has handed them over.
 type States [][]State
 
 // of returns the states of the servers of the backend at an index.
@@ -393,13 +404,13 @@ func (s States) of(i int) []State {
 	return nil
 }
 
-// State says which traffic a server takes. A greater State takes more.
+// State is the kind of traffic that a server takes. A server in a greater State takes more traffic.
 type State int
 
 // The states of a server.
 const (
-	Absent State = iota // HAProxy does not know it
-	Closed              // in maintenance: nothing new reaches it
-	Drain               // finishes what runs, takes nothing new
-	Open                // takes traffic
+	Absent State = iota // HAProxy does not know the server
+	Closed              // in maintenance: it gets no new traffic
+	Drain               // it finishes its connections, and gets no new ones
+	Open                // it takes traffic
 )

@@ -14,15 +14,15 @@ import (
 	"time"
 )
 
-// A Directive is one line, or a few that belong together, of the section of a backend.
-// Only the functions below make one. They write each value as one word, so that no
-// value reaches into the next directive. Directives are compared with ==.
+// A Directive is one line, or a few that belong together, of the section of a backend. Only the
+// functions below make a Directive. They write each value as one word, so that no value reaches
+// into the next directive. Directives are compared with ==.
 type Directive struct {
 	phase  phase
-	tcp    bool   // a TCP backend can have it
+	tcp    bool   // a TCP backend may have it
 	sticky bool   // it gives clients a cookie that leads them back to their server
 	hashes bool   // a hash of the request chooses the server
-	names  string // the userlist or the Table that it names; empty: none
+	names  string // the name of the Userlist or the Table that it refers to, or empty
 	length int    // of a capture, in bytes
 	text   string // one line, or several with "\n" in between
 }
@@ -33,8 +33,8 @@ func (d Directive) ForTCP() bool { return d.tcp }
 // String returns the text.
 func (d Directive) String() string { return d.text }
 
-// SortDirectives sorts directives by phase: HAProxy runs rules of one kind in the order
-// in which they are written. Directives of one phase keep their order.
+// SortDirectives sorts directives by phase, because HAProxy runs rules of one kind in the order of
+// their lines. Directives of one phase keep their order.
 func SortDirectives(list []Directive) {
 	slices.SortStableFunc(list, func(a, b Directive) int { return cmp.Compare(a.phase, b.phase) })
 }
@@ -73,8 +73,7 @@ func quote(s string) (string, error) {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'", nil
 }
 
-// shown quotes a text that a user wrote, for an error: at most 80 bytes of it, in
-// ASCII.
+// shown quotes a user's text for an error message. It shows at most 80 bytes, in ASCII.
 func shown(s string) string {
 	if len(s) > 80 {
 		s = s[:80] + "..."
@@ -82,13 +81,13 @@ func shown(s string) string {
 	return strconv.QuoteToASCII(s)
 }
 
-// milliseconds writes a duration. HAProxy's timers have 31 bits.
+// milliseconds writes a duration for HAProxy. The timers of HAProxy have 31 bits.
 func milliseconds(d time.Duration) string {
 	return strconv.FormatInt(min(max(d, 0), longest).Milliseconds(), 10) + "ms"
 }
 
-// Timeout returns "timeout NAME". NAME is one that a backend may have: check, connect,
-// queue, server or tunnel.
+// Timeout returns "timeout NAME". A backend may have the names check, connect, queue, server and
+// tunnel.
 func Timeout(name string, d time.Duration) Directive {
 	return Directive{phase: phaseSection, tcp: true, text: "timeout " + name + " " + milliseconds(d)}
 }
@@ -128,9 +127,9 @@ func HTTPCheck(method, uri, version string) (Directive, error) {
 // characters of RFC 9110 (5.6.2) that have no meaning to HAProxy.
 var token = matcher(`^[A-Za-z0-9_.-]{1,256}$`)
 
-// algorithms are the balancing algorithms with their arguments. Those that hash get a
-// consistent hash: servers come and go by command, and HAProxy allows that with no
-// other kind of hash.
+// algorithms are the balancing algorithms with their arguments. Algorithms that hash get a
+// consistent hash. Commands add and remove servers, which HAProxy allows with no other kind of
+// hash.
 var algorithms = []struct {
 	form func(string) bool
 	hash bool
@@ -143,15 +142,15 @@ var algorithms = []struct {
 	{matcher(`^hdr\([A-Za-z0-9_-]{1,128}\)( use_domain_only)?$`), true, false},
 }
 
-// hashKey is the option by which a server's address decides which requests a hash chooses
-// the server for. It is so on every HAProxy then, and after a reload. HAProxy 2.6 does not
-// have the option: there it is the server's number, which depends on what came before it.
+// hashKey is the option that derives a server's position in a hash from its address. Every HAProxy
+// then chooses the same server for a request, also after a reload. HAProxy 2.6 does not have the
+// option. It uses the number of the server, which depends on the servers before it.
 const hashKey = "hash-key addr-port"
 
-// Balance returns "balance" with an algorithm as HAProxy's manual writes it. static-rr
-// becomes roundrobin, which does the same while weights stay as they are. rdp-cookie is
-// for TCP and rejected. Each request makes all the draws of random, in a thread that also
-// serves requests of others, so they are few.
+// Balance returns "balance" with an algorithm as HAProxy's manual writes it. static-rr becomes
+// roundrobin, which does the same while weights stay as they are. Balance rejects rdp-cookie, which
+// is for TCP. It bounds the draws of random, because each request makes all of them in a thread
+// that also serves other clients.
 func Balance(algorithm string) (Directive, error) {
 	algorithm = strings.Join(strings.Fields(algorithm), " ")
 	if algorithm == "static-rr" {
@@ -173,8 +172,8 @@ func Balance(algorithm string) (Directive, error) {
 		shown(algorithm))
 }
 
-// Source takes the client's address from a header, for all later rules. A request
-// without the header keeps the address of its connection.
+// Source sets the client's address for all later rules from a header. A request without the header
+// keeps the address of its connection.
 func Source(header string) (Directive, error) {
 	if !token(header) {
 		return Directive{}, notAHeader(header)
@@ -187,46 +186,46 @@ func notAHeader(name string) error {
 		shown(name))
 }
 
-// Deny answers 403 to clients within the networks, or to all others.
+// Deny answers 403 to clients within the networks. If others is set, it answers 403 to all other
+// clients instead.
 func Deny(networks Networks, others bool) Directive {
 	return Directive{phase: phaseDeny, text: networks.turnAway(others, "http-request deny deny_status 403")}
 }
 
-// Reject closes connections of clients within the networks, or of all others.
-// It is for a TCP backend.
+// Reject closes connections of clients within the networks. If others is set, it closes those of
+// all other clients instead. It is for a TCP backend.
 func Reject(networks Networks, others bool) Directive {
 	return Directive{phase: phaseDeny, tcp: true, text: networks.turnAway(others, reject)}
 }
 
-// RejectOthers closes connections of clients outside these networks. It is for a TCP
-// backend, which may have a Reject as well: clients have to pass both.
+// RejectOthers closes connections of clients outside these networks. It is for a TCP backend. The
+// backend may also have a Reject; clients then have to pass both.
 func RejectOthers(networks []netip.Prefix) Directive {
 	return Directive{phase: phaseDeny, tcp: true, text: Networks{Of: networks}.acl("sp_source") + reject +
 		" if !sp_source"}
 }
 
-// CloseTCP closes every connection to a TCP backend. It is the counterpart of Close.
+// CloseTCP closes every connection to a TCP backend. Close does the same for an HTTP backend.
 func CloseTCP() Directive { return Directive{phase: phaseClosed, tcp: true, text: reject} }
 
 const reject = "tcp-request content reject"
 
-// Close answers 503 to every request. It is for a backend whose access rules cannot be
-// applied.
+// Close answers 503 to every request. A backend gets it if its access rules are invalid.
 func Close() Directive {
 	return Directive{phase: phaseClosed, text: answer(503, "the access rules of this path are invalid", "")}
 }
 
-// answer returns a rule that ends a request with a line of text.
+// answer returns a rule that answers a request with this status and a line of text.
 func answer(status int, text, condition string) string {
 	return "http-request return status " + strconv.Itoa(status) + ` content-type text/plain string "` + text + `\n"` +
 		condition
 }
 
-// OnlyOwnTLS guards a backend whose hosts have certificates with a ClientCA. The server
-// name of the handshake decides which authority a client certificate is checked
-// against. So a request for another host gets 421, and has to use a connection of its
-// own (RFC 9110, 15.5.20). A request without TLS gets 403. So does a request without a
-// client certificate, unless optional is set.
+// OnlyOwnTLS guards a backend for hosts that have certificates with a ClientCA. The server name of
+// the handshake decides which authority a client certificate is checked against. A request for
+// another host gets 421, and has to use a connection of its own (RFC 9110, 15.5.20). A request
+// without TLS gets 403. A request without a client certificate also gets 403, unless optional is
+// set.
 func OnlyOwnTLS(optional bool) Directive {
 	lines := []string{
 		answer(403, "only over TLS", " if !{ ssl_fc }"),
@@ -242,18 +241,18 @@ func OnlyOwnTLS(optional bool) Directive {
 // A Cookie sends a client back to the server that took its first request.
 type Cookie struct {
 	Name     string
-	Domain   string        // empty: the host
-	SameSite string        // Strict, Lax or None; empty: not set
-	HTTPOnly bool          // scripts of the page do not see it
-	Secure   bool          // only over HTTPS
-	Preserve bool          // a cookie that the server itself sets stays as it is
-	MaxIdle  time.Duration // since the last request; 0: no limit
-	MaxLife  time.Duration // since the first request; 0: no limit
+	Domain   string        // if it is empty, the browser takes the host
+	SameSite string        // Strict, Lax or None; if it is empty, the cookie has no such attribute
+	HTTPOnly bool          // scripts of the page cannot read it
+	Secure   bool          // the browser sends it only over HTTPS
+	Preserve bool          // HAProxy leaves a cookie of that name that the server sets as it is
+	MaxIdle  time.Duration // since the last request; 0 if there is no limit
+	MaxLife  time.Duration // since the first request; 0 if there is no limit
 }
 
-// Directive returns "cookie". The value of the cookie is a hash of the server's
-// address. It stays the same over every reload and restart, and in all of a Group. It
-// differs on every other appliance.
+// Directive returns "cookie". The value of the cookie is a hash of the server's address. It stays
+// the same over every reload and restart, and is the same in all members of a Group. Any other
+// appliance has another value.
 func (c Cookie) Directive() (Directive, error) {
 	if !token(c.Name) {
 		return Directive{}, fmt.Errorf("%s is not the name of a cookie: allowed are letters, digits and - _ .",
@@ -306,12 +305,12 @@ func keyOfCookies(secret string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// A Table counts the requests of each client over a period, or its concurrent requests.
-// Several backends may share one.
+// A Table counts the requests of each client over a period, or its concurrent requests. Several
+// backends may share a Table.
 type Table struct {
-	Name   string        // unique, among backends too
-	Size   int           // clients, at most; a full table forgets the oldest
-	Period time.Duration // from 1 ms to 24 days; 0: concurrent requests
+	Name   string        // unique, also among the names of backends
+	Size   int           // most clients that it holds; a full table forgets the oldest client
+	Period time.Duration // from 1 ms to 24 days; 0 if the Table counts concurrent requests
 }
 
 func (t Table) validate() error {
@@ -327,7 +326,7 @@ func (t Table) validate() error {
 // longest is the longest time that HAProxy's timers can hold.
 const longest = (1<<31 - 1) * time.Millisecond
 
-// text returns the section of the table. Its keys hold addresses of both families.
+// text returns the section of the table. A key holds an address of either family, IPv4 or IPv6.
 func (t Table) text() string {
 	period, counter := "10s", "conn_cur"
 	if t.Period != 0 {
@@ -338,14 +337,13 @@ func (t Table) text() string {
 		" store " + counter + "\n"
 }
 
-// DenyCodes are the statuses that HAProxy can deny a request with: those that it has a
-// page for.
+// DenyCodes are the statuses for which HAProxy has a page. It can deny a request only with one of
+// these.
 var DenyCodes = []int{400, 401, 403, 404, 405, 407, 408, 410, 413, 425, 429, 500, 501, 502, 503, 504}
 
-// Limit answers with a status, one of DenyCodes, to a client with more requests than
-// that number within the period of a table. Clients in except are not counted. A table has
-// no place for a further client while a request of each client in it is under way: such a
-// client gets the same answer.
+// Limit answers with a status, one of DenyCodes, to a client that has more requests than that
+// number within the period of the table. It does not count the clients in except. A table is full
+// while each client in it has a request in progress; a further client then gets the same answer.
 func Limit(t Table, requests, status int, except Networks) Directive {
 	text, unless := "", ""
 	if except.List != "" || len(except.Of) > 0 {
@@ -361,16 +359,16 @@ func Limit(t Table, requests, status int, except Networks) Directive {
 		" or !{ sc_tracked(0) }" + unless}
 }
 
-// LimitConcurrent answers 429 to a client with more than most concurrent requests, or
-// that the table has no place for. The table must have no period.
+// LimitConcurrent answers 429 to a client with more than that number of concurrent requests. It
+// does the same to a client for which the table has no place. The table must have no period.
 func LimitConcurrent(t Table, most int) Directive {
 	return Directive{phase: phaseLimit, names: t.Name, text: "http-request track-sc1 src table " + t.Name +
 		"\nhttp-request deny deny_status 429" +
 		" if { sc_conn_cur(1," + t.Name + ") gt " + strconv.Itoa(most) + " } or !{ sc_tracked(1) }"}
 }
 
-// Capture writes a sample of the request into the capture slot of that number, for the
-// log. Config.Captures must have the slot.
+// Capture writes a sample of the request into a capture slot for the log. slot is an index of
+// Config.Captures.
 func Capture(expression string, slot int) (Directive, error) {
 	if err := checkSample(inRequest, expression); err != nil {
 		return Directive{}, err
@@ -378,14 +376,15 @@ func Capture(expression string, slot int) (Directive, error) {
 	return Directive{phase: phaseCapture, text: "http-request capture " + expression + " id " + strconv.Itoa(slot)}, nil
 }
 
-// Sized returns a Capture that needs a slot of that many bytes. HAProxy reads the length of the slot
-// elsewhere, since all Ingresses share it. Here it tells who has changed it.
+// Sized returns a Capture that needs a slot of that many bytes. HAProxy reads the length of the
+// slot from Config.Captures, since all Ingresses share the slot. The length in the Directive shows
+// which backend has changed it.
 func (d Directive) Sized(length int) Directive {
 	d.length = length
 	return d
 }
 
-// headerRule returns a rule that writes a header.
+// headerRule returns a rule that sets or adds a header.
 func headerRule(p phase, in direction, rule, name, value string) (Directive, error) {
 	if !token(name) {
 		return Directive{}, notAHeader(name)
@@ -394,11 +393,11 @@ func headerRule(p phase, in direction, rule, name, value string) (Directive, err
 	return Directive{phase: p, text: rule + " " + name + " " + word}, err
 }
 
-// SetRequestHeader sets a header of the request. Like every value that these functions
-// take, value may have parts that HAProxy fills in.
+// SetRequestHeader sets a header of the request. The value may have parts that HAProxy fills in, as
+// every value that these functions take.
 //
-// It also deletes headers whose names differ only in "-", "_" and ".": some servers
-// take these for the same name.
+// SetRequestHeader also deletes headers with names that differ only in "-", "_" and ".", because
+// some servers treat these as the same name.
 func SetRequestHeader(name, value string) (Directive, error) {
 	d, err := headerRule(phaseHeader, inRequest, "http-request set-header", name, value)
 	d.text = otherSpellings(name) + d.text
@@ -407,9 +406,9 @@ func SetRequestHeader(name, value string) (Directive, error) {
 
 var separator = regexp.MustCompile(`[-_.]`)
 
-// otherSpellings returns a rule that deletes the request headers that some servers take
-// for one of that name. The rule ends with a line break. It is empty if there are no
-// such headers.
+// otherSpellings returns a rule that deletes the request headers that some servers treat as the
+// header of that name. The rule ends with a line break. It is empty if the name has no other
+// spelling.
 func otherSpellings(name string) string {
 	if !separator.MatchString(name) {
 		return ""
@@ -424,18 +423,18 @@ func SetResponseHeader(name, value string) (Directive, error) {
 	return headerRule(phaseResponse, inResponse, "http-response set-header", name, value)
 }
 
-// AddRequestHeader adds a header to the request, and keeps those of the same name.
+// AddRequestHeader adds a header to the request, and keeps existing headers of the same name.
 func AddRequestHeader(name, value string) (Directive, error) {
 	return headerRule(phaseHeader, inRequest, "http-request add-header", name, value)
 }
 
-// AddResponseHeader adds a header to the response, and keeps those of the same name.
+// AddResponseHeader adds a header to the response, and keeps existing headers of the same name.
 func AddResponseHeader(name, value string) (Directive, error) {
 	return headerRule(phaseResponse, inResponse, "http-response add-header", name, value)
 }
 
-// DeleteRequestHeader deletes a header of the request, in every spelling that some
-// servers take for its name.
+// DeleteRequestHeader deletes a header of the request, in every spelling that some servers treat as
+// this header.
 func DeleteRequestHeader(name string) (Directive, error) {
 	if !token(name) {
 		return Directive{}, notAHeader(name)
@@ -451,8 +450,8 @@ func DeleteResponseHeader(name string) (Directive, error) {
 	return Directive{phase: phaseResponse, text: "http-response del-header " + name}, nil
 }
 
-// HSTS tells browsers to use only HTTPS for maxAge seconds (RFC 6797). Every response
-// over HTTPS has the header, errors too.
+// HSTS tells browsers to use only HTTPS for maxAge seconds (RFC 6797). Every response over HTTPS
+// has the header, including an error of HAProxy.
 func HSTS(maxAge int, subdomains, preload bool) Directive {
 	value := "max-age=" + strconv.Itoa(maxAge)
 	if subdomains {
@@ -465,8 +464,8 @@ func HSTS(maxAge int, subdomains, preload bool) Directive {
 		"' if { ssl_fc }"}
 }
 
-// LimitBody answers 413 to a request with a larger Content-Length. A body without a
-// Content-Length is not bounded.
+// LimitBody answers 413 to a request with a Content-Length of more bytes than that. It does not
+// bound a body without a Content-Length.
 func LimitBody(bytes int) Directive {
 	return Directive{phase: phaseLimit, text: "http-request deny deny_status 413 if { req.hdr_val(content-length) gt " +
 		strconv.Itoa(bytes) + " }"}
@@ -482,12 +481,12 @@ func Root(path string) (Directive, error) {
 		err
 }
 
-// SetHost sets the Host that the servers see.
+// SetHost sets the Host header of the request to the servers.
 func SetHost(value string) (Directive, error) {
 	return headerRule(phaseHost, inRequest, "http-request set-header", "Host", value)
 }
 
-// ReplacePath rewrites a path that matches a regular expression.
+// ReplacePath replaces the path of a request by value if the path matches a regular expression.
 func ReplacePath(match, value string) (Directive, error) {
 	if err := checkRegexp(match); err != nil {
 		return Directive{}, err
@@ -542,18 +541,18 @@ func isAuthority(s string) bool {
 // CORS configures the response headers for requests from pages of other origins (Fetch
 // Standard, 3.2).
 type CORS struct {
-	Origin      string        // "*", or a regular expression that an origin has to match whole
+	Origin      string        // "*", or a regular expression that has to match the whole origin
 	Methods     string        // for Access-Control-Allow-Methods
 	Headers     string        // for Access-Control-Allow-Headers
 	Credentials bool          // Access-Control-Allow-Credentials
 	MaxAge      time.Duration // Access-Control-Max-Age, whole seconds
-	Respond     bool          // answer OPTIONS here, with 204, instead of asking the servers
+	Respond     bool          // HAProxy itself answers OPTIONS with 204, instead of the servers
 }
 
-// Directives returns the lines for CORS. For a request with credentials browsers take
-// "*" literally. The response then names the origin, the method and the headers of the
-// request instead. Vary tells caches which request headers the response depends on
-// (Fetch Standard, 3.2.5).
+// Directives returns the lines for CORS. Browsers take "*" literally in the answer to a request
+// with credentials. With Credentials the response therefore has the origin, the method and the
+// headers of the request in place of "*". Vary tells caches which request headers the response
+// depends on (Fetch Standard, 3.2.5).
 func (c CORS) Directives() ([]Directive, error) {
 	var errs []error
 	line := func(p phase, words ...string) Directive { return Directive{phase: p, text: strings.Join(words, " ")} }

@@ -21,27 +21,27 @@ import (
 	"time"
 )
 
-// disk is the configuration directory as we last read or wrote it. A crash between
-// two of its renames leaves files that disagree, or that HAProxy has not accepted.
-// Then gen, which is made of the contents, differs from the one that any worker
-// runs; HAProxy is not started from these files, and the next Apply corrects them.
+// disk is the configuration directory as we last read or wrote it. A crash between two of its
+// renames leaves files that disagree, or that HAProxy has not accepted. In that case gen, which
+// depends on the contents, differs from the generation of any worker. HAProxy is not started from
+// such files, and the next Apply corrects them.
 type disk struct {
 	dir  string
 	have map[string]File
 	sums map[string][sha256.Size]byte
 
-	former map[string]*File // what the last sync replaced; nil: there was nothing
+	former map[string]*File // the files before the last sync; nil for a file that did not exist
 
-	secret string // as RenderOptions has it: nobody else can know it, and it stays
+	secret string // as RenderOptions.Secret: nobody else can know it, and it never changes
 }
 
-// maxFile bounds what is read from the configuration directory, in bytes: a
-// haproxy.cfg with 50,000 servers has 8 MB, a map of 100,000 hosts 25.
+// maxFile bounds the size of a file in the configuration directory, in bytes. A haproxy.cfg with
+// 50,000 servers has 8 MB, and a map of 100,000 hosts has 25 MB.
 const maxFile = 64 << 20
 
-// openDisk reads what an earlier process left in dir, and makes dir and the
-// default certificate if they are missing. It removes everything that it cannot
-// read or that is no regular file, and reports it in odd, a sentence each.
+// openDisk reads the files that an earlier process left in dir. It makes dir and the default
+// certificate if they are missing. It removes everything that it cannot read, or that is not a
+// regular file. odd has a sentence about each removal.
 func openDisk(dir string) (d *disk, odd []string, err error) {
 	d = &disk{dir: dir, have: make(map[string]File), sums: make(map[string][sha256.Size]byte)}
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -91,8 +91,8 @@ func (d *disk) remember(path string, f File) {
 	d.have[path], d.sums[path] = f, sumOf(path, f.Content)
 }
 
-// sumOf returns the hash by which a file counts in the generation; that of
-// haproxy.cfg leaves out the lines that name the generation.
+// sumOf returns the hash of a file for the generation. For haproxy.cfg it leaves out the lines that
+// name the generation.
 func sumOf(path string, content []byte) [sha256.Size]byte {
 	if path == configFile {
 		content = content[min(preambleLen, len(content)):]
@@ -103,8 +103,8 @@ func sumOf(path string, content []byte) [sha256.Size]byte {
 // gen returns the generation of the files as they are.
 func (d *disk) gen() string { return generation(d.sums) }
 
-// sync makes the directory equal to files: everything else first, haproxy.cfg
-// after it, then what is no longer named is removed. sums may be nil.
+// sync makes the directory equal to files. It writes haproxy.cfg after all other files, and then
+// removes the files that haproxy.cfg no longer names. sums may be nil.
 func (d *disk) sync(files map[string]File, sums map[string][sha256.Size]byte) error {
 	var errs []error
 	d.former = make(map[string]*File)
@@ -149,7 +149,7 @@ func (d *disk) sync(files map[string]File, sums map[string][sha256.Size]byte) er
 	return nil
 }
 
-// ours reports whether we wrote haproxy.cfg, or there is none.
+// ours reports whether we wrote haproxy.cfg, or the file does not exist.
 func (d *disk) ours() bool {
 	f, ok := d.have[configFile]
 	return !ok || bytes.HasPrefix(f.Content, []byte(ours))
@@ -168,8 +168,7 @@ func (d *disk) restore() error {
 	return d.sync(files, nil)
 }
 
-// writeFile replaces a file by rename, with its content on stable storage
-// first.
+// writeFile writes the content to stable storage, and then replaces the file by a rename.
 func writeFile(path string, f File) (err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
@@ -184,7 +183,7 @@ func writeFile(path string, f File) (err error) {
 	if err := errors.Join(werr, tmp.Chmod(f.Mode), tmp.Sync(), tmp.Close()); err != nil {
 		return err
 	}
-	if info, err := os.Lstat(path); err == nil && info.IsDir() { // no file takes its place
+	if info, err := os.Lstat(path); err == nil && info.IsDir() { // a rename cannot replace a directory by a file
 		if err := os.RemoveAll(path); err != nil {
 			return err
 		}
@@ -192,9 +191,9 @@ func writeFile(path string, f File) (err error) {
 	return os.Rename(tmp.Name(), path)
 }
 
-// ensureDefaultCert keeps a self-signed certificate for the names nobody has
-// one for: without any certificate a TLS bind does not start. The secret is derived
-// from it.
+// ensureDefaultCert makes the self-signed default certificate if it is missing or unusable. HAProxy
+// serves it for names that have no certificate. Without any certificate HAProxy cannot listen for
+// TLS. The secret is derived from this certificate.
 func (d *disk) ensureDefaultCert() error {
 	path := filepath.Join(d.dir, certDir, defaultCert)
 	text, err := readRegular(path, maxFile)

@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// An Extra is a file that options and directives name, without its directory:
-// certificates of authorities, certificates to show to servers. HAProxy reads it only
-// at its start, so a change of its content takes a reload.
+// An Extra is a file that options and directives name, without its directory: certificates of
+// authorities, certificates to show to servers. HAProxy reads an Extra only at its start, so a
+// change of its content takes a reload.
 type Extra struct {
 	Name    string // unique: "default_internal-ca.ca.pem"
 	Content []byte
@@ -43,8 +43,8 @@ func Signer(name string, chain []byte) (*Extra, error) {
 	return &Extra{name + ".sign.pem", pair.PEM}, nil
 }
 
-// Authorities makes the Extra for ServerOptions.CA and Cert.ClientCA: the
-// certificates of the authorities that are trusted, and nothing else.
+// Authorities makes the Extra for ServerOptions.CA and Cert.ClientCA. It has only the certificates
+// of the trusted authorities.
 func Authorities(name string, text []byte) (*Extra, error) {
 	e := &Extra{Name: name + ".ca.pem"}
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
@@ -110,12 +110,12 @@ type User struct {
 	Hash string
 }
 
-// String returns the name alone: hashes stay out of logs.
+// String returns only the name, so that hashes stay out of logs.
 func (u User) String() string { return u.Name }
 
-// hashes matches the allowed forms of crypt(3). HAProxy hashes the password of every
-// request in a thread that serves other clients too, so slow forms are rejected. So are
-// forms that the C library does not know: HAProxy would not start.
+// hashes matches the allowed forms of crypt(3). It rejects slow forms, because HAProxy hashes
+// passwords in a thread that also serves other clients. It rejects forms that the C library does
+// not know, because HAProxy would not start.
 var hashes = matcher(`^(\$1\$[./0-9A-Za-z]{1,8}\$[./0-9A-Za-z]{22}` +
 	`|\$5\$(rounds=[1-9][0-9]{3}\$)?[./0-9A-Za-z]{1,16}\$[./0-9A-Za-z]{43}` +
 	`|\$6\$(rounds=[1-9][0-9]{3}\$)?[./0-9A-Za-z]{1,16}\$[./0-9A-Za-z]{86}` +
@@ -154,5 +154,5 @@ func (u *Userlist) text() string {
 	return b.String()
 }
 
-// String returns the name alone: hashes stay out of logs.
+// String returns only the name, so that hashes stay out of logs.
 func (u *Userlist) String() string { return u.Name }

@@ -7,10 +7,9 @@ import (
 	"syscall"
 )
 
-// OpenRegular opens a file to read it, if it is a regular one of at most that
-// many bytes. On a partition that somebody else may write to, anything may have
-// its name: a pipe whose reader waits for ever, a device, a link to another file.
-// It never waits.
+// OpenRegular opens a file to read it, if it is a regular one of at most that many bytes. On a
+// partition that somebody else may write to, the name may stand for a device, a link to another
+// file, or a pipe that makes its reader wait for ever. OpenRegular never waits.
 func OpenRegular(path string, most int64) (*os.File, error) {
 	found, err := os.Lstat(path) // opening a device may do something
 	if err != nil {

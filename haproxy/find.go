@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Find returns the Route that takes a request, as the maps of HAProxy do: for people who
-// ask which one it is. The host may have a port. Without a Route, why says what becomes of
-// the request. Go's regular expressions differ from HAProxy's (PCRE2): Find reports a
-// Route of Regexp that Go cannot read as not matching.
+// Find returns the Route that takes a request, as the maps of HAProxy do, for people who ask for
+// it. The host may have a port. If no Route takes the request, why describes the answer to it. Go's
+// regular expressions differ from HAProxy's (PCRE2): Find reports a Route of Regexp that Go cannot
+// read as not matching.
 func (c *Config) Find(host, path string) (r Route, why string) {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -60,8 +60,7 @@ func (r *Route) takes(path string) bool {
 	return true // Passthrough compares no path
 }
 
-// before reports whether a Route comes before another of the same host, both of which
-// match.
+// before reports whether r overrides o. Both match the request, and have the same host.
 func (r *Route) before(o *Route) bool {
 	rank := func(r *Route) int {
 		switch r.Match {

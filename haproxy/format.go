@@ -29,10 +29,10 @@ const (
 	aMethod
 )
 
-// A form describes the arguments that a sample may have between its parentheses.
+// A form describes the arguments that a sample or converter may have between its parentheses.
 type form struct {
 	has func(string) bool
-	say string // the same in words
+	say string // the arguments in words
 }
 
 // The forms allow only arguments that all versions of HAProxy accept with the same
@@ -127,7 +127,7 @@ var fetches = map[string]fetch{
 	"uuid":            {inBoth, versionArg, aText},
 }
 
-// A converter turns one sample into another.
+// A converter turns a sample into another sample.
 type converter struct {
 	args   form
 	counts bool // it takes only a number, or a text that may be one
@@ -263,7 +263,7 @@ func checkSample(in direction, expression string) error {
 	return nil
 }
 
-// names lists the keys of a table whose values meant selects.
+// names lists the keys of a table for which meant returns true.
 func names[T any](table map[string]T, meant func(T) bool) string {
 	list := slices.Sorted(maps.Keys(table))
 	return strings.Join(slices.DeleteFunc(list, func(name string) bool { return !meant(table[name]) }), ", ")

@@ -6,22 +6,23 @@ import (
 	"slices"
 )
 
-// held keeps parts of the configuration before until a reload: a route leads where it led as long as
-// the worker lacks its new backend or Choice. A backend of one namespace never stands in for a
-// backend of another namespace. A reload for which something is held is urgent (see reloadIfDue), so
-// everything that is held has a time at which it ends.
+// held keeps parts of the previous configuration until a reload. A route leads to its former
+// backend as long as the worker lacks its new backend or Choice. A backend of one namespace never
+// stands in for a backend of another namespace. If something is held, the reload is urgent (see
+// reloadIfDue), so nothing is held for ever.
 type held struct {
-	routes map[int]Route // as they are in the worker, by the index among the new Routes
-	rest   string        // the former DefaultBackend; empty: the new one can be told
-	closed               // what stays shut meanwhile
+	routes map[int]Route // former routes, by the index of the new route in Routes
+	rest   string        // the former DefaultBackend; empty if the worker can have the new one
+	closed               // the parts that take no requests in the meantime
 	keeper
 }
 
-// keeper holds the backends that a configuration lacks, and that it keeps from another.
+// keeper holds the backends of the previous configuration that the new configuration lacks, and
+// that are kept.
 type keeper struct {
-	was, next []*Backend               // of the one before, and of the new one, sorted by name
-	new       map[string]bool          // the names that the new one has, and the worker lacks
-	heirs     map[servicePort]*Backend // of the new one; nil until one is needed
+	was, next []*Backend               // backends of the previous and of the new configuration, sorted by name
+	new       map[string]bool          // names of backends that the new configuration has, and the worker lacks
+	heirs     map[servicePort]*Backend // backends of the new configuration by port; nil before the first use
 	kept      map[string]*Backend
 }
 
@@ -31,9 +32,9 @@ type servicePort struct{ cluster, service string }
 // any reports whether something is held.
 func (h *held) any() bool { return len(h.routes) > 0 || h.rest != "" || len(h.kept) > 0 }
 
-// Former returns the backends for Config.Former: those to which the worker sends requests
-// for routes of cfg until a reload. Apply may find a place without a reload for a backend of
-// cfg. Then fewer are left, and Result.RetryAt is now.
+// Former returns the backends for Config.Former. Until a reload, the worker sends requests for
+// routes of cfg to them. If Apply finds a place without a reload for a backend of cfg, fewer former
+// backends are needed, and Result.RetryAt is now.
 func (p *Proxy) Former(cfg *Config) []*Backend {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,8 +55,8 @@ func (b *belief) held(cfg *Config) held {
 	return hold(b.told.cfg, cfg, func(name string) bool { return !in.has(name) && find(have.Backends, name) == nil })
 }
 
-// hold returns the parts of told, which the worker runs, that want keeps until a reload. The
-// function lacks reports whether the worker has no backend of a name.
+// hold returns the parts of told that want keeps until a reload. The worker runs told. The function
+// lacks reports whether the worker has no backend of a name.
 func hold(told, want *Config, lacks func(name string) bool) (h held) {
 	if slices.EqualFunc(told.Backends, want.Backends, sameName) && same(told.Choices, want.Choices) &&
 		slices.Equal(told.Streams, want.Streams) {
@@ -78,7 +79,7 @@ func hold(told, want *Config, lacks func(name string) bool) (h held) {
 			waiting, hosts[r.Host] = append(waiting, i), true
 		}
 	}
-	former := make(map[Route]Route) // by host and path, also with Match
+	former := make(map[Route]Route) // former routes, by host and path, and by host, path and match
 	if len(waiting) > 0 {
 		h.routes = make(map[int]Route)
 		for i := range slices.Backward(told.Routes) { // of two for the same requests the first one counts
@@ -118,9 +119,9 @@ func hold(told, want *Config, lacks func(name string) bool) (h held) {
 	return h
 }
 
-// keep keeps a former backend, if it is not among the new ones, and reports whether
-// requests for a new backend may go there. Its servers are those that its Service has now,
-// if any backend has them.
+// keep keeps a former backend if the new configuration lacks it. It reports whether the former
+// backend may take the requests of a new backend. A kept backend gets the present servers of its
+// Service, if a new backend has them.
 func (k *keeper) keep(former, instead string) bool {
 	f, n := find(k.was, former), find(k.next, instead)
 	if f == nil || n == nil || f.Cluster != n.Cluster || f.Namespace != n.Namespace {
@@ -143,7 +144,8 @@ func (k *keeper) keep(former, instead string) bool {
 
 func sameName(a, b *Backend) bool { return a == b || a.Name == b.Name }
 
-// find returns the backend of a name among some that are sorted by name; nil: there is none.
+// find returns the backend of a name in a list that is sorted by name. It returns nil if the list
+// has no such backend.
 func find(sorted []*Backend, name string) *Backend {
 	if at, found := BackendAt(sorted, name); found {
 		return sorted[at]

@@ -11,10 +11,10 @@ import (
 // oneHost matches a name or an address, with or without a port.
 const oneHost = `'^([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+])(:[0-9]{0,5})?$'`
 
-// toHTTP matches the name of another version of HTTP in the header Upgrade.
+// toHTTP matches a value of the header Upgrade that names another version of HTTP.
 const toHTTP = `'(^|[^a-z0-9])(h2c?|http)([^a-z0-9]|$)'`
 
-// writeHTTP writes the frontend for requests in the clear.
+// writeHTTP writes the frontend for requests without TLS.
 func (h *head) writeHTTP() {
 	if len(h.Bind.HTTP) == 0 {
 		return
@@ -41,8 +41,8 @@ func (h *head) writeHTTP() {
 	h.lead()
 }
 
-// writeHTTPS writes the frontend for requests over TLS and QUIC, and with Inspect
-// the frontend for TCP before it.
+// writeHTTPS writes the frontend for requests over TLS and QUIC. With Inspect it also writes the
+// frontend for TCP that passes connections to it.
 func (h *head) writeHTTPS() {
 	if len(h.Bind.HTTPS) == 0 {
 		return
@@ -52,7 +52,8 @@ func (h *head) writeHTTPS() {
 		h.writePassage()
 		h.section("frontend https")
 		h.line("bind", h.passage(), "accept-proxy", overTCP)
-		// Anybody else on this machine who connects here could claim to be any client.
+		// Any process on this machine can connect here. If it need not know the secret, it can
+		// claim to be any client.
 		h.line("tcp-request session reject if { fc_rcvd_proxy } !{ fc_pp_unique_id -m str", h.opt.Secret, "}")
 	} else {
 		h.section("frontend https")
@@ -67,7 +68,7 @@ func (h *head) writeHTTPS() {
 		}
 		value := `'h3=":` + strconv.Itoa(int(cmp.Or(q.Announce, q.Port))) + `"; ma=` + strconv.Itoa(q.MaxAge) + "'"
 		if h.Leaving {
-			value = "clear" // RFC 7838, 3: the client forgets it
+			value = "clear" // RFC 7838, 3: the client forgets the alternative service
 		}
 		h.line("http-after-response set-header alt-svc", value)
 	}
@@ -76,8 +77,8 @@ func (h *head) writeHTTPS() {
 		h.line(answer(403, "only with a certificate", " if !{ ssl_c_used }"))
 	}
 	if h.certsAsk {
-		// The name in the handshake decides which authority has to have signed the
-		// client's certificate. It counts for the servers of that name alone.
+		// The name in the handshake decides which authority has to have signed the client's
+		// certificate. The certificate is valid only for requests to that name.
 		h.line("http-request set-var(txn.host) req.hdr(host),host_only,lower")
 		h.line(answer(421, "not on this connection", " if { ssl_c_used } !{ ssl_fc_sni,lower,strcmp(txn.host) eq 0 }"))
 	}
@@ -94,7 +95,8 @@ func (h *head) writePassage() {
 		h.line(bindText(a))
 	}
 	if n := h.maxConn(); n > 1 {
-		h.line("maxconn", strconv.Itoa(n/2)) // a connection whose TLS ends here counts again in the frontend for HTTPS
+		// A connection counts again in the frontend for HTTPS if its TLS ends here.
+		h.line("maxconn", strconv.Itoa(n/2))
 	}
 	h.expectProxy()
 	h.writeInspection()
@@ -133,7 +135,7 @@ func (h *head) stream(name string) {
 	h.lines(h.Process.streamLog(h.base.defaults))
 }
 
-// expectProxy demands the PROXY protocol of the networks of Process.ProxyFrom.
+// expectProxy demands the PROXY protocol from clients in the networks of Process.ProxyFrom.
 func (h *head) expectProxy() {
 	if len(h.Process.ProxyFrom) > 0 {
 		h.lines(strings.Split(Networks{Of: h.Process.ProxyFrom}.acl("sp_proxy")+
@@ -141,14 +143,12 @@ func (h *head) expectProxy() {
 	}
 }
 
-// demandsClients reports whether a request needs the certificate of a client,
-// whatever its host is.
+// demandsClients reports whether every request over TLS needs the certificate of a client.
 func (h *head) demandsClients() bool {
 	return h.Process.ClientCA != "" && (!h.Process.ClientOptional || h.Process.ClientCA == Nobody)
 }
 
-// writeRequest writes the rules that each request meets first, and those that find
-// its route.
+// writeRequest writes the first rules for each request, and the rules that find its route.
 func (h *head) writeRequest(proto string) {
 	if h.Leaving {
 		h.line("option httpclose")
@@ -156,37 +156,36 @@ func (h *head) writeRequest(proto string) {
 	for _, n := range h.Captures {
 		h.line("declare capture request len", strconv.Itoa(n))
 	}
-	// servers may take it for X-Forwarded-Proto
+	// servers may treat these headers as X-Forwarded-Proto and the like
 	h.line("http-request del-header '(?i)^x(?:[_.]forwarded[-_.]|-forwarded[_.])' -m reg")
-	// HAProxy repeats no request that a server may have acted on (RFC 9110, section
-	// 9.2.2).
+	// HAProxy must not repeat a request that is not safe: a server may have acted on it (RFC 9110,
+	// section 9.2.2).
 	h.line("http-request disable-l7-retry if !{ method GET HEAD }")
 	h.line("http-request set-header X-Forwarded-Proto", proto)
 	h.writeRouting()
 }
 
-// writeRouting finds the route of a request in one look-up, or two for a
-// wildcard host, or three for a host nobody named. map_beg finds the longest
-// key the request's host and path begin with; the path is followed by "/" and
-// the byte 0x01, so a Prefix key, which ends in "/", ends at an element's end,
-// and an Exact key, which ends in "/" and 0x01, is the whole path and longer
-// than any Prefix. HAProxy answers 400 to a raw control byte in a path, so no
-// client can write the mark himself.
+// writeRouting writes the rules that find the route of a request. They take one look-up, or two for
+// a wildcard host, or three for a host that no route names. map_beg finds the longest key that the
+// request's host and path begin with. In the look-up the path is followed by "/" and the byte 0x01.
+// The key of a Prefix ends in "/", so it ends where an element of the path ends. The key of an
+// Exact path ends in "/" and 0x01, so it matches only the whole path, and is longer than the key of
+// any Prefix. No client can send the byte, because HAProxy answers 400 to a raw control byte in a
+// path.
 //
-// Each request passes all of these rules. So a rule begins with the condition that
-// nearly every request fails, and that costs the least.
+// Each request passes all of these rules. Each rule therefore begins with a condition that is
+// cheap, and that nearly every request fails.
 func (h *head) writeRouting() {
 	exact, wild := h.opt.Dir+"/"+routeMap, h.opt.Dir+"/"+wildMap
-	// HAProxy, an authentication service and the servers have to read the same host in
-	// a request. So there is one name, and a URI that has a name has the same one,
-	// which HAProxy checks where there are both. A slash in the name would begin the
-	// path of the key.
+	// HAProxy, an authentication service and the servers have to read the same host in a request.
+	// These rules therefore require one Host header. If the URI has a host, too, HAProxy itself
+	// checks that the two are equal. A slash in the host would begin the path of the key.
 	h.line("http-request deny deny_status 400 if !{ req.fhdr(host) -m reg " + oneHost +
 		" } { req.fhdr(host) -m found }")
 	h.line("http-request deny deny_status 400 if !{ url -m beg / } !{ req.fhdr(host) -m found } or { url -m sub @ } " +
 		"{ url -m reg '^[^/?]*://[^/?]*@' }")
-	// Once a server has agreed to another protocol, or to a tunnel, HAProxy passes on
-	// bytes and looks at no request any more.
+	// Once a server has agreed to another protocol, or to a tunnel, HAProxy only passes bytes on,
+	// and applies no rules to later requests.
 	h.line("http-request deny deny_status 405 if METH_CONNECT")
 	h.line("http-request set-header Upgrade websocket if { req.fhdr(upgrade) -m reg -i " + toHTTP +
 		" } { req.hdr(upgrade) -m str -i websocket }")
@@ -198,22 +197,23 @@ func (h *head) writeRouting() {
 	h.line(`http-request set-var(txn.route) path,concat(/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
 }
 
-// passPlain ends the rules of the frontend for a request whose route asks for none of
-// the rules that follow. So a route does not pay for what other routes use, and no
-// reload is due when the first route begins to use it. The rules of the backend apply
-// all the same (HAProxy Configuration Manual, http-request allow). Texts of the cluster
-// have to see every request, so there is no such end where there are any.
+// passPlain ends the rules of the frontend for a request if its route needs none of the rules after
+// it. A route then does not pay for rules that only other routes use. These rules are in the file
+// even if no route uses them, so no reload is due when the first route begins to use them. The
+// rules of the backend apply all the same (HAProxy Configuration Manual, http-request allow). Texts
+// of the cluster have to see every request, so passPlain writes nothing if the cluster has Texts
+// for the frontends.
 func (h *head) passPlain(asksForNone string) {
 	if len(h.Process.text(FrontendSection)) == 0 {
 		h.line("http-request allow if { var(txn.route) -m found }", asksForNone)
 	}
 }
 
-// writeRouteRules writes the rules that some routes ask for, and the texts of the
-// cluster.
+// writeRouteRules writes the rules that only some routes need, and the Texts of the cluster.
 //
-// For a host that has regular expressions, and no other, map_reg tries them one after
-// the other, with those of the few hosts that share its map.
+// HAProxy tries the regular expressions of a host one after the other (map_reg), together with
+// those of the few hosts that share its map. It does not do so for a host that has no regular
+// expression.
 func (h *head) writeRouteRules() {
 	h.line(`http-request set-var(txn.patterns) var(txn.route),field(6,/) if { var(txn.route),field(6,/) -m len gt 0 }`)
 	for i, path := range mapFiles[regexpTable:] {
@@ -229,14 +229,14 @@ func (h *head) writeRouteRules() {
 	h.lines(h.Process.text(FrontendSection))
 }
 
-// writeInspection finds the backend of a TLS connection by the name in its
-// handshake, in one look-up, or two for a wildcard host. It logs only connections
-// that pass through: the frontend for HTTPS logs the requests of all others.
+// writeInspection writes the rules that find the backend of a TLS connection by the name in its
+// handshake. They take one look-up, or two for a wildcard host. The frontend logs only connections
+// that pass through, because the frontend for HTTPS logs the requests of all other connections.
 func (h *head) writeInspection() {
 	names := h.opt.Dir + "/" + sniMap
 	h.line("unique-id-format", h.opt.Secret)
 	h.line("tcp-request inspect-delay 5s")
-	h.line("tcp-request content reject if { req.ssl_sni -m sub / }") // a wildcard's key ends in one
+	h.line("tcp-request content reject if { req.ssl_sni -m sub / }") // the key of a wildcard ends in a slash
 	h.line("tcp-request content set-var(txn.route) req.ssl_sni,lower,map_str(" + names + ")")
 	h.line("tcp-request content set-var(txn.route) req.ssl_sni,lower,field(2,.,0),concat(/),map_str(" + names +
 		") if !{ var(txn.route) -m found }")
@@ -246,18 +246,17 @@ func (h *head) writeInspection() {
 	h.line("default_backend", terminator)
 }
 
-// passage returns the address at which the frontend for HTTPS takes connections
-// that do not pass through. A name in the abstract namespace (unix(7)) needs no
-// directory that a worker without rights can enter.
+// passage returns the address where the frontend for HTTPS accepts the connections that do not pass
+// through. It is in the abstract namespace (unix(7)), because a worker without rights may not be
+// able to enter the directory of a socket.
 func (h *head) passage() string { return "abns@" + path.Dir(h.opt.StatsSocket) + "/https" }
 
-// tls returns the options of an address where TLS for HTTP ends.
+// tls returns the bind options of an address where TLS for HTTP ends.
 func (h *head) tls(alpn string) string {
 	return "ssl crt-list " + h.opt.Dir + "/" + crtList + " alpn " + alpn + h.handshake()
 }
 
-// handshake returns the options of every address where TLS ends, each after a
-// space.
+// handshake returns the bind options of every address where TLS ends, each after a space.
 func (h *head) handshake() (words string) {
 	p := h.Process
 	switch {
@@ -290,9 +289,9 @@ func verifyText(ca string, optional bool) string {
 	return " verify required ca-file " + ca
 }
 
-// lead sends a request to the backend of its route, or to that of the canary.
-// Requests whose route has a Choice try the cases of every Choice; all others have
-// their backend before.
+// lead writes the rules that send a request to the backend of its route, or to that of the canary.
+// A request with a Choice tries the cases of every Choice. The rules for a request without a Choice
+// come before these cases.
 func (h *head) lead() {
 	usual := func(unless string) {
 		h.line("use_backend %[var(txn.route),field(4,/)] if { var(txn.weight) -m found } { " +
@@ -313,7 +312,7 @@ func (h *head) lead() {
 	h.line("default_backend", nowhere)
 }
 
-// bindText returns the line for an address; [::] is IPv6 alone.
+// bindText returns the bind line for an address. At [::] HAProxy accepts only IPv6.
 func bindText(a netip.AddrPort) string {
 	if a.Addr().Is6() {
 		return "bind " + a.String() + " v6only"
@@ -321,7 +320,7 @@ func bindText(a netip.AddrPort) string {
 	return "bind " + a.String()
 }
 
-// quicText returns the line for an address of QUIC.
+// quicText returns the bind line for QUIC at an address.
 func quicText(a netip.AddrPort) string {
 	family := "bind quic4@"
 	if a.Addr().Is6() {

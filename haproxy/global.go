@@ -10,45 +10,46 @@ import (
 	"time"
 )
 
-// Process holds the settings of a cluster for the whole process. Those of the
-// operator, in Tune, override them.
+// Process holds the settings of a cluster for the whole process. The settings of the operator, in
+// Tune, override them.
 type Process struct {
 	Lines     []Line // each replaces our own line of its kind
-	MaxConn   int    // as Tune's
-	Threads   int    // as Tune's
-	ALPN      string // protocols offered to clients over TLS; empty: h2,http/1.1
+	MaxConn   int    // as Tune.MaxConn
+	Threads   int    // as Tune.Threads
+	ALPN      string // protocols offered to clients over TLS; empty stands for h2,http/1.1
 	StrictSNI bool
 	Texts     []Text // for global, defaults and the frontends
 
-	// Signer names an Extra of Signer. HAProxy makes a certificate for a name that has
-	// none when a client asks for it, and signs it with this one.
+	// Signer names an Extra of Signer. If a client asks for a name that has no certificate, HAProxy
+	// makes a certificate for the name, and signs it with that of the Signer.
 	Signer string
 
-	// ErrorFiles lists the statuses that HAProxy sends an Extra of ErrorFile for.
+	// ErrorFiles lists the statuses that have an Extra of ErrorFile. HAProxy sends the content of
+	// the Extra.
 	ErrorFiles []int
 
-	// ProxyFrom lists the networks whose clients begin every connection with the PROXY
-	// protocol. Clients of other networks may not.
+	// ProxyFrom lists networks. Their clients have to begin every connection with the PROXY
+	// protocol. Clients of other networks must not.
 	ProxyFrom []netip.Prefix
 
-	// ClientCA names an Extra of Authorities, or is Nobody. It applies to every server
-	// name whose Cert has no ClientCA of its own.
+	// ClientCA names an Extra of Authorities, or is Nobody. It applies to every server name, except
+	// where the Cert of the name has a ClientCA of its own.
 	ClientCA       string
 	ClientOptional bool
 
 	QUIC QUIC
 }
 
-// QUIC is HTTP/3, at the addresses of Bind.HTTPS. HAProxy has to be built with
-// it: see QUICSupport.
+// QUIC holds the settings of HTTP/3, which HAProxy offers at the addresses of Bind.HTTPS. HAProxy
+// has to be built with QUIC: see QUICSupport.
 type QUIC struct {
-	Port     uint16 // of UDP; 0: there is none
-	Announce uint16 // the port that clients over TCP are told of; 0: Port
-	MaxAge   int    // seconds for which they may rely on it (RFC 7838, 3.1)
+	Port     uint16 // UDP port; 0 turns HTTP/3 off
+	Announce uint16 // port that responses over TCP announce (alt-svc); 0 stands for Port
+	MaxAge   int    // seconds for which clients may rely on the announcement (RFC 7838, 3.1)
 }
 
-// Nobody stands for an authority that has issued no certificate: every server name that
-// asks for its certificates is closed.
+// Nobody stands for an authority that has issued no certificate. If a server name asks for its
+// certificates, no client can connect to the name.
 const Nobody = "nobody"
 
 func (p Process) validate() error {
@@ -69,7 +70,7 @@ func (p Process) validate() error {
 
 var alpn = regexp.MustCompile(`^(h2|http/1\.[01])(,(h2|http/1\.[01]))*$`)
 
-// text returns the lines of the texts for a section.
+// text returns the lines of all Texts for a section.
 func (p Process) text(section Section) (lines []string) {
 	for _, t := range p.Texts {
 		if t.section == section {
@@ -79,8 +80,8 @@ func (p Process) text(section Section) (lines []string) {
 	return lines
 }
 
-// streamLog returns the lines by which the frontends for TCP log. It returns none if
-// nothing logs. The lines in defaults are for HTTP.
+// streamLog returns the log format of the frontends for TCP, because that of the section defaults
+// is for HTTP. It returns no lines if HAProxy does not log.
 func (p Process) streamLog(base []string) []string {
 	logs := func(line string) bool { return strings.HasPrefix(line, "log ") }
 	if !slices.ContainsFunc(base, logs) && !slices.ContainsFunc(p.Lines, func(l Line) bool {
@@ -94,17 +95,16 @@ func (p Process) streamLog(base []string) []string {
 	return []string{"option tcplog"}
 }
 
-// A Line is a line of the section global or defaults. Only the functions below make
-// one.
+// A Line is a line of the section global or defaults. Only the functions below make a Line.
 type Line struct {
 	global bool
-	kind   string // the first words, which a line shares with a line that it replaces
+	kind   string // the first words; a line replaces our line with the same words
 	rest   string
-	target netip.AddrPort // the address that a Syslog sends to by UDP; zero: none
+	target netip.AddrPort // address to which a Syslog sends by UDP, if it is valid
 }
 
-// Target returns the address that a Syslog sends to by UDP. It is invalid for any other
-// Line.
+// Target returns the address to which a Syslog sends by UDP. For any other Line the address is not
+// valid.
 func (l Line) Target() netip.AddrPort { return l.target }
 
 // String returns the text of the Line.
@@ -129,16 +129,16 @@ func DefaultOption(name string, on bool) Line {
 	return Line{kind: "option " + name}
 }
 
-// Syslog is a target of HAProxy's log: HAProxy's own messages, and a line for each
-// request (HAProxy Configuration Manual, "log" in section global).
+// Syslog is a target of HAProxy's log, which has HAProxy's own messages and a line for each request
+// (HAProxy Configuration Manual, "log" in section global).
 type Syslog struct {
-	Address  string // an IP address, or stdout or stderr
-	Port     uint16 // of the address
-	Length   int    // of a line, in bytes; 0: 1024
-	Format   string // rfc3164, rfc5424, short, raw ...; empty: rfc3164
-	Facility string // local0 ...
-	Level    string // the least urgent level that is logged: emerg ... debug; empty: all
-	MinLevel string // the most urgent level that a message may have
+	Address  string // an IP address, stdout or stderr
+	Port     uint16 // port at an IP address
+	Length   int    // of a line, in bytes; 0 stands for 1024
+	Format   string // rfc3164, rfc5424, short, raw and so on; empty stands for rfc3164
+	Facility string // local0 and so on
+	Level    string // the least urgent level that is logged, from emerg to debug; empty stands for all levels
+	MinLevel string // the most urgent level that a message may have; HAProxy lowers a more urgent one
 }
 
 // The words a Syslog may have.
@@ -193,8 +193,8 @@ func (s Syslog) Line() (Line, error) {
 	return line, nil
 }
 
-// Traffic returns the lines that log each request. If usual is set, HAProxy's own
-// format for HTTP is among them; it is for a configuration without a LogFormat.
+// Traffic returns the lines that log each request. If usual is set, the format is HAProxy's own for
+// HTTP. usual is for a configuration without a LogFormat.
 func Traffic(usual bool) []Line {
 	lines := []Line{{kind: "log global"}}
 	if usual {
@@ -203,9 +203,9 @@ func Traffic(usual bool) []Line {
 	return lines
 }
 
-// Requests returns the Process that logs each request as well: to a syslog server by UDP,
-// or, if the address is not valid, to HAProxy's standard output. The lines have HAProxy's
-// own format for HTTP unless the Process has a LogFormat.
+// Requests returns a Process that also logs each request: to a syslog server by UDP, or to
+// HAProxy's standard output if the address is not valid. The lines have HAProxy's own format for
+// HTTP unless the Process has a LogFormat.
 func (p Process) Requests(to netip.AddrPort) Process {
 	const length = "len 8192 " // of a line in bytes: HAProxy cuts the rest
 	target := Line{global: true, kind: "log", rest: "stdout " + length + "format raw local0"}
@@ -220,8 +220,8 @@ func (p Process) Requests(to netip.AddrPort) Process {
 	return p
 }
 
-// instead returns our own lines of a section, followed by those of the process; a
-// line of the process replaces ours of the same kind.
+// instead returns our own lines of a section, followed by the lines of the Process. It leaves out
+// our line where the Process has a line of the same kind.
 func (p Process) instead(global bool, ours []string) []string {
 	said := func(text string) bool {
 		return slices.ContainsFunc(p.Lines, func(l Line) bool {

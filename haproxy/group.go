@@ -19,18 +19,20 @@ import (
 	"time"
 )
 
-// A Group makes this HAProxy one of several that serve the same clients. They tell each
-// other how many requests they have counted of each client, by HAProxy's peers (HAProxy
-// Configuration Manual, "peers"), and read each other's cookies.
+// A Group describes several HAProxys that serve the same clients. They exchange how many requests
+// of each client they have counted (HAProxy Configuration Manual, "peers"). They also accept each
+// other's cookies.
 //
-// What one tells overrides what the other has counted: the counts are not added. So a
-// limit is exact for a client that meets one of them at a time, and for any other client
-// it lies between that limit and as many times the limit as there are members.
+// A count from another member overrides the own count: the counts are not added. A limit is
+// therefore exact for a client that meets only one member at a time. Any other client can get
+// through with up to N times the limit, where N is the number of members.
 type Group struct {
-	Self   string         // name of this one
-	At     netip.AddrPort // where it listens for the others, an address of this machine; invalid: it only dials them
-	Others []Peer         // sorted by Name
-	Secret Secret         // the same for all
+	Self string // name of this member
+	// At is the address of this machine where this member accepts connections from other members.
+	// If it is not valid, this member only connects to them.
+	At     netip.AddrPort
+	Others []Peer // sorted by Name
+	Secret Secret // the same for all members
 }
 
 // A Peer is another HAProxy of a Group.
@@ -39,16 +41,16 @@ type Peer struct {
 	At   netip.AddrPort
 }
 
-// A Secret holds bytes that stay out of logs.
+// A Secret holds bytes that must not appear in logs.
 type Secret []byte
 
-// String returns none of the Secret.
+// String returns a word that contains nothing of the Secret.
 func (s Secret) String() string { return "secret" }
 
-// GoString returns none of the Secret.
+// GoString returns the same as String.
 func (s Secret) GoString() string { return "secret" }
 
-// LogValue returns none of the Secret, for slog.
+// LogValue returns the same as String, for slog.
 func (s Secret) LogValue() slog.Value { return slog.StringValue("secret") }
 
 func (g *Group) validate() error {
@@ -75,11 +77,11 @@ func (g *Group) validate() error {
 	return errors.Join(errs...)
 }
 
-// group returns the Group of a Shape. A HAProxy that has none is alone in one of its own:
-// after a reload, the old worker tells the new one what it has counted.
+// group returns the Group of a Shape. If the Shape has no Group, HAProxy is the only member of a
+// Group of its own. In both cases the old worker sends its counts to the new worker after a reload.
 //
-// HAProxy 2.6 tells nothing before it has learned from another, or has waited 5 s for
-// that. So a reload within 5 s of its start forgets what it has counted in them.
+// HAProxy 2.6 sends no counts before it has received those of another member, or has waited 5 s for
+// them. A reload within 5 s of its start therefore loses the counts of these seconds.
 func (o RenderOptions) group(s *Shape) Group {
 	if s.Group == nil {
 		return Group{Self: "local", Secret: Secret(o.Secret)}
@@ -87,7 +89,7 @@ func (o RenderOptions) group(s *Shape) Group {
 	return *s.Group
 }
 
-// cookieKey returns the key of the hash that is the value of a cookie.
+// cookieKey returns the key of the hash in the value of a cookie.
 func (o RenderOptions) cookieKey(s *Shape) string {
 	if s.Group == nil {
 		return keyOfCookies(o.Secret)
@@ -98,33 +100,33 @@ func (o RenderOptions) cookieKey(s *Shape) string {
 // peersSection is the name of the section that lists the peers.
 const peersSection = "sallyport"
 
-// The files of a peer, in extraDir. No Extra has such a name, since no namespace begins
+// Names of the files of a peer, in extraDir. No Extra has such a name, since no namespace begins
 // with "_".
 const (
-	peerCert  = "_peers.pem"    // its certificate, and the key: a secret
-	peerTrust = "_peers.ca.pem" // the authority that has signed the certificates of all
+	peerCert  = "_peers.pem"    // its certificate, then the key, which is a secret
+	peerTrust = "_peers.ca.pem" // the authority that has signed the certificates of all members
 )
 
-// sharesTables reports whether another worker learns any table of this one. What a worker
-// counts of concurrent requests is its own: they end in the worker in which they began.
+// sharesTables reports whether this worker sends any table to another worker. A worker does not
+// send its counts of concurrent requests, because a request ends in the worker where it began.
 func (s *Shape) sharesTables() bool {
 	return slices.ContainsFunc(s.Tables, func(t Table) bool { return t.Period != 0 })
 }
 
-// writePeers writes the section that lists the peers. Without a table there is none.
+// writePeers writes the section that lists the peers. It writes nothing if no table is shared.
 func (h *head) writePeers() {
 	if !h.sharesTables() {
 		return
 	}
 	g := h.opt.group(h.Shape)
-	h.section("global") // after the operator's own lines: the last name counts
+	h.section("global") // after the operator's own lines, because the last name counts
 	h.line("localpeer", g.Self)
 	h.section("peers", peersSection)
-	// Whoever can connect could report requests that nobody has sent. Every user of this
-	// machine can.
+	// A process that connects here can report requests that nobody has sent. Every user of this
+	// machine can connect.
 	tls := "ssl verify required crt " + peerCert + " ca-file " + peerTrust
-	// The new worker listens where it listens for the others. Without such an address it
-	// does so at an abstract one, for the same reason as in passage.
+	// The old worker connects to the new worker at the address for the other members. If there is
+	// no such address, it connects at an abstract address, for the reason in passage.
 	bind := "bind abns@" + path.Dir(h.opt.StatsSocket) + "/peers"
 	if g.At.IsValid() {
 		bind = bindText(g.At)
@@ -136,8 +138,8 @@ func (h *head) writePeers() {
 	}
 }
 
-// peerFiles returns the files of this peer. All peers derive the same authority, so each
-// accepts the certificates of the others, and nobody else's.
+// peerFiles returns the files of this peer. All peers derive the same authority from the secret, so
+// each peer accepts the certificates of its peers only.
 func (g Group) peerFiles() []*Extra {
 	authority, key := peerKey(g.Secret, "authority of peers"), peerKey(g.Secret, "peer "+g.Self)
 	issuer := issue("authority of peers", authority, nil, authority)
@@ -155,21 +157,21 @@ func peerKey(secret []byte, purpose string) ed25519.PrivateKey {
 	return ed25519.NewKeyFromSeed(derive(secret, purpose, ed25519.SeedSize))
 }
 
-// derive returns that many bytes for a purpose (RFC 5869). They do not reveal the secret,
-// nor the bytes for another purpose.
+// derive returns size bytes for a purpose (RFC 5869). They reveal neither the secret nor the bytes
+// for another purpose.
 func derive(secret []byte, purpose string, size int) []byte {
 	out, _ := hkdf.Key(sha256.New, secret, nil, "sallyport haproxy: "+purpose, size) // it fails with more than 8 kB
 	return out
 }
 
-// issue makes a certificate that never expires. Who is an authority has no issuer.
+// issue makes a certificate that never expires. issuer is nil for the certificate of an authority.
 func issue(name string, key ed25519.PrivateKey, issuer *x509.Certificate, signer ed25519.PrivateKey) *x509.Certificate {
 	public := key.Public()
 	sum := sha256.Sum256(public.(ed25519.PublicKey)) //nolint:errcheck // it is one
 	c := &x509.Certificate{
 		SerialNumber:          new(big.Int).SetBytes(sum[:16]),
 		Subject:               pkix.Name{CommonName: name},
-		SubjectKeyId:          sum[:20], // in RFC 7093's way; what crypto/x509 chooses differs with its version
+		SubjectKeyId:          sum[:20], // as in RFC 7093; the choice of crypto/x509 differs with its version
 		NotBefore:             time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC),
 		NotAfter:              time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), // RFC 5280, 4.1.2.5: no end
 		BasicConstraintsValid: true,
@@ -180,7 +182,7 @@ func issue(name string, key ed25519.PrivateKey, issuer *x509.Certificate, signer
 		c.IsCA, c.KeyUsage, c.ExtKeyUsage = true, x509.KeyUsageCertSign, nil
 		issuer = c
 	}
-	// it takes the template, whatever the key is
+	// it fails with none of these templates and keys
 	c.Raw, _ = x509.CreateCertificate(rand.Reader, c, issuer, public, signer)
 	return c
 }

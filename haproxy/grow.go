@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// HAProxy since 3.4 adds and removes backends by command. A backend that "add backend"
-// makes of the section of its class is, after the next reload, an ordinary backend of the
-// file: nothing else tells the two apart. So the worker counts as one that has loaded it,
-// and the variable proc.shape in the worker says so. Nobody has to remember it.
+// HAProxy since 3.4 adds and removes backends by command. "add backend" makes a backend of the
+// section of its class. After the next reload it is an ordinary backend of the file, and nothing
+// else distinguishes it from such a backend. The worker therefore counts as having loaded it, and
+// the variable proc.shape in the worker is changed to that effect. No process has to remember the
+// added backends.
 //
 // If we crash after a command and before proc.shape changes, the next process finds a worker
 // of another configuration, or one that lost a backend, and reloads.
@@ -26,8 +27,8 @@ func (a additions) recognise(_ *outline, _ string, _ func(*Config) string) (*Con
 	return nil, nil
 }
 
-// place returns the backends of want that "add backend" brings: the worker has neither them nor
-// others of their names, and knows their classes.
+// place returns the backends of want that "add backend" can add. The worker has no backends of
+// their names, and has loaded their classes.
 func (a additions) place(want *outline, have *Config, worker picture) (placing, LiveBackends) {
 	added, empty := additions(nil), map[string]*LiveBackend{}
 	for _, f := range want.backends {
@@ -48,7 +49,7 @@ func (a additions) loaded(have *Config) *Config {
 	return have.withBackends(more)
 }
 
-// grows reports whether the worker gets to all of want by commands.
+// grows reports whether commands can give the worker all of want.
 func (p *Proxy) grows(want *outline) bool {
 	if len(p.belief.run.places.commands()) == 0 {
 		return false
@@ -57,8 +58,8 @@ func (p *Proxy) grows(want *outline) bool {
 	return p.text.outline(cfg, states).shape == want.shape
 }
 
-// lost returns a backend that the worker has loaded and does not have: something failed while
-// it was removed. Only a worker that has just been read can be such a one.
+// lost returns a backend that the worker has loaded, but no longer has, because an error
+// interrupted its removal. It looks only if the worker has just been read.
 func (b *belief) lost(want *outline) string {
 	if !b.run.addsBackends() || b.run.told != nil {
 		return ""
@@ -87,8 +88,8 @@ func (a additions) commands() []string {
 	return cmds
 }
 
-// reshape notes, in the worker too, that the worker now has the shape of an outline, and is
-// ahead of the files.
+// reshape notes that the worker now has the shape of an outline, and is ahead of the files. It also
+// sets proc.shape and proc.gen in the worker.
 func (p *Proxy) reshape(o *outline) error {
 	if err := p.worker.tell(append(generationIs(ahead), "set var proc.shape str("+o.shape+")")); err != nil {
 		return err
@@ -97,8 +98,8 @@ func (p *Proxy) reshape(o *outline) error {
 	return nil
 }
 
-// leaving returns the backends without servers that want lacks, if no route leads there any more, and
-// those that can be added again with new settings.
+// leaving returns backends without servers: those that want lacks, if no route leads to them any
+// more, and those that can be added again with new settings.
 func (a additions) leaving(want, told *outline, have *Config, worker picture) (leave []*Backend) {
 	used := map[string]bool{told.cfg.DefaultBackend: true}
 	for _, r := range told.cfg.Routes {
@@ -123,12 +124,11 @@ func (a additions) leaving(want, told *outline, have *Config, worker picture) (l
 	return leave
 }
 
-// removeBackends removes backends as far as HAProxy lets them go, and returns the names of
-// those that are gone.
+// removeBackends removes the backends that HAProxy can remove now, and returns their names.
 func (w worker) removeBackends(all []*Backend) (gone map[string]bool, err error) {
 	cmds := make([]string, len(all))
 	for i, b := range all {
-		// One that HAProxy keeps takes requests as before.
+		// A backend that HAProxy keeps takes requests as before.
 		cmds[i] = "unpublish backend " + b.Name + ";del backend " + b.Name + ";publish backend " + b.Name
 	}
 	gone = make(map[string]bool)

@@ -6,23 +6,22 @@ import (
 	"strings"
 )
 
-// Marks at the end of a route in a map. No name has such a character.
+// Marks at the end of a route in a map. No name has the character "!".
 const (
 	guarded         = "!"
 	guardedStrictly = "!!"
 )
 
-// ambiguous matches a path that a server may read in another way than HAProxy, which
-// compares paths byte for byte (RFC 3986, section 6). Servers decode escapes, once or
-// twice; merge slashes; resolve dot segments; cut off parameters and fragments; take a
-// backslash for a slash; and decode overlong UTF-8. An escape such as %20 or %C3%A9 is
-// not ambiguous: no decoder turns it into a control character, a letter, a digit or one
-// of - . _ ~ / \\ ; %.
+// ambiguous matches a path that a server may read in another way than HAProxy, which compares paths
+// byte for byte (RFC 3986, section 6). Servers decode escapes, once or twice; merge slashes;
+// resolve dot segments; cut off parameters and fragments; treat a backslash as a slash; and decode
+// overlong UTF-8. An escape such as %20 or %C3%A9 is not ambiguous. No decoder turns it into a
+// control character, a letter, a digit or one of - . _ ~ / \\ ; %.
 const ambiguous = `'(?i)//|/\.\.?(?:/|$)|[;\\#\x80-\xff]|%(?:[01][0-9a-f]|2[5def]|3[0-9b]|4[1-9a-f]|5[0-9acf]|6[1-9a-f]|7[0-9aef]|c[01]|e0%[89]|f0%8|f[5-9a-f]|(?![0-9a-f]{2}))'`
 
-// escaped matches more escapes, for a host with a path that has other characters than
-// letters, digits and - . _ ~ /. Each of these characters may be escaped, too, and the
-// digits of an escape may be of either case.
+// escaped matches more escapes than ambiguous. It is for a host with a path that has other
+// characters than letters, digits and - . _ ~ /. Clients can write each of these other characters
+// as an escape, with digits in upper or lower case.
 const escaped = `'%(?:[0-9A-F]?[a-f]|2[1-46-9A-C]|3[AC-F]|40|5[BDE]|60|7[B-D])'`
 
 // otherPaths matches the headers that some servers read as the path of a request, instead of its
@@ -31,9 +30,9 @@ const otherPaths = `'(?i)^x[-_.](?:original|rewrite)[-_.]ur[il]$'`
 
 var plain = regexp.MustCompile(`^[A-Za-z0-9._~/-]*$`)
 
-// guards returns a mark for each host whose paths have different guards. On such a host
-// a client bypasses a guard by making a server read one path as another. Where all
-// paths have the same guard, that gains nothing, so paths are passed on as they are.
+// guards returns a mark for each host that has paths with different guards. There a client could
+// bypass a guard if a server reads the path of a request as another path. If all paths of a host
+// have the same guard, another path gives no advantage, so HAProxy accepts every path.
 func guards(cfg *Config) map[string]string {
 	of := make(map[string]string) // by backend
 	for _, b := range cfg.Backends {
@@ -54,7 +53,7 @@ func guards(cfg *Config) map[string]string {
 	}
 	type host struct {
 		seen, differ, strict, root bool
-		guard                      string // of the first path that leads somewhere
+		guard                      string // guard of the first path that leads to a backend
 	}
 	hosts := make(map[string]*host)
 	for i := range cfg.Routes {
@@ -78,7 +77,7 @@ func guards(cfg *Config) map[string]string {
 		}
 		h.root = h.root || r.Path == "/" && (r.Match == Prefix || r.Match == Begin)
 		h.strict = h.strict || r.Match == Regexp || !plain.MatchString(r.Path)
-		h.differ = h.differ || r.Choice != "" // a condition may look at the path itself
+		h.differ = h.differ || r.Choice != "" // a condition may compare the path
 	}
 	marks := make(map[string]string)
 	for name, h := range hosts {
@@ -93,14 +92,14 @@ func guards(cfg *Config) map[string]string {
 	return marks
 }
 
-// byPath marks a guard that may decide by the path: an authentication service sees the
-// path, and a text may compare it.
+// byPath marks a guard that may depend on the path: an authentication service sees the path, and a
+// text may compare it.
 const byPath = "\x00"
 
 var ends = regexp.MustCompile(`\b(?:deny|reject|return|redirect|tarpit|silent-drop|auth|lua\.)`)
 
-// guard returns the rules that keep clients out of a backend; empty: there are none. A
-// limit of requests is not a guard.
+// guard returns the rules that reject clients of a backend, or "" if it has no such rules. A limit
+// of requests is not a guard.
 func (b *Backend) guard() string {
 	var rules []string
 	keeps := false
@@ -127,13 +126,13 @@ func (b *Backend) guard() string {
 	return strings.Join(rules, "\n")
 }
 
-// sameRules reports whether two backends differ only in their servers, or not at all.
+// sameRules reports whether two backends have the same name and directives.
 func (b *Backend) sameRules(o *Backend) bool {
 	return b == o || b.Name == o.Name && slices.Equal(b.Directives, o.Directives)
 }
 
-// rejects reports whether a Directive may keep clients out, limits among others, or decides
-// whom such a Directive means. Nobody knows what a text does.
+// rejects reports whether a Directive may reject clients, for example by a limit, or sets the
+// address that such a Directive compares. It counts every text, since a text may reject clients.
 func (d Directive) rejects() bool {
 	switch d.phase {
 	case phaseClosed, phaseSource, phaseShown, phaseDeny, phaseLimit, phaseAuth, phaseAsk, phaseText:
@@ -142,11 +141,11 @@ func (d Directive) rejects() bool {
 	return false
 }
 
-// rejects reports whether a backend may keep clients out.
+// rejects reports whether a backend may reject clients.
 func (b *Backend) rejects() bool { return slices.ContainsFunc(b.Directives, Directive.rejects) }
 
-// covers reports whether a backend keeps out every client that another one keeps out, and
-// trusts no server that the other one does not trust.
+// covers reports whether b is at least as strict as o: it rejects every client that o rejects, and
+// trusts no server that o does not trust.
 func (b *Backend) covers(o *Backend) bool {
 	for _, d := range o.Directives {
 		if d.rejects() && !slices.Contains(b.Directives, d) {

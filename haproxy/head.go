@@ -9,17 +9,18 @@ import (
 	"time"
 )
 
-// limitedQUIC turns on QUIC in a HAProxy 3.0 whose TLS library has no QUIC of its own.
+// limitedQUIC is the option that turns on QUIC if the TLS library of HAProxy 3.0 has no QUIC of its
+// own.
 const limitedQUIC = "limited-quic"
 
 // cacheSize limits the number of TLS sessions that clients can resume.
 const cacheSize = "tune.ssl.cachesize"
 
-// oldWorkers limits the number of workers that finish their connections after reloads.
+// oldWorkers is the largest number of workers that finish their connections after reloads.
 const oldWorkers = 20
 
-// head writes the sections of haproxy.cfg before the backends. They depend on the
-// Shape, and on whether any certificate of the Config asks clients for theirs.
+// head writes the sections of haproxy.cfg before the backends. They depend on the Shape, and on
+// certsAsk: whether any certificate of the Config asks clients for certificates.
 type head struct {
 	*Shape
 	opt      RenderOptions
@@ -28,8 +29,8 @@ type head struct {
 	text     bytes.Buffer
 }
 
-// renderHead returns the text of all sections before the backends, and of it the lines of
-// the section defaults.
+// renderHead returns the text of all sections before the backends. defaults are the lines of the
+// section defaults in that text.
 func (r *renderer) renderHead(cfg *Config) (text, defaults []byte) {
 	asks := slices.ContainsFunc(cfg.Certs, func(c *Cert) bool { return c.ClientCA != "" })
 	if r.last != nil && r.headAsks == asks && r.headOf.equal(&cfg.Shape) {
@@ -69,16 +70,16 @@ func (h *head) lines(all []string) {
 	}
 }
 
-// maxConn returns how many connections HAProxy takes; 0: it chooses.
+// maxConn returns how many connections HAProxy accepts. 0 lets HAProxy choose.
 func (h *head) maxConn() int { return cmp.Or(h.Tune.MaxConn, h.Process.MaxConn, h.opt.MaxConn) }
 
-// asksClients reports whether any name asks clients for certificates. Then HAProxy
-// resumes no TLS session, from the cache or from a ticket: HAProxy before 3.2
-// resumes one of TLS 1.3 under any name, and takes the certificate that the client
-// has shown under another name, to another authority, for good.
+// asksClients reports whether any name asks clients for certificates. If so, HAProxy resumes no TLS
+// session, neither from the cache nor from a ticket. HAProxy before 3.2 resumes a session of TLS
+// 1.3 under any name. It then accepts the client's certificate without a check, although another
+// name and another authority accepted it.
 func (h *head) asksClients() bool { return h.Process.ClientCA != "" || h.certsAsk }
 
-// writeGlobal writes the section global but for its first lines, which the preamble has.
+// writeGlobal writes the section global after its first lines, which the preamble contains.
 func (h *head) writeGlobal() {
 	h.line("stats socket", h.opt.StatsSocket, "mode 600 level admin expose-fd listeners")
 	extras := strings.TrimSuffix(h.opt.Dir+"/"+extraDir, "/")
@@ -131,8 +132,8 @@ func (h *head) writeGlobal() {
 	)
 	others := slices.Concat(h.Process.text(GlobalSection), h.base.global)
 	if len(others) == 0 {
-		// Nothing here uses HAProxy's own HTTP client, for which it would read every
-		// authority of the system: half of the time that a start takes.
+		// HAProxy would read every authority of the system for its own HTTP client, which takes
+		// half of the time of a start. Nothing here uses that client.
 		global = append(global, "httpclient.ssl.verify none")
 	}
 	if h.asksClients() {
@@ -146,40 +147,41 @@ func (h *head) writeDefaults() {
 	h.section("defaults")
 	var probes []string
 	if h.Group != nil {
-		// A member that was cut off holds connections that its clients have given up. A client may use the
-		// same port for one to another member: packets of it that come this way would meet the old one.
+		// A member that loses its network keeps connections that its clients have given up. A
+		// client may use the same port for a new connection to another member. If packets of the
+		// new connection come to this member, they must not meet the old connection.
 		probes = []string{"option clitcpka", "clitcpka-idle 10s", "clitcpka-intvl 5s", "clitcpka-cnt 3"}
 	}
 	h.lines(slices.Concat(withNames(h.Process.instead(false, slices.Concat([]string{
 		"mode http",
 		"balance roundrobin",
 		"option dontlognull",
-		// Browsers and HTTP libraries open connections ahead of need. They would take
-		// an answer of 408 on an idle one for the answer to the first request that they
-		// send on it.
+		// Browsers and HTTP libraries open connections ahead of need. If an idle connection gets an
+		// answer of 408, they would treat it as the answer to their first request on that
+		// connection.
 		"option http-ignore-probes",
-		// Without it a reload closes idle keep-alive connections, and loses a request
-		// that is under way on one of them.
+		// A reload would otherwise close idle keep-alive connections, and lose a request that is
+		// just arriving on such a connection.
 		"option idle-close-on-response",
-		// A pod's kernel answers within milliseconds, or the node is gone. Then
-		// the request goes to another server, which costs half a second, and may
-		// meet the same node again. A pod that has ended refuses connections at once, and a
-		// request may meet twenty of them twice (see serverOptions). The checks end the
-		// retries where all servers are down; without checks there are uncheckedRetries.
+		// A pod's kernel answers within milliseconds, unless the node is gone. If it is gone, the
+		// request goes to another server after half a second, and may meet the same node again. A
+		// pod that has ended refuses connections at once. A request may meet twenty such pods twice
+		// (see serverOptions). If all servers are down, the checks end the retries. Backends
+		// without checks have uncheckedRetries.
 		"option redispatch 1",
 		"retries 40",
-		// A connection ends without a byte of an answer when the server closed it at
-		// that moment, or when its node is gone (see routes.Kernel.Abort).
+		// A connection can end without any byte of an answer. Either the server has closed it at
+		// that moment, or its node is gone (see routes.Kernel.Abort).
 		"retry-on conn-failure empty-response",
-		// A server may close an idle connection just when a request takes it. HAProxy
-		// repeats only GET and HEAD then (see writeRequest). With "safe" the first
-		// request of a client gets a new connection. Only a later one can fail so, and
-		// clients repeat that one themselves, because their own connection was not new
-		// either (HAProxy Configuration Manual, http-reuse; RFC 9112, section 9.3.1).
+		// A server may close an idle connection just when a request takes it. HAProxy then repeats
+		// only GET and HEAD (see writeRequest). With "safe" the first request on a client's
+		// connection gets a new connection to the server. Only a later request can fail in this
+		// way. Clients repeat a later request themselves (HAProxy Configuration Manual, http-reuse;
+		// RFC 9112, section 9.3.1).
 		"http-reuse safe",
 		"timeout connect 500ms",
 		"timeout http-request 5s",
-		// A handshake that a client begins and does not finish holds 50 kB. HAProxy 2.6
+		// A handshake that a client begins and does not finish takes 50 kB of memory. HAProxy 2.6
 		// has no timeout of its own for it, and waits for "timeout client".
 		".if version_atleast(3.0)", "timeout client-hs 5s", ".endif",
 		"timeout client 50s",
@@ -194,7 +196,8 @@ func (h *head) writeDefaults() {
 	}
 }
 
-// writeAnswers writes the backends with which HAProxy answers by itself.
+// writeAnswers writes the backends that only answer with an error. If the configuration has an Ask,
+// it also writes the frontend for the script.
 func (h *head) writeAnswers() {
 	if h.Inspect {
 		h.section("backend", elsewhere)
@@ -214,7 +217,7 @@ func (h *head) writeAnswers() {
 	}
 }
 
-// writeTables writes what backends count clients and look users up in.
+// writeTables writes the tables of limits, and the userlists with the tables of logins.
 func (h *head) writeTables() {
 	for _, t := range h.Tables {
 		h.text.WriteString(t.text())

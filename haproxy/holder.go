@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// holder returns the process that listens where HAProxy should, as "nginx (pid
-// 714)"; empty: nobody does, or HAProxy itself.
+// holder returns the process that listens where HAProxy should, as "nginx (pid 714)". It returns ""
+// if nobody listens there, or HAProxy does.
 func holder(addr netip.AddrPort, own procs) string {
 	for inode := range listeners(addr) {
 		links, _ := filepath.Glob("/proc/[0-9]*/fd/*")

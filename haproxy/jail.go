@@ -11,10 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// jail makes the directory that is all the worker may see of the machine's files,
-// with the NoticeSocket in it, and reports whether the worker can be locked into it
-// (chroot, HAProxy Configuration Manual, 3.1). HAProxy reads all its files before,
-// and speaks to itself by abstract addresses.
+// jail makes a directory for the NoticeSocket, and reports whether the worker can be locked into it
+// (chroot, HAProxy Configuration Manual, 3.1). A worker in the jail sees no other files of the
+// machine. HAProxy reads all its files before, and connects to itself at abstract addresses.
 func (p *Proxy) jail() (dir string, locked bool, err error) {
 	dir = p.opt.RunDir + "/jail"
 	if err := os.Mkdir(dir, 0o710); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // the worker's group passes through
@@ -31,9 +30,9 @@ func (p *Proxy) jail() (dir string, locked bool, err error) {
 	return dir, true, nil
 }
 
-// mayLock returns what forbids HAProxy to enter a directory for good: a missing
-// capability, or a filter of system calls. A HAProxy that runs keeps the
-// capabilities that it was started with.
+// mayLock returns an error if HAProxy cannot lock itself into a directory. A capability may be
+// missing, or a filter may forbid the system call. A running HAProxy keeps the capabilities that it
+// was started with.
 func (p *Proxy) mayLock(dir string) error {
 	if master := p.recordedMaster(); master != 0 {
 		// version 3 has 64 bits (capget(2))

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Room says what the machine gives to HAProxy.
+// A Room holds the memory and the open files that HAProxy may use.
 type Room struct {
-	Memory uint64 `json:"memory,omitempty"`    // bytes of the machine or of the container; 0: not known
-	Files  uint64 `json:"openFiles,omitempty"` // how many files HAProxy may have open; 0: not known
+	Memory uint64 `json:"memory,omitempty"`    // bytes of the machine or of the container; 0 if not known
+	Files  uint64 `json:"openFiles,omitempty"` // how many files HAProxy may have open; 0 if not known
 }
 
 const (
@@ -31,19 +31,18 @@ const (
 	filesOfConnection = 2
 	filesOfProcess    = 500
 
-	// HAProxy sets aside a file for each server with a check, although a check of a server
-	// that answers takes a millisecond of every two seconds. With four servers for each
-	// file, half of which stopped answering at once, no other server went DOWN.
+	// HAProxy sets aside a file for each server with a check, although a check of a server that
+	// answers takes a millisecond of every two seconds. In a test there were four servers for each
+	// file. Half of the servers stopped answering at once, and no other server went DOWN.
 	serversOfFile = 4
 )
 
-// Connections returns how many client connections HAProxy is to accept while it has so
-// many servers: as many as half of the memory holds, or want if that is not 0. If the
-// open files do not suffice, Connections returns fewer. It returns 0 if HAProxy is to
-// choose.
+// Connections returns how many client connections HAProxy should accept while it has that many
+// servers. This is want, or the number that fits in half of the memory if want is 0. If the open
+// files do not suffice, Connections returns fewer. It returns 0 if HAProxy should choose.
 //
-// A change of the number takes a reload. Therefore Connections leaves a quarter of the
-// files to the servers, or two or three, and some more than they need.
+// A change of the number takes a reload. Connections therefore reserves whole quarters of the files
+// for the servers, from one to three, and somewhat more than they need.
 func (r Room) Connections(servers, want int) int {
 	const least, all = 1000, 1_000_000
 	if want == 0 && r.Memory > 0 {
@@ -56,7 +55,7 @@ func (r Room) Connections(servers, want int) int {
 	return max(min(want, (files-files/4*r.quarters(servers))/filesOfConnection), 1)
 }
 
-// quarters returns how many quarters of the files are left to so many servers.
+// quarters returns how many quarters of the files are reserved for that many servers.
 func (r Room) quarters(servers int) int {
 	quarters := 1
 	for quarters < 3 && r.files()/4*quarters*serversOfFile < servers+servers/20 {
@@ -65,9 +64,9 @@ func (r Room) quarters(servers int) int {
 	return quarters
 }
 
-// Kept returns Connections for a worker that accepts running connections now. If Connections
-// returns that number for more servers, Kept returns it, too. So a tenant that adds and removes
-// servers again and again causes one reload for each quarter of the files at most.
+// Kept returns Connections for a worker that accepts running connections now. Kept returns running
+// if Connections returns it for some larger number of servers. A tenant that adds and removes
+// servers again and again therefore causes at most one reload for each quarter of the files.
 func (r Room) Kept(running, servers, want int) int {
 	for quarters := r.quarters(servers); quarters < 3 && r.files() > 0; quarters++ {
 		if few := r.Connections(r.files()/4*quarters*serversOfFile+1, want); few == running {
@@ -81,12 +80,12 @@ func (r Room) Kept(running, servers, want int) int {
 // returns 0 if the memory is not known.
 func (r Room) Clients() int { return int(r.Memory / 4 / memoryOfClient) } //nolint:gosec // it fits
 
-// Servers returns how many servers HAProxy can have, at most: they leave a quarter of
-// the open files to connections. It returns 0 if there is no known bound.
+// Servers returns how many servers HAProxy can have, at most. A quarter of the open files is left
+// for connections. Servers returns 0 if there is no known bound.
 func (r Room) Servers() int { return r.files() / 4 * 3 * serversOfFile }
 
-// files returns how many open files there are for connections and servers; 0: not
-// known.
+// files returns how many open files there are for connections and servers. It returns 0 if that is
+// not known.
 func (r Room) files() int {
 	if r.Files == 0 {
 		return 0
@@ -95,8 +94,8 @@ func (r Room) files() int {
 	return max(int(min(r.Files, all))-filesOfProcess, 8) //nolint:gosec // it fits
 }
 
-// Machine returns the Room of a HAProxy that this process would start. It raises the
-// limit of open files as far as it may.
+// Machine returns the Room of a HAProxy that this process would start. It also raises the limit of
+// open files as far as the kernel permits.
 func Machine() Room {
 	raise()
 	var limit syscall.Rlimit
@@ -136,12 +135,12 @@ var raise = sync.OnceFunc(func() {
 	}
 })
 
-// room returns what the machine gives to the HAProxy that runs, or would run. A HAProxy
-// keeps the limit of open files with which it was started.
+// room returns the Room of the HAProxy that runs, or of the one that this process would start. A
+// HAProxy keeps the limit of open files with which it was started.
 func (p *Proxy) room() Room {
 	r := Machine()
 	if p.opt.Mode == External {
-		r = Room{} // who starts HAProxy decides
+		r = Room{} // the program that starts HAProxy decides
 	}
 	if pid := p.procs.master; pid != 0 && p.isOurs(pid) {
 		r.Files = cmp.Or(filesOf(pid), r.Files)

@@ -9,12 +9,12 @@ import (
 
 // Networks are a set of networks of clients.
 type Networks struct {
-	List string // name of the List that holds them; empty: Of holds them
+	List string // name of the List with the networks; if it is empty, Of has them
 	Of   []netip.Prefix
 }
 
-// A List is a file of networks in which directives look up clients. Several directives
-// may share it. Its networks change by command, without a reload.
+// A List is a file of networks. Directives look up clients in it, and several directives may share
+// it. Its networks change by command, without a reload.
 type List struct {
 	Name string         // unique: "default_partners"
 	Of   []netip.Prefix // sorted
@@ -45,7 +45,8 @@ func (n Networks) acl(name string) string {
 	return b.String()
 }
 
-// turnAway returns a rule for clients within the networks, or for all others.
+// turnAway returns a rule for clients within the networks. If others is set, the rule is for all
+// other clients instead.
 func (n Networks) turnAway(others bool, rule string) string {
 	if others {
 		return n.acl("sp_allowed") + rule + " if !sp_allowed"

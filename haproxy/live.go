@@ -15,11 +15,11 @@ type Live struct {
 	Name  string
 	Addr  netip.AddrPort
 	State State
-	Check string // Up, Down or Unchecked, as one is that is Closed
-	// of a server that is Down, the result of its last check: L4TOUT, L4CON, … (HAProxy's manual,
-	// management, 9.1, check_status)
+	Check string // Up, Down or Unchecked; a Closed server is Unchecked
+	// Failure is the result of the last check of a server that is Down: L4TOUT, L4CON and so on
+	// (HAProxy's manual, management, 9.1, check_status).
 	Failure  string
-	Sessions int // connections in use, when last looked at
+	Sessions int // connections in use, as of the last look
 }
 
 // The results of HAProxy's checks of a server.
@@ -29,8 +29,8 @@ const (
 	Unchecked = "no check"
 )
 
-// A LiveBackend is a backend in the worker. It never changes: while the pointer is
-// the same, so is all of it. A nil one has no servers.
+// A LiveBackend is a backend in the worker. It never changes, so equal pointers mean an equal
+// content. A nil LiveBackend has no servers.
 type LiveBackend struct {
 	Servers []Live // sorted by Name
 }
@@ -49,8 +49,8 @@ func (b *LiveBackend) Find(name string) (Live, bool) {
 	return b.Servers[i], true
 }
 
-// Match yields every server of either side once, by name: its index in want, or -1,
-// and the server that the worker has, or nil. want is sorted by Name.
+// Match yields every server of want and of the backend once, by name. It yields the index in want,
+// or -1, and the server in the worker, or nil. want is sorted by Name.
 func (b *LiveBackend) Match(want []Server) iter.Seq2[int, *Live] {
 	var have []Live
 	if b != nil {
@@ -78,7 +78,7 @@ func (b *LiveBackend) Match(want []Server) iter.Seq2[int, *Live] {
 	}
 }
 
-// checked returns the backend with what read says of each server that is in the same state there.
+// checked returns the backend, but takes each server from read that is in the same State there.
 func (b *LiveBackend) checked(read *LiveBackend) *LiveBackend {
 	if b == nil {
 		return nil
@@ -92,11 +92,11 @@ func (b *LiveBackend) checked(read *LiveBackend) *LiveBackend {
 	return next
 }
 
-// LiveBackends holds the backends of the worker, by name. It never changes. A copy that is
-// With other backends shares what did not change: it takes the time and the memory of one
-// part, and so does Differ. The zero LiveBackends holds none.
+// LiveBackends holds the backends of the worker, by name. It never changes. With returns a changed
+// copy that shares all unchanged parts. A change of one backend therefore takes only the time and
+// memory of one part. Differ also skips unchanged parts. The zero LiveBackends is empty.
 type LiveBackends struct {
-	parts *[liveParts]map[string]*LiveBackend // nil: none
+	parts *[liveParts]map[string]*LiveBackend // nil if it is empty
 }
 
 // liveParts is the number of parts: about the root of the 10,000 backends of a large cluster.
@@ -109,7 +109,7 @@ func livePart(name string) int { return int(maphash.String(liveSeed, name) % liv
 // NewLiveBackends returns these backends.
 func NewLiveBackends(all map[string]*LiveBackend) LiveBackends { return LiveBackends{}.With(all) }
 
-// Get returns the backend of that name; nil: there is none.
+// Get returns the backend of that name, or nil if it does not exist.
 func (l LiveBackends) Get(name string) *LiveBackend {
 	if l.parts == nil {
 		return nil
@@ -144,7 +144,8 @@ func (l LiveBackends) Len() (n int) {
 	return n
 }
 
-// With returns the backends with some of them replaced, added, or, where by has nil, removed.
+// With returns the backends after it has replaced or added those in by. It removes a backend that
+// is nil in by.
 func (l LiveBackends) With(by map[string]*LiveBackend) LiveBackends {
 	if len(by) == 0 {
 		return l
@@ -202,8 +203,8 @@ func (l LiveBackends) Differ(before LiveBackends) (names []string) {
 	return names
 }
 
-// sharing returns the backends with the pointers of before for those that are equal. A part that
-// is equal as a whole is shared. l is new: nobody else has it.
+// sharing returns the backends, and takes the pointers of equal backends and equal parts from
+// before. It may change l, which nothing else may use.
 func (l LiveBackends) sharing(before LiveBackends) LiveBackends {
 	if l.parts == nil || before.parts == nil {
 		return l

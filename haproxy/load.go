@@ -13,55 +13,56 @@ import (
 	"time"
 )
 
-// Load is what a Meter read.
+// Load holds the result of one reading by a Meter.
 type Load struct {
-	During   time.Duration // since the reading before; 0: there was none, so nothing is known of what happened since
-	Requests uint64        // by HTTP, of clients
-	Failed   uint64        // of those, answered with a status from 500 to 599
-	// from the request to the first byte of the answer: the mean of the backends that had requests,
-	// by their requests; negative: there was no request
+	During   time.Duration // since the previous reading; 0 for the first reading, which has no earlier counts
+	Requests uint64        // HTTP requests of clients
+	Failed   uint64        // requests answered with a status from 500 to 599
+	// Response is the time from the request to the first byte of the answer. It is the mean over
+	// the backends that had requests, weighted by their requests. It is negative if there was no
+	// request.
 	Response time.Duration
-	Backends []BackendLoad // by name; the next reading overwrites it
+	Backends []BackendLoad // by name; the next reading overwrites the slice
 }
 
-// A BackendLoad is what one backend has had since the reading before, and what it has now. A
-// backend is named as in the Config, even while it has another name in the worker.
+// A BackendLoad holds the traffic of one backend since the previous reading, and its state now.
+// Backend is the name in the Config, even while the backend has another name in the worker.
 type BackendLoad struct {
 	Backend  string
-	Requests uint64 // HTTP requests; of a backend for TCP, connections
-	// of those, answered with a status from 500 to 599; of a backend for TCP, connections that no
-	// server took, or that a server broke
+	Requests uint64 // HTTP requests; for a TCP backend, connections
+	// Failed is the number of requests answered with a status from 500 to 599. For a TCP backend,
+	// it is the number of connections that no server accepted, or that a server broke.
 	Failed uint64
-	// from a request to the first byte of its answer: HAProxy's mean of the last 1,024; negative:
-	// there was no request, or they are not HTTP
+	// Response is the time from a request to the first byte of its answer: HAProxy's mean of the
+	// last 1,024 requests. It is negative for a TCP backend, and if there was no request.
 	Response    time.Duration
 	Connections int // of clients, now
 	Open        int // servers that take requests, now
 }
 
-// A Meter reads what the worker has counted, again and again. It counts on over reloads,
-// except for what an old worker does after the last reading of it. What it remembers is
-// bounded by the backends that HAProxy has, and a reading makes no garbage unless there are
-// new ones. One goroutine owns a Meter.
+// A Meter reads the worker's counters again and again. It continues to count after a reload, but
+// misses the requests to the old worker after the last reading of that worker. Its memory grows
+// only with the number of HAProxy's backends. A reading allocates memory only for new backends. One
+// goroutine owns a Meter.
 type Meter struct {
 	proxy    *Proxy
 	in       *bufio.Reader
 	heading  []byte
-	columns  []int               // what each column is, as one of the constants below; -1: it is not read
-	clients  counter             // of all frontends
-	backends map[string]*counter // by the name in the worker
-	rows     []*counter          // of this reading
-	pid      int                 // of the worker of the last reading
-	at       time.Time           // of the last reading; zero: there was none
+	columns  []int               // index of each column among the constants below; -1 if it is not read
+	clients  counter             // sum of all frontends
+	backends map[string]*counter // by name in the worker
+	rows     []*counter          // of the present reading
+	pid      int                 // pid of the worker at the last reading
+	at       time.Time           // time of the last reading; zero before the first
 	load     []BackendLoad
 }
 
-// A counter has what HAProxy counted of one proxy.
+// A counter holds HAProxy's counts for one proxy.
 type counter struct {
 	name     string
 	was, now counts
 	tcp      bool
-	reading  time.Time // that had the counter last
+	reading  time.Time // the last reading that had the counter
 }
 
 type counts struct{ requests, failed, response, connections, open uint64 }
@@ -100,9 +101,9 @@ func (p *Proxy) Meter() *Meter {
 	return &Meter{proxy: p, in: bufio.NewReaderSize(nil, statsLine), backends: make(map[string]*counter)}
 }
 
-// Read reads the counters of the worker. It takes no lock, so it delays no Apply. Its cost
-// grows with the backends: HAProxy sends some 500 bytes of each. A failed reading changes
-// nothing: the next one reports what happened meanwhile, too.
+// Read reads the counters of the worker. It takes no lock, so it delays no Apply. Its cost grows
+// with the backends: HAProxy sends some 500 bytes of each. A failed reading changes nothing: the
+// next reading also reports the traffic before it.
 func (m *Meter) Read(ctx context.Context) (Load, error) {
 	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
 	defer cancel()
@@ -158,7 +159,7 @@ func (m *Meter) read(now time.Time) (pid int, err error) {
 	}
 }
 
-// readHeading finds the columns. Most headings are those of the reading before.
+// readHeading finds the columns. The heading is nearly always the same as in the previous reading.
 func (m *Meter) readHeading(line []byte) error {
 	if bytes.Equal(line, m.heading) {
 		return nil
@@ -217,7 +218,8 @@ func (m *Meter) readRow(line []byte, now time.Time) {
 	}
 }
 
-// digits returns the digits of a cell as a number; 0 if it is empty, where it does not apply.
+// digits returns the digits of a cell as a number. It returns 0 for an empty cell, which means that
+// the column does not apply.
 func digits(cell []byte) (n uint64) {
 	for _, c := range cell {
 		if c < '0' || c > '9' {
@@ -228,7 +230,7 @@ func digits(cell []byte) (n uint64) {
 	return n
 }
 
-// grown returns by how much a counter has grown, and begins anew from there.
+// grown returns how much the counter has grown since the last call.
 func (c *counter) grown(restarted bool) (requests, failed uint64) {
 	was := c.was
 	if restarted || c.now.requests < was.requests {
@@ -238,8 +240,8 @@ func (c *counter) grown(restarted bool) (requests, failed uint64) {
 	return c.now.requests - was.requests, c.now.failed - min(was.failed, c.now.failed)
 }
 
-// compare returns what happened since the reading before, now that one is complete. Another
-// worker counts from zero.
+// compare returns the Load since the previous reading, at the end of a reading. Another worker
+// counts from zero.
 func (m *Meter) compare(now time.Time, pid int) Load {
 	own := m.proxy.ownNames()
 	restarted, first := pid != m.pid, m.at.IsZero()
@@ -278,7 +280,7 @@ func (m *Meter) compare(now time.Time, pid int) Load {
 		}
 	}
 	slices.SortStableFunc(m.load, func(a, b BackendLoad) int { return strings.Compare(a.Backend, b.Backend) })
-	// While a backend gets its own name, HAProxy has it twice.
+	// While a backend moves out of a spare backend, HAProxy has it twice.
 	t.Backends = m.load[:0]
 	for _, b := range m.load {
 		if last := len(t.Backends) - 1; last >= 0 && t.Backends[last].Backend == b.Backend {

@@ -9,16 +9,17 @@ import (
 
 // A BasicAuth admits only clients with a name and a password of a Userlist (RFC 7617).
 //
-// HAProxy hashes a password for up to 15 ms, in a thread that also serves requests of other tenants.
-// A right password is therefore remembered for five minutes after its last request, and is not
-// hashed meanwhile. While a tenant gets too many wrong passwords, HAProxy hashes none for it. The
-// networks of its clients are divided into parts, and each part has its share of the wrong passwords:
-// a client that sends too many keeps out only the new logins of its own part.
+// HAProxy hashes a password for up to 15 ms, in a thread that also serves requests of other
+// tenants. A right password is therefore remembered for five minutes after its last request, and is
+// not hashed meanwhile. While a tenant gets too many wrong passwords, HAProxy hashes no passwords
+// for it. The networks of its clients are divided into parts, and each part may have a share of the
+// wrong passwords. A client that sends too many therefore prevents only new logins from its own
+// part.
 type BasicAuth struct {
 	Userlist string
-	Realm    string // that browsers show
-	Tenant   string // whose wrong passwords are counted together
-	Guesses  int    // wrong passwords that a tenant gets in a second, at most; 0: no bound
+	Realm    string // the realm that browsers show
+	Tenant   string // wrong passwords are counted for each tenant
+	Guesses  int    // wrong passwords of a tenant in a second, at most; 0 if there is no bound
 }
 
 // A part of a tenant's clients has its share of the wrong passwords in a period. The shares
@@ -28,16 +29,16 @@ const (
 	guessPeriod = 5  // seconds
 )
 
-// shares returns the number of parts, and how many wrong passwords each of them gets in a period.
+// shares returns the number of parts, and how many wrong passwords each part may have in a period.
 func (a BasicAuth) shares() (parts, each int) {
 	all := a.Guesses * guessPeriod
 	each = (all + guessParts - 1) / guessParts
 	return all / each, each
 }
 
-// The tables of every BasicAuth. One holds hashes of right credentials, the other one counts the
-// wrong credentials of each part of each tenant. No other worker gets these tables, so after a
-// change of the users no password is remembered.
+// The tables of every BasicAuth. The first table holds hashes of right credentials. The second
+// table counts the wrong credentials of each part of each tenant. No other worker gets these
+// tables, so after a change of the users no password is remembered.
 const (
 	rightTable = "rightpasswords"
 	wrongTable = "wrongpasswords"
@@ -47,14 +48,14 @@ const (
 const loginTables = "\nbackend " + rightTable + "\n  stick-table type binary len 32 size 10k expire 5m\n" +
 	"\nbackend " + wrongTable + "\n  stick-table type string len 128 size 50k expire 10s store gpc0_rate(5s)\n"
 
-// Directive returns the rules of a BasicAuth. While too many passwords of a part of the tenant's
-// clients are wrong, a client of this part whose password is not remembered is answered 429.
+// Directive returns the rules of a BasicAuth. While too many passwords of one part of the tenant's
+// clients are wrong, a client of this part gets 429 unless its password is remembered.
 //
-// The address of a client is the one that every other rule takes (see phaseSource). An IPv4
-// address, or an IPv6 network of 64 bits, is always of the same part.
+// A client's address is the same as for all other rules (see phaseSource). An IPv4 address, or an
+// IPv6 network of 64 bits, always belongs to the same part.
 //
-// What is remembered is a hash of the credentials, with the name of the userlist and with a key
-// that only this installation, or Group, has.
+// HAProxy remembers only a hash of the credentials, the name of the userlist, and a key that only
+// this installation, or Group, has.
 func (a BasicAuth) Directive() (Directive, error) {
 	if !isName(a.Userlist) {
 		return Directive{}, fmt.Errorf("%s is not the name of a userlist", shown(a.Userlist))

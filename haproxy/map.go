@@ -14,19 +14,19 @@ import (
 // row is a line of a map or a list.
 type row struct{ key, value string }
 
-// The tables, each the rows of one map.
+// Indexes of tables. Each table has the rows of one map.
 const (
 	exactTable = iota
 	wildTable
 	sniTable    // only with Config.Inspect
-	regexpTable // the first of patternMaps
+	regexpTable // the first of patternMaps tables
 )
 
-// tables are the rows of all maps. Those of a map of patterns stand in the order in
-// which HAProxy tries them, all others are sorted by key.
+// tables holds the rows of all maps. The rows of a map of patterns are in the order that HAProxy
+// tries them. The rows of all other maps are sorted by key.
 type tables [len(mapFiles)][]row
 
-// mapFiles are the files of the tables.
+// mapFiles holds the paths of the maps, by the index of their table.
 var mapFiles = func() (files [regexpTable + patternMaps]string) {
 	files[exactTable], files[wildTable], files[sniTable] = routeMap, wildMap, sniMap
 	for i := range patternMaps {
@@ -35,9 +35,9 @@ var mapFiles = func() (files [regexpTable + patternMaps]string) {
 	return files
 }()
 
-// patternMaps is the number of maps of patterns. HAProxy tries the rows of a map one
-// after the other, half a microsecond each, whichever host they belong to. A secret
-// decides which of the maps a host shares, so that nobody can choose a neighbour.
+// patternMaps is the number of maps of patterns. HAProxy tries the rows of such a map one after the
+// other, even those of other hosts, and takes half a microsecond for each. A secret decides which
+// map the patterns of a host are in, so that nobody can choose a map with certain other hosts.
 const patternMaps = 16
 
 // patternMap returns the number of the map with the patterns of a host.
@@ -46,20 +46,20 @@ func patternMap(host, secret string) int {
 	return int(sum[0]) % patternMaps
 }
 
-// isMap reports whether a path is that of a map or a list.
+// isMap reports whether a path is the path of a map or a list.
 func isMap(path string) bool {
 	return strings.HasPrefix(path, mapDir) || strings.HasPrefix(path, listDir)
 }
 
 // tableFiles holds the rows of the maps and the lists.
 type tableFiles struct {
-	of    Config      // made for it,
-	names workerNames // and for a worker with these
+	of    Config      // the Config that the rows were made for
+	names workerNames // the names in the worker that the rows were made for
 	rows  map[string][]row
 }
 
-// tables returns the maps and the lists of an outline. They are made when they are
-// first asked for: not for an outline that a reload would make, while it has to wait.
+// tables returns the maps and the lists of an outline. The first call makes them. While a reload
+// has to wait, nothing calls it for the outline of that reload.
 func (o *outline) tables() *tableFiles {
 	if o.made == nil {
 		o.made = o.by.renderTables(o.cfg, o.names)
@@ -67,7 +67,8 @@ func (o *outline) tables() *tableFiles {
 	return o.made
 }
 
-// renderTables returns the maps and the lists, the last ones if nothing has changed.
+// renderTables returns the maps and the lists of a Config. If nothing has changed, it returns the
+// last result.
 func (r *renderer) renderTables(cfg *Config, in workerNames) *tableFiles {
 	was, sameMaps := &tableFiles{}, false
 	if r.tables != nil {
@@ -131,8 +132,7 @@ func parseMap(text []byte) []row {
 	return out
 }
 
-// tlsPort returns the port to which HAProxy redirects plain HTTP where a Route names
-// none.
+// tlsPort returns the port to which HAProxy redirects plain HTTP if a Route names no port.
 func tlsPort(b Bind) uint16 {
 	if len(b.HTTPS) == 0 {
 		return 443
@@ -147,30 +147,30 @@ func tlsPort(b Bind) uint16 {
 // Each host that a route names has a row for "/", so that no request for it reaches
 // a wildcard.
 //
-// A value is BACKEND/STATUS/:PORT/CANARY/WEIGHT/PATTERNS/CHOICE/GUARD, without the
-// empty fields at its end. STATUS is that of the redirect of plain HTTP, and PORT the
-// port it leads to, empty for 443. PATTERNS are the number of the map that HAProxy
-// tries before the value counts, ":", and the beginning of its keys: the host, or
-// "_" for any. GUARD is the mark of the host (see guards).
+// A value is BACKEND/STATUS/:PORT/CANARY/WEIGHT/PATTERNS/CHOICE/GUARD, without the empty fields at
+// its end. STATUS is the status of the redirect of plain HTTP, and PORT is the port of the
+// redirect, empty for 443. PATTERNS names a map that HAProxy tries before it uses the value. It
+// consists of the number of the map, ":", and the beginning of its keys: the host, or "_" for any
+// host. GUARD is the mark of the host (see guards).
 //
-// A key of sni.map is a host, or a wildcard host without "*." and with a "/" at its
-// end, which no name has. A value is a backend. A host that a wildcard would pass
-// through, and that has routes of its own, has a row there too.
+// A key of sni.map is a host, or a wildcard host without "*." and with a "/" at its end, which no
+// name has. A value is a backend. A host with routes of its own also has a row in sni.map if a
+// wildcard there covers it. Its TLS ends in HAProxy.
 func rows(cfg *Config, secret string, in workerNames) tables {
 	return new(hostRows).tables(cfg, secret, in)
 }
 
-// hostRows remembers the rows of each host, as long as its routes are the same. The
-// memory saves time and changes no row.
+// hostRows remembers the rows of each host until its routes change. The memory saves time and
+// changes no row.
 type hostRows struct {
 	port    uint16 // the rows were made with these
 	inspect bool
 	rest    string
 	hosts   map[string]*hostTables
-	used    int // how many of hosts the last call used
+	used    int // how many hosts the last call used
 }
 
-// hostTables holds the rows that the routes of one host come to.
+// hostTables holds the routes of one host, and the rows for them.
 type hostTables struct {
 	routes []Route
 	guard  string
@@ -239,7 +239,7 @@ func (m *hostRows) tables(cfg *Config, secret string, in workerNames) (out table
 	return out
 }
 
-// tableOf returns the table of a host's routes, and how their keys begin.
+// tableOf returns the table of a host's routes, and the beginning of their keys.
 func tableOf(host string) (table int, key string) {
 	if rest, ok := strings.CutPrefix(host, "*."); ok {
 		return wildTable, rest
@@ -298,8 +298,8 @@ func (m *hostRows) rows(routes []Route, guard, secret string, in workerNames) (o
 	return out
 }
 
-// covered returns the rows for the hosts that a wildcard of sni.map would cover, and
-// that have routes of their own.
+// covered returns the rows of sni.map for hosts that a wildcard there covers, although they have
+// routes of their own.
 func covered(all []*hostTables, names []row) (more []row) {
 	known := make(map[string]bool, len(names))
 	for _, r := range names {
@@ -338,12 +338,12 @@ func pattern(host, path string) string {
 	return matchLimit + "^" + regexp.QuoteMeta(cmp.Or(host, "_")) + "(?:" + path + ")"
 }
 
-// fewRows is the most rows of a map that change one by one. HAProxy 2.6 searches the
-// whole map for each of them.
+// fewRows is the largest number of rows that change by a command for each row. HAProxy 2.6 searches
+// the whole map for each such command.
 const fewRows = 32
 
-// mapCommands returns the commands that turn have into want, row by row; false if
-// there are more than fewRows. Both are sorted by key.
+// mapCommands returns the commands that turn have into want, row by row. It reports false if there
+// are more than fewRows. have and want are sorted by key.
 func mapCommands(path string, have, want []row) ([]string, bool) {
 	var cmds []string
 	i, j := 0, 0

@@ -14,18 +14,18 @@ import (
 	"github.com/haproxytech/client-native/v6/runtime"
 )
 
-// master is HAProxy's master process, reached through its own socket. We ask it for
-// reloads and for the processes that live, and for nothing else: HAProxy 2.6 hides
-// the errors of commands that go to a worker through it.
+// master is HAProxy's master process, reached through its own socket. We use it only for reloads
+// and for the list of processes. HAProxy 2.6 hides the errors of commands that go to a worker
+// through the master.
 type master struct{ sock *runtime.SingleRuntime }
 
 // procs holds the answer to "show proc".
 type procs struct {
 	master  int // pid
 	reloads int
-	failed  bool // the last reload
+	failed  bool // the last reload failed
 	workers []int
-	old     []int // workers that finish what they have
+	old     []int // workers that finish their connections
 }
 
 func (m master) show() (procs, error) {
@@ -64,15 +64,14 @@ func (m master) show() (procs, error) {
 	return p, nil
 }
 
-// errRefused says that HAProxy rejected the new configuration; the old worker goes on
-// serving.
+// errRefused says that HAProxy rejected the new configuration, and that the old worker continues.
 var errRefused = errors.New("HAProxy rejected the reload")
 
-// reload makes the master start a worker from the files, and returns once arrived
-// reports that the worker serves. HAProxy from 2.7 answers when the reload is over,
-// with its complaints. 2.6 answers nothing, and closes its socket for a moment, so
-// reload repeats the order until the master has counted it. 3.1 and newer reject
-// the order while another worker starts; reload repeats it then, too.
+// reload makes the master start a worker from the files, and returns once arrived reports that the
+// worker serves. HAProxy from 2.7 answers when the reload is over, with its complaints. HAProxy 2.6
+// answers nothing, and closes its socket for a moment, so reload repeats the command until the
+// master has counted it. HAProxy from 3.1 rejects the command while another worker starts. reload
+// then also repeats the command.
 func (m master) reload(ctx context.Context, arrived func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
@@ -81,8 +80,8 @@ func (m master) reload(ctx context.Context, arrived func() bool) error {
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	var before procs    // as the order found them
-	var asked time.Time // zero: nobody heard it
+	var before procs    // state before the command
+	var asked time.Time // zero if the master has not got the command
 	for {
 		now, serr := m.show()
 		counted := serr == nil && !asked.IsZero() && (now.reloads > before.reloads || now.master != before.master)
@@ -96,7 +95,7 @@ func (m master) reload(ctx context.Context, arrived func() bool) error {
 			case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT),
 				strings.Contains(answer, "Another reload is still in progress"):
 				asked = time.Time{}
-			case err != nil: // it may have been heard; the count will tell
+			case err != nil: // the master may have got the command; the count shows it
 			case strings.Contains(answer, "Success=0"):
 				_, report, _ := strings.Cut(answer, "--\n")
 				return fmt.Errorf("%w: %s", errRefused, complaints(report))
@@ -119,8 +118,8 @@ func (m master) reload(ctx context.Context, arrived func() bool) error {
 	}
 }
 
-// complaints keeps the alerts of HAProxy's report, or else all of it, on one
-// line.
+// complaints returns the alerts of HAProxy's report on one line. If there are no alerts, it returns
+// the whole report.
 func complaints(report string) string {
 	all := alerts(report)
 	if len(all) == 0 {
@@ -137,7 +136,7 @@ func complaints(report string) string {
 	return text
 }
 
-// alerts returns the text of the lines of a report that keep HAProxy from starting.
+// alerts returns the texts of the errors in a report. Each of them prevents a start of HAProxy.
 func alerts(report string) (all []string) {
 	for line := range strings.Lines(report) {
 		_, text, is := strings.Cut(line, "[ALERT]")
@@ -147,7 +146,7 @@ func alerts(report string) (all []string) {
 		if _, rest, ok := strings.Cut(text, ") : "); ok {
 			text = rest
 		}
-		// The spare backends repeat what is wrong with the backend that they are like.
+		// The spare backends of a class repeat the errors of its backends.
 		if text = strings.TrimSpace(text); !slices.Contains(all, text) {
 			all = append(all, text)
 		}
@@ -155,7 +154,8 @@ func alerts(report string) (all []string) {
 	return all
 }
 
-// alive reports whether a process runs; one that waits to be reaped does not.
+// alive reports whether a process runs. A process that has ended, and waits to be reaped, does not
+// run.
 func alive(pid int) bool {
 	if pid <= 0 || syscall.Kill(pid, 0) != nil {
 		return false

@@ -16,7 +16,7 @@ func ServerName(addr netip.AddrPort) string {
 	return serverPrefix + host + "_" + strconv.Itoa(int(addr.Port()))
 }
 
-// serverPrefix begins the names of servers that are endpoints, and no others.
+// serverPrefix begins the name of every server that is an endpoint, and no other name.
 const serverPrefix = "s_"
 
 var stateWords = [...]string{Absent: "absent", Closed: "closed", Drain: "drain", Open: "open"}

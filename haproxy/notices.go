@@ -21,8 +21,8 @@ import (
 // commands have no reason of this kind.
 var checkNotice = regexp.MustCompile(`^Server ([^/ ]+)/(\S+) is (UP|DOWN), reason: ([^,.\n]+)(?:, code: (\d+))?[,.]`)
 
-// listen opens the socket to which each backend logs. HAProxy sends there by
-// name and waits for nobody: nothing is lost but news while no one listens.
+// listen opens the socket to which each backend logs. HAProxy sends to its path, and never waits
+// for a reader. While nobody listens, only notices are lost.
 //
 // HAProxy's worker runs as another user, so handOver gives the socket to the worker's
 // group. Without CAP_CHOWN this process has to be in that group.

@@ -11,7 +11,7 @@ type orders struct {
 	serverSteps
 	rows  []string // commands for single rows of maps and lists
 	whole []string // maps and lists, by path, that change in one piece
-	certs bool     // certificates change; which commands that takes, only the worker can say
+	certs bool     // certificates change; only the worker can tell which commands that takes
 	turns []string // keys of TLS tickets to tell
 }
 
@@ -51,20 +51,20 @@ func (o *orders) others() []string {
 	return all
 }
 
-// serverSteps holds the commands that bring servers to their states.
+// serverSteps holds the commands that bring servers to their wanted states.
 type serverSteps struct {
 	down, up []string                // commands: to close and drain, then to add and open
 	remove   []ServerID              // closed, and no longer wanted
 	after    map[string]*LiveBackend // the backends that change, once the commands are done
-	strays   []string                // backends that nobody wants, and that have servers
+	strays   []string                // backends that have servers, and that no configuration wants
 	names    workerNames
 	worker   picture
 }
 
 var stateCommand = map[State]string{Closed: "maint", Drain: "drain", Open: "ready"}
 
-// serverSteps compares the worker with the wish. It skips a backend that runs its
-// fragment already. fragments may be nil.
+// serverSteps compares the worker with the wanted states. It skips a backend if the worker has
+// confirmed its fragment. fragments may be nil.
 func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment) serverSteps {
 	s := serverSteps{after: map[string]*LiveBackend{}, names: r.names(), worker: r.picture}
 	known, j := r.told != nil, 0 // known: each name is one of those told, and the other way round
@@ -170,8 +170,8 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 	}
 }
 
-// opened returns what HAProxy's checks say of a server of b that is no longer
-// closed: it is up until a check fails.
+// opened returns the result of checks for a server of b that has just been opened: it is up until a
+// check fails.
 func opened(b *Backend) string {
 	if b.Options.Check {
 		return Up
@@ -179,10 +179,9 @@ func opened(b *Backend) string {
 	return Unchecked
 }
 
-// within returns the part of want that a worker with the shape of have can take by
-// command: the shape and the backends of have, with the servers, routes and
-// certificates of want that fit them. It keeps h. It returns the states of its
-// servers, too.
+// within returns the part of want that a worker with the shape of have can take by command. This is
+// the shape and the backends of have, with the servers, routes and certificates of want that fit
+// them. It also has the parts that h keeps. within returns the states of its servers with it.
 func within(want *Config, states States, have *Config, in workerNames, h held) (*Config, States) {
 	out, outStates := &Config{Shape: have.Shape, DefaultBackend: want.DefaultBackend, Period: want.Period},
 		make(States, len(have.Backends))
@@ -258,9 +257,9 @@ func within(want *Config, states States, have *Config, in workerNames, h held) (
 	return out, outStates
 }
 
-// routesWithin returns the routes that the worker can take: not those to backends that it lacks,
-// and each without a canary or a Choice that it lacks. A route to a backend with guards that it
-// lacks is shut. They are the very list if all can stay as they are.
+// routesWithin returns the routes that the worker can take. It leaves out routes to backends that
+// the worker lacks, and any canary or Choice that the worker lacks. If such a backend has guards,
+// its route is shut. If all routes can stay as they are, routesWithin returns the same list.
 func routesWithin(routes []Route, have *Config, in workerNames, unknown map[string]*Backend, h held) []Route {
 	lacksChoice := func(name string) bool {
 		return name != "" && !slices.ContainsFunc(have.Choices, func(c *Choice) bool { return c.Name == name })

@@ -23,11 +23,11 @@ type Pair struct {
 	PEM   []byte // the chain, then the key: a secret
 }
 
-// ReadPair parses a chain of certificates and its key, which may be in one text. It
-// writes both anew: each certificate as CERTIFICATE, the key in PKCS #8 as PRIVATE KEY,
-// and nothing else. Go takes a key from a block of any name; HAProxy's OpenSSL does
-// not, and then rejects the whole configuration. An error says why HAProxy would reject
-// the pair, and contains nothing of the key.
+// ReadPair parses a chain of certificates and its key, which may be in one text. It writes both
+// anew: each certificate as CERTIFICATE, and the key in PKCS #8 as PRIVATE KEY. It drops all other
+// text. Go accepts a key in a block of any name. HAProxy's OpenSSL does not, and HAProxy then
+// rejects the whole configuration. An error says why HAProxy would reject the pair, and contains
+// nothing of the key.
 func ReadPair(chain, key []byte) (Pair, error) {
 	parsed, err := tls.X509KeyPair(chain, key)
 	if err != nil {
@@ -75,11 +75,11 @@ var sound = []x509.SignatureAlgorithm{
 	x509.ECDSAWithSHA256, x509.ECDSAWithSHA384, x509.ECDSAWithSHA512, x509.PureEd25519, x509.DSAWithSHA256,
 }
 
-// Weak returns why OpenSSL 3 rejects a certificate at security level 2, the default of
-// Debian (SSL_CTX_set_security_level(3)); empty if it does not. That level requires 112
-// bits of security of the key. It requires the same of the signature, unless the
-// certificate is self-signed. A kind that Go does not know counts as weak, such as
-// RSA-PSS over SHA-1.
+// Weak returns why OpenSSL 3 rejects a certificate at security level 2, the default of Debian
+// (SSL_CTX_set_security_level(3)). It returns "" if OpenSSL accepts the certificate. That level
+// requires 112 bits of security of the key. It requires the same of the signature, unless the
+// certificate is self-signed. An algorithm that Go does not know counts as weak, such as RSA-PSS
+// over SHA-1.
 func Weak(c *x509.Certificate) string {
 	switch key := c.PublicKey.(type) {
 	case *rsa.PublicKey:
@@ -108,10 +108,10 @@ func Weak(c *x509.Certificate) string {
 	return fmt.Sprintf("its signature has the algorithm %s: want SHA-256 or stronger", c.SignatureAlgorithm)
 }
 
-// selfIssued reports whether OpenSSL takes a certificate for self-signed (EXFLAG_SS). Three things
-// make it so: its issuer is its subject, its authority key identifier names the certificate itself,
-// and its key is of the kind that signed it. OpenSSL does not verify the signature. A certificate
-// that selfIssued cannot read does not count as self-signed.
+// selfIssued reports whether OpenSSL treats a certificate as self-signed (EXFLAG_SS). It does so
+// under three conditions: its issuer is its subject, its authority key identifier names the
+// certificate itself, and its key is of the kind that signed it. OpenSSL does not verify the
+// signature. A certificate that selfIssued cannot read does not count as self-signed.
 func selfIssued(c *x509.Certificate) bool {
 	if !bytes.Equal(c.RawIssuer, c.RawSubject) ||
 		!slices.Contains(signing[c.SignatureAlgorithm], c.PublicKeyAlgorithm) {
@@ -154,7 +154,7 @@ func ofItself(c *x509.Certificate, value []byte) bool {
 		switch f.Tag {
 		case 0: // keyIdentifier
 			same = len(c.SubjectKeyId) == 0 || bytes.Equal(f.Bytes, c.SubjectKeyId)
-		case 1: // authorityCertIssuer, of which the first directoryName counts
+		case 1: // authorityCertIssuer; its first directoryName counts
 			same = true
 			for rest := f.Bytes; len(rest) > 0; {
 				var name asn1.RawValue

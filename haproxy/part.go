@@ -122,8 +122,8 @@ func (c *Config) brought() (all []Part) {
 	})
 }
 
-// owners returns the owner of each part that one owner alone brings: the namespace, with
-// its cluster. A file or a userlist belongs to those whose backends and certificates name
+// owners returns the owner of each part that one owner alone brings: the namespace, with its
+// cluster. A file or a userlist belongs to the owners of the backends and certificates that name
 // it.
 func (c *Config) owners() map[Part]string {
 	owners := make(map[Part]string)

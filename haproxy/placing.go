@@ -8,17 +8,17 @@ import (
 )
 
 // A placing has the backends that the worker got without loading them from the files, so that new
-// ones need no reload. HAProxy before 3.4 takes spare backends for them (spares), and HAProxy since
-// 3.4 adds them by command (additions). The rest of the package knows only this. A placing never
-// changes: place returns another one.
+// ones need no reload. For HAProxy before 3.4 they are in spare backends (spares), and HAProxy
+// since 3.4 adds them by command (additions). The rest of the package uses only this interface. A
+// placing never changes: place returns a new placing.
 type placing interface {
-	// place finds places for the backends of want that the worker lacks, which has loaded those of
-	// have, and frees the places that nobody needs any more. It returns the backends of the worker
-	// by the names that they then have in a Config.
+	// place finds places for the backends of want that the worker lacks, and frees the places that
+	// nobody needs any more. The worker has loaded the backends of have. place returns the backends
+	// of the worker by the names that they then have in a Config.
 	place(want *outline, have *Config, worker picture) (placing, LiveBackends)
 	// vacant reports whether place would free something.
 	vacant(want *Config, backends LiveBackends) bool
-	// leaving returns the backends of have that want does not need, and that go by command.
+	// leaving returns the backends of have that want does not need, and that a command can remove.
 	leaving(want, told *outline, have *Config, worker picture) []*Backend
 	// loaded returns have with the backends that have places.
 	loaded(have *Config) *Config
@@ -26,8 +26,9 @@ type placing interface {
 	names() workerNames
 	// commands returns the commands that make the places, before any other command needs them.
 	commands() []string
-	// recognise returns what a worker of a shape has loaded, if a process before this one found
-	// places in it for the other backends of want; nil: it has loaded something else.
+	// recognise returns the Config that a worker of a shape has loaded, if an earlier process found
+	// places in the worker for the other backends of want. It returns nil if the worker has loaded
+	// another Config.
 	recognise(want *outline, shape string, shapeOf func(*Config) string) (*Config, placing)
 }
 
@@ -107,8 +108,8 @@ func (c *Config) withBackends(more []*Backend) *Config {
 	return &out
 }
 
-// workerNames hold, by its name in a Config, the name of each backend that has another one in the worker.
-// A spare backend that is used up has its own.
+// workerNames holds the names in the worker by the names in a Config, for backends with different
+// names. A spare backend that is used up has an entry with its own name.
 type workerNames map[string]string
 
 // active reports whether a backend has another name in the worker.

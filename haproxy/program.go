@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// A Program is a HAProxy that can be used.
+// A Program is an executable of HAProxy that can be used.
 type Program struct {
 	Path, Version string
 
-	features string // that it was built with, as `haproxy -vv` lists them
+	features string // features that it was built with, as `haproxy -vv` lists them
 }
 
 var (
@@ -21,20 +21,21 @@ var (
 	featureList  = regexp.MustCompile(`(?m)^Feature list : (.*)$`)
 )
 
-// required lists what HAProxy has to be built with, each with its reason.
+// required lists the features that HAProxy must have been built with, each with its reason.
 var required = []struct{ feature, why string }{
 	{"PCRE2", "which bounds the time that regular expressions take"},
 	{"OPENSSL", "which HTTPS needs"},
 }
 
-// useful lists what HAProxy should be built with, each with what does not work without it.
+// useful lists the features that HAProxy should have been built with, each with the loss without
+// it.
 var useful = []struct{ feature, without string }{
 	{"PROMEX", "/metrics/haproxy of the status endpoint has no metrics"},
 	{"LIBCRYPT", "no password of an auth-secret is accepted"},
 }
 
-// FindProgram finds HAProxy's program and asks what it is. An empty binary is "haproxy" in
-// PATH. An error says why the program cannot be used.
+// FindProgram finds HAProxy's program, and asks for its version and features. An empty binary
+// stands for "haproxy" in PATH. An error says why the program cannot be used.
 func FindProgram(binary string) (p Program, err error) {
 	p.Path, err = exec.LookPath(cmp.Or(binary, "haproxy"))
 	if err != nil {
@@ -72,7 +73,7 @@ func FindProgram(binary string) (p Program, err error) {
 // has reports whether HAProxy was built with a feature.
 func (p Program) has(feature string) bool { return strings.Contains(p.features+" ", "+"+feature+" ") }
 
-// Lacks returns what the program was built without and somebody may miss, a sentence each.
+// Lacks returns a sentence about each useful feature that the program was built without.
 func (p Program) Lacks() (all []string) {
 	for _, u := range useful {
 		if !p.has(u.feature) {
@@ -82,7 +83,7 @@ func (p Program) Lacks() (all []string) {
 	return all
 }
 
-// Judge answers those questions that are about what HAProxy is built with, as Vet does.
+// Judge answers the questions about features of HAProxy, as Vet does.
 func (p Program) Judge(questions []Question) Verdicts {
 	verdicts := Verdicts{}
 	for _, q := range questions {

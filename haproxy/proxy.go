@@ -19,17 +19,16 @@ import (
 )
 
 const (
-	// lingerRetry is the time until the next attempt to remove a server that had
-	// connections.
+	// lingerRetry is the time until the next attempt to remove a server that still has connections.
 	lingerRetry = 2 * time.Second
 
-	aliveEvery   = 200 * time.Millisecond // how often the master is looked for
-	lookEvery    = 10 * time.Second       // how often the worker is read although nothing happened, if that takes
-	lookShare    = 200                    // at most one part in so many of the time
+	aliveEvery   = 200 * time.Millisecond // interval between checks that the master lives
+	lookEvery    = 10 * time.Second       // interval between readings of the worker; lookShare may lengthen it
+	lookShare    = 200                    // readings of the worker take at most one part in so many of the time
 	maxStderrLog = 4 << 20                // bytes of HAProxy's own output that are kept
 )
 
-// Mode says who runs HAProxy.
+// Mode is a way to run HAProxy.
 type Mode string
 
 // The two ways to run HAProxy.
@@ -38,41 +37,45 @@ const (
 	External Mode = "external" // someone else runs it, with -W -S and our haproxy.cfg
 )
 
-// Options say how a Proxy finds or runs its HAProxy.
+// Options hold the settings with which a Proxy finds or runs its HAProxy.
 type Options struct {
-	Mode Mode // empty is Managed
-	// HAProxy's program; empty looks for "haproxy" in PATH. External: used to check files if it is there
+	Mode Mode // empty stands for Managed
+	// Binary is HAProxy's program. If it is empty, New looks for "haproxy" in PATH. In mode
+	// External the program only checks files, and may be missing.
 	Binary       string
 	Dir          string        // configuration directory, absolute; the same path for HAProxy
 	RunDir       string        // sockets and pid, absolute, at most 80 bytes long; the same path for HAProxy
 	MasterSocket string        // External: the socket of HAProxy's -S
-	User, Group  string        // whom the worker becomes when started by root
-	MinReload    time.Duration // least time between two reloads; 0 is one second
-	// Managed: where HAProxy's standard output goes, which it keeps when we end; nil: with its
-	// standard error, to a file below RunDir
+	User, Group  string        // those of the worker, if HAProxy is started by root
+	MinReload    time.Duration // least time between two reloads; 0 stands for one second
+	// Stdout is where the standard output of a Managed HAProxy goes, even after this process has
+	// ended. If it is nil, the output goes to a file below RunDir, together with the standard
+	// error.
 	Stdout *os.File
-	Log    *slog.Logger // nil discards
+	Log    *slog.Logger // nil discards the log
 }
 
-// Result says what an Apply has done.
+// Result describes the effects of an Apply.
 type Result struct {
 	Reloaded bool
-	Reason   string    // why a reload was or is due, in words; empty if none
-	RetryAt  time.Time // when Apply has more to do, a reload or a removal; zero if it is complete
+	Reason   string    // why a reload happened or is due, in words; empty if no reload was needed
+	RetryAt  time.Time // when Apply has more to do, such as a reload or a removal; zero if it has done everything
 	Commands int       // commands sent to the worker
-	Waits    []Wait    // whose changes wait for their budget of reloads, or for old workers
+	Waits    []Wait    // tenants that wait for their budget of reloads, or for old workers
 
-	made []string // what changed without a reload, but for removals of servers: commands, maps, and what else
+	// made holds the changes without a reload, except for removals of servers: commands, maps,
+	// certificates and keys.
+	made []string
 }
 
-// Info describes HAProxy and what we did with it, for the status page.
+// Info describes HAProxy and our actions on it, for the status page.
 type Info struct {
 	Mode        Mode      `json:"mode"`
 	Version     string    `json:"version"`
 	Running     bool      `json:"running"`
 	Pid         int       `json:"pid,omitempty"` // of the master
 	Worker      int       `json:"worker,omitempty"`
-	OldWorkers  int       `json:"oldWorkers"` // finishing their connections after reloads, as of the last look
+	OldWorkers  int       `json:"oldWorkers"` // workers that finish connections after reloads, as of the last look
 	Room        Room      `json:"room"`
 	Started     time.Time `json:"started,omitzero"`
 	Generation  string    `json:"generation,omitempty"`
@@ -81,20 +84,20 @@ type Info struct {
 	Checks      int       `json:"checks"`  // runs that only read a configuration, since we started
 	LastReload  time.Time `json:"lastReload,omitzero"`
 	LastReason  string    `json:"lastReason,omitempty"`
-	Waits       []Wait    `json:"waits,omitempty"` // for a reload, as of the last Apply
+	Waits       []Wait    `json:"waits,omitempty"` // tenants that wait for a reload, as of the last Apply
 	LastError   string    `json:"lastError,omitempty"`
 	LastErrorAt time.Time `json:"lastErrorAt,omitzero"`
 
-	MaxConn  int        `json:"-"` // client connections that the worker accepts; 0: not known
-	Capacity []Capacity `json:"-"` // of the worker and the machine, as of the last look
-	// the worker was read anew since the last Apply: the same order may have something to do
+	MaxConn  int        `json:"-"` // client connections that the worker accepts; 0 if not known
+	Capacity []Capacity `json:"-"` // capacity of the worker and the machine, as of the last look
+	// Reread reports that the worker was read anew since the last Apply, so the same order may have
+	// something to do.
 	Reread   bool `json:"-"`
-	Missed   int  `json:"-"` // orders that left out something, which a repetition brought
-	Restored int  `json:"-"` // orders repeated that changed something after another hand
+	Missed   int  `json:"-"` // orders with missing parts that only a repetition brought
+	Restored int  `json:"-"` // repeated orders that corrected a change by somebody else
 }
 
-// A Proxy drives one HAProxy. Its methods may be called from any goroutine;
-// they take turns.
+// A Proxy drives one HAProxy. Any goroutine may call its methods, which take turns.
 type Proxy struct {
 	opt     Options
 	files   RenderOptions
@@ -105,15 +108,15 @@ type Proxy struct {
 	changed chan struct{}
 	info    atomic.Pointer[Info]
 	checks  atomic.Int64                      // runs that only read a configuration
-	revives atomic.Bool                       // HAProxy has died and is started again, with mu locked
-	names   atomic.Pointer[map[string]string] // see publishNames; never changed
+	revives atomic.Bool                       // HAProxy has died and is being started again, while mu is locked
+	names   atomic.Pointer[map[string]string] // see publishNames; the map itself never changes
 
-	mu     sync.Mutex // holds for everything below
+	mu     sync.Mutex // protects everything below
 	text   renderer
 	disk   *disk
 	procs  procs         // as of the last look
-	exit   chan struct{} // closed when the child we started has been reaped; nil if we started none
-	starts *rate.Limiter // for a HAProxy that ends again and again
+	exit   chan struct{} // closed when HAProxy, our child, has ended; nil if we started no HAProxy
+	starts *rate.Limiter // bounds the starts of a HAProxy that ends again and again
 	last   order
 	alarm  *time.Timer
 
@@ -123,8 +126,8 @@ type Proxy struct {
 
 var plainPath = regexp.MustCompile(`^/[A-Za-z0-9_./-]*$`)
 
-// New prepares the files and checks what can be checked without touching a
-// running HAProxy. Its errors are sentences for the operator.
+// New prepares the files, and checks everything that it can check without a change to a running
+// HAProxy. Its errors are sentences for the operator.
 func New(opt Options) (*Proxy, error) {
 	if opt.Mode == "" {
 		opt.Mode = Managed
@@ -165,8 +168,8 @@ func (o *Options) checkDirs() error {
 	return nil
 }
 
-// openRunDir makes the run directory, and removes what a life has left there that ended while it
-// asked HAProxy's program.
+// openRunDir makes the run directory. It removes directories of checks that an earlier process left
+// there when it ended during a check.
 func (p *Proxy) openRunDir() error {
 	if err := os.MkdirAll(p.opt.RunDir, 0o750); err != nil {
 		return fmt.Errorf("HAProxy's run directory cannot be created: %w", err)
@@ -181,7 +184,8 @@ func (p *Proxy) openRunDir() error {
 	return nil
 }
 
-// openFiles reads the configuration directory, which has to be ours or new.
+// openFiles reads the configuration directory. In mode Managed its haproxy.cfg has to be ours, or
+// missing.
 func (p *Proxy) openFiles() (err error) {
 	var odd []string
 	if p.disk, odd, err = openDisk(p.opt.Dir); err != nil {
@@ -197,15 +201,15 @@ func (p *Proxy) openFiles() (err error) {
 		return fmt.Errorf("%s was not written by sallyport: move it away, or choose another configuration directory",
 			p.path(configFile))
 	}
-	// Who runs HAProxy needed a first file, and gave it to us.
+	// HAProxy needed a first file before we could write it.
 	if err := writeFile(p.path(formerFile), p.disk.have[configFile]); err != nil {
 		return fmt.Errorf("keeping the former configuration: %w", err)
 	}
 	return nil
 }
 
-// firstFiles decides about the paths and names in all configurations. If there is no haproxy.cfg
-// yet, it writes an empty one.
+// firstFiles sets the paths and names that appear in all configurations. If there is no haproxy.cfg
+// yet, it writes the files of an empty Config.
 func (p *Proxy) firstFiles() error {
 	jail, locked, err := p.jail()
 	if err != nil {
@@ -231,7 +235,8 @@ func (p *Proxy) firstFiles() error {
 	return p.file(empty)
 }
 
-// openSockets prepares exchanges with HAProxy. An External one has to be there.
+// openSockets prepares exchanges with HAProxy. The master socket of an External HAProxy has to
+// exist.
 func (p *Proxy) openSockets() (err error) {
 	masterPath := filepath.Join(p.opt.RunDir, "master.sock")
 	if p.opt.Mode == External {
@@ -265,9 +270,8 @@ func firstLine(b []byte) string {
 	return line
 }
 
-// Changed knocks when something happened that the caller should look at: the
-// HAProxy died or came back, the worker is not what it was, or the time
-// Result.RetryAt has come.
+// Changed returns a channel that signals when the caller should call Apply again: HAProxy has died
+// or come back, the worker has changed, or the time Result.RetryAt has come.
 func (p *Proxy) Changed() <-chan struct{} { return p.changed }
 
 func (p *Proxy) knock() {
@@ -277,7 +281,7 @@ func (p *Proxy) knock() {
 	}
 }
 
-// Info returns the last known state of things. It never waits.
+// Info returns the last known Info. It never waits.
 func (p *Proxy) Info() Info {
 	i := *p.info.Load()
 	i.Checks = int(p.checks.Load())
@@ -297,8 +301,8 @@ func (p *Proxy) noteError(err error) {
 	p.note(func(i *Info) { i.LastError, i.LastErrorAt = err.Error(), time.Now() })
 }
 
-// Servers returns the servers that the worker has, by backend. It costs nothing while
-// nothing happened. While Run starts HAProxy again, which takes seconds with a large
+// Servers returns the servers that the worker has, by backend. It costs nothing while the belief
+// about the worker is valid. While Run starts HAProxy again, which takes seconds with a large
 // configuration, Servers returns an error and does not wait.
 func (p *Proxy) Servers() (LiveBackends, error) {
 	if p.revives.Load() {
@@ -312,8 +316,8 @@ func (p *Proxy) Servers() (LiveBackends, error) {
 	return p.belief.run.backends, nil
 }
 
-// know reads the worker if there is no belief about it. A worker that has not loaded
-// our configuration yet, or that the next Apply starts, has no servers of ours.
+// know reads the worker if there is no belief about it. If the worker has not loaded our
+// configuration yet, or the next Apply has to start it, the belief is that it has nothing of ours.
 func (p *Proxy) know() error {
 	if p.belief.run != nil {
 		return nil
@@ -372,8 +376,8 @@ func (p *Proxy) know() error {
 	return nil
 }
 
-// knowOrNothing reads the worker if there is no belief about it. If that fails, it is taken to have
-// nothing, so that no command goes to a worker of which nothing is known.
+// knowOrNothing reads the worker if there is no belief about it. If that fails, the belief is that
+// the worker has nothing of ours, so that no command goes to an unknown worker.
 func (p *Proxy) knowOrNothing() error {
 	err := p.know()
 	if err != nil {

@@ -17,13 +17,13 @@ const (
 	maxGroups = 200
 )
 
-// matchLimit precedes every regular expression that a user wrote. An expression that Go
-// matches in linear time can take PCRE2 exponential time, in a thread that serves other
-// clients too. After this many steps PCRE2 gives up, which counts as no match. The
-// default limit of PCRE2 takes 40 ms to reach.
+// matchLimit precedes every regular expression that a user wrote. PCRE2 can take exponential time
+// for an expression that Go matches in linear time. The thread also serves other clients. After
+// this many steps PCRE2 gives up, and the expression does not match. PCRE2 takes 40 ms to reach its
+// default limit.
 const matchLimit = "(*LIMIT_MATCH=10000)"
 
-// CheckPath returns why s cannot be the path of a Route as a regular expression.
+// CheckPath returns why s cannot be the path of a Regexp Route.
 func CheckPath(s string) error {
 	if !strings.HasPrefix(s, "/") {
 		return fmt.Errorf(`%s does not begin with "/"`, shown(s))
@@ -81,12 +81,12 @@ func checkRegexp(s string) error {
 	return nil
 }
 
-// place matches an element that matches no character.
+// place matches an element that matches a position between characters.
 var place = regexp.MustCompile(`^(?:[$^]|\\[bBAzZ]|\(\?.*\))$`)
 
-// element matches one element of a regular expression that means the same to Go and
-// PCRE2: an escape, a set of characters, the beginning of a group, a repetition, or any
-// other single character.
+// element matches one element of a regular expression that means the same to Go and PCRE2. An
+// element is an escape, a set of characters, the beginning of a group, a repetition, or any other
+// single character.
 var element = func() *regexp.Regexp {
 	const (
 		class  = `(?:\\[dDwWsS]|\[:\^?[a-z]+:\])`

@@ -12,10 +12,9 @@ import (
 	"time"
 )
 
-// reloadIfDue reloads HAProxy if want takes a reload and its time has come, and
-// notes in res what it did. A reload for which something is held is urgent. It returns why
-// the worker still lacks a part of want: the error of this reload, or of the last one to the
-// same files.
+// reloadIfDue reloads HAProxy if want needs a reload, and the time for it has come. It notes the
+// outcome in res. The reload is urgent if held is set. The error says why the worker still lacks a
+// part of want. It is the error of this reload, or of the last reload to the same files.
 func (p *Proxy) reloadIfDue(ctx context.Context, want *outline, held bool, res *Result) error {
 	why, urgent := p.belief.reasonToReload(want, p.grows(want))
 	urgent = urgent || held
@@ -51,8 +50,8 @@ func (p *Proxy) reloadIfDue(ctx context.Context, want *outline, held bool, res *
 	return errors.Join(err, p.knowOrNothing())
 }
 
-// reasonToReload returns in words which part of want takes a reload; empty: none
-// does, also because the worker grows to it by commands. A reload that nobody waits for is not
+// reasonToReload returns in words which part of want takes a reload. It returns "" if no reload is
+// needed, or if commands give the worker all of want (grows). A reload that nobody waits for is not
 // urgent.
 func (b *belief) reasonToReload(want *outline, grows bool) (why string, urgent bool) {
 	cfg := want.cfg
@@ -95,8 +94,8 @@ func (b *belief) reasonToReload(want *outline, grows bool) (why string, urgent b
 	return cmp.Or(strings.Join(reasons, ", "), "HAProxy's configuration changed"), urgent
 }
 
-// broken returns why the worker takes no commands before a reload, or "" if it takes them. Nobody's
-// changes are to blame for that.
+// broken returns why the worker takes no commands before a reload, or "" if it takes them. The
+// changes of tenants do not cause that.
 func (b *belief) broken(want *outline) string {
 	if b.unheard >= 2 {
 		return "commands to the worker failed"
@@ -119,7 +118,7 @@ func (b *belief) broken(want *outline) string {
 	return "HAProxy runs another configuration than that of the files"
 }
 
-// demand returns what decides about the time of a reload to want, with so many old workers.
+// demand returns the demand for a reload to want, with that many old workers.
 func (b *belief) demand(want *outline, old int) demand {
 	d := demand{cfg: want.cfg, files: want.refusable, old: old}
 	if b.broken(want) == "" {
@@ -128,10 +127,10 @@ func (b *belief) demand(want *outline, old int) demand {
 	return d
 }
 
-// prepare writes the files of a configuration for a start, and has HAProxy check
-// them. Every server is closed in them: nobody kept the routes while no HAProxy
-// ran. If HAProxy rejects them, prepare writes those of the last configuration that
-// it accepted, if there was one in this life.
+// prepare writes the files of a configuration for a start, and has HAProxy check them. Every server
+// is closed in them, because nobody checked the routes to the servers while no HAProxy ran. If
+// HAProxy rejects the files, prepare writes those of the last configuration that HAProxy accepted
+// from this process.
 func (p *Proxy) prepare(ctx context.Context, cfg *Config, states States) error {
 	last := p.belief.told
 	err := p.prepareOne(ctx, p.text.outline(cfg, shut(cfg.Backends, states)))
@@ -145,7 +144,7 @@ func (p *Proxy) prepare(ctx context.Context, cfg *Config, states States) error {
 	return nil
 }
 
-// shut returns states in which no server is more than Closed.
+// shut returns the states, but with Closed for each server in a greater state.
 func shut(backends []*Backend, states States) States {
 	out := make(States, len(backends))
 	for i := range backends {
@@ -203,7 +202,7 @@ func (p *Proxy) reload(ctx context.Context, want *outline, why string) error {
 }
 
 // replaceWorker makes the master start a worker from the files, and returns once that one answers.
-// If it fails, the worker that there was counts again.
+// If it fails, the answers of the old worker count again.
 func (p *Proxy) replaceWorker(ctx context.Context) error {
 	runs, retired := p.worker.retire()
 	gen := p.disk.gen()
@@ -217,7 +216,7 @@ func (p *Proxy) replaceWorker(ctx context.Context) error {
 	return err
 }
 
-// failed records that HAProxy rejected these files, and for how long not to try again.
+// failed records that HAProxy rejected these files, and how long they are not tried again.
 func (p *Proxy) failed(want *outline, err error, doing string) error {
 	err = fmt.Errorf("%s: %w", doing, err)
 	kept := writeFile(p.path(failedFile), want.files(p.opt.Dir).Content[configFile])
@@ -238,19 +237,19 @@ func (p *Proxy) check(ctx context.Context) error {
 	return err
 }
 
-// checking bounds how long HAProxy may take to read a configuration. 10,000
-// backends take it 0.4 s, and 3,000 certificates 3 s.
+// checking bounds how long HAProxy may take to read a configuration. HAProxy takes 0.4 s for 10,000
+// backends, and 3 s for 3,000 certificates.
 const checking = 30 * time.Second
 
-// refusal returns why HAProxy rejects a configuration; empty: it accepts it.
+// refusal returns why HAProxy rejects a configuration, or "" if HAProxy accepts it.
 func (p *Proxy) refusal(ctx context.Context, file string) (string, error) {
 	report, err := p.report(ctx, file, checking)
 	return complaints(report), err
 }
 
-// report has HAProxy read a configuration without acting on it, with the environment
-// of a start. It returns HAProxy's report if HAProxy rejects the configuration, or
-// takes too long; empty: HAProxy accepts it.
+// report has HAProxy read a configuration without acting on it, with the environment of a start. It
+// returns HAProxy's report if HAProxy rejects the configuration, or takes too long. It returns ""
+// if HAProxy accepts the configuration.
 func (p *Proxy) report(ctx context.Context, file string, limit time.Duration) (string, error) {
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

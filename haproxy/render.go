@@ -15,29 +15,34 @@ import (
 // Names of files, relative to the configuration directory.
 const (
 	configFile  = "haproxy.cfg"
-	failedFile  = "haproxy.cfg.failed" // the last one that HAProxy rejected
-	formerFile  = "haproxy.cfg.former" // the one that was there before us
+	failedFile  = "haproxy.cfg.failed" // the last haproxy.cfg that HAProxy rejected
+	formerFile  = "haproxy.cfg.former" // the haproxy.cfg that was there before ours
 	mapDir      = "maps/"
 	routeMap    = "maps/route.map"
 	wildMap     = "maps/wild.map"
 	sniMap      = "maps/sni.map"
-	regexpMap   = "maps/regexp-" // the beginning of several names
+	regexpMap   = "maps/regexp-" // begins the names of several files
 	crtList     = "certs/crt-list"
 	certDir     = "certs/"
 	extraDir    = "extra/"
 	defaultCert = "_default.pem" // no namespace begins with "_", so no Secret's certificate has this name
-	namedCert   = "_named.pem"   // Config.DefaultCert
+	namedCert   = "_named.pem"   // the certificate in Config.DefaultCert
 )
 
 // RenderOptions holds the paths and names that appear in a configuration.
 type RenderOptions struct {
-	Dir          string // where the files will be, absolute
-	StatsSocket  string // where the worker takes commands, absolute
-	NoticeSocket string // where the worker says what its checks find, absolute; empty: nowhere
-	Secret       string // letters and digits by which HAProxy knows connections that it passed to itself
-	MaxConn      int    // most connections, where neither Tune nor Process says; 0 lets HAProxy choose
-	User, Group  string // whom the worker becomes; empty: it stays who started it
-	// directory that the worker is locked into, absolute; it begins the path of the NoticeSocket; empty: none
+	Dir         string // directory of the files, absolute
+	StatsSocket string // socket where the worker takes commands, absolute
+	// NoticeSocket is the socket to which the worker reports the results of its checks, absolute.
+	// If it is empty, the worker reports nothing.
+	NoticeSocket string
+	Secret       string // letters and digits; HAProxy recognises connections from itself by them
+	MaxConn      int    // most connections if neither Tune nor Process sets it; 0 lets HAProxy choose
+	// User and Group are those of the worker. If they are empty, the worker keeps the user and
+	// group that started it.
+	User, Group string
+	// Jail is the directory that the worker is locked into, absolute, or empty. The path of the
+	// NoticeSocket begins with it.
 	Jail string
 }
 
@@ -47,54 +52,56 @@ type File struct {
 	Mode    fs.FileMode
 }
 
-// Files holds everything that HAProxy reads, by path relative to the configuration
-// directory, except the self-signed default certificate.
+// Files holds all files that HAProxy reads except the self-signed default certificate. Their paths
+// are relative to the configuration directory.
 type Files struct {
 	Content map[string]File
 
-	// Gen identifies all of it. haproxy.cfg carries it in the process variable
-	// proc.gen, where it says which files a worker has loaded.
+	// Gen identifies the content of all files. haproxy.cfg sets the process variable proc.gen to
+	// it, so proc.gen names the files that a worker has loaded.
 	Gen string
-	// Shape identifies what only a reload can change: haproxy.cfg without
-	// its servers. It is in proc.shape.
+	// Shape identifies the parts that only a reload can change, such as haproxy.cfg without its
+	// servers. haproxy.cfg sets the process variable proc.shape to it.
 	Shape string
 
-	sums map[string][sha256.Size]byte // of the contents, as generation takes them
+	sums map[string][sha256.Size]byte // hashes of the contents, as generation takes them
 }
 
-// outline holds what a configuration comes to for HAProxy: its files, but for the
-// text of haproxy.cfg, of which it holds the parts. So an outline costs little where
-// little has changed: it shares all other parts with the one before.
+// outline holds the files of a configuration. In place of the text of haproxy.cfg it holds the
+// parts of that text. An outline shares all parts that have not changed with the outline before it,
+// so a small change costs little.
 type outline struct {
 	cfg      *Config
 	head     []byte
-	defaults []byte      // the lines of its section defaults
+	defaults []byte      // lines of its section defaults
 	backends []*fragment // in the order of the configuration
-	given    States      // of the servers of the backends
+	given    States      // states of the servers of the backends
 	by       *renderer
-	made     *tableFiles // see tables; nil: not yet
+	made     *tableFiles // nil until tables makes it
 	extras   *fileSet
 	certs    *certFiles
-	tickets  []string    // the keys of TLS tickets; none: HAProxy makes no tickets
-	names    workerNames // for a worker that has other names for some backends; a worker that reads the files has none
-	shape    string      // as Files.Shape
+	tickets  []string // keys of TLS tickets; without keys HAProxy makes no tickets
+	// names is for a worker that has other names for some backends. For a worker that reads the
+	// files, it is empty.
+	names workerNames
+	shape string // as in Files
 }
 
-// fileSet holds files that HAProxy reads when it starts, and no more.
+// fileSet holds the files that HAProxy reads only when it starts.
 type fileSet struct {
 	of    []*Extra
-	peer  *Group // whose files are among them; nil: none
+	peer  *Group // the Group that added the files of its peer to these; nil if no Group did
 	files map[string]rendered
-	shape []byte // their names and hashes
+	shape []byte // names and hashes of the files
 }
 
-// certFiles holds the certificates, and the crt-list.
+// certFiles holds the files of the certificates, and the crt-list.
 type certFiles struct {
 	of      []*Cert
 	first   []byte // Config.DefaultCert
 	files   map[string]rendered
-	entries map[string]certEntry // those that commands change, by file name
-	shape   []byte               // what only a reload changes
+	entries map[string]certEntry // certificates that commands change, by file name
+	shape   []byte               // the parts that only a reload changes
 }
 
 // certEntry holds the file of a certificate, and its line in the crt-list.
@@ -103,37 +110,37 @@ type certEntry struct {
 	line string
 }
 
-// Render writes cfg for HAProxy with its servers in the given states: an Open
-// server takes traffic from the first moment; a Closed one is there, disabled,
-// and so is one in Drain, which after a reload has nothing left to finish in
-// the new worker; an Absent one, or one that states does not name, is left
-// out. Servers are written in the order of cfg. The result depends on nothing
-// else. cfg must be valid.
+// Render returns the files of cfg. An Open server takes traffic as soon as HAProxy has started.
+// Closed and Drain servers are in the files, but disabled: after a reload, a server in Drain has no
+// connections to finish in the new worker. Absent servers, and servers without an entry in states,
+// are left out. Servers are in the order of cfg. Equal arguments give equal files. cfg must be
+// valid.
 func Render(cfg *Config, states States, opt RenderOptions) Files {
 	r := renderer{opt: opt}
 	return r.outline(cfg, states).files(opt.Dir)
 }
 
-// renderer renders with a memory of the last outline, and of the fragments before it.
-// The memory saves time and changes nothing else. It is owned by whoever holds the
-// Proxy's lock.
+// renderer makes outlines, and remembers the last outline and its fragments. The memory saves time,
+// and has no effect on the result. The lock of a Proxy protects its renderer.
 type renderer struct {
 	opt       RenderOptions
-	last      *outline // nil: none yet
+	last      *outline // nil before the first outline
 	fragments map[*Backend]*fragment
-	tables    *tableFiles // the last ones; nil: none yet
+	tables    *tableFiles // the last tables; nil before the first
 	hosts     hostRows
 
-	headOf   Shape  // the last head was made for it,
-	headAsks bool   // and for certificates that ask clients for theirs, or not
+	// headOf and headAsks belong to the last head: its Shape, and whether a certificate asks
+	// clients for theirs.
+	headOf   Shape
+	headAsks bool
 	cookies  string // the key of cookies in the fragments
 }
 
-// rendered is a file with the hash of its content.
+// rendered holds a file with the hash of its content.
 type rendered struct {
 	file  File
 	sum   [sha256.Size]byte
-	entry certEntry // of a certificate
+	entry certEntry // only for a certificate
 }
 
 // marker is the width of the hashes in the first lines of haproxy.cfg.
@@ -152,7 +159,7 @@ func preamble(gen, shape string) string {
 
 var preambleLen = len(preamble(strings.Repeat("0", marker), strings.Repeat("0", marker)))
 
-// in returns the same outline for a worker that has other names for some backends.
+// in returns the outline for a worker with these names for some backends.
 func (o *outline) in(n workerNames) *outline {
 	if maps.Equal(o.names, n) {
 		return o
@@ -162,7 +169,7 @@ func (o *outline) in(n workerNames) *outline {
 	return &out
 }
 
-// outline returns what cfg comes to, with its servers in these states, for a worker that reads the
+// outline returns the outline of cfg with its servers in these states, for a worker that reads the
 // files.
 func (r *renderer) outline(cfg *Config, states States) *outline {
 	if key := r.opt.cookieKey(&cfg.Shape); key != r.cookies {
@@ -196,8 +203,8 @@ func (r *renderer) outline(cfg *Config, states States) *outline {
 	return o
 }
 
-// renderBackends adds the fragments of the backends. It reports whether their shapes
-// are those of the outline before.
+// renderBackends adds the fragments of the backends. It reports whether the outline before has the
+// same shapes.
 func (r *renderer) renderBackends(o, was *outline, states States) (sameShapes bool) {
 	backends := o.cfg.Backends
 	if len(r.fragments) > 2*len(backends)+100 {
@@ -213,8 +220,8 @@ func (r *renderer) renderBackends(o, was *outline, states States) (sameShapes bo
 	sameShapes = len(backends) == len(was.backends)
 	o.backends = make([]*fragment, len(backends))
 	for i, b := range backends {
-		// Of a large cluster, only what has changed is looked at: the rest is not in the
-		// processor's caches.
+		// In a large cluster, the loop reads only the backends that have changed. The others are
+		// not in the processor's caches.
 		if i < len(was.backends) && was.cfg.Backends[i] == b && same(was.given.of(i), states.of(i)) {
 			o.backends[i] = was.backends[i]
 			continue
@@ -269,7 +276,7 @@ func (o *outline) states() States {
 	return states
 }
 
-// refusable identifies what HAProxy may reject: the shape, the certificates, and the
+// refusable identifies the parts that HAProxy may reject: the shape, the certificates, and the
 // regular expressions.
 func (o *outline) refusable() string {
 	h := sha256.New()
@@ -287,7 +294,7 @@ func (o *outline) refusable() string {
 	return short(h)
 }
 
-// renderExtras returns the files that HAProxy reads when it starts, and no more.
+// renderExtras returns the files that HAProxy reads only when it starts.
 func (r *renderer) renderExtras(cfg *Config) *fileSet {
 	all, peer := cfg.Extras, (*Group)(nil)
 	if cfg.sharesTables() {
@@ -356,7 +363,7 @@ func (r *renderer) renderCerts(cfg *Config) *certFiles {
 	return set
 }
 
-// generation names a set of files by the hashes of their contents.
+// generation returns the name of a set of files, which depends on their paths and contents.
 func generation(sums map[string][sha256.Size]byte) string {
 	h := sha256.New()
 	for _, path := range slices.Sorted(maps.Keys(sums)) {

@@ -6,46 +6,46 @@ import (
 )
 
 const (
-	// idleReload is how long a reload waits for which nobody waits: it only removes backends, to
-	// which no route leads any more, or gives backends their own names.
+	// idleReload is how long a reload waits if nobody waits for it. Such a reload only removes
+	// backends to which no route leads any more, or gives backends their own names.
 	idleReload = 30 * time.Second
-	// First and longest wait after a failed reload before the same is tried
-	// again.
+	// First and longest wait between a failed reload and the next one to the same files.
 	minBackoff, maxBackoff = 5 * time.Second, 5 * time.Minute
 )
 
-// A schedule decides when the next reload may come. Its methods get the moment as an argument, and
-// touch nothing but the schedule.
+// A schedule decides when the next reload may come. Its methods get the present time as an
+// argument, and change only the schedule.
 type schedule struct {
-	least     time.Duration // between two reloads
+	least     time.Duration // least time between two reloads
 	last      time.Time     // when the last reload ended, even one that failed
-	idleSince time.Time     // since when a reload waits for which nobody waits; zero: none waits
+	idleSince time.Time     // when a reload that nobody waits for became necessary; zero if there is no such reload
 	budgets   budgets
-	// tenants whose changes have waited for their budget since the last reload, and what waits now
+	// late holds the tenants that have waited for their budget since the last reload, each with its
+	// cause as of now.
 	late     map[Tenant]*cause
-	eased    bool // the reload that waits may come sooner than Apply said, as old workers end
+	eased    bool // old workers end, so the reload that waits may come sooner than Apply has reported
 	rejected rejection
 }
 
-// A rejection is the last failure to start or reload HAProxy with some files. The zero rejection is
-// none.
+// A rejection is the last failure to start or reload HAProxy with some files. It is zero if nothing
+// has failed.
 type rejection struct {
 	files   string // their outline.refusable
 	err     error
-	until   time.Time // not to be tried again before
+	until   time.Time // the files are not tried again before this time
 	backoff time.Duration
 }
 
-// A demand is what decides about the time of a reload.
+// A demand holds the facts that decide about the time of a reload.
 type demand struct {
-	by    causes        // who asks for it; empty: nobody's changes do
+	by    causes        // the tenants that need the reload; empty if no tenant's changes need it
 	cfg   *Config       // has the budgets of all tenants
 	files func() string // outline.refusable of the wanted files
-	old   int           // how many old workers there are
+	old   int           // number of old workers
 }
 
-// due returns the earliest time for a reload. A reload for which nobody waits begins to wait now,
-// unless it waits already.
+// due returns the earliest time for a reload. If nobody waits for the reload, its wait (idleReload)
+// begins now, unless it has already begun.
 func (s *schedule) due(now time.Time, d demand) time.Time {
 	due := s.last.Add(s.least)
 	if len(d.by) > 0 {
@@ -65,8 +65,9 @@ func (s *schedule) due(now time.Time, d demand) time.Time {
 	return due
 }
 
-// allow returns when the changes of a tenant may cause a reload, by its budget alone, and also
-// by the old workers. A guard that is within the budget does not wait for old workers.
+// allow returns when the changes of a tenant may cause a reload. The time budget depends only on
+// the budget of the tenant. The time all also depends on the old workers, and on idleReload. A
+// guard within the budget does not wait for old workers.
 func (s *schedule) allow(now time.Time, d demand, t Tenant, c *cause) (budget, all time.Time) {
 	budget = s.budgets.due(t, d.cfg.budgetOf(t), now, refill(d.old))
 	all = budget
@@ -79,7 +80,7 @@ func (s *schedule) allow(now time.Time, d demand, t Tenant, c *cause) (budget, a
 	return budget, all
 }
 
-// spend charges a reload to everybody who asks for it.
+// spend charges a reload to the budget of each tenant that asks for it.
 func (s *schedule) spend(now time.Time, d demand) {
 	every := refill(d.old)
 	s.budgets.forget(now, every)
@@ -90,8 +91,8 @@ func (s *schedule) spend(now time.Time, d demand) {
 	}
 }
 
-// waits lists the tenants that wait for a reload because of a budget or of old workers, and notes
-// those that have waited for a budget.
+// waits returns the tenants that wait for a reload because of a budget or of old workers. It notes
+// the tenants that have waited for a budget.
 func (s *schedule) waits(now time.Time, d demand) (all []Wait) {
 	was, soon := s.late, later(now, s.last.Add(s.least))
 	s.late, s.eased = make(map[Tenant]*cause), false
@@ -119,17 +120,17 @@ func (s *schedule) waits(now time.Time, d demand) (all []Wait) {
 // nothing notes that no reload is needed.
 func (s *schedule) nothing() { s.idleSince, s.late, s.eased = time.Time{}, nil, false }
 
-// waitAnew notes that a reload for which nobody waits has something else to do than before.
+// waitAnew begins a new wait (idleReload) for a reload that nobody waits for, because its task has
+// changed.
 func (s *schedule) waitAnew() { s.idleSince = time.Time{} }
 
-// ended notes that a reload has ended, whatever came of it.
+// ended notes that a reload has ended, with or without an error.
 func (s *schedule) ended(now time.Time) { s.last, s.idleSince = now, time.Time{} }
 
-// accepted notes that HAProxy has taken what it was reloaded for.
+// accepted notes that HAProxy has taken the files of the reload.
 func (s *schedule) accepted() { s.rejected.files, s.rejected.err, s.late = "", nil, nil }
 
-// failed notes that HAProxy rejected these files, and returns for how long they are not tried
-// again.
+// failed notes that HAProxy rejected these files. It returns how long they are not tried again.
 func (s *schedule) failed(now time.Time, files string, err error) time.Duration {
 	r := &s.rejected
 	if files == r.files {
@@ -141,8 +142,8 @@ func (s *schedule) failed(now time.Time, files string, err error) time.Duration 
 	return r.backoff
 }
 
-// failure returns the error of the last reload to these files, if it failed. Their
-// servers may have changed since.
+// failure returns the error of the last reload if it failed with these files. The servers in them
+// may have changed since.
 func (s *schedule) failure(files func() string) error {
 	if s.rejected.files != "" && files() == s.rejected.files {
 		return s.rejected.err
@@ -150,7 +151,7 @@ func (s *schedule) failure(files func() string) error {
 	return nil
 }
 
-// retryAt returns when the rejected files may be tried again; zero: at once.
+// retryAt returns when the rejected files may be tried again. The zero time stands for now.
 func (s *schedule) retryAt(now time.Time) time.Time {
 	if s.rejected.until.After(now) {
 		return s.rejected.until

@@ -8,51 +8,52 @@ import (
 	"strings"
 )
 
-// HAProxy before 3.4 has no command that adds a backend. So haproxy.cfg has some empty
-// ones for it, the spare backends, with the settings that most backends have. A new backend
-// of the same settings takes one by commands: a row of the map of routes leads to it,
-// and servers are added to it. It has its own name after the next reload, which comes
-// by itself after idleReload.
+// HAProxy before 3.4 has no command that adds a backend. For these versions haproxy.cfg has spare
+// backends: empty backends with the settings that most backends have. A new backend of the same
+// settings takes a spare backend by commands. A row of the map of routes leads to the spare
+// backend, and servers are added to it. The new backend has its own name after the next reload,
+// which comes by itself after idleReload.
 //
-// Only this package knows of it. The worker itself holds which spare backend stands
-// for which, in namesMap, so a fresh process reads it there.
+// Other packages do not see this. The worker itself holds, in namesMap, which backend each spare
+// backend stands for, so a fresh process reads it there.
 
 // spareName begins the name of a spare backend. No namespace begins with "_", so no
 // backend of a Config has such a name.
 const spareName = "_spare-"
 
-// namesMap holds the name of each backend of a Config that a spare one stands for, by
-// the name of the spare one; and if requests are logged, those of all others, too.
+// namesMap holds the names of backends in the Config by their names in the worker. It has a row for
+// each spare backend in use. If requests are logged, it has a row for every backend.
 const namesMap = "maps/names.map"
 
 const (
-	spareClasses = 8 // how many classes of HTTP backends have spare backends, at most: those of most backends
-	// How many spare backends there are of the same settings: one for each two backends
-	// that have the settings, within these bounds. Each takes HAProxy about 10 kB. A burst
-	// of new backends takes a reload each time that there are half as many again.
+	spareClasses = 8 // number of classes of HTTP backends with spare backends, at most: the classes of most backends
+	// These bound the number of spare backends of a class, which is half of the number of its
+	// backends. Each spare backend takes HAProxy about 10 kB of memory. In a burst of new backends
+	// a reload is needed each time their number has grown by half.
 	minSpares, maxSpares = 32, 512
 )
 
-// spares are the spare backends that stand for others. Afterwards each is used up, until a reload
-// brings new ones: a request may still wait in it, or be sent again, and must not reach the servers
-// of somebody else.
+// spares holds the spare backends in use, and those that are used up. A spare backend is used up
+// once its backend has left it, until a reload brings new spare backends. A request may still wait
+// there, or be sent again, and must not reach the servers of another backend.
 type spares struct {
-	in workerNames // a spare backend that is used up has its own name
-	// with the settings that the spare one has, by name; a process before this one chose those missing
+	in workerNames // a spare backend that is used up has itself as its name
+	// as holds backends by name, with the settings of their spare backend. A backend is missing if
+	// an earlier process chose its spare backend.
 	as map[string]*Backend
 }
 
 func (s spares) names() workerNames { return s.in }
 func (s spares) commands() []string { return nil }
 
-// leaving returns no backends: place frees the places of those that nobody needs.
+// leaving returns no backends, because place frees the places that nobody needs.
 func (s spares) leaving(_, _ *outline, _ *Config, _ picture) []*Backend { return nil }
 
 func (s spares) loaded(have *Config) *Config {
 	return have.withBackends(slices.Collect(maps.Values(s.as)))
 }
 
-// sparesText returns the sections of the spare backends of a class.
+// sparesText returns the sections of the spare backends for a class.
 func (c *class) sparesText(dir string) (text []byte) {
 	for n := range min(max(c.members/2, minSpares), maxSpares) {
 		text = append(text, "\nbackend "+spareName+c.name+"-"+strconv.Itoa(n+1)+"\n"...)
@@ -63,10 +64,10 @@ func (c *class) sparesText(dir string) (text []byte) {
 	return text
 }
 
-// place gives spare backends to the backends of want that the worker does not have, as far as
-// there are any, and notes which are used up. A backend without servers takes another one when its
-// settings change: an Ingress may be heard of before its Service, whose annotations are settings,
-// too.
+// place gives spare backends to the backends of want that the worker lacks, as long as there are
+// any, and notes the used up spare backends. If the settings of a backend without servers change,
+// it takes another spare backend. This happens if an Ingress is known before its Service, because
+// annotations of the Service are also settings.
 func (s spares) place(want *outline, have *Config, worker picture) (placing, LiveBackends) {
 	next, moved := spares{in: workerNames{}, as: map[string]*Backend{}}, map[string]*LiveBackend{}
 	maps.Copy(next.in, s.in)
@@ -118,8 +119,8 @@ func (s spares) vacant(want *Config, backends LiveBackends) bool {
 	return len(s.unneeded(want, backends)) > 0
 }
 
-// unneeded returns the backends in spare ones that have no servers, and that want lacks or has
-// with other settings.
+// unneeded returns the backends in spare backends that no longer need them: they have no servers,
+// and want lacks them or has them with other settings.
 func (s spares) unneeded(want *Config, backends LiveBackends) (all []string) {
 	for name, there := range s.in {
 		b, as := find(want.Backends, name), s.as[name]
@@ -131,8 +132,8 @@ func (s spares) unneeded(want *Config, backends LiveBackends) (all []string) {
 	return all
 }
 
-// spares returns the names of the spare backends that have no servers and stand for nothing,
-// sorted, by class.
+// spares returns the names of the free spare backends by class, sorted. They have no servers, and
+// are neither in use nor used up.
 func (l LiveBackends) spares(in workerNames) map[string][]string {
 	free := make(map[string][]string)
 	for name, b := range l.All() {
@@ -165,7 +166,7 @@ func (s spares) recognise(want *outline, shape string, shapeOf func(*Config) str
 	return &have, known
 }
 
-// namesIn returns the names of which the rows of namesMap tell.
+// namesIn returns the names of backends in spare backends, as the rows of namesMap have them.
 func namesIn(rows []row) workerNames {
 	all := workerNames{}
 	for _, r := range rows {

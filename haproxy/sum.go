@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// served returns a Shape without what differs among the machines of a group.
+// served returns a Shape without the settings that differ among the machines of a group.
 func (s *Shape) served() Shape {
 	all := *s
 	all.Bind, all.Tune, all.Group, all.Leaving = Bind{}, Tune{}, nil, false
@@ -26,9 +26,9 @@ func (c *Config) Serves(o *Config) bool {
 		}))
 }
 
-// Sum returns a sum of which requests a Config takes, and how its backends serve them.
-// It depends on no machine, and it does not change with pods or certificates: the members
-// of a Group that know the same Ingresses have the same.
+// Sum returns a hash of the routes of a Config, and of the settings of its backends. It does not
+// depend on the machine, on pods or on certificates. Members of a Group that know the same
+// Ingresses have the same Sum.
 func (c *Config) Sum() string {
 	h := sha256.New()
 	s := c.served()

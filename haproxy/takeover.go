@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// A reload leaves two workers at the same socket for a moment, on a busy machine for a third of a
-// second: the old one accepts connections until it has handled the signal to stop. A command to it
-// is lost, and its answers are outdated. So a worker is marked before a reload, and the answers of
-// a marked worker do not count.
+// For a moment after a reload two workers use the same socket, on a busy machine for a third of a
+// second. The old worker accepts connections until it has handled the signal to stop. A command to
+// the old worker is lost, and its answers are outdated. A worker is therefore marked before a
+// reload, and the answers of a marked worker are ignored.
 
-// replaced is the generation of a worker that another one replaces.
+// replaced is the generation that marks a worker before a reload replaces it.
 const replaced = "replaced"
 
 // errReplaced says that an old worker has answered.
 var errReplaced = errors.New("HAProxy's worker: the one before the reload still answers")
 
-// notReplaced returns errReplaced for the generation of an old worker.
+// notReplaced returns errReplaced if gen is the generation of an old worker.
 func notReplaced(gen string) error {
 	if gen == replaced {
 		return errReplaced
@@ -26,7 +26,7 @@ func notReplaced(gen string) error {
 	return nil
 }
 
-// takeover bounds the time in which an old worker may still answer.
+// takeover bounds the time that an old worker may still answer.
 const takeover = 5 * time.Second
 
 // untilTaken repeats an exchange until no old worker answers it, for takeover at most.
@@ -39,7 +39,7 @@ func untilTaken(exchange func() error) error {
 	}
 }
 
-// retire marks the worker as one that is replaced, and returns its generation.
+// retire marks the worker as replaced, and returns the generation that it had.
 func (w worker) retire() (gen string, err error) {
 	mark := strings.Join(slices.Concat([]string{"get var proc.gen"}, generationIs(replaced), []string{"show version"}),
 		";")
@@ -54,15 +54,16 @@ func (w worker) retire() (gen string, err error) {
 	return gen, err
 }
 
-// reinstate gives the worker that was to be replaced its generation again. It is the only one.
+// reinstate gives a worker that was marked as replaced its generation again. There must be no other
+// worker.
 func (w worker) reinstate(gen string) error {
 	_, err := w.exchange(strings.Join(generationIs(gen), ";"))
 	return err
 }
 
-// reinstated returns a reading of the worker. If that worker is marked although it is the only
-// one, a process of ours has ended before the reload. Then the mark is removed, and the worker
-// counts as one whose routes may be newer than the files.
+// reinstated returns a reading of the worker. If the worker is marked although it is the only
+// worker, an earlier process has ended before the reload. reinstated then removes the mark. The
+// worker gets the generation ahead, because its routes may be newer than the files.
 func (p *Proxy) reinstated() (seen picture, err error) {
 	err = untilTaken(func() error {
 		seen, err = p.worker.lookOnce()

@@ -27,7 +27,7 @@ const (
 
 	streamSection Section = "stream" // the frontends for TCP
 	quicSection   Section = "quic"   // not in a configuration: only Vet uses it
-	pairSection   Section = "pair"   // likewise, for certificates
+	pairSection   Section = "pair"   // only for Vet, too, with certificates
 )
 
 // String returns the lines.
@@ -48,7 +48,8 @@ func StreamLogFormat(format string) (Text, error) {
 // IsLogFormat reports whether LogFormat made the Text.
 func (t Text) IsLogFormat() bool { return t.section == DefaultsSection }
 
-// Directive returns a Text for a backend as a Directive, which follows all others.
+// Directive returns a Text for a backend as a Directive. It comes after all other Directives of the
+// backend.
 func (t Text) Directive() Directive { return Directive{phase: phaseText, text: t.lines} }
 
 // sections are the keywords that begin a new section, in any version of HAProxy.

@@ -9,31 +9,29 @@ import (
 	"time"
 )
 
-// A client resumes a TLS session by a ticket, which holds the session, encrypted (RFC
-// 5077; RFC 8446, 4.6.1). The members of a Group can read each other's tickets: they
-// derive the same keys from the secret and from the clock. HAProxy 3.2 resumes no session
-// of an older HAProxy, or under another certificate. A HAProxy that is alone makes no
-// tickets.
+// A client resumes a TLS session with a ticket, which holds the encrypted session (RFC 5077; RFC
+// 8446, 4.6.1). The members of a Group can read each other's tickets: they derive the same keys
+// from the secret and from the clock. HAProxy 3.2 resumes no session of an older HAProxy, or under
+// another certificate. A HAProxy that is alone makes no tickets.
 //
-// Who learns the secret can read the tickets of any time, and in TLS 1.2 the traffic of a
-// recorded session with them. In TLS 1.3 each connection has keys of its own besides.
+// Somebody who learns the secret can read all tickets. In TLS 1.2 the tickets reveal the traffic of
+// a recorded session. In TLS 1.3 they do not, because each connection also has keys of its own.
 //
-// HAProxy has three keys: that of the period before, that of now, by which it encrypts,
-// and that of the next one, which a member whose clock is ahead may use already. HAProxy
-// reads them from a file when it starts. A command adds the next key and drops the first
-// (HAProxy Management Guide, "set ssl tls-key").
+// HAProxy has the keys of three periods: the previous, the present and the next. It encrypts with
+// the key of the present period. A member with a fast clock may already use the key of the next
+// period. HAProxy reads them from a file when it starts. A command adds the next key and drops the
+// first (HAProxy Management Guide, "set ssl tls-key").
 
-// ticketFile holds the keys of TLS tickets, a line each.
+// ticketFile is the path of the file with the keys of TLS tickets, one on each line.
 const ticketFile = extraDir + "_tickets"
 
 // ticketPeriod is how long a key encrypts tickets.
 const ticketPeriod = 12 * time.Hour
 
-// PeriodOf returns the Config.Period of a time.
+// PeriodOf returns the Config.Period for a time.
 func PeriodOf(now time.Time) int { return int(now.Unix() / int64(ticketPeriod/time.Second)) }
 
-// tickets returns the keys of TLS tickets of a period, in the order in which HAProxy has
-// them.
+// tickets returns the keys that HAProxy has in a period, in the order of HAProxy.
 func (g *Group) tickets(period int) []string {
 	if g == nil {
 		return nil
@@ -47,8 +45,8 @@ func (g *Group) tickets(period int) []string {
 	return keys
 }
 
-// turns returns the keys that a worker has to be told, one after the other, until it has
-// the wanted ones. A worker that has not loaded the file has none, and is told none.
+// turns returns the keys to send to a worker so that it has the keys want. A worker that has not
+// loaded the file has no keys. turns returns no keys for it.
 func turns(have, want []string) []string {
 	if len(have) != len(want) {
 		return nil
@@ -60,7 +58,7 @@ func turns(have, want []string) []string {
 	return want[len(want)-n:]
 }
 
-// turn tells the worker the next keys of TLS tickets. No error contains one.
+// turn sends the next keys of TLS tickets to the worker. Its errors contain no key.
 func (w worker) turn(path string, keys []string) error {
 	for _, key := range keys {
 		if _, err := w.read("set ssl tls-key " + path + " " + key); err != nil {
@@ -70,8 +68,8 @@ func (w worker) turn(path string, keys []string) error {
 	return nil
 }
 
-// tickets reads the keys of TLS tickets from the worker; none, if it has not loaded the
-// file.
+// tickets reads the keys of TLS tickets from the worker. It returns no keys if the worker has not
+// loaded the file.
 func (w worker) tickets(path string) (keys []string, err error) {
 	answer, err := w.ask("show tls-keys " + path)
 	if err != nil {

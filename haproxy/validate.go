@@ -8,29 +8,28 @@ import (
 	"strings"
 )
 
-// Backends of our own, whose names no backend of a Config may take.
+// Names of our own backends. No backend of a Config may have such a name.
 const (
 	nowhere    = "notfound"    // answers 404
-	waiting    = "waiting"     // answers 503 for paths whose change waits for a reload, see closed
-	elsewhere  = "misdirected" // answers for hosts of Passthrough, whose requests never come here
-	terminator = "terminator"  // leads connections that do not pass through to the frontend that ends TLS
+	waiting    = "waiting"     // answers 503 for paths that wait for a reload, see closed
+	elsewhere  = "misdirected" // answers requests for a host of Passthrough, which should go to its backend by TLS
+	terminator = "terminator"  // passes other TLS connections on to the frontend for HTTPS, where their TLS ends
 
-	// keysBackend has a server for every certificate that HAProxy shows to servers,
-	// and for every authority of theirs: a command can name a file in "crt" and
-	// "ca-file" only after HAProxy has read it.
+	// keysBackend makes HAProxy read the files of "crt" and "ca-file", because a command can name
+	// only a file that HAProxy has read. It has a server for every certificate that HAProxy shows
+	// to servers, and for every authority of servers.
 	keysBackend = "servercerts"
 )
 
 var reserved = []string{nowhere, waiting, elsewhere, terminator, keysBackend, rightTable, wrongTable}
 
-// Validate returns why the configuration cannot be written for HAProxy, one error
-// for each fault, joined; nil: Render writes all of it. Whoever makes a Config from
-// parts of different owners validates each part by its own Validate first, so that
-// the fault of one owner costs only this owner.
+// Validate returns why Render cannot write the configuration, or nil if it can. It joins one error
+// for each fault. If a Config has parts of several owners, the caller first validates each part by
+// its own Validate, so that a fault affects only its owner.
 func (c *Config) Validate() error { return c.validate(&Config{}) }
 
-// validate validates a configuration, and skips the parts that are the same in one
-// that was valid.
+// validate does the same as Validate, but skips the parts that valid, a valid configuration, has in
+// common with c.
 func (c *Config) validate(valid *Config) error {
 	backends, err1 := news("backend", c.Backends, valid.Backends, backendName)
 	certs, err2 := news("certificate", c.Certs, valid.Certs, certName)
@@ -90,13 +89,12 @@ func (s *Shape) validate() error {
 	return errors.Join(errs...)
 }
 
-// same reports whether two lists are equal. That takes no time if they are one.
+// same reports whether two lists are equal. It takes no time if both have the same array.
 func same[T comparable](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
 }
 
-// between returns what a list has between the elements that it begins and ends with as
-// another does.
+// between returns a list without the beginning and the end that it has in common with another list.
 func between[T comparable](list, other []T) []T {
 	if same(list, other) {
 		return nil
@@ -110,7 +108,7 @@ func between[T comparable](list, other []T) []T {
 	return list
 }
 
-// news returns the elements that a list has beyond a valid one, and where it is not
+// news returns the elements of a list that a valid list lacks. The error says where the list is not
 // sorted by name.
 func news[T any](kind string, of, valid []*T, name func(*T) string) (out []*T, err error) {
 	if len(of) != len(valid) {
@@ -126,8 +124,7 @@ func news[T any](kind string, of, valid []*T, name func(*T) string) (out []*T, e
 	return out, errors.Join(errs...)
 }
 
-// others returns the elements of a list sorted by name that another such list
-// does not hold.
+// others returns the elements of a list that another list lacks. Both lists are sorted by name.
 func others[T any](of, without []*T, name func(*T) string) (out []*T) {
 	i := 0
 	for _, e := range of {
@@ -145,7 +142,7 @@ func backendName(b *Backend) string { return b.Name }
 func certName(c *Cert) string       { return c.Name }
 func listName(l *List) string       { return l.Name }
 
-// ascending returns where a list is not sorted by name, or has a name twice.
+// ascending returns an error if a list is not sorted by name, or has a name twice.
 func ascending[T any](kind string, list []T, name func(T) string) error {
 	for i := 1; i < len(list); i++ {
 		if this, last := name(list[i]), name(list[i-1]); this <= last {
@@ -156,7 +153,7 @@ func ascending[T any](kind string, list []T, name func(T) string) error {
 	return nil
 }
 
-// named returns the same as ascending, and which names HAProxy cannot use.
+// named returns the error of ascending, and an error for each name that HAProxy cannot use.
 func named[T any](kind string, list []T, name func(T) string) error {
 	errs := []error{ascending(kind, list, name)}
 	for _, e := range list {
@@ -221,11 +218,11 @@ func (t Tune) validate() error {
 	return errors.Join(errs...)
 }
 
-// MaxPath bounds the path of a Route, in bytes. HAProxy rejects a request whose line is
-// longer than its buffer (16 kB).
+// MaxPath bounds the path of a Route, in bytes. HAProxy rejects a request if its first line is
+// longer than the buffer (16 kB).
 const MaxPath = 2048
 
-// Validate returns why the route cannot be written into a map.
+// Validate returns why Render cannot write the route into a map.
 func (r *Route) Validate() error {
 	switch {
 	case r.Host != "" && !isHost(r.Host):
@@ -257,7 +254,7 @@ func (r *Route) Validate() error {
 	return nil
 }
 
-// Validate returns why the backend cannot be written.
+// Validate returns why Render cannot write the backend.
 func (b *Backend) Validate() error {
 	switch {
 	case !isName(b.Name):
@@ -313,9 +310,9 @@ func (o ServerOptions) validate() error {
 	return nil
 }
 
-// Validate returns why HAProxy would reject the certificate: not PEM, chain
-// and key that do not belong together, or what ReadPair refuses. One such file
-// makes HAProxy refuse its whole configuration.
+// Validate returns why HAProxy would reject the certificate: for example, it is not PEM, or the key
+// does not belong to the chain (see ReadPair). One such file makes HAProxy reject its whole
+// configuration.
 func (c *Cert) Validate() error {
 	if !isName(c.Name) || !strings.HasSuffix(c.Name, ".pem") || c.Name == defaultCert || c.Name == namedCert {
 		return fmt.Errorf("certificate %q: the name must end in .pem and be made of letters, digits and _ - . : only",
@@ -341,8 +338,8 @@ func (c *Cert) Validate() error {
 	return nil
 }
 
-// isName reports whether s may be a proxy's name (HAProxy manual, section 4:
-// letters, digits, '-', '_', '.' and ':') and a file's.
+// isName reports whether s may be the name of a proxy (HAProxy manual, section 4: letters, digits,
+// '-', '_', '.' and ':'), and of a file.
 func isName(s string) bool {
 	if s == "" || len(s) > 200 || s[0] == '.' {
 		return false
@@ -355,8 +352,8 @@ func isName(s string) bool {
 	return true
 }
 
-// isHost reports whether s is a lower-case DNS name (RFC 1123, section 2.1) or
-// one with "*" for its first label. Underscores occur and are let pass.
+// isHost reports whether s is a lower-case DNS name (RFC 1123, section 2.1), which may have "*" as
+// its first label. It allows underscores, because they occur in practice.
 func isHost(s string) bool {
 	s = strings.TrimPrefix(s, "*.")
 	if s == "" || len(s) > 253 {

@@ -15,19 +15,18 @@ import (
 	"time"
 )
 
-// A Question asks about something that a Config relies on: whether HAProxy takes a
-// Text or a certificate, what HAProxy is built with, whether a port is free. Vet answers
-// it. Questions are compared with ==.
+// A Question asks about a condition of a Config: does HAProxy accept a Text or a certificate, is
+// HAProxy built with a feature, or is a port free? Vet answers it. Questions are compared with ==.
 type Question struct {
-	text Text           // if HAProxy takes this text, the answer is yes
-	at   netip.AddrPort // where HAProxy is to listen by TCP; zero: the text is the question
-	pair string         // a Pair's PEM, a secret; empty: the text is the question
+	text Text           // the answer is yes if HAProxy accepts this text
+	at   netip.AddrPort // address of TCP where HAProxy is to listen, if it is valid
+	pair string         // a Pair's PEM, which is a secret, if it is not empty
 }
 
-// Question asks whether HAProxy takes the Text.
+// Question asks whether HAProxy accepts the Text.
 func (t Text) Question() Question { return Question{text: t} }
 
-// Question asks whether HAProxy takes the certificate and its key.
+// Question asks whether HAProxy accepts the certificate and its key.
 func (c *Cert) Question() Question { return Question{pair: string(c.PEM)} }
 
 // QUICSupport asks whether HAProxy is built with QUIC.
@@ -35,16 +34,16 @@ func QUICSupport() Question {
 	return Question{text: Text{quicSection, "bind quic4@127.0.0.1:1 ssl crt " + defaultCert + " alpn h3"}}
 }
 
-// FreePort asks whether a TCP port is free, or HAProxy has it already. With a port of
-// another program every reload would fail.
+// FreePort asks whether a TCP port is free or already in use by HAProxy. If another program uses
+// the port, every reload would fail.
 func FreePort(port uint16) Question {
 	return FreeListener(netip.AddrPortFrom(netip.IPv4Unspecified(), port))
 }
 
-// FreeListener asks the same about a TCP port at one address.
+// FreeListener asks the same as FreePort, about a TCP port at one address.
 func FreeListener(at netip.AddrPort) Question { return Question{at: at} }
 
-// Part returns the Part whose Verdict answers the Question.
+// Part returns the Part that the Question asks about. The Verdict on it is the answer.
 func (q Question) Part() Part {
 	switch {
 	case q.at.IsValid() && q.at.Addr().IsUnspecified():
@@ -57,7 +56,7 @@ func (q Question) Part() Part {
 	return q.text.Part()
 }
 
-// String returns the Question for people, without the key of a certificate.
+// String returns the Question in words, without the key of a certificate.
 func (q Question) String() string {
 	if q.at.IsValid() || q.pair != "" {
 		return q.Part().String()
@@ -65,24 +64,24 @@ func (q Question) String() string {
 	return q.text.String()
 }
 
-// A Verdict says whether HAProxy takes a Part. The zero value says that HAProxy was
-// not asked about it.
+// A Verdict says whether HAProxy accepts a Part. The zero Verdict means that HAProxy was not asked
+// about it.
 type Verdict struct {
 	Known bool
-	Why   string // why HAProxy rejects it; empty: it does not
+	Why   string // why HAProxy rejects the Part; empty if HAProxy accepts it
 	Aside bool   // HAProxy was not asked about the Part, but rejects many others of its owner
 }
 
-// Good is the Verdict that HAProxy takes a Part.
+// Good is the Verdict that HAProxy accepts a Part.
 var Good = Verdict{Known: true}
 
 // Refused returns the Verdict that HAProxy rejects a Part.
 func Refused(why string) Verdict { return Verdict{Known: true, Why: why} }
 
-// Verdicts holds the Verdict on each Part. A missing one is the zero Verdict.
+// Verdicts holds the Verdict on each Part. A Part without an entry has the zero Verdict.
 type Verdicts map[Part]Verdict
 
-// vetDir is the prefix of the names of the directories in which HAProxy reads texts.
+// vetDir begins the names of the directories that hold texts for HAProxy to check.
 const vetDir = "vet-"
 
 // vetTimeout bounds one run of HAProxy over texts.
@@ -90,8 +89,8 @@ const vetTimeout = 10 * time.Second
 
 // Vet answers questions. HAProxy reads the texts for frontends and backends together, each in a
 // section of its own, and the certificates together, each on a line of its own. If it rejects some
-// of them, it reads the rest again. It reads each other text in a run of its own. An error means
-// that HAProxy could not be asked.
+// of them, it reads the rest again. It reads each text for another section in a run of its own. An
+// error means that HAProxy could not be asked.
 func (p *Proxy) Vet(ctx context.Context, questions []Question) (Verdicts, error) {
 	verdicts := make(Verdicts, len(questions))
 	var ports, pairs []Question
@@ -114,7 +113,7 @@ func (p *Proxy) Vet(ctx context.Context, questions []Question) (Verdicts, error)
 			verdicts[t.Part()] = Refused("HAProxy's program is missing, and cannot check it: set haproxy.binary")
 		}
 		for _, q := range pairs {
-			verdicts[q.Part()] = Good // nobody can say otherwise
+			verdicts[q.Part()] = Good // without the program nobody can check them
 		}
 		return verdicts, nil
 	}
@@ -127,7 +126,7 @@ func (p *Proxy) Vet(ctx context.Context, questions []Question) (Verdicts, error)
 	for _, t := range texts {
 		if slices.Contains(own, t.section) {
 			apart = append(apart, t)
-			// such a text affects every section, so it is read alone
+			// a text for another section affects the whole configuration, so it is read on its own
 		} else if err := p.judge(ctx, dir, []Text{t}, verdicts); err != nil {
 			return nil, err
 		}
@@ -136,8 +135,9 @@ func (p *Proxy) Vet(ctx context.Context, questions []Question) (Verdicts, error)
 		p.judgePairs(ctx, dir, p.unread(pairs, verdicts), verdicts))
 }
 
-// judgePairs adds the verdicts on certificates. HAProxy reads one of ours with them. If it
-// rejects that one, too, the certificates are not at fault.
+// judgePairs adds the verdicts on certificates. HAProxy also reads our default certificate with
+// them. If it rejects this certificate, too, the others are not at fault, and judgePairs returns an
+// error.
 func (p *Proxy) judgePairs(ctx context.Context, dir string, questions []Question, verdicts Verdicts) error {
 	if len(questions) == 0 {
 		return nil
@@ -171,9 +171,9 @@ func (p *Proxy) judgePairs(ctx context.Context, dir string, questions []Question
 }
 
 // unread returns the questions about certificates that are not among the files on disk. It adds a
-// good verdict on every other part. The files are those that HAProxy last accepted, so a fresh
-// process knows its good certificates by them. If a crash left others there, or HAProxy is another
-// version by now, Blame finds what is rejected.
+// good verdict on every other certificate. The files are those that HAProxy last accepted, so a
+// fresh process knows its good certificates by them. If a crash has left other files there, or
+// HAProxy has another version now, Blame finds the certificates that HAProxy rejects.
 func (p *Proxy) unread(questions []Question, verdicts Verdicts) (rest []Question) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -193,11 +193,11 @@ func (p *Proxy) unread(questions []Question, verdicts Verdicts) (rest []Question
 	return rest
 }
 
-// inBind matches the part of a complaint that the author of a certificate cannot know.
+// inBind matches the words of a complaint that the author of a certificate does not know.
 var inBind = regexp.MustCompile(`^HAProxy: '[^']*' in section '[^']*' : |(?: into SSL Context| from file) '[^']*'`)
 
-// judgePorts adds the verdicts on ports. In mode external every port is good: its owner
-// cannot be known here.
+// judgePorts adds the verdicts on ports. In mode external every port is good, because its owner may
+// be unknown here.
 func (p *Proxy) judgePorts(ports []Question, verdicts Verdicts) error {
 	for _, q := range ports {
 		verdicts[q.Part()] = Good
@@ -255,10 +255,11 @@ var (
 	inFrame = regexp.MustCompile(`\bsp_vet_(\d+)\b`)
 )
 
-// own lists the sections that each text is read in by itself.
+// own lists the sections that exist once for each text. HAProxy can check several such texts in one
+// run.
 var own = []Section{FrontendSection, BackendSection, streamSection, routeSection, pairSection}
 
-// tooMany matches the complaint with which HAProxy stops reading. Its line is not at fault.
+// tooMany matches the complaint after which HAProxy stops reading. The line in it is not at fault.
 var tooMany = regexp.MustCompile(`\]: too many fatal errors \(\d+\), stopping now`)
 
 // vet runs HAProxy once. It returns the complaints by the index of the text, or by -1
@@ -276,20 +277,20 @@ func (p *Proxy) vet(ctx context.Context, dir string, texts []Text) (map[int]stri
 	return trial.complaints(report), nil
 }
 
-// A trial is a configuration that only asks HAProxy about texts.
+// A trial is a configuration with texts for HAProxy to check.
 type trial struct {
 	of    []Text
 	text  strings.Builder
-	owner []int // by line, the index of its text; -1: the line is of none
+	owner []int // the index of the text that each line belongs to, or -1
 }
 
-// line adds a line of a text.
+// line adds a line of the text with the index of.
 func (t *trial) line(of int, line string) {
 	t.text.WriteString(line + "\n")
 	t.owner = append(t.owner, of)
 }
 
-// lines adds lines that are of no text.
+// lines adds lines that belong to no text.
 func (t *trial) lines(all ...string) {
 	for _, line := range all {
 		t.line(-1, line)
@@ -303,7 +304,7 @@ func (t *trial) body(i int) {
 	}
 }
 
-// inside adds the texts of a section that is one for all.
+// inside adds all texts for a section that exists only once.
 func (t *trial) inside(section Section) {
 	for i, text := range t.of {
 		if text.section == section {

@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// Bytes of commands in one batch: HAProxy 3.2 drops a line longer than its buffer without a word.
+	// Bytes of commands in one batch. HAProxy 3.2 silently drops a line that is longer than its
+	// buffer.
 	maxLine    = 8 << 10
 	maxBatch   = 500      // commands in one batch: more at a time delays traffic
-	maxPayload = 12 << 10 // bytes of a certificate that can be sent as a command; a longer one needs a reload
+	maxPayload = 12 << 10 // bytes of a certificate that can be sent as a command; a longer one takes a reload
 )
 
-// worker is the process that serves, reached through its stats socket. Every
-// exchange dials anew: over a reload, an open connection would stay with the old
-// worker, which goes on answering.
+// worker is the process that serves, reached through its stats socket. Every exchange dials anew,
+// because an open connection would stay with the old worker after a reload.
 type worker struct {
 	sock *runtime.SingleRuntime // one exchange at a time
-	path string                 // of the same socket
+	path string                 // path of the same socket
 }
 
 // connect prepares exchanges with the socket at path. It does not dial.
@@ -41,9 +41,9 @@ func connect(path string) (*runtime.SingleRuntime, error) {
 	return s, nil
 }
 
-// ask sends one line and returns the answer, whole. The library takes a
-// connection that breaks while reading for the end of the answer, so the line
-// ends by asking for the generation: an answer without it is no answer.
+// ask sends one line and returns the answer, whole. The library treats a broken connection as the
+// end of the answer. The line therefore also asks for the generation, which comes last. An answer
+// without the generation is incomplete.
 //
 // If an old worker answers, ask sends the line again, until the worker that took over answers.
 func (w worker) ask(line string) (answer string, err error) {
@@ -89,8 +89,8 @@ func (w worker) read(line string) (string, error) {
 	return answer, err
 }
 
-// tell runs commands in batches and fails if the answer to any shows a fault. It tries
-// all of them.
+// tell runs commands in batches and fails if the answer to any shows a fault. It tries all
+// commands.
 func (w worker) tell(cmds []string) error {
 	var errs []error
 	for batch := range batches(cmds) {
@@ -108,8 +108,8 @@ func shorten(batch []string) string {
 	return fmt.Sprintf("one of %d commands from %q to %q", len(batch), batch[0], batch[len(batch)-1])
 }
 
-// send runs one command that carries a payload: nothing may follow it on its
-// line. The answer is only known to be whole if it contains proof.
+// send runs one command with a payload. No other command may follow on its line, so the answer must
+// contain proof to count as complete.
 func (w worker) send(cmd, payload, proof string) error {
 	answer, err := w.pass(cmd, strings.TrimRight(payload, "\n")+"\n")
 	if err != nil {
@@ -139,7 +139,7 @@ func (w worker) pass(cmd, payload string) (answer string, err error) {
 	return answer, err
 }
 
-// verdicts returns what an answer says of each of several commands.
+// verdicts returns the line of an answer for each of several commands.
 func verdicts(answer string) (all []string) {
 	for line := range strings.Lines(answer) {
 		if len(line) > 4 && line[0] == '[' && line[2:4] == "]:" && !strings.Contains(line, "proc.gen") {
@@ -149,7 +149,7 @@ func verdicts(answer string) (all []string) {
 	return all
 }
 
-// batches cuts a list of commands into lines that HAProxy takes.
+// batches splits a list of commands into batches that fit on a line for HAProxy.
 func batches(cmds []string) func(yield func([]string) bool) {
 	return func(yield func([]string) bool) {
 		start, size := 0, 0
@@ -171,8 +171,8 @@ func batches(cmds []string) func(yield func([]string) bool) {
 // errFault says that the worker rejected a command.
 var errFault = errors.New("HAProxy's worker")
 
-// fault finds the first complaint in an answer with severity numbers: 0 to 3
-// are errors, and an unknown command is reported as 6, a mere information.
+// fault returns the first complaint in an answer with severity numbers. Numbers from 0 to 3 are
+// errors. HAProxy reports an unknown command as 6, an information.
 func fault(answer string) error {
 	for line := range strings.Lines(answer) {
 		line = strings.TrimSpace(line)
@@ -187,24 +187,24 @@ func fault(answer string) error {
 	return nil
 }
 
-// picture holds what one exchange tells about the worker.
+// picture holds the state of the worker, as one exchange has returned it.
 type picture struct {
 	pid, uptime int // seconds
 	version     string
 	gen, shape  string
-	classes     []string // that it has sections of defaults for; none: it is older than 3.4, or not ours
+	classes     []string // classes with a section of defaults in the worker; HAProxy before 3.4 has none
 	backends    LiveBackends
 
 	connections, maxConn int // of clients, and how many the worker accepts
-	busiest              int // connections to the server that has the most, idle ones too
+	busiest              int // connections to the server that has the most, including idle ones
 }
 
 // lookTimeout bounds a reading of the whole worker.
 const lookTimeout = 30 * time.Second
 
-// look reads the whole worker, on a connection of its own: the answer of 10,000 backends has
-// 2 MB, and commands do not wait for it. What it returns holds on to none of the answer.
-// If an old worker answers, look reads again, as ask does.
+// look reads the whole worker, on a connection of its own. The answer of 10,000 backends has 2 MB,
+// and commands need not wait for it. The result keeps no part of the answer in memory. If an old
+// worker answers, look reads again, as ask does.
 func (w worker) look() (seen picture, err error) {
 	err = untilTaken(func() error {
 		if seen, err = w.lookOnce(); err != nil {
@@ -248,7 +248,7 @@ func (w worker) lookOnce() (picture, error) {
 	}
 }
 
-// A reading is the answer to look, as far as it has been read.
+// A reading holds the part of the answer to look that has been read so far.
 type reading struct {
 	picture  picture
 	backends map[string]*LiveBackend
@@ -405,8 +405,8 @@ func (w worker) table(path string) ([]row, error) {
 	return out, nil
 }
 
-// replaceMap exchanges the whole map in one moment: requests see the old rows
-// or the new ones, never a mixture.
+// replaceMap replaces the whole map at once. Requests see the old rows or the new rows, never a
+// mixture.
 func (w worker) replaceMap(path string, want []row) error {
 	answer, err := w.read("prepare map " + path)
 	if err != nil {
@@ -440,8 +440,7 @@ func (w worker) replaceMap(path string, want []row) error {
 	if err := flush(); err != nil {
 		return err
 	}
-	// An answer to a payload may be cut short unseen, so what arrived is
-	// counted before it counts.
+	// An answer to a payload may be incomplete, so the rows are counted before they are used.
 	got, err := w.table("@" + version + " " + path)
 	if err != nil {
 		return err
@@ -499,8 +498,7 @@ func (w worker) certFiles() (map[string]bool, error) {
 	return out, nil
 }
 
-// setCert gives the worker the content of a certificate file. Handshakes from
-// then on use it.
+// setCert gives the worker the content of a certificate file. Later handshakes use it.
 func (w worker) setCert(path string, pem []byte, isNew bool) error {
 	if isNew {
 		if err := w.tell([]string{"new ssl cert " + path}); err != nil {
@@ -516,7 +514,7 @@ func (w worker) setCert(path string, pem []byte, isNew bool) error {
 		}
 	}
 	if err != nil {
-		// A transaction left open would refuse the next one.
+		// An open transaction would prevent the next transaction.
 		_, _ = w.ask("abort ssl cert " + path)
 	}
 	return err
