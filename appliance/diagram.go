@@ -270,8 +270,8 @@ func (x *index) whyNoRoute(n *nodeIndex) (whys []string) {
 	return whys
 }
 
-// whyNoRouteTo returns why a block has no route in the kernel. A block without a node stands for one
-// address that no node owns.
+// whyNoRouteTo returns why a block has no route in the kernel. A block without a node stands for
+// one address that no node owns.
 func (x *index) whyNoRouteTo(n *nodeIndex, b *blockIndex) string {
 	p := b.affinity.Prefix
 	switch {

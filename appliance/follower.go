@@ -41,8 +41,8 @@ type follower struct {
 	crashed  *quarantine
 }
 
-// readFile reads the configuration file again, and returns the new settings. Live keys take effect in
-// the next round. Other keys wait for a restart. A file with a mistake changes nothing.
+// readFile reads the configuration file again, and returns the new settings. Live keys take effect
+// in the next round. Other keys wait for a restart. A file with a mistake changes nothing.
 func (f *follower) readFile() (s settings, ok bool) {
 	file, err := f.load()
 	var waiting []string

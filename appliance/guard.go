@@ -29,9 +29,10 @@ const (
 // no password, because the probes of load balancers have none: /healthz, and /readyz without its
 // reasons. If there is no password, nothing can be changed.
 //
-// The right password always passes, even while many addresses guess passwords. Guesses are therefore
-// as quick as answers. The length of the password protects it: config demands 12 characters. The
-// wait is for a program that tries an old password again and again, and shows in the log.
+// The right password always passes, even while many addresses guess passwords. Guesses are
+// therefore as quick as answers. The length of the password protects it: config demands 12
+// characters. The wait is for a program that tries an old password again and again, and shows in
+// the log.
 type guard struct {
 	next     http.Handler
 	password func() config.Secret

@@ -396,8 +396,8 @@ func (x *index) findIngresses() []*ingressIndex {
 	return all
 }
 
-// indexed returns a function that returns the index of the last view. It keeps one index, and requests
-// that come at once wait for it together.
+// indexed returns a function that returns the index of the last view. It keeps one index. Requests
+// that come at the same time wait for it together.
 func indexed(view func() *view) func() *index {
 	var mu sync.Mutex
 	var last *index

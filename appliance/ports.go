@@ -37,8 +37,8 @@ func guardOf(g *config.Group) (guard address.Guard) {
 	return guard
 }
 
-// guardPorts keeps the rules for the ports of the group in the kernel, and returns their troubles. A
-// failure opens no port that was shut before.
+// guardPorts keeps the rules for the ports of the group in the kernel, and returns their troubles.
+// A failure opens no port that was shut before.
 func (ms *membership) guardPorts(ctx context.Context, now time.Time) (all []trouble) {
 	p, want := &ms.ports, guardOf(&ms.member.of)
 	if again := now.Sub(p.at) >= guardEvery; p.at.IsZero() || again || !reflect.DeepEqual(want, p.of) {

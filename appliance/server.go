@@ -177,7 +177,8 @@ func serveStatus(ctx context.Context, addr netip.AddrPort, certificate func() *t
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
 		MaxHeaderBytes: 16 << 10,
-		// Handshakes that fail are many: every scanner and every browser that does not trust the certificate.
+		// Many handshakes fail: those of scanners, and of browsers that do not trust the
+		// certificate.
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	if certificate != nil {

@@ -69,7 +69,8 @@ func (v *vetter) known(now time.Time) haproxy.Verdicts {
 // more.
 const setAside = 5 * time.Minute
 
-// refuse adds verdicts on certificates. The compiler reports them to the owners of the certificates.
+// refuse adds verdicts on certificates. The compiler reports them to the owners of the
+// certificates.
 func (v *vetter) refuse(found haproxy.Verdicts) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -14,8 +14,8 @@ const (
 	// asked whether the server's node is gone. By then the kernel has retransmitted
 	// unacknowledged data twice.
 	DoubtLasts = 10 * time.Second
-	// DoubtTick is the longest rest between two readings during a doubt: the kernel retransmits after 0.2 s, and
-	// again 0.4 s later.
+	// DoubtTick is the longest rest between two readings during a doubt. The kernel retransmits
+	// after 0.2 s, and again 0.4 s later.
 	DoubtTick = 100 * time.Millisecond
 )
 
