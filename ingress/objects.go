@@ -3,6 +3,7 @@ package ingress
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -93,6 +94,16 @@ func (r Result) Services(cluster string) (users map[types.NamespacedName][]strin
 		return nil, false
 	}
 	return r.routing.users[i], true
+}
+
+// LeadsAs reports whether something leads to the same Services of a cluster in two Results.
+func (r Result) LeadsAs(other Result, cluster string) bool {
+	if r.routing == other.routing {
+		return true
+	}
+	mine, known := r.Services(cluster)
+	theirs, knownToo := other.Services(cluster)
+	return known == knownToo && maps.EqualFunc(mine, theirs, func(_, _ []string) bool { return true })
 }
 
 // APIServer is the Service of the API server.

@@ -34,7 +34,7 @@ type Store struct {
 
 	mu      sync.Mutex
 	pending map[string]unsaved
-	kept    map[string]ingress.Snapshot  // the last snapshot noted, by cluster
+	kept    map[string]unsaved           // noted last, by cluster
 	left    map[string][]ingress.Problem // the namespaces that the last picture leaves out, by cluster
 	failing map[string]error             // why the last attempt to save failed, by cluster
 	wake    chan struct{}
@@ -83,7 +83,7 @@ type Picture struct {
 func New(dir string, log *slog.Logger) *Store {
 	return &Store{
 		dir: dir, log: log, most: largest,
-		pending: map[string]unsaved{}, kept: map[string]ingress.Snapshot{},
+		pending: map[string]unsaved{}, kept: map[string]unsaved{},
 		left: map[string][]ingress.Problem{}, failing: map[string]error{},
 		wake: make(chan struct{}, 1), saved: map[string]*saved{}, sizes: map[string]map[any]int{},
 	}
@@ -100,10 +100,11 @@ func (p *Store) path(cluster string) string {
 func (p *Store) Keep(s ingress.Snapshot, by ingress.Result) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if same(p.kept[s.Cluster], s) {
+	last := p.kept[s.Cluster]
+	if same(last.Snapshot, s) && by.LeadsAs(last.by, s.Cluster) {
 		return
 	}
-	p.kept[s.Cluster] = s
+	p.kept[s.Cluster] = unsaved{s, by}
 	p.pending[s.Cluster] = unsaved{s, by}
 	select {
 	case p.wake <- struct{}{}:

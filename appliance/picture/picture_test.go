@@ -382,3 +382,26 @@ func crowd(n int) (all *ingress.Snapshot, toggle func()) {
 		crowd.Slices, crowd.Topology.Blocks = slices[turn], blocks[turn]
 	}
 }
+
+func TestWhatIsServedLaterIsInThePictureToo(t *testing.T) {
+	p := New(t.TempDir(), slog.New(slog.DiscardHandler))
+	s := demoSnapshot("demo")
+	unserved := s
+	unserved.Ingresses = nil
+	var compiler ingress.Compiler
+	slicesWith := func(by ingress.Result) int {
+		p.Keep(s, by)
+		p.Save()
+		pic, err := p.Load("demo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(pic.Snapshot.Slices)
+	}
+	if got := slicesWith(compiler.Compile([]ingress.Snapshot{unserved})); got != 0 {
+		t.Errorf("the picture has %d EndpointSlices, and no Service is served", got)
+	}
+	if got := slicesWith(compiler.Compile([]ingress.Snapshot{s})); got != len(s.Slices) || got == 0 {
+		t.Errorf("the picture has %d EndpointSlices of %d, and their Service is served", got, len(s.Slices))
+	}
+}
