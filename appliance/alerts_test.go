@@ -179,12 +179,14 @@ func TestEveryMetricIsDescribed(t *testing.T) {
 	var b bytes.Buffer
 	b.WriteString(`# Metrics
 
-What ` + "`/metrics`" + ` of the status endpoint has for Prometheus, beside the usual ` + "`go_…` and `process_…`" + `. A test writes this page (` + "`make golden`" + `); the descriptions are those of the metrics
-themselves. Names and units keep Prometheus' conventions, which promtool checks. [alerts.yaml](alerts.yaml) has alerts on these metrics, [dashboard.json](dashboard.json)
-is a dashboard for Grafana.
+What ` + "`/metrics`" + ` of the status endpoint has for Prometheus, beside the usual ` + "`go_…`" + ` and ` + "`process_…`" + `.
+A test writes this page (` + "`make golden`" + `); the descriptions are those of the metrics themselves. Names
+and units keep Prometheus' conventions, which promtool checks. [alerts.yaml](alerts.yaml) has alerts
+on these metrics, [dashboard.json](dashboard.json) is a dashboard for Grafana.
 
-There are neither exemplars nor traces: an exemplar leads from a bucket to a trace, and the appliance makes none. What a slow change waited for is in
-` + "`sallyport events`" + `, with its reason and how long it took; what a slow request waited for is in HAProxy's log.
+There are neither exemplars nor traces: an exemplar leads from a bucket to a trace, and the
+appliance makes none. What a slow change waited for is in ` + "`sallyport events`" + `, with its reason and
+how long it took; what a slow request waited for is in HAProxy's log.
 
 | metric | type | labels | meaning |
 |---|---|---|---|

@@ -40,7 +40,8 @@ var (
 	})
 	check = define(boolean, Doc{
 		Name: "check", Scopes: everywhere, Format: "true or false", Default: "true", Traffic: anyTraffic,
-		Effect: "Servers are checked: by a TCP connection, or by the request in check-http.",
+		Effect: "Servers are checked: by a TCP connection, or by the request in check-http. Without checks a request " +
+			"that no server answers is tried four times; with them, until they have found the servers that are down.",
 	})
 	checkHTTP = define(httpCheck, Doc{
 		Name: "check-http", Scopes: everywhere, Format: "`/uri`, `HEAD /uri` or `HEAD /uri HTTP/1.1`",
