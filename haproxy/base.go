@@ -4,9 +4,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	parser "github.com/haproxytech/client-native/v6/config-parser"
 )
+
+// parsing is held while client-native's parser works: it writes the name of the defaults section to a
+// variable of its package.
+var parsing sync.Mutex
 
 // base is the operator's own text, by section.
 type base struct {
@@ -37,7 +42,10 @@ func parseBase(text string) (base, error) {
 	if err != nil {
 		return b, fmt.Errorf("haproxy base: %w", err)
 	}
-	if err := p.Process(strings.NewReader(text)); err != nil {
+	parsing.Lock()
+	err = p.Process(strings.NewReader(text))
+	parsing.Unlock()
+	if err != nil {
 		return b, fmt.Errorf("haproxy base: %w", err)
 	}
 	if err := b.take(p.String()); err != nil {
