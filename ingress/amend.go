@@ -148,10 +148,10 @@ func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
 			}
 		}
 		for _, s := range missing(was.Services, w.Services) {
-			d.open, d.lost[s] = append(d.open, link{toService, i, keyOf(s)}), true
+			d.open, d.lost[s] = append(d.open, link{toService, i, KeyOf(s)}), true
 		}
 		for _, s := range missing(w.Services, was.Services) {
-			d.open = append(d.open, link{toService, i, keyOf(s)})
+			d.open = append(d.open, link{toService, i, KeyOf(s)})
 		}
 	}
 	return d, true
@@ -243,7 +243,7 @@ func (c *Compiler) neighbours(open []link) (all []member, ok bool) {
 func (c *Compiler) plain(worlds []*world, members []member) bool {
 	return !slices.ContainsFunc(members, func(m member) bool {
 		return slices.ContainsFunc(c.parsed[m.Ingress].paths, func(p pathClaim) bool {
-			service, ok := find(worlds[m.world].Services, p.to.service)
+			service, ok := Find(worlds[m.world].Services, p.to.service)
 			return p.match == haproxy.Regexp ||
 				ok && annotations.Conditional(annotations.Read(annotations.Service, service.Annotations))
 		})
@@ -274,7 +274,7 @@ func (c *Compiler) routeAlone(worlds []*world, members []member, hosts map[strin
 				part.Ingresses = append(part.Ingresses, m.Ingress)
 			}
 		}
-		slices.SortFunc(part.Ingresses, byName)
+		slices.SortFunc(part.Ingresses, ByName)
 		alone.worlds[i] = &part
 	}
 	r := alone.route(alone.worlds)

@@ -20,7 +20,7 @@ type conditional struct {
 // has no condition.
 func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
 	w := b.worlds[c.world]
-	service, ok := find(w.Services, path.to.service)
+	service, ok := Find(w.Services, path.to.service)
 	if !ok {
 		return false
 	}
@@ -34,7 +34,7 @@ func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
 	switch first := cmp.Or(b.claimed[key], b.owner[key]); {
 	case key.match == haproxy.Regexp:
 		b.report(c, "RouteACLConflict", "%s is not served: Service %s has a route-acl, which does not go with "+
-			"a regular expression", path, keyOf(service))
+			"a regular expression", path, KeyOf(service))
 	case first != nil && !together(first, c):
 		b.conflict(c, path, first)
 	default:

@@ -55,7 +55,7 @@ func (c classes) admits(namespace string) bool {
 	if c.selector == nil {
 		return true
 	}
-	of, known := find(c.Namespaces, serviceKey{Name: namespace})
+	of, known := Find(c.Namespaces, serviceKey{Name: namespace})
 	return known && c.selector.Matches(labels.Set(of.Labels))
 }
 

@@ -506,25 +506,6 @@ func (c *Compiler) count(of tenant, b *haproxy.Backend, times int) {
 // A serviceKey names a Service, or another object of a namespace, in its cluster.
 type serviceKey = types.NamespacedName
 
-func keyOf(o metav1.Object) serviceKey {
-	return serviceKey{Namespace: o.GetNamespace(), Name: o.GetName()}
-}
-
-// serviceOf returns the Service that an EndpointSlice belongs to.
-func serviceOf(s *discoveryv1.EndpointSlice) serviceKey {
-	return serviceKey{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
-}
-
-func compareKeys(a, b serviceKey) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-}
-
-func byName[T metav1.Object](a, b T) int { return compareKeys(keyOf(a), keyOf(b)) }
-
-func byService(a, b *discoveryv1.EndpointSlice) int {
-	return cmp.Or(compareKeys(serviceOf(a), serviceOf(b)), cmp.Compare(a.Name, b.Name))
-}
-
 // difference returns the Services that have different EndpointSlices in two sorted lists. It never
 // returns nil.
 func difference(old, new []*discoveryv1.EndpointSlice) map[serviceKey]bool {
@@ -541,12 +522,12 @@ func difference(old, new []*discoveryv1.EndpointSlice) map[serviceKey]bool {
 	}
 	for _, s := range new {
 		if !gone[s] {
-			changed[serviceOf(s)] = true
+			changed[ServiceOf(s)] = true
 		}
 		delete(gone, s)
 	}
 	for s := range gone {
-		changed[serviceOf(s)] = true
+		changed[ServiceOf(s)] = true
 	}
 	return changed
 }

@@ -56,7 +56,7 @@ func (b *builder) limit() {
 			accounts[of] = newAccount(w.Options)
 		}
 		layerOf := func(service serviceKey) annotations.Layer {
-			s, _ := find(w.Services, service)
+			s, _ := Find(w.Services, service)
 			return b.layer(s)
 		}
 		kept, refused := accounts[of].admit(c, func(service serviceKey) bool {

@@ -43,7 +43,7 @@ func (s Snapshot) NamedSecrets() (keys []types.NamespacedName, beyond []Problem)
 		more, beyond = w.firstNamed(over, most)
 		keys = append(keys, more...)
 	}
-	slices.SortFunc(keys, compareKeys)
+	slices.SortFunc(keys, CompareKeys)
 	return slices.Compact(keys), beyond
 }
 
@@ -162,6 +162,6 @@ func (w *world) firstNamed(namespaces map[string]bool, most int) (keys []service
 func olderNamer(a, b namer) int {
 	return cmp.Or(
 		a.object.GetCreationTimestamp().Compare(b.object.GetCreationTimestamp().Time),
-		compareKeys(keyOf(a.object), keyOf(b.object)), cmp.Compare(a.kind, b.kind),
+		CompareKeys(KeyOf(a.object), KeyOf(b.object)), cmp.Compare(a.kind, b.kind),
 	)
 }

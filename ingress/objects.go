@@ -32,13 +32,13 @@ type Objects struct {
 // kind goes to the end, with a new version of the picture.
 func (o *Objects) lists() []objectList {
 	return []objectList{
-		listAt(&o.Ingresses, byName),
-		listAt(&o.Classes, byName),
-		listAt(&o.Services, byName),
-		listAt(&o.Slices, byService),
-		listAt(&o.Secrets, byName),
-		listAt(&o.ConfigMaps, byName),
-		listAt(&o.Namespaces, byName),
+		listAt(&o.Ingresses, ByName),
+		listAt(&o.Classes, ByName),
+		listAt(&o.Services, ByName),
+		listAt(&o.Slices, ByService),
+		listAt(&o.Secrets, ByName),
+		listAt(&o.ConfigMaps, ByName),
+		listAt(&o.Namespaces, ByName),
 	}
 }
 
@@ -75,7 +75,7 @@ func (o Objects) Referred(cluster string, by Result) Objects {
 	if !known {
 		return o
 	}
-	listAt(&o.Slices, byService).filter(func(one metav1.Object) bool {
+	listAt(&o.Slices, ByService).filter(func(one metav1.Object) bool {
 		service := serviceKey{Namespace: one.GetNamespace(), Name: one.GetLabels()[discoveryv1.LabelServiceName]}
 		_, leads := served[service]
 		return leads || service == APIServer
@@ -264,7 +264,7 @@ func (l listOf[T]) since(place int, older objectList) (changes []Change, err err
 		had[o] = true
 	}
 	for _, o := range is {
-		key := keyOf(any(o).(metav1.Object))
+		key := KeyOf(any(o).(metav1.Object))
 		has[key] = true
 		if had[o] {
 			continue
@@ -276,7 +276,7 @@ func (l listOf[T]) since(place int, older objectList) (changes []Change, err err
 		changes = append(changes, Change{place, key.Namespace, key.Name, text})
 	}
 	for _, o := range was {
-		if key := keyOf(any(o).(metav1.Object)); !has[key] {
+		if key := KeyOf(any(o).(metav1.Object)); !has[key] {
 			changes = append(changes, Change{place, key.Namespace, key.Name, nil})
 		}
 	}
@@ -288,7 +288,7 @@ func (l listOf[T]) take(changes map[serviceKey]json.RawMessage) error {
 		return nil
 	}
 	list := slices.DeleteFunc(slices.Clone(*l.at), func(o *T) bool {
-		_, changed := changes[keyOf(any(o).(metav1.Object))]
+		_, changed := changes[KeyOf(any(o).(metav1.Object))]
 		return changed
 	})
 	for _, text := range changes {
@@ -333,24 +333,4 @@ func inOrder[T comparable](list, old []T, order func(a, b T) int) bool {
 		}
 	}
 	return true
-}
-
-// find looks an object up in a list sorted by name.
-func find[T metav1.Object](list []T, key serviceKey) (found T, ok bool) {
-	i, ok := slices.BinarySearchFunc(list, key, func(o T, k serviceKey) int { return compareKeys(keyOf(o), k) })
-	if ok {
-		found = list[i]
-	}
-	return found, ok
-}
-
-// slicesOf returns the EndpointSlices of a Service out of a sorted list.
-func slicesOf(all []*discoveryv1.EndpointSlice, service serviceKey) []*discoveryv1.EndpointSlice {
-	from, _ := slices.BinarySearchFunc(all, service,
-		func(s *discoveryv1.EndpointSlice, k serviceKey) int { return compareKeys(serviceOf(s), k) })
-	to := from
-	for to < len(all) && serviceOf(all[to]) == service {
-		to++
-	}
-	return all[from:to]
 }

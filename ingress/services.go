@@ -206,7 +206,7 @@ func (b *builder) open(one balancer, addr netip.Addr) {
 		case !verdict.Known:
 			continue
 		}
-		to := reference{service: keyOf(one.service), number: p.Port, traffic: annotations.Ended}
+		to := reference{service: KeyOf(one.service), number: p.Port, traffic: annotations.Ended}
 		n, why := b.backend(one.claim, to)
 		if why.Reason != "" { // its own port is there
 			b.report(one.claim, why.Reason, "port %d is not served: %s", port, why.Why)

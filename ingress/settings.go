@@ -123,7 +123,7 @@ func (w *world) finder(home string, found *[]foundSecret) annotations.Secrets {
 		if err != nil {
 			return annotations.Secret{}, err
 		}
-		secret, ok := find(w.Secrets, key)
+		secret, ok := Find(w.Secrets, key)
 		*found = append(*found, foundSecret{key, secret})
 		if !ok {
 			return annotations.Secret{}, fmt.Errorf("there is no Secret %s, or it cannot be read", key)
@@ -240,7 +240,7 @@ func (b *builder) reportKeys(c *claim, service *corev1.Service, problems []annot
 // exist.
 func (w *world) configMap(name string) *corev1.ConfigMap {
 	namespace, name, _ := strings.Cut(name, "/")
-	if m, ok := find(w.ConfigMaps, serviceKey{Namespace: namespace, Name: name}); ok {
+	if m, ok := Find(w.ConfigMaps, serviceKey{Namespace: namespace, Name: name}); ok {
 		return m
 	}
 	return &corev1.ConfigMap{}
@@ -337,7 +337,7 @@ func (b *builder) layer(service *corev1.Service) annotations.Layer {
 func (b *builder) compile(owner string, of settledFor, layers ...annotations.Layer) *settings {
 	s, known := b.settled[of]
 	w := b.worlds[of.world]
-	changed := func(f foundSecret) bool { now, _ := find(w.Secrets, f.key); return now != f.secret }
+	changed := func(f foundSecret) bool { now, _ := Find(w.Secrets, f.key); return now != f.secret }
 	if !known || slices.ContainsFunc(s.secrets, changed) {
 		s = &settings{by: of.claimant}
 		home := ""

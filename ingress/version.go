@@ -67,7 +67,7 @@ func (l listOf[T]) hold(
 	place int, older objectList, sums Sums, concerned func(named Version) bool, held func(Version, ObjectRef) bool,
 ) {
 	named := func(o *T) Version {
-		key := keyOf(any(o).(metav1.Object))
+		key := KeyOf(any(o).(metav1.Object))
 		return Version{List: place, Namespace: key.Namespace, Name: key.Name}
 	}
 	was := map[Version]*T{}

@@ -324,7 +324,7 @@ func truth(t *rapid.T) *bool {
 // change returns list without the object of o's name, in any order. It adds o unless the
 // object is to be gone.
 func change[T metav1.Object](t *rapid.T, list []T, o T, gone bool) []T {
-	list = slices.DeleteFunc(slices.Clone(list), func(x T) bool { return keyOf(x) == keyOf(o) })
+	list = slices.DeleteFunc(slices.Clone(list), func(x T) bool { return KeyOf(x) == KeyOf(o) })
 	if !gone {
 		list = slices.Insert(list, rapid.IntRange(0, len(list)).Draw(t, "at"), o)
 	}

@@ -33,7 +33,7 @@ func (w *sliceWorld) List(_ context.Context, namespace string,
 	o metav1.ListOptions,
 ) (*discoveryv1.EndpointSliceList, error) {
 	page := &discoveryv1.EndpointSliceList{}
-	for _, key := range slices.SortedFunc(maps.Keys(w.is), compareKeys) {
+	for _, key := range slices.SortedFunc(maps.Keys(w.is), ingress.CompareKeys) {
 		switch {
 		case key.String() < o.Continue || namespace != "" && namespace != key.Namespace:
 		case len(page.Items) == 2:
@@ -47,7 +47,7 @@ func (w *sliceWorld) List(_ context.Context, namespace string,
 }
 
 func (w *sliceWorld) write(o *discoveryv1.EndpointSlice) {
-	w.is[keyOf(o)] = o
+	w.is[ingress.KeyOf(o)] = o
 	w.late = append(w.late, func(s *shelf[*discoveryv1.EndpointSlice]) { _ = s.Update(o.DeepCopy()) })
 }
 
@@ -87,17 +87,17 @@ func TestANamespaceHasItsShareAndLosesNothingWithinIt(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w, served, version := &sliceWorld{is: map[types.NamespacedName]*discoveryv1.EndpointSlice{}},
 			map[types.NamespacedName]bool{}, 0
-		s := &shelf[*discoveryv1.EndpointSlice]{order: byService, knock: func() {}, full: true}
+		s := &shelf[*discoveryv1.EndpointSlice]{order: ingress.ByService, knock: func() {}, full: true}
 		s.strip = func(o *discoveryv1.EndpointSlice) { ingress.Options{}.Strip(o) }
 		s.share = newAllowance("sliceBytes", "EndpointSlice", most, func(o *discoveryv1.EndpointSlice) bool {
-			return served[serviceOf(o)]
+			return served[ingress.ServiceOf(o)]
 		})
 		pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
 		namespace := func() string { return pick("namespace", "evil", "victim") }
 		check := func() {
 			bytes := map[string]int{}
 			for _, o := range s.list() {
-				bytes[o.Namespace] += bytesOf(s.latest[keyOf(o)])
+				bytes[o.Namespace] += bytesOf(s.latest[ingress.KeyOf(o)])
 			}
 			if !maps.Equal(bytes, s.share.bytes) || bytes["evil"] > most || bytes["victim"] > most ||
 				len(s.items) != len(s.latest) {
@@ -162,13 +162,13 @@ func TestANamespaceHasItsShareAndLosesNothingWithinIt(t *testing.T) {
 		for _, o := range w.is {
 			clean, _ := s.clean(o.DeepCopy())
 			all[o.Namespace] += bytesOf(clean)
-			if served[serviceOf(o)] {
+			if served[ingress.ServiceOf(o)] {
 				first[o.Namespace] += bytesOf(clean)
 			}
 		}
 		for _, o := range s.list() {
-			now := w.is[keyOf(o)]
-			if now == nil || len(now.Endpoints) != len(o.Endpoints) || serviceOf(now) != serviceOf(o) {
+			now := w.is[ingress.KeyOf(o)]
+			if now == nil || len(now.Endpoints) != len(o.Endpoints) || ingress.ServiceOf(now) != ingress.ServiceOf(o) {
 				t.Fatalf("it holds %v, which is %v", o, now)
 			}
 		}
@@ -180,7 +180,7 @@ func TestANamespaceHasItsShareAndLosesNothingWithinIt(t *testing.T) {
 				t.Fatalf("%v is not held, and that is not told", key)
 			case !held && all[key.Namespace] <= most:
 				t.Fatalf("%v is not held, although namespace %s has %d bytes", key, key.Namespace, all[key.Namespace])
-			case !held && served[serviceOf(o)] && first[key.Namespace] <= most:
+			case !held && served[ingress.ServiceOf(o)] && first[key.Namespace] <= most:
 				t.Fatalf("%v is not held, although something refers to it", key)
 			}
 		}
@@ -212,7 +212,7 @@ func TestOneNamespaceDoesNotGetTheMemoryOfAll(t *testing.T) {
 	}
 	slice(sliceOf("victim", "web2", "web", 3, 1))
 	until(t, w, "victim's second slice", func() bool {
-		return len(slicesOf(synced(t, w).Slices, types.NamespacedName{Namespace: "victim", Name: "web"})) == 2
+		return len(ingress.SlicesOf(synced(t, w).Slices, types.NamespacedName{Namespace: "victim", Name: "web"})) == 2
 	})
 	got, bytes := synced(t, w), map[string]int{}
 	for _, s := range got.Slices {
@@ -231,12 +231,12 @@ func TestOneNamespaceDoesNotGetTheMemoryOfAll(t *testing.T) {
 		t.Errorf("it is not told once, but in %v", told(got))
 	}
 	last := types.NamespacedName{Namespace: "evil", Name: "m19"}
-	if len(slicesOf(got.Slices, last)) > 0 {
+	if len(ingress.SlicesOf(got.Slices, last)) > 0 {
 		t.Fatal("the last slice had room")
 	}
 	w.Serve(leadingTo(t, last))
 	until(t, w, "the slice that something refers to", func() bool {
-		return len(slicesOf(synced(t, w).Slices, last)) == 1
+		return len(ingress.SlicesOf(synced(t, w).Slices, last)) == 1
 	})
 	for i := range 20 {
 		for _, letter := range []string{"s", "t"} {
@@ -354,7 +354,7 @@ func TestServicesThatAreServedDisplaceOthersOfTheNamespace(t *testing.T) {
 	const most = 8 << 10
 	w := c.watch(t, Config{Options: ingress.Options{Limits: ingress.Limits{ObjectBytes: most}}})
 	has := func(key types.NamespacedName) bool {
-		_, has := find(synced(t, w).Services, key)
+		_, has := ingress.Find(synced(t, w).Services, key)
 		return has
 	}
 	bytes := 0

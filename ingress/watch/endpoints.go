@@ -45,7 +45,7 @@ func only(all map[types.NamespacedName][]string, namespace string) map[types.Nam
 // referred reports whether something that is served leads to the Service of a slice. The
 // slices of the API server are needed in any case.
 func (e *endpoints) referred(s *discoveryv1.EndpointSlice) bool {
-	return serviceOf(s) == ingress.APIServer || e.needed(serviceOf(s))
+	return ingress.ServiceOf(s) == ingress.APIServer || e.needed(ingress.ServiceOf(s))
 }
 
 // needed reports whether something that is served leads to a Service.

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -88,14 +89,14 @@ func (w *Watcher) referred(s *ingress.Snapshot, synced bool) (waiting []string) 
 		f.since = time.Now() // patience begins once the TLS Secrets are known
 		return waiting
 	}
-	slices.SortFunc(s.Secrets, byName)
+	slices.SortFunc(s.Secrets, ingress.ByName)
 	more, awaited := f.follow(s.Secrets)
 	s.Secrets = append(s.Secrets, more...)
-	slices.SortFunc(s.Secrets, byName)
+	slices.SortFunc(s.Secrets, ingress.ByName)
 	w.readAgain(f.sum.count(s.Secrets))
 	if !synced {
 		if time.Since(f.since) <= f.patience {
-			for _, key := range sortedBy(awaited, compareKeys) {
+			for _, key := range slices.SortedFunc(maps.Keys(awaited), ingress.CompareKeys) {
 				waiting = append(waiting, "Secret "+key.String())
 			}
 			if len(waiting) > 0 {
@@ -166,7 +167,7 @@ func (f *followers) follow(tls []*corev1.Secret) (have []*corev1.Secret, awaited
 	}
 	missing := make(map[string]map[types.NamespacedName]bool)
 	for key := range *f.wanted.Load() {
-		if _, has := find(tls, key); has {
+		if _, has := ingress.Find(tls, key); has {
 			continue
 		}
 		if missing[key.Namespace] == nil {
@@ -211,7 +212,7 @@ func (f *followers) hold(s *ingress.Snapshot, awaited map[types.NamespacedName]b
 	if changed {
 		f.kept = kept
 		f.want()
-		s.Secrets = slices.DeleteFunc(s.Secrets, func(one *corev1.Secret) bool { return !f.named(keyOf(one)) })
+		s.Secrets = slices.DeleteFunc(s.Secrets, func(one *corev1.Secret) bool { return !f.named(ingress.KeyOf(one)) })
 	}
 	f.handed = withoutSlices(s.Objects)
 	return changed
@@ -226,7 +227,7 @@ func holdBack[T object](list, former []T, waits map[metav1.Object]bool) []T {
 	for _, o := range list {
 		if waits[o] {
 			var has bool
-			if o, has = find(former, keyOf(o)); !has {
+			if o, has = ingress.Find(former, ingress.KeyOf(o)); !has {
 				continue
 			}
 		}
@@ -280,7 +281,7 @@ func (w *Watcher) startSecrets(
 					return nil, err
 				}
 				page.Items = slices.DeleteFunc(page.Items,
-					func(one corev1.Secret) bool { return !s.wants(keyOf(&one)) })
+					func(one corev1.Secret) bool { return !s.wants(ingress.KeyOf(&one)) })
 				for i := range page.Items {
 					s.clean(&page.Items[i])
 				}

@@ -284,7 +284,7 @@ func TestOfTLSSecretsOnlyThoseThatAreNamedAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if big, _ := find(s.Secrets, types.NamespacedName{Namespace: "default", Name: "unnamed-07"}); len(big.Data) > 0 {
+	if big, _ := ingress.Find(s.Secrets, types.NamespacedName{Namespace: "default", Name: "unnamed-07"}); len(big.Data) > 0 {
 		t.Errorf("a Secret that is too large has %d values", len(big.Data))
 	}
 	if problems := ingress.Compile([]ingress.Snapshot{s}).Problems; !slices.ContainsFunc(problems,

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"sallyport/ingress"
+
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,7 +72,7 @@ func (w *Watcher) startReader(ctx context.Context, wg *sync.WaitGroup, namespace
 		most = secretsAtOnce
 	}
 	r := &secretReader{
-		names: newShelf[*corev1.Secret](w, "", "secrets", byName), stop: stop, tell: w.tell,
+		names: newShelf[*corev1.Secret](w, "", "secrets", ingress.ByName), stop: stop, tell: w.tell,
 		wake: make(chan struct{}, 1), budget: rate.NewLimiter(secretsPerSecond, most),
 		have: make(map[types.NamespacedName]answer), patience: w.followers.patience,
 	}
@@ -134,7 +136,7 @@ func (w *Watcher) readSecret(ctx context.Context, key types.NamespacedName) (*co
 		return nil, err
 	}
 	for i := range list.Items {
-		if one := &list.Items[i]; keyOf(one) == key {
+		if one := &list.Items[i]; ingress.KeyOf(one) == key {
 			one.SetManagedFields(nil)
 			w.cfg.Options.Strip(one)
 			w.followers.sum.admit(one)
@@ -314,7 +316,7 @@ func (r *secretReader) due() (due []dueSecret, gone bool) {
 			due = append(due, dueSecret{key, name.ResourceVersion})
 		}
 	}
-	slices.SortFunc(due, func(a, b dueSecret) int { return compareKeys(a.key, b.key) })
+	slices.SortFunc(due, func(a, b dueSecret) int { return ingress.CompareKeys(a.key, b.key) })
 	return due, gone
 }
 

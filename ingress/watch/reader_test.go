@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"sallyport/ingress"
+
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -69,7 +71,7 @@ func annotationOf(w *Watcher, namespace, name, key string) string {
 	if err != nil {
 		return err.Error()
 	}
-	ing, _ := find(s.Ingresses, types.NamespacedName{Namespace: namespace, Name: name})
+	ing, _ := ingress.Find(s.Ingresses, types.NamespacedName{Namespace: namespace, Name: name})
 	if ing == nil {
 		return "no Ingress"
 	}
@@ -150,17 +152,17 @@ func TestAnObjectChangesTogetherWithItsSecrets(t *testing.T) {
 		return annotationOf(w, "default", "other", "changed") == "yes"
 	})
 	s := synced(t, w)
-	held, _ := find(s.Ingresses, types.NamespacedName{Namespace: "default", Name: "ours"})
+	held, _ := ingress.Find(s.Ingresses, types.NamespacedName{Namespace: "default", Name: "ours"})
 	if held == nil || held.Spec.TLS[0].SecretName != "former" || !slices.Equal(namesOf(s), []string{"former"}) {
 		t.Errorf("want the former version with its Secret, got %v with %q", held, namesOf(s))
 	}
-	if _, has := find(s.Ingresses, types.NamespacedName{Namespace: "default", Name: "new"}); has {
+	if _, has := ingress.Find(s.Ingresses, types.NamespacedName{Namespace: "default", Name: "new"}); has {
 		t.Error("a new Ingress is there before its Secret was read")
 	}
 	stop()
 	until(t, w, "the Secret", func() bool { s, _ := w.Snapshot(); return slices.Equal(namesOf(s), []string{"later"}) })
 	s = synced(t, w)
-	if now, _ := find(s.Ingresses,
+	if now, _ := ingress.Find(s.Ingresses,
 		types.NamespacedName{Namespace: "default", Name: "ours"}); now.Spec.TLS[0].SecretName != "later" ||
 		len(s.Ingresses) != 3 {
 		t.Errorf("got %v", s.Ingresses)
@@ -188,7 +190,7 @@ func TestReadsOfANamespaceStayWithinItsBudget(t *testing.T) {
 		const most = 20
 		reads, told := 0, atomic.Int32{}
 		r := &secretReader{
-			names: &shelf[*corev1.Secret]{order: byName[*corev1.Secret], knock: func() {}},
+			names: &shelf[*corev1.Secret]{order: ingress.ByName[*corev1.Secret], knock: func() {}},
 			wake:  make(chan struct{}, 1), budget: rate.NewLimiter(secretsPerSecond, most),
 			have: make(map[types.NamespacedName]answer), patience: patience, tell: func() { told.Add(1) },
 			fetch: func(_ context.Context, key types.NamespacedName) (*corev1.Secret, error) {
@@ -200,7 +202,7 @@ func TestReadsOfANamespaceStayWithinItsBudget(t *testing.T) {
 		keys := make(map[types.NamespacedName]bool)
 		for i := range most {
 			one := opaque("evil", fmt.Sprint(i))
-			all, keys[keyOf(one)] = append(all, one), true
+			all, keys[ingress.KeyOf(one)] = append(all, one), true
 		}
 		if err := r.names.Replace(all, ""); err != nil {
 			t.Fatal(err)
@@ -275,7 +277,7 @@ func TestNamesOfSecretsAreReadWithoutTheirContent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := list.Items; len(got) != 2 || keyOf(&got[1]) != (types.NamespacedName{Namespace: "evil", Name: "b"}) ||
+	if got := list.Items; len(got) != 2 || ingress.KeyOf(&got[1]) != (types.NamespacedName{Namespace: "evil", Name: "b"}) ||
 		got[1].ResourceVersion != "7" || list.ResourceVersion != "7" {
 		t.Errorf("got %v", list)
 	}

@@ -173,7 +173,7 @@ func (s *shelf[T]) Update(o any) error {
 func (s *shelf[T]) put(item T) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.watched(keyOf(item))
+	s.watched(ingress.KeyOf(item))
 	return s.set(item)
 }
 
@@ -186,20 +186,20 @@ func (s *shelf[T]) watched(key types.NamespacedName) {
 
 // set does the work of put. The caller holds mu.
 func (s *shelf[T]) set(item T) (changed bool) {
-	old, known := s.latest[keyOf(item)]
-	if !s.wants(keyOf(item)) {
+	old, known := s.latest[ingress.KeyOf(item)]
+	if !s.wants(ingress.KeyOf(item)) {
 		return false // drop has removed it when it was no longer wanted
 	}
 	if known {
 		s.share.drop(old)
 	}
 	if known && s.unchanged(old, item) {
-		s.latest[keyOf(item)] = item
+		s.latest[ingress.KeyOf(item)] = item
 		s.share.hold(item)
 		return false
 	}
 	if known {
-		delete(s.latest, keyOf(item))
+		delete(s.latest, ingress.KeyOf(item))
 		s.take(old)
 	}
 	room, displaced := s.room(item)
@@ -213,7 +213,7 @@ func (s *shelf[T]) set(item T) (changed bool) {
 	if s.latest == nil {
 		s.latest = make(map[types.NamespacedName]T)
 	}
-	s.latest[keyOf(item)] = item
+	s.latest[ingress.KeyOf(item)] = item
 	i, _ := slices.BinarySearchFunc(s.items, item, s.order)
 	s.own()
 	s.items = slices.Insert(s.items, i, item)
@@ -227,8 +227,8 @@ func (s *shelf[T]) Delete(o any) error {
 		return nil
 	}
 	s.mu.Lock()
-	s.watched(keyOf(item))
-	old, known := s.latest[keyOf(item)]
+	s.watched(ingress.KeyOf(item))
+	old, known := s.latest[ingress.KeyOf(item)]
 	if s.wary {
 		if known && s.doubt == nil {
 			s.doubt = time.AfterFunc(doubtful, s.relist)
@@ -237,7 +237,7 @@ func (s *shelf[T]) Delete(o any) error {
 		return nil
 	}
 	if known {
-		delete(s.latest, keyOf(item))
+		delete(s.latest, ingress.KeyOf(item))
 		s.take(old)
 		s.share.drop(old)
 	}
@@ -268,7 +268,7 @@ func (s *shelf[T]) Replace(list []any, _ string) error {
 	s.mu.Lock()
 	held := make(map[types.NamespacedName]T, len(s.items))
 	for _, o := range s.items {
-		held[keyOf(o)] = o
+		held[ingress.KeyOf(o)] = o
 	}
 	latest := make(map[types.NamespacedName]T, len(list))
 	items := make([]T, 0, len(list))
@@ -277,13 +277,13 @@ func (s *shelf[T]) Replace(list []any, _ string) error {
 		if !ok {
 			continue
 		}
-		if !s.wants(keyOf(item)) {
+		if !s.wants(ingress.KeyOf(item)) {
 			continue
 		}
-		latest[keyOf(item)] = item
+		latest[ingress.KeyOf(item)] = item
 		// The list after a lost watch has a new pointer for every object. An unchanged object keeps
 		// its old pointer, since others use the pointer as a key.
-		if old, known := held[keyOf(item)]; known && s.unchanged(old, item) {
+		if old, known := held[ingress.KeyOf(item)]; known && s.unchanged(old, item) {
 			item = old
 		}
 		items = append(items, item)

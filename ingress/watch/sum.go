@@ -40,7 +40,7 @@ func sizeOf(s *corev1.Secret) (size int) {
 // admit counts a Secret that arrives instead of the one of its name, and removes its data if there
 // is no room. A second call changes nothing.
 func (m *secretSum) admit(s *corev1.Secret) {
-	key, size := keyOf(s), sizeOf(s)
+	key, size := ingress.KeyOf(s), sizeOf(s)
 	if m.most == 0 {
 		return
 	}
@@ -70,11 +70,11 @@ func (m *secretSum) count(kept []*corev1.Secret) (again []types.NamespacedName) 
 	clear(m.sums)
 	for _, s := range kept {
 		size := sizeOf(s)
-		m.bytes[keyOf(s)] = size
+		m.bytes[ingress.KeyOf(s)] = size
 		m.sums[s.Namespace] += size
 	}
 	planned := make(map[string]int)
-	for _, key := range slices.SortedFunc(maps.Keys(m.without), compareKeys) {
+	for _, key := range slices.SortedFunc(maps.Keys(m.without), ingress.CompareKeys) {
 		size := m.without[key]
 		if _, is := m.bytes[key]; !is {
 			delete(m.without, key)

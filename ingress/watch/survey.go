@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"sallyport/ingress"
+
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -199,7 +201,7 @@ func (w *Watcher) open(ctx context.Context, wg *sync.WaitGroup, group string, se
 		if !slices.Contains(served, r) {
 			continue
 		}
-		s := newShelf[*unstructured.Unstructured](w, version.Group, r, byName)
+		s := newShelf[*unstructured.Unstructured](w, version.Group, r, ingress.ByName)
 		s.strip = func(u *unstructured.Unstructured) {
 			// Annotations of v1 objects repeat their metadata.
 			u.SetAnnotations(nil)

@@ -158,11 +158,11 @@ func (w *Watcher) watchSecrets() {
 	w.followers.sum = newSecretSum(most)
 	w.followers.tls = make(map[string]*shelf[*corev1.Secret])
 	for _, namespace := range w.cfg.Options.SecretNamespaces() {
-		one := newShelf[*corev1.Secret](w, "", "secrets", byName)
+		one := newShelf[*corev1.Secret](w, "", "secrets", ingress.ByName)
 		one.wanted = w.followers.named
 		one.strip = func(s *corev1.Secret) {
 			w.cfg.Options.Strip(s)
-			if one.wants(keyOf(s)) {
+			if one.wants(ingress.KeyOf(s)) {
 				w.followers.sum.admit(s)
 			}
 		}
@@ -181,21 +181,21 @@ func (w *Watcher) watchAll() {
 	networking, discovery, options := networkingv1.GroupName, discoveryv1.GroupName, w.cfg.Options
 	w.watchClaims()
 	w.classes = watchOne[*networkingv1.IngressClass](
-		w, networking, "ingressclasses", byName, w.kube.IngressClasses(), "",
+		w, networking, "ingressclasses", ingress.ByName, w.kube.IngressClasses(), "",
 	)
 	w.classes.without = "IngressClasses cannot be read: classes are known by name only"
-	w.endpoints.shelf = watchShare(w, discovery, "endpointslices", byService,
+	w.endpoints.shelf = watchShare(w, discovery, "endpointslices", ingress.ByService,
 		newAllowance("sliceBytes", "EndpointSlice", options.Limits.SliceBytes, w.endpoints.referred),
 		w.kube.EndpointSlices)
-	w.nodes = watchOne[*corev1.Node](w, core, "nodes", byName, w.kube.Nodes(), "")
+	w.nodes = watchOne[*corev1.Node](w, core, "nodes", ingress.ByName, w.kube.Nodes(), "")
 	w.nodes.strip = stripNode
 	if options.NamespaceSelector != "" {
-		watchOne[*corev1.Namespace](w, core, "namespaces", byName, w.kube.Namespaces(), "")
+		watchOne[*corev1.Namespace](w, core, "namespaces", ingress.ByName, w.kube.Namespaces(), "")
 	}
 	for _, full := range options.ConfigMaps() {
 		namespace, name, _ := strings.Cut(full, "/")
 		one := watchOne[*corev1.ConfigMap](
-			w, core, "configmaps", byName, w.kube.ConfigMaps(namespace), "metadata.name="+name,
+			w, core, "configmaps", ingress.ByName, w.kube.ConfigMaps(namespace), "metadata.name="+name,
 		)
 		one.called = "ConfigMap " + full
 		one.without = one.called + " cannot be read: Ingresses are served without its content"
@@ -213,13 +213,13 @@ func (w *Watcher) watchClaims() {
 	ings.plural = "Ingresses"
 	ings.follows = "each may be a guard, so all clients of the other Ingresses are rejected until the namespace " +
 		"has fewer or smaller ones"
-	w.ingresses = watchShare(w, networkingv1.GroupName, "ingresses", byName, ings,
+	w.ingresses = watchShare(w, networkingv1.GroupName, "ingresses", ingress.ByName, ings,
 		func(namespace string) reader[*networkingv1.IngressList] { return w.kube.Ingresses(namespace) })
 	w.ingresses.same = sameButStatus
 	services := newAllowance("objectBytes", "Service", most,
-		func(s *corev1.Service) bool { return w.endpoints.needed(keyOf(s)) })
+		func(s *corev1.Service) bool { return w.endpoints.needed(ingress.KeyOf(s)) })
 	services.follows = "those that something served refers to are used first"
-	w.services = watchShare(w, corev1.GroupName, "services", byName, services,
+	w.services = watchShare(w, corev1.GroupName, "services", ingress.ByName, services,
 		func(namespace string) reader[*corev1.ServiceList] { return w.kube.Services(namespace) })
 }
 
@@ -496,7 +496,7 @@ func (w *Watcher) protectedNow(all []*discoveryv1.EndpointSlice) []netip.AddrPor
 	for _, ip := range w.protected {
 		servers = append(servers, netip.AddrPortFrom(ip, w.server.port))
 	}
-	for _, s := range slicesOf(all, ingress.APIServer) {
+	for _, s := range ingress.SlicesOf(all, ingress.APIServer) {
 		for _, e := range s.Endpoints {
 			for _, text := range e.Addresses {
 				ip, err := netip.ParseAddr(text)
