@@ -1,7 +1,6 @@
 package appliance
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -261,13 +260,14 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 		return false
 	}
 	l.wantRoutes(v, r)
-	compiled := l.wantServers(ctx, v, r)
+	l.compile(ctx, v, r)
 	v.err = errors.Join(r.peersErr, r.offersErr, r.kernelErr, r.proxyErr)
 	var facts group.Facts
 	if l.member != nil {
 		facts = l.facts(v, r.silent())
 	}
-	groupErr := l.membership.represent(ctx, v, r.local, facts, l.applied.config)
+	standing, groupErr := l.membership.represent(ctx, v, r.local, facts, l.applied.config)
+	l.wantServers(v, r, standing)
 	// An error about one peer, the firewall or an address does not count against the class of the
 	// appliance: such an error stops no traffic here.
 	l.failing = errors.Join(r.offersErr, r.kernelErr)
@@ -286,8 +286,8 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	l.settled = l.settled || err == nil && !progress
 	v.left = v.config.Leaving && v.err == nil && l.applied.retryAt.IsZero()
 	if err == nil {
-		l.publish(*compiled)
-		l.follower.keep(*compiled)
+		l.publish(v.compiled)
+		l.follower.keep(v.compiled)
 	}
 	l.judge.tellRefusals(r.refusals, l.now())
 	return progress && err == nil
@@ -368,10 +368,9 @@ func (l *loop) wantRoutes(v *view, r *reading) {
 	v.closed = closed(l.cfg.Group.Pools, r.topologies, l.member.strangers())
 }
 
-// wantServers computes the wanted servers and the rest of HAProxy's configuration from the objects
-// of the clusters. It clears mayAct while an earlier process may have served an object that this
-// process does not know yet.
-func (l *loop) wantServers(ctx context.Context, v *view, r *reading) *ingress.Result {
+// compile computes the Result of the clusters' objects. It clears mayAct while an earlier process may
+// have served an object that this process does not know yet.
+func (l *loop) compile(ctx context.Context, v *view, r *reading) {
 	r.info = l.proxy.Info()
 	l.compiler.Unknown, l.compiler.Closed = r.unknown, v.closed
 	l.compiler.Room = r.info.Room.Servers()
@@ -393,34 +392,22 @@ func (l *loop) wantServers(ctx context.Context, v *view, r *reading) *ingress.Re
 	v.behind = l.behind(v.at, sure && !waits)
 	r.mayAct = r.mayAct && !v.behind
 	v.waits = r.info.Waits
-	compiled = compiled.Delayed(r.info.Waits)
-	l.configure(&compiled.Config, compiled.Servers, v, r)
-	v.config, v.problems, v.compiled = &compiled.Config, compiled.Problems, compiled
-	if r.proxyErr == nil { // else nothing is applied, and a HAProxy that starts answers late
-		v.config.Former = l.proxy.Former(v.config)
-	}
-	v.want.Backends = v.config.Backends
-	if len(v.config.Former) > 0 {
-		v.want.Backends = slices.Concat(v.config.Backends, v.config.Former)
-	}
-	return &compiled
+	v.compiled = compiled.Delayed(r.info.Waits)
+	v.problems = v.compiled.Problems
 }
 
-// configure adds to the configuration of HAProxy all settings that do not come from the clusters'
-// objects.
-func (l *loop) configure(c *haproxy.Config, servers int, v *view, r *reading) {
-	of := &l.cfg.HAProxy
-	c.Bind = haproxy.Bind{HTTP: of.HTTP, HTTPS: of.HTTPS}
-	if to := of.AccessLog; to.On() {
-		c.Process = c.Process.Requests(to.Syslog)
+// wantServers computes the configuration of HAProxy, and the wanted servers.
+func (l *loop) wantServers(v *view, r *reading, s standing) {
+	config := wish(v.compiled, l.settings, machine{now: v.at, addrs: r.local.Addrs, haproxy: r.info}, s)
+	if r.proxyErr == nil { // else nothing is applied, and a HAProxy that starts answers late
+		config.Former = l.proxy.Former(&config)
 	}
-	c.Group, c.Period = sharing(l.cfg, r.local), haproxy.PeriodOf(v.at)
-	v.connections = cmp.Or(of.MaxConnections, c.Process.MaxConn)
-	room := r.info.Room
-	c.Tune = haproxy.Tune{
-		Threads: of.Threads, MaxConn: room.Kept(r.info.MaxConn, servers, v.connections), Base: l.base,
+	v.config, v.connections = &config, connections(l.cfg, v.compiled.Config.Process)
+	v.capacity = slices.Concat(r.info.Room.Capacity(v.compiled.Servers, config.Tables), r.info.Capacity)
+	v.want.Backends = config.Backends
+	if len(config.Former) > 0 {
+		v.want.Backends = slices.Concat(config.Backends, config.Former)
 	}
-	v.capacity = slices.Concat(room.Capacity(servers, c.Tables), r.info.Capacity)
 }
 
 // silent returns why HAProxy does not answer, or "" if it answers.

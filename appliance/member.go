@@ -114,19 +114,19 @@ func (ms *membership) enter(ctx context.Context, cfg *config.Config) {
 // the round cannot read kernel or HAProxy: such an appliance has to withdraw its addresses.
 //
 // facts lacks those about the group, which represent adds. If Apply has failed, applied is nil;
-// else it is the last configuration that HAProxy got.
+// else it is the last configuration that HAProxy got. The standing is complete even with an error.
 func (ms *membership) represent(
 	ctx context.Context, v *view, local routes.Local, facts group.Facts, applied *haproxy.Config,
-) error {
+) (standing, error) {
 	if ms.member == nil {
 		ms.passOn(ctx, v, nil, nil)
 		if ms.alone {
-			return nil
+			return standing{}, nil
 		}
 		_, err := ms.hold(nil)
 		err = errors.Join(err, ms.speaker.Announce(nil), ms.chance.Unguard(ctx))
 		ms.alone, ms.ports = err == nil, ports{}
-		return err
+		return standing{}, err
 	}
 	ms.alone = false
 	g, heard := &ms.member.of, ms.member.pulse.Heard()
@@ -150,10 +150,6 @@ func (ms *membership) represent(
 		return !slices.Contains(serving, a)
 	})
 	have, err := ms.hold(mine)
-	// HAProxy cannot listen at an address that the machine does not have.
-	v.config.Streams = slices.DeleteFunc(slices.Clone(v.config.Streams), func(s haproxy.Stream) bool {
-		return s.Addr.IsValid() && !slices.Contains(have, s.Addr)
-	})
 	var announcements []bgp.Announcement
 	if ms.fit.Class != group.None {
 		for _, a := range have {
@@ -164,9 +160,7 @@ func (ms *membership) represent(
 	}
 	withdrawn := ms.speaker.Announce(announcements)
 	taken, failed := ms.takeTurns(v.at, mine, facts.Draining, facts.HAProxy == "")
-	err = errors.Join(err, failed)
-	v.config.Leaving = facts.Draining && ms.fit.Class == group.None && withdrawn == nil
-	err = errors.Join(err, withdrawn)
+	err = errors.Join(err, failed, withdrawn)
 	claims := ms.member.claims.troubles(wanted, v.compiled.Balancers, g.VRRP.Exists())
 	v.troubles = slices.Concat(claims, conflicts(g, v), ms.guardPorts(ctx, v.at))
 	problems := sentences(v.troubles)
@@ -182,7 +176,10 @@ func (ms *membership) represent(
 	v.fit = ms.fit
 	v.group = ms.status(v, heard, serving, have, taken)
 	v.group.Problems = problems
-	return err
+	return standing{
+		grouped: true, held: have,
+		leaving: facts.Draining && ms.fit.Class == group.None && withdrawn == nil,
+	}, err
 }
 
 // inherited returns the addresses of Services that an earlier process put on this machine. It
