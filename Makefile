@@ -15,7 +15,7 @@ N        ?= 20
 PKG      ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down test test-calico race check fresh go lint bench profile conformance attack chaos soak soak-tests fuzz golden
+.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down test packages e2e changed manual boot test-calico race apparatus check nightly fresh go lint bench profile conformance attack chaos soak soak-tests fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -76,19 +76,42 @@ test-image: setup .build/image/latest ## Boot the image in every way, update it,
 	@test/setup --boot
 	SALLYPORT_TEST_IMAGE=$(CURDIR)/.build/image go test -v -count=1 -timeout 5h ./image/boot -all -cuts $(CUTS) -keep $(CURDIR)/.build/image-seen
 
-test: setup ## Run all tests, on real parts, then build the image and boot it (as root)
+test: setup ## Run all tests once, on real parts; the manual and the image if they changed (as root)
+	@$(MAKE) --no-print-directory -j 2 e2e packages changed
+
+packages: setup
+	go test -timeout 30m $$(go list ./... | grep -v -e /image/boot -e /test/e2e)
+
+e2e: setup # of the programs that it builds, go test knows nothing: -count=1
+	go test -count=1 -timeout 60m -skip '^TestEveryCommandOfTheManualRuns$$' ./test/e2e
+
+# Targets that run again only if something that they test has changed. make nightly runs them in any case.
+changed: setup
+	@test/if-changed manual '*.md' cmd image/units image/deb test/e2e test/lab test/manual test/rig go.mod
+	@test/if-changed boot image appliance/config test/lab test/rig go.mod
+
+manual: setup ## Type every command of the manual on a machine beside a cluster with Calico (as root)
+	go test -count=1 -timeout 30m -run '^TestEveryCommandOfTheManualRuns$$' ./test/e2e
+
+boot: setup ## Build the image, and boot it in the ways that matter most (as root)
 	@test/setup --image
 	@test/setup --boot
-	go test -timeout 60m ./test/e2e $$(go list ./... | grep -v -e /image/boot -e /test/e2e) # the longest first
 	go test -v -count=1 -timeout 45m ./image/boot
 
 test-calico: setup ## Run the end-to-end tests on real Calico, all of them (as root)
 	go test -v -count=1 -timeout 30m ./test/e2e -run RealCalico -calico
 
 race: setup ## Run the packages' own tests under the race detector, in random order
-	CGO_ENABLED=1 go test -race -short -shuffle=on -p 4 -timeout 15m ./appliance/... ./bgp ./cmd/... ./haproxy ./image ./image/update ./ingress/... ./routes/...
+	CGO_ENABLED=1 go test -race -shuffle=on -timeout 40m $$(go list ./... | grep -v -e /image/boot -e ^sallyport/test)
 
-check: test race conformance lint ## Run all tests, the race detector, conformance, then lint
+apparatus: setup # the tests of what is under test, but for test/e2e
+	go test -timeout 30m $$(go list ./test/... | grep -v /test/e2e)
+
+check: setup ## Run all tests once, the packages' own under the race detector; then conformance and lint (as root)
+	@$(MAKE) --no-print-directory -j 2 e2e race apparatus conformance changed lint
+
+nightly: setup ## Run everything, whether it changed or not, and go on after a failure; it takes hours (as root)
+	@AGAIN=1 $(MAKE) --no-print-directory -k check test-calico test-deb attack chaos image test-image image-again fuzz fresh ATTACK=-all
 
 fresh: ## Run build, deb, lint, fuzz, bench, demo and golden, each first on a fresh Debian 12 (as root); the rest begin alike, and take longer
 	@test/fresh
@@ -106,7 +129,7 @@ conformance: ready ## Show case by case what annotations do, in a lab (as root)
 	go run ./test/conformance
 
 attack: ready ## Try to break in, case by case, in a lab (as root)
-	go run ./test/attack
+	go run ./test/attack $(ATTACK)
 
 chaos: ready ## Break things under load, and hold what clients notice to its bounds (as root)
 	go run ./test/chaos -count $(COUNT) -o .build/chaos.json -log .build/chaos.log

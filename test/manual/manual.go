@@ -185,7 +185,10 @@ var others = func() (all []Other) {
 			`make (chaos.*|soak.*|profile|race|image-again|test-image)|go run \./test/chaos .*`, "",
 			"it takes many minutes, and measures",
 		},
-		{`make (test|test-calico|fresh|fuzz .*)|go test.*`, "", "it runs tests, this one among them, or for longer"},
+		{
+			`make (test|test-calico|nightly|manual|boot|fresh|fuzz .*)|go test.*`, "",
+			"it runs tests, this one among them, or for longer",
+		},
 
 		// Other machines, and programs that do not end.
 		{
