@@ -29,6 +29,8 @@ type Config struct {
 	Backends       []*Backend // sorted by Name
 	Certs          []*Cert    // sorted by Name
 	Lists          []*List    // sorted by Name; every List that a directive names
+	Picks          []*Pick    // sorted by Name; every Pick that a Route names
+	Hostnames      []Hostname // sorted by Scope and Host
 	// Period is the number of a ticketPeriod, as PeriodOf returns it. It decides about the keys of
 	// the TLS tickets of a Group.
 	Period int
@@ -47,7 +49,13 @@ type Config struct {
 func (c *Config) Same(o *Config) bool {
 	return c.Shape.equal(&o.Shape) && same(c.Routes, o.Routes) && c.DefaultBackend == o.DefaultBackend &&
 		same(c.Backends, o.Backends) && same(c.Former, o.Former) && same(c.Certs, o.Certs) && c.Period == o.Period &&
-		maps.Equal(c.Reloads, o.Reloads) && slices.EqualFunc(c.Lists, o.Lists, (*List).same)
+		maps.Equal(c.Reloads, o.Reloads) && slices.EqualFunc(c.Lists, o.Lists, (*List).same) && c.sameRows(o)
+}
+
+// sameRows reports whether o has the same Picks and Hostnames.
+func (c *Config) sameRows(o *Config) bool {
+	return slices.EqualFunc(c.Picks, o.Picks, func(a, b *Pick) bool { return a == b || a.Name == b.Name }) &&
+		same(c.Hostnames, o.Hostnames)
 }
 
 // Shape is the part of a Config that only a reload changes.
@@ -61,6 +69,8 @@ type Shape struct {
 	Choices   []*Choice   // sorted by Name
 	Extras    []*Extra    // sorted by Name
 	Userlists []*Userlist // sorted by Name
+	Listeners []Listener  // sorted by At
+	Forms     []*Form     // sorted by Name, at most MaxForms; those of the Picks
 	// DefaultCert is a certificate with its key, as in Cert.PEM. HAProxy serves it for names that
 	// have no certificate. If it is empty, HAProxy serves a self-signed certificate.
 	DefaultCert []byte
@@ -96,6 +106,8 @@ func (s *Shape) differences(o *Shape) (all []string) {
 		{s.DefaultCert, o.DefaultCert, "the default certificate changed"},
 		{s.Choices, o.Choices, "choices between backends changed"},
 		{s.Captures, o.Captures, "captures changed"},
+		{s.Listeners, o.Listeners, "listeners of gateways changed"},
+		{s.Forms, o.Forms, "conditions look at other parts of requests"},
 	} {
 		if !reflect.DeepEqual(part.was, part.is) {
 			all = append(all, part.what)
@@ -111,6 +123,9 @@ func (s *Shape) listeners() []netip.AddrPort {
 	all := slices.Concat(s.Bind.HTTP, s.Bind.HTTPS)
 	for _, stream := range s.Streams {
 		all = append(all, stream.listeners(s.Bind)...)
+	}
+	for _, l := range s.Listeners {
+		all = append(all, l.At)
 	}
 	if s.sharesTables() && s.Group != nil && s.Group.At.IsValid() {
 		all = append(all, s.Group.At)
@@ -158,6 +173,10 @@ const (
 	// Passthrough compares no path: TLS connections for the host go to a TCP backend as they are.
 	// This needs Config.Inspect.
 	Passthrough PathMatch = "passthrough"
+
+	// Terminate compares no path: the TLS of connections for the host ends in HAProxy, and their
+	// content goes to a TCP backend. This needs a Listener of ListenTLS.
+	Terminate PathMatch = "terminate"
 )
 
 // A Route sends the requests for one host and path to a backend. Host is in lower case. It is a
@@ -174,7 +193,13 @@ const (
 // HTTP for its host; otherwise it answers with 404. HAProxy answers 421 to a request for its host
 // over the TLS connection of another host. A client then opens a connection for this host (RFC
 // 9110, 15.5.20).
+//
+// A Route with a Scope is for the requests at that Listener alone. There "*.name" stands for any
+// number of labels in front, and the longest name applies. Such a Route has To and Pick in place of
+// Backend, Canary and Choice, and the DefaultBackend takes none of its requests. A Route of
+// Passthrough or Terminate may have no host there.
 type Route struct {
+	Scope   string // ScopeOf a Listener; empty stands for Bind
 	Host    string
 	Path    string
 	Match   PathMatch
@@ -187,6 +212,9 @@ type Route struct {
 	CanaryWeight int    // how many of 100 requests go to Canary, by chance, from 0 to 100
 
 	Choice string // the name of a Choice that overrides Backend and Canary; not with Regexp
+
+	To   Target // with a Scope
+	Pick string // the name of a Pick that overrides To; with a Scope
 }
 
 // A Backend describes one port of a Service, and how HAProxy connects to it.
@@ -331,6 +359,8 @@ type Cert struct {
 	// certificate for them.
 	Except []string
 
+	Scope string // ScopeOf the Listener that serves it; empty stands for Bind and the Streams
+
 	// ClientCA names an Extra of Authorities. Clients have to show a certificate that one of these
 	// authorities has signed. With ClientOptional, clients may also show no certificate. The name
 	// of such a Cert begins with "_", because only a reload changes its authorities.
@@ -349,7 +379,7 @@ func (c *Cert) filters() []string {
 }
 
 func (c *Cert) same(o *Cert) bool {
-	return c == o || c.Name == o.Name && bytes.Equal(c.PEM, o.PEM) && slices.Equal(c.filters(), o.filters()) &&
+	return c == o || c.Name == o.Name && c.Scope == o.Scope && bytes.Equal(c.PEM, o.PEM) && slices.Equal(c.filters(), o.filters()) &&
 		c.ClientCA == o.ClientCA && c.ClientOptional == o.ClientOptional
 }
 

@@ -19,7 +19,7 @@ func (s *Shape) served() Shape {
 // Serves reports whether c and o have the same Sum. It is quick where most backends are the
 // same pointers.
 func (c *Config) Serves(o *Config) bool {
-	return same(c.Routes, o.Routes) && c.DefaultBackend == o.DefaultBackend &&
+	return same(c.Routes, o.Routes) && c.sameRows(o) && c.DefaultBackend == o.DefaultBackend &&
 		reflect.DeepEqual(c.served(), o.served()) &&
 		(same(c.Backends, o.Backends) || slices.EqualFunc(c.Backends, o.Backends, func(a, b *Backend) bool {
 			return a == b || a.Name == b.Name && a.sameShape(b)
@@ -36,6 +36,15 @@ func (c *Config) Sum() string {
 	for _, choice := range s.Choices {
 		fmt.Fprintln(h, choice.Name) // derived from the cases
 	}
+	for _, l := range s.Listeners {
+		fmt.Fprintln(h, l.At, l.Kind, l.ClientCA, l.Insecure)
+	}
+	for _, f := range s.Forms {
+		fmt.Fprintln(h, f.Name) // derived from the rest
+	}
+	for _, name := range c.Hostnames {
+		fmt.Fprintln(h, name.Scope, name.Host, name.Part)
+	}
 	for _, e := range s.Extras {
 		fmt.Fprintf(h, "%s %d %s\n", e.Name, len(e.Content), e.Content)
 	}
@@ -50,6 +59,9 @@ func (c *Config) Sum() string {
 		_, _ = io.WriteString(h, r.Host+" "+r.Path+" "+string(r.Match)+" "+r.Backend+" "+r.Canary+" "+r.Choice+"\n")
 		if r.TLSOnly || r.Canary != "" {
 			fmt.Fprintln(h, r.TLSOnly, r.TLSCode, r.TLSPort, r.CanaryWeight)
+		}
+		if r.Scope != "" {
+			fmt.Fprintln(h, r.Scope, r.To, r.Pick) // a Pick's name is derived from its content
 		}
 	}
 	for _, b := range c.Backends {

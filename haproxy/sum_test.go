@@ -63,6 +63,17 @@ func TestASumIsOfWhatAllMembersServe(t *testing.T) {
 		"a password":              {func(c *Config) { c.Userlists = []*Userlist{{"u", []User{{"a", "hash"}}}} }, false},
 		"the default certificate": {func(c *Config) { c.DefaultCert = []byte("one") }, false},
 		"passthrough":             {func(c *Config) { c.Inspect = true }, false},
+		"a listener": {func(c *Config) {
+			c.Listeners = []Listener{{At: netip.MustParseAddrPort("192.0.2.1:80"), Kind: ListenHTTP}}
+		}, false},
+		"a form":     {func(c *Config) { c.Forms = FormsOf([]*Pick{methodPick("GET")}) }, false},
+		"a hostname": {func(c *Config) { c.Hostnames = []Hostname{{"192.0.2.1:443", "a.test", "a"}} }, false},
+		"a scope":    {func(c *Config) { c.Routes[0].Scope = "192.0.2.1:80" }, false},
+		"shares":     {func(c *Config) { c.Routes[0].Scope, c.Routes[0].To = "192.0.2.1:80", To("b") }, false},
+		"another pick": {func(c *Config) {
+			c.Routes[0].Scope, c.Picks = "192.0.2.1:80", []*Pick{methodPick("GET")}
+			c.Routes[0].Pick = c.Picks[0].Name
+		}, false},
 	} {
 		was, is := config(), config()
 		row.change(is)
@@ -75,8 +86,8 @@ func TestASumIsOfWhatAllMembersServe(t *testing.T) {
 	}
 	// A field that is new belongs into a row above.
 	known := []string{
-		"Bind", "Tune", "Process", "Streams", "Tables", "Captures", "Choices", "Extras", "Userlists",
-		"DefaultCert", "Group", "Inspect", "Leaving",
+		"Bind", "Tune", "Process", "Streams", "Tables", "Captures", "Choices", "Extras", "Userlists", "Listeners",
+		"Forms", "DefaultCert", "Group", "Inspect", "Leaving",
 	}
 	var fields []string
 	for f := range reflect.TypeFor[Shape]().Fields() {
@@ -85,4 +96,9 @@ func TestASumIsOfWhatAllMembersServe(t *testing.T) {
 	if !slices.Equal(fields, known) {
 		t.Errorf("Shape has the fields %q, and %q are tried", fields, known)
 	}
+}
+
+// methodPick returns a Pick with one condition.
+func methodPick(method string) *Pick {
+	return NewPick([]PickCase{{When{Method: method}, To("a")}})
 }

@@ -21,7 +21,7 @@ const (
 	keysBackend = "servercerts"
 )
 
-var reserved = []string{nowhere, waiting, elsewhere, terminator, keysBackend, rightTable, wrongTable}
+var reserved = []string{nowhere, Invalid, waiting, elsewhere, terminator, keysBackend, rightTable, wrongTable}
 
 // Validate returns why Render cannot write the configuration, or nil if it can. It joins one error
 // for each fault. If a Config has parts of several owners, the caller first validates each part by
@@ -33,7 +33,7 @@ func (c *Config) Validate() error { return c.validate(&Config{}) }
 func (c *Config) validate(valid *Config) error {
 	backends, err1 := news("backend", c.Backends, valid.Backends, backendName)
 	certs, err2 := news("certificate", c.Certs, valid.Certs, certName)
-	errs := []error{err1, err2, named("list", c.Lists, listName), c.choices()}
+	errs := []error{err1, err2, named("list", c.Lists, listName), c.choices(), c.validateRows(valid)}
 	if !c.Shape.equal(&valid.Shape) {
 		errs = append(errs, c.Shape.validate())
 	}
@@ -55,6 +55,28 @@ func (c *Config) validate(valid *Config) error {
 	return errors.Join(errs...)
 }
 
+// validateRows validates the Picks and the Hostnames.
+func (c *Config) validateRows(valid *Config) error {
+	errs := []error{named("pick", c.Picks, pickName)}
+	picks := c.Picks
+	if slices.EqualFunc(c.Forms, valid.Forms, func(a, b *Form) bool { return a.Name == b.Name }) {
+		picks = others(c.Picks, valid.Picks, pickName)
+	}
+	for _, p := range picks {
+		errs = append(errs, p.validate(c.Forms))
+	}
+	if !same(c.Hostnames, valid.Hostnames) {
+		for i, h := range c.Hostnames {
+			errs = append(errs, h.validate())
+			if i > 0 && compareHostnames(c.Hostnames[i-1], h) >= 0 {
+				errs = append(errs, fmt.Errorf("host %q at %s comes after %q at %s: the list must be sorted by scope and "+
+					"host, with each once", h.Host, h.Scope, c.Hostnames[i-1].Host, c.Hostnames[i-1].Scope))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
 func (s *Shape) validate() error {
 	errs := []error{
 		s.Bind.validate(), s.Tune.validate(), s.Process.validate(), s.Group.validate(),
@@ -62,6 +84,13 @@ func (s *Shape) validate() error {
 		named("userlist", s.Userlists, func(u *Userlist) string { return u.Name }),
 		named("choice", s.Choices, func(c *Choice) string { return c.Name }),
 		named("table", s.Tables, func(t Table) string { return t.Name }),
+		named("form", s.Forms, formName), s.listen(),
+	}
+	if len(s.Forms) > MaxForms {
+		errs = append(errs, fmt.Errorf("conditions have %d forms; at most %d are allowed", len(s.Forms), MaxForms))
+	}
+	for _, f := range s.Forms {
+		errs = append(errs, f.validate())
 	}
 	for _, u := range s.Userlists {
 		errs = append(errs, u.validate())
@@ -235,6 +264,10 @@ func (r *Route) Validate() error {
 			r.Path)
 	case len(r.Path) > MaxPath:
 		return fmt.Errorf("route %q: the path is %d bytes long; %d is the limit", r.Host, len(r.Path), MaxPath)
+	case r.Scope == "" && (r.To != Target{} || r.Pick != "" || r.Match == Terminate):
+		return fmt.Errorf("route %q %q: shares, picks and terminated TLS need a scope", r.Host, r.Path)
+	case r.Scope != "":
+		return r.validateScoped()
 	case r.Match == Passthrough && (r.Host == "" || r.Path != "/" || r.Canary != ""):
 		return fmt.Errorf("route %q %q: TLS passthrough needs a host, the path \"/\" and no canary", r.Host, r.Path)
 	case !slices.Contains([]PathMatch{Prefix, Exact, Begin, Regexp, Passthrough}, r.Match):
@@ -250,6 +283,31 @@ func (r *Route) Validate() error {
 		return fmt.Errorf("route %q %q: it cannot have choice %q", r.Host, r.Path, r.Choice)
 	case r.CanaryWeight < 0 || r.CanaryWeight > 100:
 		return fmt.Errorf("route %q %q: a weight of %d, allowed are 0 to 100", r.Host, r.Path, r.CanaryWeight)
+	}
+	return nil
+}
+
+// validateScoped validates the parts of a route that are different with a Scope.
+func (r *Route) validateScoped() error {
+	stream := r.Match == Passthrough || r.Match == Terminate
+	switch {
+	case !isScope(r.Scope):
+		return fmt.Errorf("route %q %q: scope %q is not an address with a port", r.Host, r.Path, r.Scope)
+	case r.Backend != "" || r.Canary != "" || r.CanaryWeight != 0 || r.Choice != "":
+		return fmt.Errorf("route %q %q: with a scope it cannot have a backend, canary or choice", r.Host, r.Path)
+	case r.Pick != "" && (!isName(r.Pick) || stream):
+		return fmt.Errorf("route %q %q: it cannot have pick %q", r.Host, r.Path, r.Pick)
+	case stream && (r.Path != "/" || r.TLSOnly):
+		return fmt.Errorf("route %q %q: connections have only the path \"/\", and no redirect", r.Host, r.Path)
+	case !stream && !slices.Contains([]PathMatch{Prefix, Exact, Begin, Regexp}, r.Match):
+		return fmt.Errorf("route %q %q: %q is not a kind of match", r.Host, r.Path, r.Match)
+	case r.Match == Regexp && CheckPath(r.Path) != nil:
+		return fmt.Errorf("route %q %q: %w", r.Host, r.Path, CheckPath(r.Path))
+	case r.TLSCode != 0 && !slices.Contains(RedirectCodes, r.TLSCode):
+		return fmt.Errorf("route %q %q: %d is not the status of a redirect", r.Host, r.Path, r.TLSCode)
+	}
+	if err := r.To.validate(); err != nil {
+		return fmt.Errorf("route %q %q: %w", r.Host, r.Path, err)
 	}
 	return nil
 }
@@ -317,6 +375,9 @@ func (c *Cert) Validate() error {
 	if !isName(c.Name) || !strings.HasSuffix(c.Name, ".pem") || c.Name == defaultCert || c.Name == namedCert {
 		return fmt.Errorf("certificate %q: the name must end in .pem and be made of letters, digits and _ - . : only",
 			c.Name)
+	}
+	if c.Scope != "" && !isScope(c.Scope) {
+		return fmt.Errorf("certificate %s: scope %q is not an address with a port", c.Name, c.Scope)
 	}
 	if c.ClientCA != "" && (!isName(c.ClientCA) || !fixed(c.Name)) {
 		return fmt.Errorf("certificate %s: with authorities of clients (%q) its name must begin with _", c.Name,

@@ -1,0 +1,117 @@
+package haproxy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// A Listener is an address and port with Routes of its own: those with its Scope. HAProxy answers
+// 404 to a request that none of them matches. No Route of another Scope matches there.
+//
+// A Listener may have the port of a Bind that is at a wildcard address. The kernel prefers the
+// listener at the exact address. The machine has to have the address before HAProxy can listen
+// there. HAProxy rejects its whole configuration if the address is missing, and Validate cannot
+// know that. The caller therefore leaves out such a Listener.
+type Listener struct {
+	At   netip.AddrPort
+	Kind ListenerKind
+	// ClientCA names an Extra of Authorities. Clients have to show a certificate that one of these
+	// authorities has signed. If it is Nobody, HAProxy accepts no client.
+	ClientCA string
+	// Insecure also accepts clients without a certificate, or with one that no authority of the
+	// ClientCA has signed.
+	Insecure bool
+}
+
+// ListenerKind is the protocol of a Listener.
+type ListenerKind string
+
+// The kinds of Listeners.
+const (
+	ListenHTTP  ListenerKind = "http"
+	ListenHTTPS ListenerKind = "https"
+	// ListenTLS reads the name in a TLS handshake. Its Routes are of Passthrough or Terminate.
+	ListenTLS ListenerKind = "tls"
+	// ListenTCP passes on connections. It has one Route, of Passthrough and without a host.
+	ListenTCP ListenerKind = "tcp"
+)
+
+// ScopeOf returns the Scope of the Listener at an address: the Scope of its Routes, Certs and
+// Hostnames.
+func ScopeOf(at netip.AddrPort) string { return at.String() }
+
+// scope returns the Scope of a Listener.
+func (l Listener) scope() string { return ScopeOf(l.At) }
+
+// file returns the Scope as a part of a file's name.
+func (l Listener) file() string {
+	return strings.NewReplacer("[", "", "]", "", ":", "-").Replace(l.scope())
+}
+
+// A Hostname says that a Listener serves the requests for a host, on behalf of a part of the
+// Listener with a certificate of its own. HAProxy answers 421 to a request over TLS for a Hostname
+// of another part than the name in the handshake.
+type Hostname struct {
+	Scope string
+	Host  string // a name, "*.name" for any number of labels in front, or empty for all others
+	Part  string
+}
+
+// compareListeners compares Listeners by where they listen.
+func compareListeners(a, b Listener) int { return a.At.Compare(b.At) }
+
+func compareHostnames(a, b Hostname) int {
+	return cmp.Or(strings.Compare(a.Scope, b.Scope), strings.Compare(a.Host, b.Host))
+}
+
+func (l Listener) validate() error {
+	tls := l.Kind == ListenHTTPS || l.Kind == ListenTLS
+	switch ip := l.At.Addr(); {
+	case !l.At.IsValid() || ip.IsUnspecified() || ip.Is4In6() || ip.Zone() != "" || l.At.Port() == 0:
+		return fmt.Errorf("listener at %s: it needs the address of one interface, and a port from 1 to 65535", l.At)
+	case !slices.Contains([]ListenerKind{ListenHTTP, ListenHTTPS, ListenTLS, ListenTCP}, l.Kind):
+		return fmt.Errorf("listener at %s: %q is not a kind; allowed are http, https, tls and tcp", l.At, l.Kind)
+	case l.ClientCA != "" && (!tls || l.ClientCA != Nobody && !isName(l.ClientCA)):
+		return fmt.Errorf("listener at %s: it is without TLS, or %q is not the name of a file", l.At, l.ClientCA)
+	case l.Insecure && l.ClientCA == "":
+		return fmt.Errorf("listener at %s: insecure needs authorities of clients", l.At)
+	}
+	return nil
+}
+
+// listen validates the Listeners, which are sorted by address and port.
+func (s *Shape) listen() error {
+	var errs []error
+	for i, l := range s.Listeners {
+		errs = append(errs, l.validate())
+		if i > 0 && compareListeners(s.Listeners[i-1], l) >= 0 {
+			errs = append(errs, fmt.Errorf("listener at %s comes after %s: the list must be sorted by address and port, "+
+				"with each once", l.At, s.Listeners[i-1].At))
+		}
+		if slices.Contains(s.Bind.HTTP, l.At) || slices.Contains(s.Bind.HTTPS, l.At) ||
+			slices.ContainsFunc(s.Streams, func(o Stream) bool {
+				return o.Addr.IsValid() && netip.AddrPortFrom(o.Addr, o.Port) == l.At
+			}) {
+			errs = append(errs, fmt.Errorf("listener at %s: HTTP, HTTPS or a TCP port listens there, too", l.At))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (h Hostname) validate() error {
+	if !isScope(h.Scope) || h.Host != "" && !isHost(h.Host) || !isName(h.Part) {
+		return fmt.Errorf("host %q of part %q at %q: allowed are a lower-case DNS name, with or without a leading "+
+			"\"*.\", a name, and an address with a port", h.Host, h.Part, h.Scope)
+	}
+	return nil
+}
+
+// isScope reports whether s is the Scope of a Listener.
+func isScope(s string) bool {
+	at, err := netip.ParseAddrPort(s)
+	return err == nil && at.String() == s && at.Addr().Zone() == ""
+}
