@@ -171,7 +171,7 @@ func watcherConfig(c source, kubeconfig []byte, own []netip.Addr, log *slog.Logg
 			AuthServices:      c.Ingress.AuthServices, CrossNamespaceSecrets: c.Ingress.CrossNamespaceSecrets,
 			OneTenant: c.Ingress.Trust == config.TrustCluster, Hosts: hosts, ReleaseAfter: c.Ingress.ReleaseAfter,
 			NoSnippets: c.Ingress.NoSnippets, Snippets: c.Ingress.Snippets, Process: c.Ingress.Process,
-			Limits: ingress.Limits(c.Ingress.Limits), Pools: c.pools,
+			Limits: ingress.Limits(c.Ingress.Limits), Pools: c.pools, Gateway: ingress.GatewayOptions(c.Gateway),
 		},
 		HostNetwork: c.Ingress.HostNetwork, Bounds: c.Pools, ASN: c.BGP.ASN, Reflectors: c.BGP.RouteReflectors,
 		Log: log,

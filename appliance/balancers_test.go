@@ -51,7 +51,7 @@ func newBalancing(t *testing.T) *balancing {
 	pool := config.Pool{First: netip.MustParseAddr("192.168.50.210"), Last: netip.MustParseAddr("192.168.50.211")}
 	s.cfg.Group.Pools = []config.Pool{pool}
 	s.member.of = s.cfg.Group
-	s.watcher.snapshot.Options.Pools = PoolsOf(&s.cfg.Group)
+	s.watcher.snapshot.Options.Pools = PoolsOf(s.cfg)
 	web := s.watcher.snapshot.Services[0].DeepCopy()
 	class := ingress.LoadBalancerClass
 	web.Spec.Type, web.Spec.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, &class

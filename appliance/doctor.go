@@ -277,7 +277,7 @@ const clockSkew = 5 * time.Second
 
 // source returns a cluster with the pools that package ingress needs.
 func (d *doctor) source(c config.Cluster) source {
-	return source{Cluster: c, pools: PoolsOf(&d.cfg.Group)}
+	return source{Cluster: c, pools: PoolsOf(d.cfg)}
 }
 
 // looksAt returns how the doctor watches a cluster: with the token that an appliance has renewed,

@@ -112,12 +112,16 @@ func (x *index) explainServed(a netip.Addr) (s AddressStatus, ours bool) {
 		s.Facts = append(s.Facts, Fact{part, ok, fmt.Sprintf(format, args...)})
 	}
 	g := &x.settings.cfg.Group
-	pool := slices.IndexFunc(g.Pools, func(p config.Pool) bool { return p.Contains(a) })
+	pools, key := x.settings.cfg.Pools(), "haproxy.addresses"
+	if g.Exists() {
+		key = "group.pools"
+	}
+	pool := slices.IndexFunc(pools, func(p config.Pool) bool { return p.Contains(a) })
 	switch {
 	case slices.Contains(g.Addresses, a):
 		fact("pool", true, "none: it is a service address of group %s (group.addresses)", g.Name)
 	case pool >= 0:
-		fact("pool", true, "%s (group.pools[%d])", g.Pools[pool], pool)
+		fact("pool", true, "%s (%s[%d])", pools[pool], key, pool)
 	default:
 		return s, false
 	}

@@ -365,14 +365,14 @@ func (l *loop) wantRoutes(v *view, r *reading) {
 	v.refusals = slices.DeleteFunc(slices.Clone(r.refusals), func(r routes.Refusal) bool { return r.Passing })
 	v.want.Allocations = l.policy.Allocate(facts)
 	v.static, v.withheld = l.policy.Static(offers, facts), routes.Withheld(offers, r.topologies)
-	v.closed = closed(l.cfg.Group.Pools, r.topologies, l.member.strangers())
+	v.closed = closed(l.cfg.Pools(), r.topologies, l.member.strangers())
 }
 
 // compile computes the Result of the clusters' objects. It clears mayAct while an earlier process may
 // have served an object that this process does not know yet.
 func (l *loop) compile(ctx context.Context, v *view, r *reading) {
 	r.info = l.proxy.Info()
-	l.compiler.Unknown, l.compiler.Closed = r.unknown, v.closed
+	l.compiler.Unknown, l.compiler.Closed, l.compiler.Local = r.unknown, v.closed, within(l.cfg.Pools(), r.local.Addrs)
 	l.compiler.Room = r.info.Room.Servers()
 	l.compiler.Judge(l.vetter.known(v.at))
 	newest := l.compiler.Compile(r.snapshots)

@@ -373,6 +373,7 @@ func sumOf(cfg *config.Config) string {
 		Name    string
 		Pools   []netip.Prefix
 		Ingress config.Ingress
+		Gateway config.Gateway
 	}
 	all := struct {
 		Group    config.Group
@@ -382,7 +383,7 @@ func sumOf(cfg *config.Config) string {
 	}{Group: cfg.Group, HTTP: cfg.HAProxy.HTTP, HTTPS: cfg.HAProxy.HTTPS}
 	all.Group.SecretFile, all.Group.Upstream = "", config.Upstream{}
 	for _, c := range cfg.Clusters {
-		all.Clusters = append(all.Clusters, served{c.Name, c.Pools, c.Ingress})
+		all.Clusters = append(all.Clusters, served{c.Name, c.Pools, c.Ingress, c.Gateway})
 	}
 	return digest(all) // a Secret is a placeholder there
 }

@@ -32,7 +32,7 @@ type settings struct {
 // source is a cluster of the configuration file.
 type source struct {
 	config.Cluster
-	pools      ingress.Pools // of the group
+	pools      ingress.Pools
 	kubeconfig config.Secret // the document, read with the file; empty if it cannot be read
 }
 
@@ -69,7 +69,7 @@ func settingsOf(cfg *config.Config) (settings, error) {
 		// config.Load warns of a kubeconfig that cannot be read, and the watcher
 		// retries.
 		text, _ := c.Kubeconfig.Read()
-		s.sources = append(s.sources, source{c, PoolsOf(&cfg.Group), config.NewSecret(string(text))})
+		s.sources = append(s.sources, source{c, PoolsOf(cfg), config.NewSecret(string(text))})
 	}
 	return s, nil
 }

@@ -88,10 +88,12 @@ type refusal struct{ reason, why string }
 
 // An allotter gives addresses to demands.
 type allotter struct {
-	ranges []AddressRange
+	Pools
+	local  []netip.Addr     // those of the Pools that the machine has, if the Pools are Local
+	ranges []AddressRange   // of the addresses that can be given
 	most   func(tenant) int // how many addresses a tenant may have; 0 means a share of each family
 	kept   map[netip.Addr]keptAddress
-	// closed are addresses of the ranges that no Service can have, each with its owner, as "the
+	// closed are addresses of the Pools that no Service can have, each with its owner, as "the
 	// address of node worker1".
 	closed map[netip.Addr]string
 
@@ -103,7 +105,20 @@ type allotter struct {
 // family, and at least one address. So only four tenants together can use up the pools.
 const addressShare = 4
 
-// total returns how many addresses of a family there are.
+// lacks reports whether an address is in the Pools, but the machine does not have it.
+func (a *allotter) lacks(addr netip.Addr) bool {
+	return a.Local && a.contain(addr) && !slices.Contains(a.local, addr)
+}
+
+// without returns the end of a sentence that says why there are no addresses of a family.
+func (a *allotter) without() string {
+	if a.Local {
+		return " that the machine has: add some to an interface, and to haproxy.addresses"
+	}
+	return " (group.pools)"
+}
+
+// total returns how many addresses of a family can be given.
 func (a *allotter) total(six bool) (n uint64) {
 	for _, r := range a.ranges {
 		if r.First.Is6() == six {
@@ -162,6 +177,7 @@ type lease struct {
 // addresses.
 func (a *allotter) allot(demands []demand, fresh bool) (all []allotment) {
 	const looks = 4 // in thousands of random cases three were enough
+	a.ranges = a.usable(a.local)
 	demands = slices.Clone(demands)
 	for range looks {
 		all = a.look(demands, fresh)
@@ -259,10 +275,18 @@ func inFamily(addresses []netip.Addr, six bool) netip.Addr {
 
 // take gives an address to a demand, or says why not.
 func (a *allotter) take(d *demand, addr netip.Addr) refusal {
-	if !slices.ContainsFunc(a.ranges, func(r AddressRange) bool { return r.contains(addr) }) {
+	if !a.contain(addr) {
 		return refusal{
 			"AddressOutsidePools",
-			fmt.Sprintf("%s is in none of the pools of the appliance (group.pools)", addr),
+			fmt.Sprintf("%s is in none of the pools of the appliance (%s)", addr, a.key()),
+		}
+	}
+	// A record stays while the address is away from the machine for a moment.
+	if a.lacks(addr) && !slices.Contains(d.had, addr) {
+		return refusal{
+			"AddressNotUsable",
+			fmt.Sprintf("the appliance does not have %s: add it to an interface of that machine, or ask for another "+
+				"address of %s", addr, a.key()),
 		}
 	}
 	if by := a.closed[addr]; by != "" {
@@ -334,7 +358,7 @@ func (a *allotter) choose(d *demand, six bool) (netip.Addr, refusal) {
 	if total == 0 {
 		return netip.Addr{}, refusal{
 			noAddress,
-			fmt.Sprintf("the pools of the appliance have no %s addresses (group.pools)", family),
+			fmt.Sprintf("the pools of the appliance have no %s addresses%s", family, a.without()),
 		}
 	}
 	sum := sha256.Sum256([]byte(family + "\x00" + d.holder))
@@ -355,7 +379,7 @@ func (a *allotter) choose(d *demand, six bool) (netip.Addr, refusal) {
 	}
 	return netip.Addr{}, refusal{
 		noAddress,
-		fmt.Sprintf("all %d %s addresses of the pools are %s (group.pools)", total, family, use),
+		fmt.Sprintf("all %d %s addresses of the pools are %s (%s)", total, family, use, a.key()),
 	}
 }
 

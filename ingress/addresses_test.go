@@ -205,7 +205,7 @@ func TestAddressesGoToServices(t *testing.T) {
 			}
 			a := allotter{most: func(tenant) int { return max(row.most, 0) }}
 			for text := range strings.FieldsSeq(row.pools) {
-				a.ranges = append(a.ranges, poolOf(text))
+				a.Ranges = append(a.Ranges, poolOf(text))
 			}
 			if name == "the address of a node" {
 				a.closed = map[netip.Addr]string{netip.MustParseAddr("10.0.0.2"): "the address of node worker1"}
@@ -225,6 +225,36 @@ func TestAddressesGoToServices(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestOnlyAddressesOfTheMachineAreGiven(t *testing.T) {
+	a := allotter{
+		Pools: Pools{Ranges: []AddressRange{poolOf("10.0.0.1-10.0.255.255")}, Local: true},
+		local: []netip.Addr{netip.MustParseAddr("10.0.3.1"), netip.MustParseAddr("10.9.0.1")},
+		most:  func(tenant) int { return 9 },
+	}
+	var got []string
+	for _, one := range a.allot([]demand{
+		wanting("n/a", "ask=10.0.0.7"), wanting("n/b", "ask=10.9.0.1"), wanting("n/c"), wanting("n/d"),
+		wanting("n/e", "had=10.0.0.8"),
+	}, true) {
+		text := fmt.Sprint(one.addresses)
+		for _, p := range one.problems {
+			text += " " + p.reason + ": " + p.why
+		}
+		got = append(got, text)
+	}
+	want := []string{
+		"[] AddressNotUsable: the appliance does not have 10.0.0.7: add it to an interface of that machine, or ask " +
+			"for another address of haproxy.addresses",
+		"[] AddressOutsidePools: 10.9.0.1 is in none of the pools of the appliance (haproxy.addresses)",
+		"[10.0.3.1]",
+		"[] NoAddressLeft: all 1 IPv4 addresses of the pools are in use (haproxy.addresses)",
+		"[10.0.0.8]", // its record stays while the address is away from the machine
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
@@ -289,7 +319,7 @@ func drawAllotter(t *rapid.T) allotter {
 			Left: time.Unix(1, 0),
 		}, tenant{0, namespace}, time.Unix(2, 0), false}
 	}
-	a.ranges = []AddressRange{
+	a.Ranges = []AddressRange{
 		poolOf(fmt.Sprintf("10.0.0.1-10.0.0.%d", rapid.IntRange(1, 3).Draw(t, "last"))),
 		poolOf("fd00::1-fd00::2"), poolOf("10.0.0.4-10.0.0.5"),
 	}
@@ -323,7 +353,7 @@ func TestNoAddressIsGivenTwice(t *testing.T) {
 				if k, kept := a.kept[addr]; kept && k.Namespace != d.owner && !slices.Contains(d.had, addr) {
 					t.Fatalf("%s is kept for %s, and given to %s", addr, k.Namespace, d.ref.Namespace)
 				}
-				if a.closed[addr] != "" || !slices.ContainsFunc(a.ranges, func(r AddressRange) bool {
+				if a.closed[addr] != "" || !slices.ContainsFunc(a.Ranges, func(r AddressRange) bool {
 					return r.contains(addr)
 				}) {
 					t.Fatalf("%s is not to be given", addr)

@@ -102,10 +102,20 @@ type Options struct {
 	// TCPServices names a ConfigMap of Services by port. Each takes the connections to its port.
 	// The ConfigMap is optional.
 	TCPServices string
-	// Pools hold the addresses for Services of type LoadBalancer; the same in all clusters.
+	// Pools hold the addresses for Gateways and Services of type LoadBalancer; the same in all
+	// clusters.
 	Pools Pools
+	// Gateway says whether the objects of Gateway API are served.
+	Gateway GatewayOptions
 	// Limits bound what one namespace may bring.
 	Limits Limits
+}
+
+// GatewayOptions say whether the objects of Gateway API of a cluster are served.
+type GatewayOptions struct {
+	Enabled bool
+	// Controller is the spec.controllerName of the GatewayClasses that are ours.
+	Controller string
 }
 
 // ConfigMaps returns the name of every ConfigMap of the options once, as NAMESPACE/NAME.
@@ -201,6 +211,9 @@ type Compiler struct {
 	Reserved map[uint16]string
 	Closed   map[netip.Addr]string
 
+	// Local are the addresses of the Pools that the machine has, if the Pools are Local.
+	Local []netip.Addr
+
 	// Unknown are the configured clusters that have no Snapshot yet: their names and Options. Hosts
 	// that the Options keep for such a cluster are closed to the other clusters. If several
 	// clusters are configured, names made for any cluster begin with the cluster's name.
@@ -209,10 +222,11 @@ type Compiler struct {
 	// Room is the number of servers that HAProxy can hold; 0 means any number.
 	Room int
 
-	// last has Room, Closed and Unknown as they were at the last call.
+	// last has Room, Closed, Local and Unknown as they were at the last call.
 	last struct {
 		room    int
 		closed  map[netip.Addr]string
+		local   []netip.Addr
 		unknown []Snapshot
 	}
 
@@ -286,6 +300,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 	worlds, news := c.renew(snaps)
 	resized := c.Room != c.last.room
 	c.judged, c.last.unknown, c.last.room, c.last.closed = false, c.Unknown, c.Room, c.Closed
+	c.last.local = c.Local
 	c.worlds = worlds
 	if c.routing != nil && !c.routing.keeps.has(c.now()) {
 		news.rerouted = true
@@ -331,7 +346,8 @@ type news struct {
 // renew makes the new worlds from snapshots and the last worlds, and returns the differences.
 func (c *Compiler) renew(snaps []Snapshot) (worlds []*world, n news) {
 	n.rerouted = c.worlds == nil || c.judged || len(c.worlds) != len(snaps) ||
-		!reflect.DeepEqual(c.Unknown, c.last.unknown) || !maps.Equal(c.Closed, c.last.closed)
+		!reflect.DeepEqual(c.Unknown, c.last.unknown) || !maps.Equal(c.Closed, c.last.closed) ||
+		!slices.Equal(c.Local, c.last.local)
 	n.moved = n.rerouted
 	n.touched = make([]map[serviceKey]bool, len(snaps))
 	leader := leader(snaps, c.Unknown)

@@ -16,15 +16,39 @@ import (
 // LoadBalancerClass is the spec.loadBalancerClass of Services that get an address.
 const LoadBalancerClass = "sallyport.dev/appliance"
 
-// Pools hold the addresses for Services of type LoadBalancer. If there are no Ranges, no Service
-// gets an address.
+// Pools hold the addresses for Gateways and Services of type LoadBalancer. If there are no Ranges,
+// nothing gets an address.
 type Pools struct {
 	Ranges    []AddressRange // they never overlap
 	Unclassed bool           // Services without a class get addresses, too
+	Local     bool           // only addresses that the machine has already can be used, see Compiler.Local
+}
+
+// key returns the key of the configuration file that has the addresses.
+func (p Pools) key() string {
+	if p.Local {
+		return "haproxy.addresses"
+	}
+	return "group.pools"
 }
 
 func (p Pools) contain(a netip.Addr) bool {
 	return slices.ContainsFunc(p.Ranges, func(r AddressRange) bool { return r.contains(a) })
+}
+
+// usable returns the ranges of the addresses that can be given, if the machine has the local
+// addresses.
+func (p Pools) usable(local []netip.Addr) []AddressRange {
+	if !p.Local {
+		return p.Ranges
+	}
+	var all []AddressRange
+	for _, addr := range local {
+		if p.contain(addr) {
+			all = append(all, AddressRange{addr, addr})
+		}
+	}
+	return all
 }
 
 // ours reports whether a Service asks for an address of the pools.
@@ -95,7 +119,7 @@ func (b *builder) balance() {
 		demands[i] = all[i].demand
 	}
 	a := allotter{
-		ranges: pools.Ranges, closed: b.Closed, kept: b.keptAddresses(pools),
+		Pools: pools, local: b.Local, closed: b.Closed, kept: b.keptAddresses(pools),
 		most: func(of tenant) int { return b.worlds[of.world].Options.Limits.Addresses },
 	}
 	for i, got := range a.allot(demands, len(b.Unknown) == 0) {
@@ -108,6 +132,11 @@ func (b *builder) balance() {
 			out.Reasons = append(out.Reasons, one.reason(addr))
 			if slices.Contains(one.had, addr) {
 				out.Recorded = append(out.Recorded, addr)
+				if a.lacks(addr) { // HAProxy does not start with an address that the machine lacks
+					b.report(one.claim, "AddressNotUsable", "%s is not served: the appliance does not have it any more; "+
+						"add it to an interface of that machine", addr)
+					continue
+				}
 				b.open(one, addr)
 			}
 		}

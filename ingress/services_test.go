@@ -70,6 +70,16 @@ func TestServicesOfTypeLoadBalancerAreServed(t *testing.T) {
 	}{
 		"without a record nothing is open": {balancerOf("shop/db", nil), nil, "shop/db [203.0.113.5] recorded []\n"},
 		"with its record it is":            {recorded(nil), nil, served},
+		"an address of the machine": {
+			recorded(nil), func(o *Options) { o.Pools.Local = true }, served,
+		},
+		"an address that the machine lacks": {
+			recordOf(balancerOf("shop/db", nil), "203.0.113.6"), func(o *Options) {
+				o.Pools = Pools{Ranges: []AddressRange{poolOf("203.0.113.5-203.0.113.6")}, Local: true}
+			},
+			"shop/db [203.0.113.6] recorded [203.0.113.6]\nService shop/db AddressNotUsable: 203.0.113.6 is not served: " +
+				"the appliance does not have it any more; add it to an interface of that machine\n",
+		},
 		"a Service of another class": {
 			recorded(func(s *corev1.Service) { *s.Spec.LoadBalancerClass = "other" }),
 			nil, "",
@@ -162,7 +172,7 @@ func TestServicesOfTypeLoadBalancerAreServed(t *testing.T) {
 			}
 			c := Compiler{
 				Taken:    map[uint16]string{22: "sshd", 80: "HTTP", 443: "HTTPS"},
-				Reserved: map[uint16]string{22: "sshd"},
+				Reserved: map[uint16]string{22: "sshd"}, Local: []netip.Addr{netip.MustParseAddr(at)},
 			}
 			verdicts := haproxy.Verdicts{}
 			for _, port := range []uint16{80, 81, 443, 5432} {

@@ -19,6 +19,7 @@ func (c *Config) check(p *problems) {
 	c.checkRoutes(p)
 	c.checkHAProxy(p)
 	c.checkGroup(p)
+	c.checkOwnAddresses(p)
 	c.checkPorts(p)
 	c.checkStatus(p)
 	c.checkSystem(p)
@@ -91,6 +92,10 @@ func (c *Config) checkClusters(p *problems) {
 		}
 		each(p, at+".bgp.routeReflectors", cluster.BGP.RouteReflectors, netip.Addr.IsGlobalUnicast, notAMachine)
 		checkIngress(p, at+".ingress", cluster.Ingress)
+		if name := cluster.Gateway.Controller; len(name) > 253 || !controllerName.MatchString(name) {
+			p.add(at+".gateway.controller", "%q is not the name of a controller; allowed: DOMAIN/PATH, such as "+
+				"sallyport.dev/gateway", name)
+		}
 	}
 }
 
@@ -160,6 +165,12 @@ var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9
 func isNamespace(name string) bool { return objectName.MatchString(name + "/x") }
 
 const notANamespace = "%q is not the name of a namespace; allowed: up to 63 lower-case letters, digits and dashes"
+
+// controllerName matches the spec.controllerName of a GatewayClass (Gateway API, type
+// GatewayController).
+var controllerName = regexp.MustCompile(
+	`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9/\-._~%!$&'()*+,;=:]+$`,
+)
 
 // dnsName matches a DNS name of at least one label, in lower case (RFC 1123).
 var dnsName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)

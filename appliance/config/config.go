@@ -76,6 +76,8 @@ type Cluster struct {
 	BGP Peering `json:"bgp"`
 	// Which Ingresses are served, and how.
 	Ingress Ingress `json:"ingress"`
+	// Whether Gateways and routes of Gateway API are served.
+	Gateway Gateway `json:"gateway"`
 	// How Calico's own objects are read.
 	Calico Calico `json:"calico"`
 }
@@ -137,8 +139,9 @@ type Limits struct {
 	// seconds, and more slowly while many old workers finish their connections. Each reload leaves
 	// an old worker. HAProxy keeps 20 of them, and the default is a quarter.
 	Reloads int `json:"reloads" jsonschema:"default=5,minimum=1,maximum=1000000"`
-	// Addresses of group.pools for the Services of a namespace together; a shared address counts
-	// once. Default: a quarter of the pools' addresses of each family (IPv4, IPv6), at least one.
+	// Addresses of group.pools or haproxy.addresses for the Services and Gateways of a namespace
+	// together; a shared address counts once. Default: a quarter of these addresses of each family
+	// (IPv4, IPv6), at least one.
 	Addresses int `json:"addresses" jsonschema:"minimum=1,maximum=1000000"`
 	// TCP ports at these addresses together.
 	Ports int `json:"ports" jsonschema:"default=256,minimum=1,maximum=1000000"`
@@ -253,6 +256,15 @@ type Ingress struct {
 	Limits Limits `json:"limits"`
 }
 
+// Gateway says whether the objects of Gateway API of a cluster are served.
+type Gateway struct {
+	// Serve Gateways and routes of Gateway API (group gateway.networking.k8s.io). A Gateway needs an
+	// address: see haproxy.addresses and group.pools. Which namespaces count is in ingress.
+	Enabled bool `json:"enabled" jsonschema:"default=false"`
+	// Controller that a GatewayClass must name to be ours (spec.controllerName).
+	Controller string `json:"controller" jsonschema:"default=sallyport.dev/gateway"`
+}
+
 // Trust says how far the namespaces of a cluster trust each other.
 type Trust string
 
@@ -332,6 +344,11 @@ type HAProxy struct {
 	HTTP []netip.AddrPort `json:"http" change:"live" jsonschema:"default=:80"`
 	// Addresses for HTTPS, in the same form.
 	HTTPS []netip.AddrPort `json:"https" change:"live" jsonschema:"default=:443"`
+	// Addresses for Gateways, and for Services of type LoadBalancer with the class
+	// sallyport.dev/appliance: addresses, networks, or ranges such as 203.0.113.10-203.0.113.20. Each
+	// Gateway or Service gets one of its own. Only addresses that this machine has already are used;
+	// none is added to an interface. For a single appliance: a group has group.pools.
+	Addresses []Pool `json:"addresses" change:"live"`
 	// Directory of HAProxy's configuration, maps and certificates. It holds the state of HAProxy:
 	// keep it over a reboot. A change needs a restart.
 	Dir string `json:"dir" change:"restart" jsonschema:"default=/var/lib/sallyport/haproxy"`
@@ -578,6 +595,7 @@ func Load(path string) (*Config, error) {
 	c.readFiles(p)
 	c.askMachine(p)
 	c.warnOfShares(p)
+	c.warnOfGateways(p)
 	if err := p.err(); err != nil {
 		return nil, err
 	}

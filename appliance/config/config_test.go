@@ -59,7 +59,8 @@ func defaults() *config.Config {
 					SliceBytes: 16 << 20, PictureBytes: 64 << 20,
 				},
 			},
-			Calico: config.Calico{APIGroup: config.AutoGroup},
+			Gateway: config.Gateway{Controller: "sallyport.dev/gateway"},
+			Calico:  config.Calico{APIGroup: config.AutoGroup},
 		}},
 		BGP: config.BGP{
 			ASN: 65000, Listen: addrs("0.0.0.0", "::"), Port: 179,
@@ -176,6 +177,7 @@ clusters:
     configMap: ops/keys, errorFiles: ops/errors, patternFiles: ops/lists, tcpServices: ops/tcp, crossNamespaceSecrets: true, trust: cluster, noSnippets: [global], hosts: [{host: "*.a.test", namespaces: [shop, "*"]}, {host: "*"}], namespaces: [a, b], notNamespaces: [kube-system],
     namespaceSelector: "team=web,!old", authServices: [ops/door], hostNetwork: true, process: true, snippets: true, releaseAfter: 30m,
     limits: {hosts: 1, paths: 2, regularExpressions: 3, conditions: 4, backends: 5, servers: 10, certificates: 6, secrets: 13, reloads: 13, addresses: 11, ports: 12, clients: 1013, checks: 14, wrongPasswords: 15, configBytes: 65537, lines: 7, listEntries: 8, captureBytes: 1016, secretBytes: 9000, objectBytes: 75000, sliceBytes: 70000, pictureBytes: 80000}}
+  gateway: {enabled: true, controller: example.org/own}
   calico: {apiGroup: projectcalico.org/v3}
 - name: two
   kubeconfig: /b
@@ -207,7 +209,8 @@ clusters:
 				SecretBytes: 9000, ObjectBytes: 75000, SliceBytes: 70000, PictureBytes: 80000,
 			},
 		},
-		Calico: config.Calico{APIGroup: config.APIv3},
+		Gateway: config.Gateway{Enabled: true, Controller: "example.org/own"},
+		Calico:  config.Calico{APIGroup: config.APIv3},
 	}
 	if diff := cmp.Diff(want, got.Clusters[0], values); diff != "" {
 		t.Errorf("want -, got +:\n%s", diff)
@@ -246,6 +249,31 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 			minimal + "---\nbgp: {}\n",
 			`f.yaml:4: a second document begins; only one is allowed`,
 		},
+		"a controller that is no path of a domain": {
+			"clusters:\n- {kubeconfig: /a, gateway: {controller: sallyport}}\n",
+			`f.yaml:2: clusters[0].gateway.controller: "sallyport" is not the name of a controller; allowed: DOMAIN/PATH, such as sallyport.dev/gateway`,
+		},
+		"an address that HTTP listens at": {
+			minimal + "haproxy: {http: [\"192.168.50.30:80\"], addresses: [192.168.50.30-192.168.50.33]}\n",
+			`f.yaml:3: haproxy.addresses[0]: 192.168.50.30-192.168.50.33 contains 192.168.50.30, which is in haproxy.http; these addresses are for Services and Gateways alone`,
+		},
+		"an address of BGP": {
+			minimal + "bgp: {listen: [192.168.50.21]}\nhaproxy: {addresses: [192.168.50.21]}\n",
+			`f.yaml:4: haproxy.addresses[0]: 192.168.50.21-192.168.50.21 contains 192.168.50.21, which is in bgp.listen; these addresses are for Services and Gateways alone`,
+		},
+		"an address of the status page": {
+			minimal + "status: {listen: \"192.168.50.21:9090\", password: a-long-password, tls: {certificate: /a, key: /b}}\n" +
+				"haproxy: {addresses: [192.168.50.0/24]}\n",
+			`f.yaml:4: haproxy.addresses[0]: 192.168.50.0-192.168.50.255 contains 192.168.50.21, which is in status.listen; these addresses are for Services and Gateways alone`,
+		},
+		"addresses of loopback": {
+			minimal + "haproxy: {addresses: [127.0.0.2]}\n",
+			`f.yaml:3: haproxy.addresses[0]: 127.0.0.2-127.0.0.2 overlaps 127.0.0.0/8, whose addresses clients cannot connect to`,
+		},
+		"addresses that overlap": {
+			minimal + "haproxy: {addresses: [192.168.50.0/28, 192.168.50.9]}\n",
+			`f.yaml:3: haproxy.addresses[1]: 192.168.50.9-192.168.50.9 overlaps 192.168.50.0-192.168.50.15 (haproxy.addresses[0])`,
+		},
 		"a list as a whole": {
 			"- a\n",
 			`f.yaml:1: a list is given where keys are expected; allowed: identity, clusters, bgp, routes, haproxy, status, stateDir, log, group, system`,
@@ -276,7 +304,7 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		},
 		"unknown key in a list": {
 			"clusters:\n- kubeconfig: /a\n  pool: []\n",
-			`f.yaml:3: unknown key "pool" in clusters[0]; did you mean "pools"? allowed: name, kubeconfig, pools, bgp, ingress, calico`,
+			`f.yaml:3: unknown key "pool" in clusters[0]; did you mean "pools"? allowed: name, kubeconfig, pools, bgp, ingress, gateway, calico`,
 		},
 		"a word instead of keys": {
 			minimal + "bgp: 65000\n",

@@ -26,10 +26,10 @@ type Group struct {
 	// announce them. They belong to no machine. Only with vrrp they may be in the network of the
 	// members.
 	Addresses []netip.Addr `json:"addresses" jsonschema:"required"`
-	// Addresses for Services of type LoadBalancer with the class sallyport.dev/appliance: networks,
-	// or ranges such as 203.0.113.10-203.0.113.20. Each such Service gets one of its own, announced
-	// or moved by VRRP as the service addresses are. Nothing else may have an address of the pools.
-	// It needs upstream or vrrp.
+	// Addresses for Gateways, and for Services of type LoadBalancer with the class
+	// sallyport.dev/appliance: networks, or ranges such as 203.0.113.10-203.0.113.20. Each Gateway or
+	// Service gets one of its own, announced or moved by VRRP as the service addresses are. Nothing
+	// else may have an address of the pools. It needs upstream or vrrp.
 	Pools []Pool `json:"pools"`
 	// Give addresses of the pools also to Services of type LoadBalancer that name no class.
 	DefaultLoadBalancer bool `json:"defaultLoadBalancer" jsonschema:"default=false"`
@@ -121,11 +121,37 @@ func (p Pool) size() uint64 {
 	return min(count.Uint64(), most)
 }
 
+// Pools returns the addresses that Gateways and Services of type LoadBalancer can have.
+func (c *Config) Pools() []Pool {
+	if c.Group.Exists() {
+		return c.Group.Pools
+	}
+	return c.HAProxy.Addresses
+}
+
+// warnOfGateways warns of Gateways that have no address to be served at.
+func (c *Config) warnOfGateways(p *problems) {
+	for i, cluster := range c.Clusters {
+		if cluster.Gateway.Enabled && len(c.Pools()) == 0 {
+			key := "haproxy.addresses"
+			if c.Group.Exists() {
+				key = "group.pools"
+			}
+			c.warn(p, fmt.Sprintf("clusters[%d].gateway.enabled", i),
+				"no Gateway gets an address, and none is served, without %s", key)
+		}
+	}
+}
+
 // warnOfShares warns of limits that let one namespace have more than the share of the pools
 // that it has by default.
 func (c *Config) warnOfShares(p *problems) {
 	var has [2]uint64 // addresses of the pools, IPv4 and IPv6
-	for _, pool := range c.Group.Pools {
+	key := "group.pools"
+	if !c.Group.Exists() {
+		key = "haproxy.addresses"
+	}
+	for _, pool := range c.Pools() {
 		if pool.First.Is4() {
 			has[0] += pool.size()
 		} else {
@@ -137,8 +163,8 @@ func (c *Config) warnOfShares(p *problems) {
 			share := max(1, has[family]/4)
 			if most := cluster.Ingress.Limits.Addresses; has[family] > 0 && uint64(most) > share { //nolint:gosec // from 1 to 1000000
 				c.warn(p, fmt.Sprintf("clusters[%d].ingress.limits.addresses", i),
-					"%d is more than a quarter of the %s of group.pools (%d), which is the default: one namespace "+
-						"can leave too few for the others", most, name+" addresses", has[family])
+					"%d is more than a quarter of the %s addresses of %s (%d), which is the default: one namespace "+
+						"can leave too few for the others", most, name, key, has[family])
 			}
 		}
 	}
@@ -424,6 +450,43 @@ func (c *Config) checkServicePools(p *problems) {
 	for i, r := range g.Upstream.Peers {
 		taken[r.Address] = fmt.Sprintf("the address of a router (group.upstream.peers[%d])", i)
 	}
+	c.takenByBGP(taken)
+	c.checkRanges(p, "group.pools", g.Pools, taken, "the pools are for Services and Gateways alone")
+	for i, pool := range g.Pools {
+		if u := &g.Upstream; u.Exists() && !slices.ContainsFunc(u.Peers, func(r Router) bool {
+			return r.Address.Is4() == pool.First.Is4()
+		}) {
+			p.add(fmt.Sprintf("group.pools[%d]", i),
+				"%s is announced to nobody: no router in group.upstream.peers has an address of its family", pool)
+		}
+	}
+}
+
+// checkOwnAddresses rejects addresses for Services and Gateways that something else has.
+func (c *Config) checkOwnAddresses(p *problems) {
+	const key = "haproxy.addresses"
+	if len(c.HAProxy.Addresses) == 0 {
+		return
+	}
+	if p.given("group") {
+		p.add(key, "is for a single appliance; a machine that fails would take its addresses with it: give "+
+			"group.pools addresses that belong to no machine")
+		return
+	}
+	taken := map[netip.Addr]string{}
+	for key, list := range map[string][]netip.AddrPort{
+		"haproxy.http": c.HAProxy.HTTP, "haproxy.https": c.HAProxy.HTTPS, "status.listen": {c.Status.Listen},
+	} {
+		for _, at := range list {
+			taken[at.Addr()] = "in " + key
+		}
+	}
+	c.takenByBGP(taken)
+	c.checkRanges(p, key, c.HAProxy.Addresses, taken, "these addresses are for Services and Gateways alone")
+}
+
+// takenByBGP adds the addresses of the BGP speaker and of route reflectors to the addresses in use.
+func (c *Config) takenByBGP(taken map[netip.Addr]string) {
 	for _, a := range c.BGP.Listen {
 		taken[a] = "in bgp.listen"
 	}
@@ -432,8 +495,13 @@ func (c *Config) checkServicePools(p *problems) {
 			taken[a] = fmt.Sprintf("a route reflector (clusters[%d].bgp.routeReflectors)", i)
 		}
 	}
-	for i, pool := range g.Pools {
-		at := fmt.Sprintf("group.pools[%d]", i)
+}
+
+// checkRanges rejects ranges that clients cannot connect to, that overlap each other or a network of
+// pods, or that contain an address in use. only is a sentence about the purpose of the ranges.
+func (c *Config) checkRanges(p *problems, key string, ranges []Pool, taken map[netip.Addr]string, only string) {
+	for i, pool := range ranges {
+		at := fmt.Sprintf("%s[%d]", key, i)
 		for _, never := range []string{
 			"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::/127",
 			"fe80::/10", "ff00::/8",
@@ -443,9 +511,9 @@ func (c *Config) checkServicePools(p *problems) {
 				p.add(at, "%s overlaps %s, whose addresses clients cannot connect to", pool, network)
 			}
 		}
-		for j, other := range g.Pools[:i] {
+		for j, other := range ranges[:i] {
 			if pool.overlaps(other) {
-				p.add(at, "%s overlaps %s (group.pools[%d])", pool, other, j)
+				p.add(at, "%s overlaps %s (%s[%d])", pool, other, key, j)
 			}
 		}
 		for j, cluster := range c.Clusters {
@@ -457,13 +525,8 @@ func (c *Config) checkServicePools(p *problems) {
 		}
 		for _, a := range slices.SortedFunc(maps.Keys(taken), netip.Addr.Compare) {
 			if pool.Contains(a) {
-				p.add(at, "%s contains %s, which is %s; the pools are for Services alone", pool, a, taken[a])
+				p.add(at, "%s contains %s, which is %s; %s", pool, a, taken[a], only)
 			}
-		}
-		if u := &g.Upstream; u.Exists() && !slices.ContainsFunc(u.Peers, func(r Router) bool {
-			return r.Address.Is4() == pool.First.Is4()
-		}) {
-			p.add(at, "%s is announced to nobody: no router in group.upstream.peers has an address of its family", pool)
 		}
 	}
 }

@@ -161,19 +161,23 @@ func TestAMistakeInAGroupNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		},
 		"a pool with a service address": {
 			"group:\n", "group:\n  pools: [203.0.113.0/28]\n",
-			`f.yaml:6: group.pools[0]: 203.0.113.0-203.0.113.15 contains 203.0.113.10, which is a service address of the group (group.addresses[0]); the pools are for Services alone`,
+			`f.yaml:6: group.pools[0]: 203.0.113.0-203.0.113.15 contains 203.0.113.10, which is a service address of the group (group.addresses[0]); the pools are for Services and Gateways alone`,
 		},
 		"a pool with a router": {
 			"group:\n", "group:\n  pools: [192.168.50.0/30]\n",
-			`f.yaml:6: group.pools[0]: 192.168.50.0-192.168.50.3 contains 192.168.50.1, which is the address of a router (group.upstream.peers[0]); the pools are for Services alone`,
+			`f.yaml:6: group.pools[0]: 192.168.50.0-192.168.50.3 contains 192.168.50.1, which is the address of a router (group.upstream.peers[0]); the pools are for Services and Gateways alone`,
 		},
 		"a pool with a member": {
 			"group:\n", "group:\n  pools: [192.168.50.22]\n",
-			`f.yaml:6: group.pools[0]: 192.168.50.22-192.168.50.22 contains 192.168.50.22, which is the address of the member gate-2; the pools are for Services alone`,
+			`f.yaml:6: group.pools[0]: 192.168.50.22-192.168.50.22 contains 192.168.50.22, which is the address of the member gate-2; the pools are for Services and Gateways alone`,
 		},
 		"two pools that overlap": {
 			"group:\n", "group:\n  pools: [203.0.113.64/28, 203.0.113.70-203.0.113.90]\n",
 			`f.yaml:6: group.pools[1]: 203.0.113.70-203.0.113.90 overlaps 203.0.113.64-203.0.113.79 (group.pools[0])`,
+		},
+		"addresses of one machine": {
+			"group:\n", "haproxy: {addresses: [203.0.113.64/28]}\ngroup:\n",
+			`f.yaml:5: haproxy.addresses: is for a single appliance; a machine that fails would take its addresses with it: give group.pools addresses that belong to no machine`,
 		},
 		"the default without a pool": {
 			"group:\n", "group:\n  defaultLoadBalancer: true\n",

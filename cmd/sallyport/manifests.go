@@ -200,7 +200,7 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, *config.Cluster, error)
 		PatternFiles: cluster.Ingress.PatternFiles, TCPServices: cluster.Ingress.TCPServices,
 		Namespaces: cluster.Ingress.Namespaces, NamespaceSelector: cluster.Ingress.NamespaceSelector,
 		CrossNamespaceSecrets: cluster.Ingress.CrossNamespaceSecrets,
-		Pools:                 appliance.PoolsOf(&cfg.Group),
+		Pools:                 appliance.PoolsOf(cfg), Gateway: ingress.GatewayOptions(cluster.Gateway),
 	}), f.namespace)
 	w := wish{
 		Namespace: f.namespace, CalicoNamespace: f.calicoNamespace, Rules: rules, Roles: each,

@@ -10,7 +10,7 @@ import (
 var (
 	balancerAddress = define(ownAddresses, Doc{
 		Name: own + "address", Scopes: Service, Traffic: anyTraffic,
-		Format: "an address of `group.pools`; or one IPv4 and one IPv6 address, with a comma",
+		Format: "an address of `group.pools` or `haproxy.addresses`; or one IPv4 and one IPv6 address, with a comma",
 		Effect: "Address of a Service of type LoadBalancer. It overrides `spec.loadBalancerIP`. Without both, the " +
 			"appliance chooses an address.",
 	})
