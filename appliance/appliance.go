@@ -7,14 +7,11 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"sallyport/appliance/config"
 	"sallyport/haproxy"
-	"sallyport/ingress"
-	"sallyport/ingress/watch"
 )
 
 // Hooks connects the appliance with the program that runs it.
@@ -140,40 +137,4 @@ func Holds(cfg *config.Config) string {
 		return ""
 	}
 	return haproxy.Machine().Describe(cfg.HAProxy.MaxConnections)
-}
-
-// tokenFile returns where the newest token for a cluster is kept.
-func tokenFile(cfg *config.Config, cluster string) string {
-	return filepath.Join(cfg.StateDir, "token-"+cluster)
-}
-
-func watcherConfig(c source, kubeconfig []byte, own []netip.Addr, log *slog.Logger) watch.Config {
-	publish := make([]string, len(c.Ingress.Publish))
-	for i, a := range c.Ingress.Publish {
-		publish[i] = a.String()
-	}
-	var hosts []ingress.HostRule
-	for _, h := range c.Ingress.Hosts {
-		hosts = append(hosts, ingress.HostRule(h))
-	}
-	group := string(c.Calico.APIGroup)
-	if c.Calico.APIGroup == config.AutoGroup {
-		group = ""
-	}
-	return watch.Config{
-		Name: c.Name, Kubeconfig: kubeconfig, APIGroup: group, OwnAddrs: own, Publish: publish,
-		Options: ingress.Options{
-			Class: c.Ingress.Class, Controller: c.Ingress.Controller, WatchWithoutClass: c.Ingress.WatchWithoutClass,
-			ConfigMap: c.Ingress.ConfigMap, ErrorFiles: c.Ingress.ErrorFiles, PatternFiles: c.Ingress.PatternFiles,
-			TCPServices: c.Ingress.TCPServices,
-			Namespaces:  c.Ingress.Namespaces, NotNamespaces: c.Ingress.NotNamespaces,
-			NamespaceSelector: c.Ingress.NamespaceSelector,
-			AuthServices:      c.Ingress.AuthServices, CrossNamespaceSecrets: c.Ingress.CrossNamespaceSecrets,
-			OneTenant: c.Ingress.Trust == config.TrustCluster, Hosts: hosts, ReleaseAfter: c.Ingress.ReleaseAfter,
-			NoSnippets: c.Ingress.NoSnippets, Snippets: c.Ingress.Snippets, Process: c.Ingress.Process,
-			Limits: ingress.Limits(c.Ingress.Limits), Pools: c.pools, Gateway: ingress.GatewayOptions(c.Gateway),
-		},
-		HostNetwork: c.Ingress.HostNetwork, Bounds: c.Pools, ASN: c.BGP.ASN, Reflectors: c.BGP.RouteReflectors,
-		Log: log,
-	}
 }

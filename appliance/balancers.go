@@ -11,15 +11,6 @@ import (
 	"sallyport/routes"
 )
 
-// PoolsOf returns the addresses for Services and Gateways as package ingress has them.
-func PoolsOf(c *config.Config) ingress.Pools {
-	p := ingress.Pools{Unclassed: c.Group.DefaultLoadBalancer, Local: !c.Group.Exists()}
-	for _, pool := range c.Pools() {
-		p.Ranges = append(p.Ranges, ingress.AddressRange(pool))
-	}
-	return p
-}
-
 // within returns the addresses that are in one of the pools, once, in order.
 func within(pools []config.Pool, all []netip.Addr) []netip.Addr {
 	return once(slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool {

@@ -90,7 +90,7 @@ func Examine(ctx context.Context, path string, report func(Finding)) {
 			d.known = append(d.known, s)
 		} else {
 			d.unknown = append(d.unknown,
-				ingress.Snapshot{Cluster: c.Name, Options: watcherConfig(d.source(c), nil, nil, nil).Options})
+				ingress.Snapshot{Cluster: c.Name, Options: OptionsOf(&c, PoolsOf(d.cfg))})
 		}
 	}
 	d.overlaps()
@@ -193,12 +193,13 @@ func (d *doctor) ports(ctx context.Context) {
 		return
 	}
 	wanted := map[string]string{}
-	for _, a := range slices.Concat(d.cfg.HAProxy.HTTP, d.cfg.HAProxy.HTTPS) {
-		wanted[a.String()] = "haproxy.http and haproxy.https"
-	}
-	if slices.ContainsFunc(d.cfg.Clusters, func(c config.Cluster) bool { return c.BGP.Mode == config.Passive }) {
-		for _, a := range d.cfg.BGP.Listen {
-			wanted[netip.AddrPortFrom(a, d.cfg.BGP.Port).String()] = "bgp.listen"
+	passive := slices.ContainsFunc(d.cfg.Clusters, func(c config.Cluster) bool { return c.BGP.Mode == config.Passive })
+	for _, p := range d.cfg.Ports() {
+		switch {
+		case p.HAProxy:
+			wanted[p.At.String()] = "haproxy.http and haproxy.https"
+		case p.Key == "bgp.listen" && passive && p.At.Addr().IsValid():
+			wanted[p.At.String()] = p.Key
 		}
 	}
 	for _, at := range sorted(wanted) {
@@ -230,7 +231,7 @@ func (d *doctor) ports(ctx context.Context) {
 
 // kernel checks settings of the kernel.
 func (d *doctor) kernel() {
-	if used, most, ok := conntrack(); ok {
+	if used, most := haproxy.Conntrack(); most > 0 {
 		text := fmt.Sprintf("%d of %d entries of the connection table are in use", used, most)
 		if used*5 >= most*4 {
 			d.doubt("conntrack", text, "raise the limit, or let the firewall not track the appliance's traffic",
@@ -239,9 +240,9 @@ func (d *doctor) kernel() {
 			d.ok("conntrack", "%s", text)
 		}
 	}
-	if first, last, ok := localPorts(); ok {
-		text := fmt.Sprintf("%d ports are there for connections to one pod", last-first+1)
-		if last-first+1 < 10000 {
+	if ports := haproxy.LocalPorts(); ports > 0 {
+		text := fmt.Sprintf("%d ports are there for connections to one pod", ports)
+		if ports < 10000 {
 			d.doubt("ports-to-pods", text, "widen the range", "sysctl -w net.ipv4.ip_local_port_range='10240 65535'")
 		} else {
 			d.ok("ports-to-pods", "%s", text)
@@ -249,41 +250,15 @@ func (d *doctor) kernel() {
 	}
 }
 
-// conntrack returns how many connections the kernel tracks, and how many it can track. ok is false
-// if connection tracking is off.
-func conntrack() (used, most int, ok bool) {
-	one, err1 := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
-	two, err2 := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
-	if err1 != nil || err2 != nil {
-		return 0, 0, false
-	}
-	n, err := fmt.Sscan(string(one)+" "+string(two), &used, &most)
-	return used, most, err == nil && n == 2
-}
-
-// localPorts returns the range of ports from which connections to pods begin.
-func localPorts() (first, last int, ok bool) {
-	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
-	if err != nil {
-		return 0, 0, false
-	}
-	n, err := fmt.Sscan(string(text), &first, &last)
-	return first, last, err == nil && n == 2
-}
-
 // clockSkew is how far the clocks of this machine and of an API server may be apart. The validity
 // of tokens and certificates is exact to the second.
 const clockSkew = 5 * time.Second
 
-// source returns a cluster with the pools that package ingress needs.
-func (d *doctor) source(c config.Cluster) source {
-	return source{Cluster: c, pools: PoolsOf(d.cfg)}
-}
-
 // looksAt returns how the doctor watches a cluster: with the token that an appliance has renewed,
 // if this user may read it. The token in the kubeconfig may have expired long ago.
 func (d *doctor) looksAt(c config.Cluster, kubeconfig []byte) watch.Config {
-	of := watcherConfig(d.source(c), kubeconfig, ownAddresses(), slog.New(slog.DiscardHandler))
+	s := source{Cluster: c, pools: PoolsOf(d.cfg)}
+	of := watcherConfig(s, kubeconfig, ownAddresses(), slog.New(slog.DiscardHandler))
 	of.OwnASN, of.TokenFile, of.OnlyLook = d.cfg.BGP.ASN, tokenFile(d.cfg, c.Name), true
 	return of
 }
@@ -438,7 +413,8 @@ func (d *doctor) objects() {
 		}
 		return
 	}
-	c := ingress.Compiler{Taken: taken(d.cfg), TakenUDP: takenUDP(d.cfg), Reserved: ownPorts(d.cfg), Unknown: d.unknown}
+	c := compilerOf(d.cfg.Ports())
+	c.Unknown = d.unknown
 	if d.program.Path != "" {
 		c.Judge(d.program.Judge(c.Compile(d.known).Questions))
 	}

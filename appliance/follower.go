@@ -191,7 +191,7 @@ func (f *follower) remember(s source) *cluster {
 	}
 	// The options for reading objects come from the configuration file, not from the
 	// picture.
-	c.snapshot.Options, c.snapshot.Topology.HostNetwork = watcherConfig(s, nil, nil, nil).Options, s.Ingress.HostNetwork
+	c.snapshot.Options, c.snapshot.Topology.HostNetwork = OptionsOf(&s.Cluster, s.pools), s.Ingress.HostNetwork
 	return c
 }
 

@@ -201,9 +201,8 @@ func (l *loop) reload(ctx context.Context) {
 // use replaces the settings. It adapts the compiler, the membership, the watchers and the status
 // endpoint to them.
 func (l *loop) use(ctx context.Context, s settings) {
-	if l.compiler == nil || !maps.Equal(l.taken, s.taken) || !maps.Equal(l.takenUDP, s.takenUDP) ||
-		!maps.Equal(l.reserved, s.reserved) {
-		l.compiler = &ingress.Compiler{Taken: s.taken, TakenUDP: s.takenUDP, Reserved: s.reserved}
+	if l.compiler == nil || !slices.Equal(l.ports, s.ports) {
+		l.compiler = compilerOf(s.ports)
 	}
 	l.follower.set(s)
 	l.membership.enter(ctx, s.cfg)

@@ -55,7 +55,7 @@ type membership struct {
 	member   *member // nil if this appliance is in no group
 	claimed  string  // sum of the statuses that were published last
 	ring     ring
-	ports    ports
+	guarded  guarded
 	alone    bool // there is no group, and the traces of an earlier group were removed
 	fit      group.Fitness
 	fitSince time.Time // since when the class of fit holds
@@ -125,7 +125,7 @@ func (ms *membership) represent(
 		}
 		_, err := ms.hold(nil)
 		err = errors.Join(err, ms.speaker.Announce(nil), ms.chance.Unguard(ctx))
-		ms.alone, ms.ports = err == nil, ports{}
+		ms.alone, ms.guarded = err == nil, guarded{}
 		return standing{}, err
 	}
 	ms.alone = false
@@ -331,7 +331,7 @@ func conflicts(g *config.Group, v *view) (all []trouble) {
 		if p.Upstream && p.State == established && p.BFD == "down" && v.at.Sub(p.Since) > patience {
 			add(p.Addr, "BFD with the router %s is down though its BGP session is established, so the loss of this "+
 				"machine shows only after the hold time: switch BFD on for this appliance on the router, and let UDP "+
-				"%d pass, or set group.upstream.bfd: false", p.Addr, bfdPort)
+				"%d pass, or set group.upstream.bfd: false", p.Addr, config.BFDPort)
 		}
 	}
 	return all

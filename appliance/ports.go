@@ -13,9 +13,9 @@ import (
 // administrator who loads a firewall may remove the rules of all other programs.
 const guardEvery = time.Minute
 
-// ports are the rules for the ports of the group that this process has set last. The goroutine of
-// the loop owns them.
-type ports struct {
+// guarded holds the rules for the ports of the group that this process has set last. The goroutine of
+// the loop owns it.
+type guarded struct {
 	of  address.Guard
 	at  time.Time // when they were set; zero if they never were
 	err error     // why they could not be set
@@ -40,7 +40,7 @@ func guardOf(g *config.Group) (guard address.Guard) {
 // guardPorts keeps the rules for the ports of the group in the kernel, and returns their troubles.
 // A failure opens no port that was shut before.
 func (ms *membership) guardPorts(ctx context.Context, now time.Time) (all []trouble) {
-	p, want := &ms.ports, guardOf(&ms.member.of)
+	p, want := &ms.guarded, guardOf(&ms.member.of)
 	if again := now.Sub(p.at) >= guardEvery; p.at.IsZero() || again || !reflect.DeepEqual(want, p.of) {
 		was := p.err
 		p.of, p.at, p.err = want, now, ms.chance.Guard(context.WithoutCancel(ctx), want)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"html"
 	"io"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -336,35 +335,6 @@ func TestNothingElseIsAnswered(t *testing.T) {
 		if code, _ := ask(t, h, path); code != http.StatusNotFound {
 			t.Errorf("%s answers %d, want 404", path, code)
 		}
-	}
-}
-
-func TestThePortsOfTheMachineAreTakenFromTheStart(t *testing.T) {
-	const cluster = "clusters: [{kubeconfig: /k}]\n"
-	for name, row := range map[string]struct {
-		text     string
-		tcp, udp []uint16
-	}{
-		"by default": {"", []uint16{22, 53, 68, 80, 179, 443, 546, 9090}, []uint16{22, 53, 68, 546}},
-		"what the file names": {
-			"haproxy: {http: [\":8080\"], https: [\":8443\"], reservedPorts: [2222, 9100]}\nbgp: {port: 1179}\n" +
-				"status: {listen: \"127.0.0.1:99\"}\n",
-			[]uint16{99, 1179, 2222, 8080, 8443, 9100},
-			[]uint16{2222, 9100},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cfg, err := config.Parse("f.yaml", []byte(cluster+row.text))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := slices.Sorted(maps.Keys(taken(cfg))); !slices.Equal(got, row.tcp) {
-				t.Errorf("TCP: got %d, want %d", got, row.tcp)
-			}
-			if got := slices.Sorted(maps.Keys(takenUDP(cfg))); !slices.Equal(got, row.udp) {
-				t.Errorf("UDP: got %d, want %d", got, row.udp)
-			}
-		})
 	}
 }
 

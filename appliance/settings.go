@@ -10,7 +10,6 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/bgp"
-	"sallyport/ingress"
 	"sallyport/routes"
 )
 
@@ -19,36 +18,19 @@ import (
 // a whole. Each round reads them. After each reading of the file, follow and use adapt
 // the watchers and the status endpoint, which run beside the loop.
 type settings struct {
-	cfg             *config.Config    // the live keys of the file, and the other keys of the start
-	names           []string          // host names that the status endpoint answers to
-	certificate     *tls.Certificate  // of the status endpoint; nil without TLS
-	base            string            // text of haproxy.base
-	taken, takenUDP map[uint16]string // ports that no cluster can use, with their owners
-	reserved        map[uint16]string // the ports of taken that no Service can use, not even at an address of its own
-	sources         []source          // in the order of the file
-	sum             string            // of the settings that have to be the same on all members of a group
-}
-
-// source is a cluster of the configuration file.
-type source struct {
-	config.Cluster
-	pools      ingress.Pools
-	kubeconfig config.Secret // the document, read with the file; empty if it cannot be read
-}
-
-// watched returns the source without the settings that matter only to its BGP sessions.
-func (s source) watched() source {
-	s.BGP = config.Peering{ASN: s.BGP.ASN, RouteReflectors: s.BGP.RouteReflectors}
-	return s
+	cfg         *config.Config   // the live keys of the file, and the other keys of the start
+	names       []string         // host names that the status endpoint answers to
+	certificate *tls.Certificate // of the status endpoint; nil without TLS
+	base        string           // text of haproxy.base
+	ports       config.Ports     // of the machine: no cluster gets them
+	sources     []source         // in the order of the file
+	sum         string           // of the settings that have to be the same on all members of a group
 }
 
 // settingsOf returns the settings of a configuration. It reads the files that the
 // configuration names.
 func settingsOf(cfg *config.Config) (settings, error) {
-	s := settings{
-		cfg: cfg, names: ownNames(cfg), sum: sumOf(cfg), taken: taken(cfg), takenUDP: takenUDP(cfg),
-		reserved: ownPorts(cfg),
-	}
+	s := settings{cfg: cfg, names: ownNames(cfg), sum: sumOf(cfg), ports: cfg.Ports()}
 	if cfg.HAProxy.Base != "" {
 		text, err := os.ReadFile(cfg.HAProxy.Base)
 		if err != nil {
@@ -102,57 +84,6 @@ func (f *follower) peer(cluster string, n routes.Node, addr netip.Addr) bgp.Peer
 		Cluster: cluster, Node: n.Name, Addr: addr, Local: local, ASN: n.ASN, Password: bgp.Secret(p.Password.Reveal()),
 		TTLSecurity: p.TTLSecurity, Active: p.Mode == config.Active, Port: p.Port, PrefixLimit: p.PrefixLimit,
 	}
-}
-
-// reserved returns the TCP and UDP ports that the operator keeps for other programs of
-// the machine. They are reserved even while nobody listens on them: at boot HAProxy may
-// start before sshd.
-func reserved(cfg *config.Config) map[uint16]string {
-	ports := map[uint16]string{}
-	for _, port := range cfg.HAProxy.ReservedPorts {
-		ports[port] = "another program of this machine (haproxy.reservedPorts of the configuration file)"
-	}
-	if cfg.Group.Exists() {
-		ports[cfg.Group.Port] = "the group of appliances"
-	}
-	return ports
-}
-
-// takenUDP returns the UDP ports that no cluster can use, with their owners.
-func takenUDP(cfg *config.Config) map[uint16]string {
-	ports := reserved(cfg)
-	if cfg.Group.Upstream.Exists() {
-		ports[bfdPort] = "BFD"
-	}
-	return ports
-}
-
-// bfdPort is the UDP port of BFD (RFC 5881, section 4).
-const bfdPort = 3784
-
-// ownPorts returns the TCP ports of this machine's own programs. No Service can have such a port,
-// not even at an address of its own: a program that starts after HAProxy could not listen on every
-// address any more.
-func ownPorts(cfg *config.Config) map[uint16]string {
-	ports := reserved(cfg)
-	ports[cfg.BGP.Port], ports[cfg.Status.Listen.Port()] = "BGP", "the status page"
-	if cfg.Group.Exists() {
-		ports[cfg.Group.Port] = "the group of appliances"
-	}
-	return ports
-}
-
-// taken returns the TCP ports that no TCP service can have at every address, with their
-// owners.
-func taken(cfg *config.Config) map[uint16]string {
-	ports := ownPorts(cfg)
-	for _, a := range cfg.HAProxy.HTTP {
-		ports[a.Port()] = "HTTP"
-	}
-	for _, a := range cfg.HAProxy.HTTPS {
-		ports[a.Port()] = "HTTPS"
-	}
-	return ports
 }
 
 // ConfigStatus tells which part of the configuration file is in use.

@@ -104,15 +104,11 @@ func (p *Proxy) capacity(pic picture, procs procs) (all []Capacity) {
 	add("old workers of HAProxy", len(procs.old), oldWorkers,
 		"each reload leaves a worker to finish its connections, and beyond the limit the oldest ends with them; look "+
 			"for connections that last long (timeout-tunnel), and why HAProxy reloads")
-	var first, last int
-	if n, _ := fmt.Sscan(readText("/proc/sys/net/ipv4/ip_local_port_range"), &first, &last); n == 2 {
-		last++
-	}
-	add("ports to one pod", pic.busiest, last-first,
+	add("ports to one pod", pic.busiest, LocalPorts(),
 		"beyond the limit connections to that pod fail; widen net.ipv4.ip_local_port_range, or give the "+
 			"Service more pods")
-	if tracked := number(readText("/proc/sys/net/netfilter/nf_conntrack_count")); tracked > 0 {
-		add("connections tracked by conntrack", tracked, number(readText("/proc/sys/net/netfilter/nf_conntrack_max")),
+	if tracked, most := Conntrack(); tracked > 0 {
+		add("connections tracked by conntrack", tracked, most,
 			"beyond the limit the kernel drops packets; raise net.netfilter.nf_conntrack_max, or let the firewall "+
 				"not track HAProxy's connections (notrack)")
 	}
@@ -121,6 +117,23 @@ func (p *Proxy) capacity(pic picture, procs procs) (all []Capacity) {
 		memoryResource, used, limit,
 		"beyond the limit the kernel ends a process; add memory, or lower haproxy.maxConnections",
 	})
+}
+
+// LocalPorts returns the number of ports from which the kernel opens connections. At most as many
+// connections lead to one pod. It returns 0 if the kernel does not tell.
+func LocalPorts() int {
+	var first, last int
+	if n, _ := fmt.Sscan(readText("/proc/sys/net/ipv4/ip_local_port_range"), &first, &last); n != 2 {
+		return 0
+	}
+	return last - first + 1
+}
+
+// Conntrack returns how many connections the kernel tracks, and how many it can track. most is 0 if
+// connection tracking is off.
+func Conntrack() (used, most int) {
+	const folder = "/proc/sys/net/netfilter/"
+	return number(readText(folder + "nf_conntrack_count")), number(readText(folder + "nf_conntrack_max"))
 }
 
 // memoryInUse returns how much memory of the machine or the container is in use and cannot be

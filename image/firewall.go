@@ -88,13 +88,9 @@ func firewall(cfg *config.Config) string {
 			if at.IsLoopback() {
 				at = netip.IPv6Unspecified()
 			}
-			openOne(line, netip.AddrPortFrom(at, 22))
+			openOne(line, netip.AddrPortFrom(at, config.SSHPort))
 		}
-		own := fmt.Sprintf("22, %d, %d", cfg.BGP.Port, cfg.Status.Listen.Port())
-		if cfg.Group.Exists() {
-			own += fmt.Sprintf(", %d", cfg.Group.Port)
-		}
-		line("\t\ttcp dport != { %s } tcp dport @services_tcp accept", own)
+		line("\t\ttcp dport != { %s } tcp dport @services_tcp accept", strings.Join(ownPorts(cfg), ", "))
 		line("\t\tip daddr . tcp dport @listeners4 accept")
 		line("\t\tip6 daddr . tcp dport @listeners6 accept")
 		line("\t\tudp dport @services_udp accept")
@@ -125,8 +121,21 @@ func joinGroup(line func(string, ...any), cfg *config.Config) {
 		return
 	}
 	for _, r := range g.Upstream.Peers {
-		line("\t\t%s %s udp dport 3784 accept", from(r.Address), onLink(r.Address))
+		line("\t\t%s %s udp dport %d accept", from(r.Address), onLink(r.Address), config.BFDPort)
 	}
+}
+
+// ownPorts returns the TCP ports on which programs of this machine listen, without HAProxy. The
+// process opens none of haproxy.reservedPorts either (Admission).
+func ownPorts(cfg *config.Config) []string {
+	ports := []string{fmt.Sprint(config.SSHPort)}
+	for _, p := range cfg.Ports() {
+		number := fmt.Sprint(p.At.Port())
+		if p.Protocol == config.TCP && !p.HAProxy && !p.Reserved && !slices.Contains(ports, number) {
+			ports = append(ports, number)
+		}
+	}
+	return ports
 }
 
 // onLink returns an nft expression for packets that no router has forwarded, of the family

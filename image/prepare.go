@@ -122,7 +122,7 @@ func (m Machine) look(ctx context.Context, closed string) looked {
 
 // machinePorts lists the ports of sshd, the resolver and the DHCP clients. They listen
 // on this machine, or would with another file.
-var machinePorts = []uint16{22, 53, 68, 546}
+var machinePorts = []uint16{config.SSHPort, 53, 68, 546}
 
 // accept parses and checks the file. Its error lists all mistakes, a line each.
 func accept(data []byte) (*config.Config, error) {

@@ -15,8 +15,7 @@ import (
 // no place in the plan yet.
 var plan = map[string][]string{
 	"cmd/sallyport": {
-		"appliance", "appliance/config", "appliance/group", "image", "image/update", "ingress",
-		"ingress/watch",
+		"appliance", "appliance/config", "appliance/group", "image", "image/update", "ingress/watch",
 	},
 	"appliance": {
 		"appliance/config", "appliance/group", "appliance/page", "appliance/picture",

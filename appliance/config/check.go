@@ -340,35 +340,22 @@ func (c *Config) checkHAProxy(p *problems) {
 // checkPorts rejects two listeners on one port. A listener on the IPv6 wildcard leaves
 // IPv4 to others, except that of the status endpoint, which has a single address.
 func (c *Config) checkPorts(p *problems) {
-	type listener struct {
-		key string
-		at  netip.AddrPort
-	}
-	var all []listener
-	for _, at := range c.HAProxy.HTTP {
-		all = append(all, listener{"haproxy.http", at})
-	}
-	for _, at := range c.HAProxy.HTTPS {
-		all = append(all, listener{"haproxy.https", at})
-	}
-	for _, addr := range c.BGP.Listen {
-		all = append(all, listener{"bgp.listen", netip.AddrPortFrom(addr, c.BGP.Port)})
-	}
-	for _, m := range c.Group.Members {
-		if m.Name == c.Identity && m.Address.IsValid() {
-			all = append(all, listener{"group.port", netip.AddrPortFrom(m.Address, c.Group.Port)})
+	var all []Port
+	for _, port := range c.Ports() {
+		if port.Protocol == TCP && port.At.Addr().IsValid() {
+			all = append(all, port)
 		}
-	}
-	all = append(all, listener{"status.listen", c.Status.Listen})
-	if port := c.Status.Listen.Port(); c.Status.Listen.Addr() == netip.IPv6Unspecified() {
-		all = append(all, listener{"status.listen", netip.AddrPortFrom(netip.IPv4Unspecified(), port)})
+		if at := port.At; port.Key == "status.listen" && at.Addr() == netip.IPv6Unspecified() {
+			port.At = netip.AddrPortFrom(netip.IPv4Unspecified(), at.Port())
+			all = append(all, port)
+		}
 	}
 	told := map[[2]string]bool{}
 	for i, a := range all {
 		for _, b := range all[:i] {
-			if pair := [2]string{a.key, b.key}; clash(a.at, b.at) && !told[pair] {
+			if pair := [2]string{a.Key, b.Key}; clash(a.At, b.At) && !told[pair] {
 				told[pair] = true
-				p.add(a.key, "%s is in use by %s", a.at, b.key)
+				p.add(a.Key, "%s is in use by %s", a.At, b.Key)
 			}
 		}
 	}

@@ -22,7 +22,6 @@ import (
 
 	"sallyport/appliance"
 	"sallyport/appliance/config"
-	"sallyport/ingress"
 	"sallyport/ingress/watch"
 )
 
@@ -195,13 +194,8 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, *config.Cluster, error)
 				namespace)
 		}
 	}
-	rules, each := roles(watch.RulesFor(ingress.Options{
-		ConfigMap: cluster.Ingress.ConfigMap, ErrorFiles: cluster.Ingress.ErrorFiles,
-		PatternFiles: cluster.Ingress.PatternFiles, TCPServices: cluster.Ingress.TCPServices,
-		Namespaces: cluster.Ingress.Namespaces, NamespaceSelector: cluster.Ingress.NamespaceSelector,
-		CrossNamespaceSecrets: cluster.Ingress.CrossNamespaceSecrets,
-		Pools:                 appliance.PoolsOf(cfg), Gateway: ingress.GatewayOptions(cluster.Gateway),
-	}), f.namespace)
+	options := appliance.OptionsOf(cluster, appliance.PoolsOf(cfg))
+	rules, each := roles(watch.RulesFor(options), f.namespace)
 	w := wish{
 		Namespace: f.namespace, CalicoNamespace: f.calicoNamespace, Rules: rules, Roles: each,
 		TokenSecret: f.tokenSecret,

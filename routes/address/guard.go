@@ -22,6 +22,8 @@ const (
 	// guardTable is the name of our table of rules in the family inet. Nobody else uses it. Its
 	// rules stay while the process is gone, since they protect HAProxy and BFD, which also stay.
 	guardTable = "sallyport_guard"
+	// bfdPort is the UDP port of BFD (RFC 5881, section 4).
+	bfdPort = 3784
 	// slowestBFD and mostMissed bound the time after which a router counts as lost, as a packet of BFD
 	// asks for it. The packet needs no password: without a bound one that carries the address of a
 	// router keeps BFD from noticing a loss for 12 days. group.upstream.bfd has the same bounds.
@@ -64,7 +66,7 @@ func (g Guard) text() string {
 		line("\t\ttcp dport %d tcp flags & (syn | ack) == syn goto peers", g.Port)
 	}
 	if len(g.Routers) > 0 {
-		line("\t\tudp dport 3784 goto bfd")
+		line("\t\tudp dport %d goto bfd", bfdPort)
 	}
 	line("\t}")
 	from := func(addresses []netip.Addr, then func(match string)) {

@@ -1,0 +1,81 @@
+package appliance
+
+import (
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+
+	"sallyport/appliance/config"
+	"sallyport/ingress"
+	"sallyport/ingress/watch"
+)
+
+// source is a cluster of the configuration file.
+type source struct {
+	config.Cluster
+	pools      ingress.Pools
+	kubeconfig config.Secret // the document, read with the file; empty if it cannot be read
+}
+
+// watched returns the source without the settings that matter only to its BGP sessions.
+func (s source) watched() source {
+	s.BGP = config.Peering{ASN: s.BGP.ASN, RouteReflectors: s.BGP.RouteReflectors}
+	return s
+}
+
+// watcherConfig returns how a cluster is watched.
+func watcherConfig(c source, kubeconfig []byte, own []netip.Addr, log *slog.Logger) watch.Config {
+	publish := make([]string, len(c.Ingress.Publish))
+	for i, a := range c.Ingress.Publish {
+		publish[i] = a.String()
+	}
+	group := string(c.Calico.APIGroup)
+	if c.Calico.APIGroup == config.AutoGroup {
+		group = ""
+	}
+	return watch.Config{
+		Name: c.Name, Kubeconfig: kubeconfig, APIGroup: group, OwnAddrs: own, Publish: publish,
+		Options:     OptionsOf(&c.Cluster, c.pools),
+		HostNetwork: c.Ingress.HostNetwork, Bounds: c.Pools, ASN: c.BGP.ASN, Reflectors: c.BGP.RouteReflectors,
+		Log: log,
+	}
+}
+
+// tokenFile returns where the newest token for a cluster is kept.
+func tokenFile(cfg *config.Config, cluster string) string {
+	return filepath.Join(cfg.StateDir, "token-"+cluster)
+}
+
+// OptionsOf returns the settings of a cluster as package ingress has them.
+func OptionsOf(c *config.Cluster, pools ingress.Pools) ingress.Options {
+	in := &c.Ingress
+	var hosts []ingress.HostRule
+	for _, h := range in.Hosts {
+		hosts = append(hosts, ingress.HostRule(h))
+	}
+	return ingress.Options{
+		Class: in.Class, Controller: in.Controller, WatchWithoutClass: in.WatchWithoutClass,
+		ConfigMap: in.ConfigMap, ErrorFiles: in.ErrorFiles, PatternFiles: in.PatternFiles, TCPServices: in.TCPServices,
+		Namespaces: in.Namespaces, NotNamespaces: in.NotNamespaces, NamespaceSelector: in.NamespaceSelector,
+		AuthServices: in.AuthServices, CrossNamespaceSecrets: in.CrossNamespaceSecrets,
+		OneTenant: in.Trust == config.TrustCluster, Hosts: hosts, ReleaseAfter: in.ReleaseAfter,
+		NoSnippets: in.NoSnippets, Snippets: in.Snippets, Process: in.Process,
+		Limits: ingress.Limits(in.Limits), Pools: pools, Gateway: ingress.GatewayOptions(c.Gateway),
+	}
+}
+
+// PoolsOf returns the addresses for Services and Gateways as package ingress has them.
+func PoolsOf(c *config.Config) ingress.Pools {
+	p := ingress.Pools{Unclassed: c.Group.DefaultLoadBalancer, Local: !c.Group.Exists()}
+	for _, pool := range c.Pools() {
+		p.Ranges = append(p.Ranges, ingress.AddressRange(pool))
+	}
+	return p
+}
+
+// compilerOf returns a compiler that gives no port of the machine to a cluster.
+func compilerOf(ports config.Ports) *ingress.Compiler {
+	return &ingress.Compiler{
+		Taken: ports.Owners(config.TCP), TakenUDP: ports.Owners(config.UDP), Reserved: ports.OwnersBesideHAProxy(),
+	}
+}
