@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -136,18 +135,12 @@ func (c *container) start(ctx context.Context) (proc *process, reason string, er
 	if err != nil {
 		return nil, "ErrImagePull", err
 	}
-	object := c.pod.withAddresses()
-	vars, err := environ(object, c.spec, func(kind, name string) (map[string]string, bool, error) {
-		return c.pod.data(ctx, kind, name)
-	})
+	argv, vars, err := c.prepare(ctx, program)
 	if err != nil {
 		return nil, "CreateContainerConfigError", err
 	}
-	argv := command(program, c.spec, vars, func(path string) bool {
-		info, err := os.Stat(path)
-		return err == nil && !info.IsDir()
-	})
-	log := filepath.Join(c.pod.Dir, "logs", fmt.Sprintf("%s_%s_%s.log", object.Namespace, object.Name, c.spec.Name))
+	object := c.pod.read()
+	log := filepath.Join(c.pod.Dir, logsDir, logName(object.Namespace, object.Name, c.spec.Name))
 
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,7 +16,11 @@
 // by probes, preStop hook, SIGTERM, grace period, SIGKILL, and only then the object
 // is deleted.
 //
-// Its limit: no volumes, no cgroups, no users, no images; a program sees the
+// A container's program finds the files of Secrets and ConfigMaps that are volumes: paths below
+// a mountPath become the real paths, in words of the arguments and in values of the environment
+// that begin with it. The API server reads logs from the node's port 10250.
+//
+// Its limit: no other volumes, no cgroups, no users, no images; a program sees the
 // files of the machine. Init containers run one after another, and sidecars
 // among them are not supported. The package must run in the machine's own mount
 // namespace, where everyone can see /run/netns.
@@ -24,6 +28,7 @@ package kubelet
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -61,6 +66,7 @@ type Config struct {
 	PodCIDRs    []netip.Prefix // pods get addresses of these; none: of Calico's blocks
 	FirstBlocks []netip.Prefix // the node claims the blocks that begin here before others; none: any
 	CNI         *CNI           // pods get their network from a CNI plugin; nil: from the kubelet itself
+	TLS         *tls.Config    // of the node's port 10250, where the API server reads logs; nil: it is closed
 	Log         *slog.Logger
 }
 
@@ -71,12 +77,15 @@ type Config struct {
 // begin.
 func Run(ctx context.Context, cfg Config) error {
 	notes := ledger(filepath.Join(cfg.Dir, "leftovers"))
-	for _, dir := range []string{string(notes), filepath.Join(cfg.Dir, "logs")} {
+	for _, dir := range []string{string(notes), filepath.Join(cfg.Dir, logsDir)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("make kubelet's directory: %w", err)
 		}
 	}
 	if err := notes.sweep(cfg.Netns); err != nil {
+		return fmt.Errorf("clean up after the last run: %w", err)
+	}
+	if err := os.RemoveAll(filepath.Join(cfg.Dir, volumesDir)); err != nil {
 		return fmt.Errorf("clean up after the last run: %w", err)
 	}
 	a := &agent{
@@ -95,6 +104,13 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	if err := a.register(ctx); err != nil {
 		return err
+	}
+	if a.TLS != nil {
+		server, err := a.serve(ctx)
+		if err != nil {
+			return err
+		}
+		defer server.Close()
 	}
 	var beating sync.WaitGroup
 	beating.Go(func() { a.beat(ctx) })

@@ -2,12 +2,14 @@ package kubelet
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -125,8 +127,11 @@ func routesTo(t *testing.T, node string, addr netip.Addr) []netlink.Route {
 func fetch(t *testing.T, node, url string) (string, error) {
 	t.Helper()
 	client := http.Client{
-		Transport: &http.Transport{DialContext: prober{node: node}.dial, DisableKeepAlives: true},
-		Timeout:   10 * time.Second,
+		Transport: &http.Transport{
+			DialContext: prober{node: node}.dial, DisableKeepAlives: true,
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		},
+		Timeout: 10 * time.Second,
 	}
 	resp, err := client.Get(url)
 	if err != nil {
@@ -156,13 +161,15 @@ func startLab(t *testing.T) lab {
 		calico: calico(testPool("172.16.0.0/24", 28), testPool("fd00:172::/64", 122)),
 	}
 	l.node, l.prefix = testNode(t)
+	serving := httptest.NewTLSServer(nil) // for its certificate
+	serving.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
 	go func() {
 		ran <- Run(ctx, Config{
 			Node: "worker1", Netns: l.node, NetnsPrefix: l.prefix, Client: l.client, Dynamic: l.calico, IPv6: true,
 			Images: map[string]string{"web": self}, Dir: l.dir, NodeAddr: netip.MustParseAddr("192.168.50.23"),
-			Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+			TLS: serving.TLS, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		})
 	}()
 	t.Cleanup(func() {
@@ -177,7 +184,7 @@ func startLab(t *testing.T) lab {
 	return l
 }
 
-func (l lab) create(t *testing.T, name, image string) {
+func (l lab) create(t *testing.T, name, image string, edits ...func(*corev1.PodSpec)) {
 	t.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name)},
@@ -210,6 +217,9 @@ func (l lab) create(t *testing.T, name, image string) {
 				},
 			}},
 		},
+	}
+	for _, edit := range edits {
+		edit(&pod.Spec)
 	}
 	if _, err := l.client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

@@ -133,6 +133,10 @@ func (a *agent) nodeStatus(node *corev1.Node, now metav1.Time) map[string]any {
 			OSImage: "Sallyport lab", ContainerRuntimeVersion: "process://1",
 		},
 	}
+	if a.TLS != nil {
+		port := corev1.DaemonEndpoint{Port: kubeletPort}
+		status["daemonEndpoints"] = corev1.NodeDaemonEndpoints{KubeletEndpoint: port}
+	}
 	if len(node.Status.Addresses) == 0 {
 		status["addresses"] = []corev1.NodeAddress{
 			{Type: corev1.NodeInternalIP, Address: a.NodeAddr.String()},

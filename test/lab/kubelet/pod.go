@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -149,6 +150,9 @@ func (p *pod) live(ctx context.Context) bool {
 	silence()
 	reporter.Wait()
 	p.killAll()
+	if err := os.RemoveAll(p.volumes()); err != nil {
+		p.log.Warn("pod's volumes stay", "error", err)
+	}
 	for p.leave(ctx) != nil || p.write(ctx) != nil {
 		if !wait(ctx, retryEvery) {
 			p.cut()

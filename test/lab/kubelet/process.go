@@ -23,8 +23,8 @@ type process struct {
 	code  int           // exit code, 128 + signal if a signal ended it; valid after done
 }
 
-// launch starts a program in the network namespace and appends its output to the file log. The
-// ledger has the process from its start to its end.
+// launch starts a program in the network namespace and appends its output to the file log, with a
+// time in front of each line. The ledger has the process from its start to its end.
 func launch(netnsName string, argv, env []string, dir, log string,
 	note func(pid int) (forget func(), err error),
 ) (*process, error) {
@@ -32,9 +32,18 @@ func launch(netnsName string, argv, env []string, dir, log string,
 	if err != nil {
 		return nil, fmt.Errorf("open log: %w", err)
 	}
-	defer out.Close()
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	go func() {
+		defer out.Close()
+		defer read.Close()
+		stamp(out, read)
+	}()
+	defer write.Close()
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = env, dir, out, out
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = env, dir, write, write
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := within(netnsName, cmd.Start); err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"time"
@@ -21,10 +22,10 @@ import (
 	"sallyport/test/lab/debian"
 )
 
-// A module is a Go module of its own below test/lab that makes one program of many parts of
-// somebody else's software. The program is compiled once, and kept in the cache.
+// A module is a Go module of its own below test that makes one program of many parts of somebody
+// else's software. The program is compiled once, and kept in the cache.
 type module struct {
-	folder  string   // below test/lab; also the name in the cache
+	folder  string   // below test; its last part is also the name in the cache
 	title   string   // in progress and errors
 	takes   string   // how long compiling takes
 	ldflags []string // in addition to -s -w
@@ -35,7 +36,13 @@ type module struct {
 	copies [][2]string // file or folder of the source, and its name beside the program
 	edits  []edit
 	links  []string // further names of the program
+
+	tests bool     // the program is that of the module's tests
+	tools []string // packages of required modules that become further programs of the folder
 }
+
+// name returns the name of the module in the cache, and of its program.
+func (m module) name() string { return path.Base(m.folder) }
 
 // An edit replaces a text that occurs once in a copied file.
 type edit struct{ file, old, new string }
@@ -49,8 +56,12 @@ func (m module) fetch(ctx context.Context, progress io.Writer) (string, error) {
 		return "", err
 	}
 	key := sha256.New()
-	for _, name := range []string{"go.mod", "go.sum", "main.go"} {
-		text, err := os.ReadFile(filepath.Join(dir, name))
+	sources, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		return "", err
+	}
+	for _, name := range append([]string{filepath.Join(dir, "go.mod"), filepath.Join(dir, "go.sum")}, sources...) {
+		text, err := os.ReadFile(name)
 		if err != nil {
 			return "", err
 		}
@@ -66,7 +77,7 @@ func (m module) fetch(ctx context.Context, progress io.Writer) (string, error) {
 	if err := os.MkdirAll(cache, 0o750); err != nil {
 		return "", err
 	}
-	made := filepath.Join(cache, m.folder+"-"+hex.EncodeToString(key.Sum(nil)[:8]))
+	made := filepath.Join(cache, m.name()+"-"+hex.EncodeToString(key.Sum(nil)[:8]))
 	lock, err := os.OpenFile(made+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return "", err
@@ -95,12 +106,12 @@ func (m module) find() (string, error) {
 		return "", err
 	}
 	for dir := start; ; dir = filepath.Dir(dir) {
-		found := filepath.Join(dir, "test", "lab", m.folder)
-		if _, err := os.Stat(filepath.Join(found, "main.go")); err == nil {
+		found := filepath.Join(dir, "test", m.folder)
+		if _, err := os.Stat(filepath.Join(found, "go.mod")); err == nil {
 			return found, nil
 		}
 		if dir == filepath.Dir(dir) {
-			return "", fmt.Errorf("no test/lab/%s above %s: run this inside the repository", m.folder, start)
+			return "", fmt.Errorf("no test/%s above %s: run this inside the repository", m.folder, start)
 		}
 	}
 }
@@ -108,16 +119,21 @@ func (m module) find() (string, error) {
 // make makes what the cache keeps: the program, or the folder around it.
 func (m module) make(ctx context.Context, dir, half string, progress io.Writer) error {
 	if m.source == "" {
-		return m.compile(ctx, dir, half, progress)
+		return m.compile(ctx, dir, half, ".", progress)
 	}
 	if err := os.Mkdir(half, 0o750); err != nil {
 		return err
 	}
-	if err := m.compile(ctx, dir, filepath.Join(half, m.folder), progress); err != nil {
+	if err := m.compile(ctx, dir, filepath.Join(half, m.name()), ".", progress); err != nil {
 		return err
 	}
+	for _, tool := range m.tools {
+		if err := m.compile(ctx, dir, filepath.Join(half, path.Base(tool)), tool, progress); err != nil {
+			return err
+		}
+	}
 	for _, name := range m.links {
-		if err := os.Symlink(m.folder, filepath.Join(half, name)); err != nil {
+		if err := os.Symlink(m.name(), filepath.Join(half, name)); err != nil {
 			return err
 		}
 	}
@@ -180,13 +196,17 @@ func copyAll(from, to string) error {
 	return os.WriteFile(to, text, 0o600)
 }
 
-// compile compiles the program.
-func (m module) compile(ctx context.Context, dir, program string, progress io.Writer) error {
+// compile compiles a package of the module, or a tool, into a program.
+func (m module) compile(ctx context.Context, dir, program, pkg string, progress io.Writer) error {
 	say(progress, "compiling %s: this once, %s", m.title, m.takes)
 	begun := time.Now()
+	verb := []string{"build"}
+	if m.tests && pkg == "." {
+		verb = []string{"test", "-c"}
+	}
 	flags := append([]string{"-s", "-w"}, m.ldflags...)
-	cmd := exec.CommandContext(ctx, "go", "build", "-v", "-trimpath", "-ldflags", strings.Join(flags, " "), "-o",
-		program, ".")
+	cmd := exec.CommandContext(ctx, "go", append(verb, "-v", "-trimpath", "-ldflags", strings.Join(flags, " "), "-o",
+		program, pkg)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the same program with and without a C compiler
 	// go build passes an interrupt on to its compilers.
@@ -222,7 +242,11 @@ func (m module) compile(ctx context.Context, dir, program string, progress io.Wr
 				said = said[1:]
 			}
 		case <-tick.C:
-			say(progress, "compiling %s: %s, %d packages", m.title, time.Since(begun).Round(time.Second), count)
+			text := fmt.Sprintf("compiling %s: %s", m.title, time.Since(begun).Round(time.Second))
+			if count > 0 { // go test -c names no packages
+				text = fmt.Sprintf("%s, %d packages", text, count)
+			}
+			say(progress, "%s", text)
 		}
 	}
 	if err := cmd.Wait(); err != nil {

@@ -28,7 +28,9 @@ func ControlPlane(ctx context.Context, progress io.Writer) (string, error) {
 		flags = append(flags,
 			"-X", pkg+".gitVersion="+kubernetesVersion, "-X", pkg+".gitMajor="+major, "-X", pkg+".gitMinor="+minor)
 	}
-	m := module{folder: "controlplane", title: "the control plane", takes: "about 8 minutes on 2 cores", ldflags: flags}
+	m := module{
+		folder: "lab/controlplane", title: "the control plane", takes: "about 8 minutes on 2 cores", ldflags: flags,
+	}
 	return m.fetch(ctx, progress)
 }
 
@@ -64,7 +66,7 @@ func (l *Lab) startAPIServer() error {
 	if l.opts.IPv6Only {
 		services, advertised = service6.String(), master.Addr6.Addr()
 	}
-	serving, err := l.ca.server([]string{
+	serving, err := l.ca.server("kube-apiserver", []string{
 		"localhost", Master, "kubernetes", "kubernetes.default", "kubernetes.default.svc",
 		"kubernetes.default.svc.cluster.local",
 	}, addrs)
@@ -75,8 +77,13 @@ func (l *Lab) startAPIServer() error {
 	if err != nil {
 		return err
 	}
+	asking, err := l.ca.client("kube-apiserver-kubelet-client", "system:masters")
+	if err != nil {
+		return err
+	}
 	for name, text := range map[string][]byte{
 		"ca.crt": l.ca.pem, "apiserver.crt": serving.cert, "apiserver.key": serving.key, "tokens.key": tokens.key,
+		"kubelet-client.crt": asking.cert, "kubelet-client.key": asking.key,
 	} {
 		if err := os.WriteFile(l.path("pki", name), text, 0o600); err != nil {
 			return err
@@ -100,6 +107,9 @@ func (l *Lab) startAPIServer() error {
 		"--service-account-key-file", l.path("pki", "tokens.key"), "--service-account-signing-key-file",
 		l.path("pki", "tokens.key"),
 		"--service-cluster-ip-range", services, "--allow-privileged", "--profiling=false",
+		"--kubelet-preferred-address-types=InternalIP", "--kubelet-certificate-authority", l.path("pki", "ca.crt"),
+		"--kubelet-client-certificate", l.path("pki", "kubelet-client.crt"),
+		"--kubelet-client-key", l.path("pki", "kubelet-client.key"),
 	}
 	for _, args := range [][]string{etcd, apiserver} {
 		if err := l.startPart(args...); err != nil {

@@ -86,6 +86,10 @@ func (l *Lab) joinNode(ctx context.Context, h Host) error {
 	if err := os.MkdirAll(scratch, 0o700); err != nil {
 		return err
 	}
+	serving, err := l.ca.kubelet(h)
+	if err != nil {
+		return err
+	}
 	life, stop := context.WithCancel(l.life)
 	n.stop = stop
 	l.background.Go(func() {
@@ -94,7 +98,7 @@ func (l *Lab) joinNode(ctx context.Context, h Host) error {
 			Node: h.Name, Netns: h.Netns, NetnsPrefix: h.Netns, Client: c.kube, Dynamic: c.dynamic,
 			ImagesFile: l.path("images.json"),
 			Dir:        scratch, NodeAddr: l.addrs(h)[0], IPv6: l.opts.IPv6, PodCIDRs: podCIDRs, FirstBlocks: h.Blocks,
-			CNI: l.calico.plugin(h), Log: l.log,
+			CNI: l.calico.plugin(h), TLS: serving, Log: l.log,
 		})
 		if err != nil && life.Err() == nil {
 			l.log.Error("kubelet ended", "node", h.Name, "err", err)

@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -51,10 +52,10 @@ func newAuthority() (*authority, error) {
 	return &authority{cert: cert, key: key, pem: pemBlock("CERTIFICATE", der)}, nil
 }
 
-// server issues the API server's certificate for its names and addresses.
-func (a *authority) server(names []string, addrs []net.IP) (pair, error) {
+// server issues a server's certificate for its names and addresses.
+func (a *authority) server(title string, names []string, addrs []net.IP) (pair, error) {
 	return a.issue(&x509.Certificate{
-		Subject:     pkix.Name{CommonName: "kube-apiserver"},
+		Subject:     pkix.Name{CommonName: title},
 		DNSNames:    names,
 		IPAddresses: addrs,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
@@ -67,6 +68,29 @@ func (a *authority) client(user string, groups ...string) (pair, error) {
 		Subject:     pkix.Name{CommonName: user, Organization: groups},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
+}
+
+// kubelet returns the TLS configuration of a node's kubelet. It lets in clients of this authority,
+// as the API server is.
+func (a *authority) kubelet(h Host) (*tls.Config, error) {
+	var addrs []net.IP
+	for _, addr := range h.addrs() {
+		addrs = append(addrs, addr.AsSlice())
+	}
+	p, err := a.server("system:node:"+h.Name, []string{h.Name}, addrs)
+	if err != nil {
+		return nil, err
+	}
+	own, err := tls.X509KeyPair(p.cert, p.key)
+	if err != nil {
+		return nil, err
+	}
+	clients := x509.NewCertPool()
+	clients.AddCert(a.cert)
+	return &tls.Config{
+		Certificates: []tls.Certificate{own}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert,
+		MinVersion: tls.VersionTLS12,
+	}, nil
 }
 
 func (a *authority) issue(template *x509.Certificate) (pair, error) {

@@ -37,7 +37,7 @@ import (
 func RealCalico(ctx context.Context, progress io.Writer) (string, error) {
 	const filter = "filter calico_kernel_programming "
 	m := module{
-		folder: "calico", title: "Calico", takes: "about 6 minutes on 2 cores",
+		folder: "lab/calico", title: "Calico", takes: "about 6 minutes on 2 cores",
 		source: "github.com/projectcalico/calico",
 		copies: [][2]string{{"confd/etc/calico/confd", "confd"}, {"manifests/calico.yaml", "calico.yaml"}},
 		edits:  []edit{{"confd/templates/bird_ipam.cfg.template", filter + "{", filter + "string krt_tunnel; {"}},

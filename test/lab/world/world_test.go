@@ -420,6 +420,19 @@ func TestAClusterOfRealParts(t *testing.T) {
 	}
 	answer()
 
+	t.Run("kubectl logs shows what a program has printed", func(t *testing.T) {
+		eventually(t, "its first line", func() error {
+			out, err := l.Kubectl(t.Context(), "logs", "deployment/app").CombinedOutput()
+			if err == nil && !strings.Contains(string(out), "INFO listening") {
+				err = errors.New("it is missing")
+			}
+			if err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return nil
+		})
+	})
+
 	t.Run("a ServiceAccount may do what RBAC allows", func(t *testing.T) {
 		text, err := l.ServiceAccountKubeconfig(t.Context(), "default", "default", time.Hour)
 		if err != nil {
