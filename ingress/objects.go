@@ -11,6 +11,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"sallyport/ingress/gateway"
 )
 
 // Objects holds the objects of a cluster that are compiled, by kind. An object is
@@ -26,10 +28,15 @@ type Objects struct {
 	Secrets    []*corev1.Secret    // that something names
 	ConfigMaps []*corev1.ConfigMap // those that Options name, if they exist
 	Namespaces []*corev1.Namespace // if Options select by their labels
+	API        gateway.Objects     // the objects of Gateway API
 }
 
+// firstLists is the number of lists that each kept picture has. Lists of later kinds are in a
+// picture only if they have objects, so that an older program reads a picture without them.
+const firstLists = 7
+
 // lists returns the list of each kind, in the order of a kept picture. A new
-// kind goes to the end, with a new version of the picture.
+// kind goes to the end.
 func (o *Objects) lists() []objectList {
 	return []objectList{
 		listAt(&o.Ingresses, ByName),
@@ -39,6 +46,15 @@ func (o *Objects) lists() []objectList {
 		listAt(&o.Secrets, ByName),
 		listAt(&o.ConfigMaps, ByName),
 		listAt(&o.Namespaces, ByName),
+		listAt(&o.API.Classes, ByName),
+		listAt(&o.API.Gateways, ByName),
+		listAt(&o.API.ListenerSets, ByName),
+		listAt(&o.API.HTTPRoutes, ByName),
+		listAt(&o.API.GRPCRoutes, ByName),
+		listAt(&o.API.TLSRoutes, ByName),
+		listAt(&o.API.TCPRoutes, ByName),
+		listAt(&o.API.Grants, ByName),
+		listAt(&o.API.TLSPolicies, ByName),
 	}
 }
 
@@ -112,23 +128,28 @@ var APIServer = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: "
 // UIDOf returns the UID of an object of All.
 func UIDOf(object any) string { return string(object.(metav1.Object).GetUID()) }
 
-// All returns the objects, one list for each kind, as Read wants them.
+// All returns the objects, one list for each kind, as Read wants them. It leaves out empty lists at
+// the end, but returns at least firstLists lists.
 func (o Objects) All() (lists [][]any) {
 	for _, l := range o.lists() {
 		lists = append(lists, l.all())
 	}
+	for len(lists) > firstLists && len(lists[len(lists)-1]) == 0 {
+		lists = lists[:len(lists)-1]
+	}
 	return lists
 }
 
-// Read appends objects in the order of All. counts has the length of each list.
+// Read appends objects in the order of All. counts has the length of each list. It returns an error
+// if there are fewer than firstLists lists, or more than this program knows.
 func (o *Objects) Read(counts []int, from *json.Decoder) error {
 	lists := o.lists()
-	if len(counts) != len(lists) {
-		return fmt.Errorf("it has %d lists of objects, not %d", len(counts), len(lists))
+	if len(counts) < firstLists || len(counts) > len(lists) {
+		return fmt.Errorf("it has %d lists of objects, not %d to %d", len(counts), firstLists, len(lists))
 	}
-	for i, l := range lists {
-		for range counts[i] {
-			if err := l.read(from); err != nil {
+	for i, count := range counts {
+		for range count {
+			if err := lists[i].read(from); err != nil {
 				return err
 			}
 		}
