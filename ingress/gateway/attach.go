@@ -1,0 +1,231 @@
+package gateway
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// A World is all that Attach knows of a cluster. Its functions answer questions about objects of
+// other kinds. A Refusal of nil means that nothing is wrong.
+type World struct {
+	Objects
+	Controller string // the spec.controllerName of classes that are ours
+
+	Admits      func(namespace string) bool                                          // whether objects of the namespace count
+	Labels      func(namespace string) labels.Set                                    // nil if the namespace is unknown
+	Port        func(port uint16) *Refusal                                           // whether a listener may have the port
+	Service     func(service types.NamespacedName, port int32, kind string) *Refusal // whether a route may lead there
+	Certificate func(secret types.NamespacedName) *Refusal                           // whether the Secret has one that is usable
+	Authorities func(configMap types.NamespacedName) *Refusal                        // whether the ConfigMap has usable ones
+	Host        func(namespace, host string) *Refusal                                // whether routes of a namespace may have a host
+}
+
+// An Attachment is the outcome of Attach. Its lists are sorted: the older object comes first.
+type Attachment struct {
+	Gateways []*Gateway
+	Routes   []*Route
+	Policies []*Policy
+
+	world    *World
+	classes  map[string]*gatewayv1.GatewayClass // that are ours and accepted
+	grants   grants
+	sets     map[types.NamespacedName]*listenerSet
+	gateways map[types.NamespacedName]*Gateway
+}
+
+// A Gateway is a Gateway that is ours.
+type Gateway struct {
+	Object    *gatewayv1.Gateway
+	Listeners []*Listener // its own first, then those of its ListenerSets, the older first
+
+	// Addresses are those that its status is to have. Refused says why it has none, or not the
+	// ones that it asks for. The caller sets both.
+	Addresses []string
+	Refused   *Refusal
+
+	unusable *Refusal // why nothing of it is served
+	client   *Refusal // why its certificate for servers cannot be used
+	sets     []*listenerSet
+}
+
+// Serves reports whether anything of the Gateway can be served.
+func (g *Gateway) Serves() bool { return g.unusable == nil }
+
+// Key returns the namespace and name of the Gateway.
+func (g *Gateway) Key() types.NamespacedName { return keyOf(g.Object) }
+
+// Ports returns the ports of the listeners that can be served, in order.
+func (g *Gateway) Ports() (all []uint16) {
+	for _, l := range g.Listeners {
+		if l.Serves() && !slices.Contains(all, l.Port) {
+			all = append(all, l.Port)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// A listenerSet is a ListenerSet that names a Gateway of ours.
+type listenerSet struct {
+	object    *gatewayv1.ListenerSet
+	gateway   *Gateway
+	listeners []*Listener
+	refused   *Refusal // why the Gateway does not take it
+}
+
+// Attach decides which listeners exist, and which routes attach to them.
+func Attach(w World) *Attachment {
+	a := &Attachment{
+		world: &w, classes: make(map[string]*gatewayv1.GatewayClass),
+		gateways: make(map[types.NamespacedName]*Gateway), sets: make(map[types.NamespacedName]*listenerSet),
+	}
+	a.grants = grantsOf(w.Grants)
+	for _, c := range w.Classes {
+		if string(c.Spec.ControllerName) == w.Controller && parametersOf(c) == nil {
+			a.classes[c.Name] = c
+		}
+	}
+	for _, g := range byAge(w.Gateways) {
+		if a.classes[string(g.Spec.GatewayClassName)] == nil || !w.Admits(g.Namespace) {
+			continue
+		}
+		one := &Gateway{Object: g}
+		one.unusable = parametersOfGateway(g)
+		for i := range g.Spec.Listeners {
+			one.Listeners = append(one.Listeners, a.listener(one, nil, &g.Spec.Listeners[i]))
+		}
+		a.Gateways, a.gateways[keyOf(g)] = append(a.Gateways, one), one
+	}
+	a.addSets()
+	for _, g := range a.Gateways {
+		settleConflicts(g.Listeners)
+		a.validate(g)
+	}
+	a.readPolicies()
+	a.attachRoutes()
+	return a
+}
+
+// addSets adds the listeners of ListenerSets to their Gateways.
+func (a *Attachment) addSets() {
+	for _, s := range byAge(a.world.ListenerSets) {
+		ref := s.Spec.ParentRef
+		if !a.world.Admits(s.Namespace) || !isGateway(ref.Group, ref.Kind) {
+			continue
+		}
+		parent := a.gateways[types.NamespacedName{
+			Namespace: namespaceOf(ref.Namespace, s.Namespace), Name: string(ref.Name),
+		}]
+		if parent == nil {
+			continue
+		}
+		set := &listenerSet{object: s, gateway: parent}
+		a.sets[keyOf(s)] = set
+		parent.sets = append(parent.sets, set)
+		allowed := parent.Object.Spec.AllowedListeners
+		from, selector := gatewayv1.NamespacesFromNone, (*metav1.LabelSelector)(nil)
+		if allowed != nil && allowed.Namespaces != nil {
+			from, selector = value(allowed.Namespaces.From, from), allowed.Namespaces.Selector
+		}
+		if !a.world.from(from, selector, parent.Object.Namespace, s.Namespace) {
+			set.refused = &Refusal{string(gatewayv1.ListenerSetReasonNotAllowed), fmt.Sprintf(
+				"spec.allowedListeners of Gateway %s does not allow ListenerSets of namespace %s", parent.Key(),
+				s.Namespace)}
+			continue
+		}
+		for i := range s.Spec.Listeners {
+			l := gatewayv1.Listener(s.Spec.Listeners[i])
+			one := a.listener(parent, set, &l)
+			set.listeners, parent.Listeners = append(set.listeners, one), append(parent.Listeners, one)
+		}
+	}
+}
+
+// from reports whether a namespace is among those that an object of another namespace allows.
+func (w *World) from(
+	from gatewayv1.FromNamespaces, selector *metav1.LabelSelector, home, namespace string,
+) bool {
+	switch from {
+	case gatewayv1.NamespacesFromAll:
+		return true
+	case gatewayv1.NamespacesFromSame:
+		return home == namespace
+	case gatewayv1.NamespacesFromSelector:
+		s, err := metav1.LabelSelectorAsSelector(selector) // nothing matches no selector
+		of := w.Labels(namespace)
+		return err == nil && of != nil && s.Matches(of)
+	}
+	return false
+}
+
+// parametersOf returns why the parameters of a class cannot be used.
+func parametersOf(c *gatewayv1.GatewayClass) *Refusal {
+	ref := c.Spec.ParametersRef
+	if ref == nil {
+		return nil
+	}
+	return &Refusal{string(gatewayv1.GatewayClassReasonInvalidParameters), fmt.Sprintf(
+		"spec.parametersRef names %s %s: a class has no parameters; remove it", quote(string(ref.Kind)), quote(ref.Name))}
+}
+
+// parametersOfGateway returns why the parameters of a Gateway cannot be used.
+func parametersOfGateway(g *gatewayv1.Gateway) *Refusal {
+	if g.Spec.Infrastructure == nil || g.Spec.Infrastructure.ParametersRef == nil {
+		return nil
+	}
+	ref := g.Spec.Infrastructure.ParametersRef
+	return &Refusal{string(gatewayv1.GatewayReasonInvalidParameters), fmt.Sprintf(
+		"spec.infrastructure.parametersRef names %s %s: a Gateway has no parameters; remove it",
+		quote(string(ref.Kind)), quote(ref.Name))}
+}
+
+// byAge returns objects, the older first.
+func byAge[T metav1.Object](list []T) []T {
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(x, y T) int { return olderObject(x, y) })
+	return list
+}
+
+// olderObject compares objects by age, and then by namespace and name.
+func olderObject(x, y metav1.Object) int {
+	return cmp.Or(
+		x.GetCreationTimestamp().Compare(y.GetCreationTimestamp().Time),
+		cmp.Compare(x.GetNamespace(), y.GetNamespace()), cmp.Compare(x.GetName(), y.GetName()),
+	)
+}
+
+func keyOf(o metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// value returns the value at p. If p is nil, it returns otherwise.
+func value[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}
+
+func namespaceOf(n *gatewayv1.Namespace, otherwise string) string {
+	return string(value(n, gatewayv1.Namespace(otherwise)))
+}
+
+func isGateway(group *gatewayv1.Group, kind *gatewayv1.Kind) bool {
+	return value(group, gatewayv1.GroupName) == gatewayv1.GroupName && value(kind, "Gateway") == "Gateway"
+}
+
+// quote returns a text from the cluster for a sentence: in quotes, and not too long.
+func quote(s string) string {
+	const most = 64
+	if len(s) > most {
+		s = s[:most] + "..."
+	}
+	return strconv.Quote(s)
+}

@@ -1,0 +1,430 @@
+package gateway
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const controller = "sallyport.dev/gateway"
+
+// read returns the objects of documents in YAML. Each is a second younger than the one before.
+func read(t *testing.T, text string) (all Objects) {
+	t.Helper()
+	for i, doc := range strings.Split(text, "\n---\n") {
+		var meta metav1.TypeMeta
+		decode := func(o metav1.Object) {
+			if err := yaml.UnmarshalStrict([]byte(doc), o); err != nil {
+				t.Fatalf("%v in\n%s", err, doc)
+			}
+			if o.GetNamespace() == "" && meta.Kind != "GatewayClass" {
+				o.SetNamespace("web")
+			}
+			o.SetGeneration(7)
+			o.SetCreationTimestamp(metav1.NewTime(time.Unix(int64(i), 0)))
+		}
+		if err := yaml.Unmarshal([]byte(doc), &meta); err != nil {
+			t.Fatal(err)
+		}
+		switch meta.Kind {
+		case "GatewayClass":
+			all.Classes = append(all.Classes, new(gatewayv1.GatewayClass))
+			decode(all.Classes[len(all.Classes)-1])
+		case "Gateway":
+			all.Gateways = append(all.Gateways, new(gatewayv1.Gateway))
+			decode(all.Gateways[len(all.Gateways)-1])
+		case "ListenerSet":
+			all.ListenerSets = append(all.ListenerSets, new(gatewayv1.ListenerSet))
+			decode(all.ListenerSets[len(all.ListenerSets)-1])
+		case "HTTPRoute":
+			all.HTTPRoutes = append(all.HTTPRoutes, new(gatewayv1.HTTPRoute))
+			decode(all.HTTPRoutes[len(all.HTTPRoutes)-1])
+		case "GRPCRoute":
+			all.GRPCRoutes = append(all.GRPCRoutes, new(gatewayv1.GRPCRoute))
+			decode(all.GRPCRoutes[len(all.GRPCRoutes)-1])
+		case "TLSRoute":
+			all.TLSRoutes = append(all.TLSRoutes, new(gatewayv1.TLSRoute))
+			decode(all.TLSRoutes[len(all.TLSRoutes)-1])
+		case "TCPRoute":
+			all.TCPRoutes = append(all.TCPRoutes, new(gatewayv1.TCPRoute))
+			decode(all.TCPRoutes[len(all.TCPRoutes)-1])
+		case "ReferenceGrant":
+			all.Grants = append(all.Grants, new(gatewayv1.ReferenceGrant))
+			decode(all.Grants[len(all.Grants)-1])
+		case "BackendTLSPolicy":
+			all.TLSPolicies = append(all.TLSPolicies, new(gatewayv1.BackendTLSPolicy))
+			decode(all.TLSPolicies[len(all.TLSPolicies)-1])
+		default:
+			t.Fatalf("unknown kind %q", meta.Kind)
+		}
+	}
+	return all
+}
+
+// around returns a World of objects. Services, Secrets and ConfigMaps with "missing" in their name
+// do not exist.
+func around(o Objects) World {
+	missing := func(reason string, key types.NamespacedName) *Refusal {
+		if strings.Contains(key.Name, "missing") {
+			return &Refusal{reason, "there is no " + key.String()}
+		}
+		return nil
+	}
+	return World{
+		Objects: o, Controller: controller,
+		Admits: func(namespace string) bool { return namespace != "foreign" },
+		Labels: func(namespace string) labels.Set { return labels.Set{"team": namespace} },
+		Port: func(port uint16) *Refusal {
+			if port == 6443 {
+				return &Refusal{"PortUnavailable", "port 6443 is in use"}
+			}
+			return nil
+		},
+		Service:     func(key types.NamespacedName, _ int32, _ string) *Refusal { return missing("BackendNotFound", key) },
+		Certificate: func(key types.NamespacedName) *Refusal { return missing("InvalidCertificateRef", key) },
+		Authorities: func(key types.NamespacedName) *Refusal { return missing("InvalidCACertificateRef", key) },
+		Host: func(namespace, host string) *Refusal {
+			if host == "reserved.example.com" && namespace != "bank" {
+				return &Refusal{"HostOwned", "it is reserved for namespace bank"}
+			}
+			return nil
+		},
+	}
+}
+
+const class = `kind: GatewayClass
+metadata: {name: ours}
+spec: {controllerName: sallyport.dev/gateway}`
+
+// said returns the conditions of an object as lines: "Kind name: Type=Status Reason". Those of
+// listeners and parents have the name of the listener, or of the parent, as well.
+func said(a *Attachment) (lines []string) {
+	add := func(who string, all []metav1.Condition) {
+		for _, c := range all {
+			lines = append(lines, fmt.Sprintf("%s: %s=%s %s", who, c.Type, c.Status, c.Reason))
+		}
+	}
+	for _, s := range a.Statuses() {
+		who := s.Kind + " " + s.Name
+		switch {
+		case s.Class != nil:
+			add(who, s.Class.Conditions)
+		case s.Gateway != nil:
+			add(who, s.Gateway.Conditions)
+			for _, l := range s.Gateway.Listeners {
+				add(who+"/"+string(l.Name), l.Conditions)
+				lines = append(lines, fmt.Sprintf("%s/%s: %d routes", who, l.Name, l.AttachedRoutes))
+			}
+		case s.Listeners != nil:
+			add(who, s.Listeners.Conditions)
+			for _, l := range s.Listeners.Listeners {
+				add(who+"/"+string(l.Name), l.Conditions)
+				lines = append(lines, fmt.Sprintf("%s/%s: %d routes", who, l.Name, l.AttachedRoutes))
+			}
+		}
+		for _, p := range s.Parents {
+			add(who+" at "+string(p.ParentRef.Name), p.Conditions)
+		}
+		for _, p := range s.Ancestors {
+			add(who+" at "+string(p.AncestorRef.Name), p.Conditions)
+		}
+	}
+	return lines
+}
+
+// TestWhatStatusesSay has worlds with one Gateway each, and lines that their statuses have.
+func TestWhatStatusesSay(t *testing.T) {
+	for name, c := range map[string]struct {
+		objects string
+		want    []string
+		never   []string
+	}{
+		"a plain Gateway and a route": {
+			`kind: Gateway
+metadata: {name: gate}
+spec: {gatewayClassName: ours, listeners: [{name: http, port: 80, protocol: HTTP}]}
+---
+kind: HTTPRoute
+metadata: {name: app}
+spec: {parentRefs: [{name: gate}], rules: [{backendRefs: [{name: app, port: 80}]}]}`,
+			[]string{
+				"GatewayClass ours: Accepted=True Accepted", "Gateway gate: Accepted=True Accepted",
+				"Gateway gate: Programmed=False AddressNotAssigned", "Gateway gate/http: 1 routes",
+				"Gateway gate/http: Conflicted=False NoConflicts", "HTTPRoute app at gate: Accepted=True Accepted",
+				"HTTPRoute app at gate: ResolvedRefs=True ResolvedRefs",
+			},
+			nil,
+		},
+		"a class with parameters": {
+			`kind: GatewayClass
+metadata: {name: odd}
+spec: {controllerName: sallyport.dev/gateway, parametersRef: {group: "", kind: ConfigMap, name: x}}
+---
+kind: Gateway
+metadata: {name: gate}
+spec: {gatewayClassName: odd, listeners: [{name: http, port: 80, protocol: HTTP}]}`,
+			[]string{"GatewayClass odd: Accepted=False InvalidParameters"},
+			[]string{"Gateway gate"},
+		},
+		"a class of another controller": {
+			`kind: GatewayClass
+metadata: {name: other}
+spec: {controllerName: example.com/other}
+---
+kind: Gateway
+metadata: {name: gate}
+spec: {gatewayClassName: other, listeners: [{name: http, port: 80, protocol: HTTP}]}
+---
+kind: HTTPRoute
+metadata: {name: app}
+spec: {parentRefs: [{name: gate}]}`,
+			nil, []string{"GatewayClass other", "Gateway gate", "HTTPRoute app"},
+		},
+		"a Gateway in a namespace that does not count": {
+			`kind: Gateway
+metadata: {name: gate, namespace: foreign}
+spec: {gatewayClassName: ours, listeners: [{name: http, port: 80, protocol: HTTP}]}`,
+			nil, []string{"Gateway gate"},
+		},
+		"listeners that cannot be served": {
+			`kind: Gateway
+metadata: {name: gate}
+spec:
+  gatewayClassName: ours
+  listeners:
+  - {name: udp, port: 53, protocol: UDP}
+  - {name: taken, port: 6443, protocol: HTTP}
+  - {name: host, port: 80, protocol: HTTP, hostname: "a b"}
+  - {name: kinds, port: 81, protocol: HTTP, allowedRoutes: {kinds: [{kind: TCPRoute}]}}
+  - {name: secret, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: missing}]}}
+  - {name: bare, port: 444, protocol: HTTPS}
+  - {name: grant, port: 445, protocol: HTTPS, tls: {certificateRefs: [{name: x, namespace: bank}]}}
+  - {name: kind, port: 446, protocol: HTTPS, tls: {certificateRefs: [{name: x, kind: Cat}]}}
+  - {name: mode, port: 447, protocol: HTTPS, tls: {mode: Passthrough}}`,
+			[]string{
+				"Gateway gate: Accepted=True ListenersNotValid",
+				"Gateway gate/udp: Accepted=False UnsupportedProtocol",
+				"Gateway gate/taken: Accepted=False PortUnavailable",
+				"Gateway gate/host: Accepted=False UnsupportedValue",
+				"Gateway gate/kinds: ResolvedRefs=False InvalidRouteKinds",
+				"Gateway gate/secret: ResolvedRefs=False InvalidCertificateRef",
+				"Gateway gate/secret: Programmed=False Invalid",
+				"Gateway gate/secret: Accepted=True Accepted",
+				"Gateway gate/bare: ResolvedRefs=False InvalidCertificateRef",
+				"Gateway gate/grant: ResolvedRefs=False RefNotPermitted",
+				"Gateway gate/kind: ResolvedRefs=False InvalidCertificateRef",
+				"Gateway gate/mode: Accepted=False UnsupportedValue",
+			},
+			nil,
+		},
+		"listeners in conflict, of which the first is served": {
+			`kind: Gateway
+metadata: {name: gate}
+spec:
+  gatewayClassName: ours
+  allowedListeners: {namespaces: {from: Same}}
+  listeners: [{name: http, port: 80, protocol: HTTP}]
+---
+kind: ListenerSet
+metadata: {name: first}
+spec:
+  parentRef: {name: gate}
+  listeners:
+  - {name: same, port: 80, protocol: HTTP}
+  - {name: tcp, port: 80, protocol: TCP}
+  - {name: good, port: 81, protocol: HTTP}
+---
+kind: ListenerSet
+metadata: {name: second}
+spec: {parentRef: {name: gate}, listeners: [{name: late, port: 81, protocol: HTTP}]}`,
+			[]string{
+				"Gateway gate/http: Accepted=True Accepted", "ListenerSet first: Accepted=True Accepted",
+				"ListenerSet first/same: Conflicted=True HostnameConflict",
+				"ListenerSet first/same: Accepted=False HostnameConflict",
+				"ListenerSet first/same: Programmed=False HostnameConflict",
+				"ListenerSet first/tcp: Conflicted=True ProtocolConflict",
+				"ListenerSet first/good: Accepted=True Accepted",
+				"ListenerSet second: Accepted=False ListenersNotValid",
+				"ListenerSet second: Programmed=False ListenersNotValid",
+			},
+			nil,
+		},
+		"a ListenerSet that the Gateway does not allow": {
+			`kind: Gateway
+metadata: {name: gate}
+spec: {gatewayClassName: ours, listeners: [{name: http, port: 80, protocol: HTTP}]}
+---
+kind: ListenerSet
+metadata: {name: set}
+spec: {parentRef: {name: gate}, listeners: [{name: x, port: 81, protocol: HTTP}]}`,
+			[]string{"ListenerSet set: Accepted=False NotAllowed"}, []string{"ListenerSet set/x"},
+		},
+		"routes that do not attach": {
+			`kind: Gateway
+metadata: {name: gate}
+spec:
+  gatewayClassName: ours
+  listeners:
+  - {name: http, port: 80, protocol: HTTP, hostname: "*.example.com"}
+---
+kind: HTTPRoute
+metadata: {name: section}
+spec: {parentRefs: [{name: gate, sectionName: other}]}
+---
+kind: HTTPRoute
+metadata: {name: port}
+spec: {parentRefs: [{name: gate, port: 81}]}
+---
+kind: HTTPRoute
+metadata: {name: namespace, namespace: shop}
+spec: {parentRefs: [{name: gate, namespace: web}]}
+---
+kind: TCPRoute
+metadata: {name: kind}
+spec: {parentRefs: [{name: gate}], rules: [{backendRefs: [{name: x, port: 1}]}]}
+---
+kind: HTTPRoute
+metadata: {name: host}
+spec: {parentRefs: [{name: gate}], hostnames: [example.com]}
+---
+kind: HTTPRoute
+metadata: {name: reserved}
+spec: {parentRefs: [{name: gate}], hostnames: [reserved.example.com]}
+---
+kind: HTTPRoute
+metadata: {name: two}
+spec: {parentRefs: [{name: gate}], hostnames: [reserved.example.com, a.b.example.com]}`,
+			[]string{
+				"HTTPRoute section at gate: Accepted=False NoMatchingParent",
+				"HTTPRoute port at gate: Accepted=False NoMatchingParent",
+				"HTTPRoute namespace at gate: Accepted=False NotAllowedByListeners",
+				"TCPRoute kind at gate: Accepted=False NotAllowedByListeners",
+				"HTTPRoute host at gate: Accepted=False NoMatchingListenerHostname",
+				"HTTPRoute reserved at gate: Accepted=False HostOwned",
+				"HTTPRoute two at gate: Accepted=True Accepted",
+				"HTTPRoute two at gate: PartiallyInvalid=True UnsupportedValue", "Gateway gate/http: 1 routes",
+			},
+			nil,
+		},
+		"references that lead nowhere": {
+			`kind: Gateway
+metadata: {name: gate}
+spec: {gatewayClassName: ours, listeners: [{name: http, port: 80, protocol: HTTP}]}
+---
+kind: HTTPRoute
+metadata: {name: missing}
+spec: {parentRefs: [{name: gate}], rules: [{backendRefs: [{name: missing, port: 80}]}]}
+---
+kind: HTTPRoute
+metadata: {name: kind}
+spec: {parentRefs: [{name: gate}], rules: [{backendRefs: [{name: x, kind: Cat, port: 80}]}]}
+---
+kind: HTTPRoute
+metadata: {name: grant}
+spec: {parentRefs: [{name: gate}], rules: [{backendRefs: [{name: x, namespace: bank, port: 80}]}]}
+---
+kind: HTTPRoute
+metadata: {name: granted}
+spec: {parentRefs: [{name: gate}], rules: [{backendRefs: [{name: x, namespace: shop, port: 80}]}]}
+---
+kind: HTTPRoute
+metadata: {name: another}
+spec: {parentRefs: [{name: gate}], rules: [{backendRefs: [{name: other, namespace: shop, port: 80}]}]}
+---
+kind: ReferenceGrant
+metadata: {name: grant, namespace: shop}
+spec:
+  from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: web}]
+  to: [{group: "", kind: Service, name: x}]`,
+			[]string{
+				"HTTPRoute missing at gate: Accepted=True Accepted",
+				"HTTPRoute missing at gate: ResolvedRefs=False BackendNotFound",
+				"HTTPRoute kind at gate: ResolvedRefs=False InvalidKind",
+				"HTTPRoute grant at gate: ResolvedRefs=False RefNotPermitted",
+				"HTTPRoute granted at gate: ResolvedRefs=True ResolvedRefs",
+				"HTTPRoute another at gate: ResolvedRefs=False RefNotPermitted", "Gateway gate/http: 5 routes",
+			},
+			nil,
+		},
+		"a namespace by its labels": {
+			`kind: Gateway
+metadata: {name: gate}
+spec:
+  gatewayClassName: ours
+  listeners:
+  - name: http
+    port: 80
+    protocol: HTTP
+    allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {team: shop}}}}
+---
+kind: HTTPRoute
+metadata: {name: in, namespace: shop}
+spec: {parentRefs: [{name: gate, namespace: web}]}
+---
+kind: HTTPRoute
+metadata: {name: out, namespace: bank}
+spec: {parentRefs: [{name: gate, namespace: web}]}`,
+			[]string{
+				"HTTPRoute in at gate: Accepted=True Accepted",
+				"HTTPRoute out at gate: Accepted=False NotAllowedByListeners",
+			},
+			nil,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := said(Attach(around(read(t, class+"\n---\n"+c.objects))))
+			for _, want := range c.want {
+				if !slices.Contains(got, want) {
+					t.Errorf("no status says %q; they say\n%s", want, strings.Join(got, "\n"))
+				}
+			}
+			for _, never := range c.never {
+				if i := slices.IndexFunc(got, func(s string) bool { return strings.HasPrefix(s, never) }); i >= 0 {
+					t.Errorf("a status says %q", got[i])
+				}
+			}
+		})
+	}
+}
+
+// TestARouteOfAGatewaySeesNoListenerOfASet checks that a parentRef means the listeners of the object
+// that it names, and no others.
+func TestARouteOfAGatewaySeesNoListenerOfASet(t *testing.T) {
+	a := Attach(around(read(t, class+`
+---
+kind: Gateway
+metadata: {name: gate}
+spec:
+  gatewayClassName: ours
+  allowedListeners: {namespaces: {from: All}}
+  listeners: [{name: http, port: 80, protocol: HTTP}]
+---
+kind: ListenerSet
+metadata: {name: set}
+spec: {parentRef: {name: gate}, listeners: [{name: more, port: 81, protocol: HTTP}]}
+---
+kind: HTTPRoute
+metadata: {name: gates}
+spec: {parentRefs: [{name: gate}]}
+---
+kind: HTTPRoute
+metadata: {name: sets}
+spec: {parentRefs: [{name: set, kind: ListenerSet, group: gateway.networking.k8s.io}]}`)))
+	var got []string
+	for _, l := range a.Gateways[0].Listeners {
+		for _, r := range l.Attached {
+			got = append(got, l.Name+" "+r.Object.GetName())
+		}
+	}
+	if want := []string{"http gates", "more sets"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

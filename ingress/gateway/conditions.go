@@ -1,0 +1,217 @@
+package gateway
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// Statuses returns the Status of each object that is ours: classes first, then Gateways,
+// ListenerSets, routes and policies.
+func (a *Attachment) Statuses() (all []Status) {
+	for _, c := range a.world.Classes {
+		if string(c.Spec.ControllerName) == a.world.Controller {
+			all = append(all, classStatus(c))
+		}
+	}
+	for _, g := range a.Gateways {
+		all = append(all, g.status())
+		for _, s := range g.sets {
+			all = append(all, s.status())
+		}
+	}
+	for _, r := range a.Routes {
+		all = append(all, r.status(a.world.Controller))
+	}
+	for _, p := range a.Policies {
+		if len(p.ancestors) > 0 {
+			all = append(all, p.status(a.world.Controller))
+		}
+	}
+	return all
+}
+
+func classStatus(c *gatewayv1.GatewayClass) Status {
+	s := statusOf("GatewayClass", c)
+	said := conditions{generation: c.Generation}
+	said.hold(string(gatewayv1.GatewayClassConditionStatusAccepted), string(gatewayv1.GatewayClassReasonAccepted),
+		parametersOf(c))
+	s.Class = &gatewayv1.GatewayClassStatus{Conditions: said.all}
+	for _, name := range SupportedFeatures() {
+		s.Class.SupportedFeatures = append(s.Class.SupportedFeatures,
+			gatewayv1.SupportedFeature{Name: gatewayv1.FeatureName(name)})
+	}
+	return s
+}
+
+// programmed returns why a Gateway is not programmed.
+func (g *Gateway) programmed() *Refusal {
+	switch {
+	case g.unusable != nil:
+		return &Refusal{string(gatewayv1.GatewayReasonInvalid), g.unusable.Why}
+	case g.Refused != nil:
+		return g.Refused
+	case len(g.Addresses) == 0:
+		return &Refusal{string(gatewayv1.GatewayReasonAddressNotAssigned), "the Gateway has no address yet"}
+	}
+	return nil
+}
+
+func (g *Gateway) status() Status {
+	s := statusOf("Gateway", g.Object)
+	said := conditions{generation: g.Object.Generation}
+	var bad []string
+	for _, l := range g.Listeners {
+		if l.set == nil && (l.refused != nil || l.conflict != nil || l.unresolved != nil || l.closed != nil) {
+			bad = append(bad, l.Name)
+		}
+	}
+	switch {
+	case g.unusable != nil:
+		said.hold(string(gatewayv1.GatewayConditionAccepted), "", g.unusable)
+	case len(bad) > 0:
+		own := 0
+		for _, l := range g.Listeners {
+			if l.set == nil && l.refused == nil && l.conflict == nil {
+				own++
+			}
+		}
+		said.add(string(gatewayv1.GatewayConditionAccepted), own > 0 || len(g.sets) > 0,
+			string(gatewayv1.GatewayReasonListenersNotValid),
+			"some listeners have problems, see their conditions: "+strings.Join(bad, ", "))
+	default:
+		said.add(string(gatewayv1.GatewayConditionAccepted), true, string(gatewayv1.GatewayReasonAccepted), "")
+	}
+	said.hold(string(gatewayv1.GatewayConditionProgrammed), string(gatewayv1.GatewayReasonProgrammed), g.programmed())
+	if g.resolves() {
+		said.hold(string(gatewayv1.GatewayConditionResolvedRefs), string(gatewayv1.GatewayReasonResolvedRefs), g.client)
+	}
+	if g.insecure() {
+		said.add(string(gatewayv1.GatewayConditionInsecureFrontendValidationMode), true,
+			string(gatewayv1.GatewayReasonConfigurationChanged),
+			"clients without a valid certificate are admitted (AllowInsecureFallback)")
+	}
+	attached := int32(0)
+	for _, one := range g.sets {
+		if one.valid() {
+			attached++
+		}
+	}
+	ip := gatewayv1.IPAddressType
+	status := &gatewayv1.GatewayStatus{Conditions: said.all, AttachedListenerSets: &attached}
+	for _, addr := range g.Addresses {
+		status.Addresses = append(status.Addresses, gatewayv1.GatewayStatusAddress{Type: &ip, Value: addr})
+	}
+	for _, l := range g.Listeners {
+		if l.set == nil {
+			status.Listeners = append(status.Listeners, l.status(g.Object.Generation))
+		}
+	}
+	s.Gateway = status
+	return s
+}
+
+// status returns the status of a listener in an object of that generation.
+func (l *Listener) status(generation int64) gatewayv1.ListenerStatus {
+	said := conditions{generation: generation}
+	said.hold(string(gatewayv1.ListenerConditionAccepted), string(gatewayv1.ListenerReasonAccepted),
+		cmp.Or(l.refused, l.conflict))
+	programmed := cmp.Or(l.conflict, l.refused, l.Gateway.unusable, l.closed)
+	if programmed != nil && programmed != l.conflict {
+		programmed = &Refusal{string(gatewayv1.ListenerReasonInvalid), programmed.Why}
+	}
+	if waits := l.Gateway.programmed(); programmed == nil && waits != nil {
+		programmed = &Refusal{string(gatewayv1.ListenerReasonPending), waits.Why}
+	}
+	said.hold(string(gatewayv1.ListenerConditionProgrammed), string(gatewayv1.ListenerReasonProgrammed), programmed)
+	said.hold(string(gatewayv1.ListenerConditionResolvedRefs), string(gatewayv1.ListenerReasonResolvedRefs), l.unresolved)
+	if l.conflict != nil {
+		said.add(string(gatewayv1.ListenerConditionConflicted), true, l.conflict.Reason, l.conflict.Why)
+	} else {
+		said.add(string(gatewayv1.ListenerConditionConflicted), false, string(gatewayv1.ListenerReasonNoConflicts), "")
+	}
+	out := gatewayv1.ListenerStatus{
+		Name: gatewayv1.SectionName(l.Name), Conditions: said.all, SupportedKinds: []gatewayv1.RouteGroupKind{},
+		AttachedRoutes: int32(len(l.Attached)), //nolint:gosec // a count of objects
+	}
+	group := gatewayv1.Group(gatewayv1.GroupName)
+	for _, kind := range l.kinds {
+		out.SupportedKinds = append(out.SupportedKinds,
+			gatewayv1.RouteGroupKind{Group: &group, Kind: gatewayv1.Kind(kind)})
+	}
+	return out
+}
+
+// valid reports whether at least one listener of the set is valid.
+func (s *listenerSet) valid() bool {
+	return s.refused == nil && slices.ContainsFunc(s.listeners, func(l *Listener) bool {
+		return l.refused == nil && l.conflict == nil
+	})
+}
+
+func (s *listenerSet) status() Status {
+	out := statusOf("ListenerSet", s.object)
+	said := conditions{generation: s.object.Generation}
+	var refused *Refusal
+	switch parent := s.gateway.unusable; {
+	case s.refused != nil:
+		refused = s.refused
+	case parent != nil:
+		refused = &Refusal{string(gatewayv1.ListenerSetReasonParentNotAccepted), parent.Why}
+	case !s.valid():
+		refused = &Refusal{
+			string(gatewayv1.ListenerSetReasonListenersNotValid), "no listener can be served, see their conditions",
+		}
+	}
+	said.hold(string(gatewayv1.ListenerSetConditionAccepted), string(gatewayv1.ListenerSetReasonAccepted), refused)
+	if waits := s.gateway.programmed(); refused == nil && waits != nil {
+		refused = &Refusal{string(gatewayv1.ListenerSetReasonPending), waits.Why}
+	}
+	said.hold(string(gatewayv1.ListenerSetConditionProgrammed), string(gatewayv1.ListenerSetReasonProgrammed), refused)
+	out.Listeners = &gatewayv1.ListenerSetStatus{Conditions: said.all}
+	for _, l := range s.listeners {
+		out.Listeners.Listeners = append(out.Listeners.Listeners,
+			gatewayv1.ListenerEntryStatus(l.status(s.object.Generation)))
+	}
+	return out
+}
+
+func (r *Route) status(controller string) Status {
+	s := statusOf(r.Kind, r.Object)
+	for _, p := range r.parents {
+		said := conditions{generation: r.Object.GetGeneration()}
+		refused := cmp.Or(p.refused, r.refused)
+		said.hold(string(gatewayv1.RouteConditionAccepted), string(gatewayv1.RouteReasonAccepted), refused)
+		said.hold(string(gatewayv1.RouteConditionResolvedRefs), string(gatewayv1.RouteReasonResolvedRefs), r.unresolved)
+		if len(r.odd) > 0 && refused == nil {
+			said.add(string(gatewayv1.RouteConditionPartiallyInvalid), true,
+				string(gatewayv1.RouteReasonUnsupportedValue), "Dropped Rule: "+strings.Join(r.odd, "; "))
+		}
+		s.Parents = append(s.Parents, gatewayv1.RouteParentStatus{
+			ParentRef: p.ref, ControllerName: gatewayv1.GatewayController(controller), Conditions: said.all,
+		})
+	}
+	return s
+}
+
+// Explain returns, in sentences, what the statuses say about a route: for each parentRef whether and
+// why not, and each part that is not served as it asks.
+func (r *Route) Explain() (all []string) {
+	for _, p := range r.parents {
+		if refused := cmp.Or(p.refused, r.refused); refused != nil {
+			all = append(all, fmt.Sprintf("not attached to Gateway %s: %s (%s)", p.gateway.Key(), refused.Why,
+				refused.Reason))
+			continue
+		}
+		for _, l := range p.on {
+			all = append(all, "attached to "+l.String())
+		}
+	}
+	if r.unresolved != nil {
+		all = append(all, r.unresolved.Why+" ("+r.unresolved.Reason+")")
+	}
+	return append(all, r.odd...)
+}

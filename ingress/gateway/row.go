@@ -1,0 +1,208 @@
+package gateway
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// A Row is for the requests with one host and one path at a port. A request finds the Row of its most
+// specific host there, and of this host the Row of its path: an Exact one, then a Regexp, then the
+// longest Prefix. The first Entry of the Chain with a match that holds takes the
+// request. If none holds, the answer is 404.
+type Row struct {
+	Host  string
+	Path  string
+	Type  PathType
+	Chain []Entry // at most the last one looks at nothing but the path
+}
+
+// An Entry is a match of a rule.
+type Entry struct {
+	*Rule
+	*Match
+	place int // of the Match in its Rule
+}
+
+// A pathKey is a path with its type.
+type pathKey struct {
+	path string
+	kind PathType
+}
+
+// A hostTable holds the entries of one host by their paths.
+type hostTable map[pathKey][]Entry
+
+// RowsOf returns the rows of one port, sorted by host and path. The listeners are those of the port.
+// The hosts in more get rows of their own, even if no route names them. may reports whether routes of
+// a namespace may have a host.
+//
+// A request belongs to the listener with the most specific hostname, and sees only the routes of that
+// listener. A match that fails lets the next match try, also a match of a wider hostname of this
+// listener. The chains of the narrower host therefore contain the matches of the wider hosts.
+func RowsOf(listeners []*Listener, more []string, may func(namespace, host string) bool) []Row {
+	tables := make(map[*Listener]hostTables)
+	for _, l := range listeners {
+		tables[l] = hostTables{l.Hostname: {}}
+	}
+	for _, l := range listeners {
+		for _, r := range l.Attached {
+			for _, host := range r.At {
+				if ownerOf(listeners, host) == l {
+					tables[l].add(host, r.Route)
+				}
+			}
+		}
+	}
+	for _, host := range more {
+		if l := ownerOf(listeners, host); l != nil && tables[l][host] == nil {
+			tables[l][host] = hostTable{}
+		}
+	}
+	var all []Row
+	for _, l := range listeners {
+		hosts := slices.SortedFunc(maps.Keys(tables[l]), compareHostnames)
+		for i, host := range hosts {
+			if ownerOf(listeners, host) != l {
+				continue // its own hostname, in conflict
+			}
+			these := []hostTable{tables[l][host].only(host, may)}
+			for _, wider := range hosts[i+1:] {
+				if these[len(these)-1].ends() {
+					break
+				}
+				if Contains(wider, host) {
+					these = append(these, tables[l][wider].only(host, may))
+				}
+			}
+			all = append(all, rowsOf(host, these)...)
+		}
+	}
+	slices.SortFunc(all, func(a, b Row) int {
+		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Path, b.Path), cmp.Compare(a.Type, b.Type))
+	})
+	return all
+}
+
+// hostTables hold the tables of one listener by their host.
+type hostTables map[string]hostTable
+
+// add adds the matches of a route to a host.
+func (t hostTables) add(host string, r *Route) {
+	if t[host] == nil {
+		t[host] = make(hostTable)
+	}
+	for _, rule := range r.Rules {
+		for i := range rule.Matches {
+			m := &rule.Matches[i]
+			key := pathKey{m.Path, m.Type}
+			t[host][key] = append(t[host][key], Entry{rule, m, i})
+		}
+	}
+}
+
+// only returns the entries of routes that may have a host, each list in order.
+func (t hostTable) only(host string, may func(namespace, host string) bool) hostTable {
+	out := make(hostTable, len(t))
+	for key, entries := range t {
+		for _, e := range entries {
+			if may(e.Route.Object.GetNamespace(), host) {
+				out[key] = append(out[key], e)
+			}
+		}
+		slices.SortFunc(out[key], compareEntries)
+	}
+	return out
+}
+
+// ends reports whether some entry takes every request for the host.
+func (t hostTable) ends() bool {
+	all := t[pathKey{"/", Prefix}]
+	return len(all) > 0 && all[len(all)-1].Bare()
+}
+
+// ownerOf returns the listener that requests for a host belong to.
+func ownerOf(listeners []*Listener, host string) (owner *Listener) {
+	for _, l := range listeners {
+		if Contains(l.Hostname, host) && (owner == nil || compareHostnames(l.Hostname, owner.Hostname) < 0) {
+			owner = l
+		}
+	}
+	return owner
+}
+
+// compareEntries orders the entries of a host, the one that takes a request first (HTTPRouteRule,
+// matches).
+func compareEntries(a, b Entry) int {
+	return cmp.Or(
+		cmp.Compare(a.Type, b.Type),
+		cmp.Compare(len(b.Path), len(a.Path)),
+		cmp.Compare(min(len(b.Method), 1), min(len(a.Method), 1)),
+		cmp.Compare(len(b.Headers), len(a.Headers)),
+		cmp.Compare(len(b.Params), len(a.Params)),
+		olderObject(a.Route.Object, b.Route.Object),
+		cmp.Compare(a.Route.Kind, b.Route.Kind),
+		cmp.Compare(a.Index, b.Index),
+		cmp.Compare(a.place, b.place),
+	)
+}
+
+// rowsOf returns the rows of a host. tables are its own, and those of wider hosts that its requests
+// fall to.
+func rowsOf(host string, tables []hostTable) (rows []Row) {
+	keys := map[pathKey]bool{{"/", Prefix}: true}
+	for _, t := range tables {
+		for key := range t {
+			keys[key] = true
+		}
+	}
+	for key := range keys {
+		row := Row{Host: host, Path: key.path, Type: key.kind}
+		for _, t := range tables {
+			if row.Chain = t.extend(row.Chain, key); row.ended() {
+				break
+			}
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// ended reports whether the last entry of a chain takes all requests.
+func (r *Row) ended() bool { return len(r.Chain) > 0 && r.Chain[len(r.Chain)-1].Bare() }
+
+// extend adds the entries of a table that can match a request of a row, up to the first that takes
+// all of them.
+func (t hostTable) extend(chain []Entry, key pathKey) []Entry {
+	take := func(k pathKey) (end bool) {
+		for _, e := range t[k] {
+			chain = append(chain, e)
+			if e.Bare() {
+				return true
+			}
+		}
+		return false
+	}
+	if key.kind != Prefix && take(key) {
+		return chain
+	}
+	path := key.path
+	if key.kind == Regexp {
+		path = "/" // which longer path applies is not known here
+	}
+	for {
+		if take(pathKey{path, Prefix}) || path == "/" {
+			return chain
+		}
+		path = above(path)
+	}
+}
+
+// above returns a path without its last element: the longest other prefix of it by elements.
+func above(path string) string {
+	if cut := strings.LastIndexByte(path, '/'); cut > 0 {
+		return path[:cut]
+	}
+	return "/"
+}
