@@ -99,7 +99,7 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 			got, want := c.Compile(snaps), fresh.Compile(snaps)
 			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(),
 				cmpopts.EquateComparable(netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{}, haproxy.Text{},
-					haproxy.Question{}, haproxy.Part{}), cmpopts.IgnoreUnexported(Result{})); diff != "" {
+					haproxy.Question{}, haproxy.Part{}, haproxy.Target{}), cmpopts.IgnoreUnexported(Result{})); diff != "" {
 				t.Fatalf("from nothing (-), remembered (+):\n%s", diff)
 			}
 			for _, i := range got.Served {

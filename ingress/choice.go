@@ -29,7 +29,7 @@ func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
 		return false
 	}
 	when, problems := annotations.RouteACL(b.env(w, c.ref.Namespace, new(settings)), layer)
-	b.reportKeys(c, service, problems)
+	b.reportKeys(c.petitioner, service, problems)
 	b.asked = append(b.asked, when.Asked...)
 	switch first := cmp.Or(b.claimed[key], b.owner[key]); {
 	case key.match == haproxy.Regexp:
@@ -39,7 +39,7 @@ func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
 		b.conflict(c, path, first)
 	default:
 		b.claimed[key] = cmp.Or(b.claimed[key], c)
-		b.chosen[key] = append(b.chosen[key], conditional{c, when, b.need(c, path.to, path)})
+		b.chosen[key] = append(b.chosen[key], conditional{c, when, b.need(c.petitioner, path.to, path)})
 		c.effective = c.effective || when.Usable
 	}
 	return true

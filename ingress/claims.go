@@ -21,20 +21,26 @@ type claimant struct {
 	layer   annotations.Layer // its keys
 }
 
+// A petitioner is a claimant of a world. Backends are made for petitioners.
+type petitioner struct {
+	*claimant
+	world  int
+	closed bool // something is beyond a limit of its namespace: every client of its backends is rejected
+}
+
 // A claim is all that one claimant asks for. A source reads it only from its object. Each round
 // works on a copy.
 type claim struct {
-	*claimant
-	paths    []pathClaim
-	hosts    []string   // every valid host of its rules, once; "" is any host
-	names    []string   // hosts, the hosts of its TLS entries, and "" for the default of all; once
-	fallback *reference // for what no path matches
-	ruleless bool       // it has no rules: its fallback is the default of all hosts
-	tls      []tlsClaim
-	problems []Problem
+	petitioner // each round sets its world, and whether it is closed
+	paths      []pathClaim
+	hosts      []string   // every valid host of its rules, once; "" is any host
+	names      []string   // hosts, the hosts of its TLS entries, and "" for the default of all; once
+	fallback   *reference // for what no path matches
+	ruleless   bool       // it has no rules: its fallback is the default of all hosts
+	tls        []tlsClaim
+	problems   []Problem
 
 	// Each round sets the fields below.
-	world     int
 	covered   []string // hosts of its TLS entries that have a usable certificate
 	secure    bool     // it has a usable certificate
 	redirect  annotations.Redirect
@@ -42,7 +48,6 @@ type claim struct {
 	canary    bool // it takes over some requests of other claims
 	weight    int  // how many of 100
 	bytes     int  // of configuration that its keys and those of its Services take
-	closed    bool // something is beyond a limit of its namespace: it keeps its paths, and every client is rejected
 }
 
 // A pathClaim is one path of one host.

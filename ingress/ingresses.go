@@ -29,7 +29,8 @@ func ingresses(w *world) iter.Seq2[metav1.Object, func() *claim] {
 // readIngress reads the claim of one Ingress. An error costs only the rule it is in.
 func readIngress(cluster string, ing *networkingv1.Ingress) *claim {
 	ref := ObjectRef{Cluster: cluster, Kind: "Ingress", Namespace: ing.Namespace, Name: ing.Name, UID: string(ing.UID)}
-	c := &claim{claimant: &claimant{ref: ref, created: ing.CreationTimestamp.Time}, ruleless: len(ing.Spec.Rules) == 0}
+	of := &claimant{ref: ref, created: ing.CreationTimestamp.Time}
+	c := &claim{petitioner: petitioner{claimant: of}, ruleless: len(ing.Spec.Rules) == 0}
 	report := func(reason, format string, args ...any) {
 		c.problems = append(c.problems, Problem{ObjectRef: ref, Reason: reason, Why: fmt.Sprintf(format, args...)})
 	}

@@ -16,6 +16,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
+
+	"sallyport/haproxy"
 )
 
 // drawTenants changes the Ingresses and Services of three namespaces, which want the same hosts and
@@ -94,7 +96,7 @@ func TestAMemberThatLearnsDecidesAsTheOthers(t *testing.T) {
 					t.Fatalf("%d of a few owners have no room", got.Left)
 				}
 				alone := compile(new(Compiler), nil)
-				if !cmp.Equal(alone.Config.Routes, want.Config.Routes, cmpopts.EquateComparable(netip.Addr{})) {
+				if !cmp.Equal(alone.Config.Routes, want.Config.Routes, cmpopts.EquateComparable(netip.Addr{}, haproxy.Target{})) {
 					differ++
 				}
 				learned = map[string]*Owners{}
@@ -112,7 +114,7 @@ func TestAMemberThatLearnsDecidesAsTheOthers(t *testing.T) {
 			if step >= joins {
 				got := compile(&young, learned)
 				learned = maps.Clone(got.Owners)
-				same := cmp.Options{cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{})}
+				same := cmp.Options{cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, haproxy.Target{})}
 				if diff := cmp.Diff(want.Config.Routes, got.Config.Routes, same); diff != "" {
 					t.Fatalf("routes of the old member (-), of the one that learned (+):\n%s", diff)
 				}

@@ -297,7 +297,7 @@ func (b *builder) reportKeptAddresses(all []balancer, a *allotter) {
 			}
 			own := func(o balancer) bool { return o.of.world == k.of.world && o.owner == k.Namespace }
 			if j := slices.IndexFunc(all, own); j >= 0 {
-				b.report(all[j].claim, "AddressKept",
+				b.reportOn(all[j].petitioner.ref, "AddressKept",
 					"%s, which Service %s had, is kept for its namespace until %s (clusters[].ingress.releaseAfter); "+
 						"then it goes to Service %s, which asks for it",
 					addr, k.Service, k.until.Format(time.RFC3339), all[i].service.Namespace+"/"+all[i].service.Name)

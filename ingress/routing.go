@@ -247,9 +247,9 @@ func (b *builder) collect() {
 				b.Problems = append(b.Problems, c.problems...)
 				var odd []annotations.Problem
 				c.redirect, odd = annotations.SSLRedirect(c.layer, w.defaults)
-				b.reportKeys(&c, nil, odd)
+				b.reportKeys(c.petitioner, nil, odd)
 				c.weight, c.canary, odd = annotations.Canary(c.layer)
-				b.reportKeys(&c, nil, odd)
+				b.reportKeys(c.petitioner, nil, odd)
 				if _, c.closed = slices.BinarySearch(w.Incomplete, c.ref.Namespace); c.closed {
 					b.limited = true
 					b.report(&c, "LimitReached", "all clients of this Ingress are rejected, because other Ingresses "+
@@ -266,7 +266,9 @@ func (b *builder) collect() {
 }
 
 // older compares two claims by age: it returns a negative number if a counts as older than b.
-func older(a, b *claim) int {
+func older(a, b *claim) int { return olderOf(a.petitioner, b.petitioner) }
+
+func olderOf(a, b petitioner) int {
 	return cmp.Or(
 		cmp.Compare(a.world, b.world),
 		a.created.Compare(b.created),
@@ -330,7 +332,7 @@ func (b *builder) grantDefaults() {
 		}
 		b.fallbackOf = c
 		c.effective = true
-		b.Config.DefaultBackend = b.need(c, *c.fallback, defaultOf("all hosts"))
+		b.Config.DefaultBackend = b.need(c.petitioner, *c.fallback, defaultOf("all hosts"))
 	}
 	if b.fallbackOf == nil {
 		b.fallBack()
@@ -354,7 +356,7 @@ func (b *builder) grantPath(c *claim, path pathClaim) {
 	if other, taken := b.owner[key]; taken {
 		if other != c {
 			b.conflict(c, path, other)
-		} else if backend, _ := b.backend(c, path.to); backend.name != b.routed[key].Backend {
+		} else if backend, _ := b.backend(c.petitioner, path.to); backend.name != b.routed[key].Backend {
 			b.report(c, "PathConflict", "%s is listed twice with different backends; the first one is served", path)
 		}
 		return
@@ -402,7 +404,7 @@ func (b *builder) passes(c *claim, to reference) bool {
 	w := b.worlds[c.world]
 	service, _ := Find(w.Services, to.service)
 	yes, problems := annotations.Passthrough(b.layer(service), c.layer, w.defaults)
-	b.reportKeys(c, service, problems)
+	b.reportKeys(c.petitioner, service, problems)
 	return yes
 }
 
@@ -428,7 +430,7 @@ func (b *builder) pass(c *claim, host string, to reference, what fmt.Stringer) {
 			"host are served", what, b.spell(first))
 		return
 	case owner != nil:
-		if n, _ := b.backend(c, to); n.name != b.routed[routeKey{host, "/", haproxy.Passthrough}].Backend {
+		if n, _ := b.backend(c.petitioner, to); n.name != b.routed[routeKey{host, "/", haproxy.Passthrough}].Backend {
 			b.report(c, "PathConflict", "%s is not served: TLS connections that are passed through have no path, and "+
 				"all go to the backend of the first path", what)
 		}
@@ -455,7 +457,7 @@ func (b *builder) fallBack() {
 	}
 	w := b.speaker
 	to, said, problems := annotations.DefaultBackend(w.defaults)
-	c := &claim{claimant: &claimant{ref: w.refer(w.Options.ConfigMap)}, world: i}
+	c := petitioner{claimant: &claimant{ref: w.refer(w.Options.ConfigMap)}, world: i}
 	b.reportKeys(c, nil, problems)
 	if !said {
 		return
@@ -466,7 +468,7 @@ func (b *builder) fallBack() {
 	}
 	n, why := b.backend(c, ref)
 	if why.Reason != "" {
-		b.report(c, why.Reason, "default-backend-service: %s"+unserved, why.Why)
+		b.reportOn(c.ref, why.Reason, "default-backend-service: %s"+unserved, why.Why)
 	}
 	b.add(n, c)
 	b.Config.DefaultBackend = n.name
@@ -503,7 +505,7 @@ func (b *builder) addCanaries() {
 				continue
 			}
 			route := b.routed[key]
-			route.Canary, route.CanaryWeight = b.need(c, path.to, path), c.weight
+			route.Canary, route.CanaryWeight = b.need(c.petitioner, path.to, path), c.weight
 			b.routed[key], b.canaries[key], c.effective = route, c, true
 		}
 	}
@@ -520,7 +522,7 @@ func (b *builder) give(key routeKey, c *claim, to reference, what fmt.Stringer) 
 	c.effective = true
 	b.routed[key] = haproxy.Route{
 		Host: key.host, Path: key.path, Match: key.match,
-		Backend: b.need(c, to, what),
+		Backend: b.need(c.petitioner, to, what),
 		TLSOnly: c.tlsOnly(key),
 	}
 	if route := b.routed[key]; route.TLSOnly {
@@ -555,7 +557,7 @@ func (c *claim) tlsOnly(key routeKey) bool {
 // named "80" differ, and in ".tls" if TLS connections are passed on. An Ingress with keys that
 // change the backend has a backend of its own, with "_ing_INGRESS" in the name. Its keys therefore
 // change nothing for other Ingresses.
-func (b *builder) backend(c *claim, to reference) (n need, why Problem) {
+func (b *builder) backend(c petitioner, to reference) (n need, why Problem) {
 	w, key := b.worlds[c.world], to.service
 	n = need{world: c.world, reference: to}
 	service, ok := Find(w.Services, key)
@@ -563,7 +565,7 @@ func (b *builder) backend(c *claim, to reference) (n need, why Problem) {
 	owner := ""
 	if n.settings.by != nil {
 		owner = "_ing_" + c.ref.Name
-		n.origin = b.spell(c) + ", "
+		n.origin = b.spellOf(c) + ", "
 	}
 	named := func(port string) string {
 		if to.traffic == annotations.Passed {
@@ -615,10 +617,10 @@ const unserved = "; until that is corrected, requests get 503"
 // nowhere gets a backend without servers. It answers 503, as a Service without
 // endpoints does: the host is served here, and the application is missing. A 404
 // would say that the host is unknown.
-func (b *builder) need(c *claim, to reference, what fmt.Stringer) string {
+func (b *builder) need(c petitioner, to reference, what fmt.Stringer) string {
 	n, why := b.backend(c, to)
 	if why.Reason != "" {
-		b.report(c, why.Reason, "%s: %s"+unserved, what, why.Why)
+		b.reportOn(c.ref, why.Reason, "%s: %s"+unserved, what, why.Why)
 	}
 	b.add(n, c)
 	for _, one := range n.settings.asks {
@@ -629,7 +631,7 @@ func (b *builder) need(c *claim, to reference, what fmt.Stringer) string {
 
 // ask adds the backend of a Service that checks requests (auth-url). Without
 // servers no request is let in.
-func (b *builder) ask(c *claim, one askedOne, what fmt.Stringer) {
+func (b *builder) ask(c petitioner, one askedOne, what fmt.Stringer) {
 	if _, known := b.needed[one.backend]; known {
 		return
 	}
@@ -643,13 +645,13 @@ func (b *builder) ask(c *claim, one askedOne, what fmt.Stringer) {
 	b.reportKeys(c, service, n.settings.problems)
 	why := n.find(service, ok)
 	if why.Reason != "" {
-		b.report(c, why.Reason, "%s, sallyport.dev/auth-url: %s"+unserved, what, why.Why)
+		b.reportOn(c.ref, why.Reason, "%s, sallyport.dev/auth-url: %s"+unserved, what, why.Why)
 	}
 	b.add(n, c)
 }
 
 // add adds a need of a claim. The backend is as old as the oldest of its claims.
-func (b *builder) add(n need, c *claim) {
+func (b *builder) add(n need, c petitioner) {
 	n.since, n.by = max(n.since, c.created.Unix()), c.ref
 	if was, known := b.needed[n.name]; known && was.since <= n.since {
 		n.since, n.by = was.since, was.by
@@ -870,7 +872,9 @@ func earliest(a, b time.Time) time.Time {
 }
 
 // spell returns the name of a claim, as the problem of another claim shows it.
-func (b *builder) spell(c *claim) string {
+func (b *builder) spell(c *claim) string { return b.spellOf(c.petitioner) }
+
+func (b *builder) spellOf(c petitioner) string {
 	name := c.ref.Kind + " " + c.ref.Namespace + "/" + c.ref.Name
 	if len(b.worlds) > 1 {
 		name += " of cluster " + b.worlds[c.world].Cluster

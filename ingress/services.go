@@ -85,7 +85,7 @@ type Balancer struct {
 
 // A balancer is a Balancer in the making.
 type balancer struct {
-	*claim
+	petitioner
 	service *corev1.Service
 	ports   []corev1.ServicePort
 	shares  bool // its address with others
@@ -107,11 +107,11 @@ func (b *builder) balance() {
 		for _, s := range w.Services {
 			if w.Options.Pools.ours(s) && admitted.admits(s.Namespace) {
 				of := &claimant{ref: w.serviceRef(s), created: s.CreationTimestamp.Time}
-				all = append(all, balancer{claim: &claim{claimant: of, world: i}, service: s})
+				all = append(all, balancer{petitioner: petitioner{claimant: of, world: i}, service: s})
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(x, y balancer) int { return older(x.claim, y.claim) })
+	slices.SortStableFunc(all, func(x, y balancer) int { return olderOf(x.petitioner, y.petitioner) })
 	demands := make([]demand, len(all))
 	opened := make(map[tenant]int) // ports
 	for i := range all {
@@ -125,15 +125,15 @@ func (b *builder) balance() {
 	for i, got := range a.allot(demands, len(b.Unknown) == 0) {
 		one := all[i]
 		for _, p := range got.problems {
-			b.report(one.claim, p.reason, "%s", p.why)
+			b.reportOn(one.petitioner.ref, p.reason, "%s", p.why)
 		}
-		out := Balancer{ObjectRef: one.claim.ref, Addresses: got.addresses, Ports: one.demand.ports}
+		out := Balancer{ObjectRef: one.petitioner.ref, Addresses: got.addresses, Ports: one.demand.ports}
 		for _, addr := range got.addresses {
 			out.Reasons = append(out.Reasons, one.reason(addr))
 			if slices.Contains(one.had, addr) {
 				out.Recorded = append(out.Recorded, addr)
 				if a.lacks(addr) { // HAProxy does not start with an address that the machine lacks
-					b.report(one.claim, "AddressNotUsable", "%s is not served: the appliance does not have it any more; "+
+					b.reportOn(one.petitioner.ref, "AddressNotUsable", "%s is not served: the appliance does not have it any more; "+
 						"add it to an interface of that machine", addr)
 					continue
 				}
@@ -150,14 +150,14 @@ func (b *builder) balance() {
 func (b *builder) demand(one *balancer, opened map[tenant]int) {
 	w, s := b.worlds[one.world], one.service
 	d := &one.demand
-	d.ref, d.of, d.owner = one.claim.ref, tenant{one.world, s.Namespace}, w.owner(s.Namespace)
+	d.ref, d.of, d.owner = one.petitioner.ref, tenant{one.world, s.Namespace}, w.owner(s.Namespace)
 	if len(validation.IsDNS1123Label(s.Namespace)) > 0 || len(validation.IsDNS1123Label(s.Name)) > 0 {
-		b.report(one.claim, "InvalidName", "the namespace or the name is none that Kubernetes allows; the Service "+
+		b.reportOn(one.petitioner.ref, "InvalidName", "the namespace or the name is none that Kubernetes allows; the Service "+
 			"gets no address")
 		return
 	}
 	said, problems := annotations.ReadBalancer(b.layer(s), s.Spec.LoadBalancerIP)
-	b.reportKeys(one.claim, s, problems)
+	b.reportKeys(one.petitioner, s, problems)
 	d.asked, d.holder = said.Addresses, strings.Join([]string{"service", w.Cluster, s.Namespace, s.Name}, "\x00")
 	if one.shares = said.Share != ""; one.shares {
 		namespace := s.Namespace
@@ -176,13 +176,13 @@ func (b *builder) demand(one *balancer, opened map[tenant]int) {
 		switch most := w.Options.Limits.Ports; {
 		case p.Port < 1 || p.Port > 65535:
 		case p.Protocol != "" && p.Protocol != corev1.ProtocolTCP:
-			b.report(one.claim, "UnsupportedProtocol", "port %d is not served: it is %s, and the appliance passes "+
+			b.reportOn(one.petitioner.ref, "UnsupportedProtocol", "port %d is not served: it is %s, and the appliance passes "+
 				"TCP connections on", p.Port, annotations.Quote(string(p.Protocol)))
 		case owner != "":
-			b.report(one.claim, "PortConflict", "port %d is not served: on the appliance it is in use by %s",
+			b.reportOn(one.petitioner.ref, "PortConflict", "port %d is not served: on the appliance it is in use by %s",
 				p.Port, owner)
 		case most > 0 && opened[d.of] >= most:
-			b.report(one.claim, "LimitReached", "port %d is not served: the Services of namespace %s have %d ports, "+
+			b.reportOn(one.petitioner.ref, "LimitReached", "port %d is not served: the Services of namespace %s have %d ports, "+
 				"as many as they may have (clusters[].ingress.limits.ports)", p.Port, s.Namespace, most)
 		default:
 			opened[d.of]++
@@ -190,7 +190,7 @@ func (b *builder) demand(one *balancer, opened map[tenant]int) {
 		}
 	}
 	if len(d.ports) == 0 {
-		b.report(one.claim, "NoPort", "the Service gets no address: it has no TCP port that can be served")
+		b.reportOn(one.petitioner.ref, "NoPort", "the Service gets no address: it has no TCP port that can be served")
 		return
 	}
 	for _, f := range s.Spec.IPFamilies {
@@ -230,15 +230,15 @@ func (b *builder) open(one balancer, addr netip.Addr) {
 		b.Questions = append(b.Questions, free)
 		switch verdict := b.verdicts[free.Part()]; {
 		case verdict.Why != "":
-			b.report(one.claim, "PortConflict", "port %d is not served: on the appliance it is %s", port, verdict.Why)
+			b.reportOn(one.petitioner.ref, "PortConflict", "port %d is not served: on the appliance it is %s", port, verdict.Why)
 			continue
 		case !verdict.Known:
 			continue
 		}
 		to := reference{service: KeyOf(one.service), number: p.Port, traffic: annotations.Ended}
-		n, why := b.backend(one.claim, to)
+		n, why := b.backend(one.petitioner, to)
 		if why.Reason != "" { // its own port is there
-			b.report(one.claim, why.Reason, "port %d is not served: %s", port, why.Why)
+			b.reportOn(one.petitioner.ref, why.Reason, "port %d is not served: %s", port, why.Why)
 			continue
 		}
 		n.name = shorten(n.name+".lb", ".")
@@ -250,7 +250,7 @@ func (b *builder) open(one balancer, addr netip.Addr) {
 			haproxy.SortDirectives(own.Directives)
 			n.settings = &own
 		}
-		b.add(n, one.claim)
+		b.add(n, one.petitioner)
 		b.Config.Streams = append(b.Config.Streams, haproxy.Stream{Addr: addr, Port: port, Backend: n.name})
 	}
 }
@@ -270,9 +270,9 @@ func (b *builder) sources(one balancer) *haproxy.Directive {
 		return nil
 	}
 	w := b.worlds[one.world]
-	networks, err := annotations.SourceRanges(b.env(w, one.claim.ref.Namespace, new(settings)), ranges)
+	networks, err := annotations.SourceRanges(b.env(w, one.petitioner.ref.Namespace, new(settings)), ranges)
 	if err != nil {
-		b.report(one.claim, "InvalidSourceRanges", "spec.loadBalancerSourceRanges: %v; all clients are rejected "+
+		b.reportOn(one.petitioner.ref, "InvalidSourceRanges", "spec.loadBalancerSourceRanges: %v; all clients are rejected "+
 			"until it is corrected", err)
 		closed := haproxy.CloseTCP()
 		return &closed

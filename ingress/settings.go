@@ -185,7 +185,7 @@ func (c *Compiler) forgetOthers() {
 
 // settle returns the settings of a backend of a claim. service is nil if it does not
 // exist.
-func (b *builder) settle(c *claim, service *corev1.Service, traffic annotations.Traffic) *settings {
+func (b *builder) settle(c petitioner, service *corev1.Service, traffic annotations.Traffic) *settings {
 	if c.closed {
 		return b.shut(c, traffic)
 	}
@@ -209,7 +209,7 @@ func (b *builder) settle(c *claim, service *corev1.Service, traffic annotations.
 
 // shut returns the settings of a backend of a claim that is closed. No other claim shares the
 // backend.
-func (b *builder) shut(c *claim, traffic annotations.Traffic) *settings {
+func (b *builder) shut(c petitioner, traffic annotations.Traffic) *settings {
 	of := settledFor{claimant: c.claimant, world: c.world, traffic: traffic, closed: true}
 	if b.settled[of] == nil {
 		end := haproxy.Close()
@@ -222,7 +222,7 @@ func (b *builder) shut(c *claim, traffic annotations.Traffic) *settings {
 }
 
 // reportKeys reports each problem of a key on the object that sets the key.
-func (b *builder) reportKeys(c *claim, service *corev1.Service, problems []annotations.Problem) {
+func (b *builder) reportKeys(c petitioner, service *corev1.Service, problems []annotations.Problem) {
 	w := b.worlds[c.world]
 	for _, problem := range problems {
 		on := c.ref

@@ -14,10 +14,10 @@ import (
 func (b *builder) stream() {
 	owner := make(map[uint16]string)
 	for i, w := range b.worlds {
-		c := &claim{claimant: &claimant{ref: w.refer(w.Options.TCPServices)}, world: i}
+		c := petitioner{claimant: &claimant{ref: w.refer(w.Options.TCPServices)}, world: i}
 		for _, s := range w.streams {
 			if whose := cmp.Or(b.Taken[s.Port], owner[s.Port]); whose != "" {
-				b.report(c, "PortConflict", "key %d: the port is in use by %s; the TCP service is not served",
+				b.reportOn(c.ref, "PortConflict", "key %d: the port is in use by %s; the TCP service is not served",
 					s.Port, whose)
 				continue
 			}
@@ -25,7 +25,7 @@ func (b *builder) stream() {
 			b.Questions = append(b.Questions, free)
 			switch verdict := b.verdicts[free.Part()]; {
 			case verdict.Why != "":
-				b.report(c, "PortConflict", "key %d: on the appliance the port is %s; the TCP service is not served: "+
+				b.reportOn(c.ref, "PortConflict", "key %d: on the appliance the port is %s; the TCP service is not served: "+
 					"free the port, then remove the key and add it again", s.Port, verdict.Why)
 				continue
 			case !verdict.Known:
@@ -34,7 +34,7 @@ func (b *builder) stream() {
 			to := serviceKey{Namespace: s.To.Service.Namespace, Name: s.To.Service.Name}
 			n, why := b.backend(c, referTo(to, s.To.Port, annotations.Ended))
 			if why.Reason != "" {
-				b.report(c, why.Reason, "key %d: %s; until that is corrected, the port is closed", s.Port, why.Why)
+				b.reportOn(c.ref, why.Reason, "key %d: %s; until that is corrected, the port is closed", s.Port, why.Why)
 				continue
 			}
 			n.name = shorten(fmt.Sprintf("%s.tcp-%d", n.name, s.Port), ".")

@@ -281,7 +281,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			got, want := c.Compile(given), fresh.Compile(given)
 			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(),
 				cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{},
-					haproxy.Text{}, haproxy.Question{}, haproxy.Part{}),
+					haproxy.Text{}, haproxy.Question{}, haproxy.Part{}, haproxy.Target{}),
 				cmpopts.IgnoreUnexported(Result{})); diff != "" {
 				t.Fatalf("from nothing (-), remembered (+):\n%s", diff)
 			}
