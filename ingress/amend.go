@@ -283,16 +283,24 @@ func (c *Compiler) routeAlone(worlds []*world, members []member, hosts map[strin
 	return r
 }
 
+// rest returns the routing without the fields that replace exchanges or makes anew. What remains has
+// to be the same in both parts: a field that is missing here is not exchanged, so a change of it
+// makes the whole routing anew.
+func (r *routing) rest() routing {
+	rest := *r
+	rest.of, rest.limited, rest.certain, rest.keeps = nil, false, period{}, period{}
+	rest.claims, rest.owner, rest.canaries, rest.chosen = nil, nil, nil, nil
+	rest.needs, rest.users = nil, nil
+	rest.Config.Routes, rest.Config.Certs = nil, nil
+	rest.Served, rest.Problems, rest.Owners, rest.Refused = nil, nil, nil, nil
+	return rest
+}
+
 // replace returns the routing with its part then replaced by the part now. It returns nil if the
-// two parts differ in something that concerns the rest of the routing.
+// two parts differ in something that concerns the rest of the routing (see rest).
 func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*world) *routing {
-	common := func(r *routing) []any {
-		config := r.Config
-		config.Routes, config.Certs = nil, nil
-		return []any{config, r.Questions, r.Balancers}
-	}
 	asks := func(n need) bool { return n.traffic == checks } // auth-url names a Service that is no link
-	if now.limited || !reflect.DeepEqual(common(then), common(now)) || len(then.Refused)+len(now.Refused) > 0 ||
+	if now.limited || !reflect.DeepEqual(then.rest(), now.rest()) || len(then.Refused)+len(now.Refused) > 0 ||
 		slices.ContainsFunc(slices.Concat(then.needs, now.needs), asks) {
 		return nil
 	}

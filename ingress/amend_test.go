@@ -2,6 +2,8 @@ package ingress
 
 import (
 	"net/netip"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -177,4 +179,88 @@ func drawPlainIngress(t *rapid.T, meta metav1.ObjectMeta, pick func(string, ...s
 		}}
 	}
 	return ing
+}
+
+// TestAFieldOfTheRoutingIsExchangedOrMakesTheWholeAnew fails with each new field of a routing or a
+// Result: whoever adds one decides here what amend does with it. A field that replace does not
+// exchange, and that rest does not leave out, is safe: a change of it makes the whole routing anew.
+func TestAFieldOfTheRoutingIsExchangedOrMakesTheWholeAnew(t *testing.T) {
+	exchanged := map[string]bool{
+		"Config.Routes": true, "Config.Certs": true, "Served": true, "Problems": true, "Owners": true,
+		"Refused": true, "of": true, "claims": true, "owner": true, "canaries": true, "chosen": true, "needs": true,
+		"users": true, "limited": true, "certain": true, "keeps": true,
+		"Servers": false, "Balancers": false, "Questions": false, "routing": false,
+	}
+	seen := 0
+	for name, set := range settersOf(reflect.TypeFor[routing](), "") {
+		want, known := exchanged[name]
+		if !known && !strings.HasPrefix(name, "Config.") {
+			t.Errorf("field %s of a routing is new: does replace exchange it, or does a change make the whole anew?",
+				name)
+		}
+		if known {
+			seen++
+		}
+		var then, now routing
+		set(reflect.ValueOf(&now).Elem())
+		if reflect.DeepEqual(then, now) {
+			t.Fatalf("field %s: the test did not change it", name)
+		}
+		if got := reflect.DeepEqual(then.rest(), now.rest()); got != want {
+			t.Errorf("field %s: exchanged is %t, want %t", name, got, want)
+		}
+		if !want && new(routing).replace(&then, &now, nil, nil) != nil {
+			t.Errorf("field %s differs, and replace keeps the rest of the routing", name)
+		}
+	}
+	if seen != len(exchanged) {
+		t.Errorf("%d of %d fields are there", seen, len(exchanged))
+	}
+}
+
+// settersOf returns a function for each field of a routing, its Result and its Config, that gives
+// the field another value than zero.
+func settersOf(of reflect.Type, at string) map[string]func(reflect.Value) {
+	all := make(map[string]func(reflect.Value))
+	for i := range of.NumField() {
+		f := of.Field(i)
+		name := at + f.Name
+		inside := ""
+		switch {
+		case f.Type == reflect.TypeFor[haproxy.Config]():
+			inside = name + "."
+		case !f.Anonymous:
+			all[name] = func(v reflect.Value) { fill(v.Field(i)) }
+			continue
+		default:
+			inside = at
+		}
+		for name, set := range settersOf(f.Type, inside) {
+			all[name] = func(v reflect.Value) { set(v.Field(i)) }
+		}
+	}
+	return all
+}
+
+// fill gives a value, exported or not, another value than zero.
+func fill(v reflect.Value) {
+	v = reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
+	switch v.Kind() {
+	case reflect.Struct:
+		fill(v.Field(0))
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.String:
+		v.SetString("x")
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		v.SetUint(1)
+	default:
+		v.SetInt(1)
+	}
 }
