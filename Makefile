@@ -15,7 +15,7 @@ N        ?= 20
 PKG      ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down test packages e2e changed manual boot test-calico race apparatus check nightly fresh go lint bench profile conformance attack chaos soak soak-tests fuzz golden
+.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down test packages e2e changed manual boot test-calico race apparatus check nightly fresh go lint bench profile conformance gateway attack chaos soak soak-tests fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -127,6 +127,9 @@ profile: ready ## Leave profiles of the appliance in .build/profiles: endpoint c
 
 conformance: ready ## Show case by case what annotations do, in a lab (as root)
 	go run ./test/conformance
+
+gateway: ready ## Run the official conformance suite of Gateway API, in a lab (as root); GATEWAY has its flags
+	go run ./test/gateway $(GATEWAY)
 
 attack: ready ## Try to break in, case by case, in a lab (as root)
 	go run ./test/attack $(ATTACK)

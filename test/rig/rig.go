@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -155,19 +156,31 @@ func Report(ctx context.Context, out io.Writer, asJSON bool, cases []Case) error
 // of `sallyport manifests` for the config file. dir holds the files of Build and
 // Configure. A cluster without Calico gets the manifests that do not need it.
 func New(ctx context.Context, dir string, opts world.Options, manifests ...string) (*Rig, error) {
-	opts.Images = map[string]string{"sample-app": dir + "/app"}
-	lab, err := world.Up(ctx, opts)
+	r, err := Up(ctx, dir, opts)
 	if err != nil {
 		return nil, err
 	}
-	r := &Rig{Lab: lab, Dir: dir, machine: world.Appliance}
-	if err := r.install(ctx, manifests); err != nil {
+	if err := r.Install(ctx, manifests...); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
 }
 
-func (r *Rig) install(ctx context.Context, more []string) error {
+// Up does as New, and leaves the manifests to Install.
+func Up(ctx context.Context, dir string, opts world.Options) (*Rig, error) {
+	images := map[string]string{"sample-app": dir + "/app"}
+	maps.Copy(images, opts.Images)
+	opts.Images = images
+	lab, err := world.Up(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	return &Rig{Lab: lab, Dir: dir, machine: world.Appliance}, nil
+}
+
+// Install applies what `sallyport manifests` prints, with more flags, and writes the kubeconfig of
+// the appliance.
+func (r *Rig) Install(ctx context.Context, more ...string) error {
 	text, err := r.Manifests(ctx, more...)
 	if err != nil {
 		return err
@@ -214,6 +227,7 @@ type Cluster struct {
 	Pools      string   // a YAML list without brackets
 	BGP        []string // pairs of bgp
 	Ingress    []string // pairs of ingress
+	Gateway    []string // pairs of gateway; none: the key is left out
 }
 
 // NoReloadLimit is the limit of reloads of a namespace (limits.reloads) where Configure is given
@@ -224,6 +238,11 @@ const NoReloadLimit = 1_000_000
 // given), and lines of further keys. HAProxy is the program that SALLYPORT_TEST_HAPROXY
 // names, if that is set.
 func Configure(dir, lines string, clusters ...Cluster) error {
+	return ConfigureHAProxy(dir, nil, lines, clusters...)
+}
+
+// ConfigureHAProxy does as Configure, and adds pairs of haproxy, "key: value".
+func ConfigureHAProxy(dir string, pairs []string, lines string, clusters ...Cluster) error {
 	if len(clusters) == 0 {
 		clusters = []Cluster{{}}
 	}
@@ -234,14 +253,18 @@ func Configure(dir, lines string, clusters ...Cluster) error {
 			// a test changes more in a minute than a team
 			c.Ingress = append(slices.Clip(c.Ingress), fmt.Sprintf("limits: {reloads: %d}", NoReloadLimit))
 		}
-		fmt.Fprintf(&file, "- {name: %s, kubeconfig: %s, pools: [%s], bgp: {%s}, ingress: {%s}}\n",
+		gateway := ""
+		if len(c.Gateway) > 0 {
+			gateway = ", gateway: {" + strings.Join(c.Gateway, ", ") + "}"
+		}
+		fmt.Fprintf(&file, "- {name: %s, kubeconfig: %s, pools: [%s], bgp: {%s}, ingress: {%s}%s}\n",
 			cmp.Or(c.Name, "lab"), cmp.Or(c.Kubeconfig, "kubeconfig"), c.Pools,
 			strings.Join(append([]string{"asn: 65000"}, c.BGP...), ", "),
-			strings.Join(append([]string{"publish: [192.168.50.21]"}, c.Ingress...), ", "))
+			strings.Join(append([]string{"publish: [192.168.50.21]"}, c.Ingress...), ", "), gateway)
 	}
 	binary := cmp.Or(os.Getenv("SALLYPORT_TEST_HAPROXY"), "/usr/sbin/haproxy")
-	fmt.Fprintf(&file, "haproxy: {binary: %[2]s, dir: %[1]s/haproxy, runDir: %[1]s/run}\nstateDir: %[1]s/state\n"+
-		"%[3]s\n", dir, binary, lines)
+	pairs = append([]string{"binary: " + binary, "dir: " + dir + "/haproxy", "runDir: " + dir + "/run"}, pairs...)
+	fmt.Fprintf(&file, "haproxy: {%s}\nstateDir: %s/state\n%s\n", strings.Join(pairs, ", "), dir, lines)
 	return os.WriteFile(dir+"/sallyport.yaml", []byte(file.String()), 0o600)
 }
 

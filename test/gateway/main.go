@@ -1,0 +1,111 @@
+// Command gateway runs the official conformance suite of Gateway API against the appliance, in a lab.
+// It writes a line on each test, and compares the results with the file expected.txt.
+//
+//	go run ./test/gateway                            the whole suite
+//	go run ./test/gateway -run HTTPRouteWeight       one test, whether its features are claimed or not
+//	go run ./test/gateway -run 'Gateway.*|HTTP.*'    the claimed tests whose names match
+//	go run ./test/gateway -keep                      a lab that stays up, for further runs
+//
+// While a lab is kept, a run builds the appliance anew, starts it in the kept lab, and leaves the lab
+// as it is.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"sallyport/test/rig"
+)
+
+// out is the folder for what a run leaves: the output of each test, and the report.
+const out = ".build/gateway"
+
+// allProfiles are the profiles that the appliance is held to, separated by commas.
+const allProfiles = "GATEWAY-HTTP"
+
+func main() { rig.Main("gateway", run) }
+
+func run(ctx context.Context) error {
+	var o order
+	flag.StringVar(&o.Run, "run", "", "run the test of this `name`, or the tests that match this regular expression")
+	flag.StringVar(&o.Profiles, "profiles", allProfiles, "hold the appliance to these `profiles`")
+	flag.StringVar(&o.Version, "version", "", "write a report in which the appliance has this `version`")
+	keep := flag.Bool("keep", false, "leave the lab up for further runs, until this program is interrupted")
+	flag.Parse()
+	if _, err := regexp.Compile(o.Run); err != nil {
+		return fmt.Errorf("-run: %w", err)
+	}
+	var err error
+	if o.Out, err = filepath.Abs(out); err != nil {
+		return err
+	}
+	if err := errors.Join(os.RemoveAll(o.Out), os.MkdirAll(o.Out, 0o755)); err != nil {
+		return err
+	}
+	tests := &judge{
+		to: os.Stdout, dir: o.Out,
+		whole: o.Run == "" && o.Profiles == allProfiles, single: name.MatchString(o.Run),
+	}
+	if tests.expected, err = readExpected(); err != nil {
+		return err
+	}
+	if !*keep && kept() {
+		err = ask(ctx, o, tests.write)
+	} else {
+		err = in(ctx, func(s *session) error {
+			if *keep {
+				return s.wait(ctx)
+			}
+			return s.play(ctx, o, tests.write)
+		})
+	}
+	if *keep || err != nil {
+		return err
+	}
+	return tests.verdict()
+}
+
+// An order says which tests to run, and how.
+type order struct {
+	Program  string `json:"program,omitempty"` // the appliance to start in a kept lab
+	Run      string `json:"run,omitempty"`
+	Profiles string `json:"profiles"`
+	Version  string `json:"version,omitempty"`
+	Out      string `json:"out"`
+}
+
+// name matches the name of one test.
+var name = regexp.MustCompile(`^[A-Za-z0-9]+$`)
+
+// flags returns the flags of the suite. It is not told which features to test: the GatewayClass
+// tells it, so that a claim is a promise.
+func (o order) flags(class string) []string {
+	flags := []string{
+		"-test.v=test2json", "-test.timeout=0", "-test.parallel=8",
+		"-gateway-class=" + class, "-conformance-profiles=" + o.Profiles, "-cleanup-base-resources=false",
+		"-usable-address=" + usable, "-unusable-address=" + unusable,
+	}
+	switch {
+	case name.MatchString(o.Run):
+		return append(flags, "-run-test="+o.Run)
+	case o.Run != "":
+		return append(flags, "-test.run=^TestConformance$/^("+o.Run+")$")
+	case o.Version != "":
+		return append(flags, "-organization=Sallyport", "-project=sallyport", "-url="+home, "-contact="+home,
+			"-version="+o.Version,
+			"-report-output="+filepath.Join(o.Out, fmt.Sprintf("standard-%s-default-report.yaml", o.Version)))
+	}
+	return flags
+}
+
+// home is the project's page in a report. The suite wants an address there.
+const home = "https://sallyport.dev"
+
+// A sink takes the output of the suite, line by line, as test2json writes it.
+type sink func(io.Reader) error
