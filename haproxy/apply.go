@@ -203,10 +203,14 @@ func (p *Proxy) tellClosings(cfg *Config, states States, res *Result) error {
 func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 	o := p.belief.run.orders(want, states, p.opt.Dir)
 	made := p.belief.run.places.commands()
-	cmds := slices.Concat(o.down, made, o.up, o.rows)
-	res.Commands += len(cmds) + 2*len(o.whole) + len(o.remove) + len(o.turns)
+	rows, laterRows := o.atOnce()
+	cmds := slices.Concat(o.down, made, o.up, rows)
 	res.made = slices.Concat(cmds, o.others())
-	if len(o.rows)+len(o.whole) > 0 || o.certs {
+	res.Commands += len(cmds) + len(o.remove) + len(o.turns)
+	for _, step := range laterRows {
+		res.Commands += max(len(step.cmds), 2)
+	}
+	if len(o.maps) > 0 || o.certs {
 		if p.belief.run.gen != ahead {
 			cmds = append(generationIs(ahead), cmds...)
 		}
@@ -223,12 +227,18 @@ func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 	}
 	var unfit error
 	if o.certs {
-		if unfit = p.tellCerts(want.certs.entries, res); unfit != nil && !errors.Is(unfit, ErrUnfit) {
+		if unfit = p.tellCerts(want, res); unfit != nil && !errors.Is(unfit, ErrUnfit) {
 			return unfit
 		}
 	}
-	for _, path := range o.whole {
-		if err := p.worker.replaceMap(p.path(path), want.tables().rows[path]); err != nil {
+	for _, step := range laterRows {
+		err := error(nil)
+		if step.cmds != nil {
+			err = p.worker.tell(step.cmds)
+		} else {
+			err = p.worker.replaceMap(p.path(step.path), step.rows)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -296,19 +306,28 @@ func (p *Proxy) remove(ids []ServerID, res *Result) error {
 	return nil
 }
 
-// tellCerts makes the worker's certificates equal to want. If it rejects a certificate, the other
-// certificates still change.
-func (p *Proxy) tellCerts(want map[string]certEntry, res *Result) error {
-	have := p.belief.run.entries
+// tellCerts makes the worker's certificates equal to those of an outline. If it rejects a
+// certificate, the other certificates still change.
+func (p *Proxy) tellCerts(o *outline, res *Result) error {
+	want, have := o.certs.entries, p.belief.run.entries
 	files, err := p.worker.certFiles()
 	if err != nil {
 		return err
 	}
-	lines := make(map[string]string, len(want))
+	lines := make(map[string]map[string]string) // by list and file
+	for _, list := range o.cfg.certLists() {
+		lines[list] = make(map[string]string)
+	}
+	listed := make(map[string]bool)
 	var refused []error
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		c, path := want[name], p.path(certDir+name)
-		lines[path] = c.line
+		list := lines[c.list]
+		listed[path] = true
+		if list == nil {
+			continue // HAProxy loads no such list
+		}
+		list[path] = c.line
 		if old, ok := have[name]; files[path] && ok && string(old.pem) == string(c.pem) {
 			continue
 		}
@@ -320,19 +339,21 @@ func (p *Proxy) tellCerts(want map[string]certEntry, res *Result) error {
 		case errors.Is(err, errFault):
 			refused = append(refused, fmt.Errorf("%w: certificate %s: %w", ErrUnfit, name, err))
 			if !files[path] {
-				delete(lines, path)
+				delete(list, path)
 			} // the worker keeps the previous certificate
 		case err != nil:
 			return err
 		}
 		res.Commands += 2
 	}
-	if err := p.worker.listCerts(p.path(crtList), p.path(certDir), lines); err != nil {
-		return err
+	for _, list := range slices.Sorted(maps.Keys(lines)) {
+		if err := p.worker.listCerts(p.path(list), p.path(certDir), lines[list]); err != nil {
+			return err
+		}
 	}
 	var cmds []string
 	for path := range files {
-		if name, is := strings.CutPrefix(path, p.path(certDir)); is && !fixed(name) && lines[path] == "" {
+		if name, is := strings.CutPrefix(path, p.path(certDir)); is && !fixed(name) && !listed[path] {
 			cmds = append(cmds, "del ssl cert "+path)
 		}
 	}

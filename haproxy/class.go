@@ -58,7 +58,7 @@ func (o *outline) classes() []*class {
 func (o *outline) classesText(dir string) []byte {
 	var defaults, spares []byte
 	var names []string
-	http := len(o.cfg.Bind.HTTP)+len(o.cfg.Bind.HTTPS) > 0
+	http := o.cfg.loads(namesMap)
 	kinds := 0
 	for _, c := range o.classes() {
 		if c.fits() && len(names) < maxClasses {

@@ -50,6 +50,26 @@ func (c *closed) shuts(r *Route, former string, lacksChoice bool) bool {
 	return c.stale[r.Backend] || former != "" && c.lax(former, r.Backend) || lacksChoice && c.lax("", r.Backend)
 }
 
+// shutsScoped reports whether a route with a Scope takes no requests. former is the route that it
+// was, if held is set. unknown has the backends that the worker lacks.
+func (h *held) shutsScoped(want *Config, r, former *Route, held bool, unknown map[string]*Backend) bool {
+	for name := range want.targets(r) {
+		next := unknown[name]
+		switch {
+		case h.stale[name], next != nil && !held && next.rejects():
+			return true
+		case next == nil || h.lax == nil || !held:
+			continue
+		}
+		for f := range h.told.targets(former) {
+			if h.lax(f, name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // shutServers closes the servers of stale backends, because not only routes lead to them.
 func (c *closed) shutServers(backends []*Backend, states States) {
 	for i, b := range backends {
@@ -61,9 +81,16 @@ func (c *closed) shutServers(backends []*Backend, states States) {
 
 // shut returns the route with a backend that answers 503.
 func (r Route) shut() Route {
-	r.Backend, r.Canary, r.CanaryWeight, r.Choice = waiting, "", 0, ""
-	if r.Match == Passthrough {
+	r.Canary, r.CanaryWeight, r.Choice, r.Pick = "", 0, "", ""
+	switch {
+	case r.Scope == "" && r.Match == Passthrough:
 		r.Backend = "" // TLS ends here, and no request comes through
+	case r.Scope == "":
+		r.Backend = waiting
+	case r.streams():
+		r.To = Target{} // HAProxy closes the connection
+	default:
+		r.To = To(waiting)
 	}
 	return r
 }

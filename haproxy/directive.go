@@ -547,6 +547,11 @@ type CORS struct {
 	Credentials bool          // Access-Control-Allow-Credentials
 	MaxAge      time.Duration // Access-Control-Max-Age, whole seconds
 	Respond     bool          // HAProxy itself answers OPTIONS with 204, instead of the servers
+	Expose      string        // Access-Control-Expose-Headers; empty leaves it out
+	// Strict sends Methods, Headers and MaxAge only in answers to preflights, and Expose only in
+	// other answers. What is empty is left out. HAProxy itself answers only OPTIONS that ask for a
+	// method.
+	Strict bool
 }
 
 // Directives returns the lines for CORS. Browsers take "*" literally in the answer to a request
@@ -579,6 +584,12 @@ func (c CORS) Directives() ([]Directive, error) {
 		errs = append(errs, err)
 		asked = "{ var(txn.cors_origin) -m reg " + pattern + " }"
 	}
+	preflight, other := []string(nil), []string(nil)
+	if c.Strict {
+		out = append(out, line(phaseOrigin, "http-request set-var(txn.cors_asks) bool(true) if METH_OPTIONS "+
+			"{ req.fhdr(access-control-request-method) -m found }"))
+		preflight, other = []string{"{ var(txn.cors_asks) -m found }"}, []string{"!{ var(txn.cors_asks) -m found }"}
+	}
 	set := func(name, value string, and ...string) {
 		out = append(out, line(phaseResponse,
 			append([]string{"http-after-response set-header", name, value, "if", asked}, and...)...))
@@ -591,8 +602,11 @@ func (c CORS) Directives() ([]Directive, error) {
 		{c.Methods, "Access-Control-Allow-Methods", "Access-Control-Request-Method", "txn.cors_method"},
 		{c.Headers, "Access-Control-Allow-Headers", "Access-Control-Request-Headers", "txn.cors_headers"},
 	} {
+		if list.value == "" && c.Strict {
+			continue
+		}
 		if list.value != "*" || !c.Credentials {
-			set(list.allow, word(list.value))
+			set(list.allow, word(list.value), preflight...)
 			continue
 		}
 		out = append(out,
@@ -604,8 +618,15 @@ func (c CORS) Directives() ([]Directive, error) {
 	if c.Credentials {
 		set("Access-Control-Allow-Credentials", "true")
 	}
-	set("Access-Control-Max-Age", strconv.FormatInt(int64(c.MaxAge/time.Second), 10))
-	if c.Respond {
+	if c.MaxAge > 0 || !c.Strict {
+		set("Access-Control-Max-Age", strconv.FormatInt(int64(c.MaxAge/time.Second), 10), preflight...)
+	}
+	if c.Expose != "" {
+		set("Access-Control-Expose-Headers", word(c.Expose), other...)
+	}
+	if c.Respond && c.Strict {
+		out = append(out, line(phasePreflight, "http-request return status 204 if { var(txn.cors_asks) -m found }"))
+	} else if c.Respond {
 		out = append(out, line(phasePreflight, "http-request return status 204 if METH_OPTIONS"))
 	}
 	return out, errors.Join(errs...)

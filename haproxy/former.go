@@ -12,6 +12,8 @@ import (
 // reloadIfDue), so nothing is held for ever.
 type held struct {
 	routes map[int]Route // former routes, by the index of the new route in Routes
+	told   *Config       // the configuration with the former routes
+	picks  []*Pick       // those of the former routes
 	rest   string        // the former DefaultBackend; empty if the worker can have the new one
 	closed               // the parts that take no requests in the meantime
 	keeper
@@ -59,9 +61,11 @@ func (b *belief) held(cfg *Config) held {
 // lacks reports whether the worker has no backend of a name.
 func hold(told, want *Config, lacks func(name string) bool) (h held) {
 	if slices.EqualFunc(told.Backends, want.Backends, sameName) && same(told.Choices, want.Choices) &&
-		slices.Equal(told.Streams, want.Streams) {
+		slices.Equal(told.Streams, want.Streams) &&
+		slices.EqualFunc(told.Forms, want.Forms, func(a, b *Form) bool { return a.Name == b.Name }) {
 		return h
 	}
+	h.told = told
 	h.keeper = keeper{told.Backends, want.Backends, make(map[string]bool), nil, make(map[string]*Backend)}
 	for _, b := range others(want.Backends, told.Backends, backendName) {
 		if lacks(b.Name) {
@@ -75,25 +79,33 @@ func hold(told, want *Config, lacks func(name string) bool) (h held) {
 	var waiting []int // of the routes
 	hosts := make(map[string]bool)
 	for i := range want.Routes {
-		if r := &want.Routes[i]; h.new[r.Backend] || r.Choice != "" && choices[r.Choice] == nil {
-			waiting, hosts[r.Host] = append(waiting, i), true
+		r := &want.Routes[i]
+		if h.new[r.Backend] || r.Choice != "" && choices[r.Choice] == nil ||
+			r.Scope != "" && want.lacks(r, told, func(name string) bool { return h.new[name] }) {
+			waiting, hosts[r.site()] = append(waiting, i), true
 		}
 	}
 	former := make(map[Route]Route) // former routes, by host and path, and by host, path and match
 	if len(waiting) > 0 {
 		h.routes = make(map[int]Route)
 		for i := range slices.Backward(told.Routes) { // of two for the same requests the first one counts
-			if r := &told.Routes[i]; hosts[r.Host] {
-				former[Route{Host: r.Host, Path: r.Path}] = *r
-				former[Route{Host: r.Host, Path: r.Path, Match: r.Match}] = *r
+			if r := &told.Routes[i]; hosts[r.site()] {
+				former[Route{Scope: r.Scope, Host: r.Host, Path: r.Path}] = *r
+				former[Route{Scope: r.Scope, Host: r.Host, Path: r.Path, Match: r.Match}] = *r
 			}
 		}
 	}
 	for _, i := range waiting {
 		r := want.Routes[i]
-		f, is := former[Route{Host: r.Host, Path: r.Path, Match: r.Match}]
+		f, is := former[Route{Scope: r.Scope, Host: r.Host, Path: r.Path, Match: r.Match}]
 		if !is {
-			f = former[Route{Host: r.Host, Path: r.Path}]
+			f, is = former[Route{Scope: r.Scope, Host: r.Host, Path: r.Path}]
+		}
+		if r.Scope != "" {
+			if is && h.keepWhole(told, &f, want, &r) {
+				h.routes[i] = f
+			}
+			continue
 		}
 		if !h.keep(f.Backend, r.Backend) {
 			continue
@@ -119,14 +131,60 @@ func hold(told, want *Config, lacks func(name string) bool) (h held) {
 	return h
 }
 
+// lacks reports whether the worker, which runs told, lacks a Form or a backend of a route.
+func (c *Config) lacks(r *Route, told *Config, backend func(name string) bool) bool {
+	for name := range c.targets(r) {
+		if backend(name) {
+			return true
+		}
+	}
+	pick := c.pick(r.Pick)
+	return pick != nil && slices.ContainsFunc(pick.forms, func(f *Form) bool {
+		return byName(told.Forms, f.Name, formName) == nil
+	})
+}
+
+// keepWhole keeps all backends of a former route with a Scope, and its Pick. It reports whether the
+// former route may take the requests of the new one: each of its backends is in a namespace of
+// which the new route has a backend, too.
+func (h *held) keepWhole(told *Config, former *Route, want *Config, r *Route) bool {
+	var pairs [][2]string
+	for f := range told.targets(former) {
+		instead := ""
+		for n := range want.targets(r) {
+			if h.kin(f, n) {
+				instead = n
+				break
+			}
+		}
+		if instead == "" {
+			return false
+		}
+		pairs = append(pairs, [2]string{f, instead})
+	}
+	for _, pair := range pairs {
+		h.keep(pair[0], pair[1])
+	}
+	if pick := told.pick(former.Pick); pick != nil {
+		h.picks = append(h.picks, pick)
+	}
+	return true
+}
+
+// kin reports whether a former backend and a new one are of the same namespace.
+func (k *keeper) kin(former, instead string) bool {
+	f, n := find(k.was, former), find(k.next, instead)
+	return f != nil && n != nil && f.Cluster == n.Cluster && f.Namespace == n.Namespace
+}
+
 // keep keeps a former backend if the new configuration lacks it. It reports whether the former
 // backend may take the requests of a new backend. A kept backend gets the present servers of its
 // Service, if a new backend has them.
 func (k *keeper) keep(former, instead string) bool {
-	f, n := find(k.was, former), find(k.next, instead)
-	if f == nil || n == nil || f.Cluster != n.Cluster || f.Namespace != n.Namespace {
+	if !k.kin(former, instead) {
 		return false
 	}
+	f := find(k.was, former)
 	if find(k.next, former) == nil && k.kept[former] == nil {
 		if k.heirs == nil {
 			k.heirs = make(map[servicePort]*Backend, len(k.next))

@@ -25,20 +25,26 @@ func (h *head) writeHTTP() {
 	}
 	h.expectProxy()
 	h.writeRequest("http")
+	h.writeRouting()
 	if !h.demandsClients() {
 		h.passPlain("!{ var(txn.route) -m sub / }")
 	}
 	h.writeRouteRules()
+	h.writeRedirects()
+	if h.demandsClients() {
+		h.line(answer(403, "only over TLS", " if !{ ssl_fc }"))
+	}
+	h.lead()
+}
+
+// writeRedirects writes the rules that redirect plain HTTP for some routes.
+func (h *head) writeRedirects() {
 	for _, code := range RedirectCodes {
 		text := strconv.Itoa(code)
 		h.line("http-request redirect location " +
 			"https://%[req.hdr(host),host_only]%[var(txn.route),field(3,/)]%[pathq] code " + text +
 			" if { var(txn.route),field(2,/) -m str " + text + " }")
 	}
-	if h.demandsClients() {
-		h.line(answer(403, "only over TLS", " if !{ ssl_fc }"))
-	}
-	h.lead()
 }
 
 // writeHTTPS writes the frontend for requests over TLS and QUIC. With Inspect it also writes the
@@ -73,6 +79,7 @@ func (h *head) writeHTTPS() {
 		h.line("http-after-response set-header alt-svc", value)
 	}
 	h.writeRequest("https")
+	h.writeRouting()
 	if h.demandsClients() {
 		h.line(answer(403, "only with a certificate", " if !{ ssl_c_used }"))
 	}
@@ -148,7 +155,7 @@ func (h *head) demandsClients() bool {
 	return h.Process.ClientCA != "" && (!h.Process.ClientOptional || h.Process.ClientCA == Nobody)
 }
 
-// writeRequest writes the first rules for each request, and the rules that find its route.
+// writeRequest writes the first rules for each request.
 func (h *head) writeRequest(proto string) {
 	if h.Leaving {
 		h.line("option httpclose")
@@ -162,7 +169,19 @@ func (h *head) writeRequest(proto string) {
 	// section 9.2.2).
 	h.line("http-request disable-l7-retry if !{ method GET HEAD }")
 	h.line("http-request set-header X-Forwarded-Proto", proto)
-	h.writeRouting()
+	// HAProxy, an authentication service and the servers have to read the same host in a request.
+	// These rules therefore require one Host header. If the URI has a host, too, HAProxy itself
+	// checks that the two are equal. A slash in the host would begin the path of the key.
+	h.line("http-request deny deny_status 400 if !{ req.fhdr(host) -m reg " + oneHost +
+		" } { req.fhdr(host) -m found }")
+	h.line("http-request deny deny_status 400 if !{ url -m beg / } !{ req.fhdr(host) -m found } or { url -m sub @ } " +
+		"{ url -m reg '^[^/?]*://[^/?]*@' }")
+	// Once a server has agreed to another protocol, or to a tunnel, HAProxy only passes bytes on,
+	// and applies no rules to later requests.
+	h.line("http-request deny deny_status 405 if METH_CONNECT")
+	h.line("http-request set-header Upgrade websocket if { req.fhdr(upgrade) -m reg -i " + toHTTP +
+		" } { req.hdr(upgrade) -m str -i websocket }")
+	h.line("http-request del-header Upgrade if { req.fhdr(upgrade) -m reg -i " + toHTTP + " }")
 }
 
 // writeRouting writes the rules that find the route of a request. They take one look-up, or two for
@@ -177,19 +196,6 @@ func (h *head) writeRequest(proto string) {
 // cheap, and that nearly every request fails.
 func (h *head) writeRouting() {
 	exact, wild := h.opt.Dir+"/"+routeMap, h.opt.Dir+"/"+wildMap
-	// HAProxy, an authentication service and the servers have to read the same host in a request.
-	// These rules therefore require one Host header. If the URI has a host, too, HAProxy itself
-	// checks that the two are equal. A slash in the host would begin the path of the key.
-	h.line("http-request deny deny_status 400 if !{ req.fhdr(host) -m reg " + oneHost +
-		" } { req.fhdr(host) -m found }")
-	h.line("http-request deny deny_status 400 if !{ url -m beg / } !{ req.fhdr(host) -m found } or { url -m sub @ } " +
-		"{ url -m reg '^[^/?]*://[^/?]*@' }")
-	// Once a server has agreed to another protocol, or to a tunnel, HAProxy only passes bytes on,
-	// and applies no rules to later requests.
-	h.line("http-request deny deny_status 405 if METH_CONNECT")
-	h.line("http-request set-header Upgrade websocket if { req.fhdr(upgrade) -m reg -i " + toHTTP +
-		" } { req.hdr(upgrade) -m str -i websocket }")
-	h.line("http-request del-header Upgrade if { req.fhdr(upgrade) -m reg -i " + toHTTP + " }")
 	h.line("http-request set-var(txn.path) path")
 	h.line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,concat(,txn.path,/\x01),map_beg(` + exact +
 		`)`)
@@ -215,12 +221,28 @@ func (h *head) passPlain(asksForNone string) {
 // those of the few hosts that share its map. It does not do so for a host that has no regular
 // expression.
 func (h *head) writeRouteRules() {
+	h.writePatterns(regexpTable)
+	h.line(`http-request set-var(txn.weight) var(txn.route),field(5,/)`)
+	h.writeGuards()
+}
+
+// writePatterns writes the rules that try the regular expressions of a host, in the maps from a
+// table on.
+func (h *head) writePatterns(table int) {
+	key := "field(2,:)"
+	if table != regexpTable {
+		key = "field(2,:,0)" // a Scope has a ":"
+	}
 	h.line(`http-request set-var(txn.patterns) var(txn.route),field(6,/) if { var(txn.route),field(6,/) -m len gt 0 }`)
-	for i, path := range mapFiles[regexpTable:] {
-		h.line(`http-request set-var(txn.route) var(txn.patterns),field(2,:),concat(,txn.path),map_reg(` + h.opt.Dir +
+	for i, path := range mapFiles[table : table+patternMaps] {
+		h.line(`http-request set-var(txn.route) var(txn.patterns),` + key + `,concat(,txn.path),map_reg(` + h.opt.Dir +
 			"/" + path + `) if { var(txn.patterns) -m beg ` + strconv.Itoa(i) + `: }`)
 	}
-	h.line(`http-request set-var(txn.weight) var(txn.route),field(5,/)`)
+}
+
+// writeGuards writes the rules that reject paths which some servers read as other paths, and the
+// Texts of the cluster.
+func (h *head) writeGuards() {
 	h.line("http-request del-header " + otherPaths + " -m reg if { var(txn.route) -m end " + guarded + " }")
 	h.line(answer(400, "this path can be read in two ways", " if { var(txn.route) -m end "+guarded+" } { path -m reg "+
 		ambiguous+" }"))

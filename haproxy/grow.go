@@ -102,8 +102,10 @@ func (p *Proxy) reshape(o *outline) error {
 // more, and those that can be added again with new settings.
 func (a additions) leaving(want, told *outline, have *Config, worker picture) (leave []*Backend) {
 	used := map[string]bool{told.cfg.DefaultBackend: true}
-	for _, r := range told.cfg.Routes {
-		used[r.Backend], used[r.Canary] = true, true
+	for i := range told.cfg.Routes {
+		for name := range told.cfg.targets(&told.cfg.Routes[i]) {
+			used[name] = true
+		}
 	}
 	for _, b := range want.cfg.Former {
 		used[b.Name] = true

@@ -30,7 +30,7 @@ const otherPaths = `'(?i)^x[-_.](?:original|rewrite)[-_.]ur[il]$'`
 
 var plain = regexp.MustCompile(`^[A-Za-z0-9._~/-]*$`)
 
-// guards returns a mark for each host that has paths with different guards. There a client could
+// guards returns a mark for each site (see Route.site) that has paths with different guards. There a client could
 // bypass a guard if a server reads the path of a request as another path. If all paths of a host
 // have the same guard, another path gives no advantage, so HAProxy accepts every path.
 func guards(cfg *Config) map[string]string {
@@ -40,36 +40,40 @@ func guards(cfg *Config) map[string]string {
 			of[b.Name] = g
 		}
 	}
-	if slices.ContainsFunc(cfg.Routes, func(r Route) bool { return r.Backend == waiting }) {
+	if slices.ContainsFunc(cfg.Routes, func(r Route) bool { return r.Backend == waiting || r.To == To(waiting) }) {
 		of[waiting] = waiting
 	}
 	// A host without a guarded path, and without a condition, has no mark.
 	unguarded := of[cfg.DefaultBackend] == ""
 	suspect := make(map[string]bool)
 	for i := range cfg.Routes {
-		if r := &cfg.Routes[i]; r.Choice != "" || len(of) > 0 && (of[r.Backend] != "" || of[r.Canary] != "") {
-			suspect[r.Host] = true
+		r := &cfg.Routes[i]
+		is := r.Choice != ""
+		if len(of) > 0 {
+			for name := range cfg.targets(r) {
+				is = is || of[name] != ""
+			}
+		}
+		if is {
+			suspect[r.site()] = true
 		}
 	}
 	type host struct {
-		seen, differ, strict, root bool
-		guard                      string // guard of the first path that leads to a backend
+		seen, differ, strict, root, scoped bool
+		guard                              string // guard of the first path that leads to a backend
 	}
 	hosts := make(map[string]*host)
 	for i := range cfg.Routes {
 		r := &cfg.Routes[i]
-		if r.Match == Passthrough || unguarded && !suspect[r.Host] {
+		if r.streams() || unguarded && !suspect[r.site()] {
 			continue
 		}
-		h := hosts[r.Host]
+		h := hosts[r.site()]
 		if h == nil {
-			h = &host{}
-			hosts[r.Host] = h
+			h = &host{scoped: r.Scope != ""}
+			hosts[r.site()] = h
 		}
-		for _, backend := range []string{r.Backend, r.Canary} {
-			if backend == "" {
-				continue
-			}
+		for backend := range cfg.targets(r) {
 			if !h.seen {
 				h.seen, h.guard = true, of[backend]
 			}
@@ -82,7 +86,7 @@ func guards(cfg *Config) map[string]string {
 	marks := make(map[string]string)
 	for name, h := range hosts {
 		switch {
-		case !h.differ && (h.root || cfg.DefaultBackend == "" || of[cfg.DefaultBackend] == h.guard):
+		case !h.differ && (h.root || h.scoped || cfg.DefaultBackend == "" || of[cfg.DefaultBackend] == h.guard):
 		case h.strict:
 			marks[name] = guardedStrictly
 		default:

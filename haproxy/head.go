@@ -46,6 +46,7 @@ func (r *renderer) renderHead(cfg *Config) (text, defaults []byte) {
 	h.writeHTTP()
 	h.writeHTTPS()
 	h.writeStreams()
+	h.writeGateways()
 	h.writeExporter()
 	h.writeAnswers()
 	h.writeTables()
@@ -77,7 +78,10 @@ func (h *head) maxConn() int { return cmp.Or(h.Tune.MaxConn, h.Process.MaxConn, 
 // session, neither from the cache nor from a ticket. HAProxy before 3.2 resumes a session of TLS
 // 1.3 under any name. It then accepts the client's certificate without a check, although another
 // name and another authority accepted it.
-func (h *head) asksClients() bool { return h.Process.ClientCA != "" || h.certsAsk }
+func (h *head) asksClients() bool {
+	return h.Process.ClientCA != "" || h.certsAsk ||
+		slices.ContainsFunc(h.Listeners, func(l Listener) bool { return l.ClientCA != "" })
+}
 
 // writeGlobal writes the section global after its first lines, which the preamble contains.
 func (h *head) writeGlobal() {
@@ -207,6 +211,7 @@ func (h *head) writeAnswers() {
 	if h.asks() {
 		h.writeAsking()
 	}
+	h.writeInvalid()
 	h.section("backend", waiting)
 	h.line(answer(503, "a change of this path waits for a reload", ""))
 	h.section("backend", nowhere)

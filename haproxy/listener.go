@@ -40,6 +40,9 @@ const (
 	ListenTCP ListenerKind = "tcp"
 )
 
+// frontend returns the name of the frontend with the Listeners of a kind.
+func (k ListenerKind) frontend() string { return "gateway-" + string(k) }
+
 // ScopeOf returns the Scope of the Listener at an address: the Scope of its Routes, Certs and
 // Hostnames.
 func ScopeOf(at netip.AddrPort) string { return at.String() }
@@ -50,6 +53,22 @@ func (l Listener) scope() string { return ScopeOf(l.At) }
 // file returns the Scope as a part of a file's name.
 func (l Listener) file() string {
 	return strings.NewReplacer("[", "", "]", "", ":", "-").Replace(l.scope())
+}
+
+// certLists returns the paths of the crt-lists that HAProxy loads.
+func (s *Shape) certLists() (paths []string) {
+	if len(s.Bind.HTTPS) > 0 || slices.ContainsFunc(s.Streams, func(o Stream) bool { return o.TLS }) {
+		paths = append(paths, crtList)
+	}
+	for _, l := range s.scopesWithTLS() {
+		paths = append(paths, l.crtList())
+	}
+	return paths
+}
+
+// listens reports whether there is a Listener of one of these kinds.
+func (s *Shape) listens(kinds ...ListenerKind) bool {
+	return slices.ContainsFunc(s.Listeners, func(l Listener) bool { return slices.Contains(kinds, l.Kind) })
 }
 
 // A Hostname says that a Listener serves the requests for a host, on behalf of a part of the

@@ -22,18 +22,82 @@ const (
 	regexpTable // the first of patternMaps tables
 )
 
+// Indexes of the tables for Listeners.
+const (
+	gatewayTable = regexpTable + patternMaps + iota
+	pickTable
+	hostnameTable
+	streamTable
+	gatewayRegexpTable                                    // the first of patternMaps tables
+	pickRegexpTable    = gatewayRegexpTable + patternMaps // the first of patternMaps tables
+)
+
 // tables holds the rows of all maps. The rows of a map of patterns are in the order that HAProxy
 // tries them. The rows of all other maps are sorted by key.
 type tables [len(mapFiles)][]row
 
 // mapFiles holds the paths of the maps, by the index of their table.
-var mapFiles = func() (files [regexpTable + patternMaps]string) {
+var mapFiles = func() (files [pickRegexpTable + patternMaps]string) {
 	files[exactTable], files[wildTable], files[sniTable] = routeMap, wildMap, sniMap
+	files[gatewayTable], files[pickTable] = gatewayMap, pickMap
+	files[hostnameTable], files[streamTable] = hostnameMap, streamMap
 	for i := range patternMaps {
-		files[regexpTable+i] = regexpMap + strconv.Itoa(i) + ".map"
+		name := strconv.Itoa(i) + ".map"
+		files[regexpTable+i] = regexpMap + name
+		files[gatewayRegexpTable+i], files[pickRegexpTable+i] = gatewayRegexpMap+name, pickRegexpMap+name
 	}
 	return files
 }()
+
+// patternTable reports whether a table has regular expressions.
+func patternTable(i int) bool {
+	return i >= gatewayRegexpTable || i >= regexpTable && i < regexpTable+patternMaps
+}
+
+// mapOrder holds the paths of the maps in the order in which they change. A map whose rows name
+// rows of another map comes after it.
+var mapOrder = func() (order []string) {
+	order = append(order, namesMap)
+	order = append(order, mapFiles[pickRegexpTable:]...)
+	order = append(order, pickMap)
+	for i := range mapFiles {
+		if i != pickTable && i < pickRegexpTable {
+			order = append(order, mapFiles[i])
+		}
+	}
+	return order
+}()
+
+// hasMap reports whether the files of a Shape have a map.
+func (s *Shape) hasMap(table int) bool {
+	switch {
+	case table == sniTable:
+		return s.Inspect
+	case table < gatewayTable:
+		return true
+	case table == streamTable:
+		return s.listens(ListenTLS, ListenTCP)
+	case table == hostnameTable:
+		return s.listens(ListenHTTPS)
+	case table == pickTable:
+		return s.listens(ListenHTTP, ListenHTTPS) && len(s.Forms) > 0
+	case table >= pickRegexpTable:
+		return s.listens(ListenHTTP, ListenHTTPS) && slices.ContainsFunc(s.Forms, func(f *Form) bool { return f.Patterns })
+	}
+	return s.listens(ListenHTTP, ListenHTTPS)
+}
+
+// loads reports whether HAProxy loads the maps of a path. It loads none that no frontend names.
+func (s *Shape) loads(path string) bool {
+	requests := len(s.Bind.HTTP)+len(s.Bind.HTTPS) > 0
+	switch table := slices.Index(mapFiles[:], path); {
+	case path == namesMap:
+		return requests || s.listens(ListenHTTP, ListenHTTPS)
+	case table >= 0 && table < gatewayTable:
+		return requests
+	}
+	return true
+}
 
 // patternMaps is the number of maps of patterns. HAProxy tries the rows of such a map one after the
 // other, even those of other hosts, and takes half a microsecond for each. A secret decides which
@@ -75,7 +139,7 @@ func (r *renderer) renderTables(cfg *Config, in workerNames) *tableFiles {
 		was = r.tables
 		of := &was.of
 		sameMaps = maps.Equal(was.names, in) && of.Shape.equal(&cfg.Shape) && of.DefaultBackend == cfg.DefaultBackend &&
-			same(of.Routes, cfg.Routes) && slices.EqualFunc(of.Backends, cfg.Backends, (*Backend).sameRules)
+			same(of.Routes, cfg.Routes) && of.sameRows(cfg) && slices.EqualFunc(of.Backends, cfg.Backends, (*Backend).sameRules)
 		if sameMaps && same(of.Lists, cfg.Lists) {
 			was.of = *cfg // the next comparison finds most pointers equal
 			return was
@@ -91,7 +155,7 @@ func (r *renderer) renderTables(cfg *Config, in workerNames) *tableFiles {
 	} else {
 		set.rows[namesMap] = in.rows(cfg)
 		for i, rows := range r.hosts.tables(cfg, r.opt.Secret, in) {
-			if i != sniTable || cfg.Inspect {
+			if cfg.hasMap(i) {
 				set.rows[mapFiles[i]] = rows
 			}
 		}
@@ -166,6 +230,7 @@ type hostRows struct {
 	port    uint16 // the rows were made with these
 	inspect bool
 	rest    string
+	forms   []*Form
 	hosts   map[string]*hostTables
 	used    int // how many hosts the last call used
 }
@@ -185,14 +250,17 @@ type placedRow struct {
 
 func (m *hostRows) tables(cfg *Config, secret string, in workerNames) (out tables) {
 	if port := tlsPort(cfg.Bind); m.port != port || m.inspect != cfg.Inspect || m.rest != cfg.DefaultBackend ||
+		!slices.EqualFunc(m.forms, cfg.Forms, func(a, b *Form) bool { return a.Name == b.Name }) ||
 		len(m.hosts) > 2*m.used+100 {
-		m.port, m.inspect, m.rest, m.hosts = port, cfg.Inspect, cfg.DefaultBackend, nil
+		m.port, m.inspect, m.rest, m.forms, m.hosts = port, cfg.Inspect, cfg.DefaultBackend, cfg.Forms, nil
 	}
 	if m.hosts == nil {
 		m.hosts = make(map[string]*hostTables)
 	}
 	routes := cfg.Routes
-	byHost := func(a, b Route) int { return strings.Compare(a.Host, b.Host) }
+	byHost := func(a, b Route) int {
+		return cmp.Or(strings.Compare(a.Scope, b.Scope), strings.Compare(a.Host, b.Host))
+	}
 	if !slices.IsSortedFunc(routes, byHost) {
 		routes = slices.Clone(routes)
 		slices.SortStableFunc(routes, byHost)
@@ -200,16 +268,19 @@ func (m *hostRows) tables(cfg *Config, secret string, in workerNames) (out table
 	guard, anywhere := guards(cfg), in.has(cfg.DefaultBackend)
 	all := make([]*hostTables, 0, len(m.hosts)+1)
 	for len(routes) > 0 {
-		host, n := routes[0].Host, 1
-		for n < len(routes) && routes[n].Host == host {
+		n := 1
+		for n < len(routes) && byHost(routes[0], routes[n]) == 0 {
 			n++
 		}
+		host := routes[0].site()
 		one := m.hosts[host]
-		moved := anywhere || len(in) > 0 && slices.ContainsFunc(routes[:n], func(r Route) bool {
-			return in.has(r.Backend) || in.has(r.Canary)
-		})
+		moved := anywhere || len(in) > 0 && cfg.anyIn(routes[:n], in)
 		if moved || one == nil || one.guard != guard[host] || !slices.Equal(one.routes, routes[:n]) {
-			one = &hostTables{routes[:n], guard[host], m.rows(routes[:n], guard[host], secret, in)}
+			made := m.rows
+			if routes[0].Scope != "" {
+				made = m.scopedRows
+			}
+			one = &hostTables{routes[:n], guard[host], made(cfg, routes[:n], guard[host], secret, in)}
 			if !moved {
 				m.hosts[host] = one
 			}
@@ -226,17 +297,33 @@ func (m *hostRows) tables(cfg *Config, secret string, in workerNames) (out table
 			out[r.table] = append(out[r.table], r.row)
 		}
 	}
+	cfg.pickRows(&out, secret, in)
+	for _, h := range cfg.Hostnames {
+		out[hostnameTable] = append(out[hostnameTable], row{siteOf(h.Scope, h.Host), h.Part})
+	}
 	if !slices.ContainsFunc(out[wildTable], func(r row) bool { return r.key == "/" }) {
 		out[wildTable] = append(out[wildTable], row{"/", cmp.Or(in.of(cfg.DefaultBackend), nowhere)})
 	}
 	out[sniTable] = append(out[sniTable], covered(all, out[sniTable])...)
-	for i := range out {
+	for i := range out[:pickRegexpTable] {
 		slices.SortFunc(out[i], func(a, b row) int { return strings.Compare(a.key, b.key) })
-	}
-	for _, table := range out[regexpTable:] {
-		slices.SortStableFunc(table, func(a, b row) int { return cmp.Compare(len(b.key), len(a.key)) })
+		if patternTable(i) {
+			slices.SortStableFunc(out[i], func(a, b row) int { return cmp.Compare(len(b.key), len(a.key)) })
+		}
 	}
 	return out
+}
+
+// anyIn reports whether the worker has another name for a backend of some routes.
+func (c *Config) anyIn(routes []Route, in workerNames) bool {
+	for i := range routes {
+		for name := range c.targets(&routes[i]) {
+			if in.has(name) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // tableOf returns the table of a host's routes, and the beginning of their keys.
@@ -251,20 +338,10 @@ func tableOf(host string) (table int, key string) {
 }
 
 // rows returns the rows of the routes of one host.
-func (m *hostRows) rows(routes []Route, guard, secret string, in workerNames) (out []placedRow) {
+func (m *hostRows) rows(_ *Config, routes []Route, guard, secret string, in workerNames) (out []placedRow) {
 	host := routes[0].Host
 	table, key := tableOf(host)
-	type at struct {
-		table int
-		key   string
-	}
-	known := make(map[at]bool)
-	add := func(table int, key, value string) {
-		if !known[at{table, key}] {
-			known[at{table, key}] = true
-			out = append(out, placedRow{table, row{key, value}})
-		}
-	}
+	add := firstRows(&out)
 	first := ""
 	if slices.ContainsFunc(routes, func(r Route) bool { return r.Match == Regexp }) {
 		first = strconv.Itoa(patternMap(host, secret)) + ":" + cmp.Or(host, "_")
@@ -298,6 +375,21 @@ func (m *hostRows) rows(routes []Route, guard, secret string, in workerNames) (o
 	return out
 }
 
+// firstRows returns a function that adds a row, unless its table has a row with that key.
+func firstRows(out *[]placedRow) func(table int, key, value string) {
+	type at struct {
+		table int
+		key   string
+	}
+	known := make(map[at]bool)
+	return func(table int, key, value string) {
+		if !known[at{table, key}] {
+			known[at{table, key}] = true
+			*out = append(*out, placedRow{table, row{key, value}})
+		}
+	}
+}
+
 // covered returns the rows of sni.map for hosts that a wildcard there covers, although they have
 // routes of their own.
 func covered(all []*hostTables, names []row) (more []row) {
@@ -311,6 +403,9 @@ func covered(all []*hostTables, names []row) (more []row) {
 	for _, one := range all {
 		host := one.routes[0].Host
 		table, _ := tableOf(host)
+		if one.routes[0].Scope != "" {
+			continue
+		}
 		if _, parent, _ := strings.Cut(host, "."); table == exactTable && known[parent+"/"] && !known[host] {
 			more = append(more, row{host, terminator})
 		}

@@ -9,10 +9,94 @@ import (
 // orders holds all commands that make the worker equal to a configuration.
 type orders struct {
 	serverSteps
-	rows  []string // commands for single rows of maps and lists
-	whole []string // maps and lists, by path, that change in one piece
-	certs bool     // certificates change; only the worker can tell which commands that takes
-	turns []string // keys of TLS tickets to tell
+	maps  []mapStep // changes of maps and lists, in order
+	certs bool      // certificates change; only the worker can tell which commands that takes
+	turns []string  // keys of TLS tickets to tell
+}
+
+// mapStep changes a map or a list: row by row, or in one piece.
+type mapStep struct {
+	path string
+	cmds []string // for single rows
+	rows []row    // the new content if there are no commands
+}
+
+// atOnce returns the commands for single rows before the first map that changes in one piece, and
+// the steps after them.
+func (o *orders) atOnce() (cmds []string, rest []mapStep) {
+	for i, step := range o.maps {
+		if step.cmds == nil {
+			return cmds, o.maps[i:]
+		}
+		cmds = append(cmds, step.cmds...)
+	}
+	return cmds, nil
+}
+
+// mapSteps returns the changes of maps and lists from have to want, of those that HAProxy loads.
+//
+// A row of one map may name rows of another map, which then has to have them at any time. Maps
+// therefore change in the order of mapOrder. The rows of pick.map that are no longer wanted go
+// last, and until then the map has the old and the new rows. No row of it ever changes its meaning,
+// because its key is derived from its content.
+func mapSteps(have, want map[string][]row, loads func(path string) bool, dir string) (steps []mapStep) {
+	step := func(path string, have, rows []row) {
+		if !loads(path) {
+			return
+		}
+		patterns := patternTable(slices.Index(mapFiles[:], path))
+		if cmds, few := mapCommands(dir+"/"+path, have, rows); few && !patterns {
+			if len(cmds) > 0 {
+				steps = append(steps, mapStep{path: path, cmds: cmds})
+			}
+		} else if !slices.Equal(have, rows) { // patterns keep their order, and a command adds at the end
+			steps = append(steps, mapStep{path: path, rows: rows})
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(want)) {
+		if !strings.HasPrefix(path, mapDir) {
+			step(path, have[path], want[path])
+		}
+	}
+	var inner []string
+	for _, path := range mapOrder {
+		rows, is := want[path]
+		if !is {
+			continue
+		}
+		if path == pickMap || strings.HasPrefix(path, pickRegexpMap) {
+			both := union(have[path], rows, path == pickMap)
+			step(path, have[path], both)
+			if len(both) > len(rows) {
+				inner = append(inner, path)
+			}
+			continue
+		}
+		step(path, have[path], rows)
+	}
+	for _, path := range inner {
+		step(path, union(have[path], want[path], path == pickMap), want[path])
+	}
+	return steps
+}
+
+// union returns the rows of want, and those of have with other keys. If sorted is set, it returns
+// them by key.
+func union(have, want []row, sorted bool) []row {
+	keys := make(map[string]bool, len(want))
+	for _, r := range want {
+		keys[r.key] = true
+	}
+	all := slices.Clip(want)
+	for _, r := range have {
+		if !keys[r.key] {
+			all = append(all, r)
+		}
+	}
+	if sorted {
+		all = slices.SortedFunc(slices.Values(all), func(a, b row) int { return strings.Compare(a.key, b.key) })
+	}
+	return all
 }
 
 // orders compares the worker with the outline that it should run, in the directory
@@ -20,28 +104,23 @@ type orders struct {
 func (r *running) orders(want *outline, states States, dir string) orders {
 	o := orders{serverSteps: r.serverSteps(want.cfg, states, want.backends), turns: turns(r.tickets, want.tickets)}
 	if tables := want.tables(); r.tables != tables {
-		for _, path := range slices.Sorted(maps.Keys(tables.rows)) {
-			if strings.HasPrefix(path, mapDir) && len(want.cfg.Bind.HTTP)+len(want.cfg.Bind.HTTPS) == 0 {
-				continue // without a frontend HAProxy loads no map of routes
-			}
-			have, rows := r.rows[path], tables.rows[path]
-			if cmds, few := mapCommands(dir+"/"+path, have, rows); few && !strings.HasPrefix(path, regexpMap) {
-				o.rows = append(o.rows, cmds...)
-			} else if !slices.Equal(have, rows) { // patterns keep their order, and a command adds at the end
-				o.whole = append(o.whole, path)
-			}
-		}
+		o.maps = mapSteps(r.rows, tables.rows, want.cfg.loads, dir)
 	}
-	o.certs = r.certs != want.certs && len(want.cfg.Bind.HTTPS) > 0 &&
+	o.certs = r.certs != want.certs && len(want.cfg.certLists()) > 0 &&
 		(r.entries == nil || !maps.EqualFunc(r.entries, want.certs.entries, func(a, b certEntry) bool {
-			return a.line == b.line && string(a.pem) == string(b.pem)
+			return a.list == b.list && a.line == b.line && string(a.pem) == string(b.pem)
 		}))
 	return o
 }
 
 // others names the changes that are no commands by themselves.
 func (o *orders) others() []string {
-	all := slices.Clone(o.whole)
+	var all []string
+	for _, step := range o.maps {
+		if step.cmds == nil {
+			all = append(all, step.path)
+		}
+	}
 	if o.certs {
 		all = append(all, "certificates")
 	}
@@ -184,7 +263,7 @@ func opened(b *Backend) string {
 // them. It also has the parts that h keeps. within returns the states of its servers with it.
 func within(want *Config, states States, have *Config, in workerNames, h held) (*Config, States) {
 	out, outStates := &Config{Shape: have.Shape, DefaultBackend: want.DefaultBackend, Period: want.Period,
-		Picks: want.Picks, Hostnames: want.Hostnames},
+		Hostnames: want.Hostnames},
 		make(States, len(have.Backends))
 	for _, l := range have.Lists {
 		if i, found := slices.BinarySearchFunc(want.Lists, l.Name, func(w *List, name string) int {
@@ -243,7 +322,7 @@ func within(want *Config, states States, have *Config, in workerNames, h held) (
 		}
 	}
 	h.shutServers(out.Backends, outStates)
-	out.Routes = routesWithin(want.Routes, have, in, unknown, h)
+	out.Routes, out.Picks = routesWithin(want, have, in, unknown, h), merged(want.Picks, h.picks)
 	kept := make(map[string]*Cert)
 	for _, c := range have.reloadedCerts() {
 		kept[c.Name] = c
@@ -261,20 +340,35 @@ func within(want *Config, states States, have *Config, in workerNames, h held) (
 // routesWithin returns the routes that the worker can take. It leaves out routes to backends that
 // the worker lacks, and any canary or Choice that the worker lacks. If such a backend has guards,
 // its route is shut. If all routes can stay as they are, routesWithin returns the same list.
-func routesWithin(routes []Route, have *Config, in workerNames, unknown map[string]*Backend, h held) []Route {
+func routesWithin(want, have *Config, in workerNames, unknown map[string]*Backend, h held) []Route {
+	routes := want.Routes
 	lacksChoice := func(name string) bool {
 		return name != "" && !slices.ContainsFunc(have.Choices, func(c *Choice) bool { return c.Name == name })
 	}
 	lacksCanary := func(name string) bool {
 		return name != "" && !in.has(name) && find(have.Backends, name) == nil
 	}
-	lacks := func(r Route) bool { return lacksCanary(r.Canary) || lacksChoice(r.Choice) }
+	missing := func(name string) bool { return unknown[name] != nil }
+	lacks := func(r Route) bool {
+		return lacksCanary(r.Canary) || lacksChoice(r.Choice) || r.Pick != "" && want.lacks(&r, have, missing)
+	}
 	if len(unknown)+len(h.routes)+len(h.stale) == 0 && !slices.ContainsFunc(routes, lacks) {
 		return routes
 	}
 	out := make([]Route, 0, len(routes))
 	for i, r := range routes {
 		former, is := h.routes[i]
+		if r.Scope != "" {
+			switch short := want.lacks(&r, have, missing); {
+			case h.shutsScoped(want, &r, &former, is, unknown):
+				out = append(out, r.shut())
+			case !short:
+				out = append(out, r)
+			case is:
+				out = append(out, former)
+			}
+			continue
+		}
 		switch next := unknown[r.Backend]; {
 		case h.shuts(&r, former.Backend, lacksChoice(r.Choice)), next != nil && !is && next.rejects():
 			r = r.shut()
@@ -292,4 +386,15 @@ func routesWithin(routes []Route, have *Config, in workerNames, unknown map[stri
 		}
 	}
 	return out
+}
+
+// merged returns Picks, and more Picks among them, by name.
+func merged(picks, more []*Pick) []*Pick {
+	for _, p := range more {
+		if byName(picks, p.Name, pickName) == nil {
+			picks = slices.Concat(picks, []*Pick{p})
+			slices.SortFunc(picks, func(a, b *Pick) int { return strings.Compare(a.Name, b.Name) })
+		}
+	}
+	return picks
 }

@@ -73,6 +73,11 @@ func NewPick(cases []PickCase) *Pick {
 	return p
 }
 
+// patterns reports whether a condition has regular expressions.
+func (p *Pick) patterns() bool {
+	return slices.ContainsFunc(p.forms, func(f *Form) bool { return f.Patterns })
+}
+
 // FormsOf returns the Forms that Picks need, sorted by Name, for Shape.Forms.
 func FormsOf(picks []*Pick) []*Form {
 	all := make(map[string]*Form)
@@ -165,9 +170,9 @@ func (w When) Validate() error {
 		seen[key] = true
 		size += len(f.Value)
 	}
-	if f := w.Form(); 4*size > maxKey || f.Patterns && size > maxRegexp {
+	if f := w.Form(); 2*size > maxKey || f.Patterns && size > maxRegexp {
 		return fmt.Errorf("the values of the condition have %d bytes; at most %d are allowed, and %d with a regular "+
-			"expression", size, maxKey/4, maxRegexp)
+			"expression", size, maxKey/2, maxRegexp)
 	}
 	return nil
 }

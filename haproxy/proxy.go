@@ -389,11 +389,16 @@ func (p *Proxy) knowOrNothing() error {
 // diskCerts reads the certificates of the files on disk.
 func (p *Proxy) diskCerts() map[string]certEntry {
 	out := make(map[string]certEntry)
-	for line := range strings.Lines(string(p.disk.have[crtList].Content)) {
-		line = strings.TrimSpace(line)
-		file, _, _ := strings.Cut(line, " ")
-		if name := filepath.Base(file); line != "" && !fixed(name) {
-			out[name] = certEntry{p.disk.have[certDir+name].Content, line}
+	for path, list := range p.disk.have {
+		if !strings.HasPrefix(path, crtList) {
+			continue
+		}
+		for line := range strings.Lines(string(list.Content)) {
+			line = strings.TrimSpace(line)
+			file, _, _ := strings.Cut(line, " ")
+			if name := filepath.Base(file); line != "" && !fixed(name) {
+				out[name] = certEntry{p.disk.have[certDir+name].Content, path, line}
+			}
 		}
 	}
 	return out

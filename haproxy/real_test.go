@@ -232,8 +232,11 @@ func (r *rig) get(host, path string) string {
 	return res
 }
 
-func (r *rig) try(host, path string) (string, error) {
-	conn, err := net.DialTimeout("tcp", r.http.String(), 10*time.Second)
+func (r *rig) try(host, path string) (string, error) { return request(r.http, "GET", host, path) }
+
+// request sends a request with header lines to an address, and returns as get does.
+func request(at netip.AddrPort, method, host, path string, lines ...string) (string, error) {
+	conn, err := net.DialTimeout("tcp", at.String(), 10*time.Second)
 	if err != nil {
 		return "", err
 	}
@@ -242,7 +245,10 @@ func (r *rig) try(host, path string) (string, error) {
 	if host != "" {
 		host = "Host: " + host + "\r\n"
 	}
-	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n%s\r\n", path, host); err != nil {
+	for _, line := range lines {
+		host += line + "\r\n"
+	}
+	if _, err := fmt.Fprintf(conn, "%s %s HTTP/1.0\r\n%s\r\n", method, path, host); err != nil {
 		return "", err
 	}
 	text, err := io.ReadAll(conn)

@@ -7,6 +7,7 @@ import (
 	"hash"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,19 +15,25 @@ import (
 
 // Names of files, relative to the configuration directory.
 const (
-	configFile  = "haproxy.cfg"
-	failedFile  = "haproxy.cfg.failed" // the last haproxy.cfg that HAProxy rejected
-	formerFile  = "haproxy.cfg.former" // the haproxy.cfg that was there before ours
-	mapDir      = "maps/"
-	routeMap    = "maps/route.map"
-	wildMap     = "maps/wild.map"
-	sniMap      = "maps/sni.map"
-	regexpMap   = "maps/regexp-" // begins the names of several files
-	crtList     = "certs/crt-list"
-	certDir     = "certs/"
-	extraDir    = "extra/"
-	defaultCert = "_default.pem" // no namespace begins with "_", so no Secret's certificate has this name
-	namedCert   = "_named.pem"   // the certificate in Config.DefaultCert
+	configFile       = "haproxy.cfg"
+	failedFile       = "haproxy.cfg.failed" // the last haproxy.cfg that HAProxy rejected
+	formerFile       = "haproxy.cfg.former" // the haproxy.cfg that was there before ours
+	mapDir           = "maps/"
+	routeMap         = "maps/route.map"
+	wildMap          = "maps/wild.map"
+	sniMap           = "maps/sni.map"
+	regexpMap        = "maps/regexp-" // begins the names of several files
+	gatewayMap       = "maps/gateway.map"
+	pickMap          = "maps/pick.map"
+	hostnameMap      = "maps/hostname.map"
+	streamMap        = "maps/stream.map"
+	gatewayRegexpMap = "maps/gateway-regexp-" // begins the names of several files
+	pickRegexpMap    = "maps/pick-regexp-"    // begins the names of several files
+	crtList          = "certs/crt-list"
+	certDir          = "certs/"
+	extraDir         = "extra/"
+	defaultCert      = "_default.pem" // no namespace begins with "_", so no Secret's certificate has this name
+	namedCert        = "_named.pem"   // the certificate in Config.DefaultCert
 )
 
 // RenderOptions holds the paths and names that appear in a configuration.
@@ -98,15 +105,18 @@ type fileSet struct {
 // certFiles holds the files of the certificates, and the crt-list.
 type certFiles struct {
 	of      []*Cert
-	first   []byte // Config.DefaultCert
+	first   []byte     // Config.DefaultCert
+	scopes  []Listener // the Listeners where TLS ends
+	lists   []string   // paths of the lists of Listeners
 	files   map[string]rendered
 	entries map[string]certEntry // certificates that commands change, by file name
 	shape   []byte               // the parts that only a reload changes
 }
 
-// certEntry holds the file of a certificate, and its line in the crt-list.
+// certEntry holds the file of a certificate, and its line in a crt-list.
 type certEntry struct {
 	pem  []byte
+	list string // path of the list
 	line string
 }
 
@@ -286,7 +296,10 @@ func (o *outline) refusable() string {
 		h.Write([]byte(o.certs.entries[name].line))
 		h.Write(sum[:])
 	}
-	for _, path := range mapFiles[regexpTable:] {
+	for i, path := range mapFiles {
+		if !patternTable(i) {
+			continue
+		}
 		for _, r := range o.tables().rows[path] {
 			h.Write([]byte(r.key + " " + r.value + "\n"))
 		}
@@ -316,13 +329,14 @@ func (r *renderer) renderExtras(cfg *Config) *fileSet {
 	return set
 }
 
-// renderCerts returns the certificates and the crt-list, which begins with the default
-// certificate.
+// renderCerts returns the certificates, and a crt-list for each place where TLS ends: Bind, and each
+// Listener. A list begins with the default certificate. A certificate for a missing Listener is left
+// out.
 func (r *renderer) renderCerts(cfg *Config) *certFiles {
-	known := make(map[*Cert]string)
+	known, scopes := make(map[*Cert]string), cfg.scopesWithTLS()
 	if r.last != nil {
 		was := r.last.certs
-		if same(was.of, cfg.Certs) && bytes.Equal(was.first, cfg.DefaultCert) {
+		if same(was.of, cfg.Certs) && bytes.Equal(was.first, cfg.DefaultCert) && same(was.scopes, scopes) {
 			return was
 		}
 		for _, c := range was.of {
@@ -330,7 +344,7 @@ func (r *renderer) renderCerts(cfg *Config) *certFiles {
 		}
 	}
 	set := &certFiles{
-		of: cfg.Certs, first: cfg.DefaultCert, files: make(map[string]rendered, len(cfg.Certs)+2),
+		of: cfg.Certs, first: cfg.DefaultCert, scopes: scopes, files: make(map[string]rendered, len(cfg.Certs)+2),
 		entries: make(map[string]certEntry, len(cfg.Certs)),
 	}
 	first := certDir + defaultCert
@@ -340,16 +354,21 @@ func (r *renderer) renderCerts(cfg *Config) *certFiles {
 		set.files[first] = k
 		set.shape = append(set.shape, k.sum[:]...)
 	}
-	list := []byte(r.opt.Dir + "/" + first + "\n")
+	begin := []byte(r.opt.Dir + "/" + first + "\n")
+	lists := map[string][]byte{crtList: begin}
+	for _, l := range scopes {
+		lists[l.crtList()] = slices.Clone(begin)
+	}
 	for _, c := range cfg.Certs {
-		var k rendered
-		if path, have := known[c]; have {
-			k = r.last.certs.files[path]
-		} else {
+		if lists[c.list()] == nil {
+			continue
+		}
+		k := r.last.certOf(known[c])
+		if k.entry.line == "" {
 			k = r.renderCert(c)
 		}
 		set.files[certDir+c.Name] = k
-		list = append(append(list, k.entry.line...), '\n')
+		lists[c.list()] = append(append(lists[c.list()], k.entry.line...), '\n')
 		if fixed(c.Name) {
 			set.shape = append(append(set.shape, k.entry.line...), k.sum[:]...)
 			continue
@@ -359,8 +378,26 @@ func (r *renderer) renderCerts(cfg *Config) *certFiles {
 			set.shape = append(set.shape, k.sum[:]...)
 		}
 	}
-	set.files[crtList] = rendered{file: File{list, 0o600}, sum: sha256.Sum256(list)}
+	for path, list := range lists {
+		set.files[path] = rendered{file: File{list, 0o600}, sum: sha256.Sum256(list)}
+	}
 	return set
+}
+
+// certOf returns a certificate of an outline. It is empty if the path is.
+func (o *outline) certOf(path string) rendered {
+	if path == "" {
+		return rendered{}
+	}
+	return o.certs.files[path]
+}
+
+// list returns the path of the crt-list of a certificate.
+func (c *Cert) list() string {
+	if at, err := netip.ParseAddrPort(c.Scope); err == nil {
+		return Listener{At: at}.crtList()
+	}
+	return crtList
 }
 
 // generation returns the name of a set of files, which depends on their paths and contents.
@@ -386,6 +423,7 @@ func (r *renderer) renderCert(c *Cert) rendered {
 	if c.ClientCA != "" {
 		words = append(words, "["+strings.TrimSpace(verifyText(c.ClientCA, c.ClientOptional))+"]")
 	}
+	k.entry.list = c.list()
 	k.entry.line = strings.Join(append(words, c.filters()...), " ")
 	return k
 }

@@ -261,6 +261,7 @@ func goldens(t testing.TB) map[string]*Config {
 				},
 			},
 		},
+		"gateways": gateways(t, key, certificate),
 		"a group": {
 			Shape: Shape{
 				Bind: Bind{
@@ -335,10 +336,13 @@ func TestWhatIsRenderedIsAcceptedByHAProxy(t *testing.T) {
 					NoticeSocket: "/run/sallyport/jail/notices.sock", Jail: "/run/sallyport/jail",
 					Secret: "0123456789abcdef", User: "haproxy", Group: "haproxy",
 				})
-			for _, path := range slices.Concat([]string{configFile, routeMap, wildMap}, mapFiles[regexpTable:],
-				[]string{sniMap, crtList}) {
+			lists := []string{sniMap, crtList}
+			for _, l := range cfg.scopesWithTLS() {
+				lists = append(lists, l.crtList())
+			}
+			for _, path := range slices.Concat([]string{configFile, routeMap, wildMap}, mapFiles[regexpTable:], lists) {
 				if file, there := files.Content[path]; !there ||
-					strings.HasPrefix(path, regexpMap) && len(parseMap(file.Content)) == 0 {
+					patternTable(slices.Index(mapFiles[:], path)) && len(parseMap(file.Content)) == 0 {
 					continue
 				}
 				text := strings.ReplaceAll(string(files.Content[path].Content), "\x01", `\x01`)

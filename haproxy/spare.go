@@ -184,7 +184,14 @@ func (n workerNames) rows(cfg *Config) (all []row) {
 	}
 	if cfg.Process.logsNames() {
 		for _, name := range append([]string{"http", "https", "tls"}, reserved...) {
-			all = append(all, row{name, name})
+			if name != Invalid || len(cfg.Listeners) > 0 {
+				all = append(all, row{name, name})
+			}
+		}
+		for _, kind := range []ListenerKind{ListenHTTP, ListenHTTPS, ListenTLS, ListenTCP} {
+			if cfg.listens(kind) {
+				all = append(all, row{kind.frontend(), kind.frontend()})
+			}
 		}
 		for _, b := range cfg.Backends {
 			if !n.has(b.Name) {

@@ -1,0 +1,254 @@
+package haproxy
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// wideLabels is the largest number of labels that a request's host may have in front of the name of
+// a wildcard of a Listener. HAProxy takes one look-up for each.
+const wideLabels = 8
+
+// writeGateways writes a frontend for each kind of Listener, with a bind for each Listener. The
+// name of the bind is the Scope, so rules find it in so_name.
+func (h *head) writeGateways() {
+	h.writeGateway(ListenHTTP)
+	h.writeGateway(ListenHTTPS)
+}
+
+// writeGateway writes the frontend for requests at the Listeners of one kind.
+func (h *head) writeGateway(kind ListenerKind) {
+	if !h.listens(kind) {
+		return
+	}
+	h.section("frontend", kind.frontend())
+	h.line("option socket-stats")
+	for _, l := range h.Listeners {
+		if l.Kind == kind {
+			h.line(bindText(l.At) + " name " + l.scope() + h.bindTLS(l))
+		}
+	}
+	h.expectProxy()
+	h.writeRequest(string(kind))
+	h.writeScopes()
+	if kind == ListenHTTPS {
+		h.writeMisdirected()
+	}
+	// A route has a "/" for each of its needs, and a "@" for each share.
+	h.passPlain("!{ var(txn.route) -m sub / @ }")
+	h.writePatterns(gatewayRegexpTable)
+	h.writeGuards()
+	if kind == ListenHTTP {
+		h.writeRedirects()
+	}
+	h.line("http-request set-var(txn.to) var(txn.route),field(1,/)")
+	h.writePicks()
+	h.writeShares("http-request", "http-request allow")
+	h.line("use_backend %[var(txn.share)] if { var(txn.share) -m found }")
+	h.line("use_backend %[var(txn.to)] if { var(txn.to) -m found }")
+	h.line("use_backend %[var(txn.route),field(1,/)] if { var(txn.route) -m found }")
+	h.line("default_backend", nowhere)
+}
+
+// bindTLS returns the bind options of a Listener where TLS ends, after a space.
+func (h *head) bindTLS(l Listener) string {
+	if l.Kind != ListenHTTPS && l.Kind != ListenTLS {
+		return ""
+	}
+	words := " ssl crt-list " + h.opt.Dir + "/" + l.crtList()
+	if l.Kind == ListenHTTPS {
+		words += " alpn h2,http/1.1"
+	}
+	switch {
+	case h.asksClients():
+		words += " no-tls-tickets"
+	case h.Group != nil:
+		words += " tls-ticket-keys " + h.opt.Dir + "/" + ticketFile
+	}
+	ca := l.ClientCA
+	if ca == Nobody {
+		ca = h.opt.Dir + "/" + certDir + defaultCert
+	}
+	if ca != "" {
+		words += verifyText(ca, l.Insecure)
+	}
+	if l.Insecure {
+		words += " crt-ignore-err all ca-ignore-err all"
+	}
+	return words
+}
+
+// crtList returns the path of the list of certificates of a Listener.
+func (l Listener) crtList() string { return crtList + "-" + l.file() }
+
+// writeScopes writes the rules that find the route of a request at a Listener, in the same way as
+// writeRouting. They take one look-up, or one for each label in front of the name of a wildcard.
+func (h *head) writeScopes() {
+	file := "map_beg(" + h.opt.Dir + "/" + gatewayMap + ")"
+	h.line("http-request set-var(txn.path) path")
+	h.line("http-request set-var(txn.host) req.hdr(host),host_only,lower")
+	h.widen("http-request", "txn.route", "txn.host", `,concat(,txn.path,/\x01),`+file, "")
+}
+
+// widen writes the rules that look up a host at a Listener in a map, then each wildcard that covers
+// the host, from the longest to the shortest, and then "*". The result goes into a variable.
+func (h *head) widen(rule, into, host, file, condition string) {
+	none := "!{ var(" + into + ") -m found }" + condition
+	h.line(rule + " set-var(" + into + ") so_name,concat(/," + host + ")" + file + ifThat(condition))
+	for n := range wideLabels {
+		rest := "var(" + host + "),field(" + strconv.Itoa(n+2) + ",.,0)"
+		h.line(rule + " set-var(txn.rest) " + rest + " if " + none + " { " + rest + " -m found }")
+		h.line(rule + " set-var(" + into + ") so_name,concat(/*.,txn.rest)" + file + " if " + none + " { " + rest +
+			" -m found }")
+	}
+	h.line(rule + " set-var(" + into + ") so_name,concat(/*)" + file + " if " + none)
+}
+
+// ifThat turns a condition with a leading space into the end of a rule.
+func ifThat(condition string) string {
+	if condition == "" {
+		return ""
+	}
+	return " if" + condition
+}
+
+// writeMisdirected writes the rules that answer 421 if the host of a request belongs to another
+// part of the Listener than the name in the TLS handshake. Nearly every request has the same name
+// in both, and takes no look-up.
+func (h *head) writeMisdirected() {
+	h.line("http-request set-var(txn.sni) ssl_fc_sni,lower")
+	h.line("http-request set-var(txn.other) bool(true) if { var(txn.sni) -m found } " +
+		"!{ var(txn.sni),strcmp(txn.host) eq 0 }")
+	file, crossed := ",map_str("+h.opt.Dir+"/"+hostnameMap+")", " { var(txn.other) -m found }"
+	h.widen("http-request", "txn.part", "txn.host", file, crossed)
+	h.widen("http-request", "txn.snipart", "txn.sni", file, crossed)
+	h.line(answer(421, "not on this connection", " if { var(txn.part) -m found } "+
+		"!{ var(txn.part),strcmp(txn.snipart) eq 0 }"))
+}
+
+// samples returns the distinct samples that Forms look at, with the bits of these Forms. It returns
+// them in the order of their first Form.
+func (h *head) samples() (all []sample) {
+	at := make(map[string]int)
+	add := func(bit int, fetch, raw string, patterns bool) {
+		s := sample{name: "txn.v", fetch: raw, bits: 1 << bit}
+		if !patterns {
+			s.name, s.fetch = "txn.x", fetch+",hex"
+		}
+		if i, known := at[s.fetch]; known {
+			all[i].bits |= s.bits
+			return
+		}
+		s.name += strconv.Itoa(len(all))
+		at[s.fetch] = len(all)
+		all = append(all, s)
+	}
+	for bit, f := range h.Forms {
+		for _, fetch := range f.fetches() {
+			add(bit, fetch, fetch, f.Patterns)
+		}
+	}
+	return all
+}
+
+// A sample is a part of a request, and the variable that holds it.
+type sample struct {
+	name, fetch string
+	bits        uint64
+}
+
+// fetches returns the samples of a Form, in the order of the values of a condition.
+func (f *Form) fetches() (all []string) {
+	if f.Method {
+		// "method" alone is "OPTIONS" for methods without a number, in HAProxy before 3.2
+		all = append(all, "method,concat()")
+	}
+	for _, name := range f.Headers {
+		all = append(all, "req.fhdr("+name+")")
+	}
+	for _, name := range f.Params {
+		all = append(all, "url_param("+name+"),url_dec(1)")
+	}
+	return all
+}
+
+// writePicks writes the rules that try the conditions of a request's Pick. They take one look-up
+// for each Form of the Pick, and keep the Target of the least rank.
+func (h *head) writePicks() {
+	if len(h.Forms) == 0 {
+		return
+	}
+	h.line("http-request set-var(txn.mask) var(txn.route),field(4,/) if { var(txn.route),field(5,/) -m len gt 0 }")
+	h.line("http-request set-var(txn.pick) var(txn.route),field(5,/),field(-1,:) if { var(txn.mask) -m found }")
+	h.line("http-request set-var(txn.rank) str(1000000) if { var(txn.mask) -m found }")
+	names := make(map[string]string)
+	for _, s := range h.samples() {
+		names[s.fetch] = s.name
+		h.line("http-request set-var(" + s.name + ") " + s.fetch + ifMask(s.bits))
+	}
+	for bit, f := range h.Forms {
+		if f.Patterns {
+			h.tryPatterns(f, bit, names)
+		} else {
+			key := "var(txn.pick),concat(." + f.Name + ")"
+			for _, fetch := range f.fetches() {
+				key += ",concat(.," + names[fetch+",hex"] + ")"
+			}
+			h.line("http-request set-var(txn.hit) " + key + ",map_str(" + h.opt.Dir + "/" + pickMap + ")" + ifMask(1<<bit))
+		}
+		better := " if { var(txn.hit),field(1,/),sub(txn.rank) lt 0 }"
+		h.line("http-request set-var(txn.to) var(txn.hit),field(2,/)" + better)
+		h.line("http-request set-var(txn.rank) var(txn.hit),field(1,/)" + better)
+	}
+}
+
+// tryPatterns writes the rules that try the conditions of a Form with regular expressions. A
+// request without one of the values matches none of them.
+func (h *head) tryPatterns(f *Form, bit int, names map[string]string) {
+	subject, found := "txn.s"+strconv.Itoa(bit), ""
+	key := "var(txn.pick),concat(." + f.Name + ")"
+	for _, fetch := range f.fetches() {
+		key += `,concat(\n,` + names[fetch] + ")"
+		found += " { var(" + names[fetch] + ") -m found }"
+		if strings.HasPrefix(fetch, "url_param") {
+			found += ` !{ var(` + names[fetch] + `) -m sub \n }`
+		}
+	}
+	h.line("http-request set-var(" + subject + ") " + key + ifMask(1<<bit) + found)
+	for i, path := range mapFiles[pickRegexpTable : pickRegexpTable+patternMaps] {
+		h.line("http-request set-var(txn.hit) var(" + subject + "),map_reg(" + h.opt.Dir + "/" + path + ") if { var(" +
+			subject + ") -m found } { var(txn.route),field(5,/) -m beg " + strconv.Itoa(i) + ": }")
+	}
+}
+
+// ifMask returns the condition that the Pick of a request has one of these Forms.
+func ifMask(bits uint64) string {
+	return " if { var(txn.mask),and(" + strconv.FormatUint(bits, 10) + ") gt 0 }"
+}
+
+// writeShares writes the rules that choose one share of txn.to by chance.
+func (h *head) writeShares(rule, end string) {
+	h.line(rule + " set-var(txn.dice) rand(" + strconv.Itoa(chances) + ") if { var(txn.to) -m sub @ }")
+	h.line(end + " if !{ var(txn.dice) -m found }")
+	for i := range MaxShares {
+		place := "var(txn.to),field(" + strconv.Itoa(i+1) + ",+)"
+		h.line(rule + " set-var(txn.share) " + place + ",field(2,@) if { " + place + ",field(1,@),sub(txn.dice) gt 0 }")
+		h.line(end + " if { var(txn.share) -m found }")
+	}
+}
+
+// writeInvalid writes the backend that stands for those that cannot be served.
+func (h *head) writeInvalid() {
+	if len(h.Listeners) > 0 {
+		h.section("backend", Invalid)
+		h.line(answer(500, "the backend of this route is invalid", ""))
+	}
+}
+
+// scopesWithTLS returns the Listeners where TLS ends.
+func (s *Shape) scopesWithTLS() (all []Listener) {
+	return slices.DeleteFunc(slices.Clone(s.Listeners), func(l Listener) bool {
+		return l.Kind != ListenHTTPS && l.Kind != ListenTLS
+	})
+}

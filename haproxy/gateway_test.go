@@ -1,0 +1,273 @@
+package haproxy
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// gateway returns a Config with a Listener for HTTP at an address of its own, and backends that
+// answer with their names.
+func (r *rig) gateway(names ...string) (cfg *Config, at netip.AddrPort) {
+	r.t.Helper()
+	at = freePort(r.t)
+	cfg = &Config{Shape: Shape{
+		Bind:      Bind{HTTP: []netip.AddrPort{r.http}},
+		Listeners: []Listener{{At: at, Kind: ListenHTTP}},
+	}}
+	slices.Sort(names)
+	for _, name := range names {
+		cfg.Backends = append(cfg.Backends, backend(name, origin(r.t, name)))
+	}
+	return cfg, at
+}
+
+// ask sends a request with header lines to an address, and returns as get does.
+func (r *rig) ask(at netip.AddrPort, method, host, path string, lines ...string) string {
+	r.t.Helper()
+	got, err := request(at, method, host, path, lines...)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return got
+}
+
+func TestAListenerHasRoutesOfItsOwn(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg, at := r.gateway("api", "deep", "exact", "hostless", "other", "root", "wide", "wider")
+		scope := ScopeOf(at)
+		route := func(host, path string, match PathMatch, to string) Route {
+			return Route{Scope: scope, Host: host, Path: path, Match: match, To: To(to)}
+		}
+		cfg.Routes = []Route{
+			{Host: "app.test", Path: "/", Match: Prefix, Backend: "other"},
+			route("app.test", "/", Prefix, "root"),
+			route("app.test", "/api", Prefix, "api"),
+			route("app.test", "/api", Exact, "exact"),
+			route("app.test", "/gone", Prefix, Invalid),
+			route("app.test", "/none", Prefix, ""),
+			route("app.test", "/v[0-9]/", Regexp, "deep"),
+			route("part.test", "/only", Prefix, "root"),
+			route("*.test", "/", Prefix, "wider"),
+			route("*.wide.test", "/", Prefix, "wide"),
+			route("*.wide.test", "/r[0-9]", Regexp, "deep"),
+			route("", "/all", Prefix, "hostless"),
+			{Scope: scope, Host: "safe.test", Path: "/", Match: Prefix, TLSOnly: true, TLSCode: 301},
+			{Scope: scope, Host: "safe.test", Path: "/p", Match: Prefix, TLSOnly: true, TLSPort: 8443},
+		}
+		r.settle(cfg, states(cfg, Open))
+		for _, c := range []struct{ host, path, want string }{
+			{"app.test", "/", "root"},
+			{"APP.test:80", "/x", "root"},
+			{"app.test", "/api", "exact"},
+			{"app.test", "/api/", "api"},
+			{"app.test", "/apix", "root"},
+			{"app.test", "/v1/x", "deep"},
+			{"app.test", "/gone/x", "500"},
+			{"app.test", "/none", "404"},
+			{"part.test", "/", "404"},
+			{"part.test", "/only/x", "root"},
+			{"x.test", "/", "wider"},
+			{"x.y.z.test", "/", "wider"},
+			{"a.b.c.d.e.f.g.h.test", "/", "wider"},
+			{"a.wide.test", "/", "wide"},
+			{"a.b.wide.test", "/", "wide"},
+			{"a.b.wide.test", "/r5", "deep"},
+			{"wide.test", "/", "wider"},
+			{"test", "/", "404"},
+			{"test", "/all", "hostless"},
+			{"else.where", "/all/x", "hostless"},
+			{"127.0.0.1:80", "/all", "hostless"},
+			{"[::1]", "/all", "hostless"},
+			{"else.where", "/", "404"},
+			{"", "/all", "hostless"},
+			{"safe.test", "/x?y", "301 https://safe.test/x?y"},
+			{"safe.test:80", "/p", "302 https://safe.test:8443/p"},
+			{"app.test/api", "/", "400"},
+			{"*.test", "/", "400"},
+		} {
+			if got := r.ask(at, "GET", c.host, c.path); got != c.want {
+				t.Errorf("%q %q: got %q, want %q", c.host, c.path, got, c.want)
+			}
+		}
+		if got := r.get("app.test", "/"); got != "other" {
+			t.Errorf("the same host outside of the listener: got %q, want other", got)
+		}
+		if got := r.get("x.test", "/"); got != "404" {
+			t.Errorf("a host of the listener, outside of it: got %q, want 404", got)
+		}
+	})
+}
+
+func TestConditionsOfARequestPickItsTarget(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg, at := r.gateway("both", "decoded", "header", "method", "param", "pattern", "rest", "strange", "two")
+		header := func(name, value string) []Field { return []Field{{Name: name, Value: value}} }
+		cases := []PickCase{
+			{When{Method: "PATCH", Headers: header("X-Who", "a b")}, To("both")},
+			{When{Method: "PATCH"}, To("method")},
+			{When{Headers: header("x-who", "a b")}, To("header")},
+			{When{Headers: header("X-Who", "a b")}, To("rest")}, // the second one for the same
+			{When{Headers: []Field{{Name: "X-A", Value: "1"}, {Name: "X-B", Value: "2"}}}, To("two")},
+			{When{Params: header("q", "1")}, To("param")},
+			{When{Params: header("q", "a b/ä")}, To("decoded")},
+			{When{Headers: []Field{{Name: "X-P", Value: "^[a-c ]+$", Pattern: true}}, Params: header("p", "x+y")}, To("pattern")},
+			{When{Headers: header("X-S", `%[src] '"\;#`)}, To("strange")},
+		}
+		pick := NewPick(cases)
+		scope := ScopeOf(at)
+		cfg.Routes = []Route{{Scope: scope, Host: "a.test", Path: "/", Match: Prefix, To: To("rest"), Pick: pick.Name}}
+		cfg.Picks, cfg.Forms = []*Pick{pick}, FormsOf([]*Pick{pick})
+		r.settle(cfg, states(cfg, Open))
+		ask := func(method, path string, lines ...string) string { return r.ask(at, method, "a.test", path, lines...) }
+		for _, c := range []struct {
+			method, path string
+			lines        []string
+			want         string
+		}{
+			{"GET", "/", nil, "rest"},
+			{"PATCH", "/x", nil, "method"},
+			{"PROPFIND", "/", nil, "rest"},
+			{"GET", "/", []string{"X-Who: a b"}, "header"},
+			{"GET", "/", []string{"x-who: a b "}, "header"},
+			{"GET", "/", []string{"X-Who: a  b"}, "rest"},
+			{"GET", "/", []string{"X-Who: A b"}, "rest"},
+			{"PATCH", "/", []string{"X-Who: a b"}, "both"},
+			{"GET", "/", []string{"X-A: 1"}, "rest"},
+			{"GET", "/", []string{"X-B: 2", "X-A: 1"}, "two"},
+			{"GET", "/", []string{"X-A: 12"}, "rest"},
+			{"GET", "/?x=2&q=1", nil, "param"},
+			{"GET", "/?q=2&q=1", nil, "rest"},
+			{"GET", "/?q=a%20b%2f%C3%A4", nil, "decoded"},
+			{"GET", "/?p=x%2By", []string{"X-P: abc cba"}, "pattern"},
+			{"GET", "/?p=x%2By", []string{"X-P: abcd"}, "rest"},
+			{"GET", "/?p=x%2By", nil, "rest"},
+			{"GET", "/?p=xxy", []string{"X-P: abc"}, "rest"},
+			{"GET", "/?p=x%2By%0a", []string{"X-P: abc"}, "rest"},
+			{"GET", "/", []string{`X-S: %[src] '"\;#`}, "strange"},
+			{"GET", "/", []string{"X-S: " + strings.Repeat("x", 9000)}, "rest"},
+		} {
+			if got := ask(c.method, c.path, c.lines...); got != c.want {
+				t.Errorf("%s %s %.60q: got %q, want %q", c.method, c.path, c.lines, got, c.want)
+			}
+		}
+		reloads := r.p.Info().Reloads
+		cases[1].To = To("two")
+		other := NewPick(cases)
+		cfg = &Config{Shape: cfg.Shape, Routes: slices.Clone(cfg.Routes), Backends: cfg.Backends, Picks: []*Pick{other}}
+		cfg.Routes[0].Pick = other.Name
+		r.settle(cfg, states(cfg, Open))
+		if got := ask("PATCH", "/x"); got != "two" {
+			t.Errorf("after a change: got %q, want two", got)
+		}
+		if got := r.p.Info().Reloads; got != reloads {
+			t.Errorf("another value took %d reloads, want none", got-reloads)
+		}
+	})
+}
+
+func TestSharesGetTheirPartOfTheRequests(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg, at := r.gateway("a", "b", "c")
+		share := func(a, b, c, invalid int) Target {
+			to, err := Split([]Share{{"a", a}, {"b", b}, {"c", c}, {Invalid, invalid}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return to
+		}
+		with := func(plain, picked Target) *Config {
+			pick := NewPick([]PickCase{{When{Method: "PUT"}, picked}})
+			return &Config{
+				Shape: Shape{Bind: cfg.Bind, Listeners: cfg.Listeners, Forms: FormsOf([]*Pick{pick})}, Backends: cfg.Backends,
+				Picks: []*Pick{pick},
+				Routes: []Route{{
+					Scope: ScopeOf(at), Host: "a.test", Path: "/", Match: Prefix, To: plain, Pick: pick.Name,
+				}, {Scope: ScopeOf(at), Host: "b.test", Path: "/", Match: Prefix, To: plain}},
+			}
+		}
+		const n = 1000
+		counts := func(method, host string) map[string]int {
+			got := make(map[string]int)
+			for range n {
+				got[r.ask(at, method, host, "/")]++
+			}
+			return got
+		}
+		about := func(what string, got, want map[string]int) {
+			t.Helper()
+			for name := range got {
+				if d := got[name] - want[name]; d < -60 || d > 60 || want[name] == 0 {
+					t.Errorf("%s: got %v of %d, want about %v", what, got, n, want)
+					return
+				}
+			}
+		}
+		cfg1 := with(share(90, 9, 1, 0), share(1, 1, 0, 2))
+		r.settle(cfg1, states(cfg1, Open))
+		about("a row", counts("GET", "b.test"), map[string]int{"a": 900, "b": 90, "c": 10})
+		about("a row with a pick", counts("GET", "a.test"), map[string]int{"a": 900, "b": 90, "c": 10})
+		about("a pick", counts("PUT", "a.test"), map[string]int{"a": 250, "b": 250, "500": 500})
+		reloads := r.p.Info().Reloads
+		cfg2 := with(share(0, 0, 7, 0), share(1, 1, 0, 2))
+		cfg2.Routes[0].To = share(90, 9, 1, 0)
+		res := r.apply(cfg2, states(cfg2, Open))
+		if fmt.Sprint(res.made) != "[set map "+r.p.path(gatewayMap)+" "+escape(ScopeOf(at)+"/b.test/")+" c]" ||
+			r.p.Info().Reloads != reloads {
+			t.Errorf("another weight took %q and %d reloads", res.made, r.p.Info().Reloads-reloads)
+		}
+		about("all of one", counts("GET", "b.test"), map[string]int{"c": n})
+	})
+}
+
+// gateways returns a Config with Listeners of every kind.
+func gateways(t testing.TB, key, certificate []byte) *Config {
+	t.Helper()
+	at := netip.MustParseAddrPort
+	web, safe, six := "127.0.0.1:80", "127.0.0.1:443", "[::1]:8080"
+	shared, err := Split([]Share{{"a", 90}, {"b", 9}, {Invalid, 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pick := NewPick([]PickCase{
+		{When{Method: "PATCH", Headers: []Field{{Name: "X-Who", Value: "a b"}}}, shared},
+		{When{Params: []Field{{Name: "q", Value: "1"}}}, To("b")},
+		{When{Headers: []Field{{Name: "X-Who", Value: "^a .*$", Pattern: true}, {Name: "X-B", Value: "%'"}}}, To("b")},
+	})
+	return &Config{
+		Shape: Shape{
+			Extras: []*Extra{{"b.ca.pem", certificate}},
+			Listeners: []Listener{
+				{At: at(web), Kind: ListenHTTP},
+				{At: at(safe), Kind: ListenHTTPS},
+				{At: at("127.0.0.1:8443"), Kind: ListenHTTPS, ClientCA: "b.ca.pem"},
+				{At: at("127.0.0.1:8444"), Kind: ListenHTTPS, ClientCA: "b.ca.pem", Insecure: true},
+				{At: at("127.0.0.1:8445"), Kind: ListenHTTPS, ClientCA: Nobody},
+				{At: at(six), Kind: ListenHTTP},
+			},
+			Forms: FormsOf([]*Pick{pick}),
+		},
+		Picks:     []*Pick{pick},
+		Hostnames: []Hostname{{safe, "", "all"}, {safe, "*.b.test", "b"}, {safe, "a.test", "a"}},
+		Routes: []Route{
+			{Scope: web, Host: "a.test", Path: "/", Match: Prefix, TLSOnly: true, TLSCode: 301, TLSPort: 8443},
+			{Scope: six, Host: "a.test", Path: "/", Match: Prefix, To: To("a")},
+			{Scope: six, Host: "*.a.test", Path: "/x", Match: Exact, To: shared},
+			{Scope: six, Path: "/", Match: Prefix, To: To(Invalid)},
+			{Scope: safe, Host: "a.test", Path: "/", Match: Prefix, To: To("a"), Pick: pick.Name},
+			{Scope: safe, Host: "*.b.test", Path: "/v[0-9]", Match: Regexp, To: To("b")},
+		},
+		Certs: []*Cert{
+			{Name: "a.gw.pem", Scope: safe, Hosts: []string{"a.test"}, PEM: key},
+			{Name: "b.gw.pem", Scope: "127.0.0.1:8443", Hosts: []string{"a.test"}, PEM: key},
+			{Name: "c.pem", Hosts: []string{"a.test"}, PEM: key},
+			{Name: "d.pem", Scope: "192.0.2.1:8443", Hosts: []string{"a.test"}, PEM: key},
+		},
+		Backends: []*Backend{{Name: "a"}, {Name: "b"}},
+	}
+}

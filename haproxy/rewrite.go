@@ -1,0 +1,147 @@
+package haproxy
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Literal returns a value that HAProxy takes as it is, for the functions whose values may have
+// parts that HAProxy fills in.
+func Literal(value string) string { return strings.ReplaceAll(value, "%", "%%") }
+
+// A PathChange changes the path of a request, and keeps its query.
+type PathChange struct {
+	Prefix string // the elements at the beginning that To replaces; if it is empty, To replaces all
+	To     string // begins with "/"
+}
+
+// Directive returns the rule that changes the path before a server sees it.
+func (c PathChange) Directive() (Directive, error) {
+	text, err := c.text()
+	return Directive{phase: phasePath, text: text}, err
+}
+
+// text returns the rule. A request that does not begin with the Prefix keeps its path.
+func (c PathChange) text() (string, error) {
+	for _, path := range []string{c.Prefix, c.To} {
+		if path != "" && !strings.HasPrefix(path, "/") || len(path) > MaxPath {
+			return "", fmt.Errorf(`the path %s does not begin with "/", or is longer than %d bytes`, shown(path), MaxPath)
+		}
+		if strings.ContainsFunc(path, func(c rune) bool { return c <= ' ' || c == 0x7f }) || strings.ContainsAny(path, "?#") {
+			return "", fmt.Errorf(`the path %s has a space, a control character, "?" or "#"`, shown(path))
+		}
+	}
+	if c.Prefix == "" {
+		if c.To == "" {
+			return "", errors.New("the change of a path replaces nothing")
+		}
+		word, err := quote(Literal(c.To))
+		return "http-request set-path " + word, err
+	}
+	from, to := regexp.QuoteMeta(strings.TrimRight(c.Prefix, "/")), strings.TrimRight(c.To, "/")
+	match, rest := "^(?:"+from+")(/.*)?$", `\1`
+	if to == "" {
+		match, rest = "^(?:"+from+")/?(.*)$", `/\1`
+		if from != "" {
+			match = "^(?:" + from + ")(?:/(.*))?$" // and not a longer element
+		}
+	}
+	pattern, err1 := quote(match)
+	word, err2 := quote(strings.ReplaceAll(Literal(to), `\`, `\\`) + rest)
+	return "http-request replace-path " + pattern + " " + word, errors.Join(err1, err2)
+}
+
+// A Redirection answers requests with the address of another page. What is empty stays as it is in
+// the request. The query stays, too.
+type Redirection struct {
+	Scheme string // http or https
+	Host   string
+	Port   uint16 // 0 stands for the port of the Scheme, or of the request if Scheme is empty
+	Path   PathChange
+	Code   int // one of RedirectCodes
+}
+
+// Directive returns the rules of a Redirection. The location has no port if it is the usual port of
+// its scheme.
+func (r Redirection) Directive() (Directive, error) {
+	switch {
+	case !slices.Contains(RedirectCodes, r.Code):
+		return Directive{}, fmt.Errorf("%d is not the status of a redirect: allowed are 301, 302, 303, 307 and 308",
+			r.Code)
+	case r.Scheme != "" && r.Scheme != "http" && r.Scheme != "https":
+		return Directive{}, fmt.Errorf("%s is not a scheme: allowed are http and https", shown(r.Scheme))
+	case r.Host != "" && (strings.HasPrefix(r.Host, "*") || !isHost(strings.ToLower(r.Host))):
+		return Directive{}, fmt.Errorf("%s is not the name of a host", shown(r.Host))
+	}
+	var lines []string
+	if r.Path != (PathChange{}) {
+		text, err := r.Path.text()
+		if err != nil {
+			return Directive{}, err
+		}
+		lines = append(lines, text)
+	}
+	host := r.Host
+	if host == "" {
+		host = "%[req.hdr(host),host_only]"
+	}
+	to := func(scheme, port, condition string) {
+		lines = append(lines, "http-request redirect location "+scheme+"://"+host+port+"%[pathq] code "+
+			strconv.Itoa(r.Code)+condition)
+	}
+	both := func(condition string, port func(scheme string) string) {
+		if r.Scheme != "" {
+			to(r.Scheme, port(r.Scheme), ifThat(condition))
+			return
+		}
+		to("https", port("https"), " if { ssl_fc }"+condition)
+		to("http", port("http"), " if !{ ssl_fc }"+condition)
+	}
+	none := func(string) string { return "" }
+	switch {
+	case r.Port != 0:
+		both("", func(scheme string) string {
+			if usualPort[scheme] == r.Port {
+				return ""
+			}
+			return ":" + strconv.Itoa(int(r.Port))
+		})
+	case r.Scheme != "":
+		both("", none)
+	default:
+		to("https", "", " if { ssl_fc } { dst_port 443 }")
+		to("http", "", " if !{ ssl_fc } { dst_port 80 }")
+		both("", func(string) string { return ":%[dst_port]" })
+	}
+	return Directive{phase: phaseRedirect, text: strings.Join(lines, "\n")}, nil
+}
+
+var usualPort = map[string]uint16{"http": 80, "https": 443}
+
+// retried are the statuses for which HAProxy can send a request again.
+var retried = []int{401, 403, 404, 408, 425, 500, 501, 502, 503, 504}
+
+// Retry sends GET and HEAD again up to that many times, if the server answers with one of these
+// statuses, or not at all. HAProxy keeps the whole request for that, so a request that is larger
+// than its buffer (16 kB) is sent once.
+func Retry(attempts int, statuses []int) (Directive, error) {
+	words := []string{"conn-failure", "empty-response", "response-timeout"}
+	for _, status := range statuses {
+		if !slices.Contains(retried, status) {
+			return Directive{}, fmt.Errorf("HAProxy cannot retry after status %d: allowed are %s", status,
+				strings.Trim(fmt.Sprint(retried), "[]"))
+		}
+		words = append(words, strconv.Itoa(status))
+	}
+	if attempts < 1 || attempts > 40 {
+		return Directive{}, fmt.Errorf("%d retries: allowed are 1 to 40", attempts)
+	}
+	return Directive{
+		phase: phaseSection,
+		text:  "retries " + strconv.Itoa(attempts) + "\nretry-on " + strings.Join(words, " "),
+	}, nil
+}

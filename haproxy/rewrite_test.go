@@ -1,0 +1,128 @@
+package haproxy
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestPathsAndAddressesChangeAsAsked(t *testing.T) {
+	type row struct{ path, want string }
+	table := []struct {
+		name string
+		make func() (Directive, error)
+		rows []row
+	}{
+		{"full", PathChange{To: "/it's\\1%[src]"}.Directive, []row{{"/a/b?c=d", `/it's\1%[src]?c=d`}, {"/", `/it's\1%[src]`}}},
+		{"prefix", PathChange{Prefix: "/p", To: "/to"}.Directive, []row{
+			{"/p", "/to"}, {"/p/", "/to/"}, {"/p/x/y?q", "/to/x/y?q"}, {"/px", "/px"},
+		}},
+		{"prefix and slashes", PathChange{Prefix: "/p/", To: "/to/"}.Directive, []row{{"/p", "/to"}, {"/p/x", "/to/x"}}},
+		{"prefix to root", PathChange{Prefix: "/p", To: "/"}.Directive, []row{
+			{"/p", "/"}, {"/p/", "/"}, {"/p/x?q", "/x?q"}, {"/px", "/px"},
+		}},
+		{"root to prefix", PathChange{Prefix: "/", To: "/to"}.Directive, []row{{"/", "/to/"}, {"/x", "/to/x"}}},
+		{"a strange prefix", PathChange{Prefix: "/a.(b", To: `/\1'`}.Directive, []row{{"/a.(b/x", `/\1'/x`}, {"/aa(b/x", "/aa(b/x"}}},
+		{"code", Redirection{Host: "other.test", Code: 301}.Directive, []row{{"/x?y", "301 http://other.test:PORT/x?y"}}},
+		{"scheme", Redirection{Scheme: "https", Code: 302}.Directive, []row{{"/x", "302 https://scheme.test/x"}}},
+		{"scheme and port", Redirection{Scheme: "https", Port: 8443, Code: 307}.Directive, []row{
+			{"/x", "307 https://scheme-and-port.test:8443/x"},
+		}},
+		{"usual port", Redirection{Scheme: "https", Port: 443, Code: 308}.Directive, []row{{"/", "308 https://usual-port.test/"}}},
+		{"port 80", Redirection{Port: 80, Code: 302}.Directive, []row{{"/", "302 http://port-80.test/"}}},
+		{"plain port 443", Redirection{Port: 443, Code: 302}.Directive, []row{{"/", "302 http://plain-port-443.test:443/"}}},
+		{"host and path", Redirection{Host: "o.test", Port: 81, Path: PathChange{Prefix: "/p", To: "/t%"}, Code: 303}.Directive, []row{
+			{"/p/x?y", "303 http://o.test:81/t%/x?y"},
+		}},
+		{"all", Redirection{Scheme: "http", Host: "o.test", Path: PathChange{To: "/"}, Code: 302}.Directive, []row{
+			{"/p/x?y", "302 http://o.test/?y"},
+		}},
+	}
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		server := heads(t)
+		cfg := &Config{Shape: Shape{Listeners: []Listener{{At: r.http, Kind: ListenHTTP}}}}
+		for i, one := range table {
+			d, err := one.make()
+			if err != nil {
+				t.Fatalf("%s: %v", one.name, err)
+			}
+			b := backend(fmt.Sprintf("b%02d", i), server)
+			b.Directives = []Directive{d}
+			cfg.Backends = append(cfg.Backends, b)
+			cfg.Routes = append(cfg.Routes, Route{
+				Scope: ScopeOf(r.http), Host: strings.ToLower(strings.ReplaceAll(one.name, " ", "-")) + ".test", Path: "/",
+				Match: Prefix, To: To(b.Name),
+			})
+		}
+		r.settle(cfg, states(cfg, Open))
+		for _, one := range table {
+			host := strings.ReplaceAll(one.name, " ", "-") + ".test"
+			for _, c := range one.rows {
+				got := r.get(host, c.path)
+				if line, _, is := strings.Cut(got, " HTTP/"); is {
+					_, got, _ = strings.Cut(line, " ")
+				}
+				if want := strings.ReplaceAll(c.want, "PORT", fmt.Sprint(r.http.Port())); got != want {
+					t.Errorf("%s: %s: got %q, want %q", one.name, c.path, got, want)
+				}
+			}
+		}
+	})
+}
+
+func TestChangesThatHAProxyCannotMakeAreRejected(t *testing.T) {
+	for name, try := range map[string]func() (Directive, error){
+		"nothing":              PathChange{}.Directive,
+		"no slash":             PathChange{To: "x"}.Directive,
+		"a space":              PathChange{To: "/a b"}.Directive,
+		"a line break":         PathChange{Prefix: "/a\nb", To: "/"}.Directive,
+		"a NUL":                PathChange{To: "/a\x00"}.Directive,
+		"a query":              PathChange{To: "/a?b"}.Directive,
+		"a bad status":         Redirection{Code: 200}.Directive,
+		"a bad scheme":         Redirection{Code: 301, Scheme: "javascript"}.Directive,
+		"a host with a line":   Redirection{Code: 301, Host: "a\nb"}.Directive,
+		"a host with a sample": Redirection{Code: 301, Host: "%[src]"}.Directive,
+		"a status to retry":    func() (Directive, error) { return Retry(3, []int{200}) },
+		"too many retries":     func() (Directive, error) { return Retry(1000, nil) },
+	} {
+		if d, err := try(); err == nil {
+			t.Errorf("%s: accepted as %s", name, d)
+		}
+	}
+}
+
+func TestHostileValuesStayValues(t *testing.T) {
+	hostile := []string{
+		`%[src]`, `%%`, `%ci %[env(HOME)]`, `it's "quoted" \"\' \\ \n`, "${HOME} $HOME", "# no comment", "a  b; c | d `e`",
+		"}{ if TRUE", "ä€", strings.Repeat("x", 4096),
+	}
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg := &Config{Shape: Shape{Listeners: []Listener{{At: r.http, Kind: ListenHTTP}}}}
+		for i, value := range hostile {
+			d, err := SetRequestHeader("X-Set", Literal(value))
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := backend(fmt.Sprintf("b%02d", i), heads(t))
+			b.Directives = []Directive{d}
+			cfg.Backends = append(cfg.Backends, b)
+			cfg.Routes = append(cfg.Routes, Route{
+				Scope: ScopeOf(r.http), Host: b.Name + ".test", Path: "/", Match: Prefix, To: To(b.Name),
+			})
+		}
+		r.settle(cfg, states(cfg, Open))
+		for i, value := range hostile {
+			got := r.get(cfg.Backends[i].Name+".test", "/")
+			if !strings.Contains(strings.ToLower(got), "x-set: "+strings.ToLower(value)+"\r\n") {
+				t.Errorf("want a header %.100q, got %.300q", value, got)
+			}
+		}
+	})
+	for _, value := range []string{"a\nb", "a\rb", "a\x00b", "a\x1bb"} {
+		if d, err := SetRequestHeader("X-Set", Literal(value)); err == nil {
+			t.Errorf("%q is accepted as %s", value, d)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package haproxy
+
+import (
+	"cmp"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// siteOf returns the beginning of the keys for a host at a Listener. No host is "*".
+func siteOf(scope, host string) string { return scope + "/" + cmp.Or(host, "*") }
+
+// site returns the host of a Route, with its Scope if it has one. A request looks for its Route
+// among those of one site.
+func (r *Route) site() string {
+	if r.Scope == "" {
+		return r.Host
+	}
+	return siteOf(r.Scope, r.Host)
+}
+
+// streams reports whether a Route takes connections, and not requests.
+func (r *Route) streams() bool { return r.Match == Passthrough || r.Match == Terminate }
+
+// scopedRows returns the rows of the routes of one host at a Listener.
+//
+// A key of gateway.map is SCOPE/HOST/PATH. HOST may be "*.name", or "*" for every host. Each host
+// has a row for "/", so that no request for it reaches a wider host. A value is
+// TARGET/STATUS/:PORT/MASK/PICK/PATTERNS//GUARD, with the fields of a value of route.map but for
+// these: TARGET is a Target. MASK has a bit for each Form of the Pick, by its index in Shape.Forms.
+// Before the name of a PICK with regular expressions is the number of their map, and ":".
+//
+// A key of stream.map is SCOPE/HOST. A value is a Target. If TLS ends in HAProxy, it begins with
+// terminated.
+func (m *hostRows) scopedRows(cfg *Config, routes []Route, guard, secret string, in workerNames) (out []placedRow) {
+	add := firstRows(&out)
+	site, first, plain := routes[0].site(), "", true
+	prefix := strings.Replace(site, "/", "|", 1) // a field of a value has no slash
+	for i := range routes {
+		if routes[i].Match == Regexp {
+			first = strconv.Itoa(patternMap(site, secret)) + ":" + prefix
+		}
+		plain = plain && routes[i].streams()
+	}
+	for i := range routes {
+		r := &routes[i]
+		value := func(patterns string) string { return cfg.scopedValue(r, in, secret, patterns, guard) }
+		switch r.Match {
+		case Passthrough:
+			add(streamTable, site, r.To.in(in))
+		case Terminate:
+			add(streamTable, site, terminated+r.To.in(in))
+		case Regexp:
+			add(gatewayRegexpTable+patternMap(site, secret), pattern(prefix, r.Path), value(""))
+		case Exact:
+			add(gatewayTable, site+r.Path+"/\x01", value(""))
+		case Begin:
+			add(gatewayTable, site+r.Path, value(first))
+		case Prefix:
+			add(gatewayTable, site+strings.TrimRight(r.Path, "/")+"/", value(first))
+		}
+	}
+	if !plain {
+		add(gatewayTable, site+"/", cfg.scopedValue(&Route{}, in, secret, first, guard))
+	}
+	return out
+}
+
+// terminated begins the value of a Terminate Route in stream.map.
+const terminated = "!"
+
+// scopedValue returns the value of a Route in gateway.map (see scopedRows).
+func (c *Config) scopedValue(r *Route, in workerNames, secret, patterns, guard string) string {
+	words := []string{r.To.in(in), "", "", "", "", patterns, "", guard}
+	if r.TLSOnly {
+		words[1] = strconv.Itoa(cmp.Or(r.TLSCode, 302))
+		if port := cmp.Or(r.TLSPort, 443); port != 443 {
+			words[2] = ":" + strconv.Itoa(int(port))
+		}
+	}
+	if pick := c.pick(r.Pick); pick != nil {
+		if mask := c.mask(pick); mask > 0 {
+			words[3], words[4] = strconv.FormatUint(mask, 10), pick.Name
+			if pick.patterns() {
+				words[4] = strconv.Itoa(patternMap(pick.Name, secret)) + ":" + pick.Name
+			}
+		}
+	}
+	return strings.TrimRight(strings.Join(words, "/"), "/")
+}
+
+// mask returns a number with the bits of the Forms of a Pick.
+func (c *Config) mask(p *Pick) (mask uint64) {
+	for i, f := range c.Forms {
+		for _, has := range p.forms {
+			if has.Name == f.Name {
+				mask |= 1 << i
+				break
+			}
+		}
+	}
+	return mask
+}
+
+// pickRows adds the rows of all Picks.
+//
+// A key of pick.map is PICK.FORM, and after "." each value of the condition in hexadecimal. Thus no
+// value reaches into another one, and into no command. A value is RANK/TARGET, where RANK is the
+// index of the case. A key of a map of patterns begins with PICK.FORM, and has a line for each
+// value. Its rows are in the order of their ranks.
+func (c *Config) pickRows(out *tables, secret string, in workerNames) {
+	known := make(map[string]bool)
+	for _, p := range c.Picks {
+		for rank, one := range p.Cases {
+			table, key := pickTable, p.Name+"."+p.forms[rank].Name
+			if p.forms[rank].Patterns {
+				table, key = pickRegexpTable+patternMap(p.Name, secret), matchLimit+"^"+p.Name+`\.`+p.forms[rank].Name
+			}
+			for _, f := range one.If.fields() {
+				switch {
+				case table == pickTable:
+					key += "." + strings.ToUpper(hex.EncodeToString([]byte(f.Value)))
+				case f.Pattern:
+					// Each value is a line. A pattern may have its own anchors.
+					key += `\n(?m:` + strings.ReplaceAll(f.Value, " ", `\x20`) + ")"
+				default:
+					key += `\n` + literal(f.Value)
+				}
+			}
+			if table != pickTable {
+				key += `\z`
+			}
+			if !known[key] {
+				known[key] = true
+				out[table] = append(out[table], row{key, strconv.Itoa(rank) + "/" + one.To.in(in)})
+			}
+		}
+	}
+}
+
+// literal returns a regular expression that matches one text, in characters that every map takes.
+func literal(text string) string {
+	var out strings.Builder
+	for _, c := range []byte(text) {
+		if isAlnum(c) {
+			out.WriteByte(c)
+		} else {
+			fmt.Fprintf(&out, `\x%02x`, c)
+		}
+	}
+	return out.String()
+}
