@@ -15,6 +15,99 @@ const wideLabels = 8
 func (h *head) writeGateways() {
 	h.writeGateway(ListenHTTP)
 	h.writeGateway(ListenHTTPS)
+	h.writeConnections()
+}
+
+// writeConnections writes the frontends for connections at Listeners, and the backends that they
+// need. Where TLS ends in HAProxy, a connection takes a second hop, as in writePassage.
+func (h *head) writeConnections() {
+	if h.listens(ListenTCP) {
+		h.writeBinds(ListenTCP)
+		h.line("tcp-request content set-var(txn.to) so_name,concat(/*)" + h.streamFile())
+		h.writeShares("tcp-request content", "tcp-request content accept")
+		h.leadConnections()
+	}
+	if h.listens(ListenTLS) {
+		h.writeBinds(ListenTLS)
+		h.line("unique-id-format", h.opt.Secret)
+		h.line("tcp-request inspect-delay 5s")
+		h.line("tcp-request content reject if { req.ssl_sni -m sub / }") // a slash ends the Scope in a key
+		h.line("tcp-request content set-var(txn.host) req.ssl_sni,lower")
+		h.widen("tcp-request content", "txn.to", "txn.host", h.streamFile(), "")
+		h.line("tcp-request content set-log-level silent if { var(txn.to) -m beg " + terminated + " }")
+		h.line("tcp-request content accept if { var(txn.to) -m beg " + terminated + " }")
+		h.writeShares("tcp-request content", "tcp-request content accept")
+		for _, l := range h.Listeners {
+			if l.Kind == ListenTLS {
+				h.line("use_backend", l.terminator(), "if { var(txn.to) -m beg", terminated, "} { so_name -m str",
+					l.scope(), "}")
+			}
+		}
+		h.leadConnections()
+		h.writeTerminated()
+	}
+	if h.listens(ListenTCP, ListenTLS) {
+		h.section("backend", refused)
+		h.line("mode tcp")
+		h.line(reject)
+	}
+}
+
+// writeTerminated writes the frontend for the connections of ListenTLS whose TLS ends in HAProxy,
+// and the backends that lead to it.
+func (h *head) writeTerminated() {
+	h.stream(ListenTLS.frontend() + "-end")
+	h.line("option socket-stats")
+	for _, l := range h.Listeners {
+		if l.Kind == ListenTLS {
+			h.line("bind", h.hop(l), "name", l.scope(), "accept-proxy"+h.bindTLS(l))
+		}
+	}
+	h.line("tcp-request session reject if { fc_rcvd_proxy } !{ fc_pp_unique_id -m str", h.opt.Secret, "}")
+	h.line("tcp-request content set-var(txn.host) ssl_fc_sni,lower")
+	h.widen("tcp-request content", "txn.row", "txn.host", h.streamFile(), "")
+	h.line("tcp-request content set-var(txn.to) var(txn.row),field(2," + terminated + ")")
+	h.writeShares("tcp-request content", "tcp-request content accept")
+	h.leadConnections()
+	for _, l := range h.Listeners {
+		if l.Kind == ListenTLS {
+			h.section("backend", l.terminator())
+			h.line("mode tcp")
+			h.line("server tls", h.hop(l), "send-proxy-v2 proxy-v2-options unique-id")
+		}
+	}
+}
+
+// terminators begins the names of the backends that lead to the frontend where the TLS of a
+// Listener ends.
+const terminators = "_" + terminator + "-"
+
+// terminator returns the name of that backend.
+func (l Listener) terminator() string { return terminators + l.file() }
+
+// hop returns the address where the frontend of a terminator listens.
+func (h *head) hop(l Listener) string { return h.passage() + "-" + l.file() }
+
+// streamFile returns the converter that looks up a key in stream.map.
+func (h *head) streamFile() string { return ",map_str(" + h.opt.Dir + "/" + streamMap + ")" }
+
+// writeBinds begins a frontend for connections, with a bind for each Listener of a kind.
+func (h *head) writeBinds(kind ListenerKind) {
+	h.stream(kind.frontend())
+	h.line("option socket-stats")
+	for _, l := range h.Listeners {
+		if l.Kind == kind {
+			h.line(bindText(l.At), "name", l.scope())
+		}
+	}
+	h.expectProxy()
+}
+
+// leadConnections writes the rules that send a connection to its backend.
+func (h *head) leadConnections() {
+	h.line("use_backend %[var(txn.share)] if { var(txn.share) -m found }")
+	h.line("use_backend %[var(txn.to)] if { var(txn.to) -m found }")
+	h.line("default_backend", refused)
 }
 
 // writeGateway writes the frontend for requests at the Listeners of one kind.

@@ -267,7 +267,7 @@ func (m *Meter) compare(now time.Time, pid int) Load {
 		if name, other := ownName(own, c.name); other {
 			b.Backend = name
 		}
-		if b.Backend != "" && !slices.Contains(reserved, b.Backend) {
+		if b.Backend != "" && !ownBackend(b.Backend) {
 			m.load = append(m.load, b)
 		}
 	}

@@ -48,9 +48,9 @@ func (m *hostRows) scopedRows(cfg *Config, routes []Route, guard, secret string,
 		value := func(patterns string) string { return cfg.scopedValue(r, in, secret, patterns, guard) }
 		switch r.Match {
 		case Passthrough:
-			add(streamTable, site, r.To.in(in))
+			add(streamTable, site, r.To.connections(in))
 		case Terminate:
-			add(streamTable, site, terminated+r.To.in(in))
+			add(streamTable, site, terminated+r.To.connections(in))
 		case Regexp:
 			add(gatewayRegexpTable+patternMap(site, secret), pattern(prefix, r.Path), value(""))
 		case Exact:
@@ -65,6 +65,18 @@ func (m *hostRows) scopedRows(cfg *Config, routes []Route, guard, secret string,
 		add(gatewayTable, site+"/", cfg.scopedValue(&Route{}, in, secret, first, guard))
 	}
 	return out
+}
+
+// connections returns the text of a Target of TCP backends, as in does. HTTP backends of our own
+// cannot answer connections, so HAProxy closes those.
+func (t Target) connections(in workerNames) string {
+	closed := workerNames{Invalid: refused, "": refused, waiting: refused}
+	for _, s := range t.Shares() {
+		if there, is := in[s.Backend]; is {
+			closed[s.Backend] = there
+		}
+	}
+	return t.in(closed)
 }
 
 // terminated begins the value of a Terminate Route in stream.map.

@@ -184,7 +184,7 @@ func (n workerNames) rows(cfg *Config) (all []row) {
 	}
 	if cfg.Process.logsNames() {
 		for _, name := range append([]string{"http", "https", "tls"}, reserved...) {
-			if name != Invalid || len(cfg.Listeners) > 0 {
+			if name != Invalid && name != refused || len(cfg.Listeners) > 0 {
 				all = append(all, row{name, name})
 			}
 		}

@@ -11,6 +11,7 @@ import (
 // Names of our own backends. No backend of a Config may have such a name.
 const (
 	nowhere    = "notfound"    // answers 404
+	refused    = "refused"     // closes connections of Listeners that no route matches
 	waiting    = "waiting"     // answers 503 for paths that wait for a reload, see closed
 	elsewhere  = "misdirected" // answers requests for a host of Passthrough, which should go to its backend by TLS
 	terminator = "terminator"  // passes other TLS connections on to the frontend for HTTPS, where their TLS ends
@@ -21,7 +22,12 @@ const (
 	keysBackend = "servercerts"
 )
 
-var reserved = []string{nowhere, Invalid, waiting, elsewhere, terminator, keysBackend, rightTable, wrongTable}
+var reserved = []string{nowhere, Invalid, refused, waiting, elsewhere, terminator, keysBackend, rightTable, wrongTable}
+
+// ownBackend reports whether a name is the name of a backend of our own.
+func ownBackend(name string) bool {
+	return slices.Contains(reserved, name) || strings.HasPrefix(name, terminators)
+}
 
 // Validate returns why Render cannot write the configuration, or nil if it can. It joins one error
 // for each fault. If a Config has parts of several owners, the caller first validates each part by
@@ -317,7 +323,7 @@ func (b *Backend) Validate() error {
 	switch {
 	case !isName(b.Name):
 		return notAName("backend", b.Name)
-	case slices.Contains(reserved, b.Name):
+	case ownBackend(b.Name):
 		return fmt.Errorf("backend %q: the name is reserved", b.Name)
 	}
 	for _, d := range b.Directives {

@@ -274,7 +274,7 @@ func (r *reading) line(line string, words []string) error {
 		r.picture.classes = strings.Split(names, ".")
 	case r.table == "name":
 		r.backends[strings.Clone(words[0])] = &LiveBackend{}
-	case r.table == "be_id" && len(words) >= 19 && slices.Contains(reserved, words[1]): // not ours to open and close
+	case r.table == "be_id" && len(words) >= 19 && ownBackend(words[1]): // not ours to open and close
 	case r.table == "be_id" && len(words) >= 19:
 		return r.server(words)
 	case r.table == "bkname/svname" && len(words) >= 8:

@@ -1,0 +1,203 @@
+package haproxy
+
+import (
+	"crypto/tls"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// listenersAt returns Listeners of these kinds at free ports, in the order that a Config wants, and
+// their addresses in the order of the kinds.
+func listenersAt(t *testing.T, kinds ...ListenerKind) (all []Listener, at []netip.AddrPort) {
+	t.Helper()
+	for _, kind := range kinds {
+		at = append(at, freePort(t))
+		all = append(all, Listener{At: at[len(at)-1], Kind: kind})
+	}
+	slices.SortFunc(all, compareListeners)
+	return all, at
+}
+
+func TestConnectionsAtAListenerLeadToTheirBackends(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		a := newAuthority(t, "a")
+		var backends []*Backend
+		for _, name := range []string{"ended", "one", "two"} {
+			backends = append(backends, backend(name, caller(t, name, false)))
+		}
+		whole, wide := backend("whole", secureOrigin(t, a, "whole")), backend("wide", secureOrigin(t, a, "wide"))
+		backends = append(backends, whole, wide)
+		for _, b := range backends {
+			b.TCP = true
+		}
+		cfg := r.config(backends...)
+		listeners, at := listenersAt(t, ListenTCP, ListenTCP, ListenTCP, ListenTLS, ListenTLS)
+		scope := func(i int) string { return ScopeOf(at[i]) }
+		shared, err := Split([]Share{{"one", 1}, {"two", 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Listeners = listeners
+		cfg.Certs = []*Cert{{Name: "e.pem", Scope: scope(3), Hosts: []string{"*.end.test"}, PEM: a.issue(t, "end")}}
+		cfg.Routes = []Route{
+			{Scope: scope(0), Path: "/", Match: Passthrough, To: To("one")},
+			{Scope: scope(1), Path: "/", Match: Passthrough, To: shared},
+			{Scope: scope(2), Path: "/", Match: Passthrough, To: To(Invalid)},
+			{Scope: scope(3), Host: "whole.test", Path: "/", Match: Passthrough, To: To("whole")},
+			{Scope: scope(3), Host: "*.wide.test", Path: "/", Match: Passthrough, To: To("wide")},
+			{Scope: scope(3), Host: "a.end.test", Path: "/", Match: Terminate, To: To("ended")},
+			{Scope: scope(3), Host: "*.end.test", Path: "/", Match: Terminate, To: shared},
+			{Scope: scope(3), Host: "gone.test", Path: "/", Match: Passthrough, To: To(Invalid)},
+			{Scope: scope(4), Path: "/", Match: Passthrough, To: To("wide")},
+		}
+		r.settle(cfg, states(cfg, Open))
+		tcp := func(i int, name string) string {
+			var config *tls.Config
+			if name != "" {
+				config = &tls.Config{ServerName: name, InsecureSkipVerify: true} //nolint:gosec // the certificate is what is looked at
+			}
+			_, got := said(t, at[i], "127.0.0.1", "", config)
+			return got
+		}
+		both := func(i int, name string) bool {
+			got := make(map[string]bool)
+			for range 40 {
+				got[tcp(i, name)] = true
+			}
+			return got["one"] && got["two"] && len(got) == 2
+		}
+		if got := tcp(0, ""); got != "one" {
+			t.Errorf("a port: got %q, want one", got)
+		}
+		if !both(1, "") || !both(3, "x.y.end.test") {
+			t.Error("shares: 40 connections did not reach one and two, and nothing else")
+		}
+		for i, name := range map[int]string{2: "", 3: "gone.test"} {
+			if got := tcp(i, name); got != "closed" {
+				t.Errorf("an invalid backend: got %q, want closed", got)
+			}
+		}
+		if got := tcp(3, "a.end.test"); got != "ended" {
+			t.Errorf("TLS that ends here: got %q, want ended", got)
+		}
+		for _, c := range []struct {
+			at         int
+			name, want string
+		}{
+			{3, "whole.test", "whole 200 whole over HTTP/1.1"},
+			{3, "WHOLE.test", "whole 200 whole over HTTP/1.1"},
+			{3, "x.wide.test", "wide 200 wide over HTTP/1.1"},
+			{3, "x.y.wide.test", "wide 200 wide over HTTP/1.1"},
+			{3, "wide.test", ""},
+			{3, "else.test", ""},
+			{4, "else.test", "wide 200 wide over HTTP/1.1"},
+		} {
+			got := ""
+			if conn, err := secured(t, at[c.at].String(), "127.0.0.1", "", c.name); err == nil {
+				got = over(conn, c.name)
+			}
+			if got != c.want {
+				t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+			}
+		}
+		reloads := r.p.Info().Reloads
+		next := *cfg
+		next.Routes = slices.Clone(cfg.Routes)
+		next.Routes[0].To, next.Routes[6].To = To("two"), To("two")
+		r.settle(&next, states(&next, Open))
+		if got := tcp(0, "") + tcp(3, "x.end.test"); got != "twotwo" {
+			t.Errorf("after a change: got %q, want two and two", got)
+		}
+		if got := r.p.Info().Reloads; got != reloads {
+			t.Errorf("other targets took %d reloads, want none", got-reloads)
+		}
+	})
+}
+
+func TestEachListenerHasItsOwnCertificatesAndClients(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		a, b := newAuthority(t, "a"), newAuthority(t, "b")
+		cfg := r.config(backend("app", origin(t, "app")), backend("other", origin(t, "other")))
+		listeners, at := listenersAt(t, ListenHTTPS, ListenHTTPS, ListenHTTPS)
+		for i := range listeners {
+			switch listeners[i].At {
+			case at[1]:
+				listeners[i].ClientCA = "a.ca.pem"
+			case at[2]:
+				listeners[i].ClientCA, listeners[i].Insecure = "a.ca.pem", true
+			}
+		}
+		cfg.Listeners, cfg.Extras = listeners, []*Extra{{"a.ca.pem", a.pem()}}
+		for i, name := range []string{"one.pem", "two.pem", "three.pem"} {
+			cfg.Certs = append(cfg.Certs, &Cert{
+				Name: name, Scope: ScopeOf(at[i]), Hosts: []string{"a.test", "*.b.test"}, PEM: a.issue(t, name),
+			})
+			cfg.Routes = append(cfg.Routes,
+				Route{Scope: ScopeOf(at[i]), Host: "a.test", Path: "/", Match: Prefix, To: To("app")},
+				Route{Scope: ScopeOf(at[i]), Host: "*.b.test", Path: "/", Match: Prefix, To: To("other")})
+		}
+		slices.SortFunc(cfg.Certs, func(a, b *Cert) int { return strings.Compare(a.Name, b.Name) })
+		cfg.Hostnames = []Hostname{{ScopeOf(at[0]), "*.b.test", "b"}, {ScopeOf(at[0]), "a.test", "a"}}
+		r.settle(cfg, states(cfg, Open))
+		try := func(i int, name, host string, certs ...tls.Certificate) string {
+			c, err := tls.Dial("tcp", at[i].String(), &tls.Config{ //nolint:gosec // the certificate is what is looked at
+				ServerName: name, InsecureSkipVerify: true, Certificates: certs,
+			})
+			if err != nil {
+				return "no handshake"
+			}
+			defer c.Close()
+			if got := over(c, host); strings.Contains(got, "200") || strings.Contains(got, "4") {
+				return got
+			}
+			return "no handshake"
+		}
+		mine, foreign := keyPair(t, a.issue(t, "client")), keyPair(t, b.issue(t, "client"))
+		for _, c := range []struct {
+			what       string
+			at         int
+			name, host string
+			certs      []tls.Certificate
+			want       string
+		}{
+			{"a host", 0, "a.test", "a.test", nil, "one.pem 200 app"},
+			{"a wildcard", 0, "x.b.test", "x.b.test", nil, "one.pem 200 other"},
+			{"another host of the same part", 0, "x.b.test", "y.b.test", nil, "one.pem 200 other"},
+			{"a host of another part", 0, "x.b.test", "a.test", nil, "one.pem 421 not on this connection"},
+			{"the other way round", 0, "a.test", "x.b.test", nil, "one.pem 421 not on this connection"},
+			{"a host of no part", 0, "a.test", "c.test", nil, "one.pem 404 no such host or path here"},
+			{"without parts", 1, "x.b.test", "a.test", []tls.Certificate{mine}, "two.pem 200 app"},
+			{"a client with a certificate", 1, "a.test", "a.test", []tls.Certificate{mine}, "two.pem 200 app"},
+			{"a client with none", 1, "a.test", "a.test", nil, "no handshake"},
+			{"a client with another one", 1, "a.test", "a.test", []tls.Certificate{foreign}, "no handshake"},
+			{"a client with one, insecure", 2, "a.test", "a.test", []tls.Certificate{mine}, "three.pem 200 app"},
+			{"a client with none, insecure", 2, "a.test", "a.test", nil, "three.pem 200 app"},
+			{"a client with another one, insecure", 2, "a.test", "a.test", []tls.Certificate{foreign}, "three.pem 200 app"},
+		} {
+			if got := try(c.at, c.name, c.host, c.certs...); got != c.want {
+				t.Errorf("%s: got %q, want %q", c.what, got, c.want)
+			}
+		}
+		reloads := r.p.Info().Reloads
+		next := *cfg
+		next.Certs = slices.Clone(cfg.Certs)
+		at0 := slices.IndexFunc(next.Certs, func(c *Cert) bool { return c.Name == "one.pem" })
+		next.Certs[at0] = &Cert{Name: "one.pem", Scope: ScopeOf(at[0]), Hosts: []string{"a.test"}, PEM: a.issue(t, "new")}
+		r.settle(&next, states(&next, Open))
+		if got, want := try(0, "a.test", "a.test"), "new 200 app"; got != want {
+			t.Errorf("after a change: got %q, want %q", got, want)
+		}
+		if got := r.p.Info().Reloads; got != reloads {
+			t.Errorf("another certificate took %d reloads, want none", got-reloads)
+		}
+		fresh := r.fresh()
+		r.p = fresh
+		if res := r.apply(&next, states(&next, Open)); res.Reloaded || !res.RetryAt.IsZero() {
+			t.Errorf("a fresh process: got %+v, want no reload", res)
+		}
+	})
+}
