@@ -9,13 +9,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"sallyport/appliance"
-	"sallyport/test/crowd"
 	"sallyport/test/lab/world"
+	"sallyport/test/load"
 	"sallyport/test/rig"
 )
 
@@ -164,15 +163,11 @@ func (p *pair) bothServe(t *testing.T) {
 	}
 }
 
-// A seen is what clients counted.
-type seen struct{ sent, failed, asked, broken int }
-
 // watched returns what clients behind the router notice while do runs.
-func (p *pair) watched(t *testing.T, do func()) (s seen) {
+func (p *pair) watched(t *testing.T, do func()) load.Count {
 	t.Helper()
-	ctx, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	// An emulated machine answers late. A lost request is never answered.
-	clients := crowd.Clients{
+	clients := load.Clients{
 		Host: "test.local", New: 100 * time.Millisecond, Kept: 30, Every: time.Second,
 		Waits: 30 * time.Second,
 	}
@@ -182,42 +177,25 @@ func (p *pair) watched(t *testing.T, do func()) (s seen) {
 	clients.Dial = func(ctx context.Context, target string) (net.Conn, error) {
 		return p.Dial(ctx, world.Client, target)
 	}
-	var mu sync.Mutex
-	var losses []string
-	note := func(o crowd.Outcome) {
-		mu.Lock()
-		defer mu.Unlock()
-		n, bad := &s.sent, &s.failed
-		if o.Kept {
-			n, bad = &s.asked, &s.broken
-		}
-		if *n++; o.Err != nil {
-			*bad++
-			losses = append(losses, fmt.Sprintf("%s kept=%v: %v", o.Began.Format(time.TimeOnly), o.Kept, o.Err))
-		}
+	w := load.Watch(context.WithoutCancel(t.Context()), clients)
+	defer w.Stop()
+	count, err := w.During(t.Context(), 1, 1, func() error { do(); return nil })
+	if err != nil {
+		t.Error(err)
 	}
-	var ran sync.WaitGroup
-	ran.Go(func() { clients.Run(ctx, func() func(crowd.Outcome) { return note }) })
-	stop := sync.OnceFunc(func() {
-		end()
-		ran.Wait()
-		if len(losses) > 0 {
-			t.Logf("what clients lost, the first 20:\n%s", strings.Join(losses[:min(20, len(losses))], "\n"))
-		}
-	})
-	defer stop()
-	do()
-	stop()
-	return s
+	if err := count.Losses(); err != nil {
+		t.Log(err)
+	}
+	return count
 }
 
 // nobodyNoticed compares what clients counted with nothing.
-func nobodyNoticed(t *testing.T, what string, s seen) {
+func nobodyNoticed(t *testing.T, what string, c load.Count) {
 	t.Helper()
-	figure(t, what, fmt.Sprintf("%d of %d requests failed, %d of 30 kept connections broke over %d requests", s.failed,
-		s.sent, s.broken, s.asked))
-	if s.failed > 0 || s.broken > 0 || s.sent == 0 || s.asked == 0 {
-		t.Errorf("%s: clients counted %+v, want neither failed nor broken", what, s)
+	figure(t, what, fmt.Sprintf("%d of %d requests failed, %d of 30 kept connections broke over %d requests",
+		len(c.Failed), c.Sent, len(c.Broken), c.Asked))
+	if err := c.Losses(); err != nil || c.Sent == 0 || c.Asked == 0 {
+		t.Errorf("%s: clients lost %v of %d and %d requests, want nothing lost", what, err, c.Sent, c.Asked)
 	}
 }
 

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"sallyport/test/load"
 )
 
 // A request goes over one connection. Empty fields mean GET, "/", and the host as name in the
@@ -104,7 +106,7 @@ func (a answer) String() string {
 }
 
 // patience bounds one exchange. It measures nothing.
-const patience = 10 * time.Second
+const patience = 2 * load.Patience
 
 // connect opens the connection for a request, with TLS and a client certificate if it has them.
 func (s *testbed) connect(ctx context.Context, r request, more ...func(*tls.Config)) (net.Conn, error) {

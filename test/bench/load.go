@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -9,14 +8,14 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
+
+	"sallyport/test/load"
 )
 
-// A load sends requests at fixed times, whether or not earlier ones were answered in time.
-type load struct {
+// A drive sends requests at fixed times, whether or not earlier ones were answered in time.
+type drive struct {
 	clients []client
 	stops   []func()
 }
@@ -24,10 +23,7 @@ type load struct {
 // A client sends the request of that number, and returns when it is answered.
 type client func(number int) error
 
-// patience bounds the wait for one answer.
-const patience = 5 * time.Second
-
-func (l *load) close() {
+func (l *drive) close() {
 	for _, stop := range l.stops {
 		stop()
 	}
@@ -35,7 +31,7 @@ func (l *load) close() {
 
 // send sends requests at a rate a second until the span is over. It returns how long each
 // answer took, from the moment when its request was due.
-func (l *load) send(ctx context.Context, rate int, span time.Duration) ([]time.Duration, error) {
+func (l *drive) send(ctx context.Context, rate int, span time.Duration) ([]time.Duration, error) {
 	n := int(float64(rate) * span.Seconds())
 	took, errs := make([]time.Duration, n), make([]error, len(l.clients))
 	began := time.Now()
@@ -58,43 +54,43 @@ func (l *load) send(ctx context.Context, rate int, span time.Duration) ([]time.D
 
 // keep adds clients that each keep one connection by HTTP/1.1, and send these requests in
 // turn.
-func (l *load) keep(ctx context.Context, n int, addr string, secure *tls.Config, requests [][]byte) error {
+func (l *drive) keep(ctx context.Context, n int, addr string, secure *tls.Config, requests [][]byte) error {
 	for range n {
-		c, err := connect(ctx, addr, secure)
+		c, err := load.Open(ctx, load.From, addr, secure, load.Patience)
 		if err != nil {
 			return err
 		}
 		l.stops = append(l.stops, func() { _ = c.Close() })
-		l.clients = append(l.clients, func(k int) error { return c.exchange(requests[k%len(requests)]) })
+		l.clients = append(l.clients, func(k int) error { return c.Exchange(requests[k%len(requests)]) })
 	}
 	return nil
 }
 
 // renew adds clients that open a connection for each request.
-func (l *load) renew(ctx context.Context, n int, addr string, secure *tls.Config, request []byte) {
+func (l *drive) renew(ctx context.Context, n int, addr string, secure *tls.Config, request []byte) {
 	for range n {
 		l.clients = append(l.clients, func(int) error {
-			c, err := connect(ctx, addr, secure)
+			c, err := load.Open(ctx, load.From, addr, secure, load.Patience)
 			if err != nil {
 				return err
 			}
-			return errors.Join(c.exchange(request), c.Close())
+			return errors.Join(c.Exchange(request), c.Close())
 		})
 	}
 }
 
 // streams adds clients that share one connection by HTTP/2.
-func (l *load) streams(ctx context.Context, n int, addr string, secure *tls.Config, url string) {
+func (l *drive) streams(ctx context.Context, n int, addr string, secure *tls.Config, url string) {
 	transport := &http.Transport{
 		TLSClientConfig: secure, ForceAttemptHTTP2: true, MaxConnsPerHost: 1,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+			return load.From(ctx, addr)
 		},
 	}
 	l.stops = append(l.stops, transport.CloseIdleConnections)
 	for range n {
 		l.clients = append(l.clients, func(int) error {
-			ctx, cancel := context.WithTimeout(ctx, patience)
+			ctx, cancel := context.WithTimeout(ctx, load.Patience)
 			defer cancel()
 			request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 			if err != nil {
@@ -112,65 +108,6 @@ func (l *load) streams(ctx context.Context, n int, addr string, secure *tls.Conf
 			return err
 		})
 	}
-}
-
-// connection is a connection by HTTP/1.1.
-type connection struct {
-	net.Conn
-	in *bufio.Reader
-}
-
-// connect opens a connection; secure is nil for one in the clear.
-func connect(ctx context.Context, addr string, secure *tls.Config) (*connection, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	if secure != nil {
-		over := tls.Client(c, secure)
-		if err := over.HandshakeContext(ctx); err != nil {
-			return nil, errors.Join(err, c.Close())
-		}
-		c = over
-	}
-	return &connection{c, bufio.NewReader(c)}, nil
-}
-
-// exchange sends a request and reads the answer, which has to be 200 with a length.
-func (c *connection) exchange(request []byte) error {
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		return err
-	}
-	if _, err := c.Write(request); err != nil {
-		return err
-	}
-	first, err := c.in.ReadString('\n')
-	if err != nil {
-		return err
-	}
-	if !strings.HasPrefix(first, "HTTP/1.1 200 ") {
-		return fmt.Errorf("%q is answered with %q", request, first)
-	}
-	length := 0
-	for {
-		line, err := c.in.ReadString('\n')
-		if err != nil {
-			return err
-		}
-		name, value, more := strings.Cut(line, ":")
-		if !more {
-			break
-		}
-		if strings.EqualFold(name, "content-length") {
-			if length, err = strconv.Atoi(strings.TrimSpace(value)); err != nil {
-				return err
-			}
-		}
-	}
-	_, err = io.CopyN(io.Discard, c.in, int64(length))
-	return err
 }
 
 // remembering is a cache that holds the first session and gives it to every connection, so

@@ -97,7 +97,7 @@ func paths(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, client.Close()) }()
-	for _, load := range []struct {
+	for _, kind := range []struct {
 		what string
 		rate int
 		keep bool
@@ -107,7 +107,7 @@ func paths(ctx context.Context, b *bench) (err error) {
 			all = append(all, &w)
 		}
 		measure := func(i int) error {
-			return all[i].measure(client, trip{Addr: all[i].addr, Rate: load.rate, Keep: load.keep}, pods)
+			return all[i].measure(client, trip{Addr: all[i].addr, Rate: kind.rate, Keep: kind.keep}, pods)
 		}
 		if err := alternate(2, len(all), measure); err != nil { // warms up
 			return err
@@ -119,7 +119,7 @@ func paths(ctx context.Context, b *bench) (err error) {
 			return err
 		}
 		for _, rival := range all[1:] {
-			b.besideWay(load.what, all[0], rival)
+			b.besideWay(kind.what, all[0], rival)
 		}
 	}
 	return nil
@@ -329,7 +329,7 @@ type travelled struct {
 }
 
 func travel() {
-	loads := make(map[trip]*load)
+	loads := make(map[trip]*drive)
 	in := bufio.NewScanner(os.Stdin)
 	out := json.NewEncoder(os.Stdout)
 	for in.Scan() {
@@ -348,10 +348,10 @@ func travel() {
 
 // make sends the requests of a trip. The connections of the same trip before are kept in
 // loads.
-func (t trip) make(ctx context.Context, loads map[trip]*load) (back travelled, err error) {
+func (t trip) make(ctx context.Context, loads map[trip]*drive) (back travelled, err error) {
 	l := loads[t]
 	if l == nil {
-		l = new(load)
+		l = new(drive)
 		request := browser(host(0), "/bytes?n=100")
 		if !t.Keep {
 			l.renew(ctx, keptConnections, t.Addr, nil, request)

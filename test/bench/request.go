@@ -25,6 +25,7 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress"
 	"sallyport/test/lab/debian"
+	"sallyport/test/load"
 )
 
 var requestRows = []row{
@@ -306,7 +307,7 @@ func newCert(host string) ([]byte, error) {
 // A contender is a side with its load, and what was measured of it.
 type contender struct {
 	*side
-	load load
+	load drive
 	cpu  []time.Duration // of a request, by slice
 	took []time.Duration
 }
@@ -473,7 +474,7 @@ func reusedConnections(ctx context.Context, b *bench) error {
 		if err != nil {
 			return err
 		}
-		var l load
+		var l drive
 		defer l.close()
 		if err := l.keep(ctx, keptConnections, ours.http.String(), nil,
 			[][]byte{browser("app.test", "/")}); err != nil {
@@ -523,28 +524,28 @@ func secureRequests(ctx context.Context, b *bench) error {
 		what string
 		unit string // in the plural, for the rate
 		rate int
-		add  func(l *load, addr string, secure *tls.Config) error
+		add  func(l *drive, addr string, secure *tls.Config) error
 	}{
 		{
 			"full handshake and a request", "full handshakes with a request", 300,
-			func(l *load, addr string, secure *tls.Config) error {
+			func(l *drive, addr string, secure *tls.Config) error {
 				l.renew(ctx, keptConnections, addr, secure, request)
 				return nil
 			},
 		},
 		{
 			"resumed handshake and a request", "resumed handshakes with a request", 300,
-			func(l *load, addr string, secure *tls.Config) error {
+			func(l *drive, addr string, secure *tls.Config) error {
 				secure.ClientSessionCache = &remembering{}
-				c, err := connect(ctx, addr, secure)
+				c, err := load.Open(ctx, load.From, addr, secure, load.Patience)
 				if err != nil {
 					return err
 				}
 				// the ticket comes before the answer
-				if err := errors.Join(c.exchange(request), c.Close()); err != nil {
+				if err := errors.Join(c.Exchange(request), c.Close()); err != nil {
 					return err
 				}
-				c, err = connect(ctx, addr, secure)
+				c, err = load.Open(ctx, load.From, addr, secure, load.Patience)
 				if err != nil {
 					return err
 				}
@@ -557,13 +558,13 @@ func secureRequests(ctx context.Context, b *bench) error {
 		},
 		{
 			"request on a kept connection", "requests on kept TLS connections", requestsPerSecond,
-			func(l *load, addr string, secure *tls.Config) error {
+			func(l *drive, addr string, secure *tls.Config) error {
 				return l.keep(ctx, keptConnections, addr, secure, [][]byte{request})
 			},
 		},
 		{
 			"request on one of 100 streams of h2", "requests on 100 streams of h2", 1000,
-			func(l *load, addr string, secure *tls.Config) error {
+			func(l *drive, addr string, secure *tls.Config) error {
 				secure.NextProtos = []string{"h2"}
 				l.streams(ctx, 100, addr, secure, "https://app.test/")
 				return nil

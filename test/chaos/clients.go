@@ -16,7 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"sallyport/test/crowd"
+	"sallyport/test/load"
 )
 
 // inFlight bounds the requests that wait for an answer. A request beyond that counts as failed.
@@ -33,7 +33,7 @@ type clients struct {
 func newClients(host string, dial func(ctx context.Context, port string) (net.Conn, error)) *clients {
 	client := func(keep bool) *http.Client {
 		return &http.Client{
-			Timeout: patience,
+			Timeout: load.Patience,
 			Transport: &http.Transport{
 				DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
 					_, port, _ := strings.Cut(addr, ":")
@@ -73,7 +73,7 @@ func (c *clients) request(n int, due time.Time) (o outcome) {
 	case c.slots <- struct{}{}:
 		defer func() { <-c.slots }()
 	default:
-		o.err = statusError{"overload"}
+		o.err = load.Bad("overload")
 		return o
 	}
 	attempts := 0
@@ -98,13 +98,14 @@ func (c *clients) request(n int, due time.Time) (o outcome) {
 	}
 	defer resp.Body.Close() //nolint:errcheck // only read from
 	answer, err := io.ReadAll(resp.Body)
+	status := load.Status(resp.StatusCode)
 	switch {
 	case err != nil:
 		o.err = err
-	case resp.StatusCode != http.StatusOK:
-		o.err = statusError{strconv.Itoa(resp.StatusCode)}
+	case status != nil:
+		o.err = status
 	case !strings.Contains(string(answer), method+" /?n="+strconv.Itoa(n)+" "):
-		o.err = statusError{"wrong answer"}
+		o.err = load.Bad("wrong answer")
 	}
 	return o
 }
@@ -136,7 +137,7 @@ func (c *clients) keep(ctx context.Context, current func() *phase, class string,
 // download reads for 10 s from a response that has a line each 100 ms.
 func (c *clients) download(ctx context.Context) (ends string, err error) {
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(i httptrace.GotConnInfo) { ends = crowd.Ends(i.Conn) },
+		GotConn: func(i httptrace.GotConnInfo) { ends = load.Ends(i.Conn) },
 	})
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.host+"/slow?d=10s", nil)
 	if err != nil {
@@ -148,8 +149,8 @@ func (c *clients) download(ctx context.Context) (ends string, err error) {
 		return ends, err
 	}
 	defer resp.Body.Close() //nolint:errcheck // only read from
-	if resp.StatusCode != http.StatusOK {
-		return ends, statusError{strconv.Itoa(resp.StatusCode)}
+	if err := load.Status(resp.StatusCode); err != nil {
+		return ends, err
 	}
 	text, err := io.ReadAll(resp.Body)
 	if err == nil && strings.Count(string(text), "\n") < 50 {
@@ -164,11 +165,11 @@ func (c *clients) websocket(ctx context.Context) (ends string, err error) {
 	if err != nil {
 		return "", err
 	}
-	ends = crowd.Ends(conn)
+	ends = load.Ends(conn)
 	defer conn.Close() //nolint:errcheck // nothing is lost with it
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(load.Patience)); err != nil {
 		return ends, err
 	}
 	in := bufio.NewReader(conn)
@@ -183,12 +184,12 @@ func (c *clients) websocket(ctx context.Context) (ends string, err error) {
 	}
 	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusSwitchingProtocols {
-		return ends, statusError{strconv.Itoa(resp.StatusCode)}
+		return ends, load.Bad(strconv.Itoa(resp.StatusCode))
 	}
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for i := range 50 {
-		if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		if err := conn.SetDeadline(time.Now().Add(load.Patience)); err != nil {
 			return ends, err
 		}
 		// FIN and text, masked with zeros.

@@ -133,7 +133,7 @@ func (s *testbed) spread(ctx context.Context) error {
 	})
 }
 
-// connections returns the connections to a member's HAProxy, as crowd.Ends has them.
+// connections returns the connections to a member's HAProxy, as load.Ends has them.
 func (s *testbed) connections(ctx context.Context, m *rig.Rig) (all []string, err error) {
 	sockets, err := s.sockets(ctx, m.Machine(), "state", "established", "( sport = :80 or sport = :443 )")
 	for _, at := range sockets {

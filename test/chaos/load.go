@@ -4,20 +4,17 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
-	"sallyport/test/crowd"
+	"sallyport/test/load"
 )
 
 // loadArg makes this program the load, a process on the client's host. It sends requests at fixed
@@ -28,9 +25,6 @@ const loadArg = "load"
 
 // spreading is the phase at whose begin each kept connection is replaced by a new one.
 const spreading = "spreading"
-
-// patience is the time after which a request without an answer counts as failed.
-const patience = 5 * time.Second
 
 // slowAfter is the time after which a request counts as slow. The time runs from the moment the
 // request was due, so that a request that waited in a queue counts with that wait.
@@ -124,7 +118,7 @@ func (p *phase) add(o outcome) {
 		p.failed[0], p.failed[1] = sooner(p.failed[0], o.due), later(p.failed[1], o.due)
 	}
 	if o.err != nil {
-		why := reason(o.err)
+		why := load.Reason(o.err)
 		t.Failed[why]++
 		if o.ends != "" {
 			p.report.Broken = append(p.report.Broken, o.ends)
@@ -186,34 +180,8 @@ func (p *phase) end() report {
 	return p.report
 }
 
-// A statusError is an answer with another status than 200.
-type statusError struct{ text string }
-
-func (e statusError) Error() string { return e.text }
-
-// reason returns the class of a failure, for counting.
-func reason(err error) string {
-	var status statusError
-	var code crowd.Status
-	switch {
-	case errors.As(err, &code):
-		return code.Error()
-	case errors.As(err, &status):
-		return status.text
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return "refused"
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return "reset"
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), strings.Contains(err.Error(), "EOF"):
-		return "closed"
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
-		return "timeout"
-	}
-	return "other"
-}
-
-// load runs the process that loadArg names.
-func load(args []string) error {
+// loaded runs the process that loadArg names.
+func loaded(args []string) error {
 	flags := flag.NewFlagSet(loadArg, flag.ContinueOnError)
 	targets := flags.String("target", "192.168.50.21",
 		"address of the appliance, or several with commas between: each in turn")
@@ -226,7 +194,7 @@ func load(args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	dialer := &net.Dialer{Timeout: patience}
+	dialer := &net.Dialer{Timeout: load.Patience}
 	addresses := strings.Split(*targets, ",")
 	var turn atomic.Uint64
 	c := newClients(*host, func(ctx context.Context, port string) (net.Conn, error) {
@@ -266,15 +234,15 @@ func load(args []string) error {
 		go c.keep(ctx, current, "websocket", c.websocket)
 		go c.keep(ctx, current, "download", c.download)
 	}
-	many := crowd.Clients{Host: *host, Kept: *kept, Every: time.Second}
+	many := load.Clients{Host: *host, Kept: *kept, Every: time.Second}
 	for _, a := range addresses {
 		many.Targets = append(many.Targets, net.JoinHostPort(a, "80"))
 	}
 	hold := func() (end func()) {
 		ctx, end := context.WithCancel(ctx)
-		go many.Run(ctx, func() func(crowd.Outcome) {
+		go many.Run(ctx, func() func(load.Outcome) {
 			p := begin()
-			return func(o crowd.Outcome) {
+			return func(o load.Outcome) {
 				defer p.pending.Done()
 				p.add(outcome{class: "kept", due: o.Began, err: o.Err, first: o.Ends, ends: o.Ends})
 			}
@@ -284,35 +252,24 @@ func load(args []string) error {
 	end := hold()
 	defer func() { end() }()
 	out := json.NewEncoder(os.Stdout)
-	tick := time.NewTicker(time.Second / time.Duration(*rate))
-	defer tick.Stop()
-	began := time.Now()
-	for n, ok := 0, true; ok; {
-		select {
-		case <-tick.C:
-			// A ticker drops ticks that nobody takes. Their requests were due all the same.
-			for due := began; ; n++ {
-				if due = began.Add(time.Duration(n) * time.Second / time.Duration(*rate)); due.After(time.Now()) {
-					break
-				}
-				p := begin()
-				go func(n int) {
-					defer p.pending.Done()
-					p.add(c.request(n, due))
-				}(n)
-			}
-		case name, ok = <-names:
-			last := current()
-			mu.Lock()
-			now = newPhase(name)
-			mu.Unlock()
-			if name == spreading {
-				end()
-				end = hold()
-			}
-			if err := out.Encode(last.end()); err != nil {
-				return err
-			}
+	go load.Pace(ctx, time.Second/time.Duration(*rate), func(n int, due time.Time) {
+		p := begin()
+		go func() {
+			defer p.pending.Done()
+			p.add(c.request(n, due))
+		}()
+	})
+	for name := range names {
+		last := current()
+		mu.Lock()
+		now = newPhase(name)
+		mu.Unlock()
+		if name == spreading {
+			end()
+			end = hold()
+		}
+		if err := out.Encode(last.end()); err != nil {
+			return err
 		}
 	}
 	return nil

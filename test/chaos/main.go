@@ -51,7 +51,7 @@ type result struct {
 }
 
 func main() {
-	for arg, part := range map[string]func([]string) error{loadArg: load, neighbourArg: neighbour} {
+	for arg, part := range map[string]func([]string) error{loadArg: loaded, neighbourArg: neighbour} {
 		if len(os.Args) > 1 && os.Args[1] == arg {
 			if err := part(os.Args[2:]); err != nil {
 				fmt.Fprintln(os.Stderr, arg+":", err)

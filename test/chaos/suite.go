@@ -63,7 +63,7 @@ type testbed struct {
 	asn      int             // of the appliance
 	pods     int             // that should serve
 	backends int             // that there should be
-	theirs   map[string]bool // connections that the members have which the fault spares, as crowd.Ends has them
+	theirs   map[string]bool // connections that the members have which the fault spares, as load.Ends has them
 	notes    []string        // of the scenario
 	broken   []string
 }

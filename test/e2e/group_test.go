@@ -8,14 +8,13 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"sallyport/appliance/group"
-	"sallyport/test/crowd"
 	"sallyport/test/lab/world"
+	"sallyport/test/load"
 	"sallyport/test/rig"
 )
 
@@ -25,89 +24,40 @@ const kept = 60
 // witnesses are clients behind the router: each 5 ms one sends a request on a connection of its
 // own, and some ask again and again on a connection that they keep.
 type witnesses struct {
-	r    *testbed
-	stop func()
-
-	mu          sync.Mutex
-	sent, asked int
-	failed      []crowd.Outcome // requests without a good answer, on connections of their own
-	broken      []crowd.Outcome // kept connections that ended before an answer
-}
-
-func told(o crowd.Outcome) string {
-	return fmt.Sprint(o.Began.Format(time.TimeOnly), " ", o.Ends, ": ", o.Err)
+	*load.Witness
+	r *testbed
 }
 
 // witnesses sends clients to the addresses of the group, and to others.
 func (r *testbed) witnesses(others ...string) *witnesses {
 	r.t.Helper()
-	ctx, cancel := context.WithCancel(r.t.Context())
-	w := &witnesses{r: r}
-	clients := crowd.Clients{Host: "test.local", New: 5 * time.Millisecond, Kept: kept, Every: 300 * time.Millisecond}
+	clients := load.Clients{Host: "test.local", New: 5 * time.Millisecond, Kept: kept, Every: 300 * time.Millisecond}
 	for _, address := range slices.Concat(rig.ServiceAddresses(r.Options()), others) {
 		clients.Targets = append(clients.Targets, address+":80")
 	}
-	clients.Dial = func(ctx context.Context, address string) (net.Conn, error) {
-		return r.Dial(ctx, world.Client, address)
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		clients.Run(ctx, func() func(crowd.Outcome) { return w.note })
-	}()
-	w.stop = func() {
-		cancel()
-		<-ended
-	}
-	return w
+	clients.Dial = r.fromClient
+	return &witnesses{load.Watch(r.t.Context(), clients), r}
 }
 
-func (w *witnesses) note(o crowd.Outcome) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	count, list := &w.sent, &w.failed
-	if o.Kept {
-		count, list = &w.asked, &w.broken
-	}
-	if *count++; o.Err != nil {
-		*list = append(*list, o)
-	}
+// fromClient dials from the client's host.
+func (r *testbed) fromClient(ctx context.Context, address string) (net.Conn, error) {
+	return r.Dial(ctx, world.Client, address)
 }
 
 // during calls do while the clients ask, and returns what failed until enough requests more were
 // answered.
-func (w *witnesses) during(do func()) (failed, broken []crowd.Outcome) {
+func (w *witnesses) during(do func()) load.Count {
 	w.r.t.Helper()
-	counts := func() (sent, asked int) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return w.sent, w.asked
-	}
-	w.mu.Lock()
-	w.failed, w.broken = nil, nil
-	w.mu.Unlock()
-	do()
-	sent, asked := counts()
-	w.r.eventually("enough requests after it", func() error {
-		if s, a := counts(); s < sent+200 || a < asked+3*kept {
-			return fmt.Errorf("%d, %d", s-sent, a-asked)
-		}
-		return nil
-	})
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.failed, w.broken
+	count, err := w.During(w.r.t.Context(), 200, 3*kept, func() error { do(); return nil })
+	w.r.must(err)
+	return count
 }
 
 // undisturbed calls do while the clients ask. Nothing may fail.
 func (w *witnesses) undisturbed(do func()) {
 	w.r.t.Helper()
-	failed, broken := w.during(do)
-	if len(failed) > 0 {
-		w.r.t.Errorf("%d requests failed; the first: %s", len(failed), told(failed[0]))
-	}
-	if len(broken) > 0 {
-		w.r.t.Errorf("%d kept connections of %d broke; the first: %s", len(broken), kept, told(broken[0]))
+	if err := w.during(do).Losses(); err != nil {
+		w.r.t.Error(err)
 	}
 }
 
@@ -173,7 +123,7 @@ func pair(t *testing.T, name string, router world.RouterKind) (first *testbed, a
 		})
 	}
 	clients = first.witnesses(services...)
-	t.Cleanup(clients.stop)
+	t.Cleanup(clients.Stop)
 	first.spread(a, b)
 	clients.during(func() {})
 	clients.undisturbed(func() {})
@@ -299,14 +249,14 @@ func leaveAndReturn(t *testing.T, name string, router world.RouterKind) {
 	}
 	first.sub("a member loses its cable", func(t *testing.T, r *testbed) {
 		clients.r = r
-		failed, broken := clients.during(func() {
+		count := clients.during(func() {
 			r.must(r.KillNode(t.Context(), world.ApplianceHost(2)))
 			r.spread(a)
 		})
-		if len(broken) >= kept {
-			t.Errorf("all %d kept connections broke, want those of the lost member alone", len(broken))
+		if len(count.Broken) >= kept {
+			t.Errorf("all %d kept connections broke, want those of the lost member alone", len(count.Broken))
 		}
-		if len(failed) > 0 {
+		if failed := count.Failed; len(failed) > 0 {
 			t.Logf("%d requests failed, begun within %s", len(failed),
 				failed[len(failed)-1].Began.Sub(failed[0].Began).Round(time.Millisecond))
 		}

@@ -176,13 +176,13 @@ func TestEachMistakeInAGroupIsASentence(t *testing.T) {
 					return err
 				})
 			}
-			failed, _ := clients.during(func() {
+			count := clients.during(func() {
 				m.make(r)
 				shows(b, m.second)
 				shows(a, m.first)
 			})
-			if len(failed) > 0 {
-				t.Errorf("%d requests failed; the first: %s", len(failed), told(failed[0]))
+			if failed := count.Failed; len(failed) > 0 {
+				t.Errorf("%d requests failed; the first: %s", len(failed), failed[0])
 			}
 			m.undo(r)
 			for _, at := range []member{a, b} {

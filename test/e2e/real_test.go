@@ -2,25 +2,23 @@ package e2e
 
 import (
 	"cmp"
-	"context"
 	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"sallyport/test/lab/world"
+	"sallyport/test/load"
 )
 
 // newRealTestbed brings up a lab whose nodes run Calico itself, with an application of some pods
@@ -96,18 +94,6 @@ func (r *testbed) sessionsWith(want ...string) {
 	})
 }
 
-// The rate of load, and the time after which a request without an answer has failed.
-const (
-	loadRate     = 50
-	loadPatience = 5 * time.Second
-)
-
-// A failure is a request under load that failed.
-type failure struct {
-	sent time.Time
-	why  string
-}
-
 // underLoad calls do while the client sends requests. None may fail.
 func (r *testbed) underLoad(what string, do func()) {
 	r.t.Helper()
@@ -115,77 +101,28 @@ func (r *testbed) underLoad(what string, do func()) {
 }
 
 // survives checks that no request failed that was sent after a time.
-func (r *testbed) survives(what string, failed []failure, since time.Time) {
+func (r *testbed) survives(what string, failed []load.Outcome, since time.Time) {
 	r.t.Helper()
-	failed = slices.DeleteFunc(slices.Clone(failed), func(f failure) bool { return f.sent.Before(since) })
+	failed = slices.DeleteFunc(slices.Clone(failed), func(o load.Outcome) bool { return o.Began.Before(since) })
 	if len(failed) > 0 {
-		r.t.Errorf("%s: %d requests failed, want none; the first: %q", what, len(failed), failed[0].why)
+		r.t.Errorf("%s: %d requests failed, want none; the first: %s", what, len(failed), failed[0])
 	}
 }
 
-// load calls do while the client sends requests to test.local at a steady rate, each on a new
-// connection. It logs how many failed, and returns those.
-func (r *testbed) load(what string, do func()) (failed []failure) {
+// load calls do while the client sends 50 requests a second to test.local, each on a new connection.
+// It logs how many failed, and returns those.
+func (r *testbed) load(what string, do func()) (failed []load.Outcome) {
 	r.t.Helper()
-	client := http.Client{Timeout: loadPatience, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return r.Dial(ctx, world.Client, "192.168.50.21:80")
-		},
-	}}
-	ask := func() error {
-		answer, err := client.Get("http://test.local/")
-		if err != nil {
-			return err
-		}
-		defer answer.Body.Close() //nolint:errcheck // it was read
-		if _, err := io.Copy(io.Discard, answer.Body); err != nil {
-			return err
-		}
-		if answer.StatusCode != http.StatusOK {
-			return errors.New(answer.Status)
-		}
-		return nil
-	}
-	var (
-		mu      sync.Mutex
-		sent    int
-		slowest time.Duration
-		all     sync.WaitGroup
-	)
-	began, over := time.Now(), make(chan struct{})
-	all.Go(func() {
-		tick := time.NewTicker(time.Second / loadRate)
-		defer tick.Stop()
-		for {
-			select {
-			case <-over:
-				return
-			case <-tick.C:
-				sent++
-				all.Go(func() {
-					due := time.Now()
-					err := ask()
-					mu.Lock()
-					defer mu.Unlock()
-					slowest = max(slowest, time.Since(due))
-					if err != nil {
-						failed = append(failed, failure{
-							due,
-							fmt.Sprintf("+%s %v", due.Sub(began).Round(time.Millisecond), err),
-						})
-					}
-				})
-			}
-		}
+	began := time.Now()
+	w := load.Watch(r.t.Context(), load.Clients{
+		Targets: []string{"192.168.50.21:80"}, Host: "test.local", New: time.Second / 50, Dial: r.fromClient,
 	})
-	func() {
-		defer func() { close(over); all.Wait() }()
-		do()
-	}()
-	r.t.Logf("%s: %d of %d requests failed in %s, the slowest took %s", what, len(failed), sent,
-		time.Since(began).Round(time.Second), slowest.Round(time.Millisecond))
-	return failed
+	defer w.Stop()
+	count, err := w.During(r.t.Context(), 1, 0, func() error { do(); return nil })
+	r.must(err)
+	r.t.Logf("%s: %d of %d requests failed in %s, the slowest took %s", what, len(count.Failed), count.Sent,
+		time.Since(began).Round(time.Second), count.Slowest.Round(time.Millisecond))
+	return count.Failed
 }
 
 // stands checks that nothing in the log, from an offset on, says that a server was closed or a

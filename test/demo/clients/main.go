@@ -14,12 +14,12 @@ import (
 	"syscall"
 	"time"
 
-	"sallyport/test/crowd"
+	"sallyport/test/load"
 )
 
 type counters struct{ sent, failed, asked, broken atomic.Int64 }
 
-func (c *counters) add(o crowd.Outcome) {
+func (c *counters) add(o load.Outcome) {
 	n, bad := &c.sent, &c.failed
 	if o.Kept {
 		n, bad = &c.asked, &c.broken
@@ -49,9 +49,9 @@ func main() {
 			fmt.Println("    clients:", &c)
 		}
 	}()
-	crowd.Clients{
+	load.Clients{
 		Targets: strings.Split(*addresses, ","), Host: *host, New: *every, Kept: *kept,
 		Every: 300 * time.Millisecond,
-	}.Run(ctx, func() func(crowd.Outcome) { return c.add })
+	}.Run(ctx, func() func(load.Outcome) { return c.add })
 	fmt.Println("    clients, in the end:", &c)
 }
