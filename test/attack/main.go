@@ -37,7 +37,7 @@ func main() {
 // attacks returns all there are.
 func attacks() []attack {
 	return slices.Concat(tenants(), costs(), memories(), naming(), changing(), clients(), others(), addresses(),
-		groups(), watchers(), operators())
+		groups(), rings(), watchers(), operators())
 }
 
 func run(ctx context.Context) error {

@@ -582,6 +582,15 @@ func (r *Rig) ListenUDP(ctx context.Context, host string, at netip.AddrPort, ttl
 	return conn, err
 }
 
+// ListenIP returns a raw socket of an IP protocol, such as "ip4:tcp", at an address of a host of the lab.
+func (r *Rig) ListenIP(ctx context.Context, host, protocol string, at netip.Addr) (conn net.PacketConn, err error) {
+	err = r.on(host, func() error {
+		conn, err = new(net.ListenConfig).ListenPacket(ctx, protocol, at.String())
+		return err
+	})
+	return conn, err
+}
+
 // on calls a function in the network namespace of a host. Sockets that the function opens stay in
 // that namespace.
 func (r *Rig) on(host string, do func() error) error {
