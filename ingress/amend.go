@@ -11,6 +11,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/gateway"
 )
 
 // Most changes concern few of many Ingresses. amend routes only these few, once as they were and
@@ -211,6 +212,9 @@ func (c *Compiler) neighbours(open []link) (all []member, ok bool) {
 	for len(open) > 0 {
 		l := open[0]
 		open = open[1:]
+		if c.routing.routesTo[l] {
+			return nil, false // routes of Gateway API lead to the Service, too
+		}
 		if seen[l] {
 			continue
 		}
@@ -268,7 +272,7 @@ func (c *Compiler) routeAlone(worlds []*world, members []member, hosts map[strin
 	alone.routing, alone.about, alone.worlds = nil, hosts, make([]*world, len(worlds))
 	for i, w := range worlds {
 		part := *w
-		part.Ingresses = nil
+		part.Ingresses, part.API = nil, gateway.Objects{}
 		for _, m := range members {
 			if m.world == i {
 				part.Ingresses = append(part.Ingresses, m.Ingress)
@@ -328,9 +332,7 @@ func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*w
 	next.owner = exchangeKeys(r.owner, then.owner, now.owner)
 	next.canaries = exchangeKeys(r.canaries, then.canaries, now.canaries)
 	next.chosen = exchangeKeys(r.chosen, then.chosen, now.chosen)
-	next.Config.Routes = exchange(r.Config.Routes, then.Config.Routes, now.Config.Routes, func(a, b haproxy.Route) int {
-		return compareRoutes(routeKey{a.Host, a.Path, a.Match}, routeKey{b.Host, b.Path, b.Match})
-	})
+	next.Config.Routes = exchange(r.Config.Routes, then.Config.Routes, now.Config.Routes, compareScoped)
 	next.Config.Certs = exchange(r.Config.Certs, then.Config.Certs, now.Config.Certs,
 		func(a, b *haproxy.Cert) int { return cmp.Compare(a.Name, b.Name) })
 	next.exchangeNeeds(then.needs, now.needs)
@@ -381,6 +383,9 @@ func (r *routing) roomy(come []member) bool {
 	}
 	for of := range tenants {
 		limits := r.of[of.world].Options.Limits
+		if r.routesOf[of] {
+			return false // its routes count, too
+		}
 		var hosts, paths, certs, bytes int
 		for _, c := range r.claims {
 			if c.world == of.world && c.ref.Namespace == of.namespace {

@@ -26,6 +26,9 @@ func (c *Compiler) part(n need) part {
 	if n.traffic == checks {
 		backend.By = n.by.Namespace // the Service may be of another
 	}
+	if n.service.Name == "" { // it redirects
+		backend.Origin, backend.Service = n.origin, ""
+	}
 	if w.prefix != "" {
 		backend.Origin = "cluster " + w.Cluster + ", " + backend.Origin
 	}

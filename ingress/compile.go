@@ -16,6 +16,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/gateway"
 	"sallyport/routes"
 )
 
@@ -173,13 +174,15 @@ type Problem struct {
 
 // A Result is compiled from the objects of all clusters.
 type Result struct {
-	Config    haproxy.Config     // Bind and Tune are left to the caller
-	Served    []ObjectRef        // Ingresses with at least one rule or default in effect
-	Problems  []Problem          // sorted by object
-	Owners    map[string]*Owners // by cluster; for the Snapshot after
-	Refused   []haproxy.Part     // parts left out because HAProxy refuses them
-	Balancers []Balancer         // Services of type LoadBalancer that are ours, the older first
-	Servers   int                // that the clusters have within their limits, whether there is Room for them or not
+	Config   haproxy.Config     // Bind and Tune are left to the caller
+	Served   []ObjectRef        // Ingresses with at least one rule or default in effect
+	Problems []Problem          // sorted by object
+	Owners   map[string]*Owners // by cluster; for the Snapshot after
+	Refused  []haproxy.Part     // parts left out because HAProxy refuses them
+	// Statuses hold, by cluster, the status of each object of Gateway API that is ours.
+	Statuses  map[string][]gateway.Status
+	Balancers []Balancer // Services of type LoadBalancer that are ours, the older first
+	Servers   int        // that the clusters have within their limits, whether there is Room for them or not
 
 	// Questions are for HAProxy. The Config is complete only with their answers, see
 	// Compiler.Judge.
@@ -235,7 +238,8 @@ type Compiler struct {
 	pairs    map[*corev1.Secret]*pair
 	layers   map[*corev1.Service]annotations.Layer
 	settled  map[settledFor]*settings
-	demanded annotations.Clients // the clients that settled was made for
+	derived  map[derivedFor]*settings // of the rules of routes
+	demanded annotations.Clients      // the clients that settled was made for
 
 	verdicts haproxy.Verdicts
 	judged   bool // they have changed since

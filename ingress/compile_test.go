@@ -45,6 +45,24 @@ func snapshot(t testing.TB, cluster, manifests string) Snapshot {
 			err = add(&s.Slices, doc)
 		case "Secret":
 			err = add(&s.Secrets, doc)
+		case "GatewayClass":
+			err = add(&s.API.Classes, doc)
+		case "Gateway":
+			err = add(&s.API.Gateways, doc)
+		case "ListenerSet":
+			err = add(&s.API.ListenerSets, doc)
+		case "HTTPRoute":
+			err = add(&s.API.HTTPRoutes, doc)
+		case "GRPCRoute":
+			err = add(&s.API.GRPCRoutes, doc)
+		case "TLSRoute":
+			err = add(&s.API.TLSRoutes, doc)
+		case "TCPRoute":
+			err = add(&s.API.TCPRoutes, doc)
+		case "ReferenceGrant":
+			err = add(&s.API.Grants, doc)
+		case "BackendTLSPolicy":
+			err = add(&s.API.TLSPolicies, doc)
 		default:
 			err = fmt.Errorf("kind %q is not known here", kind.Kind)
 		}

@@ -54,7 +54,8 @@ func (r Result) Granted() []ObjectRef {
 		return refs
 	}
 	for i, route := range r.Config.Routes {
-		if c := r.routing.owner[routeKey{route.Host, route.Path, route.Match}]; c != nil && c.ref.Kind == "Ingress" {
+		c := r.routing.owner[routeKey{route.Host, route.Path, route.Match}]
+		if c != nil && c.ref.Kind == "Ingress" && route.Scope == "" {
 			refs[i] = c.ref
 		}
 	}

@@ -48,18 +48,17 @@ type tenant struct {
 // if its keys are beyond a limit. Older claims are counted first, so a younger claim never ends a
 // claim that is served.
 func (b *builder) limit() {
-	accounts := make(map[tenant]*account)
 	unguarded := make(map[tenant]map[string]*claim) // hosts with a left-out guarded path, and its claim
 	for _, c := range b.claims {
 		w, of := b.worlds[c.world], tenant{c.world, c.ref.Namespace}
-		if accounts[of] == nil {
-			accounts[of] = newAccount(w.Options)
+		if b.accounts[of] == nil {
+			b.accounts[of] = newAccount(w.Options)
 		}
 		layerOf := func(service serviceKey) annotations.Layer {
 			s, _ := Find(w.Services, service)
 			return b.layer(s)
 		}
-		kept, refused := accounts[of].admit(c, func(service serviceKey) bool {
+		kept, refused := b.accounts[of].admit(c, func(service serviceKey) bool {
 			return annotations.Conditional(layerOf(service))
 		})
 		if len(refused) > 0 {
@@ -75,7 +74,7 @@ func (b *builder) limit() {
 			b.report(c, "LimitReached", "the Ingresses of namespace %s have more than %s", c.ref.Namespace,
 				strings.Join(refused, "; and more than "))
 		}
-		if most := w.Options.Limits.ConfigBytes; most > 0 && !c.closed && !accounts[of].bears(c, most, layerOf) {
+		if most := w.Options.Limits.ConfigBytes; most > 0 && !c.closed && !b.accounts[of].bears(c, most, layerOf) {
 			c.closed, b.limited = true, true
 			b.report(c, "LimitReached",
 				"the keys of the Ingresses of namespace %s, and of their Services, take more than %d bytes of "+
@@ -215,15 +214,20 @@ func (a *account) admit(c *claim, conditional func(service serviceKey) bool) (ke
 			kept.tls = append(kept.tls, one)
 		}
 	}
+	return kept, a.refusals("Ingress")
+}
+
+// refusals returns a sentence for each limit that something of an object is beyond.
+func (a *account) refusals(kind string) (refused []string) {
 	for _, q := range []*quota{&a.hosts, &a.paths, &a.regexps, &a.conditions, &a.backends, &a.certs} {
 		if q.refused > 0 {
 			refused = append(refused,
-				fmt.Sprintf("%d %s (clusters[].ingress.limits.%s): %d of this Ingress are not served, the first is %s",
-					q.most, q.noun, q.limit, q.refused, q.first))
+				fmt.Sprintf("%d %s (clusters[].ingress.limits.%s): %d of this %s are not served, the first is %s",
+					q.most, q.noun, q.limit, q.refused, kind, q.first))
 			q.refused = 0
 		}
 	}
-	return kept, refused
+	return refused
 }
 
 // bears counts the bytes of configuration that the backends of a claim take in addition to those of

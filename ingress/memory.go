@@ -217,8 +217,8 @@ func (o *Owners) check() error {
 			return fmt.Errorf("%q is no address of a Service", addr)
 		case !isOwner(who.Namespace) || !isOwner(namespace) || who.Namespace != everyone && who.Namespace != namespace:
 			return fmt.Errorf("%q is no namespace of Service %q", who.Namespace, who.Service)
-		case len(validation.IsDNS1123Label(name)) > 0:
-			return fmt.Errorf("%q is no Service", who.Service)
+		case len(validation.IsDNS1123Subdomain(name)) > 0:
+			return fmt.Errorf("%q is no Service or Gateway", who.Service)
 		}
 	}
 	return nil

@@ -299,8 +299,9 @@ func (b *builder) reportKeptAddresses(all []balancer, a *allotter) {
 			if j := slices.IndexFunc(all, own); j >= 0 {
 				b.reportOn(all[j].petitioner.ref, "AddressKept",
 					"%s, which Service %s had, is kept for its namespace until %s (clusters[].ingress.releaseAfter); "+
-						"then it goes to Service %s, which asks for it",
-					addr, k.Service, k.until.Format(time.RFC3339), all[i].service.Namespace+"/"+all[i].service.Name)
+						"then it goes to %s %s, which asks for it",
+					addr, k.Service, k.until.Format(time.RFC3339), all[i].petitioner.ref.Kind,
+					all[i].petitioner.ref.Namespace+"/"+all[i].petitioner.ref.Name)
 			}
 		}
 	}

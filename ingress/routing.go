@@ -29,6 +29,8 @@ type routing struct {
 	chosen   map[routeKey][]conditional
 	needs    []need                    // sorted by name
 	users    []map[serviceKey][]string // by world and Service: the names of its needs
+	routesTo map[link]bool             // the Services that routes of Gateway API lead to
+	routesOf map[tenant]bool           // the namespaces with such routes
 	limited  bool                      // a claim is beyond a limit of its namespace, or waits for a host that is kept
 
 	certain period // no certificate expires or becomes valid, by the time of its cluster
@@ -111,6 +113,10 @@ type builder struct {
 	needed     map[string]need            // by the name of the backend
 	asked      []haproxy.Question         // about conditions
 	fallbackOf *claim                     // its default backend is for all hosts; nil if no claim has this
+	accounts   map[tenant]*account        // what each namespace has so far
+	gateways   gates
+
+	derivedBefore map[derivedFor]*settings
 }
 
 // route makes the routing of worlds. The older of two claims to a thing takes effect. The operator
@@ -126,7 +132,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 		claimed: make(map[routeKey]*claim), patterns: make(map[string]int), needed: make(map[string]need, size),
 		routing: &routing{
 			of: worlds, owner: make(map[routeKey]*claim, size), canaries: make(map[routeKey]*claim),
-			chosen: make(map[routeKey][]conditional),
+			chosen: make(map[routeKey][]conditional), routesTo: make(map[link]bool), routesOf: make(map[tenant]bool),
 		},
 	}
 	all := b.speaker.global
@@ -139,6 +145,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	if b.settled == nil {
 		b.settled = make(map[settledFor]*settings)
 	}
+	b.accounts, b.derivedBefore, b.derived = make(map[tenant]*account), b.derived, make(map[derivedFor]*settings)
 	b.Config.Process, b.Config.DefaultCert = all.Process, all.DefaultCert
 	b.Config.Extras, b.Questions = slices.Clone(all.Extras), slices.Clone(all.Questions)
 	for _, w := range worlds {
@@ -158,7 +165,9 @@ func (c *Compiler) route(worlds []*world) *routing {
 	b.addCanaries() // part of a path's requests to a canary
 	b.isolate()     // the rest of a host to its owner
 	b.chain()       // paths with conditions
-	b.stream()      // TCP ports
+	b.attach()      // routes of Gateway API to listeners
+	b.stream()      // TCP ports, and addresses
+	b.listen()      // listeners at the addresses of Gateways
 	b.settleOwners()
 	b.assemble()
 	return b.routing
@@ -170,6 +179,7 @@ func (b *builder) assemble() {
 	for _, key := range b.keys() {
 		b.Config.Routes = append(b.Config.Routes, b.routed[key])
 	}
+	b.Config.Routes = append(b.Config.Routes, b.gateways.routes...)
 	b.needs = make([]need, 0, len(b.needed))
 	b.users = make([]map[serviceKey][]string, len(b.of))
 	for i := range b.users {
@@ -703,7 +713,7 @@ func (b *builder) certify() {
 			x.entry(c, t, clients)
 		}
 	}
-	b.pairs = x.current
+	b.gateways.pairs, b.pairs = b.pairs, x.current
 	x.write()
 }
 

@@ -73,7 +73,7 @@ func (p Pools) Stale(s *corev1.Service) bool {
 		})
 }
 
-// A Balancer is a Service of type LoadBalancer that is ours.
+// A Balancer is a Service of type LoadBalancer, or a Gateway, that is ours.
 type Balancer struct {
 	ObjectRef
 	Addresses []netip.Addr // that its status is to have, IPv4 first
@@ -86,18 +86,22 @@ type Balancer struct {
 // A balancer is a Balancer in the making.
 type balancer struct {
 	petitioner
-	service *corev1.Service
+	service *corev1.Service // nil for a Gateway
+	gate    *gate           // nil for a Service
 	ports   []corev1.ServicePort
 	shares  bool // its address with others
 	demand
 }
 
-// balance gives addresses to the Services of type LoadBalancer, and opens their ports
+// balance gives addresses to Gateways and to the Services of type LoadBalancer, and opens their ports
 // there. At an address that the status of the Service does not have yet, no port is open:
 // no two members of a group then serve different Services at one address.
 func (b *builder) balance() {
 	var all []balancer
 	var pools Pools
+	for _, g := range b.gateways.all {
+		all = append(all, balancer{petitioner: g.petitioner, gate: g})
+	}
 	for i, w := range b.worlds {
 		if len(w.Options.Pools.Ranges) == 0 {
 			continue
@@ -124,6 +128,10 @@ func (b *builder) balance() {
 	}
 	for i, got := range a.allot(demands, len(b.Unknown) == 0) {
 		one := all[i]
+		if one.gate != nil {
+			b.Balancers = append(b.Balancers, b.settleGate(one, got, &a))
+			continue
+		}
 		for _, p := range got.problems {
 			b.reportOn(one.petitioner.ref, p.reason, "%s", p.why)
 		}
@@ -148,6 +156,10 @@ func (b *builder) balance() {
 
 // demand reads the addresses and ports that a Service asks for, within the limits of its namespace.
 func (b *builder) demand(one *balancer, opened map[tenant]int) {
+	if one.gate != nil {
+		b.demandGate(one, opened)
+		return
+	}
 	w, s := b.worlds[one.world], one.service
 	d := &one.demand
 	d.ref, d.of, d.owner = one.petitioner.ref, tenant{one.world, s.Namespace}, w.owner(s.Namespace)
@@ -207,19 +219,24 @@ func (b *builder) demand(one *balancer, opened map[tenant]int) {
 	d.spare = d.four && d.six && len(d.asked) == 0 && !both
 }
 
-// reason returns in words why the Service has an address.
+// reason returns in words why a Service or Gateway has an address.
 func (one *balancer) reason(addr netip.Addr) string {
-	how := "derived from the names of cluster, namespace and Service"
+	how, record := "derived from the names of cluster, namespace and "+one.petitioner.ref.Kind, "status.loadBalancer"
+	if one.gate != nil {
+		record = "status.addresses"
+	}
 	switch {
+	case slices.Contains(one.asked, addr) && one.gate != nil:
+		how = "the Gateway asks for it (spec.addresses)"
 	case slices.Contains(one.asked, addr):
 		how = "the Service asks for it (sallyport.dev/address or spec.loadBalancerIP)"
 	case one.shares:
 		how = "derived from the value of sallyport.dev/share-address, which each of its Services has"
 	}
 	if slices.Contains(one.had, addr) {
-		return how + ", and recorded in status.loadBalancer, which it keeps"
+		return how + ", and recorded in " + record + ", which it keeps"
 	}
-	return how + ", and not in status.loadBalancer yet: its ports are closed until then"
+	return how + ", and not in " + record + " yet: its ports are closed until then"
 }
 
 // open opens the ports of a Service at one of its addresses.

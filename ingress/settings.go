@@ -25,6 +25,7 @@ type settings struct {
 
 	by      *claimant      // its keys change the backend, which it alone uses; nil if the backend is shared
 	refused []haproxy.Part // left out because HAProxy refuses them
+	hash    string         // of what a rule of a route adds; part of the backend's name
 }
 
 // An askedOne is a Service that checks requests (auth-url), as a key names it.

@@ -58,6 +58,9 @@ type Gateway struct {
 // Serves reports whether anything of the Gateway can be served.
 func (g *Gateway) Serves() bool { return g.unusable == nil }
 
+// Refuse says that nothing of the Gateway is served.
+func (g *Gateway) Refuse(r Refusal) { g.unusable = cmp.Or(g.unusable, &r) }
+
 // Key returns the namespace and name of the Gateway.
 func (g *Gateway) Key() types.NamespacedName { return keyOf(g.Object) }
 

@@ -74,6 +74,44 @@ type Ref struct {
 	Refused *Refusal // its part of the requests is answered with an error
 }
 
+// Listeners returns the listeners that the route is attached to, each once.
+func (r *Route) Listeners() (all []*Listener) {
+	for _, p := range r.parents {
+		for _, l := range p.on {
+			if !slices.Contains(all, l) {
+				all = append(all, l)
+			}
+		}
+	}
+	return all
+}
+
+// HostsAt returns the hostnames that the route has at a listener.
+func (r *Route) HostsAt(l *Listener) []string {
+	for _, at := range l.Attached {
+		if at.Route == r {
+			return at.At
+		}
+	}
+	return nil
+}
+
+// Drop says that nothing of a route is served, and removes it from its listeners.
+func (a *Attachment) Drop(r *Route, why Refusal) {
+	for _, l := range r.Listeners() {
+		l.Attached = slices.DeleteFunc(l.Attached, func(at *Attached) bool { return at.Route == r })
+	}
+	r.refused = &why
+}
+
+// Drop says that a match of the rule is left out.
+func (r *Rule) Drop(why string) {
+	text := fmt.Sprintf("rule %d: %s; it is left out", r.Index, why)
+	if !slices.Contains(r.Route.odd, text) {
+		r.Route.odd = append(r.Route.odd, text)
+	}
+}
+
 // A parent is an entry of spec.parentRefs that names a Gateway or ListenerSet of ours.
 type parent struct {
 	ref     gatewayv1.ParentReference

@@ -49,14 +49,14 @@ func RowsOf(listeners []*Listener, more []string, may func(namespace, host strin
 	for _, l := range listeners {
 		for _, r := range l.Attached {
 			for _, host := range r.At {
-				if ownerOf(listeners, host) == l {
+				if OwnerOf(listeners, host) == l {
 					tables[l].add(host, r.Route)
 				}
 			}
 		}
 	}
 	for _, host := range more {
-		if l := ownerOf(listeners, host); l != nil && tables[l][host] == nil {
+		if l := OwnerOf(listeners, host); l != nil && tables[l][host] == nil {
 			tables[l][host] = hostTable{}
 		}
 	}
@@ -64,7 +64,7 @@ func RowsOf(listeners []*Listener, more []string, may func(namespace, host strin
 	for _, l := range listeners {
 		hosts := slices.SortedFunc(maps.Keys(tables[l]), compareHostnames)
 		for i, host := range hosts {
-			if ownerOf(listeners, host) != l {
+			if OwnerOf(listeners, host) != l {
 				continue // its own hostname, in conflict
 			}
 			these := []hostTable{tables[l][host].only(host, may)}
@@ -122,8 +122,8 @@ func (t hostTable) ends() bool {
 	return len(all) > 0 && all[len(all)-1].Bare()
 }
 
-// ownerOf returns the listener that requests for a host belong to.
-func ownerOf(listeners []*Listener, host string) (owner *Listener) {
+// OwnerOf returns the listener that requests for a host belong to.
+func OwnerOf(listeners []*Listener, host string) (owner *Listener) {
 	for _, l := range listeners {
 		if Contains(l.Hostname, host) && (owner == nil || compareHostnames(l.Hostname, owner.Hostname) < 0) {
 			owner = l

@@ -1,0 +1,192 @@
+package ingress
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
+	"sallyport/ingress/gateway"
+)
+
+// effects are all that a rule changes in the backend of its requests.
+type effects struct {
+	directives []haproxy.Directive
+	proto      string // to the servers
+	redirects  bool   // the directives answer each request
+}
+
+func (e effects) none() bool { return len(e.directives) == 0 && e.proto == "" }
+
+func (e *effects) add(d haproxy.Directive, err error) error {
+	if err == nil {
+		e.directives = append(e.directives, d)
+	}
+	return err
+}
+
+// replacesPrefix reports whether some filter replaces the part of the path that a match has.
+func replacesPrefix(filters []gatewayv1.HTTPRouteFilter) bool {
+	return slices.ContainsFunc(filters, func(f gatewayv1.HTTPRouteFilter) bool {
+		return f.URLRewrite != nil && f.URLRewrite.Path != nil && f.URLRewrite.Path.ReplacePrefixMatch != nil ||
+			f.RequestRedirect != nil && f.RequestRedirect.Path != nil &&
+				f.RequestRedirect.Path.ReplacePrefixMatch != nil
+	})
+}
+
+// effectsOf returns the effects of the filters and timeouts of a rule. path is that of the match. An
+// error says what cannot be served: then nothing of the rule is.
+func effectsOf(rule *gateway.Rule, path string) (own effects, err error) {
+	if rule.Session != nil {
+		return own, fmt.Errorf("sessionPersistence is not supported")
+	}
+	if rule.Retry != nil {
+		return own, fmt.Errorf("retry is not supported")
+	}
+	if err := own.filter(rule.Filters, path); err != nil {
+		return own, err
+	}
+	if t := rule.Timeouts; t != nil {
+		err = own.timeouts(t)
+	}
+	return own, err
+}
+
+// refEffects returns the effects of a rule and of one of its backendRefs.
+func refEffects(own effects, ref gateway.Ref) (effects, error) {
+	own.directives = slices.Clone(own.directives)
+	err := own.filter(ref.Filters, "")
+	if err == nil && own.redirects {
+		err = fmt.Errorf("a backendRef cannot have a redirect")
+	}
+	return own, err
+}
+
+// timeouts adds the timeouts of a rule. HAProxy waits so long for the servers, and not for the whole
+// response.
+func (e *effects) timeouts(t *gatewayv1.HTTPRouteTimeouts) error {
+	var least time.Duration
+	for _, text := range []*gatewayv1.Duration{t.Request, t.BackendRequest} {
+		if text == nil {
+			continue
+		}
+		d, err := time.ParseDuration(string(*text))
+		if err != nil || d < 0 {
+			return fmt.Errorf("timeout %s is not a duration", annotations.Quote(string(*text)))
+		}
+		if d > 0 && (least == 0 || d < least) { // 0 is no timeout
+			least = d
+		}
+	}
+	if least > 0 {
+		e.directives = append(e.directives, haproxy.Timeout("server", max(least, time.Millisecond)))
+	}
+	return nil
+}
+
+// filter adds the effects of filters.
+func (e *effects) filter(filters []gatewayv1.HTTPRouteFilter, path string) error {
+	for _, f := range filters {
+		var err error
+		switch {
+		case f.Type == gatewayv1.HTTPRouteFilterRequestHeaderModifier && f.RequestHeaderModifier != nil:
+			err = e.headers(f.RequestHeaderModifier, haproxy.SetRequestHeader, haproxy.AddRequestHeader,
+				haproxy.DeleteRequestHeader)
+		case f.Type == gatewayv1.HTTPRouteFilterResponseHeaderModifier && f.ResponseHeaderModifier != nil:
+			err = e.headers(f.ResponseHeaderModifier, haproxy.SetResponseHeader, haproxy.AddResponseHeader,
+				haproxy.DeleteResponseHeader)
+		case f.Type == gatewayv1.HTTPRouteFilterRequestRedirect && f.RequestRedirect != nil:
+			err = e.redirect(f.RequestRedirect, path)
+		case f.Type == gatewayv1.HTTPRouteFilterURLRewrite && f.URLRewrite != nil:
+			err = e.rewrite(f.URLRewrite, path)
+		default:
+			err = fmt.Errorf("filter %s is not supported", annotations.Quote(string(f.Type)))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// headers adds the effects of a filter for headers.
+func (e *effects) headers(
+	f *gatewayv1.HTTPHeaderFilter, set, add func(name, value string) (haproxy.Directive, error),
+	remove func(name string) (haproxy.Directive, error),
+) error {
+	var first error
+	for _, h := range f.Set {
+		first = cmp.Or(first, e.add(set(string(h.Name), haproxy.Literal(h.Value))))
+	}
+	for _, h := range f.Add {
+		first = cmp.Or(first, e.add(add(string(h.Name), haproxy.Literal(h.Value))))
+	}
+	for _, name := range f.Remove {
+		first = cmp.Or(first, e.add(remove(name)))
+	}
+	return first
+}
+
+// rewrite adds the effects of a filter for the host and the path.
+func (e *effects) rewrite(f *gatewayv1.HTTPURLRewriteFilter, path string) error {
+	if f.Hostname != nil {
+		if err := haproxy.CheckServerName(string(*f.Hostname)); err != nil {
+			return err
+		}
+		if err := e.add(haproxy.SetHost(string(*f.Hostname))); err != nil {
+			return err
+		}
+	}
+	if f.Path == nil {
+		return nil
+	}
+	to, err := pathOf(f.Path, path)
+	if err != nil {
+		return err
+	}
+	return e.add(to.Directive())
+}
+
+// pathOf returns the change that a filter asks for. path is that of the match.
+func pathOf(p *gatewayv1.HTTPPathModifier, path string) (haproxy.PathChange, error) {
+	switch {
+	case p.Type == gatewayv1.FullPathHTTPPathModifier && p.ReplaceFullPath != nil:
+		return haproxy.PathChange{To: cmp.Or(*p.ReplaceFullPath, "/")}, nil
+	case p.Type == gatewayv1.PrefixMatchHTTPPathModifier && p.ReplacePrefixMatch != nil:
+		return haproxy.PathChange{Prefix: cmp.Or(path, "/"), To: cmp.Or(*p.ReplacePrefixMatch, "/")}, nil
+	}
+	return haproxy.PathChange{}, fmt.Errorf("path type %s is not supported", annotations.Quote(string(p.Type)))
+}
+
+// redirect adds the effects of a filter that answers with a redirect.
+func (e *effects) redirect(f *gatewayv1.HTTPRequestRedirectFilter, path string) error {
+	to := haproxy.Redirection{Code: 302}
+	if f.Scheme != nil {
+		to.Scheme = *f.Scheme
+	}
+	if f.Hostname != nil {
+		to.Host = string(*f.Hostname)
+	}
+	if f.StatusCode != nil {
+		to.Code = *f.StatusCode
+	}
+	if f.Port != nil {
+		if *f.Port < 1 || *f.Port > 65535 {
+			return fmt.Errorf("port %d of the redirect is not from 1 to 65535", *f.Port)
+		}
+		to.Port = uint16(*f.Port) //nolint:gosec // checked
+	}
+	if f.Path != nil {
+		change, err := pathOf(f.Path, path)
+		if err != nil {
+			return err
+		}
+		to.Path = change
+	}
+	e.redirects = true
+	return e.add(to.Directive())
+}

@@ -1,0 +1,425 @@
+package ingress
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
+	"sallyport/ingress/gateway"
+)
+
+// Gateways
+//
+// Package gateway decides which routes attach to which listeners. The step attach asks it, and then
+// counts the routes against the limits of their namespaces. The step balance gives addresses to the
+// Gateways. The step listen makes listeners, routes and certificates of HAProxy at those of them that
+// the statuses record. No host is claimed: at the address of a Gateway the routes count that the
+// Gateway's owner allows (allowedRoutes), and what Options.Hosts reserve is reserved there as well.
+
+// A gate is a Gateway in the making. balance sets its at, and the Addresses and Refused of its
+// Gateway.
+type gate struct {
+	petitioner
+	*gateway.Gateway
+	at []netip.Addr // where it listens: addresses that its status records, and that are its own
+}
+
+// gates hold all that a builder makes of Gateways.
+type gates struct {
+	attached []*gateway.Attachment // by world; nil if the cluster has none
+	all      []*gate
+	routes   []haproxy.Route
+	pairs    map[*corev1.Secret]*pair // of the round before
+}
+
+// attach decides for each cluster which routes attach to which listeners.
+func (b *builder) attach() {
+	b.gateways.attached = make([]*gateway.Attachment, len(b.worlds))
+	for i, w := range b.worlds {
+		if !w.Options.Gateway.Enabled {
+			continue
+		}
+		a := gateway.Attach(b.apiOf(i))
+		b.gateways.attached[i] = a
+		b.admitRoutes(i, a)
+		for _, g := range a.Gateways {
+			b.gateways.all = append(b.gateways.all, &gate{petitioner: b.petitionerOf(i, "Gateway", g.Object), Gateway: g})
+		}
+	}
+}
+
+// petitionerOf returns an object of Gateway API as a petitioner. It has no keys.
+func (b *builder) petitionerOf(world int, kind string, o metav1.Object) petitioner {
+	return petitioner{world: world, claimant: &claimant{created: o.GetCreationTimestamp().Time, ref: ObjectRef{
+		Cluster: b.worlds[world].Cluster, Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(),
+		UID: string(o.GetUID()),
+	}}}
+}
+
+// apiOf returns all that package gateway may know of a world.
+func (b *builder) apiOf(world int) gateway.World {
+	w := b.worlds[world]
+	admitted := classesOf(w)
+	return gateway.World{
+		Objects: w.API, Controller: w.Options.Gateway.Controller, Admits: admitted.admits,
+		Labels: func(namespace string) labels.Set {
+			of, known := Find(w.Namespaces, serviceKey{Name: namespace})
+			if !known {
+				return nil
+			}
+			// The API server sets this label. A picture may lack it.
+			return labels.Merge(labels.Set{corev1.LabelMetadataName: namespace}, of.Labels)
+		},
+		Port: func(port uint16) *gateway.Refusal {
+			if owner := b.Reserved[port]; owner != "" {
+				return &gateway.Refusal{
+					Reason: string(gatewayv1.ListenerReasonPortUnavailable),
+					Why:    fmt.Sprintf("port %d is in use by %s on the appliance", port, owner),
+				}
+			}
+			return nil
+		},
+		Service: func(key serviceKey, port int32, _ string) *gateway.Refusal {
+			service, ok := Find(w.Services, key)
+			n := need{reference: reference{service: key, number: port}}
+			if why := n.find(service, ok); why.Reason != "" {
+				return &gateway.Refusal{Reason: string(gatewayv1.RouteReasonBackendNotFound), Why: why.Why}
+			}
+			return nil
+		},
+		Certificate: func(key serviceKey) *gateway.Refusal {
+			if _, why := b.pairIn(w, key); why != "" {
+				return &gateway.Refusal{Reason: string(gatewayv1.ListenerReasonInvalidCertificateRef), Why: why}
+			}
+			return nil
+		},
+		Authorities: func(key serviceKey) *gateway.Refusal {
+			return &gateway.Refusal{Why: fmt.Sprintf("ConfigMap %s cannot be used: it is not read", key)}
+		},
+		Host: func(namespace, host string) *gateway.Refusal {
+			if _, err := b.partyOf(world, namespace, host); err != nil {
+				return &gateway.Refusal{Reason: "HostOwned", Why: fmt.Sprintf("%s is not served for namespace %s: %v",
+					cmp.Or(host, "any host"), namespace, err)}
+			}
+			return nil
+		},
+	}
+}
+
+// pairIn returns the certificate in a Secret, or why it cannot be used.
+func (b *builder) pairIn(w *world, key serviceKey) (read *pair, why string) {
+	secret, ok := Find(w.Secrets, key)
+	switch {
+	case !ok && w.NoSecrets:
+		return nil, fmt.Sprintf("Secret %s cannot be read: the appliance may not list Secrets in this cluster", key)
+	case !ok:
+		return nil, fmt.Sprintf("there is no Secret %s", key)
+	}
+	if read = cmp.Or(b.pairs[secret], b.gateways.pairs[secret]); read == nil {
+		read = readPair(secret)
+	}
+	b.pairs[secret] = read
+	if read = b.accepted(read); read.unusable != "" {
+		return nil, fmt.Sprintf("Secret %s %s", key, read.unusable)
+	}
+	return read, ""
+}
+
+// admitRoutes refuses each route that is beyond a limit of its namespace. Older routes are counted
+// first, after the Ingresses.
+func (b *builder) admitRoutes(world int, a *gateway.Attachment) {
+	w := b.worlds[world]
+	for _, r := range a.Routes {
+		of := tenant{world, r.Object.GetNamespace()}
+		b.routesOf[of] = true
+		if b.accounts[of] == nil {
+			b.accounts[of] = newAccount(w.Options)
+		}
+		if refused := b.accounts[of].admitRoute(r); len(refused) > 0 {
+			why := fmt.Sprintf("the Ingresses and routes of namespace %s have more than %s", of.namespace,
+				strings.Join(refused, "; and more than "))
+			b.reportOn(b.petitionerOf(world, r.Kind, r.Object).ref, "LimitReached", "%s", why)
+			a.Drop(r, gateway.Refusal{Reason: "LimitReached", Why: why})
+		}
+	}
+}
+
+// admitRoute counts a route against the limits. It returns a sentence for each limit that something
+// is beyond.
+func (a *account) admitRoute(r *gateway.Route) (refused []string) {
+	type place struct {
+		listener *gateway.Listener
+		host     string
+		rule     *gateway.Rule
+		match    int
+	}
+	for _, l := range r.Listeners() {
+		for _, host := range r.HostsAt(l) {
+			a.hosts.admit([2]any{l, host}, cmp.Or(host, "any host"))
+			for _, rule := range r.Rules {
+				for i := range rule.Matches {
+					m := &rule.Matches[i]
+					a.paths.admit(place{l, host, rule, i}, cmp.Or(host, "any host")+m.Path)
+					if m.Type == gateway.Regexp {
+						a.regexps.admit(place{l, host, rule, i}, m.Path)
+					}
+				}
+			}
+		}
+	}
+	for _, rule := range r.Rules {
+		for i, ref := range rule.Refs {
+			a.backends.admit([2]any{rule, i}, "Service "+ref.Service.String())
+		}
+	}
+	return a.refusals(r.Kind)
+}
+
+// listen makes the listeners of the Gateways at their addresses, and what is behind them.
+func (b *builder) listen() {
+	if !slices.ContainsFunc(b.gateways.attached, func(a *gateway.Attachment) bool { return a != nil }) {
+		return
+	}
+	o := opener{builder: b, targets: make(map[targetFor]haproxy.Target), picks: make(map[string]*haproxy.Pick)}
+	for _, g := range b.gateways.all {
+		for _, addr := range g.at {
+			for _, port := range g.Ports() {
+				o.openPort(g, netip.AddrPortFrom(addr, port))
+			}
+		}
+	}
+	o.finish()
+	b.Statuses = make(map[string][]gateway.Status)
+	for i, w := range b.worlds {
+		if a := b.gateways.attached[i]; a != nil {
+			b.Statuses[w.Cluster] = a.Statuses()
+		}
+	}
+}
+
+// demandGate reads the addresses and ports that a Gateway asks for, within the limits of its
+// namespace.
+func (b *builder) demandGate(one *balancer, opened map[tenant]int) {
+	w, g, d := b.worlds[one.world], one.gate, &one.demand
+	d.ref, d.of, d.owner = g.ref, tenant{g.world, g.ref.Namespace}, w.owner(g.ref.Namespace)
+	d.holder = strings.Join([]string{"gateway", w.Cluster, g.ref.Namespace, g.ref.Name}, "\x00")
+	for _, in := range g.Object.Status.Addresses {
+		if addr, err := netip.ParseAddr(in.Value); err == nil && isIP(in.Type) {
+			d.had = append(d.had, addr)
+		}
+	}
+	var usable, rest []netip.Addr
+	for _, a := range g.Object.Spec.Addresses {
+		if !isIP(a.Type) {
+			g.Refuse(gateway.Refusal{
+				Reason: string(gatewayv1.GatewayReasonUnsupportedAddress),
+				Why: fmt.Sprintf("spec.addresses has an address of type %s; allowed are IPAddress",
+					annotations.Quote(string(*a.Type))),
+			})
+			return
+		}
+		if a.Value == "" {
+			continue // any will do
+		}
+		switch addr, err := netip.ParseAddr(a.Value); {
+		case err != nil:
+			g.Refused = &gateway.Refusal{
+				Reason: string(gatewayv1.GatewayReasonAddressNotUsable),
+				Why:    fmt.Sprintf("%s in spec.addresses is not an address", annotations.Quote(a.Value)),
+			}
+		case w.Options.Pools.contain(addr) && (!w.Options.Pools.Local || slices.Contains(b.Local, addr)):
+			usable = append(usable, addr)
+		default:
+			rest = append(rest, addr)
+		}
+	}
+	d.asked = slices.Concat(usable, rest)
+	if len(usable) > 0 && len(rest) > 0 {
+		g.Refused = &gateway.Refusal{
+			Reason: string(gatewayv1.GatewayReasonAddressNotUsable),
+			Why:    fmt.Sprintf("%s in spec.addresses is in none of the pools of the appliance", rest[0]),
+		}
+	}
+	for _, port := range g.Ports() {
+		if most := w.Options.Limits.Ports; most > 0 && opened[d.of] >= most {
+			for _, l := range g.Listeners {
+				if l.Port == port {
+					l.Close(gateway.Refusal{Reason: "LimitReached", Why: fmt.Sprintf("the Services and Gateways of "+
+						"namespace %s have %d ports, as many as they may have (clusters[].ingress.limits.ports)",
+						g.ref.Namespace, most)})
+				}
+			}
+			continue
+		}
+		opened[d.of]++
+		d.ports = append(d.ports, port)
+	}
+	if !g.Serves() || len(d.ports) == 0 {
+		return
+	}
+	for _, a := range d.asked {
+		d.four, d.six = d.four || a.Is4(), d.six || a.Is6()
+	}
+	d.four = d.four || !d.six
+}
+
+func isIP(t *gatewayv1.AddressType) bool { return t == nil || *t == gatewayv1.IPAddressType }
+
+// settleGate gives a Gateway its addresses. It listens at those that its status records.
+func (b *builder) settleGate(one balancer, got allotment, a *allotter) Balancer {
+	g := one.gate
+	out := Balancer{ObjectRef: g.ref, Addresses: got.addresses, Ports: one.demand.ports}
+	refuse := func(reason gatewayv1.GatewayConditionReason, format string, args ...any) {
+		g.Refused = cmp.Or(g.Refused, &gateway.Refusal{Reason: string(reason), Why: fmt.Sprintf(format, args...)})
+	}
+	for _, p := range got.problems {
+		if len(one.asked) > 0 {
+			refuse(gatewayv1.GatewayReasonAddressNotUsable, "%s", p.why)
+		} else {
+			refuse(gatewayv1.GatewayReasonAddressNotAssigned, "%s", p.why)
+		}
+		b.reportOn(g.ref, p.reason, "%s", p.why)
+	}
+	if len(one.demand.ports) > 0 && len(a.Ranges) == 0 {
+		refuse(gatewayv1.GatewayReasonAddressNotAssigned, "the appliance has no addresses for Gateways "+
+			"(haproxy.addresses, or group.pools)")
+	}
+	for _, addr := range got.addresses {
+		out.Reasons = append(out.Reasons, one.reason(addr))
+		g.Addresses = append(g.Addresses, addr.String())
+		switch {
+		case !slices.Contains(one.had, addr):
+			refuse(gatewayv1.GatewayReasonAddressNotAssigned, "%s is not in the status yet", addr)
+		case a.lacks(addr): // HAProxy does not start with an address that the machine lacks
+			out.Recorded = append(out.Recorded, addr)
+			refuse(gatewayv1.GatewayReasonAddressNotUsable, "the appliance does not have %s any more", addr)
+		default:
+			out.Recorded, g.at = append(out.Recorded, addr), append(g.at, addr)
+		}
+	}
+	return out
+}
+
+// An opener makes the part of a Config that belongs to Gateways.
+type opener struct {
+	*builder
+	targets map[targetFor]haproxy.Target
+	picks   map[string]*haproxy.Pick // by name
+}
+
+// openPort makes the listener at one address and port, unless the port is in use there.
+func (o *opener) openPort(g *gate, at netip.AddrPort) {
+	var these []*gateway.Listener
+	for _, l := range g.Listeners {
+		if l.Port == at.Port() && l.Serves() {
+			these = append(these, l)
+		}
+	}
+	free := haproxy.FreeListener(at)
+	o.Questions = append(o.Questions, free)
+	if verdict := o.verdicts[free.Part()]; !verdict.Known || verdict.Why != "" {
+		why := gateway.Refusal{Reason: string(gatewayv1.ListenerReasonPending), Why: "the port is not open yet"}
+		if verdict.Why != "" {
+			why = gateway.Refusal{
+				Reason: string(gatewayv1.ListenerReasonPortUnavailable),
+				Why:    fmt.Sprintf("on the appliance port %d is %s", at.Port(), verdict.Why),
+			}
+		}
+		for _, l := range these {
+			l.Close(why)
+		}
+		return
+	}
+	listener := haproxy.Listener{At: at, Kind: kindOf(these[0])}
+	scope := haproxy.ScopeOf(at)
+	switch listener.Kind {
+	case haproxy.ListenHTTP, haproxy.ListenHTTPS:
+		o.requests(g, scope, these)
+	default:
+		o.connections(g, scope, these)
+	}
+	if listener.Kind == haproxy.ListenHTTPS || listener.Kind == haproxy.ListenTLS {
+		o.certificates(g, scope, these)
+	}
+	o.Config.Listeners = append(o.Config.Listeners, listener)
+}
+
+func kindOf(l *gateway.Listener) haproxy.ListenerKind {
+	switch l.Protocol {
+	case gatewayv1.HTTPSProtocolType:
+		return haproxy.ListenHTTPS
+	case gatewayv1.TLSProtocolType:
+		return haproxy.ListenTLS
+	case gatewayv1.TCPProtocolType:
+		return haproxy.ListenTCP
+	}
+	return haproxy.ListenHTTP
+}
+
+// certificates adds the certificates of the listeners of one port.
+func (o *opener) certificates(g *gate, scope string, listeners []*gateway.Listener) {
+	w := o.worlds[g.world]
+	certs := make(map[string]*haproxy.Cert)
+	for _, l := range listeners {
+		for _, key := range l.Certificates {
+			read, why := o.pairIn(w, key)
+			if why != "" {
+				continue // as the status of the listener says
+			}
+			o.watchClock(w.At, read)
+			name := strings.TrimSuffix(certName(w.prefix, key), ".pem") + "_" +
+				strings.NewReplacer(":", "-", "[", "", "]", "").Replace(scope) + ".pem"
+			c := certs[name]
+			if c == nil {
+				c = &haproxy.Cert{
+					Name: name, Scope: scope, PEM: read.pem, Expires: read.leaf.NotAfter,
+					Owner: w.Cluster + "/" + key.Namespace, Hosts: []string{},
+				}
+				certs[name] = c
+			}
+			if l.Hostname == "" {
+				c.Hosts = nil // for good: it is shown for every name that it has
+			} else if c.Hosts != nil && !slices.Contains(c.Hosts, l.Hostname) {
+				c.Hosts = append(c.Hosts, l.Hostname)
+			}
+		}
+		if l.Protocol == gatewayv1.HTTPSProtocolType {
+			part := strings.ReplaceAll(cmp.Or(l.Hostname, "any"), "*", "any")
+			o.Config.Hostnames = append(o.Config.Hostnames,
+				haproxy.Hostname{Scope: scope, Host: l.Hostname, Part: part})
+		}
+	}
+	for _, name := range sortedKeys(certs) {
+		slices.Sort(certs[name].Hosts)
+		o.Config.Certs = append(o.Config.Certs, certs[name])
+	}
+}
+
+// finish sorts the parts of the Config.
+func (o *opener) finish() {
+	slices.SortFunc(o.gateways.routes, compareScoped)
+	slices.SortFunc(o.Config.Listeners, func(x, y haproxy.Listener) int { return x.At.Compare(y.At) })
+	slices.SortFunc(o.Config.Hostnames, func(x, y haproxy.Hostname) int {
+		return cmp.Or(cmp.Compare(x.Scope, y.Scope), cmp.Compare(x.Host, y.Host))
+	})
+	slices.SortFunc(o.Config.Certs, func(x, y *haproxy.Cert) int { return cmp.Compare(x.Name, y.Name) })
+	for _, name := range sortedKeys(o.picks) {
+		o.Config.Picks = append(o.Config.Picks, o.picks[name])
+	}
+	o.Config.Forms = haproxy.FormsOf(o.Config.Picks)
+}
+
+// compareScoped orders routes as a Config has them.
+func compareScoped(a, b haproxy.Route) int {
+	return cmp.Or(cmp.Compare(a.Scope, b.Scope),
+		compareRoutes(routeKey{a.Host, a.Path, a.Match}, routeKey{b.Host, b.Path, b.Match}))
+}

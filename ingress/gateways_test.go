@@ -1,0 +1,213 @@
+package ingress
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sallyport/haproxy"
+)
+
+// gateAt is the address of the Gateway of gate.
+const gateAt = "203.0.113.5"
+
+// gate returns the manifests of a class, and of a Gateway with these listeners whose status has its
+// address.
+func gateOf(listeners string) string {
+	return `
+kind: GatewayClass
+metadata: {name: ours}
+spec: {controllerName: sallyport.dev/gateway}
+---
+kind: Gateway
+metadata: {name: gate, namespace: default, uid: gate}
+spec: {gatewayClassName: ours, listeners: [` + listeners + `]}
+status: {addresses: [{type: IPAddress, value: ` + gateAt + `}]}
+---
+`
+}
+
+func httpRoute(name, spec string) string {
+	return fmt.Sprintf(`
+kind: HTTPRoute
+metadata: {name: %s, namespace: default, uid: %[1]s}
+spec: {parentRefs: [{name: gate}], %[2]s}
+---
+`, name, spec)
+}
+
+// compileGates compiles manifests with Gateway API. All ports are free.
+func compileGates(t testing.TB, c *Compiler, manifests string, change func(*Snapshot)) Result {
+	t.Helper()
+	s := snapshot(t, "c", manifests)
+	s.Options.Gateway = GatewayOptions{Enabled: true, Controller: "sallyport.dev/gateway"}
+	s.Options.Pools.Ranges = []AddressRange{poolOf(gateAt + "-" + gateAt)}
+	if change != nil {
+		change(&s)
+	}
+	verdicts := haproxy.Verdicts{}
+	for _, port := range []uint16{80, 81, 443, 5432} {
+		verdicts[haproxy.FreeListener(netip.AddrPortFrom(netip.MustParseAddr(gateAt), port)).Part()] = haproxy.Good
+	}
+	c.Judge(verdicts)
+	r := c.Compile([]Snapshot{s})
+	if err := r.Config.Validate(); err != nil {
+		t.Errorf("haproxy refuses it: %v", err)
+	}
+	return r
+}
+
+// tellGates returns the part of a Result that is about Gateways.
+func tellGates(r Result) string {
+	var b strings.Builder
+	for _, l := range r.Config.Listeners {
+		fmt.Fprintf(&b, "%s %s\n", l.Kind, l.At)
+	}
+	for _, route := range r.Config.Routes {
+		if route.Scope == "" {
+			continue
+		}
+		fmt.Fprintf(&b, "%s %s %s -> %s\n", route.Match, route.Host, route.Path, route.To)
+		for _, p := range r.Config.Picks {
+			if p.Name != route.Pick {
+				continue
+			}
+			for _, one := range p.Cases {
+				fmt.Fprintf(&b, "  if %s %v %v -> %s\n", one.If.Method, one.If.Headers, one.If.Params, one.To)
+			}
+		}
+	}
+	for _, cert := range r.Config.Certs {
+		fmt.Fprintf(&b, "%s %v\n", cert.Name, cert.Hosts)
+	}
+	for _, be := range r.Config.Backends {
+		fmt.Fprintf(&b, "%s %v\n", be.Name, len(be.Servers))
+		for _, d := range be.Directives {
+			if text := d.String(); text != "option forwardfor" { // as every backend has
+				fmt.Fprintf(&b, "  %s\n", strings.ReplaceAll(text, "\n", "; "))
+			}
+		}
+	}
+	for _, p := range r.Problems {
+		fmt.Fprintf(&b, "%s %s/%s %s: %s\n", p.Kind, p.Namespace, p.Name, p.Reason, p.Why)
+	}
+	for _, s := range r.Statuses["c"] {
+		if s.Gateway == nil {
+			continue
+		}
+		for _, c := range s.Gateway.Conditions {
+			fmt.Fprintf(&b, "%s %s=%s %s\n", s.Kind, c.Type, c.Status, c.Reason)
+		}
+	}
+	return b.String()
+}
+
+func TestGatewaysAreServed(t *testing.T) {
+	for name, row := range map[string]struct{ manifests, want string }{
+		"a rule without anything shares the backend of Ingresses": {
+			gateOf("{name: http, port: 80, protocol: HTTP}") + app("app") +
+				ingress("ing", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "app"))+"]") +
+				httpRoute("r", "hostnames: [a.test], rules: [{backendRefs: [{name: app, port: 80}]}]"),
+			`http 203.0.113.5:80
+prefix  / -> 
+prefix a.test / -> default_svc_app_http
+default_svc_app_http 1
+Gateway Accepted=True Accepted
+Gateway Programmed=True Programmed
+`,
+		},
+		"weights, and what cannot be served": {
+			gateOf("{name: http, port: 80, protocol: HTTP}") + app("app") + app("more") +
+				httpRoute("r", `rules: [{backendRefs: [
+					{name: app, port: 80, weight: 3}, {name: more, port: 80, weight: 0}, {name: none, port: 80}]}]`) +
+				httpRoute("s", "rules: [{matches: [{path: {value: /no}}]}]"),
+			`http 203.0.113.5:80
+prefix  / -> 49152@default_svc_app_http+65536@invalid
+prefix  /no -> invalid
+default_svc_app_http 1
+Gateway Accepted=True Accepted
+Gateway Programmed=True Programmed
+`,
+		},
+		"conditions and filters": {
+			gateOf("{name: http, port: 80, protocol: HTTP}") + app("app") +
+				httpRoute("r", `rules: [
+					{matches: [{headers: [{name: A, value: "1"}], queryParams: [{name: q, value: x}], method: GET}],
+					 backendRefs: [{name: app, port: 80}],
+					 filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: X, value: "5%"}]}}]},
+					{matches: [{path: {value: /old}}],
+					 filters: [{type: RequestRedirect, requestRedirect: {scheme: https, statusCode: 301,
+					   path: {type: ReplacePrefixMatch, replacePrefixMatch: /new}}}]},
+					{matches: [{path: {value: /p}}], backendRefs: [{name: app, port: 80}],
+					 timeouts: {request: 2s},
+					 filters: [{type: URLRewrite, urlRewrite: {hostname: in.test,
+					   path: {type: ReplacePrefixMatch, replacePrefixMatch: /}}}]},
+					{matches: [{path: {value: /odd}}], backendRefs: [{name: app, port: 80}],
+					 filters: [{type: ExtensionRef, extensionRef: {group: x, kind: y, name: z}}]}]`),
+			`http 203.0.113.5:80
+prefix  / -> 
+  if GET [{a 1 false}] [{q x false}] -> default_svc_app_http.r-1
+prefix  /odd -> invalid
+prefix  /old -> default_redirect.r-2
+prefix  /p -> default_svc_app_http.r-3
+default_redirect.r-2 0
+  http-request replace-path '^(?:/old)(/.*)?$' '/new\1'; ` +
+				`http-request redirect location https://%[req.hdr(host),host_only]%[pathq] code 301
+default_svc_app_http.r-1 1
+  http-request set-header X '5%%'
+default_svc_app_http.r-3 1
+  timeout server 2000ms
+  http-request set-header Host 'in.test'
+  http-request replace-path '^(?:/p)(?:/(.*))?$' '/\1'
+Gateway Accepted=True Accepted
+Gateway Programmed=True Programmed
+`,
+		},
+		"TLS with certificates, and connections": {
+			gateOf(`{name: https, port: 443, protocol: HTTPS, hostname: "*.b.test", tls: {certificateRefs: [{name: web}]}},
+				{name: db, port: 5432, protocol: TCP}`) + app("app") +
+				secretText(t, "web", certificate{}) + "---\n" +
+				httpRoute("r", "hostnames: [a.b.test], rules: [{backendRefs: [{name: app, port: 80}]}]") + `
+kind: TCPRoute
+metadata: {name: db, namespace: default}
+spec: {parentRefs: [{name: gate}], rules: [{backendRefs: [{name: app, port: 80}]}]}
+`,
+			`https 203.0.113.5:443
+tcp 203.0.113.5:5432
+prefix *.b.test / -> 
+prefix a.b.test / -> default_svc_app_http
+passthrough  / -> default_svc_app_http.tcp
+default_web_203.0.113.5-443.pem [*.b.test]
+default_svc_app_http 1
+default_svc_app_http.tcp 1
+Gateway Accepted=True Accepted
+Gateway Programmed=True Programmed
+`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := tellGates(compileGates(t, new(Compiler), row.manifests, nil))
+			got = numbered(got)
+			if diff := cmp.Diff(row.want, got); diff != "" {
+				t.Errorf("want (-), got (+):\n%s", diff)
+			}
+		})
+	}
+}
+
+// numbered replaces each hash in the name of a backend by a number, in the order of the text.
+func numbered(text string) string {
+	seen := map[string]string{}
+	parts := strings.Split(text, ".r-")
+	for i := 1; i < len(parts); i++ {
+		hash := parts[i][:16]
+		if seen[hash] == "" {
+			seen[hash] = fmt.Sprint(len(seen) + 1)
+		}
+		parts[i] = seen[hash] + parts[i][16:]
+	}
+	return strings.Join(parts, ".r-")
+}

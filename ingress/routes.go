@@ -1,0 +1,267 @@
+package ingress
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
+	"sallyport/ingress/gateway"
+)
+
+// requests makes the routes of a port whose listeners see requests.
+func (o *opener) requests(g *gate, scope string, listeners []*gateway.Listener) {
+	rows := gateway.RowsOf(listeners, o.reservedHosts(), func(namespace, host string) bool {
+		_, err := o.partyOf(g.world, namespace, host)
+		return err == nil
+	})
+	for _, row := range rows {
+		route := haproxy.Route{Scope: scope, Host: row.Host, Path: row.Path, Match: matchOf(row.Type)}
+		var cases []haproxy.PickCase
+		for _, e := range row.Chain {
+			to := o.target(g, e)
+			if e.Bare() {
+				route.To = to
+				break
+			}
+			when := whenOf(e.Match)
+			if err := when.Validate(); err != nil {
+				e.Drop(fmt.Sprintf("a match cannot be used: %v", err))
+				continue
+			}
+			cases = append(cases, haproxy.PickCase{If: when, To: to})
+		}
+		if len(cases) > 0 {
+			pick := haproxy.NewPick(cases)
+			o.picks[pick.Name], route.Pick = pick, pick.Name
+		}
+		if err := route.Validate(); err != nil {
+			for _, e := range row.Chain {
+				e.Drop(fmt.Sprintf("path %s cannot be used: %v", annotations.Quote(row.Path), err))
+			}
+			continue
+		}
+		o.gateways.routes = append(o.gateways.routes, route)
+	}
+}
+
+// reservedHosts returns the hosts that the configuration file reserves. Routes for wider hosts have
+// none of their requests.
+func (b *builder) reservedHosts() (all []string) {
+	add := func(s *Snapshot) {
+		for _, rule := range s.Options.Hosts {
+			if rule.Host != "*" {
+				all = append(all, rule.Host)
+			}
+		}
+	}
+	for _, w := range b.of {
+		add(&w.Snapshot)
+	}
+	for i := range b.Unknown {
+		add(&b.Unknown[i])
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func matchOf(t gateway.PathType) haproxy.PathMatch {
+	switch t {
+	case gateway.Exact:
+		return haproxy.Exact
+	case gateway.Regexp:
+		return haproxy.Regexp
+	default:
+		return haproxy.Prefix
+	}
+}
+
+func whenOf(m *gateway.Match) haproxy.When {
+	fields := func(list []gateway.Field) (all []haproxy.Field) {
+		for _, f := range list {
+			all = append(all, haproxy.Field{Name: f.Name, Value: f.Value, Pattern: f.Pattern})
+		}
+		return all
+	}
+	return haproxy.When{Method: m.Method, Headers: fields(m.Headers), Params: fields(m.Params)}
+}
+
+// connections makes the routes of a port whose listeners see TLS or TCP connections.
+func (o *opener) connections(g *gate, scope string, listeners []*gateway.Listener) {
+	taken := make(map[string]bool)
+	for _, l := range listeners {
+		match := haproxy.Passthrough
+		if l.Protocol == gatewayv1.TLSProtocolType && !l.Passthrough {
+			match = haproxy.Terminate
+		}
+		for _, r := range l.Attached { // the oldest has the host
+			for _, host := range r.At {
+				if taken[host] || len(r.Rules) == 0 || gateway.OwnerOf(listeners, host) != l {
+					continue
+				}
+				taken[host] = true
+				to := o.target(g, gateway.Entry{Rule: r.Rules[0]})
+				if to == haproxy.To(haproxy.Invalid) {
+					continue // without a route HAProxy closes the connection
+				}
+				o.gateways.routes = append(o.gateways.routes, haproxy.Route{
+					Scope: scope, Host: host, Path: "/", Match: match, To: to,
+				})
+			}
+		}
+	}
+}
+
+// A targetFor is what the target of a rule depends on.
+type targetFor struct {
+	rule *gateway.Rule
+	path string // of the match, if a filter replaces this part of the path
+	gate *gate  // whose certificate the servers see
+}
+
+// target returns where requests that an entry takes go.
+func (o *opener) target(g *gate, e gateway.Entry) haproxy.Target {
+	key := targetFor{rule: e.Rule, gate: g}
+	if e.Match != nil && replacesPrefix(e.Filters) {
+		key.path = e.Match.Path
+	}
+	to, known := o.targets[key]
+	if !known {
+		to = o.makeTarget(g, e.Rule, key.path)
+		o.targets[key] = to
+	}
+	return to
+}
+
+func (o *opener) makeTarget(g *gate, rule *gateway.Rule, path string) haproxy.Target {
+	invalid := haproxy.To(haproxy.Invalid)
+	if rule.Invalid() {
+		return invalid
+	}
+	p := o.petitionerOf(g.world, rule.Route.Kind, rule.Route.Object)
+	own, err := effectsOf(rule, path)
+	if err != nil {
+		rule.Refuse(err.Error())
+		return invalid
+	}
+	if own.redirects {
+		return haproxy.To(o.redirect(p, own))
+	}
+	var shares []haproxy.Share
+	for _, ref := range rule.Refs {
+		share := haproxy.Share{Backend: haproxy.Invalid, Weight: int(max(ref.Weight, 0))}
+		if ref.Refused == nil && share.Weight > 0 {
+			more, err := refEffects(own, ref)
+			if err != nil {
+				rule.Refuse(err.Error())
+				return invalid
+			}
+			share.Backend = o.backendOf(g, p, rule.Route.Kind, ref, more)
+		}
+		shares = append(shares, share)
+	}
+	to, err := haproxy.Split(shares)
+	if err != nil {
+		rule.Refuse(err.Error())
+		return invalid
+	}
+	return to
+}
+
+// backendOf returns the backend of a port of a Service. Without effects all routes and Ingresses
+// share it. Otherwise its name is made from the effects: all rules with the same ones share it.
+func (o *opener) backendOf(g *gate, p petitioner, kind string, ref gateway.Ref, own effects) string {
+	to := reference{service: ref.Service, number: ref.Port, traffic: annotations.Requests}
+	if kind == "TLSRoute" || kind == "TCPRoute" {
+		to.traffic = annotations.Ended
+	}
+	n, _ := o.backend(p, to) // Attach has found the Service and its port
+	if to.traffic == annotations.Ended {
+		n.name = shorten(n.name+".tcp", ".")
+	}
+	service, _ := Find(o.worlds[g.world].Services, ref.Service)
+	for _, port := range service.Spec.Ports {
+		if port.Port != ref.Port || port.AppProtocol == nil || to.traffic == annotations.Ended {
+			continue
+		}
+		if *port.AppProtocol == "kubernetes.io/h2c" {
+			own.proto = "h2"
+		}
+	}
+	if kind == "GRPCRoute" {
+		own.proto = "h2"
+	}
+	if !own.none() {
+		n.settings = o.derive(n.settings, own)
+		n.name = shorten(n.name+".r-"+n.settings.hash, ".")
+		n.origin = o.spellOf(p) + ", "
+	}
+	o.add(n, p)
+	for _, one := range n.settings.asks {
+		o.ask(p, one, ruleOf(kind))
+	}
+	o.routesTo[link{toService, g.world, ref.Service}] = true
+	return n.name
+}
+
+// ruleOf names a rule in a sentence.
+type ruleOf string
+
+func (r ruleOf) String() string { return "a rule of this " + string(r) }
+
+// redirect returns the backend without servers that redirects requests.
+func (o *opener) redirect(p petitioner, own effects) string {
+	n := need{
+		world: p.world, reference: reference{service: serviceKey{Namespace: p.ref.Namespace}, traffic: annotations.Requests},
+		settings: o.derive(noSettings, own), origin: o.spellOf(p) + ", redirects",
+	}
+	n.name = shorten(o.worlds[p.world].prefix+p.ref.Namespace+"_redirect.r-"+n.settings.hash, ".")
+	o.add(n, p)
+	return n.name
+}
+
+// noSettings are those of a backend of no Service.
+var noSettings = new(settings)
+
+// derive returns settings with the effects of a rule. It returns the same pointer for the same
+// settings and effects, as long as some rule needs them.
+func (b *builder) derive(base *settings, own effects) *settings {
+	key := derivedFor{base, own.key()}
+	if known := b.derived[key]; known != nil {
+		return known
+	}
+	s := b.derivedBefore[key]
+	if s == nil {
+		s = new(settings)
+		*s = *base
+		s.Directives = append(slices.Clone(base.Directives), own.directives...)
+		haproxy.SortDirectives(s.Directives)
+		s.Options.Proto = cmp.Or(own.proto, s.Options.Proto)
+		sum := sha256.Sum256([]byte(key.own))
+		s.hash = hex.EncodeToString(sum[:8])
+	}
+	b.derived[key] = s
+	return s
+}
+
+// A derivedFor says from what settings are derived.
+type derivedFor struct {
+	base *settings
+	own  string // the key of the effects
+}
+
+// key returns a text that is the same for the same effects.
+func (e effects) key() string {
+	var all []string
+	for _, d := range e.directives {
+		all = append(all, strconv.Quote(d.String()))
+	}
+	return strings.Join(append(all, e.proto), "\n")
+}
