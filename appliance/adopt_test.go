@@ -38,7 +38,7 @@ func TestAnAdoptedRouteBehindAReflectorIsNoRefusalForEver(t *testing.T) {
 	})
 	s.clock = s.clock.Add(s.cfg.BGP.Retain + time.Hour)
 	s.settle(t)
-	if refused := s.view.Load().refusals; len(refused) > 0 {
+	if refused := s.view.Load().BGP.Refusals; len(refused) > 0 {
 		t.Errorf("refused %+v, want nothing", refused)
 	}
 }
@@ -54,7 +54,7 @@ func TestAStartDoesNotWaitForNodesBehindAReflector(t *testing.T) {
 	})
 	s.settle(t)
 	s.settle(t)
-	if why := s.view.Load().notReady; len(why) > 0 {
+	if why := s.view.Load().NotReady; len(why) > 0 {
 		t.Errorf("not ready because %q, want ready", why)
 	}
 }

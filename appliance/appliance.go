@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/status"
 	"sallyport/haproxy"
 )
 
@@ -86,7 +87,7 @@ func Run(ctx context.Context, cfg *config.Config, hooks Hooks) error {
 
 	l, leave := newLoop(ctx, cfg, hooks, e, &wg)
 	l.begin()
-	l.view.Store(&view{settings: first, notReady: []string{"starting"}, config: &haproxy.Config{}})
+	l.view.Store(&status.View{Settings: first.shown(), NotReady: []string{"starting"}, Config: &haproxy.Config{}})
 	answers := newEndpoints(l, e, hooks)
 	l.serve = func(at config.Status) (end func()) { return answers.serve(ctx, at, &wg) }
 	local := answers.local()
@@ -122,10 +123,10 @@ func (l *loop) readiness(cfg *config.Config, hooks Hooks) func() {
 	return func() {
 		hooks.Alive()
 		l.membership.attest(cfg.HAProxy.RunDir)
-		if v := l.view.Load(); !said && len(v.notReady) == 0 {
+		if v := l.view.Load(); !said && len(v.NotReady) == 0 {
 			said = true
-			l.log.Info("ready", "routes", len(v.want.Routes), "backends", len(v.config.Backends))
-			hooks.Ready(fmt.Sprintf("%d routes, %d backends", len(v.want.Routes), len(v.config.Backends)))
+			l.log.Info("ready", "routes", len(v.Want.Routes), "backends", len(v.Config.Backends))
+			hooks.Ready(fmt.Sprintf("%d routes, %d backends", len(v.Want.Routes), len(v.Config.Backends)))
 		}
 	}
 }

@@ -119,22 +119,3 @@ func sumOfClaims(r ingress.Result) string {
 	}
 	return digest([]any{r.Served, balancers})
 }
-
-// ServiceStatus is a Service of type LoadBalancer.
-type ServiceStatus struct {
-	Cluster   string       `json:"cluster"`
-	Service   string       `json:"service"`   // as NAMESPACE/NAME
-	Addresses []netip.Addr `json:"addresses"` // at which its ports are open
-	Ports     []uint16     `json:"ports"`     // of TCP
-	Why       string       `json:"why,omitempty"`
-}
-
-func serviceStatuses(all []ingress.Balancer) (list []ServiceStatus) {
-	for _, b := range all {
-		list = append(list, ServiceStatus{
-			Cluster: b.Cluster, Service: b.Namespace + "/" + b.Name,
-			Addresses: b.Recorded, Ports: b.Ports, Why: b.Why,
-		})
-	}
-	return list
-}

@@ -18,6 +18,7 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/group"
+	"sallyport/appliance/status"
 	"sallyport/ingress"
 	"sallyport/routes"
 	"sallyport/routes/address"
@@ -95,7 +96,7 @@ func (b *balancing) serveThenRestart(t *testing.T) (given netip.Addr) {
 	b.until(t, "the address is published", func() bool { return b.allotted() == given.String() })
 	old := b.watcher.snapshot
 	b.record(given.String())
-	b.until(t, "it is served", func() bool { return len(b.view.Load().config.Streams) == 1 })
+	b.until(t, "it is served", func() bool { return len(b.view.Load().Config.Streams) == 1 })
 	b.pass(t, ringEvery)
 
 	b.kernel.held = append(b.kernel.held, given)
@@ -137,7 +138,7 @@ func TestAFreshProcessTakesNothingAwayThatIsNewerThanItsPicture(t *testing.T) {
 			kernel.set, got, want)
 	}
 	b.until(t, "it is served again", func() bool {
-		return b.proxy.applied > orders && len(b.view.Load().config.Streams) == 1
+		return b.proxy.applied > orders && len(b.view.Load().Config.Streams) == 1
 	})
 	announces("in the end")
 }
@@ -168,7 +169,7 @@ func TestTheAddressOfAServiceIsAskedForAndThenRecordedAndServed(t *testing.T) {
 
 	b.record(given.String())
 	at := netip.AddrPortFrom(given, 80)
-	b.until(t, "it is served", func() bool { return len(b.view.Load().config.Streams) == 1 })
+	b.until(t, "it is served", func() bool { return len(b.view.Load().Config.Streams) == 1 })
 	expectWords(t, b.scene, "203.0.113.10/32, 2001:db8::10/128, "+given.String()+"/32")
 	if got := b.vrrp.services; !reflect.DeepEqual(got, []netip.Addr{given}) {
 		t.Errorf("VRRP moves %v, too, want %s", got, given)
@@ -180,13 +181,13 @@ func TestTheAddressOfAServiceIsAskedForAndThenRecordedAndServed(t *testing.T) {
 	}
 
 	// of the Ingress and the Service of that name
-	explained := b.explained(t, url.Values{"ingress": {"default/web"}}).(ExplainStatus)
+	explained := b.explained(t, url.Values{"ingress": {"default/web"}}).(status.ExplainStatus)
 	if explained.Ingress.Kind != "Ingress" || len(explained.Rules) != 1 || len(explained.Backends) != 2 ||
 		len(explained.Servers) != 2 || len(explained.Addresses) != 1 {
 		t.Errorf("default/web is explained by %+v", explained)
 	}
 	var facts []string
-	for _, f := range b.explained(t, url.Values{"address": {given.String()}}).(AddressStatus).Facts {
+	for _, f := range b.explained(t, url.Values{"address": {given.String()}}).(status.AddressStatus).Facts {
 		facts = append(facts, fmt.Sprintf("%s %t %s", f.Part, f.OK, f.Saw))
 	}
 	if diff := cmp.Diff([]string{
@@ -219,7 +220,7 @@ var stranger = address.Owner{Link: "nodes", MAC: net.HardwareAddr{2, 0, 0, 0, 0,
 
 func (b *balancing) explained(t *testing.T, what url.Values) any {
 	t.Helper()
-	answer, err := newIndex(b.view.Load()).explain(what)
+	answer, err := status.NewIndex(b.view.Load()).Explain(what)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,10 +237,10 @@ func TestAServiceGetsNoAddressOfAnotherMachine(t *testing.T) {
 	other := map[string]string{"192.168.50.210": "192.168.50.211", "192.168.50.211": "192.168.50.210"}[taken.String()]
 	b.until(t, "the other one is published", func() bool { return b.allotted() == other })
 
-	facts := b.explained(t, url.Values{"address": {taken.String()}}).(AddressStatus).Facts
-	if want := (Fact{
-		"network", false,
-		"it is an address of another machine (02:00:00:00:00:09 on nodes), and no Service gets it",
+	facts := b.explained(t, url.Values{"address": {taken.String()}}).(status.AddressStatus).Facts
+	if want := (status.Fact{
+		Part: "network",
+		Saw:  "it is an address of another machine (02:00:00:00:00:09 on nodes), and no Service gets it",
 	}); !slices.Contains(
 		facts, want) {
 		t.Errorf("got %+v, want %+v", facts, want)
@@ -250,7 +251,7 @@ func TestAServiceGetsNoAddressOfAnotherMachine(t *testing.T) {
 	web.Annotations = map[string]string{"sallyport.dev/address": taken.String()}
 	b.watcher.snapshot.Services = []*corev1.Service{web}
 	b.until(t, "it is refused", func() bool {
-		for _, p := range b.view.Load().problems {
+		for _, p := range b.view.Load().Problems {
 			if p.Reason == "AddressInUse" && p.Why == taken.String()+
 				" is an address of another machine (02:00:00:00:00:09 on nodes)" {
 				return true

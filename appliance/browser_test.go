@@ -26,6 +26,10 @@ import (
 	"sallyport/appliance/page"
 	"sallyport/haproxy"
 	"sallyport/routes"
+
+	"sallyport/appliance/status"
+
+	"sallyport/appliance/pages"
 )
 
 // A browser is a headless Chromium, driven by the DevTools protocol over a pipe.
@@ -291,15 +295,15 @@ func wide(t testing.TB, n int) *scene {
 	s.settle(t)
 	s.clock = s.clock.Add(time.Hour)
 	s.round(t.Context())
-	for i := range samplesKept {
+	for i := range status.SamplesKept {
 		x := float64(i)
-		s.samples.add(sample{
-			requests: 420 + 120*math.Sin(x/57) + 30*math.Sin(x/3.1),
-			failed:   math.Max(0, 3*math.Sin(x/40)-2.4), response: 14 + 4*math.Sin(x/23), open: float64(10 * n),
+		s.samples.Add(status.Sample{
+			Requests: 420 + 120*math.Sin(x/57) + 30*math.Sin(x/3.1),
+			Failed:   math.Max(0, 3*math.Sin(x/40)-2.4), Response: 14 + 4*math.Sin(x/23), Open: float64(10 * n),
 		})
 	}
-	load := haproxy.Load{During: sampleEvery}
-	for i, b := range s.view.Load().config.Backends {
+	load := haproxy.Load{During: status.SampleEvery}
+	for i, b := range s.view.Load().Config.Backends {
 		one := haproxy.BackendLoad{
 			Backend: b.Name, Requests: uint64(4200 / (i*i + 1)), Connections: 90 / (i + 1),
 			Open: n, Response: 14 * time.Millisecond,
@@ -309,7 +313,7 @@ func wide(t testing.TB, n int) *scene {
 		}
 		load.Backends = append(load.Backends, one)
 	}
-	s.samples.rates.set(load, s.clock)
+	s.samples.Rates.Set(load, s.clock)
 	return s
 }
 
@@ -435,8 +439,8 @@ func TestRatesFollowWithoutAReload(t *testing.T) {
 	first := `document.querySelector("tbody tr").innerText`
 	b.until(first + `.includes("420")`)
 	b.eval(`window.same = true`)
-	s.samples.rates.set(haproxy.Load{
-		During:   sampleEvery,
+	s.samples.Rates.Set(haproxy.Load{
+		During:   status.SampleEvery,
 		Backends: []haproxy.BackendLoad{{Backend: "default_svc_web_80", Requests: 77_770, Open: 3}},
 	}, s.clock)
 	b.until(first + `.includes("7,777") && ` + first + `.includes("default_svc_web_80")`)
@@ -521,7 +525,7 @@ func TestAButtonDrainsWithThePassword(t *testing.T) {
 	}
 	p.hear(group.Spare, false)
 	s.settle(t)
-	b.call("Page.navigate", map[string]any{"url": server.URL + drainPath})
+	b.call("Page.navigate", map[string]any{"url": server.URL + pages.DrainPath})
 	b.until(`document.body?.innerText.includes("Not now: no other member of the group is full: gate-2 is spare")`)
 	if got := string(b.eval(`document.querySelector("form.order") === null`)); got != "true" {
 		t.Error("there is a button all the same")

@@ -55,14 +55,14 @@ func TestServersWaitForRoom(t *testing.T) {
 	if got := scale(more); got != 32 {
 		t.Errorf("with more open files, %d servers are open, want 32", got)
 	}
-	if problems := s.view.Load().problems; len(problems) > 0 || s.warns("in use") {
-		t.Errorf("with more open files there are problems %v and warnings %v", problems, s.view.Load().warnings)
+	if problems := s.view.Load().Problems; len(problems) > 0 || s.warns("in use") {
+		t.Errorf("with more open files there are problems %v and warnings %v", problems, s.view.Load().Warnings)
 	}
 }
 
 // warns reports whether a warning of the last round has these words.
 func (s *scene) warns(words string) bool {
-	return slices.ContainsFunc(s.view.Load().warnings, func(w string) bool { return strings.Contains(w, words) })
+	return slices.ContainsFunc(s.view.Load().Warnings, func(w string) bool { return strings.Contains(w, words) })
 }
 
 func endpointStatus(t *testing.T, s *scene) (code int, text string) {
@@ -75,32 +75,32 @@ func TestConnectionsLeaveRoomForServers(t *testing.T) {
 	s := newScene(t)
 	s.proxy.info.Room = haproxy.Room{Memory: 1 << 40, Files: 516} // 16 to share
 	s.settle(t)
-	if got := s.view.Load().config.Tune.MaxConn; got != 6 {
+	if got := s.view.Load().Config.Tune.MaxConn; got != 6 {
 		t.Errorf("HAProxy accepts %d connections, want 6", got)
 	}
 	s.proxy.info.MaxConn = 4 // as after a time with more servers: fewer servers take no reload
 	s.settle(t)
-	if got := s.view.Load().config.Tune.MaxConn; got != 4 {
+	if got := s.view.Load().Config.Tune.MaxConn; got != 4 {
 		t.Errorf("HAProxy accepts %d connections after a time with more servers, want 4", got)
 	}
 	s.proxy.info.MaxConn = 0 // it was started anew
 	s.cfg.HAProxy.MaxConnections = 5
 	s.settle(t)
-	if v := s.view.Load(); v.config.Tune.MaxConn != 5 || s.warns("HAProxy accepts") {
-		t.Errorf("HAProxy accepts %d connections, want 5; warnings %v", v.config.Tune.MaxConn, v.warnings)
+	if v := s.view.Load(); v.Config.Tune.MaxConn != 5 || s.warns("HAProxy accepts") {
+		t.Errorf("HAProxy accepts %d connections, want 5; warnings %v", v.Config.Tune.MaxConn, v.Warnings)
 	}
 	s.cfg.HAProxy.MaxConnections = 7
 	s.settle(t)
-	if v := s.view.Load(); v.config.Tune.MaxConn != 6 ||
+	if v := s.view.Load(); v.Config.Tune.MaxConn != 6 ||
 		!s.warns("HAProxy accepts 6 connections instead of the 7 that are configured") {
-		t.Errorf("HAProxy accepts %d connections, want 6; warnings %v", v.config.Tune.MaxConn, v.warnings)
+		t.Errorf("HAProxy accepts %d connections, want 6; warnings %v", v.Config.Tune.MaxConn, v.Warnings)
 	}
 }
 
 func TestALimitThatIsNearIsLoggedOnce(t *testing.T) {
 	s := newScene(t)
 	var log bytes.Buffer
-	s.judge.log = slog.New(slog.NewTextHandler(&log, nil))
+	s.judge.Log = slog.New(slog.NewTextHandler(&log, nil))
 	for _, step := range []struct {
 		used  uint64
 		warns bool
@@ -113,7 +113,7 @@ func TestALimitThatIsNearIsLoggedOnce(t *testing.T) {
 			Remedy: "add memory",
 		}}
 		s.settle(t)
-		warns := slices.Contains(s.view.Load().warnings,
+		warns := slices.Contains(s.view.Load().Warnings,
 			fmt.Sprintf("connections: %d of 100 (%d %%) in use: add memory", step.used, step.used))
 		if lines := strings.Count(log.String(), "a limit is near"); warns != step.warns || lines != step.lines {
 			t.Errorf("%d in use: warning %v, want %v; %d lines in the log, want %d", step.used, warns, step.warns,

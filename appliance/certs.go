@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"sallyport/appliance/status"
 	"sallyport/haproxy"
 )
 
@@ -82,7 +83,7 @@ func (c *certs) usable(ctx context.Context, want []*haproxy.Cert) (use []*haprox
 	c.want, c.use, c.waits, c.parts, c.answers, c.fresh = want, use, waits, parts, answers, false
 	if len(open) > 0 && !c.busy {
 		c.busy = true
-		next := inTurns(open, func(cert *haproxy.Cert) string { return cert.Owner })
+		next := status.InTurns(open, func(cert *haproxy.Cert) string { return cert.Owner })
 		go c.ask(ctx, next[:min(len(next), certsAtOnce)])
 	}
 	return use, waits

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"sallyport/appliance/status"
 	"sallyport/ingress"
 	"sallyport/routes"
 	"sallyport/routes/address"
@@ -133,9 +134,11 @@ func (m *member) strangers() map[netip.Addr]string {
 
 // troubles returns a sentence for each address that another machine has, or that could not be
 // probed.
-func (c *claims) troubles(addresses []netip.Addr, balancers []ingress.Balancer, vrrp bool) (all []trouble) {
+func (c *claims) troubles(addresses []netip.Addr, balancers []ingress.Balancer, vrrp bool) (all []status.Trouble) {
 	for _, a := range addresses {
-		add := func(format string, args ...any) { all = append(all, trouble{a, fmt.Sprintf(format, args...)}) }
+		add := func(format string, args ...any) {
+			all = append(all, status.Trouble{At: a, Why: fmt.Sprintf(format, args...)})
+		}
 		what, whose := fmt.Sprintf("the service address %s", a), "the group"
 		if i := slices.IndexFunc(balancers, func(b ingress.Balancer) bool {
 			return slices.Contains(b.Addresses, a)

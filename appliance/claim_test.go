@@ -12,6 +12,7 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/group"
+	"sallyport/appliance/status"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/routes"
@@ -68,7 +69,7 @@ func (s *scene) answered(t *testing.T, f *strangers) {
 }
 
 func warned(s *scene, sentence string) bool {
-	return strings.Contains(strings.Join(s.view.Load().warnings, "\n"), sentence)
+	return strings.Contains(strings.Join(s.view.Load().Warnings, "\n"), sentence)
 }
 
 func TestAnAddressOfAnotherMachineIsNotTaken(t *testing.T) {
@@ -84,7 +85,7 @@ func TestAnAddressOfAnotherMachineIsNotTaken(t *testing.T) {
 	const sentence = "another machine (02:00:00:00:00:09 on nodes) has the service address 203.0.113.10, so this " +
 		"appliance does not take it"
 	if !warned(s, "group edge: "+sentence) {
-		t.Errorf("no warning %q in %q", sentence, s.view.Load().warnings)
+		t.Errorf("no warning %q in %q", sentence, s.view.Load().Warnings)
 	}
 	if !strings.Contains(p.said.Why, sentence[:60]) || s.fit.Class != group.Full {
 		t.Errorf("it says %+v (class %s: %s), want full, and the sentence", p.said, s.fit.Class, s.fit.Why)
@@ -95,7 +96,7 @@ func TestAnAddressOfAnotherMachineIsNotTaken(t *testing.T) {
 	s.answered(t, f)
 	expectWords(t, s, both)
 	if warned(s, "another machine") || p.said.Why != "" {
-		t.Errorf("there still is a warning: %q, %q", s.view.Load().warnings, p.said.Why)
+		t.Errorf("there still is a warning: %q, %q", s.view.Load().Warnings, p.said.Why)
 	}
 }
 
@@ -125,7 +126,7 @@ func TestAnAddressThatIsTakenStays(t *testing.T) {
 			s.answered(t, f)
 			expectWords(t, s, both)
 			if !warned(s, "has the service address 203.0.113.10 too") {
-				t.Errorf("no warning in %q", s.view.Load().warnings)
+				t.Errorf("no warning in %q", s.view.Load().Warnings)
 			}
 		})
 	}
@@ -142,7 +143,7 @@ func TestAnAddressThatNobodyCouldAskForIsNotTaken(t *testing.T) {
 	expectWords(t, s, "")
 	if !warned(s, "nobody could ask whether another machine has 203.0.113.10, so this appliance does not take it: "+
 		"no such device") {
-		t.Errorf("no warning in %q", s.view.Load().warnings)
+		t.Errorf("no warning in %q", s.view.Load().Warnings)
 	}
 }
 
@@ -175,7 +176,7 @@ func TestAnAddressInAClusterIsASentence(t *testing.T) {
 		"group edge: member gate-2, 192.168.50.22 is also the address of node twin in cluster demo",
 	} {
 		if !warned(s, sentence) {
-			t.Errorf("no warning %q in\n%s", sentence, strings.Join(s.view.Load().warnings, "\n"))
+			t.Errorf("no warning %q in\n%s", sentence, strings.Join(s.view.Load().Warnings, "\n"))
 		}
 	}
 	if p.said.Why == "" {
@@ -190,8 +191,8 @@ func TestAnAddressInAClusterIsASentence(t *testing.T) {
 
 func TestARouterWithoutBFDIsASentence(t *testing.T) {
 	s, _ := newPair(t)
-	v := &view{at: s.clock}
-	v.peers = []bgp.PeerState{{
+	v := &status.View{At: s.clock}
+	v.BGP.Peers = []bgp.PeerState{{
 		Peer: bgp.Peer{Addr: netip.MustParseAddr("192.168.50.1"), Upstream: true}, State: established,
 		BFD: "down", Since: s.clock.Add(-time.Hour),
 	}}
@@ -200,7 +201,7 @@ func TestARouterWithoutBFDIsASentence(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	for _, bfd := range []string{"", "up"} {
-		v.peers[0].BFD = bfd
+		v.BGP.Peers[0].BFD = bfd
 		if got := sentences(conflicts(&s.cfg.Group, v)); got != nil {
 			t.Errorf("BFD %q: got %q", bfd, got)
 		}
@@ -214,16 +215,16 @@ func TestAMemberReportsWhatIsWrongWithAnother(t *testing.T) {
 	p.heard[0].Word.Why = "VRRP needs the program keepalived"
 	s.settle(t)
 	if want := "group edge: gate-2 is spare, and reports: VRRP needs the program keepalived."; !warned(s, want) {
-		t.Errorf("no warning %q in %q", want, s.view.Load().warnings)
+		t.Errorf("no warning %q in %q", want, s.view.Load().Warnings)
 	}
-	if got := s.view.Load().group.Members[1].Trouble(); got !=
+	if got := s.view.Load().Group.Members[1].Trouble(); got !=
 		"It is spare, and reports: VRRP needs the program keepalived." {
 		t.Errorf("the table has %q", got)
 	}
 	p.heard[0].Word.Draining = true
 	s.settle(t)
 	if warned(s, "gate-2") {
-		t.Errorf("a warning about a member that drains: %q", s.view.Load().warnings)
+		t.Errorf("a warning about a member that drains: %q", s.view.Load().Warnings)
 	}
 }
 
@@ -237,21 +238,21 @@ func TestAMemberLagsIfItStaysWithAnotherSum(t *testing.T) {
 	hear := func(sum string, d time.Duration) time.Duration {
 		p.heard[0].Word.Shape = sum
 		s.pass(t, d)
-		return s.view.Load().group.Members[1].Lags
+		return s.view.Load().Group.Members[1].Lags
 	}
 	for i := range 100 { // changes that each of both follows in its own time
 		if lags := hear([]string{"other", "another", ours}[i%3], 20*time.Second); lags != 0 {
 			t.Fatalf("it lags for %s while it changes", lags)
 		}
 	}
-	if lags := hear("other", 40*time.Second); lags < patience {
+	if lags := hear("other", 40*time.Second); lags < status.Patience {
 		t.Errorf("it lags for %s, want more", lags)
 	}
 	if !warned(s, "group edge: gate-2 has not served the same Ingresses as this appliance for ") {
-		t.Errorf("no warning in %q", s.view.Load().warnings)
+		t.Errorf("no warning in %q", s.view.Load().Warnings)
 	}
 	p.heard[0].Word.Config = "other"
-	if lags := hear("other", time.Second); lags != 0 || !s.view.Load().group.Members[1].Differs {
+	if lags := hear("other", time.Second); lags != 0 || !s.view.Load().Group.Members[1].Differs {
 		t.Error("it lags, though its file is another one")
 	}
 	p.heard[0].Word.Config = ""

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/status"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
@@ -50,8 +51,8 @@ type doctor struct {
 	path   string
 	report func(Finding)
 	cfg    *config.Config
-	status *Status  // of the running appliance; nil if no appliance runs
-	odd    []string // faults of Calico's objects; a running appliance has the same warnings
+	status *status.Status // of the running appliance; nil if no appliance runs
+	odd    []string       // faults of Calico's objects; a running appliance has the same warnings
 
 	program        haproxy.Program    // the zero Program if there is no usable HAProxy here
 	known, unknown []ingress.Snapshot // of the clusters; the unknown ones could not be read
@@ -116,7 +117,7 @@ func (d *doctor) askAppliance(ctx context.Context) {
 	at := d.cfg.Endpoint()
 	body, err := Endpoint{At: at}.Ask(ctx, "/status")
 	if err == nil {
-		var s Status
+		var s status.Status
 		if err = json.Unmarshal(body, &s); err == nil && s.Identity == "" {
 			err = errors.New("its answer names no identity")
 		}
@@ -202,7 +203,7 @@ func (d *doctor) ports(ctx context.Context) {
 			wanted[p.At.String()] = p.Key
 		}
 	}
-	for _, at := range sorted(wanted) {
+	for _, at := range slices.Sorted(maps.Keys(wanted)) {
 		key := wanted[at]
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", at)
 		if err == nil {
@@ -317,8 +318,8 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Sn
 			fmt.Sprintf("kubectl --kubeconfig %s auth can-i --list", cmp.Or(c.Kubeconfig.Path, "FILE")))
 		return none, false
 	}
-	d.ok(check, "%s of %s, %s, Calico's objects in %s", Counted(len(snapshot.Ingresses), "Ingress object"),
-		Counted(len(snapshot.Services), "Service"), Counted(len(snapshot.Topology.Nodes), "node"),
+	d.ok(check, "%s of %s, %s, Calico's objects in %s", status.Counted(len(snapshot.Ingresses), "Ingress object"),
+		status.Counted(len(snapshot.Services), "Service"), status.Counted(len(snapshot.Topology.Nodes), "node"),
 		cmp.Or(health.APIGroup, "no API group"))
 	for _, sentence := range health.Missing {
 		d.doubt("rights and objects", "cluster "+c.Name+": "+sentence, "apply the manifests", d.manifests())
@@ -332,17 +333,19 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Sn
 		if pool.NoExport {
 			d.doubt("pool", fmt.Sprintf("cluster %s: IP pool %s (%s) has disableBGPExport, so no node announces its "+
 				"blocks, and its pods cannot be servers", c.Name, pool.Name, pool.CIDR),
-				"allow the export, if Ingresses lead to pods of the pool", exportPool(health.APIGroup, pool.Name))
+				"allow the export, if Ingresses lead to pods of the pool",
+				status.ExportPool(health.APIGroup, pool.Name))
 		}
 	}
 	if apart := w.Apart(); len(apart) > 0 {
 		d.doubt("mesh", fmt.Sprintf("cluster %s: the node-to-node mesh is off (nodeToNodeMeshEnabled of "+
 			"BGPConfiguration default), and no BGPPeer connects %s (%s) with other nodes, a route reflector or a "+
-			"router: their pods do not reach those of other nodes", c.Name, Counted(len(apart), "node"), few(apart)),
+			"router: their pods do not reach those of other nodes",
+			c.Name, status.Counted(len(apart), "node"), few(apart)),
 			"turn the mesh on, or make BGPPeers between the nodes and route reflectors, unless other routes "+
 				"connect the nodes",
 			fmt.Sprintf("kubectl patch bgpconfigurations.%s default --type merge -p "+
-				"'{\"spec\":{\"nodeToNodeMeshEnabled\":true}}'", groupName(health.APIGroup)))
+				"'{\"spec\":{\"nodeToNodeMeshEnabled\":true}}'", status.GroupName(health.APIGroup)))
 	} else {
 		d.ok("mesh", "BGP or tunnels connect the nodes of cluster %s", c.Name)
 	}
@@ -353,13 +356,13 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Sn
 				"other credentials", d.manifests())
 	}
 	d.nodes(ctx, c, snapshot.Topology)
-	d.leftBehind(ctx, c, w.Appliances(), groupName(health.APIGroup))
+	d.leftBehind(ctx, c, w.Appliances(), status.GroupName(health.APIGroup))
 	return snapshot, true
 }
 
 // members reports the faults that the status has about the group and its members.
-func (d *doctor) members(g *GroupStatus, version string) {
-	for _, warning := range g.own() {
+func (d *doctor) members(g *status.GroupStatus, version string) {
+	for _, warning := range g.Own() {
 		d.doubt("group", warning, "", "sallyport status addresses")
 	}
 	for _, m := range g.Members {
@@ -418,7 +421,7 @@ func (d *doctor) objects() {
 	if d.program.Path != "" {
 		c.Judge(d.program.Judge(c.Compile(d.known).Questions))
 	}
-	for _, p := range problemStatuses(c.Compile(d.known).Problems) {
+	for _, p := range status.ProblemStatuses(c.Compile(d.known).Problems) {
 		d.doubt("objects", p.Object+" of cluster "+p.Cluster+": "+p.Why, "correct the object",
 			"kubectl get ingresses,services,configmaps -A")
 	}
@@ -447,7 +450,7 @@ func (d *doctor) expiry(check, what string, end time.Time, remedy, command strin
 	switch left := time.Until(end); {
 	case left < 0:
 		d.failed(check, what+" expired at "+until+" (UTC)", remedy, command)
-	case left < expiresSoon:
+	case left < status.ExpiresSoon:
 		d.doubt(check, what+" expires at "+until+" (UTC)", remedy, command)
 	default:
 		d.ok(check, "%s is valid until %s (UTC)", what, until)
@@ -469,10 +472,6 @@ func (d *doctor) statusCertificate() (end time.Time, has bool) {
 	return pair.Leaf.NotAfter, true
 }
 
-// noSession begins the warning about a node without a session. The doctor reports such nodes
-// itself.
-const noSession = "there has been no BGP session with "
-
 // running reports the faults that the status of the running appliance has.
 func (d *doctor) running() {
 	s := d.status
@@ -484,7 +483,7 @@ func (d *doctor) running() {
 	}
 	for _, warning := range s.Warnings {
 		if told := s.Group != nil && strings.HasPrefix(warning, "group "+s.Group.Name+":") ||
-			strings.Contains(warning, ": "+noSession) || slices.Contains(d.odd, warning); !told {
+			strings.Contains(warning, ": "+status.NoSession) || slices.Contains(d.odd, warning); !told {
 			d.doubt("appliance", warning, "", "sallyport status")
 		}
 	}
@@ -499,7 +498,7 @@ func (d *doctor) running() {
 		}
 	}
 	if missing == 0 {
-		d.ok("routes", "%s in the kernel", Counted(len(s.Routes), "route"))
+		d.ok("routes", "%s in the kernel", status.Counted(len(s.Routes), "route"))
 	}
 	for _, reason := range slices.Sorted(maps.Keys(s.Refused.Counts)) {
 		example := ""
@@ -514,17 +513,18 @@ func (d *doctor) running() {
 	}
 	open := 0
 	for _, b := range s.Backends {
-		serving := countFunc(b.Servers, ServerStatus.Serves)
+		serving := status.CountFunc(b.Servers, status.ServerStatus.Serves)
 		open += serving
 		if serving == 0 && len(b.Servers) > 0 {
-			d.failed("backend "+b.Name, fmt.Sprintf("none of %s takes traffic", Counted(len(b.Servers), "server")),
+			d.failed("backend "+b.Name,
+				fmt.Sprintf("none of %s takes traffic", status.Counted(len(b.Servers), "server")),
 				"look why each of its servers is closed or down", "sallyport status servers")
 		}
 	}
 	d.ok("servers", "%d open", open)
 	for _, idle := range s.Idle() {
 		saw, remedy, command := fmt.Sprintf("%s without traffic, %s the first: %s",
-			Counted(len(idle.Servers), "server"), idle.Servers[0], idle.Why),
+			status.Counted(len(idle.Servers), "server"), idle.Servers[0], idle.Why),
 			"look at the first part on the way to it that is not well",
 			"sallyport explain "+idle.Servers[0].Addr().String()
 		if from := sourceFor(idle.Servers[0]); strings.Contains(idle.Why, "(L4TOUT)") && from.IsValid() {
@@ -581,14 +581,6 @@ func networksOf(found []net.Addr) (all []netip.Prefix) {
 	return all
 }
 
-func listed[T fmt.Stringer](all []T) string {
-	words := make([]string, len(all))
-	for i, e := range all {
-		words[i] = e.String()
-	}
-	return cmp.Or(strings.Join(words, ", "), "none")
-}
-
 // few returns the first few names, and how many more follow.
 func few(names []string) string {
 	const most = 5
@@ -596,14 +588,4 @@ func few(names []string) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 	}
 	return cmp.Or(strings.Join(names, ", "), "no name")
-}
-
-// sorted returns the keys of a map in order.
-func sorted[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

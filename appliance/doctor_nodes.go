@@ -3,6 +3,7 @@ package appliance
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/status"
 	"sallyport/bgp"
 	"sallyport/routes"
 )
@@ -49,17 +51,17 @@ func (d *doctor) nodes(ctx context.Context, c config.Cluster, t routes.Topology)
 			a := at.Addr()
 			if !slices.ContainsFunc(local, func(p netip.Prefix) bool { return p.Contains(a) }) {
 				d.failed(name, fmt.Sprintf("%s is in no network that this machine is connected to (%s): routers in "+
-					"between do not know the addresses of pods", a, listed(local)),
+					"between do not know the addresses of pods", a, status.Listed(local)),
 					"put the appliance into the network of the nodes", "ip route get "+a.String())
 				continue
 			}
-			if p, known := sessions[a]; known && p.State == established {
+			if p, known := sessions[a]; known && p.Up() {
 				d.ok(name, "BGP with %s is established for %s, with %d prefixes", a,
 					time.Since(p.Since).Round(time.Second), p.Received)
 				continue
 			} else if known && p.LossReason != "" {
 				d.failed(name, fmt.Sprintf("BGP with %s is %s; its last session was lost: %s", a, p.State,
-					p.LossReason), remedyOf(p.LossReason), d.commandOf(p.LossReason, n.Name))
+					p.LossReason), status.RemedyOf(p.LossReason), d.commandOf(p.LossReason, n.Name))
 			}
 			unheard = append(unheard, d.neighbour(c, n, a))
 		}
@@ -133,7 +135,7 @@ func (s *neighbour) ask(ctx context.Context) {
 
 // commandOf returns the command for the remedy of a lost session.
 func (d *doctor) commandOf(reason, node string) string {
-	if strings.Contains(remedyOf(reason), "sallyport manifests") {
+	if strings.Contains(status.RemedyOf(reason), "sallyport manifests") {
 		return d.manifests()
 	}
 	return calicoNode(node)
@@ -148,7 +150,7 @@ func (d *doctor) manifests() string {
 func calicoObjects(apiGroup string) string {
 	all := []string{"bgpconfigurations", "bgppeers", "bgpfilters", "ippools"}
 	for i := range all {
-		all[i] += "." + groupName(apiGroup)
+		all[i] += "." + status.GroupName(apiGroup)
 	}
 	return "kubectl get " + strings.Join(all, ",") + " -o yaml"
 }
@@ -331,7 +333,7 @@ func (d *doctor) passed(a netip.Addr) (s bgp.Segments, watched bool) {
 // leftBehind checks that each BGPPeer for an appliance has the address of a machine that answers.
 func (d *doctor) leftBehind(ctx context.Context, c config.Cluster, peers map[string]netip.Addr, group string) {
 	ours := ownAddresses()
-	for _, name := range sorted(peers) {
+	for _, name := range slices.Sorted(maps.Keys(peers)) {
 		at := peers[name]
 		if slices.Contains(ours, at) {
 			continue

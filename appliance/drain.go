@@ -19,6 +19,10 @@ import (
 
 	"sallyport/appliance/group"
 	"sallyport/haproxy"
+
+	"sallyport/appliance/status"
+
+	"sallyport/appliance/pages"
 )
 
 // A drain is the wish that this appliance leaves its group.
@@ -133,33 +137,33 @@ type DrainStatus struct {
 //
 // Every user that may connect may give all these orders: the socket has mode 0600. In no group
 // there is nothing to drain, and a stop goes on without it.
-func control(view func() *view, drains *drains, held func([]netip.Addr) (int, error), knock func(),
+func control(view func() *status.View, drains *drains, held func([]netip.Addr) (int, error), knock func(),
 	now func() time.Time,
 ) http.Handler {
 	mux := http.NewServeMux()
 	answer := func(w http.ResponseWriter) {
 		v := view()
-		g := v.settings.cfg.Group
+		g := v.Settings.Config.Group
 		s := DrainStatus{
-			Group: g.Name, Draining: drains.get() != nil, Class: v.fit.Class, Why: v.fit.Why,
+			Group: g.Name, Draining: drains.get() != nil, Class: v.Fit.Class, Why: v.Fit.Why,
 			Timeout: g.Drain.Timeout,
 		}
 		// The view may be older than the wish.
-		s.Left = s.Draining && v.left
+		s.Left = s.Draining && v.Left
 		var err error
-		if s.Connections, err = held(slices.Concat(g.Addresses, recorded(v.compiled.Balancers))); err != nil {
+		if s.Connections, err = held(slices.Concat(g.Addresses, recorded(v.Compiled.Balancers))); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
-		if v.err != nil {
-			s.Error = v.err.Error()
+		if v.Err != nil {
+			s.Error = v.Err.Error()
 		}
 		writeJSON(w, s)
 	}
 	inGroup := func(pattern string, handle http.HandlerFunc) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			switch {
-			case view().settings.cfg.Group.Exists():
+			case view().Settings.Config.Group.Exists():
 				handle(w, r)
 			case r.FormValue("stopping") == "true":
 				writeJSON(w, DrainStatus{})
@@ -172,12 +176,12 @@ func control(view func() *view, drains *drains, held func([]netip.Addr) (int, er
 	inGroup("POST /drain", func(w http.ResponseWriter, r *http.Request) {
 		stopping := r.FormValue("stopping") == "true"
 		forced := stopping || r.FormValue("force") == "true"
-		if why := view().alone(); why != "" && !forced {
+		if why := view().Alone(); why != "" && !forced {
 			http.Error(w, why+"; --force drains all the same, and nobody serves then", http.StatusConflict)
 			return
 		}
 		if stopping && drains.leaving != nil {
-			drains.leaving(view().settings.cfg.Group.Drain.Timeout)
+			drains.leaving(view().Settings.Config.Group.Drain.Timeout)
 		}
 		err := drains.begin(now(), forced, !stopping)
 		knock()
@@ -198,11 +202,11 @@ func control(view func() *view, drains *drains, held func([]netip.Addr) (int, er
 	})
 	mux.HandleFunc("GET /group", func(w http.ResponseWriter, _ *http.Request) {
 		v := view()
-		g := v.group
+		g := v.Group
 		switch {
 		case g != nil:
-		case !v.settings.cfg.Group.Exists():
-			g = &GroupStatus{}
+		case !v.Settings.Config.Group.Exists():
+			g = &status.GroupStatus{}
 		default:
 			http.Error(w, "the appliance has only just started", http.StatusServiceUnavailable)
 			return
@@ -210,23 +214,6 @@ func control(view func() *view, drains *drains, held func([]netip.Addr) (int, er
 		writeJSON(w, g)
 	})
 	return mux
-}
-
-// alone returns why no other member would serve without this one, or "" if another member is full.
-func (v *view) alone() string {
-	if v.group == nil || len(v.group.Members) < 2 {
-		return "this appliance is the only member of its group"
-	}
-	if v.group.others() {
-		return ""
-	}
-	var others []string
-	for _, m := range v.group.Members {
-		if !m.Self {
-			others = append(others, m.Name+" "+m.State())
-		}
-	}
-	return "no other member of the group is full: " + strings.Join(others, ", ")
 }
 
 // serveControl listens on the control socket until ctx ends.
@@ -251,4 +238,33 @@ func serveControl(ctx context.Context, path string, h http.Handler, log *slog.Lo
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		log.Error("the control socket broke; sallyport drain does not work", "path", path, "err", err)
 	}
+}
+
+// buttons takes the orders of the buttons, and leads back to a page that shows their effect.
+func buttons(last func() *status.View, drains *drains, knock func(), now func() time.Time) http.Handler {
+	mux := http.NewServeMux()
+	order := func(path string, act func(*status.View) (then string, err error)) {
+		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+			v := last()
+			if !v.Settings.Config.Group.Exists() {
+				http.Error(w, "this appliance is in no group", http.StatusNotFound)
+				return
+			}
+			then, err := act(v)
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			knock()
+			http.Redirect(w, r, then, http.StatusSeeOther)
+		})
+	}
+	order(pages.DrainPath, func(v *status.View) (string, error) {
+		if v.Alone() != "" {
+			return pages.DrainPath, nil // the page says why not
+		}
+		return "/", drains.begin(now(), false, true)
+	})
+	order(pages.UndrainPath, func(*status.View) (string, error) { return "/", drains.end() })
+	return mux
 }

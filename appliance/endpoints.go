@@ -13,6 +13,10 @@ import (
 	"sallyport/appliance/config"
 	"sallyport/appliance/page"
 	"sallyport/haproxy"
+
+	"sallyport/appliance/status"
+
+	"sallyport/appliance/pages"
 )
 
 // endpoints answer about a loop: the status endpoint in the network, and the control socket on this
@@ -20,14 +24,14 @@ import (
 type endpoints struct {
 	loop    *loop
 	edges   *edges
-	samples samples
+	samples status.Samples
 	pages   http.Handler // what both have
 	guarded http.Handler // the status endpoint
 }
 
 func newEndpoints(l *loop, e *edges, hooks Hooks) *endpoints {
 	n := &endpoints{loop: l, edges: e}
-	described := func(by func(haproxy.Info) Status) Status {
+	described := func(by func(haproxy.Info) status.Status) status.Status {
 		s := by(e.proxy.Info())
 		s.Version, s.Now, s.Started = hooks.Version, time.Now(), l.started
 		s.Round.Count = l.counts.rounds.Load()
@@ -36,23 +40,23 @@ func newEndpoints(l *loop, e *edges, hooks Hooks) *endpoints {
 		}
 		return s
 	}
-	index := indexed(l.view.Load)
-	status := func() Status { return described(index().status) }
-	head := func() Status { return described(l.view.Load().head) }
-	explain := func(what url.Values) (any, error) { return index().explain(what) }
-	registry := registry(&metrics{head, func() tally { return l.view.Load().tally() }, &l.counts, &n.samples})
-	site := &page.Site{Page: (&pages{index: index, head: head, changes: &l.changes, samples: &n.samples}).page}
-	n.pages = handler(site, status, head, explain, &l.changes, &n.samples, registry, e.proxy.Metrics)
+	index := status.Indexed(l.view.Load)
+	whole := func() status.Status { return described(index().Status) }
+	head := func() status.Status { return described(l.view.Load().Head) }
+	explain := func(what url.Values) (any, error) { return index().Explain(what) }
+	registry := registry(&metrics{head, func() status.Tally { return l.view.Load().Tally() }, &l.counts, &n.samples})
+	site := &page.Site{Page: (&pages.Pages{Index: index, Head: head, Changes: &l.changes, Samples: &n.samples}).Page}
+	n.pages = handler(site, whole, head, explain, &l.changes, &n.samples, registry, e.proxy.Metrics)
 
 	fromNetwork := http.NewServeMux()
 	fromNetwork.Handle("/", n.pages)
 	fromNetwork.Handle("POST /group/", buttons(l.view.Load, l.drains, func() { knock(l.knock) }, time.Now))
 	guarded := &guard{
 		next: fromNetwork, log: hooks.Log, now: time.Now, wrong: map[netip.Prefix]*guesses{},
-		password: func() config.Secret { return l.view.Load().settings.cfg.Status.Password },
-		ready:    func() bool { return len(l.view.Load().notReady) == 0 },
+		password: func() config.Secret { return l.view.Load().Settings.Config.Status.Password },
+		ready:    func() bool { return len(l.view.Load().NotReady) == 0 },
 	}
-	n.guarded = answering(func() []string { return l.view.Load().settings.names }, page.Secured(guarded))
+	n.guarded = answering(func() []string { return l.view.Load().Settings.Names }, page.Secured(guarded))
 	return n
 }
 
@@ -62,7 +66,7 @@ func (n *endpoints) serve(ctx context.Context, at config.Status, wg *sync.WaitGr
 	ended := make(chan struct{})
 	var certificate func() *tls.Certificate
 	if at.TLS.Exists() {
-		certificate = func() *tls.Certificate { return n.loop.view.Load().settings.certificate }
+		certificate = func() *tls.Certificate { return n.loop.view.Load().Settings.Certificate }
 	}
 	wg.Go(func() {
 		defer close(ended)
@@ -85,6 +89,6 @@ func (n *endpoints) local() http.Handler {
 
 // sample takes a sample of HAProxy's counts and of the open servers at intervals, until ctx ends.
 func (n *endpoints) sample(ctx context.Context) {
-	open := func() int { return n.loop.view.Load().tally().servers[haproxy.Open] }
-	n.samples.run(ctx, n.edges.proxy.Meter().Read, open)
+	open := func() int { return n.loop.view.Load().Tally().Servers[haproxy.Open] }
+	n.samples.Run(ctx, n.edges.proxy.Meter().Read, open)
 }

@@ -13,6 +13,7 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/picture"
+	"sallyport/appliance/status"
 	"sallyport/ingress"
 	"sallyport/routes"
 )
@@ -22,10 +23,10 @@ import (
 type follower struct {
 	settings
 	clusters []*cluster
-	file     ConfigStatus
+	file     status.ConfigStatus
 	log      *slog.Logger
 	now      func() time.Time
-	changes  *timeline
+	changes  *status.Timeline
 	knock    chan<- struct{} // for the watchers
 
 	atStart  *config.Config                                         // the configuration of the start
@@ -54,15 +55,15 @@ func (f *follower) readFile() (s settings, ok bool) {
 	if err != nil {
 		f.file.Errors = strings.Split(err.Error(), "\n")
 		f.log.Error("the configuration file has a mistake; the configuration in use stays", "err", err)
-		f.changes.add(Change{
-			At: f.now(), Kind: configChange, Bad: true,
+		f.changes.Add(status.Change{
+			At: f.now(), Kind: status.ConfigChange, Bad: true,
 			What: "the configuration file has a mistake; the configuration in use stays", Why: err.Error(),
 		})
 		return settings{}, false
 	}
-	f.file = ConfigStatus{Read: f.now(), Waiting: waiting}
+	f.file = status.ConfigStatus{Read: f.now(), Waiting: waiting}
 	f.log.Info("configuration file read again", "clusters", len(s.sources))
-	f.changes.add(Change{At: f.now(), Kind: configChange, What: "configuration file read again"})
+	f.changes.Add(status.Change{At: f.now(), Kind: status.ConfigChange, What: "configuration file read again"})
 	for _, warning := range s.cfg.Warnings {
 		f.log.Warn("configuration", "warning", warning)
 	}

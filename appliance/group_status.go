@@ -1,124 +1,31 @@
 package appliance
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
-	"time"
 
 	"sallyport/appliance/group"
-	"sallyport/bgp"
+	"sallyport/appliance/status"
 )
 
-// GroupStatus is this appliance and its group.
-type GroupStatus struct {
-	Name      string           `json:"name"`
-	Class     group.Class      `json:"class"`
-	Why       string           `json:"why,omitempty"` // why it is not full
-	Since     time.Time        `json:"since"`         // of the class
-	Draining  bool             `json:"draining,omitempty"`
-	Addresses []AddressOfGroup `json:"addresses"` // of the group, then those of Services
-	Services  []ServiceStatus  `json:"services,omitempty"`
-	Ring      RingStatus       `json:"ring"`
-	// faults of addresses and routers, one sentence each
-	Problems []string       `json:"problems,omitempty"`
-	Members  []MemberStatus `json:"members"` // as the file lists them, then others that speak with the group's secret
-}
-
-// AddressOfGroup is a service address.
-type AddressOfGroup struct {
-	Address   netip.Addr   `json:"address"`
-	Held      bool         `json:"held"`                // this machine has it on lo
-	Announced []netip.Addr `json:"announced,omitempty"` // the routers that have it from this appliance
-	VRRP      bool         `json:"vrrp,omitempty"`      // this appliance has it by VRRP
-	Services  []string     `json:"services,omitempty"`  // Services of type LoadBalancer that have it, as NAMESPACE/NAME
-}
-
-// Unheard reports whether no router knows a service address, although one should.
-func (s *Status) Unheard(a AddressOfGroup) bool {
-	return len(a.Announced) == 0 && !s.Group.Draining && slices.ContainsFunc(s.Peers, func(p bgp.PeerState) bool {
-		return p.Upstream
-	})
-}
-
-// MemberStatus is a member of the group, as it was last heard.
-type MemberStatus struct {
-	Name     string        `json:"name"`
-	Address  netip.Addr    `json:"address"`
-	Self     bool          `json:"self,omitempty"`
-	Alive    bool          `json:"alive"`
-	Class    group.Class   `json:"class,omitempty"`
-	Draining bool          `json:"draining,omitempty"`
-	Version  string        `json:"version,omitempty"`
-	Age      time.Duration `json:"ageNanoseconds"`           // since its last word
-	For      time.Duration `json:"forNanoseconds,omitempty"` // how long it has had this class
-	Differs  bool          `json:"differs,omitempty"`        // its configuration differs from ours
-	// for how long its HAProxy has served something else than ours, although the configuration is
-	// the same
-	Lags    time.Duration `json:"lagsNanoseconds,omitempty"`
-	Reports string        `json:"reports,omitempty"` // the beginning of the faults that it reports
-	Problem string        `json:"problem,omitempty"` // a fault of the heartbeat between it and this appliance
-}
-
-// Trouble returns the faults of a member in sentences, or "" if it has none.
-func (m MemberStatus) Trouble() string { return strings.Join(m.troubles("It"), " ") }
-
-// troubles returns the faults of a member, one sentence each.
-func (m MemberStatus) troubles(who string) (all []string) {
-	if m.Problem != "" {
-		all = append(all, m.Problem)
-	}
-	if m.Differs {
-		all = append(all, who+" has another configuration: compare the files, except identity and secrets.")
-	}
-	if m.Lags > 0 {
-		all = append(all, fmt.Sprintf("%s has not served the same Ingresses as this appliance for %s: see which of "+
-			"the two does not hear its API server, or has an error.", who, m.Lags.Round(time.Second)))
-	}
-	if m.Reports != "" && !m.Draining {
-		all = append(all, fmt.Sprintf("%s is %s, and reports: %s.", who, m.Class, m.Reports))
-	}
-	return all
-}
-
-// State returns the state of a member in words.
-func (m MemberStatus) State() string {
-	switch {
-	case !m.Alive && m.Class == "":
-		return "has not been heard"
-	case !m.Alive:
-		return fmt.Sprintf("has been silent for %s", max(m.Age.Round(time.Second), time.Second))
-	case m.Draining:
-		return "drains"
-	}
-	return "is " + string(m.Class)
-}
-
-// Serves reports whether a member is full, and does not drain.
-func (m MemberStatus) Serves() bool { return m.Alive && m.Class == group.Full && !m.Draining }
-
-// others reports whether another member is full and does not drain.
-func (s *GroupStatus) others() bool {
-	return slices.ContainsFunc(s.Members, func(m MemberStatus) bool { return !m.Self && m.Serves() })
-}
-
 // status describes the group after a round.
-func (ms *membership) status(v *view, heard []group.Heard, serving, held, taken []netip.Addr) *GroupStatus {
+func (ms *membership) status(
+	v *status.View, heard []group.Heard, serving, held, taken []netip.Addr,
+) *status.GroupStatus {
 	g := &ms.member.of
-	s := &GroupStatus{
+	s := &status.GroupStatus{
 		Name: g.Name, Class: ms.fit.Class, Why: ms.fit.Why, Since: ms.fitSince,
 		Draining: ms.drains.get() != nil, Ring: ms.ring.status(),
 	}
-	s.Services = serviceStatuses(v.compiled.Balancers)
+	s.Services = status.ServiceStatuses(v.Compiled.Balancers)
 	for _, a := range serving {
-		of := AddressOfGroup{Address: a, Held: slices.Contains(held, a), VRRP: slices.Contains(taken, a)}
-		for _, b := range v.compiled.Balancers {
+		of := status.AddressOfGroup{Address: a, Held: slices.Contains(held, a), VRRP: slices.Contains(taken, a)}
+		for _, b := range v.Compiled.Balancers {
 			if slices.Contains(b.Recorded, a) {
 				of.Services = append(of.Services, b.Namespace+"/"+b.Name)
 			}
 		}
-		for _, p := range v.peers {
+		for _, p := range v.BGP.Peers {
 			if slices.ContainsFunc(p.Announced, func(p netip.Prefix) bool { return p.Addr() == a }) {
 				of.Announced = append(of.Announced, p.Addr)
 			}
@@ -126,24 +33,24 @@ func (ms *membership) status(v *view, heard []group.Heard, serving, held, taken 
 		s.Addresses = append(s.Addresses, of)
 	}
 	add := func(h group.Heard) {
-		m := MemberStatus{
+		m := status.MemberStatus{
 			Name: h.Member.Name, Address: h.Member.Address, Alive: h.Alive, Class: h.Word.Class,
 			Draining: h.Word.Draining, Version: h.Word.Version,
 			Age: h.Age, For: h.Word.Since, Problem: h.Problem,
 		}
 		if h.Alive {
-			m.Reports, m.Differs = h.Word.Why, h.Word.Config != "" && h.Word.Config != v.settings.sum
+			m.Reports, m.Differs = h.Word.Why, h.Word.Config != "" && h.Word.Config != v.Settings.Sum
 		}
 		if !m.Differs {
-			m.Lags = ms.member.lags(m.Name, v.at)
+			m.Lags = ms.member.lags(m.Name, v.At)
 		}
 		s.Members = append(s.Members, m)
 	}
 	for _, m := range g.Members {
 		if m.Name == ms.member.self {
-			s.Members = append(s.Members, MemberStatus{
+			s.Members = append(s.Members, status.MemberStatus{
 				Name: m.Name, Address: m.Address, Self: true, Alive: true, Class: s.Class, Draining: s.Draining,
-				Version: ms.version, For: v.at.Sub(ms.fitSince),
+				Version: ms.version, For: v.At.Sub(ms.fitSince),
 			})
 			continue
 		}
@@ -156,47 +63,4 @@ func (ms *membership) status(v *view, heard []group.Heard, serving, held, taken 
 		add(h)
 	}
 	return s
-}
-
-// warnings returns everything in the group that needs attention, one sentence each.
-func (s *GroupStatus) warnings(v *view) (all []string) {
-	warn := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-	for _, sentence := range s.own() {
-		warn("group %s: %s", s.Name, sentence)
-	}
-	for _, sentence := range s.Problems {
-		warn("group %s: %s", s.Name, sentence)
-	}
-	for _, m := range s.Members {
-		if m.Self {
-			continue
-		}
-		troubles := m.troubles(m.Name)
-		for _, sentence := range troubles {
-			warn("group %s: %s", s.Name, sentence)
-		}
-		if len(troubles) == 0 && !m.Alive {
-			warn("group %s: %s (%s) %s: is it running, and may UDP port %d pass between the members?", s.Name, m.Name,
-				m.Address, m.State(), v.settings.cfg.Group.Port)
-		}
-	}
-	return all
-}
-
-// own returns everything in this appliance's part in the group that needs attention, one sentence
-// each.
-func (s *GroupStatus) own() (all []string) {
-	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-	if s.Class != group.Full {
-		add("this appliance is %s: %s", s.Class, s.Why)
-	}
-	for _, a := range s.Addresses {
-		if !a.Held {
-			add("this machine does not have the address %s on lo, so it is not announced", a.Address)
-		}
-	}
-	if s.Ring.Problem != "" {
-		add("%s", s.Ring.Problem)
-	}
-	return all
 }

@@ -14,7 +14,7 @@ import (
 // servedAt returns the namespaces that serve test.local, and whether the appliance has acted.
 func (s *scene) servedAt() (namespaces string, acted bool) {
 	v := s.view.Load()
-	for _, o := range v.compiled.Served {
+	for _, o := range v.Compiled.Served {
 		namespaces += o.Namespace + " "
 	}
 	return strings.TrimSpace(namespaces), s.proxy.applied > 0

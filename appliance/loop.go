@@ -15,6 +15,7 @@ import (
 	"sallyport/appliance/config"
 	"sallyport/appliance/group"
 	"sallyport/appliance/plan"
+	"sallyport/appliance/status"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
@@ -64,16 +65,11 @@ const (
 	// tick bounds how long the loop rests. It limits the cost of a missed knock, and
 	// serves deadlines, which send no knock.
 	tick = time.Second
-	// patience is how long a start waits for clusters and peers that do not
-	// answer before it goes on without them.
-	patience = 30 * time.Second
 	// HAProxy gets the configuration again although nothing changed: reapplySoon after an Apply
 	// that changed something, and then at intervals of reapply. This ends an error of ours that no
 	// reading of HAProxy shows. Package haproxy counts the changes that only such a repetition
 	// made.
 	reapplySoon, reapply = time.Second, 10 * time.Second
-	// screenful is how many changes of one kind a round logs on a line each.
-	screenful = 20
 	// roundsAtOnce bounds the rounds after one knock. Three rounds settle any state
 	// (see plan.Plan); more are needed only if the state changes meanwhile.
 	roundsAtOnce = 8
@@ -124,14 +120,14 @@ type loop struct {
 	applied  applied
 	lags     lags
 	settled  bool // a round has ended with nothing left to do
-	judge    judge
+	judge    status.Judge
 	doubt    plan.Doubt
 
 	failing error // of the last round: why it could not read or act
 
-	view    atomic.Pointer[view]
+	view    atomic.Pointer[status.View]
 	counts  counts
-	changes timeline
+	changes status.Timeline
 }
 
 // begin makes the loop ready for its first round.
@@ -148,7 +144,7 @@ func (l *loop) begin() {
 		proxy: l.proxy, log: l.log, refuse: l.vetter.refuse, changed: l.vetter.changed, suspect: map[string]bool{},
 	}
 	l.heard = map[netip.Addr]bool{}
-	l.judge = judge{log: l.log, changes: &l.changes, near: map[string]bool{}, refused: map[string]bool{}}
+	l.judge = status.Judge{Log: l.log, Changes: &l.changes}
 }
 
 // run plans and acts until ctx ends. It then leaves kernel and HAProxy as they are.
@@ -247,20 +243,20 @@ type reading struct {
 // round reads everything once and takes the steps that are safe now. It reports whether it changed
 // something, because another round may then find more to do.
 func (l *loop) round(ctx context.Context) (progress bool) {
-	v := &view{at: l.now(), settings: l.settings, file: l.file}
+	v := &status.View{At: l.now(), Settings: l.settings.shown(), File: l.file}
 	if last := l.view.Load(); last != nil {
-		v.have = last.have // shown while the actual state cannot be read
+		v.Have = last.Have // shown while the actual state cannot be read
 	}
 	defer l.finish(v)
 
 	r, err := l.read(v)
 	if err != nil {
-		v.err = err
+		v.Err = err
 		return false
 	}
 	l.wantRoutes(v, r)
 	l.compile(ctx, v, r)
-	v.err = errors.Join(r.peersErr, r.offersErr, r.kernelErr, r.proxyErr)
+	v.Err = errors.Join(r.peersErr, r.offersErr, r.kernelErr, r.proxyErr)
 	var facts group.Facts
 	if l.member != nil {
 		facts = l.facts(v, r.silent())
@@ -270,56 +266,58 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	// An error about one peer, the firewall or an address does not count against the class of the
 	// appliance: such an error stops no traffic here.
 	l.failing = errors.Join(r.offersErr, r.kernelErr)
-	defer func() { v.err = errors.Join(v.err, groupErr) }()
+	defer func() { v.Err = errors.Join(v.Err, groupErr) }()
 	if r.offersErr != nil || r.kernelErr != nil || r.proxyErr != nil || !r.mayAct {
 		return false
 	}
 
 	// The firewall comes first, so that it does not block the ports and servers that this round
 	// opens.
-	admitErr := l.firewall.letIn(r.peers, v.want, v.have, v.config)
+	admitErr := l.firewall.letIn(r.peers, v.Want, v.Have, v.Config)
 
-	v.steps = l.planner.Plan(v.want, v.have)
+	v.Steps = l.planner.Plan(v.Want, v.Have)
 	progress, err = l.take(ctx, v)
-	v.err, l.failing = errors.Join(v.err, admitErr, err), err
+	v.Err, l.failing = errors.Join(v.Err, admitErr, err), err
 	l.settled = l.settled || err == nil && !progress
-	v.left = v.config.Leaving && v.err == nil && l.applied.retryAt.IsZero()
+	v.Left = v.Config.Leaving && v.Err == nil && l.applied.retryAt.IsZero()
 	if err == nil {
-		l.publish(v.compiled)
-		l.follower.keep(v.compiled)
+		l.publish(v.Compiled)
+		l.follower.keep(v.Compiled)
 	}
-	l.judge.tellRefusals(r.refusals, l.now())
+	l.judge.TellRefusals(r.refusals, l.now())
 	return progress && err == nil
 }
 
 // finish judges the view of a round, and publishes it.
-func (l *loop) finish(v *view) {
-	v.took = l.now().Sub(v.at)
+func (l *loop) finish(v *status.View) {
+	v.Took = l.now().Sub(v.At)
 	last := l.view.Load()
-	l.judge.assess(v, last, background{
-		age: v.at.Sub(l.started), settled: l.settled, heard: l.heard, crashes: l.crashed.warnings(),
-		pictures: l.pictures,
+	l.judge.Assess(v, last, status.Background{
+		Age: v.At.Sub(l.started), Settled: l.settled, Heard: l.heard, Crashes: l.crashed.warnings(),
 	})
-	l.noteView(last, v)
+	l.changes.NoteView(last, v)
 	l.view.Store(v)
 	l.counts.round(v)
 }
 
 // read reads the clusters and the actual state. It returns an error only if the round cannot decide
 // anything after the failure.
-func (l *loop) read(v *view) (*reading, error) {
+func (l *loop) read(v *status.View) (*reading, error) {
 	r := new(reading)
 	r.snapshots, r.unknown, r.mayAct = l.look()
 	for _, c := range l.clusters {
-		seen := clusterView{
-			name: c.name, health: c.watcher.Health(), known: c.known, live: c.live, pictured: c.pictured,
-			topology: c.snapshot.Topology, gone: c.gone,
+		seen := status.Cluster{
+			Name: c.name, Health: c.watcher.Health(), Known: c.known, Live: c.live, Pictured: c.pictured,
+			Topology: c.snapshot.Topology, Gone: c.gone,
+		}
+		if err := l.pictures.Fault(c.name); err != nil {
+			seen.Unsaved = fmt.Errorf("the last good picture cannot be saved in %s: %w", l.pictures.Dir(), err)
 		}
 		if c.next != nil {
 			health := c.next.watcher.Health()
-			seen.next = &health
+			seen.Next = &health
 		}
-		v.clusters = append(v.clusters, seen)
+		v.Clusters = append(v.Clusters, seen)
 	}
 	var err error
 	if r.local, err = l.kernel.Local(); err != nil {
@@ -334,7 +332,7 @@ func (l *loop) read(v *view) (*reading, error) {
 	if kernelErr != nil || proxyErr != nil {
 		return r, nil
 	}
-	v.have = have
+	v.Have = have
 	if l.adopted == nil {
 		l.adopt(have.Routes)
 		l.caughtUp = l.proxy.Info().Worker == 0 // nothing was served
@@ -346,34 +344,34 @@ func (l *loop) read(v *view) (*reading, error) {
 }
 
 // wantRoutes computes the wanted routes from the offers of the BGP peers.
-func (l *loop) wantRoutes(v *view, r *reading) {
+func (l *loop) wantRoutes(v *status.View, r *reading) {
 	routers := routers(l.cfg)
 	var offers []routes.Offer
-	r.peers, v.contested = l.peers(r.topologies, routers)
+	r.peers, v.BGP.Contested = l.peers(r.topologies, routers)
 	r.peersErr = errors.Join(
 		l.speaker.Listen(l.follower.doors(), l.cfg.BGP.Port), l.speaker.SetPeers(slices.Concat(r.peers, routers)))
-	v.peers, v.unguarded = l.speaker.Peers(), unguarded(r.peers)
+	v.BGP.Peers, v.BGP.Unguarded = l.speaker.Peers(), unguarded(r.peers)
 	offers, r.offersErr = l.speaker.Offers()
-	v.offers = len(offers)
+	v.BGP.Offers = len(offers)
 	l.lags.read(offers)
-	offers = append(offers, l.adoptedOffers(r.topologies, v.peers)...)
+	offers = append(offers, l.adoptedOffers(r.topologies, v.BGP.Peers)...)
 	facts := routes.Facts{
-		Now: v.at, Topologies: r.topologies, Local: r.local, Retain: l.cfg.BGP.Retain, FailStatic: l.cfg.BGP.FailStatic,
+		Now: v.At, Topologies: r.topologies, Local: r.local, Retain: l.cfg.BGP.Retain, FailStatic: l.cfg.BGP.FailStatic,
 	}
-	v.want.Routes, r.refusals = l.policy.Verify(offers, facts)
-	v.refusals = slices.DeleteFunc(slices.Clone(r.refusals), func(r routes.Refusal) bool { return r.Passing })
-	v.want.Allocations = l.policy.Allocate(facts)
-	v.static, v.withheld = l.policy.Static(offers, facts), routes.Withheld(offers, r.topologies)
-	v.closed = closed(l.cfg.Pools(), r.topologies, l.member.strangers())
+	v.Want.Routes, r.refusals = l.policy.Verify(offers, facts)
+	v.BGP.Refusals = slices.DeleteFunc(slices.Clone(r.refusals), func(r routes.Refusal) bool { return r.Passing })
+	v.Want.Allocations = l.policy.Allocate(facts)
+	v.BGP.Static, v.BGP.Withheld = l.policy.Static(offers, facts), routes.Withheld(offers, r.topologies)
+	v.Closed = closed(l.cfg.Pools(), r.topologies, l.member.strangers())
 }
 
 // compile computes the Result of the clusters' objects. It clears mayAct while an earlier process may
 // have served an object that this process does not know yet.
-func (l *loop) compile(ctx context.Context, v *view, r *reading) {
+func (l *loop) compile(ctx context.Context, v *status.View, r *reading) {
 	r.info = l.proxy.Info()
-	l.compiler.Unknown, l.compiler.Closed, l.compiler.Local = r.unknown, v.closed, within(l.cfg.Pools(), r.local.Addrs)
+	l.compiler.Unknown, l.compiler.Closed, l.compiler.Local = r.unknown, v.Closed, within(l.cfg.Pools(), r.local.Addrs)
 	l.compiler.Room = r.info.Room.Servers()
-	l.compiler.Judge(l.vetter.known(v.at))
+	l.compiler.Judge(l.vetter.known(v.At))
 	newest := l.compiler.Compile(r.snapshots)
 	for _, c := range l.clusters {
 		if owners := newest.Owners[c.name]; owners != nil {
@@ -382,30 +380,30 @@ func (l *loop) compile(ctx context.Context, v *view, r *reading) {
 		c.watcher.Serve(newest)
 	}
 	l.teach(newest)
-	compiled, sure := l.vetter.vetted(ctx, newest, v.at)
+	compiled, sure := l.vetter.vetted(ctx, newest, v.At)
 	usable, waits := l.certs.usable(ctx, compiled.Config.Certs)
 	compiled.Config.Certs = usable
-	if (!sure || waits) && !l.settled && v.at.Sub(l.started) < patience {
+	if (!sure || waits) && !l.settled && v.At.Sub(l.started) < status.Patience {
 		r.mayAct = false // an earlier process may have served a text that still waits for a verdict
 	}
-	v.behind = l.behind(v.at, sure && !waits)
-	r.mayAct = r.mayAct && !v.behind
-	v.waits = r.info.Waits
-	v.compiled = compiled.Delayed(r.info.Waits)
-	v.problems = v.compiled.Problems
+	v.Behind = l.behind(v.At, sure && !waits)
+	r.mayAct = r.mayAct && !v.Behind
+	v.Waits = r.info.Waits
+	v.Compiled = compiled.Delayed(r.info.Waits)
+	v.Problems = v.Compiled.Problems
 }
 
 // wantServers computes the configuration of HAProxy, and the wanted servers.
-func (l *loop) wantServers(v *view, r *reading, s standing) {
-	config := wish(v.compiled, l.settings, machine{now: v.at, addrs: r.local.Addrs, haproxy: r.info}, s)
+func (l *loop) wantServers(v *status.View, r *reading, s standing) {
+	config := wish(v.Compiled, l.settings, machine{now: v.At, addrs: r.local.Addrs, haproxy: r.info}, s)
 	if r.proxyErr == nil { // else nothing is applied, and a HAProxy that starts answers late
 		config.Former = l.proxy.Former(&config)
 	}
-	v.config, v.connections = &config, connections(l.cfg, v.compiled.Config.Process)
-	v.capacity = slices.Concat(r.info.Room.Capacity(v.compiled.Servers, config.Tables), r.info.Capacity)
-	v.want.Backends = config.Backends
+	v.Config, v.Connections = &config, connections(l.cfg, v.Compiled.Config.Process)
+	v.Capacity = slices.Concat(r.info.Room.Capacity(v.Compiled.Servers, config.Tables), r.info.Capacity)
+	v.Want.Backends = config.Backends
 	if len(config.Former) > 0 {
-		v.want.Backends = slices.Concat(config.Backends, config.Former)
+		v.Want.Backends = slices.Concat(config.Backends, config.Former)
 	}
 }
 
@@ -422,18 +420,18 @@ func (r *reading) silent() string {
 
 // facts returns the facts from which group.Fit decides the class of this appliance. The membership
 // adds those that it knows.
-func (l *loop) facts(v *view, silent string) group.Facts {
-	f := group.Facts{Starting: v.at.Sub(l.started) < patience, HAProxy: silent, Settled: l.settled}
+func (l *loop) facts(v *status.View, silent string) group.Facts {
+	f := group.Facts{Starting: v.At.Sub(l.started) < status.Patience, HAProxy: silent, Settled: l.settled}
 	if l.failing != nil {
 		f.Failing = l.failing.Error()
 	}
 	if silent == "" {
-		for p, via := range v.want.Routes {
-			if v.have.Routes[p] != via {
+		for p, via := range v.Want.Routes {
+			if v.Have.Routes[p] != via {
 				f.Missing++
 			}
 		}
-		for s := range v.have.Servers() {
+		for s := range v.Have.Servers() {
 			if s.State == haproxy.Open && s.Check == haproxy.Up {
 				f.Down = false
 				break
@@ -446,7 +444,7 @@ func (l *loop) facts(v *view, silent string) group.Facts {
 			continue
 		}
 		cf := group.ClusterFacts{Name: c.name, Live: c.live}
-		for _, p := range v.peers {
+		for _, p := range v.BGP.Peers {
 			if p.Cluster == c.name && !p.Upstream {
 				cf.Peers++
 				if l.heard[p.Addr] {
@@ -455,7 +453,7 @@ func (l *loop) facts(v *view, silent string) group.Facts {
 			}
 		}
 		// The sessions of an earlier process do not count as lost: this process has just begun.
-		_, static := v.static[c.name]
+		_, static := v.BGP.Static[c.name]
 		cf.Lost = static && cf.Heard > 0
 		f.Clusters = append(f.Clusters, cf)
 	}
@@ -495,8 +493,8 @@ func (l *loop) look() (snapshots, unknown []ingress.Snapshot, mayAct bool) {
 		}
 	}
 	awaited := slices.ContainsFunc(l.clusters, func(c *cluster) bool { return !c.live })
-	l.crashed.advance(l.now(), !awaited || l.now().Sub(l.started) > patience)
-	if missing == 0 || known > 0 && l.now().Sub(l.file.Read) > patience {
+	l.crashed.advance(l.now(), !awaited || l.now().Sub(l.started) > status.Patience)
+	if missing == 0 || known > 0 && l.now().Sub(l.file.Read) > status.Patience {
 		l.clusters = slices.DeleteFunc(l.clusters, func(c *cluster) bool {
 			if c.gone {
 				l.drop(c)
@@ -513,7 +511,7 @@ func (l *loop) look() (snapshots, unknown []ingress.Snapshot, mayAct bool) {
 			unknown = append(unknown, ingress.Snapshot{Cluster: c.name, Options: c.snapshot.Options})
 		}
 	}
-	return snapshots, unknown, missing == 0 || len(snapshots) > 0 && l.now().Sub(l.started) > patience
+	return snapshots, unknown, missing == 0 || len(snapshots) > 0 && l.now().Sub(l.started) > status.Patience
 }
 
 // peers returns the BGP peers: one for each address of each node that peers with us,
@@ -531,7 +529,7 @@ func (l *loop) peers(topologies []routes.Topology, routers []bgp.Peer) (peers []
 			contested = append(contested,
 				fmt.Sprintf("cluster %s: the BGP address %s of %s also belongs to %s in cluster %s, "+
 					"which keeps it: give each node an address of its own",
-					cluster, addr, whose(p), whose(first), first.Cluster))
+					cluster, addr, status.Whose(p), status.Whose(first), first.Cluster))
 			return
 		}
 		by[addr] = p
@@ -551,17 +549,6 @@ func (l *loop) peers(topologies []routes.Topology, routers []bgp.Peer) (peers []
 		}
 	}
 	return peers, contested
-}
-
-// whose returns the kind of a peer in words, with the name of its node.
-func whose(p bgp.Peer) string {
-	switch {
-	case p.Upstream:
-		return "the router"
-	case p.Node == "":
-		return "a route reflector"
-	}
-	return "node " + p.Node
 }
 
 // unguarded returns the clusters with nodes that connect to us without a password or TTL security.
@@ -601,17 +588,17 @@ func (l *loop) have(topologies []routes.Topology, local routes.Local) (have plan
 
 // take takes the steps of the view: the routes one by one, the servers by one Apply. It takes the
 // remaining steps even if a step fails.
-func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
+func (l *loop) take(ctx context.Context, v *status.View) (progress bool, err error) {
 	var errs []error
 	var servers []plan.SetServer
 	var changed []plan.Step                          // routes
-	turned := make(routes.Table, len(v.have.Routes)) // the routes in the kernel, with the changes made here
-	maps.Copy(turned, v.have.Routes)
-	for _, step := range v.steps {
+	turned := make(routes.Table, len(v.Have.Routes)) // the routes in the kernel, with the changes made here
+	maps.Copy(turned, v.Have.Routes)
+	for _, step := range v.Steps {
 		var err error
 		switch s := step.(type) {
 		case plan.AddRoute:
-			if v.have.Shadowed(s) {
+			if v.Have.Shadowed(s) {
 				continue // our route is there; the one that shadows it is not ours to remove
 			}
 			if err = l.kernel.Add(s.Prefix, s.Via); err == nil {
@@ -636,14 +623,14 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 		l.counts.step(step)
 	}
 	l.tellRoutes(changed)
-	noteSteps(l, v, changed)
+	status.NoteSteps(&l.changes, l.now(), v, changed)
 	progress = len(changed) > 0
 	if progress {
-		if err := l.abort(plan.Stranded(v.have, turned), "their route was removed"); err != nil {
+		if err := l.abort(plan.Stranded(v.Have, turned), "their route was removed"); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	if len(servers) == 0 && !l.proxy.Info().Reread && l.applied.still(v.config, v.at) {
+	if len(servers) == 0 && !l.proxy.Info().Reread && l.applied.still(v.Config, v.At) {
 		return progress, errors.Join(errs...)
 	}
 	result, err := l.order(ctx, v)
@@ -663,36 +650,38 @@ func (l *loop) take(ctx context.Context, v *view) (progress bool, err error) {
 			l.counts.step(s)
 		}
 	}
-	l.lags.servers(servers, done, v.at, l.now(), l.counts.opened)
-	done = inTurns(done, func(s plan.SetServer) string { return tenantOf(s.ID.Backend) })
+	l.lags.servers(servers, done, v.At, l.now(), l.counts.opened)
+	done = status.InTurns(done, func(s plan.SetServer) string { return status.TenantOf(s.ID.Backend) })
 	l.tellServers(done)
-	noteSteps(l, v, done)
+	status.NoteSteps(&l.changes, l.now(), v, done)
 	return progress || len(done) > 0 || result.Reloaded, errors.Join(errs...)
 }
 
 // order gives HAProxy the configuration and the states of the servers.
-func (l *loop) order(ctx context.Context, v *view) (haproxy.Result, error) {
+func (l *loop) order(ctx context.Context, v *status.View) (haproxy.Result, error) {
 	before, missed := l.now(), l.proxy.Info().Missed
-	result, err := l.proxy.Apply(ctx, v.config, l.planner.States())
+	result, err := l.proxy.Apply(ctx, v.Config, l.planner.States())
 	if result.Reloaded {
 		took := l.now().Sub(before)
-		l.changes.add(Change{At: l.now(), Kind: reloadChange, What: "HAProxy reloaded", Why: result.Reason, Took: took})
+		l.changes.Add(status.Change{
+			At: l.now(), Kind: status.ReloadChange, What: "HAProxy reloaded", Why: result.Reason, Took: took,
+		})
 		observe(l.counts.reloaded, took)
 	}
 	if l.proxy.Info().Missed > missed {
-		l.changes.add(Change{
-			At: l.now(), Kind: stateChange, What: "HAProxy got what an order before had left out",
+		l.changes.Add(status.Change{
+			At: l.now(), Kind: status.StateChange, What: "HAProxy got what an order before had left out",
 			Why: "an error of Sallyport: the log has the commands", Bad: true,
 		})
 	}
-	l.applied = applied{v.config, v.at.Add(reapply), result.RetryAt}
+	l.applied = applied{v.Config, v.At.Add(reapply), result.RetryAt}
 	changed := result.Commands > 0 || result.Reloaded
 	later := result.RetryAt.IsZero() || result.RetryAt.After(l.applied.until)
-	if soon := v.at.Add(reapplySoon); changed && later {
+	if soon := v.At.Add(reapplySoon); changed && later {
 		l.applied.until = soon
 	}
 	if errors.Is(err, haproxy.ErrUnfit) {
-		l.vetter.blame(ctx, v.config, v.at)
+		l.vetter.blame(ctx, v.Config, v.At)
 	}
 	if err != nil {
 		l.applied.config = nil
@@ -706,23 +695,23 @@ func (l *loop) abort(ends map[netip.AddrPort]bool, why string) error {
 	n, err := l.kernel.Abort(ends)
 	if n > 0 {
 		l.log.Info("connections closed", "count", n, "servers", len(ends), "why", why)
-		what := Counted(n, "connection") + " to " + Counted(len(ends), "server") + " closed"
-		l.changes.add(Change{At: l.now(), Kind: serverChange, What: what, Why: why})
+		what := status.Counted(n, "connection") + " to " + status.Counted(len(ends), "server") + " closed"
+		l.changes.Add(status.Change{At: l.now(), Kind: status.ServerChange, What: what, Why: why})
 	}
 	return err
 }
 
 // forsake ends the connections to failing servers on nodes that are gone (see plan.Doubt).
-func (l *loop) forsake(v *view) error {
-	l.doubt.Update(v.have, v.at)
-	if !l.doubt.Fresh(v.at) {
+func (l *loop) forsake(v *status.View) error {
+	l.doubt.Update(v.Have, v.At)
+	if !l.doubt.Fresh(v.At) {
 		return nil
 	}
 	mute, err := l.kernel.Mute()
 	if err != nil || len(mute) == 0 {
 		return err
 	}
-	return l.abort(l.doubt.Forsaken(v.have, mute), "their node does not answer")
+	return l.abort(l.doubt.Forsaken(v.Have, mute), "their node does not answer")
 }
 
 // applied is the last configuration that HAProxy got, without the states of its servers.
@@ -741,7 +730,7 @@ func (a applied) still(c *haproxy.Config, now time.Time) bool {
 // tellRoutes logs each route that changed. After a screenful of routes it logs only how many more
 // changed.
 func (l *loop) tellRoutes(done []plan.Step) {
-	for _, step := range done[:min(len(done), screenful)] {
+	for _, step := range done[:min(len(done), status.Screenful)] {
 		switch s := step.(type) {
 		case plan.AddRoute:
 			l.log.Info("route added", "prefix", s.Prefix, "via", s.Via)
@@ -749,7 +738,7 @@ func (l *loop) tellRoutes(done []plan.Step) {
 			l.log.Info("route dropped", "prefix", s.Prefix)
 		}
 	}
-	if more := len(done) - screenful; more > 0 {
+	if more := len(done) - status.Screenful; more > 0 {
 		l.log.Info("more routes changed: see the status page", "count", more)
 	}
 }
@@ -757,11 +746,11 @@ func (l *loop) tellRoutes(done []plan.Step) {
 // tellServers logs each server that changed. After a screenful of servers it logs only how many
 // more changed. The caller orders the servers by inTurns.
 func (l *loop) tellServers(done []plan.SetServer) {
-	for _, s := range done[:min(len(done), screenful)] {
+	for _, s := range done[:min(len(done), status.Screenful)] {
 		l.log.Info("server changed", "backend", s.ID.Backend, "server", s.ID.Server, "state", s.State.String(), "why",
 			s.Why)
 	}
-	if more := len(done) - screenful; more > 0 {
+	if more := len(done) - status.Screenful; more > 0 {
 		l.log.Info("more servers changed: see the status page", "count", more)
 	}
 }

@@ -67,7 +67,7 @@ func largeScene(t testing.TB, n int) (s *scene, toggle func()) {
 	for range 4 {
 		s.round(t.Context())
 	}
-	if got := len(s.view.Load().want.Routes); got < 5*n/64 {
+	if got := len(s.view.Load().Want.Routes); got < 5*n/64 {
 		t.Fatalf("%d routes", got)
 	}
 	turn := 0

@@ -24,6 +24,7 @@ import (
 	"sallyport/appliance/config"
 	"sallyport/appliance/picture"
 	"sallyport/appliance/plan"
+	"sallyport/appliance/status"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
@@ -31,6 +32,8 @@ import (
 	"sallyport/routes"
 	"sallyport/routes/address"
 )
+
+const established = "Established"
 
 // Fakes of the edges. A test reads and sets their state directly, and can make them
 // fail.
@@ -65,7 +68,7 @@ func (f *fakeSpeaker) Peers() (states []bgp.PeerState) {
 			state.State, state.Flaps, state.LossReason = "Active", 1,
 				"hold timer expired: nothing was heard of it for 9s"
 		}
-		if p.Upstream && state.State == established {
+		if p.Upstream && state.Up() {
 			for _, a := range f.announced {
 				state.Announced = append(state.Announced, a.Prefix)
 			}
@@ -240,7 +243,7 @@ type scene struct {
 	kernel  *fakeKernel
 	proxy   *fakeProxy
 	watcher *fakeWatcher
-	samples *samples // for the page
+	samples *status.Samples // for the page
 	clock   time.Time
 }
 
@@ -269,7 +272,7 @@ func newScene(t testing.TB) *scene {
 		kernel:  &fakeKernel{routes: routes.Table{}, networks: prefixes("192.168.50.0/24")},
 		proxy:   &fakeProxy{},
 		watcher: &fakeWatcher{snapshot: demoSnapshot("demo")},
-		samples: &samples{},
+		samples: &status.Samples{},
 		clock:   time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 	}
 	s.loop = &loop{
@@ -305,7 +308,7 @@ func (s *scene) settle(t testing.TB) {
 			return
 		}
 	}
-	t.Fatalf("not settled after %d rounds, last steps %v", roundsAtOnce, s.view.Load().steps)
+	t.Fatalf("not settled after %d rounds, last steps %v", roundsAtOnce, s.view.Load().Steps)
 }
 
 func demoSnapshot(name string) ingress.Snapshot {
@@ -398,7 +401,7 @@ func TestAHostKeepsItsOwnerOverARestart(t *testing.T) {
 	again.watcher.snapshot = s.watcher.snapshot
 	for _, life := range []*scene{s, again} {
 		life.settle(t)
-		if got := life.view.Load().compiled.Served; len(got) != 1 || got[0].Name != "younger" {
+		if got := life.view.Load().Compiled.Served; len(got) != 1 || got[0].Name != "younger" {
 			t.Errorf("served are %v, want default/younger alone", got)
 		}
 	}
@@ -429,7 +432,7 @@ func TestASnippetIsAskedAboutBeforeItIsUsed(t *testing.T) {
 	}
 	<-s.vetter.changed
 	s.settle(t)
-	last := func() string { return fmt.Sprint(s.view.Load().config.Backends[0].Directives) }
+	last := func() string { return fmt.Sprint(s.view.Load().Config.Backends[0].Directives) }
 	if !strings.Contains(last(), "good") {
 		t.Errorf("it is not used: %s", last())
 	}
@@ -442,7 +445,7 @@ func TestASnippetIsAskedAboutBeforeItIsUsed(t *testing.T) {
 	}
 	<-s.vetter.changed
 	s.settle(t)
-	if problems := s.view.Load().problems; len(problems) != 1 ||
+	if problems := s.view.Load().Problems; len(problems) != 1 ||
 		!strings.Contains(problems[0].Why, "unknown keyword 'bad'") || strings.Contains(last(), "bad") {
 		t.Errorf("problems %v, directives %s", problems, last())
 	}
@@ -490,9 +493,9 @@ func TestASnippetThatBreaksTheWholeIsLeftOut(t *testing.T) {
 	<-s.vetter.changed
 	s.settle(t)
 	v := s.view.Load()
-	if len(v.problems) != 1 || !strings.Contains(v.problems[0].Why, "refuses the whole with it") ||
-		strings.Contains(fmt.Sprint(v.config.Backends[0].Directives), "together") {
-		t.Errorf("problems %v, directives %s", v.problems, v.config.Backends[0].Directives)
+	if len(v.Problems) != 1 || !strings.Contains(v.Problems[0].Why, "refuses the whole with it") ||
+		strings.Contains(fmt.Sprint(v.Config.Backends[0].Directives), "together") {
+		t.Errorf("problems %v, directives %s", v.Problems, v.Config.Backends[0].Directives)
 	}
 }
 
@@ -683,7 +686,7 @@ func TestNothingIsDoneBeforeTheClustersAreKnown(t *testing.T) {
 	if s.proxy.applied != applied {
 		t.Error("HAProxy was changed although one cluster has not answered yet")
 	}
-	s.clock = s.clock.Add(patience + time.Second)
+	s.clock = s.clock.Add(status.Patience + time.Second)
 	s.settle(t)
 	if s.proxy.applied == applied {
 		t.Error("after the patience of a start the known cluster still waits for the other")
@@ -728,12 +731,12 @@ func TestAClusterThatIsAwayRenamesNothingOfTheOthers(t *testing.T) {
 	s := newScene(t)
 	away := &fakeWatcher{err: errors.New("connection refused")}
 	s.clusters = append(s.clusters, &cluster{name: "other", opened: opened{watcher: away}})
-	s.clock = s.clock.Add(patience + time.Second)
+	s.clock = s.clock.Add(status.Patience + time.Second)
 	s.settle(t)
-	alone := s.view.Load().config.Backends
+	alone := s.view.Load().Config.Backends
 	away.snapshot, away.err = ingress.Snapshot{Cluster: "other"}, nil
 	s.settle(t)
-	if both := s.view.Load().config.Backends; len(alone) != 1 || !slices.Equal(both, alone) {
+	if both := s.view.Load().Config.Backends; len(alone) != 1 || !slices.Equal(both, alone) {
 		t.Errorf("got backends %v before and %v after the other cluster answered, want the same one", alone, both)
 	}
 }
@@ -759,7 +762,7 @@ func TestThePictureServesUntilTheAPIAnswers(t *testing.T) {
 	if got := s.proxy.String(); got != bothOpen {
 		t.Errorf("servers %s, want %s", got, bothOpen)
 	}
-	if why := strings.Join(s.view.Load().notReady, "\n"); !strings.Contains(why, "picture") {
+	if why := strings.Join(s.view.Load().NotReady, "\n"); !strings.Contains(why, "picture") {
 		t.Errorf("not ready because %q, want a word of the picture", why)
 	}
 }
@@ -775,7 +778,7 @@ func TestOneFailedRouteLeavesTheOthersTheirWay(t *testing.T) {
 	if got, want := s.proxy.String(), "closed 172.16.171.66:80, open 172.16.189.66:80"; got != want {
 		t.Errorf("servers %s, want %s", got, want)
 	}
-	if err := s.view.Load().err; err == nil || !strings.Contains(err.Error(), "refused by the test") {
+	if err := s.view.Load().Err; err == nil || !strings.Contains(err.Error(), "refused by the test") {
 		t.Errorf("the round says %v, want the kernel's refusal", err)
 	}
 }
@@ -787,7 +790,7 @@ func TestAStepOfAnUnknownKindIsAnErrorAndNoProgress(t *testing.T) {
 	s := newScene(t)
 	s.settle(t)
 	v := *s.view.Load()
-	v.steps = []plan.Step{strangeStep{}}
+	v.Steps = []plan.Step{strangeStep{}}
 	progress, err := s.take(t.Context(), &v)
 	if progress || err == nil || !strings.Contains(err.Error(), "appliance.strangeStep") {
 		t.Errorf("got progress %v and error %v, want none and one that names the type", progress, err)
@@ -945,7 +948,7 @@ func TestNodesThatDoNotComplyAreWarnedOf(t *testing.T) {
 		s.settle(t)
 		s.clock = s.clock.Add(row.after)
 		s.round(t.Context())
-		got := strings.Join(s.view.Load().warnings, "; ")
+		got := strings.Join(s.view.Load().Warnings, "; ")
 		if row.want == "" && got != "" || !strings.Contains(got, row.want) {
 			t.Errorf("%s: warnings are %q, want %q", name, got, row.want)
 		}
@@ -955,21 +958,21 @@ func TestNodesThatDoNotComplyAreWarnedOf(t *testing.T) {
 func TestAnOfferThatWillPassIsARefusalOnceItStays(t *testing.T) {
 	s := newScene(t)
 	var log strings.Builder
-	s.judge.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	s.judge.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	s.speaker.announce(block1, node1)
 	s.speaker.announce(pod1+"/32", node1)
 	s.speaker.offers[1].Announced = s.clock
 	s.settle(t)
 	s.clock = s.clock.Add(5 * time.Second)
 	s.round(t.Context())
-	if v := s.view.Load(); len(v.refusals) > 0 || strings.Contains(log.String(), "level=WARN") ||
+	if v := s.view.Load(); len(v.BGP.Refusals) > 0 || strings.Contains(log.String(), "level=WARN") ||
 		strings.Count(log.String(), "offer not routed") != 1 {
-		t.Errorf("refusals %v and log\n%s\nwant none, and one line at level debug", v.refusals, log.String())
+		t.Errorf("refusals %v and log\n%s\nwant none, and one line at level debug", v.BGP.Refusals, log.String())
 	}
 	s.clock = s.clock.Add(5 * time.Second)
 	s.round(t.Context())
-	if v := s.view.Load(); len(v.refusals) != 1 || strings.Count(log.String(), "offer refused") != 1 {
-		t.Errorf("refusals %v and log\n%s\nwant one, and one warning", v.refusals, log.String())
+	if v := s.view.Load(); len(v.BGP.Refusals) != 1 || strings.Count(log.String(), "offer refused") != 1 {
+		t.Errorf("refusals %v and log\n%s\nwant one, and one warning", v.BGP.Refusals, log.String())
 	}
 }
 
@@ -986,7 +989,7 @@ func TestABGPAddressOfTwoClustersIsTheFirstOnes(t *testing.T) {
 	}
 	want := "cluster other: the BGP address 192.168.50.23 of node liar also belongs to node worker1 in cluster demo, " +
 		"which keeps it: give each node an address of its own"
-	if v.err != nil || !slices.Contains(v.warnings, want) {
-		t.Errorf("error %v and warnings %q, want none and %q", v.err, v.warnings, want)
+	if v.Err != nil || !slices.Contains(v.Warnings, want) {
+		t.Errorf("error %v and warnings %q, want none and %q", v.Err, v.Warnings, want)
 	}
 }

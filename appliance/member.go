@@ -17,6 +17,7 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/group"
+	"sallyport/appliance/status"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/routes"
@@ -116,7 +117,7 @@ func (ms *membership) enter(ctx context.Context, cfg *config.Config) {
 // facts lacks those about the group, which represent adds. If Apply has failed, applied is nil;
 // else it is the last configuration that HAProxy got. The standing is complete even with an error.
 func (ms *membership) represent(
-	ctx context.Context, v *view, local routes.Local, facts group.Facts, applied *haproxy.Config,
+	ctx context.Context, v *status.View, local routes.Local, facts group.Facts, applied *haproxy.Config,
 ) (standing, error) {
 	if ms.member == nil {
 		ms.passOn(ctx, v, nil, nil)
@@ -131,13 +132,13 @@ func (ms *membership) represent(
 	ms.alone = false
 	g, heard := &ms.member.of, ms.member.pulse.Heard()
 	wish := ms.drains.get()
-	facts.Isolated = isolated(heard, v.peers) || ms.member.turns.cut()
+	facts.Isolated = isolated(heard, v.BGP.Peers) || ms.member.turns.cut()
 	facts.Draining, facts.Forced, facts.Others = wish != nil, wish != nil && wish.Forced, someoneIsFull(heard)
 
 	was := ms.fit
-	ms.fit = group.Fit(v.at, facts, was)
+	ms.fit = group.Fit(v.At, facts, was)
 	if ms.fit.Class != was.Class {
-		ms.fitSince = v.at
+		ms.fitSince = v.At
 		ms.log.Info("class of this appliance changed",
 			"group", g.Name, "class", ms.fit.Class, "was", cmp.Or(was.Class, group.None), "why", ms.fit.Why)
 	}
@@ -145,8 +146,8 @@ func (ms *membership) represent(
 	with := func(services []netip.Addr) []netip.Addr {
 		return slices.Concat(g.Addresses, once(slices.Concat(services, inherited), netip.Addr.Compare))
 	}
-	serving, wanted := with(recorded(v.compiled.Balancers)), with(allotted(v.compiled.Balancers))
-	mine := slices.DeleteFunc(ms.claim(ctx, v.at, wanted, local), func(a netip.Addr) bool {
+	serving, wanted := with(recorded(v.Compiled.Balancers)), with(allotted(v.Compiled.Balancers))
+	mine := slices.DeleteFunc(ms.claim(ctx, v.At, wanted, local), func(a netip.Addr) bool {
 		return !slices.Contains(serving, a)
 	})
 	have, err := ms.hold(mine)
@@ -159,23 +160,23 @@ func (ms *membership) represent(
 		}
 	}
 	withdrawn := ms.speaker.Announce(announcements)
-	taken, failed := ms.takeTurns(v.at, mine, facts.Draining, facts.HAProxy == "")
+	taken, failed := ms.takeTurns(v.At, mine, facts.Draining, facts.HAProxy == "")
 	err = errors.Join(err, failed, withdrawn)
-	claims := ms.member.claims.troubles(wanted, v.compiled.Balancers, g.VRRP.Exists())
-	v.troubles = slices.Concat(claims, conflicts(g, v), ms.guardPorts(ctx, v.at))
-	problems := sentences(v.troubles)
+	claims := ms.member.claims.troubles(wanted, v.Compiled.Balancers, g.VRRP.Exists())
+	v.Troubles = slices.Concat(claims, conflicts(g, v), ms.guardPorts(ctx, v.At))
+	problems := sentences(v.Troubles)
 	shape := ms.claimed + ms.member.served.update(applied)
 	ms.member.pulse.Say(group.Word{
-		Class: ms.fit.Class, Draining: facts.Draining, Version: ms.version, Config: v.settings.sum,
-		Since: v.at.Sub(ms.fitSince),
+		Class: ms.fit.Class, Draining: facts.Draining, Version: ms.version, Config: v.Settings.Sum,
+		Since: v.At.Sub(ms.fitSince),
 		Why:   reported(ms.fit, err, problems), Shape: shape,
 	})
-	ms.member.compare(v.at, heard, v.settings.sum, shape)
+	ms.member.compare(v.At, heard, v.Settings.Sum, shape)
 	ms.passOn(ctx, v, heard, serving)
 	ms.forget(v, heard, serving, taken)
-	v.fit = ms.fit
-	v.group = ms.status(v, heard, serving, have, taken)
-	v.group.Problems = problems
+	v.Fit = ms.fit
+	v.Group = ms.status(v, heard, serving, have, taken)
+	v.Group.Problems = problems
 	return standing{
 		grouped: true, held: have,
 		leaving: facts.Draining && ms.fit.Class == group.None && withdrawn == nil,
@@ -184,8 +185,8 @@ func (ms *membership) represent(
 
 // inherited returns the addresses of Services that an earlier process put on this machine. It
 // returns none once this process knows everything that the earlier one may have served.
-func (ms *membership) inherited(v *view, local routes.Local) []netip.Addr {
-	if !v.behind {
+func (ms *membership) inherited(v *status.View, local routes.Local) []netip.Addr {
+	if !v.Behind {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(local.Addrs), func(a netip.Addr) bool {
@@ -193,15 +194,9 @@ func (ms *membership) inherited(v *view, local routes.Local) []netip.Addr {
 	})
 }
 
-// A trouble is a sentence about a fault of an address or a router.
-type trouble struct {
-	at  netip.Addr // the address that it is about; zero if it is about several
-	why string
-}
-
-func sentences(troubles []trouble) (all []string) {
+func sentences(troubles []status.Trouble) (all []string) {
 	for _, t := range troubles {
-		all = append(all, t.why)
+		all = append(all, t.Why)
 	}
 	return all
 }
@@ -261,7 +256,7 @@ func (m *member) compare(now time.Time, heard []group.Heard, config, shape strin
 
 // lags returns for how long a member has served something else, or 0 if that is less than patience.
 func (m *member) lags(name string, now time.Time) time.Duration {
-	if u, is := m.unlike[name]; is && now.Sub(u.since) >= patience {
+	if u, is := m.unlike[name]; is && now.Sub(u.since) >= status.Patience {
 		return now.Sub(u.since)
 	}
 	return 0
@@ -283,9 +278,9 @@ func reported(fit group.Fitness, err error, problems []string) string {
 // conflicts returns a sentence for each service address, member, router or pool with an address
 // that is also in use in a cluster, and for each router without BFD. The configuration overrides
 // the cluster: otherwise a cluster could end the service.
-func conflicts(g *config.Group, v *view) (all []trouble) {
+func conflicts(g *config.Group, v *status.View) (all []status.Trouble) {
 	add := func(at netip.Addr, format string, args ...any) {
-		all = append(all, trouble{at, fmt.Sprintf(format, args...)})
+		all = append(all, status.Trouble{At: at, Why: fmt.Sprintf(format, args...)})
 	}
 	type use struct {
 		of     string
@@ -302,33 +297,33 @@ func conflicts(g *config.Group, v *view) (all []trouble) {
 	for _, r := range g.Upstream.Peers {
 		uses = append(uses, use{"the router", r.Address, "the router's own address in group.upstream.peers"})
 	}
-	for _, c := range v.clusters {
+	for _, c := range v.Clusters {
 		for _, u := range uses {
-			for _, n := range c.topology.Nodes {
+			for _, n := range c.Topology.Nodes {
 				if slices.Contains(n.All(), u.at) {
 					add(u.at, "%s %s is also the address of node %s in cluster %s, so no route is learned from that "+
-						"node: give %s", u.of, u.at, n.Name, c.name, u.remedy)
+						"node: give %s", u.of, u.at, n.Name, c.Name, u.remedy)
 				}
 			}
-			for _, p := range c.topology.Pools {
+			for _, p := range c.Topology.Pools {
 				if p.CIDR.Contains(u.at) {
 					add(u.at, "%s %s is in IP pool %s (%s) of cluster %s, and the pod that gets it is not "+
-						"reached: give %s", u.of, u.at, p.Name, p.CIDR, c.name, u.remedy)
+						"reached: give %s", u.of, u.at, p.Name, p.CIDR, c.Name, u.remedy)
 				}
 			}
 		}
-		for _, p := range c.topology.Pools {
+		for _, p := range c.Topology.Pools {
 			for i, q := range g.Pools {
 				if q.Contains(p.CIDR.Addr()) || p.CIDR.Contains(q.First) {
 					add(netip.Addr{}, "%s (group.pools[%d]) has addresses of IP pool %s (%s) of cluster %s, and a "+
 						"pod with the address of a Service is not reached: give Services other addresses", q, i, p.Name,
-						p.CIDR, c.name)
+						p.CIDR, c.Name)
 				}
 			}
 		}
 	}
-	for _, p := range v.peers {
-		if p.Upstream && p.State == established && p.BFD == "down" && v.at.Sub(p.Since) > patience {
+	for _, p := range v.BGP.Peers {
+		if p.Upstream && p.Up() && p.BFD == "down" && v.At.Sub(p.Since) > status.Patience {
 			add(p.Addr, "BFD with the router %s is down though its BGP session is established, so the loss of this "+
 				"machine shows only after the hold time: switch BFD on for this appliance on the router, and let UDP "+
 				"%d pass, or set group.upstream.bfd: false", p.Addr, config.BFDPort)
@@ -344,7 +339,7 @@ func isolated(heard []group.Heard, peers []bgp.PeerState) bool {
 	routers := slices.DeleteFunc(slices.Clone(peers), func(p bgp.PeerState) bool { return !p.Upstream })
 	return len(heard) > 0 && len(routers) > 0 &&
 		!slices.ContainsFunc(heard, func(h group.Heard) bool { return h.Alive }) &&
-		!slices.ContainsFunc(routers, func(p bgp.PeerState) bool { return p.State == established })
+		!slices.ContainsFunc(routers, func(p bgp.PeerState) bool { return p.Up() })
 }
 
 func someoneIsFull(heard []group.Heard) bool {

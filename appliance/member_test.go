@@ -22,6 +22,7 @@ import (
 	"sallyport/appliance/config"
 	"sallyport/appliance/group"
 	"sallyport/appliance/plan"
+	"sallyport/appliance/status"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/routes/address"
@@ -206,11 +207,11 @@ func TestAnAddressThatIsNotOnLoIsNotAnnounced(t *testing.T) {
 	s.settle(t)
 	expectWords(t, s, "203.0.113.10/32")
 	v := s.view.Load()
-	if v.err == nil || v.err.Error() != "IPv6 is off" {
-		t.Errorf("the round has error %v, want that of the address", v.err)
+	if v.Err == nil || v.Err.Error() != "IPv6 is off" {
+		t.Errorf("the round has error %v, want that of the address", v.Err)
 	}
-	if v.group.Addresses[1].Held || !v.group.Addresses[0].Held {
-		t.Errorf("held are %+v, want the first alone", v.group.Addresses)
+	if v.Group.Addresses[1].Held || !v.Group.Addresses[0].Held {
+		t.Errorf("held are %+v, want the first alone", v.Group.Addresses)
 	}
 	s.pass(t, time.Minute)
 	if s.fit.Class != group.Full {
@@ -235,9 +236,9 @@ func TestUpstreamRoutersArePeersAndNoNodes(t *testing.T) {
 		t.Errorf("got %d routers and %d nodes, want 1 and 2", routers, nodes)
 	}
 	s.pass(t, firstSteps)
-	if s.fit.Class != group.Full || len(s.view.Load().notReady) > 0 {
+	if s.fit.Class != group.Full || len(s.view.Load().NotReady) > 0 {
 		t.Errorf("class %s (%s), not ready %q: a router has no routes for us to wait for", s.fit.Class, s.fit.Why,
-			s.view.Load().notReady)
+			s.view.Load().NotReady)
 	}
 }
 
@@ -249,14 +250,14 @@ func TestADrainWithdrawsAndThenReloads(t *testing.T) {
 	}
 	s.speaker.deaf = errors.New("no")
 	s.settle(t)
-	if v := s.view.Load(); v.config.Leaving || v.left {
+	if v := s.view.Load(); v.Config.Leaving || v.Left {
 		t.Error("HAProxy is reloaded although the withdrawal failed")
 	}
 	s.speaker.deaf = nil
 	s.settle(t)
 	expectWords(t, s, "")
-	if v := s.view.Load(); !v.config.Leaving || !v.left {
-		t.Errorf("HAProxy leaves: %t, all is done: %t; want both", v.config.Leaving, v.left)
+	if v := s.view.Load(); !v.Config.Leaving || !v.Left {
+		t.Errorf("HAProxy leaves: %t, all is done: %t; want both", v.Config.Leaving, v.Left)
 	}
 	if !p.said.Draining || p.said.Class != "none" {
 		t.Errorf("it says %+v, want that it drains", p.said)
@@ -265,7 +266,7 @@ func TestADrainWithdrawsAndThenReloads(t *testing.T) {
 	p.hear("", false) // the other one dies
 	s.settle(t)
 	expectWords(t, s, asResort)
-	if s.view.Load().config.Leaving {
+	if s.view.Load().Config.Leaving {
 		t.Error("HAProxy leaves, and nobody else serves")
 	}
 
@@ -275,7 +276,7 @@ func TestADrainWithdrawsAndThenReloads(t *testing.T) {
 	}
 	s.pass(t, firstSteps)
 	expectWords(t, s, both)
-	if s.view.Load().config.Leaving {
+	if s.view.Load().Config.Leaving {
 		t.Error("HAProxy leaves after the drain")
 	}
 }
@@ -300,8 +301,8 @@ func TestWithoutAGroupWhatAnotherProcessLeftIsGivenBackOnce(t *testing.T) {
 		t.Errorf("%d calls, %v announced; want one after the first that failed, and nothing", calls,
 			s.speaker.announced)
 	}
-	if v := s.view.Load(); v.group != nil || v.config.Leaving {
-		t.Errorf("group %+v", v.group)
+	if v := s.view.Load(); v.Group != nil || v.Config.Leaving {
+		t.Errorf("group %+v", v.Group)
 	}
 }
 
@@ -448,14 +449,14 @@ func TestTheControlSocketTellsOfTheGroup(t *testing.T) {
 		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/group", http.NoBody))
 		return w
 	}
-	s.view.Store(&view{settings: s.settings}) // as Run begins
+	s.view.Store(&status.View{Settings: s.settings.shown()}) // as Run begins
 	if w := ask(); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("before the first round: got %d, %s", w.Code, w.Body)
 	}
 	s.pass(t, firstSteps)
 	p.hear(group.Full, false)
 	s.settle(t)
-	var got GroupStatus
+	var got status.GroupStatus
 	if err := json.Unmarshal(ask().Body.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
@@ -517,11 +518,11 @@ func TestTheStatusShowsTheGroup(t *testing.T) {
 	p.heard = append(p.heard, stranger)
 	s.settle(t)
 	v := s.view.Load()
-	got := fmt.Sprintf("%+v", v.group.Members)
-	want := fmt.Sprintf("%+v", []MemberStatus{
+	got := fmt.Sprintf("%+v", v.Group.Members)
+	want := fmt.Sprintf("%+v", []status.MemberStatus{
 		{
 			Name: "gate-1", Address: netip.MustParseAddr("192.168.50.21"), Self: true, Alive: true, Class: group.Full,
-			For: v.at.Sub(s.fitSince),
+			For: v.At.Sub(s.fitSince),
 		},
 		{
 			Name: "gate-2", Address: netip.MustParseAddr("192.168.50.22"), Alive: true, Class: group.Full,
@@ -536,8 +537,8 @@ func TestTheStatusShowsTheGroup(t *testing.T) {
 		"group edge: gate-2 has another configuration: compare the files, except identity and secrets",
 		"group edge: gate-9 is not in group.members.",
 	} {
-		if !strings.Contains(strings.Join(v.warnings, "\n"), sentence) {
-			t.Errorf("no warning %q in %q", sentence, v.warnings)
+		if !strings.Contains(strings.Join(v.Warnings, "\n"), sentence) {
+			t.Errorf("no warning %q in %q", sentence, v.Warnings)
 		}
 	}
 }
@@ -609,7 +610,7 @@ func TestTheRingHasTheMembersThatAreAlive(t *testing.T) {
 	}
 	const alive, silent = "192.168.50.21 [192.168.50.22] []", "192.168.50.21 [] [192.168.50.22]"
 	expect("at the start", alive)
-	if got, want := s.view.Load().group.Ring, (RingStatus{Members: 2, Passed: 5}); got != want {
+	if got, want := s.view.Load().Group.Ring, (status.RingStatus{Members: 2, Passed: 5}); got != want {
 		t.Errorf("status: got %+v, want %+v", got, want)
 	}
 	s.pass(t, 9*time.Second)
@@ -653,9 +654,9 @@ func TestTheRingHasTheMembersThatAreAlive(t *testing.T) {
 	p.hear("", false)
 	s.settle(t)
 	expect("when it fails", silent)
-	if v := s.view.Load(); v.err != nil ||
-		!strings.Contains(strings.Join(v.warnings, "\n"), "group edge: second chance is off: no nft") {
-		t.Errorf("error %v, warnings %q; want a warning", v.err, v.warnings)
+	if v := s.view.Load(); v.Err != nil ||
+		!strings.Contains(strings.Join(v.Warnings, "\n"), "group edge: second chance is off: no nft") {
+		t.Errorf("error %v, warnings %q; want a warning", v.Err, v.Warnings)
 	}
 	s.pass(t, time.Second)
 	expect("a second later", silent)

@@ -10,6 +10,7 @@ import (
 
 	"sallyport/appliance/group"
 	"sallyport/appliance/plan"
+	"sallyport/appliance/status"
 	"sallyport/haproxy"
 )
 
@@ -70,23 +71,20 @@ func (c *counts) step(s plan.Step) {
 	}
 }
 
-func (c *counts) round(v *view) {
+func (c *counts) round(v *status.View) {
 	c.rounds.Add(1)
-	if v.err != nil {
+	if v.Err != nil {
 		c.failed.Add(1)
 	}
-	observe(c.duration, v.took)
+	observe(c.duration, v.Took)
 }
-
-// established is the state of a BGP session that is up (RFC 4271, 8.2.2).
-const established = "Established"
 
 // metrics reads the state at each scrape.
 type metrics struct {
-	head   func() Status
-	tally  func() tally
+	head   func() status.Status
+	tally  func() status.Tally
 	counts *counts
-	taken  *samples
+	taken  *status.Samples
 }
 
 // A metric is a metric of ours as METRICS.md describes it.
@@ -215,29 +213,29 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		if peer.BFD != "" {
 			p.gauge(bfdDesc, oneIf(peer.BFD == "up"), peer.Addr.String())
 		}
-		p.gauge(peerDesc, oneIf(peer.State == established), peer.Cluster, peer.Node, peer.Addr.String())
+		p.gauge(peerDesc, oneIf(peer.Up()), peer.Cluster, peer.Node, peer.Addr.String())
 		p.gauge(prefixesDesc, float64(peer.Received), peer.Cluster, peer.Node, peer.Addr.String())
 		p.counter(flapsDesc, uint64(peer.Flaps), peer.Cluster, peer.Node, peer.Addr.String())
 	}
-	p.gauge(routesDesc, float64(t.installed), "true")
-	p.gauge(routesDesc, float64(t.routes-t.installed), "false")
+	p.gauge(routesDesc, float64(t.Installed), "true")
+	p.gauge(routesDesc, float64(t.Routes-t.Installed), "false")
 	for reason, n := range s.Refused.Counts {
 		p.gauge(refusedDesc, float64(n), string(reason))
 	}
-	for state, n := range t.servers {
+	for state, n := range t.Servers {
 		p.gauge(serversDesc, float64(n), haproxy.State(state).String())
 	}
-	p.gauge(backendsDesc, float64(t.backends))
-	p.gauge(noServersDesc, float64(t.unserved))
-	for k, n := range t.problems {
-		p.gauge(problemsDesc, float64(n), k.cluster, k.reason)
+	p.gauge(backendsDesc, float64(t.Backends))
+	p.gauge(noServersDesc, float64(t.Unserved))
+	for k, n := range t.Problems {
+		p.gauge(problemsDesc, float64(n), k.Cluster, k.Reason)
 	}
 	for _, c := range s.Capacity {
 		p.gauge(capacityDesc, float64(c.Used), c.Resource)
 		p.gauge(capacityMaxDesc, float64(c.Limit), c.Resource)
 	}
-	p.counter(requestsDesc, m.taken.requests.Load())
-	p.counter(failedDesc, m.taken.failed.Load())
+	p.counter(requestsDesc, m.taken.Requests.Load())
+	p.counter(failedDesc, m.taken.Failed.Load())
 	p.counter(reloadsDesc, uint64(s.HAProxy.Reloads))
 	p.counter(repeatedDesc, uint64(s.HAProxy.Missed), "missed")
 	p.counter(repeatedDesc, uint64(s.HAProxy.Restored), "outside")
@@ -264,7 +262,7 @@ func (p points) counter(d *prometheus.Desc, v uint64, labels ...string) {
 }
 
 // group adds the values of the group.
-func (p points) group(g *GroupStatus) {
+func (p points) group(g *status.GroupStatus) {
 	for _, class := range []group.Class{group.Full, group.Spare, group.None} {
 		p.gauge(classDesc, oneIf(g.Class == class), g.Name, string(class))
 	}

@@ -1,7 +1,6 @@
 package appliance
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/http/httptest"
@@ -11,10 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"sallyport/appliance/config"
-	"sallyport/appliance/group"
-	"sallyport/appliance/page"
-	"sallyport/bgp"
+	"sallyport/appliance/status"
 	"sallyport/haproxy"
 	"sallyport/routes"
 )
@@ -79,117 +75,6 @@ func TestTheHeadingSaysThatNoServerIsOpen(t *testing.T) {
 	}
 }
 
-// The line from the clients to this appliance has the colour of what routers and VRRP do, and not
-// that of every warning.
-func TestTheEntranceHasTheColourOfItsState(t *testing.T) {
-	router := func(addr string, heard ...string) bgp.PeerState {
-		p := bgp.PeerState{Peer: bgp.Peer{Upstream: true, Addr: netip.MustParseAddr(addr)}}
-		for _, a := range heard {
-			p.Announced = append(p.Announced, netip.PrefixFrom(netip.MustParseAddr(a), 32))
-		}
-		return p
-	}
-	const one, two = "203.0.113.10", "203.0.113.11"
-	silent, full := MemberStatus{Name: "gate-2"}, MemberStatus{Name: "gate-2", Alive: true, Class: group.Full}
-	for name, row := range map[string]struct {
-		routers  []bgp.PeerState
-		byVRRP   []string    // addresses that are here by VRRP; nil: there is no VRRP
-		none     bool        // there is no service address
-		class    group.Class // empty: full
-		draining bool
-		other    MemberStatus
-		dead     bool // HAProxy does not run
-		want     page.Door
-	}{
-		"no router and no VRRP": {want: page.Door{Mark: page.Good}},
-		"every router knows it": {routers: []bgp.PeerState{
-			router("192.168.50.1", one, two),
-			router("192.168.50.2", one, two),
-		}, want: page.Door{Mark: page.Good, Label: "announced to 2 routers"}},
-		"one router was lost": {routers: []bgp.PeerState{
-			router("192.168.50.1", one, two),
-			router("192.168.50.2"),
-		}, want: page.Door{Mark: page.Warn, Label: "announced to 1 of 2 routers"}},
-		"the only router was lost": {
-			routers: []bgp.PeerState{router("192.168.50.1")},
-			want:    page.Door{Mark: page.Bad, Label: "announced to no router"},
-		},
-		"another machine has one": {
-			routers: []bgp.PeerState{router("192.168.50.1", one)},
-			want:    page.Door{Mark: page.Warn, Label: "1 of 2 addresses announced"},
-		},
-		"it is spare": {
-			routers: []bgp.PeerState{router("192.168.50.1", one, two)}, class: group.Spare,
-			want: page.Door{Mark: page.Warn, Label: "announced as last resort"},
-		},
-		"it drains": {
-			routers: []bgp.PeerState{router("192.168.50.1")}, class: group.None,
-			draining: true, want: page.Door{Mark: page.Idle, Label: "drained"},
-		},
-		"no Service has an address": {
-			routers: []bgp.PeerState{router("192.168.50.1")}, none: true,
-			want: page.Door{Mark: page.Idle, Label: "no service address yet"},
-		},
-		"HAProxy has died": {
-			routers: []bgp.PeerState{router("192.168.50.1", one, two)}, dead: true,
-			want: page.Door{Mark: page.Bad, Label: "HAProxy does not run"},
-		},
-		"all by VRRP": {
-			byVRRP: []string{one, two}, other: full,
-			want: page.Door{Mark: page.Good, Label: "here by VRRP"},
-		},
-		"half of them by VRRP": {
-			byVRRP: []string{one}, other: full,
-			want: page.Door{Mark: page.Good, Label: "1 of 2 addresses, by VRRP"},
-		},
-		"half of them, and none other": {
-			byVRRP: []string{one}, other: silent,
-			want: page.Door{Mark: page.Warn, Label: "1 of 2 addresses, by VRRP"},
-		},
-		"all on another member": {
-			byVRRP: []string{}, other: full,
-			want: page.Door{Mark: page.Idle, Label: "another member, by VRRP"},
-		},
-		"on no member": {
-			byVRRP: []string{}, other: silent,
-			want: page.Door{Mark: page.Bad, Label: "no member, by VRRP"},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cfg := &config.Config{}
-			if row.byVRRP != nil {
-				cfg.Group.VRRP.Interface = "eth0"
-			}
-			g := &GroupStatus{
-				Class: cmp.Or(row.class, group.Full), Draining: row.draining,
-				Members: []MemberStatus{{Self: true, Alive: true, Class: group.Full}, row.other},
-			}
-			s := Status{Group: g, Peers: row.routers}
-			if !row.dead {
-				s.HAProxy.Worker = 4711
-			}
-			for range row.routers {
-				cfg.Group.Upstream.Peers = append(cfg.Group.Upstream.Peers, config.Router{})
-			}
-			for _, a := range addrs(one, two) {
-				of := AddressOfGroup{Address: a, VRRP: slices.Contains(row.byVRRP, a.String())}
-				for _, r := range row.routers {
-					if slices.ContainsFunc(r.Announced, func(p netip.Prefix) bool { return p.Addr() == a }) {
-						of.Announced = append(of.Announced, r.Addr)
-					}
-				}
-				if !row.none {
-					g.Addresses = append(g.Addresses, of)
-				}
-			}
-			x := &index{view: &view{settings: settings{cfg: cfg}}}
-			if got := x.entrance(s); got != row.want {
-				t.Errorf("got %+v, want %+v", got, row.want)
-			}
-		})
-	}
-}
-
 // A warning about something else leaves the entrance open: clients reach the appliance.
 func TestALostRouterShutsTheEntrance(t *testing.T) {
 	s, p := newPair(t)
@@ -231,33 +116,6 @@ func TestALostRouterShutsTheEntrance(t *testing.T) {
 	}
 }
 
-// The path over a node stays open for a while without a session, and its row says what is wrong all
-// the same.
-func TestANodeWithoutASessionStandsOut(t *testing.T) {
-	worker := netip.MustParseAddr("192.168.50.23")
-	lost := bgp.PeerState{
-		Peer: bgp.Peer{Cluster: "demo", Node: "worker1", Addr: worker}, State: "Active",
-		LossReason: "nothing was heard for the hold time",
-	}
-	n := &nodeIndex{
-		nodeName: nodeName{"demo", "worker1"}, peers: []bgp.PeerState{lost},
-		blocks: []*blockIndex{{installed: true}}, counts: serverCounts{all: 1, open: 1},
-	}
-	r := (&index{view: &view{}}).row(n)
-	if got, want := []page.Mark{r.Mark(), r.Node.Mark, n.mark()},
-		[]page.Mark{page.Good, page.Warn, page.Warn}; !slices.Equal(got, want) {
-		t.Errorf("path, node and both are %v, want %v", got, want)
-	}
-	if want := "there is no BGP session with node worker1 (192.168.50.23); the last session ended: nothing was heard " +
-		"for the hold time; look whether the node is up"; len(r.Why) != 1 || !strings.HasPrefix(r.Why[0], want) {
-		t.Errorf("got %q, want %q", r.Why, want)
-	}
-	n.peers[0].State = established
-	if r := (&index{view: &view{}}).row(n); r.Node.Mark != page.Good || r.Why != nil {
-		t.Errorf("with a session: got %v and %q, want good and no reason", r.Node.Mark, r.Why)
-	}
-}
-
 // An address that no node owns has no block to look up. The narrowest reason is an offer that holds
 // it and was refused; the default route, which every address is in, says nothing.
 func TestAnAddressOfNoBlockSaysWhichOfferWasRefused(t *testing.T) {
@@ -267,20 +125,20 @@ func TestAnAddressOfNoBlockSaysWhichOfferWasRefused(t *testing.T) {
 			Prefix: netip.MustParsePrefix(prefix),
 		}, Why: why}
 	}
-	x := &index{view: &view{}}
-	x.refusals = []routes.Refusal{
+	x := &status.Index{View: &status.View{}}
+	x.View.BGP.Refusals = []routes.Refusal{
 		refuse("0.0.0.0/0", "it is the default route"), refuse("172.16.9.0/26", "no node owns it"),
 	}
-	lone := &blockIndex{cluster: "demo", affinity: routes.Affinity{Prefix: netip.MustParsePrefix("172.16.9.5/32")}}
-	owned := &blockIndex{
-		cluster:  "demo",
-		affinity: routes.Affinity{Node: "worker1", Prefix: netip.MustParsePrefix("172.16.9.5/32")},
+	lone := &status.Block{Cluster: "demo", Affinity: routes.Affinity{Prefix: netip.MustParsePrefix("172.16.9.5/32")}}
+	owned := &status.Block{
+		Cluster:  "demo",
+		Affinity: routes.Affinity{Node: "worker1", Prefix: netip.MustParsePrefix("172.16.9.5/32")},
 	}
-	for want, b := range map[string]*blockIndex{
+	for want, b := range map[string]*status.Block{
 		"the offer of 172.16.9.0/26 by 192.168.50.23 was refused: no node owns it": lone,
 		"no BGP peer offers its block":                                             owned,
 	} {
-		if got := x.whyNoRouteTo(nil, b); got != want {
+		if got := x.WhyNoRouteTo(nil, b); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
@@ -289,8 +147,8 @@ func TestAnAddressOfNoBlockSaysWhichOfferWasRefused(t *testing.T) {
 func TestAnIngressShowsWhenItsCertificatesExpire(t *testing.T) {
 	s := half(t)
 	v := *s.view.Load()
-	cfg := *v.config
-	in := func(d time.Duration) time.Time { return v.at.Add(d) }
+	cfg := *v.Config
+	in := func(d time.Duration) time.Time { return v.At.Add(d) }
 	for name, row := range map[string]struct {
 		certs []haproxy.Cert
 		want  string // in both pages; empty: no certificate
@@ -318,7 +176,7 @@ func TestAnIngressShowsWhenItsCertificatesExpire(t *testing.T) {
 			for i := range row.certs {
 				cfg.Certs = append(cfg.Certs, &row.certs[i])
 			}
-			v.config = &cfg
+			v.Config = &cfg
 			s.view.Store(&v)
 			h, _ := endpoint(s)
 			for _, path := range []string{"/ingresses", "/ingress/demo/default/web"} {
@@ -341,13 +199,13 @@ func TestEachErrorOfARoundIsAWarningOfItsOwn(t *testing.T) {
 	s.clock = s.clock.Add(time.Minute)
 	s.round(t.Context())
 	v := s.view.Load()
-	for _, warning := range slices.Concat(v.warnings, v.notReady) {
+	for _, warning := range slices.Concat(v.Warnings, v.NotReady) {
 		if strings.Contains(warning, "\n") {
 			t.Errorf("two sentences are one: %q", warning)
 		}
 	}
 	if !s.warns("no answer from the kernel") || !s.warns("no answer from HAProxy") {
-		t.Errorf("got %q", v.warnings)
+		t.Errorf("got %q", v.Warnings)
 	}
 }
 
@@ -374,10 +232,10 @@ func TestNodesThatShareAFaultShareItsWarning(t *testing.T) {
 			s.settle(t)
 			s.clock = s.clock.Add(time.Minute)
 			s.settle(t)
-			if n := countFunc(s.view.Load().warnings, func(w string) bool {
-				return strings.Contains(w, noSession)
+			if n := status.CountFunc(s.view.Load().Warnings, func(w string) bool {
+				return strings.Contains(w, status.NoSession)
 			}); n != 1 || !s.warns(row.want) {
-				t.Errorf("%d warnings of sessions, want one with %q: %q", n, row.want, s.view.Load().warnings)
+				t.Errorf("%d warnings of sessions, want one with %q: %q", n, row.want, s.view.Load().Warnings)
 			}
 		})
 	}
@@ -387,16 +245,16 @@ func TestNodesThatShareAFaultShareItsWarning(t *testing.T) {
 func TestServicesAndTheirAddressesAreListedInPages(t *testing.T) {
 	s, _ := newPair(t)
 	v := *s.view.Load()
-	g := *v.group
+	g := *v.Group
 	for i := range 60 {
 		a := netip.AddrFrom4([4]byte{198, 51, 100, byte(i)})
 		g.Addresses = append(g.Addresses,
-			AddressOfGroup{Address: a, Held: true, Services: []string{fmt.Sprintf("shop/svc-%02d", i)}})
+			status.AddressOfGroup{Address: a, Held: true, Services: []string{fmt.Sprintf("shop/svc-%02d", i)}})
 		g.Services = append(g.Services,
-			ServiceStatus{Cluster: "demo", Service: fmt.Sprintf("shop/svc-%02d", i), Addresses: []netip.Addr{a}})
+			status.ServiceStatus{Cluster: "demo", Service: fmt.Sprintf("shop/svc-%02d", i), Addresses: []netip.Addr{a}})
 	}
 	g.Services[59].Addresses, g.Services[59].Why = nil, "the pools have no address left"
-	v.group = &g
+	v.Group = &g
 	s.view.Store(&v)
 	h, _ := endpoint(s)
 	for path, row := range map[string]struct{ has, lacks string }{
@@ -410,23 +268,5 @@ func TestServicesAndTheirAddressesAreListedInPages(t *testing.T) {
 		if !strings.Contains(text, row.has) || row.lacks != "" && strings.Contains(text, row.lacks) {
 			t.Errorf("%s: want %q in it and not %q:\n%s", path, row.has, row.lacks, text)
 		}
-	}
-}
-
-func TestATableHasALongReasonOnce(t *testing.T) {
-	brief, got := inOneTable(), []string(nil)
-	for i, why := range []string{
-		"no route to 10.0.0.0: the session is down: look",
-		"no route to 10.0.0.1: the session is down: look", "no route to 10.0.0.2: refused", "", "", "being opened",
-		"being opened",
-	} {
-		got = append(got, brief(why, netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})))
-	}
-	want := []string{
-		"no route to 10.0.0.0: the session is down: look", "no route to 10.0.0.1, as above",
-		"no route to 10.0.0.2: refused", "", "", "being opened", "being opened",
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
 	}
 }

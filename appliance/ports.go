@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/status"
 	"sallyport/routes/address"
 )
 
@@ -39,7 +40,7 @@ func guardOf(g *config.Group) (guard address.Guard) {
 
 // guardPorts keeps the rules for the ports of the group in the kernel, and returns their troubles.
 // A failure opens no port that was shut before.
-func (ms *membership) guardPorts(ctx context.Context, now time.Time) (all []trouble) {
+func (ms *membership) guardPorts(ctx context.Context, now time.Time) (all []status.Trouble) {
 	p, want := &ms.guarded, guardOf(&ms.member.of)
 	if again := now.Sub(p.at) >= guardEvery; p.at.IsZero() || again || !reflect.DeepEqual(want, p.of) {
 		was := p.err
@@ -49,7 +50,7 @@ func (ms *membership) guardPorts(ctx context.Context, now time.Time) (all []trou
 		}
 	}
 	if p.err != nil {
-		all = append(all, trouble{why: p.err.Error()})
+		all = append(all, status.Trouble{Why: p.err.Error()})
 	}
 	return all
 }

@@ -37,9 +37,9 @@ func TestThePortsOfAGroupAreForItsMembersAndRouters(t *testing.T) {
 
 	kernel.unsafe = errors.New("the ports of the group are open: no nft")
 	s.pass(t, guardEvery+time.Second)
-	if v := s.view.Load(); v.err != nil ||
-		!strings.Contains(strings.Join(v.warnings, "\n"), "the ports of the group are open: no nft") {
-		t.Errorf("error %v, warnings %q; want a warning", v.err, v.warnings)
+	if v := s.view.Load(); v.Err != nil ||
+		!strings.Contains(strings.Join(v.Warnings, "\n"), "the ports of the group are open: no nft") {
+		t.Errorf("error %v, warnings %q; want a warning", v.Err, v.Warnings)
 	}
 	kernel.unsafe = nil
 	s.cfg.Group, s.member = config.Group{}, nil

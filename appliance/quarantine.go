@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"sallyport/appliance/status"
 	"sallyport/haproxy"
 	"sallyport/ingress"
 )
@@ -310,7 +311,7 @@ func (q *quarantine) warnings() (all []string) {
 		}
 		all = append(all, fmt.Sprintf("sallyport crashed %d times within a minute: it uses the last good picture, "+
 			"and tries what is new part by part: %s on trial, %d waiting; the log has the reason of each crash",
-			crashesAtOnce, Counted(len(q.Trial), "change"), waiting))
+			crashesAtOnce, status.Counted(len(q.Trial), "change"), waiting))
 	}
 	for _, l := range q.seen {
 		for _, p := range l.problems {

@@ -373,7 +373,7 @@ func TestLoopOfItsOwn(t *testing.T) {
 	}
 	s.pictures.Save()
 	s.crashed.end()
-	if _, why := s.view.Load().config.Find("changed.local", "/"); why == "" {
+	if _, why := s.view.Load().Config.Find("changed.local", "/"); why == "" {
 		fmt.Println("serves changed.local")
 	}
 }

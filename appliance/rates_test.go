@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"sallyport/appliance/status"
 	"sallyport/haproxy"
 )
 
@@ -29,18 +30,18 @@ func loaded() haproxy.Load {
 }
 
 func TestBackendsComeInTheOrderOfAKey(t *testing.T) {
-	var r rates
-	if got := r.top("name", -1); !got.At.IsZero() || len(got.Backends) > 0 {
+	var r status.Rates
+	if got := r.Top("name", -1); !got.At.IsZero() || len(got.Backends) > 0 {
 		t.Errorf("before the first sample: got %+v", got)
 	}
-	r.set(loaded(), time.Unix(0, 0))
+	r.Set(loaded(), time.Unix(0, 0))
 	for key, want := range map[string]string{
 		"requests": "b a c", "errors": "c a b", "connections": "b a c",
 		"response": "a b c", "open": "c a b", "name": "a b c",
 	} {
 		for _, limit := range []int{2, -1, 4} {
 			var got []string
-			for _, b := range r.top(key, limit).Backends {
+			for _, b := range r.Top(key, limit).Backends {
 				got = append(got, b.Name)
 			}
 			want := strings.Fields(want)
@@ -52,16 +53,16 @@ func TestBackendsComeInTheOrderOfAKey(t *testing.T) {
 			}
 		}
 	}
-	r.set(traffic(haproxy.BackendLoad{Backend: "a", Requests: 10, Response: -1},
+	r.Set(traffic(haproxy.BackendLoad{Backend: "a", Requests: 10, Response: -1},
 		haproxy.BackendLoad{Backend: "d", Requests: 30, Response: -1}), time.Unix(10, 0))
-	if got := r.top("requests", 1); got.Total != 2 || got.Backends[0].Name != "d" || got.Whole.Requests != 4 {
+	if got := r.Top("requests", 1); got.Total != 2 || got.Backends[0].Name != "d" || got.Whole.Requests != 4 {
 		t.Errorf("the next sample: got %+v", got)
 	}
-	if _, known := r.of("b"); known {
+	if _, known := r.Of("b"); known {
 		t.Error("a backend that is gone has a rate")
 	}
-	r.forget()
-	if _, known := r.of("a"); known {
+	r.Forget()
+	if _, known := r.Of("a"); known {
 		t.Error("a backend has a rate while HAProxy does not answer")
 	}
 }
@@ -72,25 +73,25 @@ func TestASampleOfTheSameBackendsMakesNoGarbage(t *testing.T) {
 		load.Backends = append(load.Backends,
 			haproxy.BackendLoad{Backend: fmt.Sprintf("b%05d", i), Requests: uint64(i)})
 	}
-	var r rates
-	r.set(load, time.Unix(0, 0))
-	r.top("requests", 1)
+	var r status.Rates
+	r.Set(load, time.Unix(0, 0))
+	r.Top("requests", 1)
 	var page float64
 	sample := testing.AllocsPerRun(3, func() {
-		r.set(load, time.Unix(10, 0))
-		r.top("requests", 0)
+		r.Set(load, time.Unix(10, 0))
+		r.Top("requests", 0)
 	})
-	if page = testing.AllocsPerRun(3, func() { r.top("requests", 20) }); sample > 3 || page > 60 {
+	if page = testing.AllocsPerRun(3, func() { r.Top("requests", 20) }); sample > 3 || page > 60 {
 		t.Errorf("a sample makes %.0f pieces of garbage, a look at 20 backends %.0f", sample, page)
 	}
 }
 
 func TestTopAnswersInOrder(t *testing.T) {
 	s := half(t)
-	s.samples.rates.set(loaded(), time.Now())
+	s.samples.Rates.Set(loaded(), time.Now())
 	h, _ := endpoint(s)
 	code, body := ask(t, h, "/top?sort=errors&n=2")
-	var got TopStatus
+	var got status.TopStatus
 	if err := json.Unmarshal([]byte(body), &got); err != nil || code != http.StatusOK {
 		t.Fatalf("%d, %v: %s", code, err, body)
 	}
@@ -113,7 +114,7 @@ func TestThePageHasTheRatesOfBackends(t *testing.T) {
 	if _, text := ask(t, h, "/"); strings.Contains(text, "requests/s") {
 		t.Error("the page has rates before the first sample")
 	}
-	s.samples.rates.set(traffic(haproxy.BackendLoad{
+	s.samples.Rates.Set(traffic(haproxy.BackendLoad{
 		Backend: "default_svc_web_80", Requests: 12_340, Failed: 17,
 		Connections: 3, Open: 1, Response: 4 * time.Millisecond,
 	}), time.Now())
@@ -136,7 +137,7 @@ func TestThePageHasTheRatesOfBackends(t *testing.T) {
 
 func TestThePageListsTheBusiestBackendsFirst(t *testing.T) {
 	s := wide(t, 3)
-	s.samples.rates.set(traffic(haproxy.BackendLoad{Backend: "default_svc_docs_80", Requests: 9},
+	s.samples.Rates.Set(traffic(haproxy.BackendLoad{Backend: "default_svc_docs_80", Requests: 9},
 		haproxy.BackendLoad{Backend: "default_svc_web_80", Requests: 500}), time.Now())
 	h, _ := endpoint(s)
 	for _, path := range []string{"/", "/backends?sort=requests", "/backends?sort=requests&q=_80"} {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"sallyport/appliance/group"
+	"sallyport/appliance/status"
 )
 
 // A restart of the process need not move traffic, because HAProxy, the routes and the keepalived of
@@ -31,7 +32,7 @@ func (ms *membership) attest(dir string) {
 	case ms.fit.Class != group.Full && !ms.attested.IsZero():
 		_ = os.Remove(filepath.Join(dir, fullFile)) // one that stays is soon too old
 		ms.attested = time.Time{}
-	case ms.fit.Class == group.Full && now.Sub(ms.started) >= patience && now.Sub(ms.attested) >= attestEvery:
+	case ms.fit.Class == group.Full && now.Sub(ms.started) >= status.Patience && now.Sub(ms.attested) >= attestEvery:
 		ms.bequeath(dir)
 		ms.attested = now
 	}

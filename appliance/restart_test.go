@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sallyport/appliance/group"
+	"sallyport/appliance/status"
 	"sallyport/routes/address"
 )
 
@@ -72,10 +73,10 @@ func TestACrashLeavesTheClassAsItIs(t *testing.T) {
 		then  func(*scene)
 		want  group.Class
 	}{
-		"it has served for a while": {2 * patience, func(*scene) {}, group.Full},
+		"it has served for a while": {2 * status.Patience, func(*scene) {}, group.Full},
 		// else one that crashes again and again stays full
 		"it had just begun": {firstSteps, func(*scene) {}, group.Spare},
-		"it was spare by then": {2 * patience, func(s *scene) {
+		"it was spare by then": {2 * status.Patience, func(s *scene) {
 			s.fit = group.Fitness{Class: group.Spare}
 		}, group.Spare},
 	} {

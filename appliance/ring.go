@@ -15,6 +15,7 @@ import (
 	"sallyport/appliance/config"
 	"sallyport/appliance/group"
 	"sallyport/appliance/plan"
+	"sallyport/appliance/status"
 	"sallyport/routes/address"
 )
 
@@ -100,14 +101,6 @@ type moves struct {
 	forgot time.Time // when closed connections were forgotten last
 }
 
-// RingStatus is second chance on this appliance.
-type RingStatus struct {
-	Members int    `json:"members"` // members in the ring for packets of unknown connections, with this one
-	Passed  uint64 `json:"passed"`  // packets that went on to the next member
-	Dropped uint64 `json:"dropped"` // packets beyond group.secondChanceLimit
-	Problem string `json:"problem,omitempty"`
-}
-
 // unmet reports whether there is no ring because a member has just appeared. Its first heartbeat
 // comes before the kernel has its MAC address, and until the ring is there a connection that moves
 // to this appliance breaks.
@@ -115,8 +108,8 @@ func (r *ring) unmet(now time.Time) bool {
 	return errors.Is(r.err, address.ErrUnknown) && now.Sub(r.failed) < plan.DoubtLasts
 }
 
-func (r *ring) status() RingStatus {
-	s := RingStatus{Passed: r.passed, Dropped: r.dropped}
+func (r *ring) status() status.RingStatus {
+	s := status.RingStatus{Passed: r.passed, Dropped: r.dropped}
 	switch {
 	case r.err != nil:
 		s.Problem = r.err.Error()
@@ -130,8 +123,8 @@ func (r *ring) status() RingStatus {
 // a member that drains still holds connections. A member that fell silent stays in the ring while
 // its machine answers, because HAProxy may still run there. Once its machine did not answer, the
 // member returns with its next heartbeat.
-func (ms *membership) passOn(ctx context.Context, v *view, heard []group.Heard, serving []netip.Addr) {
-	now, r, m := v.at, &ms.ring, ms.member
+func (ms *membership) passOn(ctx context.Context, v *status.View, heard []group.Heard, serving []netip.Addr) {
+	now, r, m := v.At, &ms.ring, ms.member
 	if m == nil || !m.of.SecondChance || len(m.of.Members) < 2 {
 		// Rules of an earlier process have lapsed by themselves.
 		if !r.at.IsZero() && ms.chance.Clear(ctx) == nil {
@@ -145,7 +138,7 @@ func (ms *membership) passOn(ctx context.Context, v *view, heard []group.Heard, 
 	// connections: those of a member that has not spoken yet, and those to a listener that this
 	// process does not know yet.
 	silent := len(want.Silent) > 0 && now.Sub(ms.started) < firstWords
-	if r.at.IsZero() && now.Sub(r.flood) >= flooded && (silent || v.behind) {
+	if r.at.IsZero() && now.Sub(r.flood) >= flooded && (silent || v.Behind) {
 		return
 	}
 	again := ringEvery
@@ -175,12 +168,14 @@ func (ms *membership) countCookies(now time.Time) {
 }
 
 // wantRing returns the ring of the members that are alive now.
-func (ms *membership) wantRing(ctx context.Context, v *view, heard []group.Heard, serving []netip.Addr) address.Ring {
+func (ms *membership) wantRing(
+	ctx context.Context, v *status.View, heard []group.Heard, serving []netip.Addr,
+) address.Ring {
 	r, m := &ms.ring, ms.member
 	want := address.Ring{Addresses: serving, Limit: m.of.SecondChanceLimit}
 	// A process that starts does not know yet which of the ports are free: HAProxy may listen at
 	// any of them. For a port that nothing listens on, a listener in the ring makes no difference.
-	for _, b := range v.compiled.Balancers {
+	for _, b := range v.Compiled.Balancers {
 		for _, a := range b.Recorded {
 			for _, port := range b.Ports {
 				want.Listeners = append(want.Listeners, netip.AddrPortFrom(a, port))
@@ -200,7 +195,7 @@ func (ms *membership) wantRing(ctx context.Context, v *view, heard []group.Heard
 			continue
 		}
 		live[a] = h.Alive || r.live[a] && ms.chance.Answers(ctx, netip.AddrPortFrom(a, m.of.Port))
-		if live[a] && v.at.Sub(r.flood) >= flooded {
+		if live[a] && v.At.Sub(r.flood) >= flooded {
 			want.Members = append(want.Members, a)
 		} else {
 			want.Silent = append(want.Silent, a)
@@ -247,8 +242,8 @@ func (ms *membership) setRing(ctx context.Context, now time.Time, want address.R
 // another member. A member does not see every move: routers may hash anew, or may choose another of
 // two members that have an address at once. A packet that has to be passed on is a sign of such a
 // move.
-func (ms *membership) forget(v *view, heard []group.Heard, addresses, taken []netip.Addr) {
-	now, g := v.at, &ms.member.of
+func (ms *membership) forget(v *status.View, heard []group.Heard, addresses, taken []netip.Addr) {
+	now, g := v.At, &ms.member.of
 	if !g.SecondChance || len(g.Members) < 2 {
 		return
 	}
@@ -257,7 +252,7 @@ func (ms *membership) forget(v *view, heard []group.Heard, addresses, taken []ne
 	for _, h := range heard {
 		fmt.Fprintln(&serve, h.Member.Name, h.Alive, h.Word.Class, h.Word.Draining)
 	}
-	for _, p := range v.peers {
+	for _, p := range v.BGP.Peers {
 		if p.Upstream {
 			fmt.Fprintln(&serve, p.Addr, p.State)
 		}

@@ -24,6 +24,7 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/page"
+	"sallyport/appliance/status"
 )
 
 // handler serves the pages of the status endpoint. Its callers check access: the guard for requests
@@ -42,8 +43,9 @@ import (
 //	          parameters are HAProxy's
 //	/healthz  200 while the process answers
 //	/readyz   200 when what should be served is served, else 503 and why
-func handler(site *page.Site, status, head func() Status, explain func(url.Values) (any, error), changes *timeline,
-	taken *samples, registry *prometheus.Registry,
+func handler(
+	site *page.Site, whole, head func() status.Status, explain func(url.Values) (any, error),
+	changes *status.Timeline, taken *status.Samples, registry *prometheus.Registry,
 	exporter func(ctx context.Context, query string, w io.Writer) error,
 ) http.Handler {
 	mux := http.NewServeMux()
@@ -51,7 +53,7 @@ func handler(site *page.Site, status, head func() Status, explain func(url.Value
 	mux.HandleFunc("GET /live", site.Live)
 	mux.HandleFunc("GET /assets/{file}", page.Asset)
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, status())
+		writeJSON(w, whole())
 	})
 	mux.HandleFunc("GET /explain", func(w http.ResponseWriter, r *http.Request) {
 		answer, err := explain(r.URL.Query())
@@ -66,27 +68,27 @@ func handler(site *page.Site, status, head func() Status, explain func(url.Value
 		since, err := time.ParseDuration(ago)
 		switch {
 		case ago == "":
-			writeJSON(w, changes.since(time.Time{}))
+			writeJSON(w, changes.Since(time.Time{}))
 		case err != nil || since < 0:
 			http.Error(w, "since has to be a duration, such as 90s, 15m or 1h", http.StatusBadRequest)
 		default:
-			writeJSON(w, changes.since(time.Now().Add(-since)))
+			writeJSON(w, changes.Since(time.Now().Add(-since)))
 		}
 	})
 	mux.HandleFunc("GET /top", func(w http.ResponseWriter, r *http.Request) {
-		key, limit := cmp.Or(r.URL.Query().Get("sort"), SortKeys[0]), -1
+		key, limit := cmp.Or(r.URL.Query().Get("sort"), status.SortKeys[0]), -1
 		var err error
 		if n := r.URL.Query().Get("n"); n != "" {
 			limit, err = strconv.Atoi(n)
 		}
 		switch {
-		case !slices.Contains(SortKeys[:], key):
-			http.Error(w, "sort has to be one of "+strings.Join(SortKeys[:], ", "), http.StatusBadRequest)
+		case !slices.Contains(status.SortKeys[:], key):
+			http.Error(w, "sort has to be one of "+strings.Join(status.SortKeys[:], ", "), http.StatusBadRequest)
 		case err != nil || limit < 0 && r.URL.Query().Has("n"):
 			http.Error(w, "n has to be the number of backends to show", http.StatusBadRequest)
 		default:
 			s := head()
-			t := taken.rates.top(key, limit)
+			t := taken.Rates.Top(key, limit)
 			t.Identity, t.Now = s.Identity, s.Now
 			writeJSON(w, t)
 		}

@@ -23,28 +23,32 @@ import (
 	"sallyport/appliance/page"
 	"sallyport/haproxy"
 	"sallyport/ingress"
+
+	"sallyport/appliance/status"
+
+	"sallyport/appliance/pages"
 )
 
 // endpoint returns the status endpoint of a scene.
 func endpoint(s *scene) (http.Handler, *metrics) {
-	described := func(by func() func(haproxy.Info) Status) func() Status {
-		return func() Status {
+	described := func(by func() func(haproxy.Info) status.Status) func() status.Status {
+		return func() status.Status {
 			answer := by()(haproxy.Info{
 				Version: "3.2.4", Mode: haproxy.Managed, Running: true, Worker: 4711,
 				Reloads: 1,
 			})
-			answer.Identity, answer.Version, answer.Now, answer.Started = "gate-1", "v0", s.view.Load().at, s.started
+			answer.Identity, answer.Version, answer.Now, answer.Started = "gate-1", "v0", s.view.Load().At, s.started
 			return answer
 		}
 	}
-	index := indexed(s.view.Load)
-	status, head := described(func() func(haproxy.Info) Status { return index().status }),
-		described(func() func(haproxy.Info) Status { return s.view.Load().head })
+	index := status.Indexed(s.view.Load)
+	whole, head := described(func() func(haproxy.Info) status.Status { return index().Status }),
+		described(func() func(haproxy.Info) status.Status { return s.view.Load().Head })
 	s.counts.histograms = newHistograms()
-	m := &metrics{head, func() tally { return s.view.Load().tally() }, &s.counts, s.samples}
-	site := &page.Site{Page: (&pages{index: index, head: head, changes: &s.changes, samples: s.samples}).page}
-	return handler(site, status, head, func(what url.Values) (any, error) {
-		return index().explain(what)
+	m := &metrics{head, func() status.Tally { return s.view.Load().Tally() }, &s.counts, s.samples}
+	site := &page.Site{Page: (&pages.Pages{Index: index, Head: head, Changes: &s.changes, Samples: s.samples}).Page}
+	return handler(site, whole, head, func(what url.Values) (any, error) {
+		return index().Explain(what)
 	}, &s.changes, s.samples, registry(m), s.proxy.Metrics), m
 }
 
@@ -99,7 +103,7 @@ func TestAPoolThatIsNotExportedIsTheReasonForAClosedServer(t *testing.T) {
 func TestStatusIsTheSameForPrograms(t *testing.T) {
 	h, _ := endpoint(half(t))
 	_, text := ask(t, h, "/status")
-	var s Status
+	var s status.Status
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +125,7 @@ func TestStatusIsTheSameForPrograms(t *testing.T) {
 func TestAnIngressIsExplainedWithItsServers(t *testing.T) {
 	h, _ := endpoint(half(t))
 	code, body := ask(t, h, "/explain?ingress=default/web")
-	var got ExplainStatus
+	var got status.ExplainStatus
 	if err := json.Unmarshal([]byte(body), &got); err != nil || code != http.StatusOK {
 		t.Fatalf("%d, %v: %s", code, err, body)
 	}
@@ -170,7 +174,7 @@ func TestARequestIsExplainedByItsRule(t *testing.T) {
 		"elsewhere.test/\x01": "no rule names the host",
 	} {
 		_, body := ask(t, h, "/explain?"+url.Values{"request": {request}}.Encode())
-		var e ExplainStatus
+		var e status.ExplainStatus
 		if err := json.Unmarshal([]byte(body), &e); err != nil {
 			t.Fatalf("%s: %v: %s", request, err, body)
 		}
@@ -197,7 +201,7 @@ func TestAnAddressIsExplainedPartByPart(t *testing.T) {
 		node1:         "node ok, peer ok, route NOT, server NOT",
 	} {
 		_, body := ask(t, h, "/explain?address="+address)
-		var a AddressStatus
+		var a status.AddressStatus
 		if err := json.Unmarshal([]byte(body), &a); err != nil {
 			t.Fatalf("%s: %v: %s", address, err, body)
 		}
@@ -266,16 +270,16 @@ func TestMetricsCountWhatTheStatusLists(t *testing.T) {
 		"of_nobody": {Servers: []haproxy.Live{{Name: "s", State: haproxy.Drain}}},
 	})
 	s.round(t.Context())
-	status, got := newIndex(s.view.Load()).status(haproxy.Info{}), s.view.Load().tally()
-	want := tally{routes: len(status.Routes), backends: len(status.Backends), problems: map[problemKind]int{}}
-	for _, r := range status.Routes {
+	all, got := status.NewIndex(s.view.Load()).Status(haproxy.Info{}), s.view.Load().Tally()
+	want := status.Tally{Routes: len(all.Routes), Backends: len(all.Backends), Problems: map[status.ProblemKind]int{}}
+	for _, r := range all.Routes {
 		if r.Installed {
-			want.installed++
+			want.Installed++
 		}
 	}
-	for _, b := range status.Backends {
+	for _, b := range all.Backends {
 		for _, server := range b.Servers {
-			want.servers[slices.IndexFunc(
+			want.Servers[slices.IndexFunc(
 				[]haproxy.State{haproxy.Absent, haproxy.Closed, haproxy.Drain, haproxy.Open}, func(
 					s haproxy.State,
 				) bool {
@@ -283,13 +287,13 @@ func TestMetricsCountWhatTheStatusLists(t *testing.T) {
 				})]++
 		}
 		if len(b.Servers) > 0 && b.Open == 0 {
-			want.unserved++
+			want.Unserved++
 		}
 	}
-	for _, p := range status.Problems {
-		want.problems[problemKind{p.Cluster, p.Reason}]++
+	for _, p := range all.Problems {
+		want.Problems[status.ProblemKind{Cluster: p.Cluster, Reason: p.Reason}]++
 	}
-	if !reflect.DeepEqual(got, want) || want.installed == 0 || want.unserved == 0 {
+	if !reflect.DeepEqual(got, want) || want.Installed == 0 || want.Unserved == 0 {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
@@ -373,12 +377,12 @@ func TestANameIsCompletedStepByStep(t *testing.T) {
 		Cluster: "demo", Kind: "Ingress", Namespace: "dev",
 		Name: "broken",
 	}}
-	v.problems = append(v.problems, broken,
+	v.Problems = append(v.Problems, broken,
 		ingress.Problem{ObjectRef: ingress.ObjectRef{
 			Cluster: "demo", Kind: "Service", Namespace: "other",
 			Name: "broken",
 		}})
-	v.compiled.Balancers = []ingress.Balancer{
+	v.Compiled.Balancers = []ingress.Balancer{
 		{ObjectRef: ingress.ObjectRef{Cluster: "demo", Kind: "Service", Namespace: "default", Name: "mqtt"}},
 		{ObjectRef: ingress.ObjectRef{Cluster: "demo", Kind: "Service", Namespace: "iot", Name: "mqtt"}},
 	}

@@ -6,9 +6,9 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"time"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/status"
 	"sallyport/bgp"
 	"sallyport/routes"
 )
@@ -56,6 +56,11 @@ func settingsOf(cfg *config.Config) (settings, error) {
 	return s, nil
 }
 
+// shown returns the settings that the view of a round shows.
+func (s settings) shown() status.InUse {
+	return status.InUse{Config: s.cfg, Names: s.names, Certificate: s.certificate, Sum: s.sum}
+}
+
 // doors returns the addresses that nodes may connect to. It returns none if the appliance connects
 // to every node itself.
 func (f *follower) doors() []netip.Addr {
@@ -84,11 +89,4 @@ func (f *follower) peer(cluster string, n routes.Node, addr netip.Addr) bgp.Peer
 		Cluster: cluster, Node: n.Name, Addr: addr, Local: local, ASN: n.ASN, Password: bgp.Secret(p.Password.Reveal()),
 		TTLSecurity: p.TTLSecurity, Active: p.Mode == config.Active, Port: p.Port, PrefixLimit: p.PrefixLimit,
 	}
-}
-
-// ConfigStatus tells which part of the configuration file is in use.
-type ConfigStatus struct {
-	Read    time.Time `json:"read"`              // when the configuration in use was read
-	Waiting []string  `json:"waiting,omitempty"` // keys that need a restart, a sentence each
-	Errors  []string  `json:"errors,omitempty"`  // why the present file is not used, one mistake each
 }

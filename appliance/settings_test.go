@@ -201,7 +201,7 @@ func (f *filed) again(t *testing.T, text string) {
 // says fails the test unless the warnings contain this; empty: unless there are none.
 func (f *filed) says(t *testing.T, want string) {
 	t.Helper()
-	if got := strings.Join(f.view.Load().warnings, "\n"); want == "" && got != "" || !strings.Contains(got, want) {
+	if got := strings.Join(f.view.Load().Warnings, "\n"); want == "" && got != "" || !strings.Contains(got, want) {
 		t.Errorf("warnings are %q, want %q", got, want)
 	}
 }
@@ -259,7 +259,7 @@ func TestWhatNeedsARestartWaitsAndTheRestIsInUse(t *testing.T) {
 	f.again(t, demoFile+"haproxy: {dir: /srv, maxConnections: 1000}\nstatus: {listen: 127.0.0.1:99}\n")
 	f.says(t, "sallyport.yaml:2: haproxy.dir: takes effect at the next start")
 	f.stays(t)
-	if f.cfg.HAProxy.MaxConnections != 1000 || f.view.Load().config.Tune.MaxConn != 1000 || f.served != "127.0.0.1:99" {
+	if f.cfg.HAProxy.MaxConnections != 1000 || f.view.Load().Config.Tune.MaxConn != 1000 || f.served != "127.0.0.1:99" {
 		t.Errorf("maxConnections is %d and the status endpoint at %q, want 1000 and 127.0.0.1:99",
 			f.cfg.HAProxy.MaxConnections, f.served)
 	}
@@ -295,10 +295,10 @@ func TestTheLastOfAClusterThatIsGoneIsItsRoute(t *testing.T) {
 
 func TestAClusterWithAnotherNameIsServedAllTheTime(t *testing.T) {
 	f := fileScene(t)
-	before := f.view.Load().config.Backends[0].Name
+	before := f.view.Load().Config.Backends[0].Name
 	f.again(t, "clusters: [{name: renamed, kubeconfig: /k, ingress: {hosts: [{host: test.local, namespaces: "+
 		"['*']}]}}]\n")
-	if got := f.view.Load().config.Backends[0].Name; got != before {
+	if got := f.view.Load().Config.Backends[0].Name; got != before {
 		t.Errorf("the backend is %s, want %s as before", got, before)
 	}
 	f.says(t, "cluster demo: it was removed from the configuration")

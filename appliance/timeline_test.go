@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sallyport/appliance/plan"
+	"sallyport/appliance/status"
 	"sallyport/haproxy"
 )
 
@@ -22,7 +23,7 @@ func TestTheTimelineTellsWhatChangedAndWhy(t *testing.T) {
 	s.settle(t)
 	h, _ := endpoint(s)
 	code, body := ask(t, h, "/events")
-	var all []Change
+	var all []status.Change
 	if err := json.Unmarshal([]byte(body), &all); err != nil || code != http.StatusOK {
 		t.Fatalf("%d, %v: %s", code, err, body)
 	}
@@ -51,19 +52,19 @@ func TestTheTimelineTellsWhatChangedAndWhy(t *testing.T) {
 }
 
 func TestTheTimelineKeepsTheNewest(t *testing.T) {
-	var l timeline
+	var l status.Timeline
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for i := range 2*changesKept + 7 {
-		l.add(Change{At: begin.Add(time.Duration(i) * time.Second)})
+	for i := range 2*status.ChangesKept + 7 {
+		l.Add(status.Change{At: begin.Add(time.Duration(i) * time.Second)})
 	}
-	all := l.since(time.Time{})
-	if len(all) != changesKept || !all[0].At.Equal(begin.Add((2*changesKept+6)*time.Second)) {
+	all := l.Since(time.Time{})
+	if len(all) != status.ChangesKept || !all[0].At.Equal(begin.Add((2*status.ChangesKept+6)*time.Second)) {
 		t.Errorf("%d changes, the newest of %s", len(all), all[0].At)
 	}
-	if !slices.IsSortedFunc(all, func(a, b Change) int { return b.At.Compare(a.At) }) {
+	if !slices.IsSortedFunc(all, func(a, b status.Change) int { return b.At.Compare(a.At) }) {
 		t.Error("they are not in their order")
 	}
-	if got := l.since(all[4].At); len(got) != 5 {
+	if got := l.Since(all[4].At); len(got) != 5 {
 		t.Errorf("from the fifth on: got %d", len(got))
 	}
 }
@@ -71,13 +72,13 @@ func TestTheTimelineKeepsTheNewest(t *testing.T) {
 func TestManyChangesOfARoundAreOneMore(t *testing.T) {
 	s := wide(t, 60)
 	routes, more := 0, false
-	for _, c := range s.changes.since(time.Time{}) {
-		if c.Kind == routeChange {
+	for _, c := range s.changes.Since(time.Time{}) {
+		if c.Kind == status.RouteChange {
 			routes++
 			more = more || c.What == "38 more changed in the same round"
 		}
 	}
-	if routes != screenful+1 || !more {
+	if routes != status.Screenful+1 || !more {
 		t.Errorf("%d changes of routes, the rest as one: %v", routes, more)
 	}
 }
@@ -85,21 +86,21 @@ func TestManyChangesOfARoundAreOneMore(t *testing.T) {
 // TestANamespaceDisplacesNoOtherFromTheTimeline plays a namespace whose servers change without end,
 // in many backends at a time.
 func TestANamespaceDisplacesNoOtherFromTheTimeline(t *testing.T) {
-	var l timeline
+	var l status.Timeline
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	l.add(Change{At: begin, Kind: sessionChange, What: "lost"})
-	l.addTo(tenantOf("victim_svc_web_http"), Change{At: begin, Kind: serverChange, What: "victim's"})
-	for i := range 3 * changesKept {
+	l.Add(status.Change{At: begin, Kind: status.SessionChange, What: "lost"})
+	l.AddTo(status.TenantOf("victim_svc_web_http"), status.Change{At: begin, Kind: status.ServerChange, What: "victim's"})
+	for i := range 3 * status.ChangesKept {
 		backend := []string{"evil_svc_web_http", "evil_ing_i_svc_web_http", "evil_auth_svc_check_80"}[i%3]
-		l.addTo(tenantOf(backend),
-			Change{At: begin.Add(time.Duration(i) * time.Second), Kind: serverChange, What: "evil's"})
+		l.AddTo(status.TenantOf(backend),
+			status.Change{At: begin.Add(time.Duration(i) * time.Second), Kind: status.ServerChange, What: "evil's"})
 	}
-	all := l.since(time.Time{})
-	if len(all) != changesKept || all[changesKept-1].What != "lost" || all[changesKept-2].What != "victim's" {
+	all := l.Since(time.Time{})
+	if len(all) != status.ChangesKept || all[status.ChangesKept-1].What != "lost" || all[status.ChangesKept-2].What != "victim's" {
 		t.Errorf("%d changes, the oldest are %v", len(all), all[len(all)-2:])
 	}
-	if len(l.count) != 3 || l.count["evil"] != changesKept-2 {
-		t.Errorf("it counts %v", l.count)
+	if len(l.Count) != 3 || l.Count["evil"] != status.ChangesKept-2 {
+		t.Errorf("it counts %v", l.Count)
 	}
 }
 
@@ -110,7 +111,7 @@ func TestTheChangesOfARoundAreToldInTurns(t *testing.T) {
 	}
 	list = append(list, plan.SetServer{ID: haproxy.ServerID{Backend: "victim_svc_web_http", Server: "v"}},
 		plan.SetServer{ID: haproxy.ServerID{Backend: "east_victim_svc_web_http", Server: "e"}})
-	got := inTurns(list, func(s plan.SetServer) string { return tenantOf(s.ID.Backend) })
+	got := status.InTurns(list, func(s plan.SetServer) string { return status.TenantOf(s.ID.Backend) })
 	var first []string
 	for _, s := range got[:5] {
 		first = append(first, s.ID.Server)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"sallyport/appliance/status"
 	"sallyport/haproxy"
 	"sallyport/ingress"
 )
@@ -148,13 +149,13 @@ func (v *vetter) blame(ctx context.Context, cfg *haproxy.Config, now time.Time) 
 		found, err := v.proxy.Blame(ctx, cfg)
 		told := 0
 		for part, verdict := range found {
-			if told++; told > screenful {
+			if told++; told > status.Screenful {
 				break
 			}
 			v.log.Warn("HAProxy rejects a part of the configuration; sallyport leaves it out", "part", part.String(),
 				"why", verdict.Why)
 		}
-		if more := len(found) - screenful; more > 0 {
+		if more := len(found) - status.Screenful; more > 0 {
 			v.log.Warn("HAProxy rejects more parts: see the status page", "count", more)
 		}
 		return found, err

@@ -53,7 +53,7 @@ func TestVRRPHasTheClassOfTheAppliance(t *testing.T) {
 	expectPriority(t, f, "at the start", address.Lower)
 	s.pass(t, firstSteps)
 	expectPriority(t, f, "after the first rounds", address.Normal)
-	if got := s.view.Load().group.Addresses; !got[0].VRRP || got[1].VRRP {
+	if got := s.view.Load().Group.Addresses; !got[0].VRRP || got[1].VRRP {
 		t.Errorf("the status has the addresses %+v, want the first one by VRRP", got)
 	}
 
@@ -97,7 +97,7 @@ func TestWithoutKeepalivedTheRoundSaysSoAndTriesAgain(t *testing.T) {
 	s.clock = s.clock.Add(time.Second)
 	for range 3 {
 		s.round(t.Context())
-		if err := s.view.Load().err; err == nil ||
+		if err := s.view.Load().Err; err == nil ||
 			!strings.Contains(err.Error(), "install Debian's package keepalived") {
 			t.Errorf("got error %v, want one about keepalived", err)
 		}

@@ -60,6 +60,9 @@ type PeerState struct {
 	Announced []netip.Prefix `json:"announced,omitempty"` // to this peer, while the session is established
 }
 
+// Up reports whether the session is established.
+func (p PeerState) Up() bool { return p.State == established }
+
 // A Secret is a string that is never printed: every verb of fmt, every slog
 // handler and every marshaller get its presence at most.
 type Secret string

@@ -13,16 +13,16 @@ import (
 	"testing"
 	"time"
 
-	"sallyport/appliance"
+	view "sallyport/appliance/status"
 	"sallyport/bgp"
 )
 
 // status returns the status page of a process with this many nodes.
 func status(t *testing.T, nodes int) []byte {
 	t.Helper()
-	s := appliance.Status{
+	s := view.Status{
 		Identity: "gate-1", Version: "1.2.3", Ready: nodes > 0,
-		Backends: []appliance.BackendStatus{{Name: "web", Open: 2, Servers: make([]appliance.ServerStatus, 3)}},
+		Backends: []view.BackendStatus{{Name: "web", Open: 2, Servers: make([]view.ServerStatus, 3)}},
 	}
 	if nodes == 0 {
 		s.NotReady = []string{
@@ -35,7 +35,7 @@ func status(t *testing.T, nodes int) []byte {
 		addr := netip.AddrFrom4([4]byte{192, 168, 50, byte(22 + i)})
 		name := fmt.Sprintf("worker%d", i)
 		s.Peers = append(s.Peers, bgp.PeerState{Peer: bgp.Peer{Node: name, Addr: addr}, State: "Established"})
-		s.Routes = append(s.Routes, appliance.RouteStatus{
+		s.Routes = append(s.Routes, view.RouteStatus{
 			Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i), 64}), 26), Via: addr, Node: name,
 			Installed: i != 1, Servers: i,
 		})

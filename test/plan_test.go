@@ -15,17 +15,23 @@ import (
 // no place in the plan yet.
 var plan = map[string][]string{
 	"cmd/sallyport": {
-		"appliance", "appliance/config", "appliance/group", "image", "image/update", "ingress/watch",
+		"appliance", "appliance/config", "appliance/group", "appliance/status", "image", "image/update",
+		"ingress/watch",
 	},
 	"appliance": {
-		"appliance/config", "appliance/group", "appliance/page", "appliance/picture",
-		"appliance/plan", "bgp", "bgp/upstream", "routes", "routes/address", "haproxy", "ingress", "ingress/watch",
+		"appliance/config", "appliance/group", "appliance/page", "appliance/pages", "appliance/picture",
+		"appliance/plan", "appliance/status",
+		"bgp", "bgp/upstream", "routes", "routes/address", "haproxy", "ingress", "ingress/watch",
 	},
-	"appliance/config":    {},
-	"appliance/group":     {},
-	"appliance/page":      {},
-	"appliance/picture":   {"haproxy", "ingress", "routes"},
-	"appliance/plan":      {"haproxy", "routes"},
+	"appliance/config":  {},
+	"appliance/group":   {},
+	"appliance/page":    {},
+	"appliance/pages":   {"appliance/group", "appliance/page", "appliance/status", "bgp", "haproxy", "ingress", "routes"},
+	"appliance/picture": {"haproxy", "ingress", "routes"},
+	"appliance/plan":    {"haproxy", "routes"},
+	"appliance/status": {
+		"appliance/config", "appliance/group", "appliance/plan", "bgp", "haproxy", "ingress", "ingress/watch", "routes",
+	},
 	"bgp":                 {"routes"},
 	"bgp/upstream":        {"bgp"},
 	"image":               {"appliance/config", "image/update"},

@@ -16,7 +16,6 @@ import (
 	"embed"
 	"fmt"
 	"html/template"
-	"time"
 )
 
 // A Mark is the state of a thing. Each has a colour, and a symbol for people who do not see
@@ -222,32 +221,6 @@ func (p *Page) render(live string) ([]byte, error) {
 		Live string
 	}{p, template.HTML(fragments["head"]), body, live}) //nolint:gosec // from our own template
 	return b.Bytes(), err
-}
-
-// Ago returns the time since t in words, coarse enough that a page does not change each
-// second. It returns "" for the zero time.
-func Ago(now, t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return Lasting(now.Sub(t))
-}
-
-// Lasting returns a duration in words, by its largest unit.
-func Lasting(d time.Duration) string {
-	switch {
-	case d < 0:
-		return "0 s"
-	case d < 10*time.Second:
-		return "a few seconds"
-	case d < time.Minute:
-		return fmt.Sprintf("%d s", int(d.Seconds())/10*10)
-	case d < time.Hour:
-		return fmt.Sprintf("%d min", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h", int(d.Hours()))
-	}
-	return fmt.Sprintf("%d days", int(d.Hours()/24))
 }
 
 // Comma returns a number with a separator after each three digits.

@@ -5,15 +5,14 @@ import (
 	"html/template"
 	"math"
 	"strings"
-	"time"
 )
 
 // A Plot is a curve over the time until now.
 type Plot struct {
 	Title  string
-	Unit   string        // "requests/s"
-	Points []float64     // the oldest first; NaN where the value is not known
-	Every  time.Duration // between two points
+	Unit   string    // "requests/s"
+	Points []float64 // the oldest first; NaN where the value is not known
+	Span   string    // the time from the first point to the last, in words
 }
 
 // draw returns the plot as a figure with the last value in words.
@@ -34,14 +33,13 @@ func (p Plot) draw() template.HTML {
 	if known > 0 {
 		now = number(last) + " " + p.Unit
 	}
-	span := Lasting(time.Duration(len(p.Points)) * p.Every)
 	var s strings.Builder
 	title := template.HTMLEscapeString(p.Title)
 	fmt.Fprintf(&s, `<figure class="plot"><figcaption><span>%s</span><b>%s</b></figcaption>`, title,
 		template.HTMLEscapeString(now))
 	fmt.Fprintf(&s,
 		`<svg role="img" viewBox="0 0 %g %g" preserveAspectRatio="none" aria-label="%s: %s now, at most %s in the last %s">`,
-		width, height, title, template.HTMLEscapeString(now), number(top), span)
+		width, height, title, template.HTMLEscapeString(now), number(top), template.HTMLEscapeString(p.Span))
 	fmt.Fprintf(&s, `<path class="axis" d="M0 %g H%g"/>`, height-1, width)
 	step := width / float64(max(len(p.Points)-1, 1))
 	for from := 0; from < len(p.Points); {
@@ -59,8 +57,8 @@ func (p Plot) draw() template.HTML {
 			height-1, float64(from)*step, height-1)
 		from = to
 	}
-	fmt.Fprintf(&s, `</svg><figcaption><span>last %s</span><span>at most %s</span></figcaption></figure>`, span,
-		number(top))
+	fmt.Fprintf(&s, `</svg><figcaption><span>last %s</span><span>at most %s</span></figcaption></figure>`,
+		template.HTMLEscapeString(p.Span), number(top))
 	return template.HTML(s.String()) //nolint:gosec // every text in it is escaped
 }
 

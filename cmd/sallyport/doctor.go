@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sallyport/appliance"
+	"sallyport/appliance/status"
 )
 
 func doctorCommand() *cobra.Command {
@@ -44,7 +45,7 @@ reports. Each check shows what was seen and what to do. It changes nothing. The 
 			}
 		}
 		if failed > 0 {
-			return errors.New(appliance.Counted(failed, "check") + " failed")
+			return errors.New(status.Counted(failed, "check") + " failed")
 		}
 		return nil
 	})

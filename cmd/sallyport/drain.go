@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sallyport/appliance"
+	"sallyport/appliance/status"
 )
 
 const (
@@ -175,5 +176,5 @@ func left(n int) string {
 	if n == 1 {
 		verb = "is"
 	}
-	return appliance.Counted(n, "connection") + " " + verb + " left"
+	return status.Counted(n, "connection") + " " + verb + " left"
 }

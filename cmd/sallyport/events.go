@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sallyport/appliance"
+	"sallyport/appliance/status"
 )
 
 func eventsCommand() *cobra.Command {
@@ -36,7 +36,7 @@ memory.`,
 }
 
 // writeEvents writes changes for people, the newest next to the prompt.
-func writeEvents(t writer, changes []appliance.Change) {
+func writeEvents(t writer, changes []status.Change) {
 	if len(changes) == 0 {
 		t.line("nothing changed in that time")
 		return

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sallyport/appliance"
+	"sallyport/appliance/status"
 )
 
 func explainCommand() *cobra.Command {
@@ -99,12 +100,12 @@ func completeName(cmd *cobra.Command, endpoint func() (appliance.Endpoint, error
 }
 
 // writeAddress writes the facts about an address for people.
-func writeAddress(t writer, a appliance.AddressStatus) {
+func writeAddress(t writer, a status.AddressStatus) {
 	t.line("Address " + a.Address.String())
 	t.facts(a)
 }
 
-func (t writer) facts(a appliance.AddressStatus) {
+func (t writer) facts(a status.AddressStatus) {
 	for _, f := range a.Facts {
 		if !f.OK {
 			t.alarm()
@@ -114,7 +115,7 @@ func (t writer) facts(a appliance.AddressStatus) {
 }
 
 // writeExplanation writes the explanation of an Ingress or a request for people.
-func writeExplanation(t writer, e appliance.ExplainStatus) {
+func writeExplanation(t writer, e status.ExplainStatus) {
 	if e.Request != "" {
 		t.line("Request for " + e.Request)
 		if e.Why != "" {

@@ -16,8 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sallyport/appliance"
 	"sallyport/appliance/config"
+	"sallyport/appliance/status"
 	"sallyport/image"
 	"sallyport/image/update"
 )
@@ -199,7 +199,7 @@ that returned to the old version keeps those after it waiting.`,
 // members returns the name of this machine in its group, and the states of the other members as it
 // hears them.
 func (c control) members(ctx context.Context) (self string, others []update.Member, err error) {
-	var g appliance.GroupStatus
+	var g status.GroupStatus
 	if err := c.ask(ctx, http.MethodGet, "/group", &g); err != nil {
 		return "", nil, err
 	}
@@ -228,7 +228,7 @@ func (c control) members(ctx context.Context) (self string, others []update.Memb
 // that. A machine without a group, or alone in it, has nothing to do.
 func (c control) leave(ctx context.Context, force bool) (comeBack func() error, err error) {
 	comeBack = func() error { return nil }
-	var g appliance.GroupStatus
+	var g status.GroupStatus
 	switch err := c.ask(ctx, http.MethodGet, "/group", &g); {
 	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED):
 		return comeBack, nil

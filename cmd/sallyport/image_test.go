@@ -16,13 +16,14 @@ import (
 
 	"sallyport/appliance"
 	"sallyport/appliance/group"
+	"sallyport/appliance/status"
 	"sallyport/image/update"
 )
 
 // A groupGate is the control socket of a member of a group.
 type groupGate struct {
 	control
-	group  appliance.GroupStatus
+	group  status.GroupStatus
 	states []appliance.DrainStatus // after each request to drain or undrain, and the last one again
 	refuse string                  // the drain, for this reason
 	asked  []string
@@ -36,7 +37,7 @@ func newGroupGate(t *testing.T) *groupGate {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	g := &groupGate{control: control(filepath.Join(dir, "control.sock"))}
-	g.group.Members = []appliance.MemberStatus{
+	g.group.Members = []status.MemberStatus{
 		{Name: "gate-1", Alive: true, Class: group.Full, Version: "1.3", For: time.Hour},
 		{Name: "gate-2", Alive: true, Class: group.Full, Version: "1.2", For: time.Minute, Self: true},
 		{Name: "gate-3", Alive: true, Class: group.Spare, Version: "1.2", For: time.Minute},

@@ -19,6 +19,7 @@ import (
 
 	"sallyport/appliance"
 	"sallyport/appliance/config"
+	"sallyport/appliance/status"
 )
 
 func statusCommand() *cobra.Command {
@@ -43,11 +44,11 @@ a part shows that part alone.`,
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "wide", "json", "yaml")
 	watch := watchFlag(cmd)
 	cmd.RunE = work(func(cmd *cobra.Command, args []string) error {
-		write := func(t writer, s appliance.Status) { writeStatus(t, s, output.value == "wide") }
-		var pick func(appliance.Status) any // the part alone, as JSON
+		write := func(t writer, s status.Status) { writeStatus(t, s, output.value == "wide") }
+		var pick func(status.Status) any // the part alone, as JSON
 		if len(args) == 1 {
 			p := parts[slices.Index(names, args[0])]
-			write = func(t writer, s appliance.Status) { p.write(t, s, output.value == "wide", "") }
+			write = func(t writer, s status.Status) { p.write(t, s, output.value == "wide", "") }
 			pick = p.json
 		}
 		return again(cmd, *watch, func() error { return show(cmd, endpoint, "/status", output, pick, write) })

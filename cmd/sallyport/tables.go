@@ -14,6 +14,7 @@ import (
 
 	"sallyport/appliance"
 	"sallyport/appliance/group"
+	"sallyport/appliance/status"
 )
 
 // A part is a table of the status.
@@ -21,8 +22,8 @@ type part struct {
 	name, title string
 	columns     []string // stable: programs may read them
 	wide        int      // how many of the columns, from the end, only -o wide shows
-	rows        func(s appliance.Status, row func(ok bool, cells ...any))
-	json        func(appliance.Status) any
+	rows        func(s status.Status, row func(ok bool, cells ...any))
+	json        func(status.Status) any
 }
 
 var parts = []part{
@@ -30,7 +31,7 @@ var parts = []part{
 		"clusters", "Clusters",
 		[]string{"CLUSTER", "API", "NODES", "BLOCKS", "ERROR", "CALICO", "CREDENTIALS-UNTIL"},
 		2,
-		func(s appliance.Status, row func(bool, ...any)) {
+		func(s status.Status, row func(bool, ...any)) {
 			for _, c := range s.Clusters {
 				api := "in sync"
 				switch {
@@ -46,13 +47,13 @@ var parts = []part{
 				row(c.Live && c.Error == "", c.Name, api, c.Nodes, c.Blocks, c.Error, c.APIGroup, until)
 			}
 		},
-		func(s appliance.Status) any { return s.Clusters },
+		func(s status.Status) any { return s.Clusters },
 	},
 	{
 		"members", "Members of the group",
 		[]string{"MEMBER", "ADDRESS", "CLASS", "FOR", "HEARD", "VERSION", "PROBLEM"},
 		0,
-		func(s appliance.Status, row func(bool, ...any)) {
+		func(s status.Status, row func(bool, ...any)) {
 			if s.Group == nil {
 				return
 			}
@@ -72,13 +73,13 @@ var parts = []part{
 					m.Version, problem)
 			}
 		},
-		func(s appliance.Status) any { return s.Group },
+		func(s status.Status) any { return s.Group },
 	},
 	{
 		"addresses", "Service addresses",
 		[]string{"ADDRESS", "HELD", "ANNOUNCED-TO", "SERVICES"},
 		0,
-		func(s appliance.Status, row func(bool, ...any)) {
+		func(s status.Status, row func(bool, ...any)) {
 			if s.Group == nil {
 				return
 			}
@@ -94,13 +95,13 @@ var parts = []part{
 					strings.Join(a.Services, ","))
 			}
 		},
-		func(s appliance.Status) any { return s.Group },
+		func(s status.Status) any { return s.Group },
 	},
 	{
 		"services", "Services of type LoadBalancer",
 		[]string{"SERVICE", "ADDRESSES", "PORTS", "WHY", "CLUSTER"},
 		1,
-		func(s appliance.Status, row func(bool, ...any)) {
+		func(s status.Status, row func(bool, ...any)) {
 			if s.Group == nil {
 				return
 			}
@@ -116,7 +117,7 @@ var parts = []part{
 					one.Cluster)
 			}
 		},
-		func(s appliance.Status) any { return s.Group },
+		func(s status.Status) any { return s.Group },
 	},
 	{
 		"peers", "BGP peers",
@@ -125,7 +126,7 @@ var parts = []part{
 			"HOLD-TIME",
 		},
 		4,
-		func(s appliance.Status, row func(bool, ...any)) {
+		func(s status.Status, row func(bool, ...any)) {
 			for _, p := range s.Peers {
 				loss := p.LossReason
 				if loss != "" {
@@ -143,29 +144,29 @@ var parts = []part{
 				if p.BFD != "" {
 					state += ",BFD-" + p.BFD
 				}
-				row(p.State == "Established", name, p.Addr, p.ASN, state, ago(s.Now, p.Since), p.Received, loss,
+				row(p.Up(), name, p.Addr, p.ASN, state, ago(s.Now, p.Since), p.Received, loss,
 					p.Cluster, p.Flaps, yes(p.EndOfRIB), hold)
 			}
 		},
-		func(s appliance.Status) any { return s.Peers },
+		func(s status.Status) any { return s.Peers },
 	},
 	{
 		"routes", "Routes",
 		[]string{"PREFIX", "VIA", "NODE", "KERNEL", "OPEN-SERVERS", "CLUSTER", "WHY"},
 		2,
-		func(s appliance.Status, row func(bool, ...any)) {
+		func(s status.Status, row func(bool, ...any)) {
 			for _, r := range s.Routes {
 				row(r.Installed, r.Prefix, r.Via, r.Node, map[bool]string{true: "yes", false: "NO"}[r.Installed],
 					r.Servers, r.Cluster, r.Why)
 			}
 		},
-		func(s appliance.Status) any { return s.Routes },
+		func(s status.Status) any { return s.Routes },
 	},
 	{
 		"refusals", "Refused offers",
 		[]string{"PREFIX", "FROM", "REASON", "WHY", "CLUSTER"},
 		1,
-		func(s appliance.Status, row func(bool, ...any)) {
+		func(s status.Status, row func(bool, ...any)) {
 			for _, r := range s.Refused.Shown {
 				row(true, r.Prefix, r.Peer, r.Reason, r.Why, r.Cluster)
 			}
@@ -173,35 +174,35 @@ var parts = []part{
 				row(true, fmt.Sprintf("and %d more", more))
 			}
 		},
-		func(s appliance.Status) any { return s.Refused },
+		func(s status.Status) any { return s.Refused },
 	},
 	{
 		"capacity", "Capacity",
 		[]string{"RESOURCE", "USED", "REMEDY"},
 		1,
-		func(s appliance.Status, row func(bool, ...any)) {
+		func(s status.Status, row func(bool, ...any)) {
 			for _, c := range s.Capacity {
 				row(!c.Near(), c.Resource, c.Amount(), c.Remedy)
 			}
 		},
-		func(s appliance.Status) any { return s.Capacity },
+		func(s status.Status) any { return s.Capacity },
 	},
 	{
 		"rules", "Rules",
 		[]string{"HOST", "PATH", "MATCH", "BACKEND"},
 		0,
-		func(s appliance.Status, row func(bool, ...any)) {
+		func(s status.Status, row func(bool, ...any)) {
 			for _, r := range s.Rules {
 				row(true, cmp.Or(r.Host, "*"), r.Path, r.Match, cmp.Or(r.Backend, "answered with 404"))
 			}
 		},
-		func(s appliance.Status) any { return s.Rules },
+		func(s status.Status) any { return s.Rules },
 	},
 	{
 		"servers", "Servers",
 		[]string{"BACKEND", "ADDRESS", "STATE", "POD", "NODE", "CHECK", "WHY", "NAME"},
 		1,
-		func(s appliance.Status, row func(bool, ...any)) {
+		func(s status.Status, row func(bool, ...any)) {
 			for _, b := range s.Backends {
 				for _, x := range b.Servers {
 					row(x.Serves(), b.Name, x.Addr, x.State, x.Pod, x.Node, x.Check, x.Why, x.Name)
@@ -211,23 +212,23 @@ var parts = []part{
 				}
 			}
 		},
-		func(s appliance.Status) any { return s.Backends },
+		func(s status.Status) any { return s.Backends },
 	},
 	{
 		"problems", "Problems",
 		[]string{"OBJECT", "CLUSTER", "REASON", "WHY"},
 		0,
-		func(s appliance.Status, row func(bool, ...any)) {
+		func(s status.Status, row func(bool, ...any)) {
 			for _, p := range s.Problems {
 				row(true, p.Object, p.Cluster, p.Reason, p.Why)
 			}
 		},
-		func(s appliance.Status) any { return s.Problems },
+		func(s status.Status) any { return s.Problems },
 	},
 }
 
 // write writes the table, each line after an indent.
-func (p part) write(t writer, s appliance.Status, wide bool, indent string) {
+func (p part) write(t writer, s status.Status, wide bool, indent string) {
 	shown := len(p.columns)
 	if !wide {
 		shown -= p.wide
@@ -328,7 +329,7 @@ func (w writer) title(text string) {
 }
 
 // servers writes a line for each server of a backend.
-func (w writer) servers(b appliance.BackendStatus) {
+func (w writer) servers(b status.BackendStatus) {
 	for _, x := range b.Servers {
 		if !x.Serves() {
 			w.alarm()
@@ -338,14 +339,14 @@ func (w writer) servers(b appliance.BackendStatus) {
 }
 
 // writeStatus writes the status for people.
-func writeStatus(t writer, s appliance.Status, wide bool) {
+func writeStatus(t writer, s status.Status, wide bool) {
 	state := "ready"
 	if !s.Ready {
 		state = "not ready"
 		t.alarm()
 	}
 	t.line(fmt.Sprintf("%s is %s: sallyport %s, up %s; HAProxy %s, %s", s.Identity, state, s.Version,
-		ago(s.Now, s.Started), s.HAProxy.Version, appliance.Counted(s.HAProxy.Reloads, "reload")))
+		ago(s.Now, s.Started), s.HAProxy.Version, status.Counted(s.HAProxy.Reloads, "reload")))
 	for _, why := range s.NotReady {
 		t.alarm()
 		t.line("  not ready: " + why)
@@ -356,7 +357,7 @@ func writeStatus(t writer, s appliance.Status, wide bool) {
 	}
 	for _, idle := range s.Idle() {
 		t.alarm()
-		t.line(fmt.Sprintf("  %s without traffic, %s the first: %s", appliance.Counted(len(idle.Servers), "server"),
+		t.line(fmt.Sprintf("  %s without traffic, %s the first: %s", status.Counted(len(idle.Servers), "server"),
 			idle.Servers[0], idle.Why))
 	}
 	if s.HAProxy.LastReason != "" {

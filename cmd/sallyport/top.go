@@ -18,12 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sallyport/appliance"
+	"sallyport/appliance/status"
 )
 
 // refresh is the time between two looks at the appliance, which takes a sample every 10 s.
 const refresh = 2 * time.Second
 
-// sortKeys has the key to press for each of appliance.SortKeys.
+// sortKeys has the key to press for each of status.SortKeys.
 var sortKeys = map[byte]string{
 	'r': "requests", 'e': "errors", 'c': "connections", 't': "response", 'o': "open",
 	'n': "name",
@@ -47,7 +48,7 @@ fewest first), n name. Where the output is no terminal, one sample is written.`,
 		Args: cobra.NoArgs,
 	}
 	endpoint := endpointFlags(cmd)
-	order := oneOfFlag(cmd, "sort", "s", "what comes first", appliance.SortKeys[:]...)
+	order := oneOfFlag(cmd, "sort", "s", "what comes first", status.SortKeys[:]...)
 	output := oneOfFlag(cmd, "output", "o", "form of the output; json and yaml write one sample", "text", "json",
 		"yaml")
 	lines := cmd.Flags().IntP("lines", "n", 0,
@@ -86,7 +87,7 @@ func topPage(order string, few int) string {
 }
 
 // writeTop writes a sample for people.
-func writeTop(t writer, s appliance.TopStatus) {
+func writeTop(t writer, s status.TopStatus) {
 	if s.At.IsZero() {
 		t.alarm()
 		t.line(s.Identity + ": no sample: the appliance takes the first one 10 seconds after its start, and none " +
@@ -94,7 +95,7 @@ func writeTop(t writer, s appliance.TopStatus) {
 		return
 	}
 	rate := func(perSecond float64) string { return strconv.FormatFloat(perSecond, 'f', 1, 64) }
-	response := func(b appliance.BackendRate) string {
+	response := func(b status.BackendRate) string {
 		if b.Response == nil {
 			return "-"
 		}
@@ -103,8 +104,8 @@ func writeTop(t writer, s appliance.TopStatus) {
 	w := s.Whole
 	t.line(fmt.Sprintf("%s, %s ago: %s requests/s, %s errors/s, %s, %s, %s", s.Identity, ago(s.Now, s.At),
 		rate(w.Requests), rate(w.Errors),
-		appliance.Counted(w.Connections, "connection"), appliance.Counted(w.Open, "open server"),
-		appliance.Counted(s.Total, "backend")))
+		status.Counted(w.Connections, "connection"), status.Counted(w.Open, "open server"),
+		status.Counted(s.Total, "backend")))
 	header := []string{"BACKEND", "REQUESTS/S", "ERRORS/S", "CONNECTIONS", "RESPONSE-MS", "OPEN-SERVERS"}
 	row := func(cells ...any) {
 		for i := range cells {
@@ -129,7 +130,7 @@ type topView struct {
 	order string
 	lines int // backends; 0 means as many as there is room for
 	ask   func(page string) ([]byte, error)
-	last  appliance.TopStatus
+	last  status.TopStatus
 }
 
 // run shows samples until ctx ends, or somebody presses q.
@@ -206,7 +207,7 @@ func (v *topView) look() error {
 	if err != nil {
 		return err
 	}
-	var next appliance.TopStatus
+	var next status.TopStatus
 	if err := json.Unmarshal(body, &next); err != nil {
 		return fmt.Errorf("the answer is not that of an appliance of this version: %w", err)
 	}

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 
-	"sallyport/appliance"
+	"sallyport/appliance/status"
 )
 
 // busy serves /top as an appliance with three backends does, and notes what it was asked.
@@ -29,10 +29,10 @@ func busy(t *testing.T) (address string, asked func() string) {
 		last = r.URL.String()
 		mu.Unlock()
 		now, ms := time.Date(2026, 7, 1, 12, 0, 4, 0, time.UTC), 12.4
-		_ = json.NewEncoder(w).Encode(appliance.TopStatus{
+		_ = json.NewEncoder(w).Encode(status.TopStatus{
 			Identity: "gate-1", Now: now, At: now.Add(-4 * time.Second), Total: 3,
-			Whole: appliance.BackendRate{Requests: 107.5, Errors: 0.5, Connections: 9, Open: 5},
-			Backends: []appliance.BackendRate{
+			Whole: status.BackendRate{Requests: 107.5, Errors: 0.5, Connections: 9, Open: 5},
+			Backends: []status.BackendRate{
 				{Name: "shop_svc_web_80", Requests: 99, Connections: 7, Open: 3, Response: &ms},
 				{Name: "shop_svc_api_80", Requests: 8.5, Errors: 0.5, Connections: 2, Open: 2, Response: &ms},
 				{Name: "shop_svc_gone_" + r.URL.Query().Get("sort"), Open: 0},
@@ -67,7 +67,7 @@ shop_svc_gone_requests         0.0       0.0            0            -          
 		"json": json.Unmarshal,
 		"yaml": func(text []byte, to any) error { return yaml.Unmarshal(text, to) },
 	} {
-		var s appliance.TopStatus
+		var s status.TopStatus
 		if _, got, _ := sallyport("top", "--address", address, "-o", form); decode([]byte(got), &s) != nil ||
 			len(s.Backends) != 3 || *s.Backends[0].Response != 12.4 {
 			t.Errorf("%s: got %s", form, got)
@@ -82,7 +82,7 @@ shop_svc_gone_requests         0.0       0.0            0            -          
 
 func TestTopWithoutASampleSaysWhenThereIsOne(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(appliance.TopStatus{Identity: "gate-1"})
+		_ = json.NewEncoder(w).Encode(status.TopStatus{Identity: "gate-1"})
 	}))
 	defer server.Close()
 	if _, got, _ := sallyport("top", "--address", strings.TrimPrefix(server.URL, "http://")); !strings.HasPrefix(got,

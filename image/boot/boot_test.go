@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"sallyport/appliance"
+	view "sallyport/appliance/status"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
@@ -268,7 +268,7 @@ func soon(vm *VM, ask func() error) error {
 }
 
 // status returns the page of the status endpoint.
-func (p *place) status(t *testing.T) (s appliance.Status, err error) {
+func (p *place) status(t *testing.T) (s view.Status, err error) {
 	t.Helper()
 	out, err := p.ask(t.Context(), status, "--max-time", "30")
 	if err == nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"sallyport/appliance"
+	view "sallyport/appliance/status"
 )
 
 // theClockJumps sets the machine's clock an hour ahead, back, an hour behind and back
@@ -43,7 +43,7 @@ func (p *place) theClockJumps(t *testing.T) {
 }
 
 // ready returns the status page once the machine is ready.
-func (p *place) ready(t *testing.T, vm *VM) (s appliance.Status) {
+func (p *place) ready(t *testing.T, vm *VM) (s view.Status) {
 	t.Helper()
 	p.until(t, vm, "it is ready", func() error {
 		var err error

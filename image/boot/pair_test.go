@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"sallyport/appliance"
+	view "sallyport/appliance/status"
 	"sallyport/test/lab/world"
 	"sallyport/test/load"
 	"sallyport/test/rig"
@@ -118,13 +118,13 @@ func (p *pair) statusOf(t *testing.T, n int) (string, error) {
 }
 
 // group returns the part group of a machine's status.
-func (p *pair) group(t *testing.T, n int) (*appliance.GroupStatus, error) {
+func (p *pair) group(t *testing.T, n int) (*view.GroupStatus, error) {
 	t.Helper()
 	out, err := p.statusOf(t, n)
 	if err != nil {
 		return nil, err
 	}
-	var s appliance.Status
+	var s view.Status
 	if err := json.Unmarshal([]byte(out), &s); err != nil {
 		return nil, err
 	}

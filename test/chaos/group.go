@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"sallyport/appliance"
+	"sallyport/appliance/status"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
@@ -443,7 +443,7 @@ func loseHeartbeats(ctx context.Context, s *testbed) error {
 		if err != nil {
 			return err
 		}
-		i := slices.IndexFunc(st.Group.Members, func(o appliance.MemberStatus) bool { return o.Name == m.Machine() })
+		i := slices.IndexFunc(st.Group.Members, func(o status.MemberStatus) bool { return o.Name == m.Machine() })
 		if i < 0 || st.Group.Members[i].Alive {
 			return fmt.Errorf("members %+v", st.Group.Members)
 		}

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"sallyport/appliance"
+	"sallyport/appliance/status"
 	"sallyport/bgp"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
@@ -355,7 +355,7 @@ func (s *testbed) alone(ctx context.Context) error {
 	})
 }
 
-func (s *testbed) settled(st appliance.Status) error {
+func (s *testbed) settled(st status.Status) error {
 	if !st.Ready {
 		return errors.New("not ready: " + strings.Join(st.NotReady, "; "))
 	}

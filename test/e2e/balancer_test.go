@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"sallyport/appliance"
+	"sallyport/appliance/status"
 	"sallyport/test/lab/world"
 )
 
@@ -51,7 +51,7 @@ func TestAGroupServesAService(t *testing.T) {
 	holds := func(m member, address string) bool {
 		s, err := m.status()
 		r.must(err)
-		return slices.ContainsFunc(s.Group.Services, func(one appliance.ServiceStatus) bool {
+		return slices.ContainsFunc(s.Group.Services, func(one status.ServiceStatus) bool {
 			return slices.ContainsFunc(one.Addresses, func(a netip.Addr) bool { return a.String() == address })
 		})
 	}

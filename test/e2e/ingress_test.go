@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"sallyport/appliance"
+	"sallyport/appliance/status"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
@@ -238,7 +238,7 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 			if _, err := r.get("http://a.local/two"); err != nil {
 				return err
 			}
-			var top appliance.TopStatus
+			var top status.TopStatus
 			if err := json.Unmarshal(
 				[]byte(r.exec(r.file("sallyport"), "top", "--config", r.file("sallyport.yaml"), "-o", "json")),
 				&top); err != nil {

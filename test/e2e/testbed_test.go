@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"testing"
 
-	"sallyport/appliance"
+	"sallyport/appliance/status"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
@@ -125,9 +125,9 @@ func (r *testbed) kubectl(args ...string) string {
 	return out
 }
 
-func (r *testbed) status() (appliance.Status, error) { return r.Status(r.t.Context()) }
+func (r *testbed) status() (status.Status, error) { return r.Status(r.t.Context()) }
 
-func (r *testbed) mustStatus() appliance.Status {
+func (r *testbed) mustStatus() status.Status {
 	r.t.Helper()
 	s, err := r.status()
 	r.must(err)
@@ -311,7 +311,7 @@ func (r *testbed) opened(backend string, want int) {
 }
 
 // open counts the open servers of a backend.
-func open(s appliance.Status, backend string) int {
+func open(s status.Status, backend string) int {
 	for _, b := range s.Backends {
 		if b.Name == backend {
 			return b.Open

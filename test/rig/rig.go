@@ -31,7 +31,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"sallyport/appliance"
+	"sallyport/appliance/status"
 	"sallyport/haproxy"
 	"sallyport/test/lab/world"
 )
@@ -362,7 +362,7 @@ func (r *Rig) missed() error {
 }
 
 // Status returns the appliance's /status.
-func (r *Rig) Status(ctx context.Context) (s appliance.Status, err error) {
+func (r *Rig) Status(ctx context.Context) (s status.Status, err error) {
 	out, err := r.Exec(ctx, r.machine, "curl", "-sf", "--max-time", "5", "http://127.0.0.1:9090/status")
 	if err != nil {
 		return s, err

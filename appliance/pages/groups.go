@@ -1,14 +1,13 @@
-package appliance
+package pages
 
 import (
 	"cmp"
 	"fmt"
-	"net/http"
 	"strings"
-	"time"
 
 	"sallyport/appliance/group"
 	"sallyport/appliance/page"
+	"sallyport/appliance/status"
 	"sallyport/bgp"
 )
 
@@ -24,7 +23,7 @@ func markOf(c group.Class) page.Mark {
 }
 
 // drawGroup adds to a diagram the service addresses, and the class of the appliance in its group.
-func drawGroup(d *page.Diagram, g *GroupStatus) {
+func drawGroup(d *page.Diagram, g *status.GroupStatus) {
 	if g == nil {
 		return
 	}
@@ -45,13 +44,13 @@ func drawGroup(d *page.Diagram, g *GroupStatus) {
 	}
 	d.Appliance.Lines = append(d.Appliance.Lines, class)
 	if len(g.Members) > membersDrawn {
-		alive := countFunc(g.Members, func(m MemberStatus) bool { return m.Alive })
+		alive := status.CountFunc(g.Members, func(m status.MemberStatus) bool { return m.Alive })
 		d.Appliance.Lines = append(d.Appliance.Lines, fmt.Sprintf("%d of %d members alive", alive, len(g.Members)))
 		return
 	}
 	for _, m := range g.Members {
 		if !m.Self {
-			state := m.state()
+			state := stateOfMember(m)
 			d.Appliance.Notes = append(d.Appliance.Notes, page.Line{Mark: state.Mark, Text: state.Text + ": " + m.Name})
 		}
 	}
@@ -61,7 +60,7 @@ func drawGroup(d *page.Diagram, g *GroupStatus) {
 const membersDrawn = 5
 
 // state describes how a member offers itself.
-func (m MemberStatus) state() page.Cell {
+func stateOfMember(m status.MemberStatus) page.Cell {
 	switch {
 	case !m.Alive:
 		return page.Cell{Text: "silent", Mark: page.Bad}
@@ -79,8 +78,9 @@ func (m MemberStatus) state() page.Cell {
 //	Warn  some do, or some of the routers know it, or this appliance is the last resort
 //	Bad   none does, although it should
 //	Idle  none does, and that is right: another member has them, this one drains, or there are none
-func (x *index) entrance(s Status) page.Door {
-	g, of := s.Group, &x.settings.cfg.Group
+func (q *request) entrance() page.Door {
+	s := q.status
+	g, of := s.Group, &q.index.View.Settings.Config.Group
 	if s.HAProxy.Worker == 0 {
 		return page.Door{Mark: page.Bad, Label: "HAProxy does not run"}
 	}
@@ -88,10 +88,10 @@ func (x *index) entrance(s Status) page.Door {
 		return page.Door{Mark: page.Good}
 	}
 	all := len(g.Addresses)
-	routers := countFunc(s.Peers, func(p bgp.PeerState) bool { return p.Upstream })
-	hearing := countFunc(s.Peers, func(p bgp.PeerState) bool { return p.Upstream && len(p.Announced) > 0 })
-	announced := countFunc(g.Addresses, func(a AddressOfGroup) bool { return len(a.Announced) > 0 })
-	here := countFunc(g.Addresses, func(a AddressOfGroup) bool { return a.VRRP })
+	routers := status.CountFunc(s.Peers, func(p bgp.PeerState) bool { return p.Upstream })
+	hearing := status.CountFunc(s.Peers, func(p bgp.PeerState) bool { return p.Upstream && len(p.Announced) > 0 })
+	announced := status.CountFunc(g.Addresses, func(a status.AddressOfGroup) bool { return len(a.Announced) > 0 })
+	here := status.CountFunc(g.Addresses, func(a status.AddressOfGroup) bool { return a.VRRP })
 	switch {
 	case all == 0:
 		return page.Door{Mark: page.Idle, Label: "no service address yet"}
@@ -109,13 +109,13 @@ func (x *index) entrance(s Status) page.Door {
 		return page.Door{Mark: page.Good, Label: "announced to " + page.Count(routers, "router")}
 	case here == all:
 		return page.Door{Mark: page.Good, Label: "here by VRRP"}
-	case here == 0 && g.others():
+	case here == 0 && g.Others():
 		return page.Door{Mark: page.Idle, Label: "another member, by VRRP"}
 	case here == 0:
 		return page.Door{Mark: page.Bad, Label: "no member, by VRRP"}
 	}
 	d := page.Door{Mark: page.Good, Label: fmt.Sprintf("%d of %d addresses, by VRRP", here, all)}
-	if !g.others() {
+	if !g.Others() {
 		d.Mark = page.Warn
 	}
 	return d
@@ -138,14 +138,14 @@ func (q *request) groupSections(drain bool) []page.Section {
 			case m.Class == "":
 				heard = "never"
 			default:
-				heard = page.Lasting(m.Age) + " ago"
+				heard = status.Lasting(m.Age) + " ago"
 			}
 		}
 		members.Rows = append(members.Rows,
 			[]page.Cell{
 				{Text: m.Name},
 				{Text: m.Address.String(), Mono: true},
-				m.state(),
+				stateOfMember(m),
 				{Text: heard},
 				{Text: m.Version},
 				{Text: m.Trouble()},
@@ -156,7 +156,7 @@ func (q *request) groupSections(drain bool) []page.Section {
 		Table: members,
 	}
 	if drain {
-		section.More = &page.Link{Text: "drain…", Href: drainPath}
+		section.More = &page.Link{Text: "drain…", Href: DrainPath}
 		if g.Draining {
 			section.More.Text = "end the drain…"
 		}
@@ -187,10 +187,10 @@ func (q *request) addressList(size int) (page.Section, int) {
 			Table: &page.Table{Empty: "none: this appliance is in no group"},
 		}, 0
 	}
-	all := firstOf(g.Addresses, size, func(a AddressOfGroup) bool { return !a.Held || q.status.Unheard(a) })
-	t, n := paged(q, size, all, func(a AddressOfGroup, text string) bool {
+	all := firstOf(g.Addresses, size, func(a status.AddressOfGroup) bool { return !a.Held || q.status.Unheard(a) })
+	t, n := paged(q, size, all, func(a status.AddressOfGroup, text string) bool {
 		return has(text, a.Address.String()) || has(text, a.Services...)
-	}, func(a AddressOfGroup) []page.Cell {
+	}, func(a status.AddressOfGroup) []page.Cell {
 		held := page.Cell{Text: "yes", Mark: page.Good}
 		if !a.Held {
 			held = page.Cell{Text: "no", Mark: page.Bad}
@@ -198,7 +198,7 @@ func (q *request) addressList(size int) (page.Section, int) {
 		to, byVRRP := page.Cell{}, ""
 		switch {
 		case len(a.Announced) > 0:
-			to = page.Cell{Text: listed(a.Announced), Mono: true}
+			to = page.Cell{Text: status.Listed(a.Announced), Mono: true}
 		case q.status.Unheard(a):
 			to = page.Cell{Text: "nobody", Mark: page.Bad}
 		case g.Draining:
@@ -221,14 +221,16 @@ func (q *request) addressList(size int) (page.Section, int) {
 
 // serviceList lists the Services of type LoadBalancer, those first that lack something.
 func (q *request) serviceList(size int) (page.Section, int) {
-	var all []ServiceStatus
+	var all []status.ServiceStatus
 	if g := q.status.Group; g != nil {
-		all = firstOf(g.Services, size, func(s ServiceStatus) bool { return len(s.Addresses) == 0 || s.Why != "" })
+		all = firstOf(g.Services, size, func(s status.ServiceStatus) bool {
+			return len(s.Addresses) == 0 || s.Why != ""
+		})
 	}
-	t, n := paged(q, size, all, func(s ServiceStatus, text string) bool {
-		return has(text, s.Service, listed(s.Addresses))
-	}, func(s ServiceStatus) []page.Cell {
-		at := page.Cell{Text: listed(s.Addresses), Mono: true, Mark: page.Good}
+	t, n := paged(q, size, all, func(s status.ServiceStatus, text string) bool {
+		return has(text, s.Service, status.Listed(s.Addresses))
+	}, func(s status.ServiceStatus) []page.Cell {
+		at := page.Cell{Text: status.Listed(s.Addresses), Mono: true, Mark: page.Good}
 		if len(s.Addresses) == 0 {
 			at = page.Cell{Text: "none", Mark: page.Warn}
 		}
@@ -246,14 +248,14 @@ func (q *request) serviceList(size int) (page.Section, int) {
 	}, n
 }
 
-// drainPath and undrainPath are the addresses of the buttons. Their page has the address drainPath.
+// DrainPath and undrainPath are the addresses of the buttons. Their page has the address drainPath.
 const (
-	drainPath   = "/group/drain"
-	undrainPath = "/group/undrain"
+	DrainPath   = "/group/drain"
+	UndrainPath = "/group/undrain"
 )
 
 // mayDrain reports whether this endpoint takes orders: the guard has asked for a password.
-func (q *request) mayDrain() bool { return !q.view.settings.cfg.Status.Password.IsZero() }
+func (q *request) mayDrain() bool { return !q.index.View.Settings.Config.Status.Password.IsZero() }
 
 // drainPage returns the page that says whether a drain is possible, with the button for it.
 func (q *request) drainPage() (page.Page, bool) {
@@ -263,13 +265,13 @@ func (q *request) drainPage() (page.Page, bool) {
 	}
 	name := q.status.Identity
 	section := page.Section{ID: "state", Title: "Drain " + name, Note: "this appliance is " + string(g.Class)}
-	switch why := q.view.alone(); {
+	switch why := q.index.View.Alone(); {
 	case g.Draining:
 		section.Title = name + " drains"
 		section.Lines = lines(page.Warn,
 			[]string{"The other members serve. At the end of the drain this appliance announces the service " +
 				"addresses again, at first as the last resort, and plainly once it has served well for some seconds."})
-		section.Button = &page.Button{Text: "End the drain of " + name, Action: undrainPath}
+		section.Button = &page.Button{Text: "End the drain of " + name, Action: UndrainPath}
 	case why != "":
 		section.Lines = lines(page.Bad,
 			[]string{"Not now: " + why + ". Nobody would serve. On the machine, sallyport drain --force drains " +
@@ -279,38 +281,9 @@ func (q *request) drainPage() (page.Page, bool) {
 			[]string{"The other members take over: this appliance withdraws the service addresses, and HAProxy " +
 				"closes each connection that is kept after its next answer. A restart of sallyport does not end the " +
 				"drain, a reboot of the machine does."})
-		section.Button = &page.Button{Text: "Drain " + name, Action: drainPath}
+		section.Button = &page.Button{Text: "Drain " + name, Action: DrainPath}
 	}
 	sections := append([]page.Section{section}, q.groupSections(false)...)
 	return page.Page{Title: "drain, " + name, Mark: q.mark(), Crumbs: []page.Link{{Text: "drain"}}, Sections: sections},
 		true
-}
-
-// buttons takes the orders of the buttons, and leads back to a page that shows their effect.
-func buttons(last func() *view, drains *drains, knock func(), now func() time.Time) http.Handler {
-	mux := http.NewServeMux()
-	order := func(path string, act func(*view) (then string, err error)) {
-		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
-			v := last()
-			if !v.settings.cfg.Group.Exists() {
-				http.Error(w, "this appliance is in no group", http.StatusNotFound)
-				return
-			}
-			then, err := act(v)
-			if err != nil {
-				http.Error(w, err.Error(), http.StatusInternalServerError)
-				return
-			}
-			knock()
-			http.Redirect(w, r, then, http.StatusSeeOther)
-		})
-	}
-	order(drainPath, func(v *view) (string, error) {
-		if v.alone() != "" {
-			return drainPath, nil // the page says why not
-		}
-		return "/", drains.begin(now(), false, true)
-	})
-	order(undrainPath, func(*view) (string, error) { return "/", drains.end() })
-	return mux
 }

@@ -1,4 +1,4 @@
-package appliance
+package status
 
 import (
 	"cmp"
@@ -11,10 +11,10 @@ import (
 	"sallyport/haproxy"
 )
 
-// rates holds the last sample of each backend. A viewer copies only the backends that it shows. The
+// Rates holds the last sample of each backend. A viewer copies only the backends that it shows. The
 // order by each key is made once for a sample, and not for each viewer. The zero value has no
 // sample.
-type rates struct {
+type Rates struct {
 	mu     sync.Mutex
 	at     time.Time // zero without a sample
 	during time.Duration
@@ -54,8 +54,8 @@ type TopStatus struct {
 	Backends []BackendRate `json:"backends"` // in the order that was asked for; the first ones if only some were
 }
 
-// set replaces the sample. The arrays stay, so that a sample makes no garbage.
-func (r *rates) set(load haproxy.Load, now time.Time) {
+// Set replaces the sample. The arrays stay, so that a sample makes no garbage.
+func (r *Rates) Set(load haproxy.Load, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.at, r.during, r.sorted = now, load.During, [len(SortKeys)]bool{}
@@ -70,14 +70,14 @@ func (r *rates) set(load haproxy.Load, now time.Time) {
 	r.whole = r.rate(sum)
 }
 
-// forget removes the sample. It is called when HAProxy does not answer.
-func (r *rates) forget() {
+// Forget removes the sample. It is called when HAProxy does not answer.
+func (r *Rates) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.at, r.all = time.Time{}, r.all[:0]
 }
 
-func (r *rates) rate(t haproxy.BackendLoad) BackendRate {
+func (r *Rates) rate(t haproxy.BackendLoad) BackendRate {
 	perSecond := func(n uint64) float64 { return float64(n) / r.during.Seconds() }
 	b := BackendRate{
 		Name: t.Backend, Requests: perSecond(t.Requests), Errors: perSecond(t.Failed),
@@ -90,8 +90,8 @@ func (r *rates) rate(t haproxy.BackendLoad) BackendRate {
 	return b
 }
 
-// of returns the rate of a backend, or false if the sample does not have the backend.
-func (r *rates) of(name string) (BackendRate, bool) {
+// Of returns the rate of a backend, or false if the sample does not have the backend.
+func (r *Rates) Of(name string) (BackendRate, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.at.IsZero() {
@@ -106,8 +106,8 @@ func (r *rates) of(name string) (BackendRate, bool) {
 	return r.rate(r.all[i]), true
 }
 
-// names returns the names of all backends by a key of SortKeys.
-func (r *rates) names(key string) []string {
+// Names returns the names of all backends by a key of SortKeys.
+func (r *Rates) Names(key string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	names := make([]string, len(r.all))
@@ -117,9 +117,9 @@ func (r *rates) names(key string) []string {
 	return names
 }
 
-// top returns the first backends by a key of SortKeys: as many as limit, or all if it is
+// Top returns the first backends by a key of SortKeys: as many as limit, or all if it is
 // negative.
-func (r *rates) top(key string, limit int) TopStatus {
+func (r *Rates) Top(key string, limit int) TopStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := TopStatus{At: r.at, Backends: []BackendRate{}}
@@ -137,7 +137,7 @@ func (r *rates) top(key string, limit int) TopStatus {
 }
 
 // order returns the backends by a key. The caller holds mu.
-func (r *rates) order(key int) []int32 {
+func (r *Rates) order(key int) []int32 {
 	if r.sorted[key] {
 		return r.orders[key]
 	}

@@ -1,4 +1,4 @@
-package appliance
+package status
 
 import (
 	"cmp"
@@ -143,63 +143,63 @@ func Counted(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// head describes the last round without the lists that grow with the clusters: routes, rules,
+// Head describes the last round without the lists that grow with the clusters: routes, rules,
 // backends and problems.
-func (v *view) head(info haproxy.Info) Status {
+func (v *View) Head(info haproxy.Info) Status {
 	s := Status{
-		Identity: v.settings.cfg.Identity, Config: v.file,
-		Ready: len(v.notReady) == 0, NotReady: v.notReady, Warnings: v.warnings,
-		Group: v.group, Peers: v.peers, Refused: refused(v.refusals), HAProxy: info, Capacity: v.capacity,
-		Round: RoundStatus{At: v.at, Took: v.took},
+		Identity: v.Settings.Config.Identity, Config: v.File,
+		Ready: len(v.NotReady) == 0, NotReady: v.NotReady, Warnings: v.Warnings,
+		Group: v.Group, Peers: v.BGP.Peers, Refused: refused(v.BGP.Refusals), HAProxy: info, Capacity: v.Capacity,
+		Round: RoundStatus{At: v.At, Took: v.Took},
 	}
-	for _, step := range v.steps[:min(len(v.steps), 100)] {
+	for _, step := range v.Steps[:min(len(v.Steps), 100)] {
 		s.Round.Steps = append(s.Round.Steps, step.String())
 	}
-	if v.err != nil {
-		s.Round.Error = v.err.Error()
+	if v.Err != nil {
+		s.Round.Error = v.Err.Error()
 	}
-	for _, c := range v.clusters {
+	for _, c := range v.Clusters {
 		cs := ClusterStatus{
-			Name: c.name, Live: c.live, Nodes: len(c.topology.Nodes),
-			Blocks: len(c.topology.Affinities), Error: c.health.Error, APIGroup: c.health.APIGroup,
-			CredentialsExpire: c.health.CredentialsExpire,
+			Name: c.Name, Live: c.Live, Nodes: len(c.Topology.Nodes),
+			Blocks: len(c.Topology.Affinities), Error: c.Health.Error, APIGroup: c.Health.APIGroup,
+			CredentialsExpire: c.Health.CredentialsExpire,
 		}
-		if !c.pictured.IsZero() {
-			cs.Picture = &c.pictured
+		if !c.Pictured.IsZero() {
+			cs.Picture = &c.Pictured
 		}
 		s.Clusters = append(s.Clusters, cs)
 	}
 	return s
 }
 
-// status describes the last round for people and programs.
-func (x *index) status(info haproxy.Info) Status {
-	v := x.view
-	s := v.head(info)
+// Status describes the last round for people and programs.
+func (x *Index) Status(info haproxy.Info) Status {
+	v := x.View
+	s := v.Head(info)
 	type owner struct{ cluster, node string }
 	owners := map[netip.Addr]owner{}
-	for _, c := range v.clusters {
-		for _, n := range c.topology.Nodes {
+	for _, c := range v.Clusters {
+		for _, n := range c.Topology.Nodes {
 			for _, p := range n.BGP {
-				owners[p.Addr()] = owner{c.name, n.Name}
+				owners[p.Addr()] = owner{c.Name, n.Name}
 			}
 		}
 	}
 
-	match := v.want.Routes.Finder()
+	match := v.Want.Routes.Finder()
 	behind := map[netip.Prefix]int{}
-	for live := range v.have.Servers() {
+	for live := range v.Have.Servers() {
 		if p, _, ok := match(live.Addr.Addr()); ok && live.State == haproxy.Open {
 			behind[p]++
 		}
 	}
-	for p, via := range v.want.Routes {
+	for p, via := range v.Want.Routes {
 		o := owners[via]
 		route := RouteStatus{
-			Prefix: p, Via: via, Node: o.node, Cluster: o.cluster, Installed: v.have.Routes[p] == via,
+			Prefix: p, Via: via, Node: o.node, Cluster: o.cluster, Installed: v.Have.Routes[p] == via,
 			Servers: behind[p],
 		}
-		for _, c := range v.have.Conflicts {
+		for _, c := range v.Have.Conflicts {
 			if c.Prefix == p {
 				route.Why = c.Why
 			}
@@ -208,17 +208,17 @@ func (x *index) status(info haproxy.Info) Status {
 	}
 	slices.SortFunc(s.Routes, func(a, b RouteStatus) int { return a.Prefix.Compare(b.Prefix) })
 
-	if v.config != nil {
-		for _, r := range v.config.Routes {
+	if v.Config != nil {
+		for _, r := range v.Config.Routes {
 			s.Rules = append(s.Rules, RuleStatus{r.Host, r.Path, string(r.Match), r.Backend})
 		}
 		s.Backends = x.backendsOf(func(string) bool { return true })
 	}
-	s.Problems, s.Kept = problemStatuses(v.problems), v.compiled.Kept()
+	s.Problems, s.Kept = ProblemStatuses(v.Problems), v.Compiled.Kept()
 	return s
 }
 
-func problemStatuses(problems []ingress.Problem) (all []ProblemStatus) {
+func ProblemStatuses(problems []ingress.Problem) (all []ProblemStatus) {
 	for _, p := range problems {
 		all = append(all, ProblemStatus{
 			p.Cluster, fmt.Sprintf("%s %s/%s", p.Kind, p.Namespace, p.Name), p.Reason,
@@ -228,48 +228,48 @@ func problemStatuses(problems []ingress.Problem) (all []ProblemStatus) {
 	return all
 }
 
-// A tally counts what the status lists. Counting makes no garbage that grows with the
+// A Tally counts what the status lists. Counting makes no garbage that grows with the
 // clusters.
-type tally struct {
-	routes, installed int
-	servers           [haproxy.Open + 1]int // by state
-	backends          int
-	unserved          int // backends that have servers, none of them open
-	problems          map[problemKind]int
+type Tally struct {
+	Routes, Installed int
+	Servers           [haproxy.Open + 1]int // by state
+	Backends          int
+	Unserved          int // backends that have servers, none of them open
+	Problems          map[ProblemKind]int
 }
 
-type problemKind struct{ cluster, reason string }
+type ProblemKind struct{ Cluster, Reason string }
 
-func (v *view) tally() tally {
-	t := tally{routes: len(v.want.Routes), problems: map[problemKind]int{}}
-	for p, via := range v.want.Routes {
-		if v.have.Routes[p] == via {
-			t.installed++
+func (v *View) Tally() Tally {
+	t := Tally{Routes: len(v.Want.Routes), Problems: map[ProblemKind]int{}}
+	for p, via := range v.Want.Routes {
+		if v.Have.Routes[p] == via {
+			t.Installed++
 		}
 	}
 	count := func(live *haproxy.LiveBackend, want []haproxy.Server) {
-		t.backends++
-		all, open := 0, t.servers[haproxy.Open]
+		t.Backends++
+		all, open := 0, t.Servers[haproxy.Open]
 		for _, s := range live.Match(want) {
 			all++
 			if s == nil {
-				t.servers[haproxy.Absent]++
+				t.Servers[haproxy.Absent]++
 			} else {
-				t.servers[s.State]++
+				t.Servers[s.State]++
 			}
 		}
-		if all > 0 && t.servers[haproxy.Open] == open {
-			t.unserved++
+		if all > 0 && t.Servers[haproxy.Open] == open {
+			t.Unserved++
 		}
 	}
-	for _, b := range v.want.Backends {
-		count(v.have.Backends.Get(b.Name), b.Servers)
+	for _, b := range v.Want.Backends {
+		count(v.Have.Backends.Get(b.Name), b.Servers)
 	}
-	for _, name := range haproxy.Unwanted(v.want.Backends, v.have.Backends) {
-		count(v.have.Backends.Get(name), nil)
+	for _, name := range haproxy.Unwanted(v.Want.Backends, v.Have.Backends) {
+		count(v.Have.Backends.Get(name), nil)
 	}
-	for _, p := range v.problems {
-		t.problems[problemKind{p.Cluster, p.Reason}]++
+	for _, p := range v.Problems {
+		t.Problems[ProblemKind{p.Cluster, p.Reason}]++
 	}
 	return t
 }
@@ -292,9 +292,9 @@ func refused(refusals []routes.Refusal) RefusedStatus {
 }
 
 // backendsOf describes the backends of some names.
-func (x *index) backendsOf(of func(name string) bool) (all []BackendStatus) {
-	for _, b := range x.backends {
-		if of(b.name) {
+func (x *Index) backendsOf(of func(name string) bool) (all []BackendStatus) {
+	for _, b := range x.Backends {
+		if of(b.Name) {
 			all = append(all, x.backendStatus(b))
 		}
 	}
@@ -302,13 +302,13 @@ func (x *index) backendsOf(of func(name string) bool) (all []BackendStatus) {
 	return all
 }
 
-func (x *index) backendStatus(b backendIndex) BackendStatus {
-	bs := BackendStatus{Name: b.name}
+func (x *Index) backendStatus(b Backend) BackendStatus {
+	bs := BackendStatus{Name: b.Name}
 	if b.want != nil {
 		bs.Origin = b.want.Origin
 	}
-	for _, s := range x.servers[b.from : b.from+b.n] {
-		if s.want != nil && s.state == haproxy.Open {
+	for _, s := range x.Servers[b.From : b.From+b.N] {
+		if s.Want != nil && s.State == haproxy.Open {
 			bs.Open++
 		}
 		bs.Servers = append(bs.Servers, x.serverStatus(s))
@@ -316,29 +316,27 @@ func (x *index) backendStatus(b backendIndex) BackendStatus {
 	return bs
 }
 
-func (x *index) serverStatus(s serverIndex) ServerStatus {
-	ss := ServerStatus{Addr: s.addr(), Pod: s.pod(), State: s.state.String(), Check: s.check, Why: x.why(s)}
-	if s.want != nil {
-		ss.Name, ss.Node = s.want.Name, s.want.Node
+func (x *Index) serverStatus(s Server) ServerStatus {
+	ss := ServerStatus{Addr: s.Addr(), Pod: s.Pod(), State: s.State.String(), Check: s.Check, Why: x.Why(s)}
+	if s.Want != nil {
+		ss.Name, ss.Node = s.Want.Name, s.Want.Node
 	} else {
-		ss.Name = s.live.Name
+		ss.Name = s.Live.Name
 	}
 	return ss
 }
 
-// whyDown returns in one sentence how the check of a server failed, by the name that
-// HAProxy's statistics have for it.
-func whyDown(failure string) string {
-	switch failure {
-	case "":
-		return ""
-	case "L4TOUT":
-		return "the check gets no answer from the pod (L4TOUT): look for a NetworkPolicy or a firewall that does not " +
-			"admit the appliance: kubectl get networkpolicies -A"
-	case "L4CON":
-		return "the pod refuses connections to this port, or cannot be reached (L4CON)"
-	case "HANA":
-		return "requests failed one after another (HANA)"
-	}
-	return "the pod answers the check wrongly or too late (" + failure + ")"
+// ConfigStatus tells which part of the configuration file is in use.
+type ConfigStatus struct {
+	Read    time.Time `json:"read"`              // when the configuration in use was read
+	Waiting []string  `json:"waiting,omitempty"` // keys that need a restart, a sentence each
+	Errors  []string  `json:"errors,omitempty"`  // why the present file is not used, one mistake each
+}
+
+// RingStatus is second chance on this appliance.
+type RingStatus struct {
+	Members int    `json:"members"` // members in the ring for packets of unknown connections, with this one
+	Passed  uint64 `json:"passed"`  // packets that went on to the next member
+	Dropped uint64 `json:"dropped"` // packets beyond group.secondChanceLimit
+	Problem string `json:"problem,omitempty"`
 }

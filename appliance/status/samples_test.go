@@ -1,4 +1,4 @@
-package appliance
+package status
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 func TestSamplesAreRatesOverTheTimeSinceTheReadingBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		var s samples
+		var s Samples
 		loads := []haproxy.Load{
 			{Response: -1},
 			{During: 10 * time.Second, Requests: 200, Response: 5 * time.Millisecond},
@@ -23,17 +23,17 @@ func TestSamplesAreRatesOverTheTimeSinceTheReadingBefore(t *testing.T) {
 			{During: 20 * time.Second, Requests: 20, Response: -1},
 		}
 		reads := 0
-		go s.run(ctx, func(context.Context) (haproxy.Load, error) {
+		go s.Run(ctx, func(context.Context) (haproxy.Load, error) {
 			reads++
 			if reads == 4 {
 				return haproxy.Load{}, errors.New("no answer")
 			}
 			return loads[reads-1], nil
 		}, func() int { return 7 })
-		time.Sleep(4*sampleEvery + time.Second) //nolint:forbidigo // synctest's clock
+		time.Sleep(4*SampleEvery + time.Second) //nolint:forbidigo // synctest's clock
 		cancel()
 		synctest.Wait()
-		want := []sample{
+		want := []Sample{
 			{20, 0, 5, 7},
 			{5, 1, math.NaN(), 7},
 			{math.NaN(), math.NaN(), math.NaN(), 7},
@@ -42,13 +42,13 @@ func TestSamplesAreRatesOverTheTimeSinceTheReadingBefore(t *testing.T) {
 		if s.n != len(want) {
 			t.Fatalf("%d samples, want %d", s.n, len(want))
 		}
-		if requests, failed := s.requests.Load(), s.failed.Load(); requests != 270 || failed != 10 {
+		if requests, failed := s.Requests.Load(), s.Failed.Load(); requests != 270 || failed != 10 {
 			t.Errorf("%d requests in all, %d failed; want 270 and 10", requests, failed)
 		}
 		same := func(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) }
 		for i, w := range want {
-			if g := s.ring[i]; !same(g.requests, w.requests) || !same(g.failed, w.failed) ||
-				!same(g.response, w.response) || g.open != w.open {
+			if g := s.ring[i]; !same(g.Requests, w.Requests) || !same(g.Failed, w.Failed) ||
+				!same(g.Response, w.Response) || g.Open != w.Open {
 				t.Errorf("sample %d: got %v, want %v", i, g, w)
 			}
 		}
@@ -56,19 +56,30 @@ func TestSamplesAreRatesOverTheTimeSinceTheReadingBefore(t *testing.T) {
 }
 
 func TestPlotsShowTheLastHour(t *testing.T) {
-	var s samples
-	for i := range 2 * samplesKept {
-		s.add(sample{requests: float64(i), response: math.NaN()})
+	var s Samples
+	for i := range 2 * SamplesKept {
+		s.Add(Sample{Requests: float64(i), Response: math.NaN()})
 	}
-	all := s.plots()
+	all := s.Curves()
 	if len(all) != 4 || len(all[0].Points) != pointsShown {
 		t.Fatalf("%d plots", len(all))
 	}
-	if first, last := all[0].Points[0], all[0].Points[pointsShown-1]; first != samplesKept+1 ||
-		last != 2*samplesKept-2 {
+	if first, last := all[0].Points[0], all[0].Points[pointsShown-1]; first != SamplesKept+1 ||
+		last != 2*SamplesKept-2 {
 		t.Errorf("from %v to %v", first, last)
 	}
 	if !math.IsNaN(all[2].Points[0]) {
 		t.Error("a response time without requests is known")
+	}
+}
+
+func TestATimeIsWrittenByItsLargestUnit(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-1: "0 s", 3 * time.Second: "a few seconds", 59 * time.Second: "50 s",
+		61 * time.Second: "1 min", 3 * time.Hour: "3 h", 50 * time.Hour: "2 days",
+	} {
+		if got := Lasting(d); got != want {
+			t.Errorf("%d: got %s, want %s", d, got, want)
+		}
 	}
 }

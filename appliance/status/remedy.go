@@ -1,4 +1,4 @@
-package appliance
+package status
 
 import (
 	"fmt"
@@ -25,7 +25,7 @@ var remedies = []struct{ word, remedy string }{
 	{"tcp connection ended", "calico-node was restarted or ended: look at its pod"},
 }
 
-func remedyOf(reason string) string {
+func RemedyOf(reason string) string {
 	for _, r := range remedies {
 		if strings.Contains(strings.ToLower(reason), r.word) {
 			return r.remedy
@@ -45,18 +45,18 @@ func ended(p bgp.PeerState) string {
 	case p.Upstream:
 		return "the last session ended: " + reason
 	default:
-		return fmt.Sprintf("the last session ended: %s; %s", reason, remedyOf(reason))
+		return fmt.Sprintf("the last session ended: %s; %s", reason, RemedyOf(reason))
 	}
 }
 
-// exportPool returns the command that lets nodes announce the blocks of an IP pool.
-func exportPool(apiGroup, pool string) string {
+// ExportPool returns the command that lets nodes announce the blocks of an IP pool.
+func ExportPool(apiGroup, pool string) string {
 	return fmt.Sprintf("kubectl patch ippools.%s %s --type merge -p '{\"spec\":{\"disableBGPExport\":false}}'",
-		groupName(apiGroup), pool)
+		GroupName(apiGroup), pool)
 }
 
-// groupName returns the name of an API group without its version.
-func groupName(group string) string {
+// GroupName returns the name of an API group without its version.
+func GroupName(group string) string {
 	name, _, _ := strings.Cut(group, "/")
 	return name
 }

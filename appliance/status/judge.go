@@ -1,23 +1,33 @@
-package appliance
+package status
 
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
-	"sallyport/appliance/picture"
 	"sallyport/bgp"
 	"sallyport/routes"
 )
 
-// A judge warns of every fault of the appliance. It remembers since when each fault lasts, and
+const (
+	// ExpiresSoon is how long before its end a certificate or token counts as one that expires soon.
+	ExpiresSoon = 21 * 24 * time.Hour
+	// Patience is how long a start waits for clusters and peers that do not answer before it goes on
+	// without them. A fault that may end by itself is a fault after that time.
+	Patience = 30 * time.Second
+	// Screenful is how many changes of one kind a round logs on a line each.
+	Screenful = 20
+)
+
+// A Judge warns of every fault of the appliance. It remembers since when each fault lasts, and
 // nothing else depends on its memory. The goroutine of the loop owns it.
-type judge struct {
-	log     *slog.Logger
-	changes *timeline
+type Judge struct {
+	Log     *slog.Logger
+	Changes *Timeline
 
 	brokenAt  time.Time                // since when rounds fail; zero while they succeed
 	missingAt time.Time                // since when wanted routes are not in the kernel
@@ -28,118 +38,116 @@ type judge struct {
 	refused map[string]bool // refusals of the last round
 }
 
-// background holds the facts that a judge needs besides the view of a round.
-type background struct {
-	age      time.Duration       // of the process
-	settled  bool                // a round has ended with nothing left to do
-	heard    map[netip.Addr]bool // peers that have sent all their routes
-	crashes  []string            // warnings of the quarantine
-	pictures *picture.Store
+// Background holds the facts that a judge needs besides the view of a round.
+type Background struct {
+	Age     time.Duration       // of the process
+	Settled bool                // a round has ended with nothing left to do
+	Heard   map[netip.Addr]bool // peers that have sent all their routes
+	Crashes []string            // warnings of the quarantine
 }
 
 // A teller adds a sentence to a list.
 type teller func(format string, args ...any)
 
-// assess fills in notReady and warnings of v: why the appliance is not ready, and what needs
+// Assess fills in notReady and warnings of v: why the appliance is not ready, and what needs
 // attention. Each entry is one sentence. In the first round last is nil; later it is the view of
 // the round before.
-func (j *judge) assess(v, last *view, b background) {
-	notReady := func(format string, args ...any) { v.notReady = append(v.notReady, fmt.Sprintf(format, args...)) }
-	warn := func(format string, args ...any) { v.warnings = append(v.warnings, fmt.Sprintf(format, args...)) }
+func (j *Judge) Assess(v, last *View, b Background) {
+	notReady := func(format string, args ...any) { v.NotReady = append(v.NotReady, fmt.Sprintf(format, args...)) }
+	warn := func(format string, args ...any) { v.Warnings = append(v.Warnings, fmt.Sprintf(format, args...)) }
 
 	warnOfFile(v, warn)
-	for _, sentence := range b.crashes {
+	for _, sentence := range b.Crashes {
 		warn("%s", sentence)
 	}
-	for i := range v.clusters {
-		v.clusters[i].tell(b.pictures, notReady, warn)
+	for i := range v.Clusters {
+		v.Clusters[i].tell(notReady, warn)
 	}
-	for _, cluster := range sorted(v.static) {
-		until := v.static[cluster]
+	for _, cluster := range slices.Sorted(maps.Keys(v.BGP.Static)) {
+		until := v.BGP.Static[cluster]
 		warn("cluster %s: every BGP session was lost at once; look at what its nodes share: the network to them, "+
 			"a firewall that drops port 179, our BGPPeer; its routes stay until %s, and health checks "+
 			"decide until then",
 			cluster, until.UTC().Format("15:04:05 MST"))
 	}
-	for _, cluster := range v.unguarded {
+	for _, cluster := range v.BGP.Unguarded {
 		warn("cluster %s: its nodes connect to us (bgp.mode: passive), and any pod can do so in the place of its node "+
 			"while calico-node restarts; leave bgp.mode out, or set bgp.password or bgp.ttlSecurity here and "+
 			"in the BGPPeer",
 			cluster)
 	}
-	for _, sentence := range v.contested {
+	for _, sentence := range v.BGP.Contested {
 		warn("%s", sentence)
 	}
-	if v.group != nil {
-		for _, sentence := range v.group.warnings(v) {
+	if v.Group != nil {
+		for _, sentence := range v.Group.warnings(v) {
 			warn("%s", sentence)
 		}
 	}
 	j.measure(v, warn)
 	j.miss(v, warn)
 	j.withheld(v, last, warn)
-	if b.age < patience {
-		nodes := countFunc(v.peers, func(p bgp.PeerState) bool { return !p.Upstream })
-		silent := countFunc(v.peers, func(p bgp.PeerState) bool { return !p.Upstream && !b.heard[p.Addr] })
+	if b.Age < Patience {
+		nodes := CountFunc(v.BGP.Peers, func(p bgp.PeerState) bool { return !p.Upstream })
+		silent := CountFunc(v.BGP.Peers, func(p bgp.PeerState) bool { return !p.Upstream && !b.Heard[p.Addr] })
 		if silent > 0 {
 			notReady("%d of %d BGP peers have not sent all their routes yet (End-of-RIB); the appliance waits "+
 				"for another %s",
-				silent, nodes, (patience - b.age).Round(time.Second))
+				silent, nodes, (Patience - b.Age).Round(time.Second))
 		}
 	}
-	if !b.settled {
+	if !b.Settled {
 		notReady("the first rounds have not ended yet")
 	}
 	j.fail(v, notReady, warn)
 }
 
 // warnOfFile warns of faults in the configuration file and in the files that it names.
-func warnOfFile(v *view, warn teller) {
-	for _, mistake := range v.file.Errors {
+func warnOfFile(v *View, warn teller) {
+	for _, mistake := range v.File.Errors {
 		warn("the configuration file has a mistake, so the previous configuration stays in use: %s", mistake)
 	}
-	for _, sentence := range slices.Concat(v.file.Waiting, v.settings.cfg.Warnings) {
+	for _, sentence := range slices.Concat(v.File.Waiting, v.Settings.Config.Warnings) {
 		warn("%s", sentence)
 	}
-	if c := v.settings.certificate; c != nil && v.at.Add(expiresSoon).After(c.Leaf.NotAfter) {
+	if c := v.Settings.Certificate; c != nil && v.At.Add(ExpiresSoon).After(c.Leaf.NotAfter) {
 		warn("the certificate of the status endpoint is valid until %s: put a new one into the file of "+
 			"status.tls.certificate, then systemctl reload sallyport", c.Leaf.NotAfter.Format(time.RFC3339))
 	}
 }
 
 // tell reports the faults of a cluster.
-func (c *clusterView) tell(pictures *picture.Store, notReady, warn teller) {
+func (c *Cluster) tell(notReady, warn teller) {
 	switch {
-	case !c.known:
-		notReady("cluster %s: its objects are not known yet: %s", c.name, c.health.Error)
-	case !c.live:
+	case !c.Known:
+		notReady("cluster %s: its objects are not known yet: %s", c.Name, c.Health.Error)
+	case !c.Live:
 		notReady("cluster %s: its API has not answered since the start, so it is served from the picture of %s: %s",
-			c.name, c.pictured.Format(time.RFC3339), c.health.Error)
-	case c.health.Error != "":
-		warn("cluster %s: %s", c.name, c.health.Error)
+			c.Name, c.Pictured.Format(time.RFC3339), c.Health.Error)
+	case c.Health.Error != "":
+		warn("cluster %s: %s", c.Name, c.Health.Error)
 	}
-	if err := pictures.Fault(c.name); err != nil {
-		warn("cluster %s: the last good picture cannot be saved in %s: %v; a start without the API uses an older one",
-			c.name, pictures.Dir(), err)
+	if c.Unsaved != nil {
+		warn("cluster %s: %v; a start without the API uses an older one", c.Name, c.Unsaved)
 	}
-	if c.gone {
+	if c.Gone {
 		warn("cluster %s: it was removed from the configuration, and is served until the other clusters are known",
-			c.name)
+			c.Name)
 	}
-	if c.next != nil {
-		warn("cluster %s: its new settings take effect once its API has answered: %s", c.name, c.next.Error)
+	if c.Next != nil {
+		warn("cluster %s: its new settings take effect once its API has answered: %s", c.Name, c.Next.Error)
 	}
-	for _, sentence := range slices.Concat(c.health.Missing, c.health.Odd) {
-		warn("cluster %s: %s", c.name, sentence)
+	for _, sentence := range slices.Concat(c.Health.Missing, c.Health.Odd) {
+		warn("cluster %s: %s", c.Name, sentence)
 	}
 }
 
 // fail warns of rounds that fail. It adds to notReady only rounds that have been failing, or wanted
 // routes that have been missing, for longer than soon.
-func (j *judge) fail(v *view, notReady, warn teller) {
+func (j *Judge) fail(v *View, notReady, warn teller) {
 	const soon = 10 * time.Second
-	if lasted := since(&j.brokenAt, v.err != nil, v.at); v.err != nil {
-		whys := strings.Split(v.err.Error(), "\n") // of errors.Join
+	if lasted := since(&j.brokenAt, v.Err != nil, v.At); v.Err != nil {
+		whys := strings.Split(v.Err.Error(), "\n") // of errors.Join
 		for _, why := range whys {
 			warn("%s", why)
 		}
@@ -148,20 +156,20 @@ func (j *judge) fail(v *view, notReady, warn teller) {
 		}
 	}
 	missing := 0
-	for p, via := range v.want.Routes {
-		if v.have.Routes[p] != via {
+	for p, via := range v.Want.Routes {
+		if v.Have.Routes[p] != via {
 			missing++
 		}
 	}
-	if lasted := since(&j.missingAt, missing > 0, v.at); lasted > soon {
+	if lasted := since(&j.missingAt, missing > 0, v.At); lasted > soon {
 		notReady("%d wanted routes have not been in the kernel for %s", missing, lasted.Round(time.Second))
 	}
 }
 
 // measure warns of each limit that is near, and of a haproxy.maxConnections that HAProxy cannot
 // grant. It logs a limit once, when it gets near.
-func (j *judge) measure(v *view, warn teller) {
-	for _, c := range v.capacity {
+func (j *Judge) measure(v *View, warn teller) {
+	for _, c := range v.Capacity {
 		if c.Far() {
 			delete(j.near, c.Resource)
 		}
@@ -169,32 +177,35 @@ func (j *judge) measure(v *view, warn teller) {
 			continue
 		}
 		if !j.near[c.Resource] {
-			j.log.Warn("a limit is near", "resource", c.Resource, "used", c.Used, "limit", c.Limit, "remedy", c.Remedy)
-			j.changes.add(Change{
-				At: v.at, Kind: limitChange, What: c.Resource + ": " + c.Amount() + " in use", Why: c.Remedy, Bad: true,
+			j.Log.Warn("a limit is near", "resource", c.Resource, "used", c.Used, "limit", c.Limit, "remedy", c.Remedy)
+			j.Changes.Add(Change{
+				At: v.At, Kind: LimitChange, What: c.Resource + ": " + c.Amount() + " in use", Why: c.Remedy, Bad: true,
 			})
+		}
+		if j.near == nil {
+			j.near = map[string]bool{}
 		}
 		j.near[c.Resource] = true
 		warn("%s", c)
 	}
-	if v.config == nil {
+	if v.Config == nil {
 		return
 	}
-	if granted := v.config.Tune.MaxConn; granted < v.connections {
+	if granted := v.Config.Tune.MaxConn; granted < v.Connections {
 		warn("HAProxy accepts %d connections instead of the %d that are configured (haproxy.maxConnections, "+
 			"or maxconn of a ConfigMap): it may have too few files open; raise LimitNOFILE of the unit that "+
 			"starts HAProxy",
-			granted, v.connections)
+			granted, v.Connections)
 	}
 }
 
 // miss warns of each peer that has had no session for a while. It leaves out nodes that
 // the cluster itself reports as unreachable.
-func (j *judge) miss(v *view, warn teller) {
+func (j *Judge) miss(v *View, warn teller) {
 	down, asn := map[netip.Addr]bool{}, map[string]uint32{}
-	for _, c := range v.clusters {
-		asn[c.name] = c.topology.ASN
-		for _, n := range c.topology.Nodes {
+	for _, c := range v.Clusters {
+		asn[c.Name] = c.Topology.ASN
+		for _, n := range c.Topology.Nodes {
 			for _, p := range n.BGP {
 				down[p.Addr()] = n.Down
 			}
@@ -203,11 +214,11 @@ func (j *judge) miss(v *view, warn teller) {
 	absent := map[netip.Addr]time.Time{}
 	var missed alike
 	const same = "are AS numbers, password and TTL security the same on both sides? `sallyport doctor` says which;"
-	for _, p := range v.peers {
-		if p.State == established {
+	for _, p := range v.BGP.Peers {
+		if p.Up() {
 			continue
 		}
-		lasted := lasting(j.absent, absent, p.Addr, v.at)
+		lasted := lasting(j.absent, absent, p.Addr, v.At)
 		expected := fmt.Sprintf("AS %d is expected of it", p.ASN)
 		if p.Node != "" && p.ASN != asn[p.Cluster] {
 			expected += fmt.Sprintf(", not the cluster's %d, by annotation projectcalico.org/ASNumber of its Node "+
@@ -215,13 +226,13 @@ func (j *judge) miss(v *view, warn teller) {
 		}
 		how := ended(p)
 		switch {
-		case lasted < patience || down[p.Addr]:
+		case lasted < Patience || down[p.Addr]:
 		case how != "" && p.Upstream:
 			warn("there has been no BGP session with the router %s for %s, so nothing is announced to it: %s; "+
 				"look whether the router is up, has this appliance as a neighbour, and has the same settings of BFD",
 				p.Addr, lasted, how)
 		case how != "":
-			missed.add(fault{cluster: p.Cluster, before: noSession, end: ": " + how}, "", named(p.Peer, p.Addr), lasted)
+			missed.add(fault{cluster: p.Cluster, before: NoSession, end: ": " + how}, "", named(p.Peer, p.Addr), lasted)
 		case p.Upstream:
 			warn("the router %s has accepted no BGP session for %s, so nothing is announced to it: "+
 				"does it have this appliance as a neighbour, may we reach its port, "+
@@ -249,24 +260,24 @@ func (j *judge) miss(v *view, warn teller) {
 
 // withheld warns of each peer that has announced none of its node's blocks for a while,
 // although its session is established.
-func (j *judge) withheld(v, last *view, warn teller) {
+func (j *Judge) withheld(v, last *View, warn teller) {
 	group := map[string]string{}
-	for _, c := range v.clusters {
-		group[c.name], _, _ = strings.Cut(c.health.APIGroup, "/")
+	for _, c := range v.Clusters {
+		group[c.Name], _, _ = strings.Cut(c.Health.APIGroup, "/")
 	}
 	quiet := map[netip.Addr]time.Time{}
 	var withheld alike
-	for _, p := range v.peers {
-		blocks := v.withheld[p.Addr]
-		if blocks == 0 || p.State != established || !p.EndOfRIB {
+	for _, p := range v.BGP.Peers {
+		blocks := v.BGP.Withheld[p.Addr]
+		if blocks == 0 || !p.Up() || !p.EndOfRIB {
 			continue
 		}
-		lasted := lasting(j.quiet, quiet, p.Addr, v.at)
-		if lasted < patience {
+		lasted := lasting(j.quiet, quiet, p.Addr, v.At)
+		if lasted < Patience {
 			continue
 		}
-		if last == nil || last.at.Sub(quiet[p.Addr]) < patience {
-			j.log.Warn("node announces none of its blocks",
+		if last == nil || last.At.Sub(quiet[p.Addr]) < Patience {
+			j.Log.Warn("node announces none of its blocks",
 				"cluster", p.Cluster, "node", p.Node, "peer", p.Addr, "blocks", blocks)
 		}
 		withheld.add(fault{
@@ -283,10 +294,10 @@ func (j *judge) withheld(v, last *view, warn teller) {
 	j.quiet = quiet
 }
 
-// tellRefusals logs each refusal once, when it appears. It logs no more than a screenful in a
+// TellRefusals logs each refusal once, when it appears. It logs no more than a screenful in a
 // round, because a peer that offers 100,000 prefixes is one fact. A refusal of an offer that will
 // probably be withdrawn in a moment is a warning only once it stays.
-func (j *judge) tellRefusals(refusals []routes.Refusal, at time.Time) {
+func (j *Judge) TellRefusals(refusals []routes.Refusal, at time.Time) {
 	now := make(map[string]bool, len(refusals))
 	told := 0
 	for _, r := range refusals {
@@ -296,23 +307,23 @@ func (j *judge) tellRefusals(refusals []routes.Refusal, at time.Time) {
 			continue
 		}
 		if r.Passing {
-			j.log.Debug("offer not routed, and likely to pass",
+			j.Log.Debug("offer not routed, and likely to pass",
 				"peer", r.Offer.Peer, "prefix", r.Offer.Prefix, "why", r.Why)
 			continue
 		}
-		if told++; told <= screenful {
-			j.log.Warn("offer refused", "cluster", r.Offer.Cluster,
+		if told++; told <= Screenful {
+			j.Log.Warn("offer refused", "cluster", r.Offer.Cluster,
 				"peer", r.Offer.Peer, "prefix", r.Offer.Prefix, "reason", r.Reason, "why", r.Why)
-			j.changes.add(Change{
-				At: at, Kind: offerChange, What: fmt.Sprintf("offer of %s by %s refused", r.Offer.Prefix, r.Offer.Peer),
+			j.Changes.Add(Change{
+				At: at, Kind: OfferChange, What: fmt.Sprintf("offer of %s by %s refused", r.Offer.Prefix, r.Offer.Peer),
 				Why: r.Why, Bad: true,
 			})
 		}
 	}
-	if told > screenful {
-		j.log.Warn("more offers refused: see the status page", "count", told-screenful)
-		j.changes.add(Change{
-			At: at, Kind: offerChange, What: fmt.Sprintf("%d more offers refused in the same round", told-screenful),
+	if told > Screenful {
+		j.Log.Warn("more offers refused: see the status page", "count", told-Screenful)
+		j.Changes.Add(Change{
+			At: at, Kind: OfferChange, What: fmt.Sprintf("%d more offers refused in the same round", told-Screenful),
 			Bad: true,
 		})
 	}
@@ -365,7 +376,7 @@ func (a *alike) tell(warn teller) {
 }
 
 // named returns a node and its address.
-func named(p bgp.Peer, at fmt.Stringer) string { return fmt.Sprintf("%s (%s)", whose(p), at) }
+func named(p bgp.Peer, at fmt.Stringer) string { return fmt.Sprintf("%s (%s)", Whose(p), at) }
 
 // lasting returns for how long a peer has been in a state. before holds when each peer entered the
 // state. lasting adds the peer to now.
@@ -390,11 +401,6 @@ func since(began *time.Time, is bool, now time.Time) time.Duration {
 	return now.Sub(*began)
 }
 
-func countFunc[T any](s []T, is func(T) bool) (n int) {
-	for _, e := range s {
-		if is(e) {
-			n++
-		}
-	}
-	return n
-}
+// NoSession begins the warning about a node without a session. The doctor reports such nodes
+// itself.
+const NoSession = "there has been no BGP session with "

@@ -1,4 +1,4 @@
-package appliance
+package pages
 
 import (
 	"bytes"
@@ -15,19 +15,20 @@ import (
 	"unicode/utf8"
 
 	"sallyport/appliance/page"
+	"sallyport/appliance/status"
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
 	"sallyport/routes"
 )
 
-// pages makes the pages for people from the index of the last view. A request reads an immutable
+// Pages makes the pages for people from the index of the last view. A request reads an immutable
 // view, and takes no lock of the loop.
-type pages struct {
-	index   func() *index
-	head    func() Status
-	changes *timeline
-	samples *samples
+type Pages struct {
+	Index   func() *status.Index
+	Head    func() status.Status
+	Changes *status.Timeline
+	Samples *status.Samples
 }
 
 const (
@@ -41,16 +42,16 @@ const (
 
 // request is a request for a page.
 type request struct {
-	*index
-	pages    *pages
-	status   Status
+	index    *status.Index
+	pages    *Pages
+	status   status.Status
 	path     string
 	segments []string
 	query    url.Values
 	state    string // ?state=
 }
 
-// page returns the page of a request:
+// Page returns the page of a request:
 //
 //	/                                    all in short
 //	/group/drain                         whether a drain is possible, and the button for it
@@ -66,8 +67,8 @@ type request struct {
 //	                                     ?sort= orders backends by one of SortKeys
 //	/warnings                            all sentences that need attention
 //	/search?q=                           what has that text in its name
-func (p *pages) page(r *http.Request) (page.Page, bool) {
-	q := &request{index: p.index(), pages: p, status: p.head(), path: r.URL.Path, query: r.URL.Query()}
+func (p *Pages) Page(r *http.Request) (page.Page, bool) {
+	q := &request{index: p.Index(), pages: p, status: p.Head(), path: r.URL.Path, query: r.URL.Query()}
 	q.state = q.query.Get("state")
 	for segment := range strings.SplitSeq(strings.Trim(r.URL.EscapedPath(), "/"), "/") {
 		text, err := url.PathUnescape(segment)
@@ -91,7 +92,7 @@ func (p *pages) page(r *http.Request) (page.Page, bool) {
 	case kind == "cluster" && len(names) == 1:
 		result, ok = q.clusterPage(names[0])
 	case kind == "node" && len(names) == 2:
-		result, ok = q.nodePage(nodeName{names[0], names[1]})
+		result, ok = q.nodePage(status.NodeName{Cluster: names[0], Name: names[1]})
 	case kind == "block" && len(names) == 3:
 		result, ok = q.blockPage(names[0], names[1]+"/"+names[2])
 	case kind == "backend" && len(names) == 1:
@@ -141,7 +142,7 @@ func (q *request) mark() page.Mark {
 	switch {
 	case !q.status.Ready:
 		return page.Bad
-	case len(q.status.Warnings) > 0 || q.all.closed()+q.all.failing > 0 || q.entrance(q.status).Mark == page.Bad:
+	case len(q.status.Warnings) > 0 || q.index.All.Closed()+q.index.All.Failing > 0 || q.entrance().Mark == page.Bad:
 		return page.Warn
 	}
 	return page.Good
@@ -149,14 +150,14 @@ func (q *request) mark() page.Mark {
 
 func (q *request) first() page.Page {
 	s := q.status
-	state := page.Section{ID: "state", Title: s.Identity + " is ready", Note: "up " + page.Ago(s.Now, s.Started)}
-	switch all := q.all; {
+	state := page.Section{ID: "state", Title: s.Identity + " is ready", Note: "up " + status.Ago(s.Now, s.Started)}
+	switch all := q.index.All; {
 	case !s.Ready:
 		state.Title = s.Identity + " is not ready"
-	case all.all > 0 && all.open+all.failing == 0:
+	case all.All > 0 && all.Open+all.Failing == 0:
 		state.Title += ", but no server is open"
 	default:
-		if e := q.entrance(s); e.Mark == page.Bad {
+		if e := q.entrance(); e.Mark == page.Bad {
 			state.Title += ", but clients do not reach it: " + e.Label
 		}
 	}
@@ -169,11 +170,15 @@ func (q *request) first() page.Page {
 	state.Lines = sentences
 	p := page.Page{Title: s.Identity, Mark: q.mark()}
 	p.Sections = append(p.Sections, state, page.Section{
-		ID: "paths", Title: "Paths", Note: q.serversInWords(q.all), Diagram: q.diagram(s, q.everything()),
+		ID: "paths", Title: "Paths", Note: q.serversInWords(q.index.All), Diagram: q.diagram(q.index.Everything()),
 	})
 	p.Sections = append(p.Sections, q.groupSections(q.mayDrain())...)
-	if plots := q.pages.samples.plots(); plots != nil {
-		p.Sections = append(p.Sections, page.Section{ID: "load", Title: "Last hour", Plots: plots})
+	if curves := q.pages.Samples.Curves(); curves != nil {
+		section := page.Section{ID: "load", Title: "Last hour"}
+		for _, c := range curves {
+			section.Plots = append(section.Plots, page.Plot(c))
+		}
+		p.Sections = append(p.Sections, section)
 	}
 	if changes := q.changes(rowsShown, ""); len(changes.Table.Rows) > 0 {
 		changes.More = &page.Link{Text: "all", Href: "/changes"}
@@ -224,16 +229,16 @@ func lines(mark page.Mark, sentences []string) (all []page.Line) {
 	return all
 }
 
-func (q *request) serversInWords(c serverCounts) string {
-	if c.all == 0 {
+func (q *request) serversInWords(c status.Counts) string {
+	if c.All == 0 {
 		return "no servers"
 	}
-	words := fmt.Sprintf("%s of %s open", page.Comma(c.open+c.failing), page.Count(c.all, "server"))
-	if c.failing > 0 {
-		words += ", " + page.Comma(c.failing) + " of them fail their checks"
+	words := fmt.Sprintf("%s of %s open", page.Comma(c.Open+c.Failing), page.Count(c.All, "server"))
+	if c.Failing > 0 {
+		words += ", " + page.Comma(c.Failing) + " of them fail their checks"
 	}
-	if c.draining > 0 {
-		words += ", " + page.Comma(c.draining) + " draining"
+	if c.Draining > 0 {
+		words += ", " + page.Comma(c.Draining) + " draining"
 	}
 	return words
 }
@@ -241,14 +246,14 @@ func (q *request) serversInWords(c serverCounts) string {
 func (q *request) versions() page.Section {
 	s := q.status
 	facts := []page.Fact{
-		{Name: "Sallyport", Cell: page.Cell{Text: s.Version, Note: "up " + page.Ago(s.Now, s.Started)}},
+		{Name: "Sallyport", Cell: page.Cell{Text: s.Version, Note: "up " + status.Ago(s.Now, s.Started)}},
 		{Name: "HAProxy", Cell: page.Cell{Text: s.HAProxy.Version, Note: "mode " + string(s.HAProxy.Mode)}},
 		{Name: "reloads of HAProxy", Cell: page.Cell{Text: page.Comma(s.HAProxy.Reloads)}},
 	}
 	if s.HAProxy.LastReason != "" {
 		facts = append(facts, page.Fact{
 			Name: "last reload",
-			Cell: page.Cell{Text: page.Ago(s.Now, s.HAProxy.LastReload) + " ago", Note: s.HAProxy.LastReason},
+			Cell: page.Cell{Text: status.Ago(s.Now, s.HAProxy.LastReload) + " ago", Note: s.HAProxy.LastReason},
 		})
 	}
 	if s.HAProxy.OldWorkers > 0 {
@@ -264,7 +269,10 @@ func (q *request) versions() page.Section {
 		})
 	}
 	return page.Section{ID: "versions", Title: "Versions", Facts: append(facts,
-		page.Fact{Name: "configuration file", Cell: page.Cell{Text: "read " + page.Ago(s.Now, s.Config.Read) + " ago"}},
+		page.Fact{
+			Name: "configuration file",
+			Cell: page.Cell{Text: "read " + status.Ago(s.Now, s.Config.Read) + " ago"},
+		},
 	)}
 }
 
@@ -287,13 +295,13 @@ func (q *request) listPage(kind string) (page.Page, bool) {
 func (q *request) list(kind string, size int) (page.Section, int) {
 	switch kind {
 	case "nodes":
-		return q.nodeList(q.everything(), size)
+		return q.nodeList(q.index.Everything(), size)
 	case "peers":
 		return q.peerList(size)
 	case "routes":
 		return q.routeList(size)
 	case "ingresses":
-		return q.ingressList(q.ingresses(), size)
+		return q.ingressList(q.index.Ingresses(), size)
 	case "backends":
 		return q.backendList(size)
 	case "servers":
@@ -404,7 +412,7 @@ func (q *request) inState(is string) bool { return q.state == "" || q.state == i
 
 // clusterCell returns the name of a cluster if the configuration has several clusters.
 func (q *request) clusterCell(name string) page.Cell {
-	if len(q.clusters) < 2 {
+	if len(q.index.View.Clusters) < 2 {
 		return page.Cell{}
 	}
 	return page.Cell{Text: name, Href: pathOf("cluster", name)}
@@ -418,16 +426,16 @@ func faulty(m page.Mark) string {
 	return "good"
 }
 
-func (q *request) nodeList(nodes []*nodeIndex, size int) (page.Section, int) {
-	t, n := paged(q, size, nodes, func(n *nodeIndex, text string) bool {
-		return q.inState(faulty(n.mark())) && has(text, n.name, n.cluster, n.where(false))
-	}, func(n *nodeIndex) []page.Cell {
+func (q *request) nodeList(nodes []*status.Node, size int) (page.Section, int) {
+	t, n := paged(q, size, nodes, func(n *status.Node, text string) bool {
+		return q.inState(faulty(markOfNode(n))) && has(text, n.Name, n.Cluster, n.Where(false))
+	}, func(n *status.Node) []page.Cell {
 		why := q.row(n).Why
-		route, server := n.door(), n.counts.door()
+		route, server := doorOfNode(n), doorOfServers(n.Counts)
 		return []page.Cell{
-			{Text: cmp.Or(n.name, "no node"), Href: pathOf("node", n.cluster, n.name)},
-			{Text: n.where(false), Mono: true},
-			q.clusterCell(n.cluster),
+			{Text: cmp.Or(n.Name, "no node"), Href: pathOf("node", n.Cluster, n.Name)},
+			{Text: n.Where(false), Mono: true},
+			q.clusterCell(n.Cluster),
 			{Text: route.Label, Mark: route.Mark},
 			{Text: server.Label, Mark: server.Mark},
 			{Text: strings.Join(why, "; ")},
@@ -439,24 +447,18 @@ func (q *request) nodeList(nodes []*nodeIndex, size int) (page.Section, int) {
 
 func (q *request) peerList(size int) (page.Section, int) {
 	refusedBy := map[netip.Addr]int{}
-	for _, r := range q.refusals {
+	for _, r := range q.index.View.BGP.Refusals {
 		refusedBy[r.Offer.Peer]++
 	}
-	peers := slices.Clone(q.view.peers)
-	rank := func(state string) int {
-		if state == established {
-			return 1
-		}
-		return 0
-	}
-	slices.SortStableFunc(peers, func(a, b bgp.PeerState) int { return cmp.Compare(rank(a.State), rank(b.State)) })
+	peers := slices.Clone(q.index.View.BGP.Peers)
+	peers = firstOf(peers, len(peers), func(p bgp.PeerState) bool { return !p.Up() })
 	t, n := paged(q, size, peers, func(p bgp.PeerState, text string) bool {
-		return q.inState(map[bool]string{true: "established", false: "down"}[p.State == established]) &&
+		return q.inState(map[bool]string{true: "established", false: "down"}[p.Up()]) &&
 			has(text, p.Node, p.Cluster, p.Addr.String())
 	}, func(p bgp.PeerState) []page.Cell {
 		loss := page.Cell{Text: cmp.Or(p.LossReason, string(p.LastLoss.Cause))}
 		if !p.LastLoss.At.IsZero() {
-			loss.Note = page.Ago(q.status.Now, p.LastLoss.At) + " ago"
+			loss.Note = status.Ago(q.status.Now, p.LastLoss.At) + " ago"
 		}
 		name := page.Cell{Text: p.Node, Href: pathOf("node", p.Cluster, p.Node)}
 		if p.Node == "" {
@@ -492,11 +494,11 @@ func (q *request) stateOf(p bgp.PeerState) page.Cell {
 	if p.BFD == "down" {
 		state.Mark = page.Warn
 	}
-	if p.State != established {
+	if !p.Up() {
 		state.Mark = page.Bad
 	}
 	var notes []string
-	if since := page.Ago(q.status.Now, p.Since); since != "" {
+	if since := status.Ago(q.status.Now, p.Since); since != "" {
 		notes = append(notes, "for "+since)
 	}
 	if p.BFD != "" {
@@ -507,11 +509,10 @@ func (q *request) stateOf(p bgp.PeerState) page.Cell {
 }
 
 func (q *request) routeList(size int) (page.Section, int) {
-	blocks := slices.Clone(q.index.blocks)
-	slices.SortStableFunc(blocks, func(a, b *blockIndex) int { return cmp.Compare(a.rank(), b.rank()) })
-	t, n := paged(q, size, blocks, func(b *blockIndex, text string) bool {
-		return q.inState(map[bool]string{true: "installed", false: "missing"}[b.installed]) &&
-			has(text, b.affinity.Prefix.String(), b.affinity.Node, b.cluster, b.via.String())
+	blocks := firstOf(q.index.Blocks, len(q.index.Blocks), func(b *status.Block) bool { return !b.Installed })
+	t, n := paged(q, size, blocks, func(b *status.Block, text string) bool {
+		return q.inState(map[bool]string{true: "installed", false: "missing"}[b.Installed]) &&
+			has(text, b.Affinity.Prefix.String(), b.Affinity.Node, b.Cluster, b.Via.String())
 	}, q.blockRow, blockColumns...)
 	t.Empty = cmp.Or(t.Empty, "none: no node owns a block")
 	return page.Section{
@@ -520,62 +521,54 @@ func (q *request) routeList(size int) (page.Section, int) {
 	}, n
 }
 
-// rank is 0 for a block without a route in the kernel, and 1 for a block with a route.
-func (b *blockIndex) rank() int {
-	if b.installed {
-		return 1
-	}
-	return 0
-}
-
 var blockColumns = columns("block", "via", "node", "cluster", "in the kernel", ">open servers", "~why")
 
-func (q *request) blockRow(b *blockIndex) []page.Cell {
-	n := q.node[nodeName{b.cluster, b.affinity.Node}]
+func (q *request) blockRow(b *status.Block) []page.Cell {
+	n := q.index.Node[status.NodeName{Cluster: b.Cluster, Name: b.Affinity.Node}]
 	state := page.Cell{Text: "installed", Mark: page.Good}
 	why, via := "", ""
-	if !b.installed {
-		state, why = page.Cell{Text: "missing", Mark: page.Bad}, q.whyNoRouteTo(n, b)
+	if !b.Installed {
+		state, why = page.Cell{Text: "missing", Mark: page.Bad}, q.index.WhyNoRouteTo(n, b)
 	}
-	if b.via.IsValid() {
-		via = b.via.String()
+	if b.Via.IsValid() {
+		via = b.Via.String()
 	}
 	return []page.Cell{
-		{Text: b.affinity.Prefix.String(), Href: blockAddress(b.cluster, b.affinity.Prefix), Mono: true},
+		{Text: b.Affinity.Prefix.String(), Href: blockAddress(b.Cluster, b.Affinity.Prefix), Mono: true},
 		{Text: via, Mono: true},
-		{Text: b.affinity.Node, Href: pathOf("node", b.cluster, b.affinity.Node)},
-		q.clusterCell(b.cluster),
+		{Text: b.Affinity.Node, Href: pathOf("node", b.Cluster, b.Affinity.Node)},
+		q.clusterCell(b.Cluster),
 		state,
-		{Text: fmt.Sprintf("%s of %s", page.Comma(b.counts.open+b.counts.failing), page.Comma(b.counts.all))},
+		{Text: fmt.Sprintf("%s of %s", page.Comma(b.Counts.Open+b.Counts.Failing), page.Comma(b.Counts.All))},
 		{Text: why},
 	}
 }
 
-func (q *request) ingressList(all []*ingressIndex, size int) (page.Section, int) {
+func (q *request) ingressList(all []*status.Ingress, size int) (page.Section, int) {
 	if size == rowsShown {
-		all = firstOf(all, size, func(in *ingressIndex) bool { return faulty(in.mark) == "broken" })
+		all = firstOf(all, size, func(in *status.Ingress) bool { return faulty(markOfIngress(in)) == "broken" })
 	}
-	t, n := paged(q, size, all, func(in *ingressIndex, text string) bool {
-		return q.inState(faulty(in.mark)) && (text == "" || has(text, in.ref.Namespace+"/"+in.ref.Name) ||
-			has(text, in.hosts...))
-	}, func(in *ingressIndex) []page.Cell {
+	t, n := paged(q, size, all, func(in *status.Ingress, text string) bool {
+		return q.inState(faulty(markOfIngress(in))) && (text == "" || has(text, in.Ref.Namespace+"/"+in.Ref.Name) ||
+			has(text, in.Hosts...))
+	}, func(in *status.Ingress) []page.Cell {
 		problems := page.Cell{}
-		if in.problems > 0 {
-			problems = page.Cell{Text: page.Count(in.problems, "problem"), Mark: page.Warn}
+		if in.Problems > 0 {
+			problems = page.Cell{Text: page.Count(in.Problems, "problem"), Mark: page.Warn}
 		}
 		certificate := page.Cell{}
-		if certs := q.certsOf(in.hosts); len(certs) > 0 {
+		if certs := q.index.CertsOf(in.Hosts); len(certs) > 0 {
 			certificate = q.expiry(certs[0])
 		}
 		return []page.Cell{
 			{
-				Text: in.ref.Namespace + "/" + in.ref.Name,
-				Href: pathOf("ingress", in.ref.Cluster, in.ref.Namespace, in.ref.Name),
+				Text: in.Ref.Namespace + "/" + in.Ref.Name,
+				Href: pathOf("ingress", in.Ref.Cluster, in.Ref.Namespace, in.Ref.Name),
 			},
-			q.clusterCell(in.ref.Cluster),
-			firstFew(in.hosts),
-			{Text: page.Comma(len(in.routes))},
-			{Text: in.counts.door().Label, Mark: in.mark},
+			q.clusterCell(in.Ref.Cluster),
+			firstFew(in.Hosts),
+			{Text: page.Comma(len(in.Routes))},
+			{Text: doorOfServers(in.Counts).Label, Mark: markOfIngress(in)},
 			certificate,
 			problems,
 		}
@@ -603,19 +596,19 @@ func firstOf[T any](all []T, few int, first func(T) bool) []T {
 func (q *request) backendList(size int) (page.Section, int) {
 	key := q.query.Get("sort")
 	if size == rowsShown {
-		key = SortKeys[0]
+		key = status.SortKeys[0]
 	}
 	all := q.byLoad(key)
-	at, brief := func(i int) backendIndex { return q.index.backends[i] }, inOneTable()
+	at, brief := func(i int) status.Backend { return q.index.Backends[i] }, inOneTable()
 	if size == rowsShown {
-		all = firstOf(all, size, func(i int) bool { return faulty(at(i).mark()) == "broken" })
+		all = firstOf(all, size, func(i int) bool { return faulty(markOfBackend(at(i))) == "broken" })
 	}
 	t, n := paged(q, size, all, func(i int, text string) bool {
-		return q.inState(faulty(at(i).mark())) && (text == "" || has(text, at(i).name, at(i).origin()))
+		return q.inState(faulty(markOfBackend(at(i)))) && (text == "" || has(text, at(i).Name, at(i).Origin()))
 	}, func(i int) []page.Cell {
 		b := at(i)
 		var load [3]page.Cell
-		if r, known := q.pages.samples.rates.of(b.name); known {
+		if r, known := q.pages.Samples.Rates.Of(b.Name); known {
 			load = [3]page.Cell{
 				{Text: perSecond(r.Requests)},
 				{Text: perSecond(r.Errors)},
@@ -626,10 +619,10 @@ func (q *request) backendList(size int) (page.Section, int) {
 			}
 		}
 		return []page.Cell{
-			{Text: b.name, Href: pathOf("backend", b.name)},
-			{Text: b.origin()},
-			{Text: b.counts.door().Label, Mark: b.mark()},
-			some(b.counts.failing), some(b.counts.draining),
+			{Text: b.Name, Href: pathOf("backend", b.Name)},
+			{Text: b.Origin()},
+			{Text: doorOfServers(b.Counts).Label, Mark: markOfBackend(b)},
+			some(b.Counts.Failing), some(b.Counts.Draining),
 			load[0], load[1], load[2],
 			{Text: brief(q.whyBackend(b))},
 		}
@@ -640,7 +633,7 @@ func (q *request) backendList(size int) (page.Section, int) {
 	for _, k := range []string{"", "requests", "errors", "connections", "response", "open"} {
 		f.Orders = append(f.Orders, page.Choice{Value: k, Text: orderNames[k], Chosen: k == key})
 	}
-	return page.Section{ID: "backends", Title: "Backends", Note: q.serversInWords(q.all), Table: t, Filter: f}, n
+	return page.Section{ID: "backends", Title: "Backends", Note: q.serversInWords(q.index.All), Table: t, Filter: f}, n
 }
 
 // orderNames has the orders of backends in words, by their keys.
@@ -652,16 +645,16 @@ var orderNames = map[string]string{
 // byLoad returns the backends of the index by a key of SortKeys, and after them those that
 // have no sample. Without such a key, it returns them by name.
 func (q *request) byLoad(key string) []int {
-	all := make([]int, 0, len(q.index.backends))
-	seen := make([]bool, len(q.index.backends))
-	if slices.Contains(SortKeys[:], key) {
-		for _, name := range q.pages.samples.rates.names(key) {
-			if i, is := q.backend[name]; is {
+	all := make([]int, 0, len(q.index.Backends))
+	seen := make([]bool, len(q.index.Backends))
+	if slices.Contains(status.SortKeys[:], key) {
+		for _, name := range q.pages.Samples.Rates.Names(key) {
+			if i, is := q.index.Backend[name]; is {
 				all, seen[i] = append(all, i), true
 			}
 		}
 	}
-	for i := range q.index.backends {
+	for i := range q.index.Backends {
 		if !seen[i] {
 			all = append(all, i)
 		}
@@ -695,32 +688,25 @@ func some(n int) page.Cell {
 	return page.Cell{Text: page.Comma(n)}
 }
 
-func (b backendIndex) origin() string {
-	if b.want == nil {
-		return "no Service has it any more"
-	}
-	return b.want.Origin
-}
-
 // mark returns the mark of a backend.
-func (b backendIndex) mark() page.Mark {
-	if b.counts.all == 0 {
+func markOfBackend(b status.Backend) page.Mark {
+	if b.Counts.All == 0 {
 		return page.Warn
 	}
-	return b.counts.mark()
+	return markOfCounts(b.Counts)
 }
 
 // whyBackend returns the first reason why a server of a backend does not serve.
-func (q *request) whyBackend(b backendIndex) (why string, of netip.Addr) {
-	if b.counts.all == 0 {
+func (q *request) whyBackend(b status.Backend) (why string, of netip.Addr) {
+	if b.Counts.All == 0 {
 		return "its Service has no endpoint that is ready", of
 	}
-	if faulty(b.mark()) == "good" {
+	if faulty(markOfBackend(b)) == "good" {
 		return "", of
 	}
-	for _, s := range q.index.servers[b.from : b.from+b.n] {
-		if s.mark() == page.Bad {
-			return q.why(s), s.addr().Addr()
+	for _, s := range q.index.Servers[b.From : b.From+b.N] {
+		if markOfServer(s) == page.Bad {
+			return q.index.Why(s), s.Addr().Addr()
 		}
 	}
 	return "", of
@@ -745,20 +731,20 @@ func inOneTable() func(why string, of netip.Addr) string {
 // serverList lists servers: some, or all if the indices are nil.
 func (q *request) serverList(which []int, size int) (page.Section, int) {
 	if which == nil {
-		which = make([]int, len(q.index.servers))
+		which = make([]int, len(q.index.Servers))
 		for i := range which {
 			which[i] = i
 		}
 	}
-	at := func(i int) serverIndex { return q.index.servers[i] }
-	state := func(s serverIndex) string {
-		if s.state == haproxy.Open && s.check == haproxy.Down {
+	at := func(i int) status.Server { return q.index.Servers[i] }
+	state := func(s status.Server) string {
+		if s.State == haproxy.Open && s.Check == haproxy.Down {
 			return "failing"
 		}
-		if s.state == haproxy.Absent {
+		if s.State == haproxy.Absent {
 			return "closed"
 		}
-		return s.state.String()
+		return s.State.String()
 	}
 	var address []byte
 	brief := inOneTable()
@@ -767,27 +753,27 @@ func (q *request) serverList(which []int, size int) (page.Section, int) {
 		if !q.inState(state(s)) {
 			return false
 		}
-		if has(text, s.pod(), s.node.name, q.index.backends[s.backend].name) {
+		if has(text, s.Pod(), s.Node.Name, q.index.Backends[s.Backend].Name) {
 			return true
 		}
-		address = s.addr().AppendTo(address[:0])
+		address = s.Addr().AppendTo(address[:0])
 		return bytes.Contains(address, []byte(text))
 	}, func(i int) []page.Cell {
 		s := at(i)
-		pod, sessions := page.Cell{Text: s.pod(), Href: podAddress(s.node.cluster, s.pod())}, page.Cell{}
-		if s.live != nil {
-			sessions = some(s.live.Sessions)
+		pod, sessions := page.Cell{Text: s.Pod(), Href: podAddress(s.Node.Cluster, s.Pod())}, page.Cell{}
+		if s.Live != nil {
+			sessions = some(s.Live.Sessions)
 		}
-		name := q.index.backends[s.backend].name
+		name := q.index.Backends[s.Backend].Name
 		return []page.Cell{
-			{Text: s.word(), Mark: s.mark()},
-			{Text: s.addr().String(), Mono: true},
+			{Text: s.Word(), Mark: markOfServer(s)},
+			{Text: s.Addr().String(), Mono: true},
 			pod,
-			{Text: s.node.name, Href: pathOf("node", s.node.cluster, s.node.name)},
+			{Text: s.Node.Name, Href: pathOf("node", s.Node.Cluster, s.Node.Name)},
 			{Text: name, Href: pathOf("backend", name)},
-			{Text: s.check},
+			{Text: s.Check},
 			sessions,
-			{Text: brief(q.why(s), s.addr().Addr())},
+			{Text: brief(q.index.Why(s), s.Addr().Addr())},
 		}
 	}, columns("state", "address", "pod", "node", "backend", "check", ">connections", "~why")...)
 	t.Empty = cmp.Or(t.Empty, "none: no endpoint")
@@ -798,9 +784,9 @@ func (q *request) serverList(which []int, size int) (page.Section, int) {
 }
 
 func (q *request) clusterList(size int) (page.Section, int) {
-	t, n := paged(q, size, q.status.Clusters, func(c ClusterStatus, text string) bool {
+	t, n := paged(q, size, q.status.Clusters, func(c status.ClusterStatus, text string) bool {
 		return has(text, c.Name)
-	}, func(c ClusterStatus) []page.Cell {
+	}, func(c status.ClusterStatus) []page.Cell {
 		state := page.Cell{Text: "in sync", Mark: page.Good}
 		switch {
 		case !c.Live && c.Picture != nil:
@@ -824,14 +810,12 @@ func (q *request) clusterList(size int) (page.Section, int) {
 	return page.Section{ID: "clusters", Title: "Clusters", Table: t, Filter: q.filter("name")}, n
 }
 
-const expiresSoon = 21 * 24 * time.Hour
-
 func (q *request) certificateList(size int) (page.Section, int) {
-	if q.config == nil {
+	if q.index.View.Config == nil {
 		return page.Section{ID: "certificates", Title: "Certificates", Table: &page.Table{}}, 0
 	}
 	states := map[bool]string{true: "good", false: "expires soon"}
-	t, n := paged(q, size, q.certs(), func(c *haproxy.Cert, text string) bool {
+	t, n := paged(q, size, q.index.Certs(), func(c *haproxy.Cert, text string) bool {
 		return q.inState(states[q.expiry(c).Mark == page.Good]) && (has(text, c.Name) || has(text, c.Hosts...))
 	}, q.certificateRow, certificateColumns...)
 	t.Empty = cmp.Or(t.Empty, "none")
@@ -851,22 +835,22 @@ func (q *request) certificateRow(c *haproxy.Cert) []page.Cell {
 func (q *request) expiry(c *haproxy.Cert) page.Cell {
 	now := q.status.Now
 	cell := page.Cell{
-		Text: "in " + page.Lasting(c.Expires.Sub(now)), Mark: page.Good,
+		Text: "in " + status.Lasting(c.Expires.Sub(now)), Mark: page.Good,
 		Note: c.Expires.UTC().Format("2006-01-02"),
 	}
 	switch {
 	case c.Expires.IsZero():
 		return page.Cell{Text: "not known", Mark: page.Warn}
 	case c.Expires.Before(now):
-		cell.Text, cell.Mark = "expired "+page.Lasting(now.Sub(c.Expires))+" ago", page.Bad
-	case c.Expires.Before(now.Add(expiresSoon)):
+		cell.Text, cell.Mark = "expired "+status.Lasting(now.Sub(c.Expires))+" ago", page.Bad
+	case c.Expires.Before(now.Add(status.ExpiresSoon)):
 		cell.Mark = page.Warn
 	}
 	return cell
 }
 
 func (q *request) refusalList(size int) (page.Section, int) {
-	t, n := paged(q, size, q.refusals, func(r routes.Refusal, text string) bool {
+	t, n := paged(q, size, q.index.View.BGP.Refusals, func(r routes.Refusal, text string) bool {
 		return has(text, r.Offer.Peer.String(), r.Offer.Prefix.String(), string(r.Reason), r.Offer.Cluster)
 	}, refusalRow, refusalColumns...)
 	t.Empty = cmp.Or(t.Empty, "none: every offer became a route")
@@ -886,7 +870,7 @@ func refusalRow(r routes.Refusal) []page.Cell {
 }
 
 func (q *request) problemList(size int, of func(ingress.Problem) bool) (page.Section, int) {
-	t, n := paged(q, size, q.view.problems, func(p ingress.Problem, text string) bool {
+	t, n := paged(q, size, q.index.View.Problems, func(p ingress.Problem, text string) bool {
 		return of(p) && has(text, p.Namespace+"/"+p.Name, p.Kind, p.Reason, p.Cluster)
 	}, func(p ingress.Problem) []page.Cell {
 		object := page.Cell{Text: fmt.Sprintf("%s %s/%s", p.Kind, p.Namespace, p.Name)}
@@ -920,9 +904,9 @@ func (q *request) capacityList(size int) (page.Section, int) {
 // changes lists the last changes, the newest first. With a name, it lists those that have
 // the name in their text.
 func (q *request) changes(size int, name string) page.Section {
-	t, _ := paged(q, size, q.pages.changes.since(time.Time{}), func(c Change, text string) bool {
+	t, _ := paged(q, size, q.pages.Changes.Since(time.Time{}), func(c status.Change, text string) bool {
 		return has(text, c.What, c.Why) && q.inState(c.Kind) && (name == "" || strings.Contains(c.What, name))
-	}, func(c Change) []page.Cell {
+	}, func(c status.Change) []page.Cell {
 		what := page.Cell{Text: c.What}
 		if c.Bad {
 			what.Mark = page.Warn
@@ -942,7 +926,18 @@ func (q *request) changes(size int, name string) page.Section {
 	t.Empty = cmp.Or(t.Empty, "none since the start of the process")
 	return page.Section{
 		ID: "changes", Title: "Recent changes", Table: t,
-		Filter: q.filter("text", serverChange, routeChange, sessionChange, reloadChange, offerChange, limitChange,
-			stateChange, configChange),
+		Filter: q.filter("text", status.Kinds...),
 	}
+}
+
+// markOfIngress returns the mark of an Ingress.
+func markOfIngress(in *status.Ingress) page.Mark {
+	mark := markOfCounts(in.Counts)
+	if in.Counts.All == 0 {
+		mark = page.Bad
+	}
+	if in.Problems > 0 {
+		mark = mark.Worse(page.Warn)
+	}
+	return mark
 }

@@ -1,4 +1,4 @@
-package appliance
+package status
 
 import (
 	"cmp"
@@ -47,17 +47,17 @@ type Fact struct {
 	Saw  string `json:"saw"`
 }
 
-// explain answers GET /explain. It takes one of
+// Explain answers GET /explain. It takes one of
 //
 //	ingress=NAMESPACE/NAME   how the Ingress or Service is served; with cluster=NAME in that cluster
 //	request=HOST/PATH        which rule takes the request; no host: "/PATH"
 //	address=ADDRESS          what there is of the address of a pod or node, or a service address
 //	complete=TEXT            how the NAMESPACE/NAME of an Ingress or Service may go on after
 //	                         TEXT; with cluster=NAME in that cluster
-func (x *index) explain(what url.Values) (any, error) {
+func (x *Index) Explain(what url.Values) (any, error) {
 	switch {
 	case what.Has("complete"):
-		return x.complete(what.Get("complete"), what.Get("cluster")), nil
+		return x.View.complete(what.Get("complete"), what.Get("cluster")), nil
 	case what.Get("address") != "":
 		addr, err := netip.ParseAddr(what.Get("address"))
 		if err != nil {
@@ -69,25 +69,25 @@ func (x *index) explain(what url.Values) (any, error) {
 		return x.explainAddress(addr.Unmap()), nil
 	case what.Get("request") != "":
 		host, path, _ := strings.Cut(what.Get("request"), "/")
-		e, why := x.compiled.ExplainRequest(host, "/"+path)
+		e, why := x.View.Compiled.ExplainRequest(host, "/"+path)
 		return ExplainStatus{
-			Request: host + "/" + path, Why: why, Explanation: e, Servers: x.serversOf(e), Now: x.at,
+			Request: host + "/" + path, Why: why, Explanation: e, Servers: x.serversOf(e), Now: x.View.At,
 			Waits: x.waitsOf(e),
 		}, nil
 	}
 	namespace, name, _ := strings.Cut(what.Get("ingress"), "/")
-	for _, c := range x.clusters {
-		if cluster := what.Get("cluster"); cluster != "" && cluster != c.name {
+	for _, c := range x.View.Clusters {
+		if cluster := what.Get("cluster"); cluster != "" && cluster != c.Name {
 			continue
 		}
-		e, is := x.compiled.Explain(c.name, namespace, name)
-		b, of, too := x.compiled.ExplainBalancer(c.name, namespace, name)
+		e, is := x.View.Compiled.Explain(c.Name, namespace, name)
+		b, of, too := x.View.Compiled.ExplainBalancer(c.Name, namespace, name)
 		if !is && !too {
 			continue
 		}
 		s := ExplainStatus{Explanation: e}
 		if too {
-			if s.Service = &serviceStatuses([]ingress.Balancer{b})[0]; !is {
+			if s.Service = &ServiceStatuses([]ingress.Balancer{b})[0]; !is {
 				s.Ingress = of.Ingress
 			}
 			s.Backends, s.Problems = append(s.Backends, of.Backends...), append(s.Problems, of.Problems...)
@@ -96,7 +96,7 @@ func (x *index) explain(what url.Values) (any, error) {
 				s.Addresses = append(s.Addresses, one)
 			}
 		}
-		s.Servers, s.Now, s.Waits = x.serversOf(s.Explanation), x.at, x.waitsOf(s.Explanation)
+		s.Servers, s.Now, s.Waits = x.serversOf(s.Explanation), x.View.At, x.waitsOf(s.Explanation)
 		return s, nil
 	}
 	return nil,
@@ -106,13 +106,13 @@ func (x *index) explain(what url.Values) (any, error) {
 
 // explainServed describes an address that clients connect to: one of the group, or of its pools. It
 // returns false for any other address.
-func (x *index) explainServed(a netip.Addr) (s AddressStatus, ours bool) {
+func (x *Index) explainServed(a netip.Addr) (s AddressStatus, ours bool) {
 	s.Address = a
 	fact := func(part string, ok bool, format string, args ...any) {
 		s.Facts = append(s.Facts, Fact{part, ok, fmt.Sprintf(format, args...)})
 	}
-	g := &x.settings.cfg.Group
-	pools, key := x.settings.cfg.Pools(), "haproxy.addresses"
+	g := &x.View.Settings.Config.Group
+	pools, key := x.View.Settings.Config.Pools(), "haproxy.addresses"
 	if g.Exists() {
 		key = "group.pools"
 	}
@@ -126,34 +126,34 @@ func (x *index) explainServed(a netip.Addr) (s AddressStatus, ours bool) {
 		return s, false
 	}
 	var of []ingress.Balancer
-	for _, b := range x.compiled.Balancers {
+	for _, b := range x.View.Compiled.Balancers {
 		if i := slices.Index(b.Addresses, a); i >= 0 {
 			of = append(of, b)
 			fact("Service", slices.Contains(b.Recorded, a), "%s/%s of cluster %s: %s", b.Namespace, b.Name, b.Cluster,
 				b.Reasons[i])
 		}
 	}
-	for _, t := range x.troubles {
-		if t.at == a {
-			fact("network", false, "%s", t.why)
+	for _, t := range x.View.Troubles {
+		if t.At == a {
+			fact("network", false, "%s", t.Why)
 		}
 	}
-	if owner := x.closed[a]; owner != "" {
+	if owner := x.View.Closed[a]; owner != "" {
 		fact("network", false, "it is %s, and no Service gets it", owner)
 	} else if pool >= 0 && len(of) == 0 {
 		fact("Service", false, "no Service has it, nor is to get it")
 	}
-	if x.group == nil || pool >= 0 && len(of) == 0 {
+	if x.View.Group == nil || pool >= 0 && len(of) == 0 {
 		return s, true
 	}
-	x.announcedAs(a, fact)
+	x.View.announcedAs(a, fact)
 	for _, b := range of {
-		_, e, _ := x.compiled.ExplainBalancer(b.Cluster, b.Namespace, b.Name)
+		_, e, _ := x.View.Compiled.ExplainBalancer(b.Cluster, b.Namespace, b.Name)
 		to := map[string]BackendStatus{}
 		for _, backend := range x.serversOf(e) {
 			to[backend.Name] = backend
 		}
-		for _, stream := range b.Streams(x.config) {
+		for _, stream := range b.Streams(x.View.Config) {
 			if backend := to[stream.Backend]; stream.Addr == a {
 				fact("port", backend.Open > 0, "%d leads to backend %s: %d of %d servers open", stream.Port,
 					stream.Backend, backend.Open, len(backend.Servers))
@@ -167,8 +167,8 @@ func (x *index) explainServed(a netip.Addr) (s AddressStatus, ours bool) {
 }
 
 // announcedAs reports who sends clients of a service address to this appliance.
-func (v *view) announcedAs(a netip.Addr, fact func(part string, ok bool, format string, args ...any)) {
-	g := v.group
+func (v *View) announcedAs(a netip.Addr, fact func(part string, ok bool, format string, args ...any)) {
+	g := v.Group
 	i := slices.IndexFunc(g.Addresses, func(of AddressOfGroup) bool { return of.Address == a })
 	if i < 0 || !g.Addresses[i].Held {
 		fact("machine", false, "this machine does not have it on lo, so it is served by other members at most")
@@ -177,10 +177,10 @@ func (v *view) announcedAs(a netip.Addr, fact func(part string, ok bool, format 
 	of := g.Addresses[i]
 	why := prefixed(": ", g.Why)
 	fact("machine", g.Class == group.Full, "it is on lo, and this appliance is %s%s", g.Class, why)
-	if routers := v.settings.cfg.Group.Upstream.Peers; len(routers) > 0 {
+	if routers := v.Settings.Config.Group.Upstream.Peers; len(routers) > 0 {
 		switch {
 		case len(of.Announced) > 0:
-			fact("BGP", true, "announced to %s", listed(of.Announced))
+			fact("BGP", true, "announced to %s", Listed(of.Announced))
 		case g.Class == group.None:
 			fact("BGP", false, "announced to nobody, since this appliance is none%s", why)
 		default:
@@ -188,15 +188,15 @@ func (v *view) announcedAs(a netip.Addr, fact func(part string, ok bool, format 
 				"(sallyport status peers)")
 		}
 	}
-	if on := v.settings.cfg.Group.VRRP; on.Exists() {
+	if on := v.Settings.Config.Group.VRRP; on.Exists() {
 		saw := "another member has it"
 		switch {
 		case of.VRRP:
 			saw = fmt.Sprintf("this appliance has it on %s", on.Interface)
-		case !g.others():
+		case !g.Others():
 			saw = "this appliance does not have it, and no other member is full"
 		}
-		fact("VRRP", of.VRRP || g.others(), "%s", saw)
+		fact("VRRP", of.VRRP || g.Others(), "%s", saw)
 	}
 }
 
@@ -205,7 +205,7 @@ const completed = 1000
 
 // complete returns the names of Ingresses, and of Services of type LoadBalancer, that begin with a
 // text. While the text has no slash, complete returns only their namespaces, each with a slash.
-func (v *view) complete(text, cluster string) []string {
+func (v *View) complete(text, cluster string) []string {
 	names := map[string]bool{}
 	add := func(o ingress.ObjectRef) {
 		if cluster != "" && o.Cluster != cluster {
@@ -219,17 +219,17 @@ func (v *view) complete(text, cluster string) []string {
 			names[name] = true
 		}
 	}
-	for _, o := range v.compiled.Served {
+	for _, o := range v.Compiled.Served {
 		if o.Kind == "Ingress" {
 			add(o)
 		}
 	}
-	for _, p := range v.problems {
+	for _, p := range v.Problems {
 		if p.Kind == "Ingress" {
 			add(p.ObjectRef)
 		}
 	}
-	for _, b := range v.compiled.Balancers {
+	for _, b := range v.Compiled.Balancers {
 		add(b.ObjectRef)
 	}
 	all := slices.Sorted(maps.Keys(names))
@@ -240,8 +240,8 @@ func (v *view) complete(text, cluster string) []string {
 }
 
 // waitsOf returns the tenants that wait for a reload that changes some backends of an Explanation.
-func (x *index) waitsOf(e ingress.Explanation) (all []haproxy.Wait) {
-	for _, w := range x.waits {
+func (x *Index) waitsOf(e ingress.Explanation) (all []haproxy.Wait) {
+	for _, w := range x.View.Waits {
 		if slices.ContainsFunc(e.Backends, func(b ingress.ExplainedBackend) bool {
 			return slices.Contains(w.Backends, b.Name)
 		}) {
@@ -252,7 +252,7 @@ func (x *index) waitsOf(e ingress.Explanation) (all []haproxy.Wait) {
 }
 
 // serversOf describes the backends of an Explanation.
-func (x *index) serversOf(e ingress.Explanation) []BackendStatus {
+func (x *Index) serversOf(e ingress.Explanation) []BackendStatus {
 	named := map[string]bool{}
 	for _, b := range e.Backends {
 		named[b.Name] = true
@@ -261,25 +261,25 @@ func (x *index) serversOf(e ingress.Explanation) []BackendStatus {
 }
 
 // explainAddress describes everything that is known about an address.
-func (x *index) explainAddress(a netip.Addr) AddressStatus {
+func (x *Index) explainAddress(a netip.Addr) AddressStatus {
 	s := AddressStatus{Address: a}
 	fact := func(part string, ok bool, format string, args ...any) {
 		s.Facts = append(s.Facts, Fact{part, ok, fmt.Sprintf(format, args...)})
 	}
-	peers := make(map[netip.Addr]bgp.PeerState, len(x.peers))
-	for _, p := range x.peers {
+	peers := make(map[netip.Addr]bgp.PeerState, len(x.View.BGP.Peers))
+	for _, p := range x.View.BGP.Peers {
 		peers[p.Addr] = p
 	}
-	for _, c := range x.clusters {
-		for _, p := range c.topology.Pools {
+	for _, c := range x.View.Clusters {
+		for _, p := range c.Topology.Pools {
 			if p.CIDR.Contains(a) {
-				fact("pool", !p.NoExport, "IP pool %s (%s) of cluster %s%s", p.Name, p.CIDR, c.name,
+				fact("pool", !p.NoExport, "IP pool %s (%s) of cluster %s%s", p.Name, p.CIDR, c.Name,
 					map[bool]string{
 						true: ": no node announces its blocks, because it has disableBGPExport",
 					}[p.NoExport])
 			}
 		}
-		for _, b := range c.topology.Blocks {
+		for _, b := range c.Topology.Blocks {
 			if !b.Prefix.Contains(a) {
 				continue
 			}
@@ -291,14 +291,14 @@ func (x *index) explainAddress(a netip.Addr) AddressStatus {
 			}
 		}
 		nodes := map[string]bool{}
-		for _, f := range c.topology.Affinities {
+		for _, f := range c.Topology.Affinities {
 			if f.Prefix.Contains(a) {
 				fact("block", f.State != "pendingDeletion" && !f.Deleted, "%s of node %s, BlockAffinity %s (%s)",
 					f.Prefix, f.Node, f.Name, cmp.Or(f.State, "confirmed"))
 				nodes[f.Node] = true
 			}
 		}
-		for _, n := range c.topology.Nodes {
+		for _, n := range c.Topology.Nodes {
 			if slices.Contains(n.Addresses, a) {
 				nodes[n.Name] = true
 			}
@@ -310,40 +310,40 @@ func (x *index) explainAddress(a netip.Addr) AddressStatus {
 			for _, at := range n.BGP {
 				if p, is := peers[at.Addr()]; is {
 					loss := ""
-					if p.LossReason != "" && p.State != established {
+					if p.LossReason != "" && !p.Up() {
 						loss = "; last lost: " + p.LossReason
 					}
-					fact("peer", p.State == established, "%s is %s, with %d prefixes%s", p.Addr, p.State, p.Received,
+					fact("peer", p.Up(), "%s is %s, with %d prefixes%s", p.Addr, p.State, p.Received,
 						loss)
 				}
 			}
 		}
 	}
-	for _, r := range x.refusals {
+	for _, r := range x.View.BGP.Refusals {
 		if r.Offer.Prefix.Contains(a) {
 			fact("offer", false, "%s by %s was refused: %s", r.Offer.Prefix, r.Offer.Peer, r.Why)
 		}
 	}
-	prefix, via, routed := x.want.Routes.Finder()(a)
+	prefix, via, routed := x.View.Want.Routes.Finder()(a)
 	switch {
-	case x.have.Direct[a]:
+	case x.View.Have.Direct[a]:
 		fact("route", true, "a node on a network of this machine needs no route of ours")
 	case !routed:
 		fact("route", false, "no verified route leads to it")
 	default:
 		fact("route", true, "%s via %s", prefix, via)
-		fact("kernel", x.have.Routes[prefix] == via, "%s",
+		fact("kernel", x.View.Have.Routes[prefix] == via, "%s",
 			map[bool]string{
 				true:  "the kernel holds it",
 				false: "the kernel does not hold it",
-			}[x.have.Routes[prefix] == via])
+			}[x.View.Have.Routes[prefix] == via])
 	}
 	served := false
-	for _, at := range x.servers {
-		if at.addr().Addr() == a {
+	for _, at := range x.Servers {
+		if at.Addr().Addr() == a {
 			served = true
 			one := x.serverStatus(at)
-			fact("server", one.Serves(), "%s in backend %s is %s%s", one.Addr, x.backends[at.backend].name, one.State,
+			fact("server", one.Serves(), "%s in backend %s is %s%s", one.Addr, x.Backends[at.Backend].Name, one.State,
 				prefixed(": ", one.Why))
 		}
 	}

@@ -1,4 +1,4 @@
-package appliance
+package pages
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"sallyport/appliance/page"
+	"sallyport/appliance/status"
 	"sallyport/ingress"
 	"sallyport/routes"
 )
@@ -75,12 +76,12 @@ func (q *request) clusterPage(name string) (page.Page, bool) {
 				Cell: page.Cell{Text: c.CredentialsExpire.UTC().Format("2006-01-02 15:04 MST")},
 			})
 		}
-		var nodes []*nodeIndex
+		var nodes []*status.Node
 		mark := page.Good
-		for _, n := range q.nodes {
-			if n.cluster == name {
+		for _, n := range q.index.Nodes {
+			if n.Cluster == name {
 				nodes = append(nodes, n)
-				mark = mark.Worse(n.mark())
+				mark = mark.Worse(markOfNode(n))
 			}
 		}
 		p := q.detail(mark, "Cluster "+name, "", facts, page.Link{Text: name})
@@ -88,7 +89,7 @@ func (q *request) clusterPage(name string) (page.Page, bool) {
 			p.Sections[0].Lines = append(p.Sections[0].Lines, page.Line{Mark: page.Warn, Text: c.Error})
 		}
 		list, _ := q.nodeList(nodes, rowsPaged)
-		p.Sections = append(p.Sections, page.Section{ID: "paths", Title: "Paths", Diagram: q.diagram(q.status, nodes)},
+		p.Sections = append(p.Sections, page.Section{ID: "paths", Title: "Paths", Diagram: q.diagram(nodes)},
 			list)
 		if problems, n := q.problemList(rowsPaged, func(p ingress.Problem) bool { return p.Cluster == name }); n > 0 {
 			problems.Filter = nil
@@ -99,47 +100,48 @@ func (q *request) clusterPage(name string) (page.Page, bool) {
 	return page.Page{}, false
 }
 
-func (q *request) nodePage(name nodeName) (page.Page, bool) {
-	n := q.node[name]
+func (q *request) nodePage(name status.NodeName) (page.Page, bool) {
+	n := q.index.Node[name]
 	if n == nil {
 		return page.Page{}, false
 	}
 	facts := []page.Fact{
-		{Name: "cluster", Cell: page.Cell{Text: n.cluster, Href: pathOf("cluster", n.cluster)}},
-		{Name: "AS", Cell: page.Cell{Text: fmt.Sprint(n.node.ASN)}},
+		{Name: "cluster", Cell: page.Cell{Text: n.Cluster, Href: pathOf("cluster", n.Cluster)}},
+		{Name: "AS", Cell: page.Cell{Text: fmt.Sprint(n.Node.ASN)}},
 	}
-	for _, s := range n.peers {
+	for _, s := range n.Peers {
 		state := q.stateOf(s)
 		state.Note = strings.TrimPrefix(state.Note+"; holds "+page.Count(s.Received, "route"), "; ")
 		facts = append(facts, page.Fact{Name: "BGP session with " + s.Addr.String(), Cell: state})
 	}
-	if n.node.Down {
+	if n.Node.Down {
 		facts = append(facts, page.Fact{
 			Name: "Kubernetes",
 			Cell: page.Cell{Text: "reports the node as unreachable", Mark: page.Bad},
 		})
 	}
-	p := q.detail(n.mark(), "Node "+n.name, q.serversInWords(n.counts), facts,
-		page.Link{Text: n.cluster, Href: pathOf("cluster", n.cluster)}, page.Link{Text: n.name})
-	for _, s := range n.peers {
-		if s.State != established {
-			p.Sections[0].Lines = append(p.Sections[0].Lines, page.Line{Mark: page.Bad, Text: sessionDown(s, q.at)})
+	p := q.detail(markOfNode(n), "Node "+n.Name, q.serversInWords(n.Counts), facts,
+		page.Link{Text: n.Cluster, Href: pathOf("cluster", n.Cluster)}, page.Link{Text: n.Name})
+	for _, s := range n.Peers {
+		if !s.Up() {
+			why := status.SessionDown(s, q.index.View.At)
+			p.Sections[0].Lines = append(p.Sections[0].Lines, page.Line{Mark: page.Bad, Text: why})
 		}
 	}
 	p.Sections = append(p.Sections,
-		page.Section{ID: "paths", Title: "Path", Diagram: q.diagram(q.status, []*nodeIndex{n})})
+		page.Section{ID: "paths", Title: "Path", Diagram: q.diagram([]*status.Node{n})})
 	blocks := &page.Table{Columns: blockColumns, Empty: "none: the node has no pod yet"}
-	for _, b := range n.blocks[:min(len(n.blocks), blocksShown)] {
+	for _, b := range n.Blocks[:min(len(n.Blocks), blocksShown)] {
 		blocks.Rows = append(blocks.Rows, q.blockRow(b))
 	}
 	var some []int
-	for i, s := range q.index.servers {
-		if s.node == n {
+	for i, s := range q.index.Servers {
+		if s.Node == n {
 			some = append(some, i)
 		}
 	}
 	p.Sections = append(p.Sections, page.Section{ID: "blocks", Title: "Blocks", Table: blocks}, q.theServers(some))
-	return q.withChanges(p, "node "+n.name+" "), true
+	return q.withChanges(p, "node "+n.Name+" "), true
 }
 
 // withChanges adds the last changes that have a name in their text.
@@ -169,32 +171,32 @@ func (q *request) blockPage(cluster, text string) (page.Page, bool) {
 	if err != nil {
 		return page.Page{}, false
 	}
-	for _, b := range q.index.blocks {
-		if b.cluster != cluster || b.affinity.Prefix != prefix {
+	for _, b := range q.index.Blocks {
+		if b.Cluster != cluster || b.Affinity.Prefix != prefix {
 			continue
 		}
-		n := q.node[nodeName{cluster, b.affinity.Node}]
+		n := q.index.Node[status.NodeName{Cluster: cluster, Name: b.Affinity.Node}]
 		route := page.Cell{Text: "none wanted", Mark: page.Bad}
 		switch {
-		case b.installed:
-			route = page.Cell{Text: "in the kernel, via " + b.via.String(), Mark: page.Good}
-		case b.via.IsValid():
-			route = page.Cell{Text: "wanted via " + b.via.String() + ", and not in the kernel", Mark: page.Bad}
+		case b.Installed:
+			route = page.Cell{Text: "in the kernel, via " + b.Via.String(), Mark: page.Good}
+		case b.Via.IsValid():
+			route = page.Cell{Text: "wanted via " + b.Via.String() + ", and not in the kernel", Mark: page.Bad}
 		}
 		facts := []page.Fact{
-			{Name: "node", Cell: page.Cell{Text: b.affinity.Node, Href: pathOf("node", cluster, b.affinity.Node)}},
-			{Name: "BlockAffinity", Cell: page.Cell{Text: cmp.Or(b.affinity.State, "confirmed")}},
+			{Name: "node", Cell: page.Cell{Text: b.Affinity.Node, Href: pathOf("node", cluster, b.Affinity.Node)}},
+			{Name: "BlockAffinity", Cell: page.Cell{Text: cmp.Or(b.Affinity.State, "confirmed")}},
 			{Name: "route", Cell: route},
 		}
-		p := q.detail(route.Mark, "Block "+prefix.String(), q.serversInWords(b.counts), facts,
+		p := q.detail(route.Mark, "Block "+prefix.String(), q.serversInWords(b.Counts), facts,
 			page.Link{Text: cluster, Href: pathOf("cluster", cluster)},
-			page.Link{Text: b.affinity.Node, Href: pathOf("node", cluster, b.affinity.Node)},
+			page.Link{Text: b.Affinity.Node, Href: pathOf("node", cluster, b.Affinity.Node)},
 			page.Link{Text: prefix.String()})
-		if !b.installed {
-			p.Sections[0].Lines = []page.Line{{Mark: page.Bad, Text: q.whyNoRouteTo(n, b)}}
+		if !b.Installed {
+			p.Sections[0].Lines = []page.Line{{Mark: page.Bad, Text: q.index.WhyNoRouteTo(n, b)}}
 		}
 		var refused []routes.Refusal
-		for _, r := range q.refusals {
+		for _, r := range q.index.View.BGP.Refusals {
 			if r.Offer.Prefix.Overlaps(prefix) {
 				refused = append(refused, r)
 			}
@@ -207,14 +209,14 @@ func (q *request) blockPage(cluster, text string) (page.Page, bool) {
 			p.Sections = append(p.Sections, page.Section{ID: "refusals", Title: "Refused offers", Table: t})
 		}
 		var some []int
-		for i, s := range q.index.servers {
-			if s.block == b {
+		for i, s := range q.index.Servers {
+			if s.Block == b {
 				some = append(some, i)
 			}
 		}
 		if len(some) > 0 {
 			p.Sections = append(p.Sections,
-				page.Section{ID: "paths", Title: "Path", Diagram: q.diagram(q.status, q.only(some))})
+				page.Section{ID: "paths", Title: "Path", Diagram: q.diagram(q.index.Only(some))})
 		}
 		p.Sections = append(p.Sections, q.theServers(some))
 		return q.withChanges(p, prefix.String()), true
@@ -223,17 +225,17 @@ func (q *request) blockPage(cluster, text string) (page.Page, bool) {
 }
 
 func (q *request) backendPage(name string) (page.Page, bool) {
-	at, ok := q.backend[name]
+	at, ok := q.index.Backend[name]
 	if !ok {
 		return page.Page{}, false
 	}
-	b := q.index.backends[at]
-	some := make([]int, b.n)
+	b := q.index.Backends[at]
+	some := make([]int, b.N)
 	for i := range some {
-		some[i] = b.from + i
+		some[i] = b.From + i
 	}
-	facts := []page.Fact{{Name: "stands for", Cell: page.Cell{Text: b.origin()}}}
-	if r, known := q.pages.samples.rates.of(name); known {
+	facts := []page.Fact{{Name: "stands for", Cell: page.Cell{Text: b.Origin()}}}
+	if r, known := q.pages.Samples.Rates.Of(name); known {
 		failed := page.Cell{Text: perSecond(r.Errors) + "/s"}
 		if r.Errors > 0 {
 			failed.Mark = page.Warn
@@ -248,17 +250,17 @@ func (q *request) backendPage(name string) (page.Page, bool) {
 			})
 		}
 	}
-	p := q.detail(b.mark(), "Backend "+name, q.serversInWords(b.counts), facts,
+	p := q.detail(markOfBackend(b), "Backend "+name, q.serversInWords(b.Counts), facts,
 		page.Link{Text: "backends", Href: "/backends"}, page.Link{Text: name})
 	if why, _ := q.whyBackend(b); why != "" {
-		p.Sections[0].Lines = []page.Line{{Mark: b.mark(), Text: why}}
+		p.Sections[0].Lines = []page.Line{{Mark: markOfBackend(b), Text: why}}
 	}
-	if b.n > 0 {
+	if b.N > 0 {
 		p.Sections = append(p.Sections,
-			page.Section{ID: "paths", Title: "Paths", Diagram: q.diagram(q.status, q.only(some))})
+			page.Section{ID: "paths", Title: "Paths", Diagram: q.diagram(q.index.Only(some))})
 	}
 	p.Sections = append(p.Sections, q.theServers(some), q.ruleList(func(i int) bool {
-		r := q.config.Routes[i]
+		r := q.index.View.Config.Routes[i]
 		return r.Backend == name || r.Canary == name
 	}))
 	return q.withChanges(p, " of "+name+" "), true
@@ -271,7 +273,7 @@ func (q *request) ruleList(of func(i int) bool) page.Section {
 		Empty:   "none: only a canary, a condition or a default leads here",
 	}
 	n := 0
-	for i, r := range q.config.Routes {
+	for i, r := range q.index.View.Config.Routes {
 		if !of(i) {
 			continue
 		}
@@ -279,7 +281,7 @@ func (q *request) ruleList(of func(i int) bool) page.Section {
 			continue
 		}
 		in := page.Cell{}
-		if ref := q.granted[i]; ref.Name != "" {
+		if ref := q.index.Granted[i]; ref.Name != "" {
 			in = page.Cell{
 				Text: ref.Namespace + "/" + ref.Name,
 				Href: pathOf("ingress", ref.Cluster, ref.Namespace, ref.Name),
@@ -305,47 +307,47 @@ func (q *request) ruleList(of func(i int) bool) page.Section {
 
 func (q *request) podPage(cluster, pod string) (page.Page, bool) {
 	var some []int
-	sum := serverCounts{}
-	for i, s := range q.index.servers {
-		if s.node.cluster == cluster && s.pod() == pod {
+	sum := status.Counts{}
+	for i, s := range q.index.Servers {
+		if s.Node.Cluster == cluster && s.Pod() == pod {
 			some = append(some, i)
-			sum.add(s)
+			sum.Add(s)
 		}
 	}
 	if len(some) == 0 {
 		return page.Page{}, false
 	}
-	first := q.index.servers[some[0]]
+	first := q.index.Servers[some[0]]
 	facts := []page.Fact{{
 		Name: "node",
-		Cell: page.Cell{Text: first.node.name, Href: pathOf("node", cluster, first.node.name)},
+		Cell: page.Cell{Text: first.Node.Name, Href: pathOf("node", cluster, first.Node.Name)},
 	}}
-	if b := first.block; b != nil {
+	if b := first.Block; b != nil {
 		facts = append(facts, page.Fact{
 			Name: "block",
 			Cell: page.Cell{
-				Text: b.affinity.Prefix.String(), Href: blockAddress(b.cluster, b.affinity.Prefix),
+				Text: b.Affinity.Prefix.String(), Href: blockAddress(b.Cluster, b.Affinity.Prefix),
 				Mono: true,
 			},
 		})
 	}
-	mark := sum.mark()
+	mark := markOfCounts(sum)
 	p := q.detail(mark, "Pod "+pod, q.serversInWords(sum), facts,
 		page.Link{Text: cluster, Href: pathOf("cluster", cluster)},
-		page.Link{Text: first.node.name, Href: pathOf("node", cluster, first.node.name)}, page.Link{Text: pod})
+		page.Link{Text: first.Node.Name, Href: pathOf("node", cluster, first.Node.Name)}, page.Link{Text: pod})
 	for _, i := range some {
-		if why := q.why(q.index.servers[i]); why != "" {
+		if why := q.index.Why(q.index.Servers[i]); why != "" {
 			p.Sections[0].Lines = []page.Line{{Mark: mark, Text: why}}
 			break
 		}
 	}
 	p.Sections = append(p.Sections,
-		page.Section{ID: "paths", Title: "Path", Diagram: q.diagram(q.status, q.only(some))}, q.theServers(some))
+		page.Section{ID: "paths", Title: "Path", Diagram: q.diagram(q.index.Only(some))}, q.theServers(some))
 	return p, true
 }
 
 func (q *request) ingressPage(cluster, namespace, name string) (page.Page, bool) {
-	e, ok := q.compiled.Explain(cluster, namespace, name)
+	e, ok := q.index.View.Compiled.Explain(cluster, namespace, name)
 	mine := func(p ingress.Problem) bool {
 		return p.Kind == "Ingress" && p.Cluster == cluster && p.Namespace == namespace && p.Name == name
 	}
@@ -353,16 +355,16 @@ func (q *request) ingressPage(cluster, namespace, name string) (page.Page, bool)
 		return page.Page{}, false
 	}
 	var some []int
-	sum := serverCounts{}
+	sum := status.Counts{}
 	for _, b := range e.Backends {
-		if at, ok := q.backend[b.Name]; ok {
-			for i := range q.index.backends[at].n {
-				some = append(some, q.index.backends[at].from+i)
-				sum.add(q.index.servers[q.index.backends[at].from+i])
+		if at, ok := q.index.Backend[b.Name]; ok {
+			for i := range q.index.Backends[at].N {
+				some = append(some, q.index.Backends[at].From+i)
+				sum.Add(q.index.Servers[q.index.Backends[at].From+i])
 			}
 		}
 	}
-	mark := sum.mark()
+	mark := markOfCounts(sum)
 	p := q.detail(mark, "Ingress "+namespace+"/"+name, q.serversInWords(sum), []page.Fact{
 		{Name: "cluster", Cell: page.Cell{Text: cluster, Href: pathOf("cluster", cluster)}},
 		{Name: "namespace", Cell: page.Cell{Text: namespace, Href: "/ingresses?q=" + namespace + "%2F"}},
@@ -376,15 +378,15 @@ func (q *request) ingressPage(cluster, namespace, name string) (page.Page, bool)
 	}
 	if len(some) > 0 {
 		p.Sections = append(p.Sections,
-			page.Section{ID: "paths", Title: "Paths", Diagram: q.diagram(q.status, q.only(some))})
+			page.Section{ID: "paths", Title: "Paths", Diagram: q.diagram(q.index.Only(some))})
 	}
 	p.Sections = append(p.Sections, q.ruleList(func(i int) bool {
-		ref := q.granted[i]
+		ref := q.index.Granted[i]
 		return ref.Cluster == cluster && ref.Namespace == namespace && ref.Name == name
 	}))
-	for _, in := range q.ingresses() {
-		if in.ref.Cluster == cluster && in.ref.Namespace == namespace && in.ref.Name == name {
-			if certs := q.certsOf(in.hosts); len(certs) > 0 {
+	for _, in := range q.index.Ingresses() {
+		if in.Ref.Cluster == cluster && in.Ref.Namespace == namespace && in.Ref.Name == name {
+			if certs := q.index.CertsOf(in.Hosts); len(certs) > 0 {
 				t := &page.Table{Columns: certificateColumns}
 				for _, c := range certs[:min(len(certs), rowsPaged)] {
 					t.Rows = append(t.Rows, q.certificateRow(c))
