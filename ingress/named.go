@@ -10,6 +10,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/ingress/annotations"
 )
@@ -70,7 +71,7 @@ func worldOf(s Snapshot) *world {
 
 // A namer is an object that names Secrets.
 type namer struct {
-	kind   string // Ingress, Service or ConfigMap
+	kind   string // Ingress, Service, Gateway, ListenerSet or ConfigMap
 	object metav1.Object
 }
 
@@ -88,10 +89,26 @@ func (w *world) namers() iter.Seq[namer] {
 				return
 			}
 		}
+		for _, g := range w.API.Gateways {
+			if w.classOf(g) && ours.admits(g.Namespace) && !yield(namer{"Gateway", g}) {
+				return
+			}
+		}
+		for _, s := range w.API.ListenerSets {
+			if ours.admits(s.Namespace) && !yield(namer{"ListenerSet", s}) {
+				return
+			}
+		}
 		if m := w.configMap(w.Options.ConfigMap); m.Name != "" {
 			yield(namer{"ConfigMap", m})
 		}
 	}
+}
+
+// classOf reports whether the class of a Gateway is ours.
+func (w *world) classOf(g *gatewayv1.Gateway) bool {
+	class, known := Find(w.API.Classes, serviceKey{Name: string(g.Spec.GatewayClassName)})
+	return known && string(class.Spec.ControllerName) == w.Options.Gateway.Controller
 }
 
 // namedBy returns the Secrets that an object names.
@@ -105,6 +122,13 @@ func (w *world) namedBy(by namer) (keys []serviceKey) {
 				keys = append(keys, serviceKey{Namespace: o.Namespace, Name: t.SecretName})
 			}
 		}
+	case *gatewayv1.Gateway:
+		return w.namedByGateway(o)
+	case *gatewayv1.ListenerSet:
+		for _, l := range o.Spec.Listeners {
+			keys = w.namedByTLS("ListenerSet", o.Namespace, l.TLS, keys)
+		}
+		return keys
 	case *corev1.ConfigMap:
 		scope, values = annotations.ConfigMap, o.Data
 	}
@@ -114,6 +138,51 @@ func (w *world) namedBy(by namer) (keys []serviceKey) {
 		}
 	}
 	return keys
+}
+
+// namedByGateway returns the Secrets that a Gateway names, and may name.
+func (w *world) namedByGateway(g *gatewayv1.Gateway) (keys []serviceKey) {
+	for _, l := range g.Spec.Listeners {
+		keys = w.namedByTLS("Gateway", g.Namespace, l.TLS, keys)
+	}
+	if tls := g.Spec.TLS; tls != nil && tls.Backend != nil && tls.Backend.ClientCertificateRef != nil {
+		refs := []gatewayv1.SecretObjectReference{*tls.Backend.ClientCertificateRef}
+		keys = w.namedByTLS("Gateway", g.Namespace, &gatewayv1.ListenerTLSConfig{CertificateRefs: refs}, keys)
+	}
+	return keys
+}
+
+// namedByTLS adds the Secrets that a listener names, if a ReferenceGrant allows those of other
+// namespaces. kind and home are those of the object with the listener.
+func (w *world) namedByTLS(kind, home string, tls *gatewayv1.ListenerTLSConfig, keys []serviceKey) []serviceKey {
+	if tls == nil {
+		return keys
+	}
+	for _, ref := range tls.CertificateRefs {
+		key := serviceKey{Namespace: home, Name: string(ref.Name)}
+		if ref.Namespace != nil {
+			key.Namespace = string(*ref.Namespace)
+		}
+		isSecret := (ref.Group == nil || *ref.Group == "") && (ref.Kind == nil || *ref.Kind == "Secret")
+		if isSecret && w.Options.readsSecretsOf(key.Namespace) && (key.Namespace == home || w.grants(kind, home, key)) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// grants reports whether a ReferenceGrant lets objects of a kind of Gateway API in a namespace name a
+// Secret.
+func (w *world) grants(kind, home string, secret serviceKey) bool {
+	return slices.ContainsFunc(w.API.Grants, func(g *gatewayv1.ReferenceGrant) bool {
+		return g.Namespace == secret.Namespace &&
+			slices.ContainsFunc(g.Spec.From, func(from gatewayv1.ReferenceGrantFrom) bool {
+				return from.Group == gatewayv1.GroupName && string(from.Kind) == kind && string(from.Namespace) == home
+			}) &&
+			slices.ContainsFunc(g.Spec.To, func(to gatewayv1.ReferenceGrantTo) bool {
+				return to.Group == "" && to.Kind == "Secret" && (to.Name == nil || string(*to.Name) == secret.Name)
+			})
+	})
 }
 
 // firstNamed returns the Secrets that the oldest objects of each of some namespaces name,

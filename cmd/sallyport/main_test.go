@@ -217,7 +217,15 @@ clusters:
 - kubeconfig: /not/there/yet
   ingress: {namespaces: [web, shop], configMap: ops/keys}
 `)
+	gateway := write(t, "gateway.yaml", `
+clusters:
+- kubeconfig: /not/there/yet
+  ingress: {namespaces: [web, shop]}
+  gateway: {enabled: true}
+haproxy: {addresses: [192.168.50.64/28]}
+`)
 	for name, args := range map[string][]string{
+		"gateway.yaml":    {"--config", gateway, "--address", "192.168.50.21"},
 		"plain.yaml":      {"--address", "192.168.50.21"},
 		"signed.yaml":     {"--config", signed},
 		"two.yaml":        {"--address", "192.168.50.20,192.168.50.21", "--asn", "64999", "--namespace", "edge"},

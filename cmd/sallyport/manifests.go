@@ -42,6 +42,7 @@ type wish struct {
 	Roles                      []role
 	TokenSecret                bool   // a token that never expires
 	Class, Controller          string // of the IngressClass; no Class: it is left out
+	Gateway                    string // controller of the GatewayClass; "": it is left out
 	CalicoAPI                  config.APIGroup
 	Seen                       bool // the cluster was looked at, and ClusterASN is its own
 	ASN, ClusterASN            uint32
@@ -113,7 +114,7 @@ func manifestsCommand() *cobra.Command {
 		Use:   "manifests",
 		Short: "Print what the cluster needs, for kubectl apply -f -",
 		Long: `Print what the cluster needs: a ServiceAccount with only the rights that the appliance
-uses, the IngressClass, and Calico's BGPFilters and BGPPeer. Comments explain how to
+uses, the IngressClass, a GatewayClass if the file enables Gateways, and Calico's BGPFilters and BGPPeer. Comments explain how to
 create the appliance's kubeconfig.
 
 Calico's BGPConfiguration is not printed: to apply one removes the settings that it does
@@ -205,6 +206,9 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, *config.Cluster, error)
 		TTLSecurity: cluster.BGP.TTLSecurity, Passive: cluster.BGP.Mode == config.Passive,
 		Reflectors: f.reflectors,
 		Password:   !cluster.BGP.Password.IsZero() || cluster.BGP.PasswordFile != "",
+	}
+	if cluster.Gateway.Enabled {
+		w.Gateway = cluster.Gateway.Controller
 	}
 	if f.asn != 0 {
 		if w.ClusterASN == w.ASN {

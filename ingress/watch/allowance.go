@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -59,12 +60,14 @@ func newAllowance[T object](key, kind string, most int, first func(T) bool) *all
 	}
 }
 
-// bytesOf returns the bytes of an object in the encoding of the API server.
+// bytesOf returns the bytes of an object in the encoding of the API server: protobuf, or JSON for
+// the objects of CRDs.
 func bytesOf(o any) int {
 	if sized, ok := o.(interface{ Size() int }); ok {
 		return sized.Size()
 	}
-	return 0
+	text, _ := json.Marshal(o) // it came as JSON
+	return len(text)
 }
 
 func (sh *allowance[T]) refer(o T) ingress.ObjectRef {
@@ -215,6 +218,9 @@ func (s *shelf[T]) problems(cluster string) (all []ingress.Problem) {
 
 // incomplete returns the namespaces with objects that are not kept, in order.
 func (s *shelf[T]) incomplete() []string {
+	if s.share == nil {
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return sortedKeys(s.share.short)
@@ -370,8 +376,18 @@ func (s *shelf[T]) rest(namespace string, pause time.Duration, failed bool) {
 	}
 }
 
-// watchShare sets up a shelf that bounds the objects of each namespace.
+// watchShare sets up a shelf that bounds the objects of each namespace, and that Run fills.
 func watchShare[T object, L runtime.Object](
+	w *Watcher, group, resource string, order func(a, b T) int, sh *allowance[T],
+	from func(namespace string) reader[L],
+) *shelf[T] {
+	s := newShare(w, group, resource, order, sh, from)
+	w.watched = append(w.watched, s)
+	return s
+}
+
+// newShare returns a shelf that bounds the objects of each namespace.
+func newShare[T object, L runtime.Object](
 	w *Watcher, group, resource string, order func(a, b T) int, sh *allowance[T],
 	from func(namespace string) reader[L],
 ) *shelf[T] {
@@ -390,6 +406,5 @@ func watchShare[T object, L runtime.Object](
 			})
 		})
 	}
-	w.watched = append(w.watched, s)
 	return s
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
 // An api is the part of an API server that has typed clients. The real one is clients;
@@ -35,6 +36,10 @@ type api interface {
 	// SecretNames reads the Secrets of a namespace without anything but their names and
 	// versions. In a list, all have the version of the list.
 	SecretNames(namespace string) reader[*corev1.SecretList]
+
+	// API reads and writes a resource of Gateway API; namespace "" is all. The objects have the
+	// types of v1 whatever the version.
+	API(of schema.GroupVersionResource, namespace string) apiClient
 
 	// CreateEvent creates an Event in its namespace.
 	CreateEvent(context.Context, *corev1.Event) error
@@ -64,12 +69,20 @@ type statusClient[L runtime.Object, T any] interface {
 type (
 	ingressClient = statusClient[*networkingv1.IngressList, *networkingv1.Ingress]
 	serviceClient = statusClient[*corev1.ServiceList, *corev1.Service]
+	apiClient     = statusClient[runtime.Object, runtime.Object]
 )
 
 // clients hold a typed client for each kind of objects that the appliance reads or writes. They
 // need less memory than client-go's Clientset, which knows the objects of every API group of
 // Kubernetes.
-type clients struct{ core, networking, discovery rest.Interface }
+type clients struct {
+	core, networking, discovery rest.Interface
+
+	gateway, grants rest.Interface // Gateway API, and version v1beta1 of its ReferenceGrants
+}
+
+// grantsV1Beta1 is the version of ReferenceGrants before v1, with the same fields.
+var grantsV1Beta1 = schema.GroupVersion{Group: gatewayv1.GroupName, Version: "v1beta1"}
 
 // scheme knows the objects of the API groups of clients. It never changes: the clients
 // of all clusters read it at once.
@@ -78,10 +91,12 @@ var (
 		s := runtime.NewScheme()
 		for _, add := range []func(*runtime.Scheme) error{
 			metav1.AddMetaToScheme, corev1.AddToScheme, networkingv1.AddToScheme, discoveryv1.AddToScheme,
-			authenticationv1.AddToScheme,
+			authenticationv1.AddToScheme, gatewayv1.Install,
 		} {
 			utilruntime.Must(add(s))
 		}
+		s.AddKnownTypes(grantsV1Beta1, &gatewayv1.ReferenceGrant{}, &gatewayv1.ReferenceGrantList{})
+		metav1.AddToGroupVersion(s, grantsV1Beta1)
 		return s
 	}()
 	parameters = runtime.NewParameterCodec(scheme)
@@ -99,8 +114,12 @@ func newClients(config *rest.Config) (*clients, error) {
 	for client, version := range map[*rest.Interface]schema.GroupVersion{
 		&c.core: corev1.SchemeGroupVersion, &c.networking: networkingv1.SchemeGroupVersion,
 		&c.discovery: discoveryv1.SchemeGroupVersion,
+		&c.gateway:   schema.GroupVersion(gatewayv1.GroupVersion), &c.grants: grantsV1Beta1,
 	} {
 		each := rest.CopyConfig(shared)
+		if version.Group == gatewayv1.GroupName { // objects of CRDs have no protobuf
+			each.ContentType, each.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+		}
 		each.GroupVersion, each.APIPath = &version, "/apis"
 		if version.Group == "" {
 			each.APIPath = "/api"
@@ -230,6 +249,38 @@ func (t secretTables) secret(table *metav1.Table, row metav1.TableRow) (*corev1.
 		}
 	}
 	return nil, errors.New("the API server returns a table of Secrets without their names")
+}
+
+func (c *clients) API(of schema.GroupVersionResource, namespace string) apiClient {
+	from := c.gateway
+	if of.GroupVersion() == grantsV1Beta1 {
+		from = c.grants
+	}
+	return apiResource{from, of.Resource, namespace}
+}
+
+// An apiResource reads and writes a resource of Gateway API in a namespace.
+type apiResource struct {
+	from                rest.Interface
+	resource, namespace string
+}
+
+func (r apiResource) List(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	return r.from.Get().NamespaceIfScoped(r.namespace, r.namespace != "").Resource(r.resource).
+		VersionedParams(&o, parameters).Do(ctx).Get()
+}
+
+func (r apiResource) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	o.Watch = true
+	return r.from.Get().NamespaceIfScoped(r.namespace, r.namespace != "").Resource(r.resource).
+		VersionedParams(&o, parameters).Watch(ctx)
+}
+
+func (r apiResource) Patch(
+	ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, subresources ...string,
+) (runtime.Object, error) {
+	return r.from.Patch(pt).NamespaceIfScoped(r.namespace, r.namespace != "").Resource(r.resource).Name(name).
+		SubResource(subresources...).VersionedParams(&o, parameters).Body(data).Do(ctx).Get()
 }
 
 func (c *clients) CreateEvent(ctx context.Context, e *corev1.Event) error {

@@ -204,6 +204,8 @@ func (f *followers) hold(s *ingress.Snapshot, awaited map[types.NamespacedName]b
 		s.Ingresses = holdBack(s.Ingresses, f.handed.Ingresses, waits)
 		s.Services = holdBack(s.Services, f.handed.Services, waits)
 		s.ConfigMaps = holdBack(s.ConfigMaps, f.handed.ConfigMaps, waits)
+		s.API.Gateways = holdBack(s.API.Gateways, f.handed.API.Gateways, waits)
+		s.API.ListenerSets = holdBack(s.API.ListenerSets, f.handed.API.ListenerSets, waits)
 		now := f.from
 		now.Objects = withoutSlices(s.Objects)
 		kept, _ = now.NamedSecrets()

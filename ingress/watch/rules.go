@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/ingress"
 	"sallyport/ingress/calico"
@@ -53,8 +54,8 @@ var Rules = []Rule{
 	{Groups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 }
 
-// RulesFor returns [Rules] and the rules for the ConfigMaps, the pools and the selector of
-// namespaces in Options. If Options restrict Secrets to certain namespaces, the rules allow reading
+// RulesFor returns [Rules] and the rules for Gateway API, the ConfigMaps, the pools and the selector
+// of namespaces in Options. If Options restrict Secrets to certain namespaces, the rules allow reading
 // Secrets, and writing, only in these namespaces.
 func RulesFor(o ingress.Options) []Rule {
 	rules := slices.Clone(Rules)
@@ -83,7 +84,10 @@ func RulesFor(o ingress.Options) []Rule {
 		}
 		rules = append(rules, status)
 	}
-	if o.NamespaceSelector != "" {
+	if o.Gateway.Enabled {
+		rules = append(rules, gatewayRules(o)...)
+	}
+	if o.NamespaceSelector != "" || o.Gateway.Enabled {
 		rules = append(rules, Rule{Groups: []string{""}, Resources: []string{"namespaces"}, Verbs: watched})
 	}
 	for _, full := range o.ConfigMaps() {
@@ -92,6 +96,32 @@ func RulesFor(o ingress.Options) []Rule {
 			Namespaces: []string{namespace}, Groups: []string{""}, Resources: []string{"configmaps"},
 			Names: []string{name}, Verbs: watched,
 		})
+	}
+	return rules
+}
+
+// gatewayRules returns the rules for the objects of Gateway API. They allow listing and watching the
+// objects, and patching the statuses. The CRD of GatewayClasses tells the version of all kinds.
+func gatewayRules(o ingress.Options) []Rule {
+	group := []string{gatewayv1.GroupName}
+	var read, status []string
+	for _, kind := range gatewayKinds {
+		read = append(read, kind.resource)
+		if kind.resource != grants && kind.resource != classes {
+			status = append(status, kind.resource+"/status")
+		}
+	}
+	rules := []Rule{
+		{Groups: group, Resources: read, Verbs: watched},
+		{Groups: group, Resources: []string{classes + "/status"}, Verbs: []string{"patch"}},
+		{Groups: group, Resources: status, Verbs: []string{"patch"}},
+		{
+			Groups: []string{"apiextensions.k8s.io"}, Resources: []string{"customresourcedefinitions"},
+			Names: []string{classes + "." + gatewayv1.GroupName}, Verbs: []string{"get"},
+		},
+	}
+	if o.SecretNamespaces()[0] != metav1.NamespaceAll {
+		rules[2].Namespaces = o.Namespaces
 	}
 	return rules
 }

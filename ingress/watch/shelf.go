@@ -95,6 +95,15 @@ func (s *shelf[T]) newestOf(key types.NamespacedName) (item T, has bool) {
 	return item, has
 }
 
+// object returns the last version of an object.
+func (s *shelf[T]) object(key types.NamespacedName) (metav1.Object, bool) {
+	item, has := s.newestOf(key)
+	return item, has
+}
+
+// empty reports whether there are no objects.
+func (s *shelf[T]) empty() bool { return len(s.list()) == 0 }
+
 func (s *shelf[T]) state() (full bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

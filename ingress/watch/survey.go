@@ -120,6 +120,7 @@ func (w *Watcher) survey(ctx context.Context, wg *sync.WaitGroup) {
 		} else {
 			pause = min(2*pause, longestPause)
 		}
+		pause = min(pause, w.surveyGateways(ctx, wg))
 		wake := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
@@ -407,6 +408,9 @@ func (w *Watcher) missing() (all []string) {
 		all = append(all, "pods get their addresses from the podCIDRs of the nodes (host-local IPAM), and no object "+
 			"records which pod has which: an EndpointSlice of any namespace may name any pod of the "+
 			"cluster as a server")
+	}
+	if why := w.gateways.lacking(); why != "" {
+		all = append(all, why)
 	}
 	c := w.calico.inUse
 	switch {

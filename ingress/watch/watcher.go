@@ -74,6 +74,7 @@ type Watcher struct {
 
 	mu        sync.Mutex // guards all below
 	calico    calicoObjects
+	gateways  gateways
 	protected []netip.Addr // addresses that the name of the API server resolves to
 	health    Health
 	logged    map[string]time.Time // by sentence: when it was last logged
@@ -223,13 +224,21 @@ func (w *Watcher) watchClaims() {
 		func(namespace string) reader[*corev1.ServiceList] { return w.kube.Services(namespace) })
 }
 
-// watchOne sets up a shelf for one kind of objects, and its reader.
+// watchOne sets up a shelf for one kind of objects that Run fills.
 func watchOne[T object, L runtime.Object](
+	w *Watcher, group, resource string, order func(a, b T) int, from reader[L], fields string,
+) *shelf[T] {
+	s := newOne(w, group, resource, order, from, fields)
+	w.watched = append(w.watched, s)
+	return s
+}
+
+// newOne returns a shelf for one kind of objects, which it can fill.
+func newOne[T object, L runtime.Object](
 	w *Watcher, group, resource string, order func(a, b T) int, from reader[L], fields string,
 ) *shelf[T] {
 	s := newShelf(w, group, resource, order)
 	s.fill = func(ctx context.Context, wg *sync.WaitGroup) { start(ctx, wg, s, from, fields) }
-	w.watched = append(w.watched, s)
 	return s
 }
 
@@ -247,6 +256,9 @@ func (w *Watcher) shelves() []anyShelf {
 		for _, s := range c.all() {
 			all = append(all, s)
 		}
+	}
+	for _, s := range w.gateways.all() {
+		all = append(all, s)
 	}
 	return all
 }
@@ -363,6 +375,7 @@ func (w *Watcher) Snapshot() (ingress.Snapshot, error) {
 		s.Beyond = append(s.Beyond, one.problems(s.Cluster)...)
 	}
 	s.NoClasses, s.Incomplete = w.classes.barred(), w.ingresses.incomplete()
+	waiting = append(waiting, w.addGateways(&s)...)
 	if len(waiting) == 0 {
 		w.mu.Lock()
 		synced := w.health.Synced
@@ -479,6 +492,9 @@ func (w *Watcher) troubles() string {
 				all = append(all, why)
 			}
 		}
+	}
+	if w.gateways.err != nil && len(all) == 0 {
+		all = append(all, w.gateways.err.Error())
 	}
 	// A cluster without Calico is no trouble: missing says which records replace Calico's.
 	without := w.calico.inUse != nil && w.calico.inUse.group == "" && errors.Is(w.calico.unknown, calico.ErrNone)

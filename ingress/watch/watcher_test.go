@@ -33,15 +33,18 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/ingress"
 	"sallyport/ingress/calico"
+	"sallyport/ingress/gateway"
 )
 
 // A cluster is a small API server.
 type cluster struct {
 	*fake.Clientset
-	dynamic *dynamicfake.FakeDynamicClient
+	dynamic  *dynamicfake.FakeDynamicClient
+	gateways atomic.Pointer[map[string][]string] // the resources of Gateway API that it serves, by version
 }
 
 func newCluster(groups ...string) *cluster {
@@ -53,6 +56,13 @@ func newCluster(groups ...string) *cluster {
 		"blockaffinities": "BlockAffinity", "ipamblocks": "IPAMBlock", "ippools": "IPPool",
 		"bgpconfigurations": "BGPConfiguration", "bgppeers": "BGPPeer", "bgpfilters": "BGPFilter",
 		"clusterinformations": "ClusterInformation",
+	}
+	for _, kind := range gatewayKinds {
+		for _, version := range []string{"v1", "v1beta1"} {
+			kinds[schema.GroupVersionResource{
+				Group: gatewayv1.GroupName, Version: version, Resource: kind.resource,
+			}] = kind.resource + "List"
+		}
 	}
 	c := &cluster{Clientset: fake.NewClientset(&networkingv1.IngressClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "haproxy"},
@@ -76,7 +86,7 @@ func newCluster(groups ...string) *cluster {
 }
 
 // A fakeAPI is client-go's fake of an API server.
-type fakeAPI struct{ *fake.Clientset }
+type fakeAPI struct{ *cluster }
 
 func (f fakeAPI) Ingresses(namespace string) ingressClient {
 	return f.NetworkingV1().Ingresses(namespace)
@@ -92,6 +102,10 @@ func (f fakeAPI) Services(namespace string) serviceClient {
 
 func (f fakeAPI) EndpointSlices(namespace string) reader[*discoveryv1.EndpointSliceList] {
 	return f.DiscoveryV1().EndpointSlices(namespace)
+}
+
+func (f fakeAPI) API(of schema.GroupVersionResource, namespace string) apiClient {
+	return fakeGateways{f.dynamic.Resource(of).Namespace(namespace)}
 }
 
 func (f fakeAPI) Nodes() reader[*corev1.NodeList] { return f.CoreV1().Nodes() }
@@ -161,6 +175,9 @@ func (f fakeAPI) CreateToken(ctx context.Context, namespace, account string,
 }
 
 func (f fakeAPI) Document(_ context.Context, path string) ([]byte, error) {
+	if version, is := strings.CutPrefix(path, "/apis/"+gatewayv1.GroupName+"/"); is {
+		return f.gatewayDocument(version)
+	}
 	list, err := f.Discovery().ServerResourcesForGroupVersion(strings.TrimPrefix(path, "/apis/"))
 	if err != nil {
 		return nil, err
@@ -219,7 +236,7 @@ func (c *cluster) watch(t *testing.T, cfg Config) *Watcher {
 	t.Helper()
 	cfg.Name = "c"
 	cfg.Log = slog.New(slog.DiscardHandler)
-	w := newWatcher(cfg, fakeAPI{c.Clientset}, c.dynamic, apiServer{host: "192.168.50.22", port: 6443})
+	w := newWatcher(cfg, fakeAPI{c}, c.dynamic, apiServer{host: "192.168.50.22", port: 6443})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -748,7 +765,12 @@ func TestSilenceOfTheAPIServerIsToldInWords(t *testing.T) {
 
 func TestEveryKindOfObjectsIsWatchedAndAllowed(t *testing.T) {
 	options := ingress.Options{ConfigMap: "ops/defaults", NamespaceSelector: "team=web"}
+	options.Gateway.Enabled = true
 	w := newWatcher(Config{Options: options}, new(clients), nil, apiServer{})
+	for _, kind := range gatewayKinds {
+		shelf := kind.open(w, schema.GroupVersion(gatewayv1.GroupVersion))
+		w.watched = append(w.watched, shelf)
+	}
 	rules := RulesFor(options)
 	watched := map[string]bool{}
 	for _, s := range w.shelves() {
@@ -761,7 +783,8 @@ func TestEveryKindOfObjectsIsWatchedAndAllowed(t *testing.T) {
 			t.Errorf("%s is watched, and no rule allows it", s.name())
 		}
 	}
-	if got, want := len(watched), reflect.TypeFor[ingress.Objects]().NumField()+1; got != want {
+	want := reflect.TypeFor[ingress.Objects]().NumField() - 1 + reflect.TypeFor[gateway.Objects]().NumField() + 1
+	if got := len(watched); got != want {
 		t.Errorf("%d resources are watched, want %d: those of Objects, and nodes", got, want)
 	}
 }

@@ -1,0 +1,284 @@
+package watch
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"sallyport/ingress"
+)
+
+// A gatewayKind is a kind of Gateway API that is watched.
+type gatewayKind struct {
+	resource string
+	open     func(*Watcher, schema.GroupVersion) gatewayShelf
+}
+
+// A gatewayShelf is a shelf for the objects of one kind of Gateway API.
+type gatewayShelf interface {
+	anyShelf
+	empty() bool
+	incomplete() []string
+	object(types.NamespacedName) (metav1.Object, bool)
+}
+
+// gatewayKinds are all kinds of Gateway API that are watched. UDPRoutes are not among them, since
+// HAProxy passes no UDP on.
+var gatewayKinds = []gatewayKind{
+	kindOf(classes, "GatewayClass", "GatewayClasses", func(o *gatewayv1.GatewayClass) {
+		o.Status = gatewayv1.GatewayClassStatus{}
+	}),
+	kindOf("gateways", "Gateway", "Gateways", func(o *gatewayv1.Gateway) {
+		o.Status = gatewayv1.GatewayStatus{Addresses: o.Status.Addresses}
+	}),
+	kindOf("listenersets", "ListenerSet", "ListenerSets", func(o *gatewayv1.ListenerSet) {
+		o.Status = gatewayv1.ListenerSetStatus{}
+	}),
+	kindOf("httproutes", "HTTPRoute", "HTTPRoutes", func(o *gatewayv1.HTTPRoute) {
+		o.Status = gatewayv1.HTTPRouteStatus{}
+	}),
+	kindOf("grpcroutes", "GRPCRoute", "GRPCRoutes", func(o *gatewayv1.GRPCRoute) {
+		o.Status = gatewayv1.GRPCRouteStatus{}
+	}),
+	kindOf("tlsroutes", "TLSRoute", "TLSRoutes", func(o *gatewayv1.TLSRoute) {
+		o.Status = gatewayv1.TLSRouteStatus{}
+	}),
+	kindOf("tcproutes", "TCPRoute", "TCPRoutes", func(o *gatewayv1.TCPRoute) {
+		o.Status = gatewayv1.TCPRouteStatus{}
+	}),
+	kindOf(grants, "ReferenceGrant", "ReferenceGrants", func(*gatewayv1.ReferenceGrant) {}),
+	kindOf("backendtlspolicies", "BackendTLSPolicy", "BackendTLSPolicies", func(o *gatewayv1.BackendTLSPolicy) {
+		o.Status = gatewayv1.PolicyStatus{}
+	}),
+}
+
+// Resources of Gateway API with a part of their own.
+const (
+	classes = "gatewayclasses"
+	grants  = "referencegrants"
+)
+
+// kindOf returns a kind. Its plural is for sentences. unread removes the part of the status that
+// Compile does not read: an object with another such part has not changed.
+func kindOf[T any, PT interface {
+	*T
+	object
+}](resource, kind, plural string, unread func(PT)) gatewayKind {
+	return gatewayKind{resource, func(w *Watcher, version schema.GroupVersion) gatewayShelf {
+		most := w.cfg.Options.Limits.ObjectBytes
+		if w.cfg.Options.OneTenant || resource == classes {
+			most = 0
+		}
+		share := newAllowance("objectBytes", kind, most, func(PT) bool { return true })
+		share.plural = plural
+		share.follows = "each may restrict the access to others, so all clients of the namespace are rejected until " +
+			"it has fewer or smaller ones"
+		s := newShare(w, version.Group, resource, ingress.ByName[PT], share,
+			func(namespace string) reader[runtime.Object] {
+				return w.kube.API(version.WithResource(resource), namespace)
+			})
+		s.same = func(a, b PT) bool {
+			x, y := *a, *b
+			unread(&x)
+			unread(&y)
+			return sameButVersion[PT](&x, &y)
+		}
+		s.without = plural + " cannot be read: no Gateway is served"
+		return s
+	}}
+}
+
+// gateways are the objects of Gateway API, if Options enable it.
+type gateways struct {
+	known     bool      // the kinds that the cluster serves were found once
+	noneSince time.Time // since when the cluster serves none of them; zero while it serves one
+	err       error     // why the kinds cannot be found now
+	shelves   map[string]*openShelf
+}
+
+// An openShelf is a shelf that is filled until it is stopped.
+type openShelf struct {
+	gatewayShelf
+	version string // of the API
+	stop    context.CancelFunc
+}
+
+// all returns the shelves in the order of gatewayKinds.
+func (g *gateways) all() (all []gatewayShelf) {
+	for _, name := range sortedKeys(g.shelves) {
+		all = append(all, g.shelves[name].gatewayShelf)
+	}
+	return all
+}
+
+// object returns the last version of an object of Gateway API, or none if its kind is not watched.
+func (w *Watcher) object(resource string, key types.NamespacedName) (metav1.Object, bool) {
+	w.mu.Lock()
+	shelf := w.gateways.shelves[resource]
+	w.mu.Unlock()
+	if shelf == nil {
+		return nil, false
+	}
+	return shelf.object(key)
+}
+
+// surveyGateways opens a shelf for each kind of Gateway API that the cluster serves, and closes
+// those of kinds that it serves no more. It returns how long to wait before the next survey.
+//
+// A closed shelf had no objects. When a CRD is deleted, the API server deletes its objects first, one
+// by one, and each deletion counts at once. What is on a shelf then was never reported as deleted,
+// so it stays.
+func (w *Watcher) surveyGateways(ctx context.Context, wg *sync.WaitGroup) time.Duration {
+	if !w.cfg.Options.Gateway.Enabled {
+		return surveyEvery
+	}
+	versions, err := w.servedGateways(ctx)
+	if ctx.Err() != nil {
+		return surveyEvery
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	g := &w.gateways
+	if was := g.err; (err == nil) != (was == nil) {
+		defer w.tell()
+	}
+	if g.err = err; err != nil {
+		w.say(err.Error())
+		return firstPause * 5
+	}
+	switch {
+	case len(versions) > 0:
+		g.noneSince = time.Time{}
+	case g.noneSince.IsZero():
+		g.noneSince = time.Now()
+	}
+	// An API server that starts answers "not found" until it has read its CRDs.
+	if len(versions) > 0 || time.Since(g.noneSince) >= lasting {
+		if !g.known {
+			defer w.tell()
+		}
+		g.known = true
+	}
+	for _, kind := range gatewayKinds {
+		w.settleKind(ctx, wg, kind, versions[kind.resource])
+	}
+	if len(g.shelves) > 0 {
+		w.openNamespaces(ctx, wg)
+	}
+	if len(versions) == 0 {
+		return surveyNone
+	}
+	return surveyEvery
+}
+
+// servedGateways returns for each kind of Gateway API that the cluster serves its group and version.
+func (w *Watcher) servedGateways(ctx context.Context) (map[string]schema.GroupVersion, error) {
+	v1 := schema.GroupVersion(gatewayv1.GroupVersion)
+	versions := map[string]schema.GroupVersion{}
+	served, err := w.servedIn(ctx, v1.String())
+	if err != nil {
+		return nil, err
+	}
+	var older []string
+	if !slices.Contains(served, grants) {
+		if older, err = w.servedIn(ctx, grantsV1Beta1.String()); err != nil {
+			return nil, err
+		}
+	}
+	for _, kind := range gatewayKinds {
+		switch {
+		case slices.Contains(served, kind.resource):
+			versions[kind.resource] = v1
+		case kind.resource == grants && slices.Contains(older, grants):
+			versions[grants] = grantsV1Beta1
+		}
+	}
+	return versions, nil
+}
+
+// settleKind opens or closes the shelf of a kind. A zero version means that the cluster does not
+// serve the kind. The caller holds mu.
+func (w *Watcher) settleKind(ctx context.Context, wg *sync.WaitGroup, kind gatewayKind, version schema.GroupVersion) {
+	g := &w.gateways
+	now := g.shelves[kind.resource]
+	if now != nil && (version.Empty() && now.empty() || !version.Empty() && now.version != version.Version) {
+		now.stop()
+		delete(g.shelves, kind.resource)
+		now = nil
+		defer w.tell()
+	}
+	if now == nil && !version.Empty() {
+		w.openShelf(ctx, wg, kind.resource, version.Version, kind.open(w, version))
+	}
+}
+
+// openNamespaces watches Namespaces, unless they are watched already. Their labels decide which
+// routes a Gateway admits. The caller holds mu.
+func (w *Watcher) openNamespaces(ctx context.Context, wg *sync.WaitGroup) {
+	const resource = "namespaces"
+	if w.cfg.Options.NamespaceSelector != "" || w.gateways.shelves[resource] != nil {
+		return
+	}
+	s := newOne[*corev1.Namespace](w, corev1.GroupName, resource, ingress.ByName, w.kube.Namespaces(), "")
+	s.without = "Namespaces cannot be read: no Gateway is served"
+	w.openShelf(ctx, wg, resource, "v1", s)
+}
+
+// openShelf fills a shelf until it is stopped. The caller holds mu.
+func (w *Watcher) openShelf(ctx context.Context, wg *sync.WaitGroup, resource, version string, s gatewayShelf) {
+	ctx, stop := context.WithCancel(ctx)
+	if w.gateways.shelves == nil {
+		w.gateways.shelves = make(map[string]*openShelf)
+	}
+	w.gateways.shelves[resource] = &openShelf{s, version, stop}
+	s.start(ctx, wg)
+}
+
+// addGateways adds the objects of Gateway API to a snapshot. It returns the names of the lists that
+// the snapshot waits for. If one kind cannot be read, it adds none of them, because a policy or a
+// grant changes the meaning of a route.
+func (w *Watcher) addGateways(s *ingress.Snapshot) (waiting []string) {
+	if !w.cfg.Options.Gateway.Enabled {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.gateways.known {
+		return []string{"the kinds of Gateway API"}
+	}
+	all := w.gateways.all()
+	if slices.ContainsFunc(all, func(one gatewayShelf) bool { return one.lacking() != "" }) {
+		return nil
+	}
+	for _, one := range all {
+		if one.awaited() {
+			waiting = append(waiting, one.name())
+		}
+		one.addTo(&s.Objects)
+		s.Beyond = append(s.Beyond, one.problems(s.Cluster)...)
+		s.Incomplete = append(s.Incomplete, one.incomplete()...)
+	}
+	slices.Sort(s.Incomplete)
+	s.Incomplete = slices.Compact(s.Incomplete)
+	return waiting
+}
+
+// noGateways is the sentence about a cluster without the CRDs of Gateway API.
+const noGateways = "the cluster does not serve GatewayClasses and Gateways of gateway.networking.k8s.io/v1, so no " +
+	"Gateway is served: install the CRDs of Gateway API, or set clusters[].gateway.enabled to false"
+
+// lacking returns a sentence if the cluster cannot have Gateways, or "".
+func (g *gateways) lacking() string {
+	if g.known && (g.shelves["gateways"] == nil || g.shelves[classes] == nil) {
+		return noGateways
+	}
+	return ""
+}

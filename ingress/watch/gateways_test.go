@@ -1,0 +1,223 @@
+package watch
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	k8stesting "k8s.io/client-go/testing"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"sallyport/ingress"
+	"sallyport/ingress/calico"
+)
+
+// serveGateways makes the cluster serve resources of Gateway API, as "v1 gateways gatewayclasses".
+func (c *cluster) serveGateways(versions ...string) {
+	all := make(map[string][]string)
+	for _, one := range versions {
+		words := strings.Fields(one)
+		all[words[0]] = words[1:]
+	}
+	c.gateways.Store(&all)
+}
+
+func (c *cluster) gatewayDocument(version string) ([]byte, error) {
+	all := c.gateways.Load()
+	if all == nil || (*all)[version] == nil {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Group: gatewayv1.GroupName}, version)
+	}
+	list := metav1.APIResourceList{}
+	for _, name := range (*all)[version] {
+		list.APIResources = append(list.APIResources, metav1.APIResource{Name: name})
+	}
+	return json.Marshal(list)
+}
+
+// fakeGateways read objects of Gateway API from the dynamic fake, as objects of v1.
+type fakeGateways struct{ from dynamic.ResourceInterface }
+
+// typed returns an object of the fake with its type.
+func typed(o *unstructured.Unstructured) (runtime.Object, error) {
+	out, err := scheme.New(schema.GroupVersion(gatewayv1.GroupVersion).WithKind(o.GetKind()))
+	if err != nil {
+		return nil, err
+	}
+	text, err := o.MarshalJSON()
+	if err != nil {
+		return nil, err
+	}
+	return out, json.Unmarshal(text, out)
+}
+
+func (g fakeGateways) List(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	list, err := g.from.List(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	all := &metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: list.GetResourceVersion()}}
+	for i := range list.Items {
+		one, err := typed(&list.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		all.Items = append(all.Items, runtime.RawExtension{Object: one})
+	}
+	return all, nil
+}
+
+func (g fakeGateways) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	w, err := g.from.Watch(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+		if u, is := e.Object.(*unstructured.Unstructured); is {
+			if one, err := typed(u); err == nil {
+				e.Object = one
+			}
+		}
+		return e, true
+	}), nil
+}
+
+func (g fakeGateways) Patch(
+	ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, sub ...string,
+) (runtime.Object, error) {
+	return g.from.Patch(ctx, name, pt, data, o, sub...)
+}
+
+// createGateway creates an object of Gateway API, as JSON without apiVersion.
+func (c *cluster) createGateway(t *testing.T, version, resource, text string) {
+	t.Helper()
+	u := &unstructured.Unstructured{}
+	if err := json.Unmarshal([]byte(text), &u.Object); err != nil {
+		t.Fatal(err)
+	}
+	u.SetAPIVersion(gatewayv1.GroupName + "/" + version)
+	to := c.dynamic.Resource(schema.GroupVersionResource{
+		Group: gatewayv1.GroupName, Version: version, Resource: resource,
+	}).Namespace(u.GetNamespace())
+	if _, err := to.Create(t.Context(), u, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const aGateway = `{"kind": "Gateway", "metadata": {"name": "web", "namespace": "shop"},
+	"spec": {"gatewayClassName": "sallyport", "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"},
+		{"name": "https", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": "web"},
+			{"name": "shared", "namespace": "certs"}, {"name": "stolen", "namespace": "bank"}]}}]}}`
+
+var gatewayOptions = ingress.GatewayOptions{Enabled: true, Controller: "sallyport.dev/gateway"}
+
+func TestTheKindsOfGatewayAPIThatAreServedAreRead(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.serveGateways("v1 gatewayclasses gateways httproutes", "v1beta1 referencegrants")
+	c.createGateway(t, "v1", "gateways", aGateway)
+	c.createGateway(t, "v1beta1", "referencegrants", `{"kind": "ReferenceGrant",
+		"metadata": {"name": "old", "namespace": "certs"}, "spec": {"from": [], "to": []}}`)
+	mustCreate(t, c.CoreV1().Namespaces().Create, &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"team": "web"}},
+	})
+	w := c.watch(t, Config{Options: ingress.Options{Gateway: gatewayOptions}})
+	s := synced(t, w)
+	if len(s.API.Gateways) != 1 || len(s.API.Grants) != 1 || len(s.Namespaces) != 1 {
+		t.Fatalf("got %d Gateways, %d grants, %d Namespaces", len(s.API.Gateways), len(s.API.Grants), len(s.Namespaces))
+	}
+	c.createGateway(t, "v1", "tlsroutes", `{"kind": "TLSRoute", "metadata": {"name": "new", "namespace": "shop"}}`)
+	c.serveGateways("v1 gatewayclasses gateways httproutes tlsroutes", "v1beta1 referencegrants")
+	w.askSurvey()
+	until(t, w, "the TLSRoute of a newer bundle", func() bool {
+		s, err := w.Snapshot()
+		return err == nil && len(s.API.TLSRoutes) == 1
+	})
+}
+
+func TestWithoutGatewaysNothingOfThemIsRead(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.serveGateways("v1 gatewayclasses gateways")
+	c.createGateway(t, "v1", "gateways", aGateway)
+	if s := synced(t, c.watch(t, Config{})); len(s.API.Gateways) != 0 {
+		t.Error("a Gateway was read")
+	}
+	for _, a := range c.dynamic.Actions() {
+		if a.GetResource().Group == gatewayv1.GroupName && a.GetVerb() != "create" {
+			t.Errorf("asked for %v", a.GetResource())
+		}
+	}
+}
+
+func TestAKindThatIsGoneIsNoEmptyList(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.serveGateways("v1 gatewayclasses gateways httproutes")
+	c.createGateway(t, "v1", "gateways", aGateway)
+	w := c.watch(t, Config{Options: ingress.Options{Gateway: gatewayOptions}})
+	synced(t, w)
+	c.serveGateways("v1 gatewayclasses")
+	w.askSurvey()
+	until(t, w, "the end of the empty shelf", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.gateways.shelves["httproutes"] == nil
+	})
+	if s := synced(t, w); len(s.API.Gateways) != 1 {
+		t.Error("the Gateway went with its kind")
+	}
+}
+
+func TestOneKindThatCannotBeReadClosesAllGateways(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.serveGateways("v1 gatewayclasses gateways backendtlspolicies")
+	c.createGateway(t, "v1", "gateways", aGateway)
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "backendtlspolicies"}, "", nil)
+	c.dynamic.PrependReactor("list", "backendtlspolicies", func(k8stesting.Action) (bool, runtime.Object, error) {
+		return true, nil, forbidden
+	})
+	w := c.watch(t, Config{Options: ingress.Options{Gateway: gatewayOptions}})
+	until(t, w, "a snapshot without the policies", func() bool { _, err := w.Snapshot(); return err == nil })
+	if s := synced(t, w); len(s.API.Gateways) != 0 {
+		t.Error("the Gateway is served without its policies")
+	}
+	want := "BackendTLSPolicies cannot be read: no Gateway is served"
+	if missing := w.Health().Missing; !slices.Contains(missing, want) {
+		t.Errorf("got %q, want %q", missing, want)
+	}
+}
+
+func TestASecretOfAGatewayNeedsAGrantInAnotherNamespace(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.serveGateways("v1 gatewayclasses gateways referencegrants")
+	c.createGateway(t, "v1", "gatewayclasses", `{"kind": "GatewayClass", "metadata": {"name": "sallyport"},
+		"spec": {"controllerName": "sallyport.dev/gateway"}}`)
+	c.createGateway(t, "v1", "gateways", aGateway)
+	c.createGateway(t, "v1", "referencegrants", `{"kind": "ReferenceGrant",
+		"metadata": {"name": "shop", "namespace": "certs"}, "spec": {
+			"from": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "namespace": "shop"}],
+			"to": [{"group": "", "kind": "Secret", "name": "shared"}]}}`)
+	for _, name := range []string{"shop/web", "certs/shared", "bank/stolen"} {
+		namespace, short, _ := strings.Cut(name, "/")
+		mustCreate(t, c.CoreV1().Secrets(namespace).Create, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: short, Namespace: namespace}, Type: corev1.SecretTypeTLS,
+			Data: map[string][]byte{corev1.TLSCertKey: []byte("x")},
+		})
+	}
+	w := c.watch(t, Config{Options: ingress.Options{Gateway: gatewayOptions}})
+	var got []string
+	for _, one := range synced(t, w).Secrets {
+		got = append(got, one.Namespace+"/"+one.Name)
+	}
+	if want := []string{"certs/shared", "shop/web"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
