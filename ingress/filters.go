@@ -3,7 +3,9 @@ package ingress
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -103,6 +105,8 @@ func (e *effects) filter(filters []gatewayv1.HTTPRouteFilter, path string) error
 			err = e.redirect(f.RequestRedirect, path)
 		case f.Type == gatewayv1.HTTPRouteFilterURLRewrite && f.URLRewrite != nil:
 			err = e.rewrite(f.URLRewrite, path)
+		case f.Type == gatewayv1.HTTPRouteFilterCORS && f.CORS != nil:
+			err = e.cors(f.CORS)
 		default:
 			err = fmt.Errorf("filter %s is not supported", annotations.Quote(string(f.Type)))
 		}
@@ -189,4 +193,41 @@ func (e *effects) redirect(f *gatewayv1.HTTPRequestRedirectFilter, path string) 
 	}
 	e.redirects = true
 	return e.add(to.Directive())
+}
+
+// cors adds the effects of a filter for requests from pages of other origins.
+func (e *effects) cors(f *gatewayv1.HTTPCORSFilter) error {
+	to := haproxy.CORS{
+		Origin: originsOf(f.AllowOrigins), Methods: joined(f.AllowMethods), Headers: joined(f.AllowHeaders),
+		Expose: joined(f.ExposeHeaders), Credentials: f.AllowCredentials != nil && *f.AllowCredentials,
+		MaxAge: time.Duration(max(f.MaxAge, 0)) * time.Second, Respond: true, Strict: true,
+	}
+	directives, err := to.Directives()
+	e.directives = append(e.directives, directives...)
+	return err
+}
+
+// originsOf returns origins as a regular expression, or "*" for every origin. A "*" in an origin
+// stands for any labels of a name.
+func originsOf(origins []gatewayv1.CORSOrigin) string {
+	var all []string
+	for _, o := range origins {
+		if o == "*" {
+			return "*"
+		}
+		all = append(all, strings.ReplaceAll(regexp.QuoteMeta(string(o)), `\*`, `[A-Za-z0-9.-]+`))
+	}
+	return strings.Join(all, "|")
+}
+
+// joined returns values in one header. A "*" among them stands for all.
+func joined[T ~string](values []T) string {
+	var all []string
+	for _, v := range values {
+		if v == "*" {
+			return "*"
+		}
+		all = append(all, string(v))
+	}
+	return strings.Join(all, ", ")
 }

@@ -3,11 +3,41 @@ package gateway
 import "slices"
 
 // supported are the features of the API that are claimed, by the names of its conformance suite.
-// Each is claimed only once its tests pass.
 var supported = []string{
+	"GRPCRoute",
+	"GRPCRouteNamedRouteRule",
 	"Gateway",
+	"GatewayAddressEmpty",
+	"GatewayHTTPListenerIsolation",
+	"GatewayHTTPSListenerDetectMisdirectedRequests",
+	"GatewayPort8080",
+	"GatewayStaticAddresses",
 	"HTTPRoute",
+	"HTTPRoute303RedirectStatusCode",
+	"HTTPRoute307RedirectStatusCode",
+	"HTTPRoute308RedirectStatusCode",
+	"HTTPRouteBackendProtocolH2C",
+	"HTTPRouteBackendProtocolWebSocket",
+	"HTTPRouteBackendRequestHeaderModification",
+	"HTTPRouteBackendTimeout",
+	"HTTPRouteCORS",
+	"HTTPRouteDestinationPortMatching",
+	"HTTPRouteHostRewrite",
+	"HTTPRouteMethodMatching",
+	"HTTPRouteNamedRouteRule",
+	"HTTPRouteParentRefPort",
+	"HTTPRoutePathRedirect",
+	"HTTPRoutePathRewrite",
+	"HTTPRoutePortRedirect",
+	"HTTPRouteQueryParamMatching",
+	"HTTPRouteRequestTimeout",
+	"HTTPRouteResponseHeaderModification",
+	"HTTPRouteSchemeRedirect",
+	"ListenerSet",
 	"ReferenceGrant",
+	"TCPRoute",
+	"TLSRoute",
+	"TLSRouteModeTerminate",
 }
 
 // SupportedFeatures returns the features of the API that are supported, in order. The status of a
