@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -93,15 +94,7 @@ func (d *drains) begin(now time.Time, forced, kept bool) error {
 
 // save replaces the file in one step.
 func (d *drains) save(wish drain) error {
-	f, err := os.CreateTemp(filepath.Dir(d.path), ".drain-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // removes nothing after the rename
-	if err := errors.Join(json.NewEncoder(f).Encode(wish), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), d.path)
+	return haproxy.Replace(d.path, 0o600, func(to io.Writer) error { return json.NewEncoder(to).Encode(wish) })
 }
 
 // end ends the drain. After an error it may come back with the next process.

@@ -6,9 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -341,20 +341,5 @@ func (q *quarantine) save() {
 }
 
 func (q *quarantine) write() error {
-	f, err := os.CreateTemp(filepath.Dir(q.path), ".crashes-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // removes nothing after the rename
-	if err := errors.Join(json.NewEncoder(f).Encode(q.crashes), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), q.path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(q.path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return haproxy.Replace(q.path, 0o600, func(to io.Writer) error { return json.NewEncoder(to).Encode(q.crashes) })
 }

@@ -12,6 +12,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"math/big"
@@ -169,26 +170,16 @@ func (d *disk) restore() error {
 }
 
 // writeFile writes the content to stable storage, and then replaces the file by a rename.
-func writeFile(path string, f File) (err error) {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(tmp.Name())
-		}
-	}()
-	_, werr := tmp.Write(f.Content)
-	if err := errors.Join(werr, tmp.Chmod(f.Mode), tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
+func writeFile(path string, f File) error {
 	if info, err := os.Lstat(path); err == nil && info.IsDir() { // a rename cannot replace a directory by a file
 		if err := os.RemoveAll(path); err != nil {
 			return err
 		}
 	}
-	return os.Rename(tmp.Name(), path)
+	return replace(path, f.Mode, func(to io.Writer) error {
+		_, err := to.Write(f.Content)
+		return err
+	})
 }
 
 // ensureDefaultCert makes the self-signed default certificate if it is missing or unusable. HAProxy

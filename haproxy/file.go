@@ -1,9 +1,12 @@
 package haproxy
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 )
 
@@ -56,4 +59,42 @@ func readRegular(path string, most int64) ([]byte, error) {
 	}
 	defer f.Close() //nolint:errcheck // only read
 	return io.ReadAll(io.LimitReader(f, most))
+}
+
+// Replace replaces a file in one step, and returns once the new file is on the disk. After a crash
+// at any moment the file has either its old content or the new one. The new file is a regular one,
+// also where a symbolic link was. At most one process may replace a file at a time.
+func Replace(path string, mode fs.FileMode, content func(io.Writer) error) error {
+	if err := replace(path, mode, content); err != nil {
+		return err
+	}
+	folder, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}
+
+// replace replaces a file as Replace does. After a crash of the machine the old file may come back.
+func replace(path string, mode fs.FileMode, content func(io.Writer) error) error {
+	// A process that was killed leaves its scratch file. The next one has the same name for it.
+	scratch := filepath.Join(filepath.Dir(path), ".new-"+filepath.Base(path))
+	if err := os.Remove(scratch); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(scratch, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the caller's own path
+	if err != nil {
+		return err
+	}
+	err = content(f)
+	if err == nil {
+		err = errors.Join(f.Chmod(mode), f.Sync())
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(scratch, path)
+	}
+	if err != nil {
+		_ = os.Remove(scratch)
+	}
+	return err
 }

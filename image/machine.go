@@ -152,18 +152,5 @@ func (m Machine) write(name string, f file) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // systemd's own services read there
 		return err
 	}
-	temp, err := os.CreateTemp(filepath.Dir(path), ".sallyport-*")
-	if err != nil {
-		return err
-	}
-	_, err = temp.WriteString(f.content)
-	err = errors.Join(err, temp.Chmod(f.mode), temp.Sync(), temp.Close())
-	if err == nil {
-		err = os.Rename(temp.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(temp.Name())
-		return err
-	}
-	return update.SyncFolder(filepath.Dir(path))
+	return update.Replace(path, f.mode, f.content)
 }

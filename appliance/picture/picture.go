@@ -256,32 +256,28 @@ func (p *Store) write(s ingress.Snapshot, by ingress.Result) error {
 // replace replaces the file in one step, so that after a crash the file has either the old picture
 // or the new picture. Updates of the old picture do not apply to the new picture.
 func (p *Store) replace(s ingress.Snapshot) error {
-	f, err := os.CreateTemp(p.dir, ".picture-*") // mode 0600
+	var taken time.Time
+	to := &bounded{most: p.most, rest: p.most}
+	err := haproxy.Replace(p.path(s.Cluster), 0o600, func(file io.Writer) (err error) {
+		to.Writer = file
+		buffer := bufio.NewWriterSize(to, 64<<10)
+		taken, err = p.encode(buffer, s)
+		return errors.Join(err, buffer.Flush())
+	})
 	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // removes nothing after the rename
-	buffer := bufio.NewWriterSize(&bounded{f, p.most, p.most}, 64<<10)
-	taken, err := p.encode(buffer, s)
-	err = errors.Join(err, buffer.Flush(), f.Sync())
-	info, statErr := f.Stat()
-	if err = errors.Join(err, statErr, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), p.path(s.Cluster)); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(p.updatesPath(s.Cluster)); err != nil {
 		return err
 	}
-	p.saved[s.Cluster] = &saved{snapshot: s, taken: taken, whole: info.Size()}
-	return p.syncDir()
+	p.saved[s.Cluster] = &saved{snapshot: s, taken: taken, whole: int64(to.most - to.rest)}
+	return nil
 }
 
 // bounded is a file of limited size, so that a picture that is too large to be loaded never
 // replaces a good picture.
 type bounded struct {
-	*os.File
+	io.Writer
 	most, rest int
 }
 
@@ -289,7 +285,7 @@ func (b *bounded) Write(text []byte) (int, error) {
 	if b.rest -= len(text); b.rest < 0 {
 		return 0, fmt.Errorf("the picture would have more than %d bytes, and could not be loaded", b.most)
 	}
-	return b.File.Write(text)
+	return b.Writer.Write(text)
 }
 
 func (p *Store) syncDir() error {

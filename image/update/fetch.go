@@ -17,8 +17,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // A source offers the file of one version, its manifest and the manifest's signature.
@@ -117,27 +115,6 @@ func (s source) open(ctx context.Context, suffix string) (io.ReadCloser, int64, 
 			http.StatusText(resp.StatusCode))
 	}
 	return resp.Body, resp.ContentLength, nil
-}
-
-// OpenRegular opens a regular file to read it. Somebody else may have written the
-// volume: opening a FIFO would wait for ever, and a symbolic link leads elsewhere.
-func OpenRegular(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if errors.Is(err, unix.ELOOP) {
-		return nil, fmt.Errorf("%s is a symbolic link; allowed: a regular file", filepath.Base(path))
-	}
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a regular file", filepath.Base(path))
-	}
-	if err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return f, nil
 }
 
 // read returns the content of a small file. It is an error if the file is larger than most.

@@ -86,8 +86,5 @@ func (m Machine) tell(why string) error {
 		}
 		return nil
 	}
-	if err := os.WriteFile(path+".new", []byte(why+"\n"), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return Replace(path, 0o600, why+"\n")
 }

@@ -413,15 +413,6 @@ func (m Machine) rename(from, to string) error {
 	return errors.Join(SyncFolder(dir), m.flush())
 }
 
-// SyncFolder writes a folder to its disk, so that a rename in it survives a crash.
-func SyncFolder(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
-
 // flush writes the file system of the versions to its disk: FAT has no journal that
 // would keep an order.
 func (m Machine) flush() error {

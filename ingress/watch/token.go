@@ -10,8 +10,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -123,24 +121,10 @@ func (r *renewer) keep(t token) error {
 	if r.file == "" {
 		return nil
 	}
-	dir := filepath.Dir(r.file)
-	f, err := os.CreateTemp(dir, ".token-*") // mode 0600
-	if err != nil {
+	return haproxy.Replace(r.file, 0o600, func(to io.Writer) error {
+		_, err := io.WriteString(to, t.text)
 		return err
-	}
-	defer os.Remove(f.Name()) //nolint:errcheck // nothing there after the rename
-	_, err = f.WriteString(t.text)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), r.file); err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	})
 }
 
 // wrap returns a RoundTripper that adds the current token to each request.

@@ -301,7 +301,8 @@ func (v *VRRP) Set(p Priority) error {
 	return v.write("class", fmt.Sprintln(int(p)))
 }
 
-// write replaces a file in one step. keepalived never reads half of it.
+// write replaces a file in one step. keepalived never reads half of it. The file need not survive a
+// crash of the machine: a machine that starts writes all of them anew.
 func (v *VRRP) write(name, text string) error {
 	scratch := v.file("." + name)
 	err := os.WriteFile(scratch, []byte(text), 0o600)
