@@ -1,0 +1,184 @@
+package ingress
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"sallyport/haproxy"
+)
+
+// drawGateway draws a Gateway of a namespace. It may ask for any address, and take routes of its own
+// namespace alone.
+func drawGateway(t *rapid.T, namespace string, i int) *gatewayv1.Gateway {
+	g := &gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: fmt.Sprint("g", i), UID: "g",
+		CreationTimestamp: metav1.Unix(int64(rapid.IntRange(1, 9).Draw(t, "age")), 0),
+	}}
+	g.Spec.GatewayClassName = "ours"
+	if addr := rapid.SampledFrom([]string{"", gateAt, "203.0.113.6", "192.0.2.1", "x"}).Draw(t, "address"); addr != "" {
+		g.Spec.Addresses = []gatewayv1.GatewaySpecAddress{{Value: addr}}
+	}
+	for j := range rapid.IntRange(1, 3).Draw(t, "listeners") {
+		host := rapid.SampledFrom([]gatewayv1.Hostname{"", "a.test", "*.test"}).Draw(t, "hostname")
+		g.Spec.Listeners = append(g.Spec.Listeners, gatewayv1.Listener{
+			Name: gatewayv1.SectionName(fmt.Sprint("l", j)), Hostname: &host,
+			Port:     rapid.SampledFrom([]int32{80, 81, 443}).Draw(t, "port"),
+			Protocol: rapid.SampledFrom([]gatewayv1.ProtocolType{"HTTP", "HTTPS", "TCP", "TLS"}).Draw(t, "protocol"),
+		})
+	}
+	return g
+}
+
+// drawRoute draws a route of a namespace. It may name any Gateway and any Service.
+func drawRoute(t *rapid.T, namespace string, i int) *gatewayv1.HTTPRoute {
+	r := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: fmt.Sprint("r", i), UID: "r",
+		CreationTimestamp: metav1.Unix(int64(rapid.IntRange(1, 9).Draw(t, "age")), 0),
+	}}
+	for range rapid.IntRange(1, 2).Draw(t, "parents") {
+		of := gatewayv1.Namespace(rapid.SampledFrom([]string{"victim", "evil"}).Draw(t, "parent"))
+		r.Spec.ParentRefs = append(r.Spec.ParentRefs, gatewayv1.ParentReference{
+			Namespace: &of, Name: gatewayv1.ObjectName(fmt.Sprint("g", rapid.IntRange(0, 1).Draw(t, "gateway"))),
+		})
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "hosts") {
+		r.Spec.Hostnames = append(r.Spec.Hostnames,
+			rapid.SampledFrom([]gatewayv1.Hostname{"a.test", "b.test", "*.test"}).Draw(t, "host"))
+	}
+	for range rapid.IntRange(1, 2).Draw(t, "rules") {
+		path := rapid.SampledFrom([]string{"/", "/a", "/b"}).Draw(t, "path")
+		rule := gatewayv1.HTTPRouteRule{Matches: []gatewayv1.HTTPRouteMatch{{Path: &gatewayv1.HTTPPathMatch{Value: &path}}}}
+		if rapid.Bool().Draw(t, "condition") {
+			rule.Matches[0].Headers = []gatewayv1.HTTPHeaderMatch{{
+				Name:  gatewayv1.HTTPHeaderName(rapid.SampledFrom([]string{"h", "X-é", "", "i"}).Draw(t, "name")),
+				Value: rapid.SampledFrom([]string{"1", "", "\x00", "a b", strings.Repeat("x", 5000)}).Draw(t, "value"),
+			}}
+		}
+		if rapid.Bool().Draw(t, "filter") {
+			rule.Filters = []gatewayv1.HTTPRouteFilter{{
+				Type: gatewayv1.HTTPRouteFilterRequestHeaderModifier,
+				RequestHeaderModifier: &gatewayv1.HTTPHeaderFilter{Set: []gatewayv1.HTTPHeader{{
+					Name: "X-A", Value: rapid.SampledFrom([]string{"1", "%[src]", "'", "a\nb", "%"}).Draw(t, "sets"),
+				}}},
+			}}
+		}
+		of := gatewayv1.Namespace(rapid.SampledFrom([]string{"victim", "evil"}).Draw(t, "service of"))
+		port := rapid.SampledFrom([]int32{80, 81}).Draw(t, "port")
+		rule.BackendRefs = []gatewayv1.HTTPBackendRef{{BackendRef: gatewayv1.BackendRef{
+			BackendObjectReference: gatewayv1.BackendObjectReference{Name: "app", Namespace: &of, Port: &port},
+		}}}
+		r.Spec.Rules = append(r.Spec.Rules, rule)
+	}
+	return r
+}
+
+// at returns all that a Config has at the address of the victim's Gateway, and the backends of the
+// victim's Services that requests there reach.
+func at(c *haproxy.Config) string {
+	var b strings.Builder
+	reached := map[string]bool{}
+	for _, l := range c.Listeners {
+		if l.At.Addr().String() == gateAt {
+			fmt.Fprintf(&b, "%+v\n", l)
+		}
+	}
+	for _, r := range c.Routes {
+		if !strings.HasPrefix(r.Scope, gateAt+":") {
+			continue
+		}
+		fmt.Fprintf(&b, "%+v\n", r)
+		for _, s := range r.To.Shares() {
+			reached[s.Backend] = true
+		}
+		for _, p := range c.Picks {
+			if p.Name == r.Pick {
+				for _, one := range p.Cases {
+					fmt.Fprintf(&b, "%+v\n", one)
+					for _, s := range one.To.Shares() {
+						reached[s.Backend] = true
+					}
+				}
+			}
+		}
+	}
+	for _, h := range c.Hostnames {
+		if strings.HasPrefix(h.Scope, gateAt+":") {
+			fmt.Fprintf(&b, "%+v\n", h)
+		}
+	}
+	for _, be := range c.Backends {
+		if reached[be.Name] {
+			fmt.Fprintf(&b, "%s %v %v %+v\n", be.Name, be.Directives, be.Servers, be.Options)
+		}
+	}
+	return b.String()
+}
+
+// TestRoutesOfOneTenantChangeNothingOfAnother compiles the Gateways and routes of a victim alone,
+// and with those of another namespace, whose values may be hostile. What HAProxy does at the
+// victim's address stays the same, and HAProxy takes the whole.
+func TestRoutesOfOneTenantChangeNothingOfAnother(t *testing.T) {
+	served := 0
+	rapid.Check(t, func(t *rapid.T) {
+		s := Snapshot{Cluster: "c", NoClasses: true}
+		s.Options.Gateway = GatewayOptions{Enabled: true, Controller: "sallyport.dev/gateway"}
+		s.Options.Pools.Ranges = []AddressRange{poolOf("203.0.113.5-203.0.113.8")}
+		s.Options.Limits.Paths = rapid.SampledFrom([]int{0, 2, 100}).Draw(t, "limit")
+		s.API.Classes = []*gatewayv1.GatewayClass{{
+			ObjectMeta: metav1.ObjectMeta{Name: "ours"},
+			Spec:       gatewayv1.GatewayClassSpec{ControllerName: "sallyport.dev/gateway"},
+		}}
+		for _, namespace := range []string{"evil", "victim"} {
+			s.Services = append(s.Services, &corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "app"},
+				Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+			})
+		}
+		g := drawGateway(t, "victim", 0)
+		g.Spec.Addresses, g.Status.Addresses = nil, []gatewayv1.GatewayStatusAddress{{Value: gateAt}}
+		s.API.Gateways = []*gatewayv1.Gateway{g}
+		for i := range rapid.IntRange(1, 3).Draw(t, "routes") {
+			s.API.HTTPRoutes = append(s.API.HTTPRoutes, drawRoute(t, "victim", i))
+		}
+		compile := func(s Snapshot) Result {
+			var c Compiler
+			verdicts := haproxy.Verdicts{}
+			for _, q := range c.Compile([]Snapshot{s}).Questions {
+				verdicts[q.Part()] = haproxy.Good
+			}
+			c.Judge(verdicts)
+			r := c.Compile([]Snapshot{s})
+			if err := r.Config.Validate(); err != nil {
+				t.Fatalf("HAProxy does not take it: %v", err)
+			}
+			return r
+		}
+		alone := compile(s)
+		before := at(&alone.Config)
+		s.API.Gateways = slices.Clone(s.API.Gateways)
+		s.API.HTTPRoutes = slices.Clone(s.API.HTTPRoutes)
+		for i := range rapid.IntRange(0, 2).Draw(t, "evil gateways") {
+			s.API.Gateways = append(s.API.Gateways, drawGateway(t, "evil", i))
+		}
+		for i := range rapid.IntRange(1, 4).Draw(t, "evil routes") {
+			s.API.HTTPRoutes = append(s.API.HTTPRoutes, drawRoute(t, "evil", i))
+		}
+		both := compile(s)
+		if after := at(&both.Config); after != before {
+			t.Fatalf("evil changes the victim's traffic from\n%s\nto\n%s", before, after)
+		}
+		if strings.Contains(before, "victim_svc_app_80") {
+			served++
+		}
+	})
+	if served == 0 {
+		t.Error("no case served anything of the victim")
+	}
+}
