@@ -196,13 +196,13 @@ func TestARouterWithoutBFDIsASentence(t *testing.T) {
 		Peer: bgp.Peer{Addr: netip.MustParseAddr("192.168.50.1"), Upstream: true}, State: established,
 		BFD: "down", Since: s.clock.Add(-time.Hour),
 	}}
-	if got := strings.Join(sentences(conflicts(&s.cfg.Group, v)), "\n"); !strings.HasPrefix(got,
+	if got := strings.Join(sentences(s.troublesOfMovers(v)), "\n"); !strings.HasPrefix(got,
 		"BFD with the router 192.168.50.1 is down though its BGP session is established") {
 		t.Errorf("got %q", got)
 	}
 	for _, bfd := range []string{"", "up"} {
 		v.BGP.Peers[0].BFD = bfd
-		if got := sentences(conflicts(&s.cfg.Group, v)); got != nil {
+		if got := sentences(s.troublesOfMovers(v)); got != nil {
 			t.Errorf("BFD %q: got %q", bfd, got)
 		}
 	}

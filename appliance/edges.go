@@ -85,7 +85,7 @@ func newLoop(
 		log: log, now: time.Now, speaker: e.nodes, kernel: e.kernel, proxy: e.proxy,
 		firewall: firewall{admit: hooks.Admit},
 		membership: membership{
-			version: hooks.Version, hold: address.Set, probe: address.Probe, chance: kernelRing{},
+			version: hooks.Version, loopback: loopback{hold: address.Set}, probe: address.Probe, chance: kernelRing{},
 			byVRRP: keepalived(hooks, wg), join: joinOf(log), drains: drains,
 		},
 		follower: follower{

@@ -10,7 +10,7 @@ import (
 
 // status describes the group after a round.
 func (ms *membership) status(
-	v *status.View, heard []group.Heard, serving, held, taken []netip.Addr,
+	v *status.View, heard []group.Heard, serving []netip.Addr,
 ) *status.GroupStatus {
 	g := &ms.member.of
 	s := &status.GroupStatus{
@@ -19,15 +19,13 @@ func (ms *membership) status(
 	}
 	s.Services = status.ServiceStatuses(v.Compiled.Balancers)
 	for _, a := range serving {
-		of := status.AddressOfGroup{Address: a, Held: slices.Contains(held, a), VRRP: slices.Contains(taken, a)}
+		of := status.AddressOfGroup{Address: a}
+		for _, m := range ms.movers() {
+			m.note(v, &of)
+		}
 		for _, b := range v.Compiled.Balancers {
 			if slices.Contains(b.Recorded, a) {
 				of.Services = append(of.Services, b.Namespace+"/"+b.Name)
-			}
-		}
-		for _, p := range v.BGP.Peers {
-			if slices.ContainsFunc(p.Announced, func(p netip.Prefix) bool { return p.Addr() == a }) {
-				of.Announced = append(of.Announced, p.Addr)
 			}
 		}
 		s.Addresses = append(s.Addresses, of)

@@ -138,7 +138,7 @@ func (l *loop) begin() {
 	f.log, f.now, f.changes, f.knock = l.log, l.now, &l.changes, l.knock
 	f.file.Read = l.started
 	g := &l.membership
-	g.log, g.now, g.speaker, g.knock = l.log, l.now, l.speaker, l.knock
+	g.log, g.now, g.announcer.speaker, g.knock = l.log, l.now, l.speaker, l.knock
 	l.vetter = newVetter(l.proxy, l.log)
 	l.certs = &certs{
 		proxy: l.proxy, log: l.log, refuse: l.vetter.refuse, changed: l.vetter.changed, suspect: map[string]bool{},

@@ -290,9 +290,9 @@ func newScene(t testing.TB) *scene {
 			probe: func(context.Context, []netip.Addr, []netip.Addr) (map[netip.Addr]address.Owner, error) {
 				return nil, nil
 			},
-			hold:   func(want []netip.Addr) ([]netip.Addr, error) { return want, nil },
-			chance: &fakeRing{},
-			drains: &drains{path: filepath.Join(t.TempDir(), "drain"), boot: "one"},
+			loopback: loopback{hold: func(want []netip.Addr) ([]netip.Addr, error) { return want, nil }},
+			chance:   &fakeRing{},
+			drains:   &drains{path: filepath.Join(t.TempDir(), "drain"), boot: "one"},
 		},
 		compiler: &ingress.Compiler{},
 	}

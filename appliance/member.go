@@ -39,13 +39,13 @@ type membership struct {
 	log     *slog.Logger
 	now     func() time.Time
 	started time.Time // of the process
-	speaker speaker
 	knock   chan<- struct{}
 	version string
 
-	hold   func([]netip.Addr) ([]netip.Addr, error) // puts the addresses of the group on lo
-	probe  probe
-	chance secondChance
+	loopback  loopback
+	announcer announcer
+	probe     probe
+	chance    secondChance
 	// byVRRP runs VRRP until the context ends: for the addresses of the group except not, and for
 	// services.
 	byVRRP func(ctx context.Context, cfg *config.Config, not, services []netip.Addr) (vrrp, error)
@@ -124,15 +124,14 @@ func (ms *membership) represent(
 		if ms.alone {
 			return standing{}, nil
 		}
-		_, err := ms.hold(nil)
-		err = errors.Join(err, ms.speaker.Announce(nil), ms.chance.Unguard(ctx))
+		err := errors.Join(ms.move(&offer{now: v.At, class: group.None}), ms.chance.Unguard(ctx))
 		ms.alone, ms.guarded = err == nil, guarded{}
 		return standing{}, err
 	}
 	ms.alone = false
 	g, heard := &ms.member.of, ms.member.pulse.Heard()
 	wish := ms.drains.get()
-	facts.Isolated = isolated(heard, v.BGP.Peers) || ms.member.turns.cut()
+	facts.Isolated = ms.isolated(v, heard)
 	facts.Draining, facts.Forced, facts.Others = wish != nil, wish != nil && wish.Forced, someoneIsFull(heard)
 
 	was := ms.fit
@@ -150,20 +149,11 @@ func (ms *membership) represent(
 	mine := slices.DeleteFunc(ms.claim(ctx, v.At, wanted, local), func(a netip.Addr) bool {
 		return !slices.Contains(serving, a)
 	})
-	have, err := ms.hold(mine)
-	var announcements []bgp.Announcement
-	if ms.fit.Class != group.None {
-		for _, a := range have {
-			announcements = append(announcements, bgp.Announcement{
-				Prefix: netip.PrefixFrom(a, a.BitLen()), LastResort: ms.fit.Class == group.Spare,
-			})
-		}
-	}
-	withdrawn := ms.speaker.Announce(announcements)
-	taken, failed := ms.takeTurns(v.At, mine, facts.Draining, facts.HAProxy == "")
-	err = errors.Join(err, failed, withdrawn)
+	err := ms.move(&offer{
+		now: v.At, of: g, class: ms.fit.Class, draining: facts.Draining, answers: facts.HAProxy == "", mine: mine,
+	})
 	claims := ms.member.claims.troubles(wanted, v.Compiled.Balancers, g.VRRP.Exists())
-	v.Troubles = slices.Concat(claims, conflicts(g, v), ms.guardPorts(ctx, v.At))
+	v.Troubles = slices.Concat(claims, conflicts(g, v), ms.troublesOfMovers(v), ms.guardPorts(ctx, v.At))
 	problems := sentences(v.Troubles)
 	shape := ms.claimed + ms.member.served.update(applied)
 	ms.member.pulse.Say(group.Word{
@@ -173,13 +163,12 @@ func (ms *membership) represent(
 	})
 	ms.member.compare(v.At, heard, v.Settings.Sum, shape)
 	ms.passOn(ctx, v, heard, serving)
-	ms.forget(v, heard, serving, taken)
+	ms.forget(v, heard, serving)
 	v.Fit = ms.fit
-	v.Group = ms.status(v, heard, serving, have, taken)
+	v.Group = ms.status(v, heard, serving)
 	v.Group.Problems = problems
 	return standing{
-		grouped: true, held: have,
-		leaving: facts.Draining && ms.fit.Class == group.None && withdrawn == nil,
+		grouped: true, held: ms.loopback.held, leaving: facts.Draining && ms.announcer.left,
 	}, err
 }
 
@@ -276,7 +265,7 @@ func reported(fit group.Fitness, err error, problems []string) string {
 }
 
 // conflicts returns a sentence for each service address, member, router or pool with an address
-// that is also in use in a cluster, and for each router without BFD. The configuration overrides
+// that is also in use in a cluster. The configuration overrides
 // the cluster: otherwise a cluster could end the service.
 func conflicts(g *config.Group, v *status.View) (all []status.Trouble) {
 	add := func(at netip.Addr, format string, args ...any) {
@@ -322,24 +311,13 @@ func conflicts(g *config.Group, v *status.View) (all []status.Trouble) {
 			}
 		}
 	}
-	for _, p := range v.BGP.Peers {
-		if p.Upstream && p.Up() && p.BFD == "down" && v.At.Sub(p.Since) > status.Patience {
-			add(p.Addr, "BFD with the router %s is down though its BGP session is established, so the loss of this "+
-				"machine shows only after the hold time: switch BFD on for this appliance on the router, and let UDP "+
-				"%d pass, or set group.upstream.bfd: false", p.Addr, config.BFDPort)
-		}
-	}
 	return all
 }
 
-// isolated reports whether no other member is heard and no router has a session with this
-// appliance. It reports false if the group has no other member or no routers, because then it
-// cannot know.
-func isolated(heard []group.Heard, peers []bgp.PeerState) bool {
-	routers := slices.DeleteFunc(slices.Clone(peers), func(p bgp.PeerState) bool { return !p.Upstream })
-	return len(heard) > 0 && len(routers) > 0 &&
-		!slices.ContainsFunc(heard, func(h group.Heard) bool { return h.Alive }) &&
-		!slices.ContainsFunc(routers, func(p bgp.PeerState) bool { return p.Up() })
+// silent reports whether no other member is heard. It reports false if the group has no other
+// member.
+func silent(heard []group.Heard) bool {
+	return len(heard) > 0 && !slices.ContainsFunc(heard, func(h group.Heard) bool { return h.Alive })
 }
 
 func someoneIsFull(heard []group.Heard) bool {

@@ -203,7 +203,7 @@ func TestAStartWithoutTheAPIServerIsTheLastResort(t *testing.T) {
 func TestAnAddressThatIsNotOnLoIsNotAnnounced(t *testing.T) {
 	s, _ := newPair(t)
 	s.pass(t, firstSteps)
-	s.hold = func([]netip.Addr) ([]netip.Addr, error) { return addrs("203.0.113.10"), errors.New("IPv6 is off") }
+	s.loopback.hold = func([]netip.Addr) ([]netip.Addr, error) { return addrs("203.0.113.10"), errors.New("IPv6 is off") }
 	s.settle(t)
 	expectWords(t, s, "203.0.113.10/32")
 	v := s.view.Load()
@@ -284,7 +284,7 @@ func TestADrainWithdrawsAndThenReloads(t *testing.T) {
 func TestWithoutAGroupWhatAnotherProcessLeftIsGivenBackOnce(t *testing.T) {
 	s := newScene(t)
 	calls := 0
-	s.hold = func(want []netip.Addr) ([]netip.Addr, error) {
+	s.loopback.hold = func(want []netip.Addr) ([]netip.Addr, error) {
 		calls++
 		if want != nil {
 			t.Errorf("%v on lo", want)
@@ -728,7 +728,9 @@ func TestAnApplianceIsIsolatedWhenNobodyHearsIt(t *testing.T) {
 		"a group of one":          {nil, []bgp.PeerState{router("Active")}, false},
 		"a group without routers": {[]group.Heard{silent}, []bgp.PeerState{node}, false},
 	} {
-		if got := isolated(row.heard, row.peers); got != row.want {
+		ms := &membership{member: new(member)}
+		v := &status.View{BGP: status.Sessions{Peers: row.peers}}
+		if got := ms.isolated(v, row.heard); got != row.want {
 			t.Errorf("%s: got %t, want %t", name, got, row.want)
 		}
 	}

@@ -242,13 +242,13 @@ func (ms *membership) setRing(ctx context.Context, now time.Time, want address.R
 // another member. A member does not see every move: routers may hash anew, or may choose another of
 // two members that have an address at once. A packet that has to be passed on is a sign of such a
 // move.
-func (ms *membership) forget(v *status.View, heard []group.Heard, addresses, taken []netip.Addr) {
+func (ms *membership) forget(v *status.View, heard []group.Heard, addresses []netip.Addr) {
 	now, g := v.At, &ms.member.of
 	if !g.SecondChance || len(g.Members) < 2 {
 		return
 	}
 	var serve strings.Builder
-	fmt.Fprintln(&serve, ms.fit.Class, taken)
+	fmt.Fprintln(&serve, ms.fit.Class, ms.member.turns.held)
 	for _, h := range heard {
 		fmt.Fprintln(&serve, h.Member.Name, h.Alive, h.Word.Class, h.Word.Draining)
 	}

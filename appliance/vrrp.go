@@ -10,6 +10,7 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/group"
+	"sallyport/appliance/status"
 	"sallyport/routes/address"
 )
 
@@ -33,10 +34,17 @@ type turns struct {
 	not   []netip.Addr // the addresses that runs leaves out
 	tried time.Time    // when it was started last
 	err   error        // why it does not run
+	held  []netip.Addr // that this appliance has by VRRP
 }
 
 // cut reports whether the interface of VRRP has lost its link.
-func (t *turns) cut() bool { return t.runs != nil && t.runs.Cut() }
+func (t *turns) cut(*status.View, bool) bool { return t.runs != nil && t.runs.Cut() }
+
+func (t *turns) note(_ *status.View, a *status.AddressOfGroup) {
+	a.VRRP = slices.Contains(t.held, a.Address)
+}
+
+func (t *turns) troubles(*status.View) []status.Trouble { return nil }
 
 // giveUp gives the addresses to the others before VRRP ends.
 func (t *turns) giveUp(log *slog.Logger) {
@@ -48,44 +56,42 @@ func (t *turns) giveUp(log *slog.Logger) {
 	}
 }
 
-// takeTurns tells VRRP the class of this appliance and the addresses of Services, and returns the
-// addresses that this appliance has by VRRP. If the group has no VRRP, takeTurns does nothing. mine
-// are the addresses that this appliance may take: those of the group, and those of Services.
+// move tells VRRP the class of this appliance and the addresses of Services. If the group has no
+// VRRP, move does nothing.
 //
 // An appliance that drains keeps its addresses until another member has them, provided its HAProxy
 // answers.
-func (ms *membership) takeTurns(now time.Time, mine []netip.Addr, draining, answers bool) ([]netip.Addr, error) {
-	m := ms.member
-	if !m.of.VRRP.Exists() {
-		return nil, nil
+func (t *turns) move(o *offer) error {
+	t.held = nil
+	if !o.of.VRRP.Exists() {
+		return nil
 	}
-	t := &m.turns
-	not := slices.DeleteFunc(slices.Clone(m.of.Addresses), func(a netip.Addr) bool { return slices.Contains(mine, a) })
-	services := slices.DeleteFunc(slices.Clone(mine), func(a netip.Addr) bool {
-		return slices.Contains(m.of.Addresses, a)
+	not := slices.DeleteFunc(slices.Clone(o.of.Addresses), func(a netip.Addr) bool { return slices.Contains(o.mine, a) })
+	services := slices.DeleteFunc(slices.Clone(o.mine), func(a netip.Addr) bool {
+		return slices.Contains(o.of.Addresses, a)
 	})
 	if t.runs != nil && !slices.Equal(not, t.not) {
 		t.end()
 		t.runs, t.tried = nil, time.Time{}
 	}
-	if len(not) == len(m.of.Addresses) {
-		return nil, nil
+	if len(not) == len(o.of.Addresses) {
+		return nil
 	}
 	if t.runs == nil {
-		if !t.tried.IsZero() && now.Sub(t.tried) < vrrpRetry {
-			return nil, t.err
+		if !t.tried.IsZero() && o.now.Sub(t.tried) < vrrpRetry {
+			return t.err
 		}
-		t.tried = now
-		t.not = not
+		t.tried, t.not = o.now, not
 		if t.runs, t.end, t.err = t.start(not, services); t.err != nil {
 			t.end()
 			t.runs = nil
-			return nil, t.err
+			return t.err
 		}
 	}
-	err := errors.Join(t.runs.Set(priority(ms.fit.Class, draining && answers)), t.runs.Serve(services))
+	err := errors.Join(t.runs.Set(priority(o.class, o.draining && o.answers)), t.runs.Serve(services))
 	held, failed := t.runs.Held()
-	return held, errors.Join(err, failed)
+	t.held = held
+	return errors.Join(err, failed)
 }
 
 // priority returns the VRRP priority of an appliance with a class. waits is true if it drains and
