@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -183,11 +184,61 @@ func (c causes) addShape(have, want *Config) {
 	for _, s := range either(was.Streams, is.Streams, Stream.name) {
 		of(s.Backend)
 	}
+	c.addListeners(have, want)
 	if was.Inspect != is.Inspect {
 		for _, b := range passing(have, want) {
 			of(b.Name)
 		}
 	}
+}
+
+// addListeners adds the causes of changed Listeners and Forms. If a Listener asks for other
+// certificates of clients, the backends of its routes have other guards in the worker. A Form
+// belongs to the tenants that Picks with this Form lead to; one that nobody needs is not urgent.
+func (c causes) addListeners(have, want *Config) {
+	scopes := make(map[string]bool)
+	for _, l := range either(have.Listeners, want.Listeners, Listener.scope) {
+		c.by(l.Owner).urgent = true
+		i, j := listenerAt(have.Listeners, l.At), listenerAt(want.Listeners, l.At)
+		if i != nil && j != nil && (i.ClientCA != j.ClientCA || i.Insecure && !j.Insecure) {
+			c.by(l.Owner).guard, scopes[l.scope()] = true, true
+		}
+	}
+	forms := make(map[string]bool)
+	for _, f := range others(want.Forms, have.Forms, formName) {
+		forms[f.Name] = byName(have.Forms, f.Name, formName) == nil
+	}
+	for i := range want.Routes {
+		r := &want.Routes[i]
+		pick := want.pick(r.Pick)
+		news := pick != nil && slices.ContainsFunc(pick.forms, func(f *Form) bool { return forms[f.Name] })
+		if !news && !scopes[r.Scope] {
+			continue
+		}
+		for name := range want.Targets(r) {
+			b := find(want.Backends, name)
+			switch {
+			case b == nil:
+			case scopes[r.Scope]:
+				c.stale(b)
+			default:
+				c.by(b.tenant()).urgent = true
+			}
+		}
+	}
+	if !slices.EqualFunc(have.Forms, want.Forms, func(a, b *Form) bool { return a.Name == b.Name }) && len(c) == 0 {
+		c.by(Tenant{})
+	}
+}
+
+// listenerAt returns the Listener at an address, or nil if there is none.
+func listenerAt(all []Listener, at netip.AddrPort) *Listener {
+	for i := range all {
+		if all[i].At == at {
+			return &all[i]
+		}
+	}
+	return nil
 }
 
 // addUsers adds the causes of changed tables, userlists and files. Each tenant that uses them gets
@@ -203,6 +254,12 @@ func (c causes) addUsers(names []string, have, want *Config) {
 				used[name] = true
 				c.stale(b)
 			}
+		}
+	}
+	for _, l := range slices.Concat(have.Listeners, want.Listeners) {
+		if changed[l.ClientCA] {
+			used[l.ClientCA] = true
+			c.by(l.Owner).urgent = true
 		}
 	}
 	for _, cert := range slices.Concat(have.Certs, want.Certs) {

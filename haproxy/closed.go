@@ -53,7 +53,7 @@ func (c *closed) shuts(r *Route, former string, lacksChoice bool) bool {
 // shutsScoped reports whether a route with a Scope takes no requests. former is the route that it
 // was, if held is set. unknown has the backends that the worker lacks.
 func (h *held) shutsScoped(want *Config, r, former *Route, held bool, unknown map[string]*Backend) bool {
-	for name := range want.targets(r) {
+	for name := range want.Targets(r) {
 		next := unknown[name]
 		switch {
 		case h.stale[name], next != nil && !held && next.rejects():
@@ -61,7 +61,7 @@ func (h *held) shutsScoped(want *Config, r, former *Route, held bool, unknown ma
 		case next == nil || h.lax == nil || !held:
 			continue
 		}
-		for f := range h.told.targets(former) {
+		for f := range h.told.Targets(former) {
 			if h.lax(f, name) {
 				return true
 			}

@@ -3,7 +3,10 @@ package haproxy
 import (
 	"cmp"
 	"net"
+	"net/http"
+	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -25,7 +28,7 @@ func (c *Config) Find(host, path string) (r Route, why string) {
 		var best *Route
 		named := false
 		for i := range c.Routes {
-			if r := &c.Routes[i]; r.Host == known {
+			if r := &c.Routes[i]; r.Scope == "" && r.Host == known {
 				named = true
 				if r.takes(path) && (best == nil || r.before(best)) {
 					best = r
@@ -80,4 +83,111 @@ func (r *Route) before(o *Route) bool {
 		return len(r.Path)
 	}
 	return cmp.Or(cmp.Compare(rank(r), rank(o)), cmp.Compare(length(o), length(r))) < 0
+}
+
+// A Request is a request at a Listener, as far as its Routes look at it.
+type Request struct {
+	Scope  string // ScopeOf the Listener
+	Method string
+	Host   string // with or without a port
+	Path   string // may have a query
+	Header http.Header
+}
+
+// FindAt returns the Route that takes a request at a Listener, and where the request goes, as the
+// maps of HAProxy do. If no Route takes the request, why describes the answer to it. The limits of
+// Find apply.
+func (c *Config) FindAt(q Request) (r Route, to Target, why string) {
+	host := q.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.ToLower(strings.Trim(host, "[]"))
+	path, query, _ := strings.Cut(q.Path, "?")
+	for _, known := range hostsFor(host) {
+		var best *Route
+		named := false
+		for i := range c.Routes {
+			if r := &c.Routes[i]; r.Scope == q.Scope && r.Host == known && !r.streams() {
+				named = true
+				if r.takes(path) && (best == nil || r.before(best)) {
+					best = r
+				}
+			}
+		}
+		if best == nil && !named {
+			continue
+		}
+		if best == nil {
+			return r, to, "a rule names the host " + cmp.Or(known, "*") + ", and none of its paths match, so the request " +
+				"is answered with 404"
+		}
+		to = best.To
+		if pick := c.pick(best.Pick); pick != nil {
+			if i := slices.IndexFunc(pick.Cases, func(one PickCase) bool { return one.If.holds(&q, query) }); i >= 0 {
+				to = pick.Cases[i].To
+			}
+		}
+		if to == (Target{}) && !best.TLSOnly {
+			return *best, to, "the rule answers with 404"
+		}
+		return *best, to, ""
+	}
+	return r, to, "no rule names the host, so the request is answered with 404"
+}
+
+// hostsFor returns the hosts of Routes at a Listener that cover a host, the longest first.
+func hostsFor(host string) (all []string) {
+	all = append(all, host)
+	for range wideLabels {
+		_, rest, more := strings.Cut(host, ".")
+		if !more {
+			break
+		}
+		all, host = append(all, "*."+rest), rest
+	}
+	if all[0] != "" {
+		all = append(all, "")
+	}
+	return all
+}
+
+// holds reports whether the condition holds for a request with this query.
+func (w When) holds(q *Request, query string) bool {
+	if w.Method != "" && w.Method != q.Method {
+		return false
+	}
+	for _, f := range w.Headers {
+		lines := q.Header.Values(f.Name)
+		if len(lines) == 0 || !f.matches(lines[len(lines)-1]) { // HAProxy looks at the last line
+			return false
+		}
+	}
+	for _, f := range w.Params {
+		value, found := param(query, f.Name)
+		if !found || !f.matches(value) {
+			return false
+		}
+	}
+	return true
+}
+
+// param returns the first parameter of a name in a query.
+func param(query, name string) (value string, found bool) {
+	for part := range strings.SplitSeq(query, "&") {
+		if key, value, is := strings.Cut(part, "="); is && key == name {
+			text, err := url.QueryUnescape(value)
+			return text, err == nil
+		}
+	}
+	return "", false
+}
+
+// matches reports whether a value is the wanted one.
+func (f Field) matches(value string) bool {
+	if !f.Pattern {
+		return value == f.Value
+	}
+	e, err := regexp.Compile(`\A(?:` + f.Value + `)\z`)
+	return err == nil && !strings.Contains(value, "\n") && e.MatchString(value)
 }

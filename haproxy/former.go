@@ -133,7 +133,7 @@ func hold(told, want *Config, lacks func(name string) bool) (h held) {
 
 // lacks reports whether the worker, which runs told, lacks a Form or a backend of a route.
 func (c *Config) lacks(r *Route, told *Config, backend func(name string) bool) bool {
-	for name := range c.targets(r) {
+	for name := range c.Targets(r) {
 		if backend(name) {
 			return true
 		}
@@ -149,9 +149,9 @@ func (c *Config) lacks(r *Route, told *Config, backend func(name string) bool) b
 // which the new route has a backend, too.
 func (h *held) keepWhole(told *Config, former *Route, want *Config, r *Route) bool {
 	var pairs [][2]string
-	for f := range told.targets(former) {
+	for f := range told.Targets(former) {
 		instead := ""
-		for n := range want.targets(r) {
+		for n := range want.Targets(r) {
 			if h.kin(f, n) {
 				instead = n
 				break

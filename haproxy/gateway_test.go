@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"fmt"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -92,6 +93,13 @@ func TestAListenerHasRoutesOfItsOwn(t *testing.T) {
 			if got := r.ask(at, "GET", c.host, c.path); got != c.want {
 				t.Errorf("%q %q: got %q, want %q", c.host, c.path, got, c.want)
 			}
+			found, to, why := cfg.FindAt(Request{Scope: scope, Method: "GET", Host: c.host, Path: c.path})
+			switch text := to.String(); {
+			case c.want == "400", text == Invalid && c.want == "500", why != "" && c.want == "404":
+			case found.TLSOnly && c.want[0] == '3', text == c.want && why == "":
+			default:
+				t.Errorf("%q %q: found %q, %q; want %q", c.host, c.path, text, why, c.want)
+			}
 		}
 		if got := r.get("app.test", "/"); got != "other" {
 			t.Errorf("the same host outside of the listener: got %q, want other", got)
@@ -153,6 +161,14 @@ func TestConditionsOfARequestPickItsTarget(t *testing.T) {
 		} {
 			if got := ask(c.method, c.path, c.lines...); got != c.want {
 				t.Errorf("%s %s %.60q: got %q, want %q", c.method, c.path, c.lines, got, c.want)
+			}
+			q := Request{Scope: scope, Method: c.method, Host: "a.test", Path: c.path, Header: http.Header{}}
+			for _, line := range c.lines {
+				name, value, _ := strings.Cut(line, ":")
+				q.Header.Add(name, strings.TrimSpace(value))
+			}
+			if _, to, why := cfg.FindAt(q); to.String() != c.want || why != "" {
+				t.Errorf("%s %s %.60q: found %s, %q; want %q", c.method, c.path, c.lines, to, why, c.want)
 			}
 		}
 		reloads := r.p.Info().Reloads

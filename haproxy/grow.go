@@ -103,7 +103,7 @@ func (p *Proxy) reshape(o *outline) error {
 func (a additions) leaving(want, told *outline, have *Config, worker picture) (leave []*Backend) {
 	used := map[string]bool{told.cfg.DefaultBackend: true}
 	for i := range told.cfg.Routes {
-		for name := range told.cfg.targets(&told.cfg.Routes[i]) {
+		for name := range told.cfg.Targets(&told.cfg.Routes[i]) {
 			used[name] = true
 		}
 	}

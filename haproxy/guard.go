@@ -50,7 +50,7 @@ func guards(cfg *Config) map[string]string {
 		r := &cfg.Routes[i]
 		is := r.Choice != ""
 		if len(of) > 0 {
-			for name := range cfg.targets(r) {
+			for name := range cfg.Targets(r) {
 				is = is || of[name] != ""
 			}
 		}
@@ -73,7 +73,7 @@ func guards(cfg *Config) map[string]string {
 			h = &host{scoped: r.Scope != ""}
 			hosts[r.site()] = h
 		}
-		for backend := range cfg.targets(r) {
+		for backend := range cfg.Targets(r) {
 			if !h.seen {
 				h.seen, h.guard = true, of[backend]
 			}

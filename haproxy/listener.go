@@ -17,8 +17,9 @@ import (
 // there. HAProxy rejects its whole configuration if the address is missing, and Validate cannot
 // know that. The caller therefore leaves out such a Listener.
 type Listener struct {
-	At   netip.AddrPort
-	Kind ListenerKind
+	At    netip.AddrPort
+	Kind  ListenerKind
+	Owner Tenant // the namespace that brings it; its reloads count as those of the namespace
 	// ClientCA names an Extra of Authorities. Clients have to show a certificate that one of these
 	// authorities has signed. If it is Nobody, HAProxy accepts no client.
 	ClientCA string

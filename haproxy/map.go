@@ -317,7 +317,7 @@ func (m *hostRows) tables(cfg *Config, secret string, in workerNames) (out table
 // anyIn reports whether the worker has another name for a backend of some routes.
 func (c *Config) anyIn(routes []Route, in workerNames) bool {
 	for i := range routes {
-		for name := range c.targets(&routes[i]) {
+		for name := range c.Targets(&routes[i]) {
 			if in.has(name) {
 				return true
 			}

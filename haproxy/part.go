@@ -159,6 +159,11 @@ func (c *Config) owners() map[Part]string {
 			add(part, cert.Owner)
 		}
 	}
+	for _, l := range c.Listeners {
+		if part, is := files[l.ClientCA]; is {
+			add(part, l.Owner.Cluster+"/"+l.Owner.Namespace)
+		}
+	}
 	for part := range shared {
 		delete(owners, part)
 	}
@@ -206,6 +211,12 @@ func (c *Config) with(parts []Part) *Config {
 	}
 	if missing[c.Process.ClientCA] {
 		out.Process.ClientCA = Nobody
+	}
+	out.Listeners = slices.Clone(c.Listeners)
+	for i, l := range out.Listeners {
+		if missing[l.ClientCA] {
+			out.Listeners[i].ClientCA, out.Listeners[i].Insecure = Nobody, false
+		}
 	}
 	out.Process.ErrorFiles = slices.DeleteFunc(slices.Clone(c.Process.ErrorFiles), func(status int) bool {
 		return missing[errorFile(status)]

@@ -143,8 +143,8 @@ func (t Target) in(names workerNames) string {
 	return strings.Join(places, "+")
 }
 
-// targets yields each backend that a request for a route may reach. It may yield one twice.
-func (c *Config) targets(r *Route) iter.Seq[string] {
+// Targets yields each backend that a request for a route may reach. It may yield one twice.
+func (c *Config) Targets(r *Route) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, name := range [...]string{r.Backend, r.Canary} {
 			if name != "" && !yield(name) {

@@ -260,8 +260,13 @@ func (q *request) backendPage(name string) (page.Page, bool) {
 			page.Section{ID: "paths", Title: "Paths", Diagram: q.diagram(q.index.Only(some))})
 	}
 	p.Sections = append(p.Sections, q.theServers(some), q.ruleList(func(i int) bool {
-		r := q.index.View.Config.Routes[i]
-		return r.Backend == name || r.Canary == name
+		c := q.index.View.Config
+		for target := range c.Targets(&c.Routes[i]) {
+			if target == name {
+				return true
+			}
+		}
+		return false
 	}))
 	return q.withChanges(p, " of "+name+" "), true
 }
