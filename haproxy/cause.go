@@ -231,7 +231,7 @@ func (c causes) addListeners(have, want *Config) {
 	}
 }
 
-// listenerAt returns the Listener at an address, or nil if there is none.
+// listenerAt returns the Listener at an address, or nil.
 func listenerAt(all []Listener, at netip.AddrPort) *Listener {
 	for i := range all {
 		if all[i].At == at {

@@ -183,7 +183,7 @@ func param(query, name string) (value string, found bool) {
 	return "", false
 }
 
-// matches reports whether a value is the wanted one.
+// matches reports whether a header or a parameter has the wanted value.
 func (f Field) matches(value string) bool {
 	if !f.Pattern {
 		return value == f.Value

@@ -145,8 +145,8 @@ func (c *Config) lacks(r *Route, told *Config, backend func(name string) bool) b
 }
 
 // keepWhole keeps all backends of a former route with a Scope, and its Pick. It reports whether the
-// former route may take the requests of the new one: each of its backends is in a namespace of
-// which the new route has a backend, too.
+// former route may take the requests of the new route. Each backend of the former route then has
+// the namespace of some backend of the new route.
 func (h *held) keepWhole(told *Config, former *Route, want *Config, r *Route) bool {
 	var pairs [][2]string
 	for f := range told.Targets(former) {

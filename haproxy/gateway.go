@@ -53,8 +53,8 @@ func (h *head) writeConnections() {
 	}
 }
 
-// writeTerminated writes the frontend for the connections of ListenTLS whose TLS ends in HAProxy,
-// and the backends that lead to it.
+// writeTerminated writes the frontend where the TLS of Terminate Routes ends, and the backends in
+// front of that frontend.
 func (h *head) writeTerminated() {
 	h.stream(ListenTLS.frontend() + "-end")
 	h.line("option socket-stats")

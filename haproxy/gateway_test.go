@@ -2,11 +2,13 @@ package haproxy
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // gateway returns a Config with a Listener for HTTP at an address of its own, and backends that
@@ -285,5 +287,157 @@ func gateways(t testing.TB, key, certificate []byte) *Config {
 			{Name: "d.pem", Scope: "192.0.2.1:8443", Hosts: []string{"a.test"}, PEM: key},
 		},
 		Backends: []*Backend{{Name: "a"}, {Name: "b"}},
+	}
+}
+
+// TestARouteOfAListenerStaysWholeUntilAReload gives routes other shares and conditions, of backends
+// and Forms that the worker lacks, while a reload has to wait.
+func TestARouteOfAListenerStaysWholeUntilAReload(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		at := freePort(t)
+		of := func(name, namespace string) *Backend {
+			b := distinct(backend(name, origin(t, name)))
+			b.Namespace, b.Service = namespace, namespace+"/"+name+":80"
+			return b
+		}
+		one, two, three, theirs := of("one", "a"), of("two", "a"), of("three", "a"), of("theirs", "b")
+		half, err := Split([]Share{{"one", 1}, {"three", 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		patch := NewPick([]PickCase{{When{Method: "PATCH"}, To("one")}})
+		header := NewPick([]PickCase{{When{Headers: []Field{{Name: "X-A", Value: "1"}}}, To("one")}})
+		config := func(picks []*Pick, backends []*Backend, routes ...Route) *Config {
+			cfg := &Config{
+				Shape: Shape{Listeners: []Listener{{At: at, Kind: ListenHTTP}}, Forms: FormsOf(picks)}, Picks: picks,
+				Backends: backends,
+			}
+			for _, route := range routes {
+				route.Scope, route.Match = ScopeOf(at), Prefix
+				cfg.Routes = append(cfg.Routes, route)
+			}
+			return cfg
+		}
+		was := config([]*Pick{patch}, []*Backend{one, theirs, two},
+			Route{Host: "picks.test", Path: "/", To: To("two"), Pick: patch.Name},
+			Route{Host: "plain.test", Path: "/", To: To("two")},
+			Route{Host: "shares.test", Path: "/", To: To("one")},
+			Route{Host: "taken.test", Path: "/", To: To("theirs")})
+		r.settle(was, states(was, Open))
+
+		// The condition of picks.test looks at a header, and two is gone.
+		next := config([]*Pick{header}, []*Backend{one, three},
+			Route{Host: "picks.test", Path: "/", To: To("one"), Pick: header.Name},
+			Route{Host: "plain.test", Path: "/", To: To("one")},
+			Route{Host: "shares.test", Path: "/", To: half},
+			Route{Host: "taken.test", Path: "/", To: To("three")})
+		r.p.schedule.least, r.p.schedule.last = time.Hour, time.Now()
+		for range 3 {
+			next.Former = r.p.Former(next)
+			if res := r.apply(next, states(next, Open)); res.Reloaded || res.Reason == "" {
+				t.Fatalf("got %+v, want a reload in an hour", res)
+			}
+			for _, c := range []struct{ method, host, header, want string }{
+				{"GET", "picks.test", "X-A: 2", "two"},
+				{"PATCH", "picks.test", "X-A: 2", "one"},
+				{"GET", "picks.test", "X-A: 1", "two"},
+				{"GET", "plain.test", "X-A: 1", "one"},
+				{"GET", "shares.test", "X-A: 1", "one"},
+				{"GET", "taken.test", "X-A: 1", "404"}, // its backend of before is of another namespace
+			} {
+				if got := r.ask(at, c.method, c.host, "/", c.header); got != c.want {
+					t.Errorf("before the reload: %s %s %s: got %q, want %q", c.method, c.host, c.header, got, c.want)
+				}
+			}
+		}
+		r.later()
+		next.Former = r.p.Former(next)
+		if res := r.apply(next, states(next, Open)); !res.Reloaded {
+			t.Fatalf("got %+v, want a reload", res)
+		}
+		next.Former = nil
+		r.settle(next, states(next, Open))
+		for _, c := range []struct{ method, host, header, want string }{
+			{"PATCH", "picks.test", "X-A: 2", "one"},
+			{"GET", "picks.test", "X-A: 1", "one"},
+			{"GET", "taken.test", "X-A: 1", "three"},
+		} {
+			if got := r.ask(at, c.method, c.host, "/", c.header); got != c.want {
+				t.Errorf("after the reload: %s %s %s: got %q, want %q", c.method, c.host, c.header, got, c.want)
+			}
+		}
+	})
+}
+
+// TestEveryRowThatARowNamesIsThere changes maps step by step, and looks after each step for rows of
+// gateway.map that name a row of pick.map that is missing.
+func TestEveryRowThatARowNamesIsThere(t *testing.T) {
+	scope := "192.0.2.1:80"
+	world := func(n int, methods ...string) map[string][]row {
+		cfg := &Config{Shape: Shape{Listeners: []Listener{{At: netip.MustParseAddrPort(scope), Kind: ListenHTTP}}}}
+		for i := range n {
+			pick := methodPick(methods[i%len(methods)] + fmt.Sprint(i))
+			cfg.Picks = merged(cfg.Picks, []*Pick{pick})
+			cfg.Routes = append(cfg.Routes, Route{
+				Scope: scope, Host: fmt.Sprintf("h%03d.test", i), Path: "/", Match: Prefix, To: To("a"), Pick: pick.Name,
+			})
+		}
+		cfg.Forms = FormsOf(cfg.Picks)
+		if n == 0 {
+			cfg.Forms = FormsOf([]*Pick{methodPick("X")})
+		}
+		r := renderer{}
+		return r.renderTables(cfg, nil).rows
+	}
+	for name, pair := range map[string][2]map[string][]row{
+		"the first":    {world(0, "x"), world(3, "GET")},
+		"the last":     {world(3, "GET"), world(0, "x")},
+		"another":      {world(3, "GET"), world(3, "PUT")},
+		"many":         {world(0, "x"), world(100, "GET")},
+		"many others":  {world(100, "GET"), world(100, "PUT")},
+		"many go":      {world(100, "GET"), world(0, "x")},
+		"some of many": {world(100, "GET"), world(100, "GET", "PUT")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			have, want := maps.Clone(pair[0]), pair[1]
+			check := func(after string) {
+				for _, r := range have[gatewayMap] {
+					fields := strings.Split(r.value, "/")
+					if len(fields) > 4 && !slices.ContainsFunc(have[pickMap], func(p row) bool {
+						return strings.HasPrefix(p.key, fields[4]+".")
+					}) {
+						t.Fatalf("after %s: %s names %s, which is missing", after, r.key, fields[4])
+					}
+				}
+			}
+			for _, step := range mapSteps(have, want, func(string) bool { return true }, "") {
+				if step.cmds == nil {
+					have[step.path] = step.rows
+					check(step.path)
+				}
+				for _, cmd := range step.cmds {
+					words := strings.Fields(cmd)
+					rows := slices.Clone(have[step.path])
+					i := slices.IndexFunc(rows, func(r row) bool { return r.key == words[3] })
+					switch words[0] {
+					case "add":
+						rows = append(rows, row{words[3], words[4]})
+					case "set":
+						rows[i].value = words[4]
+					case "del":
+						rows = slices.Delete(rows, i, i+1)
+					}
+					have[step.path] = rows
+					check(cmd)
+				}
+			}
+			for path, rows := range want {
+				got := slices.SortedFunc(slices.Values(have[path]), func(a, b row) int { return strings.Compare(a.key, b.key) })
+				if !patternTable(slices.Index(mapFiles[:], path)) && !slices.Equal(got, rows) {
+					t.Errorf("%s: got %v, want %v", path, got, rows)
+				}
+			}
+		})
 	}
 }

@@ -11,7 +11,7 @@ import (
 // siteOf returns the beginning of the keys for a host at a Listener. No host is "*".
 func siteOf(scope, host string) string { return scope + "/" + cmp.Or(host, "*") }
 
-// site returns the host of a Route, with its Scope if it has one. A request looks for its Route
+// site returns the host of a Route after its Scope, or the host alone. A request looks for its Route
 // among those of one site.
 func (r *Route) site() string {
 	if r.Scope == "" {
@@ -29,7 +29,7 @@ func (r *Route) streams() bool { return r.Match == Passthrough || r.Match == Ter
 // has a row for "/", so that no request for it reaches a wider host. A value is
 // TARGET/STATUS/:PORT/MASK/PICK/PATTERNS//GUARD, with the fields of a value of route.map but for
 // these: TARGET is a Target. MASK has a bit for each Form of the Pick, by its index in Shape.Forms.
-// Before the name of a PICK with regular expressions is the number of their map, and ":".
+// The name of a PICK with regular expressions follows the number of their map, and ":".
 //
 // A key of stream.map is SCOPE/HOST. A value is a Target. If TLS ends in HAProxy, it begins with
 // terminated.

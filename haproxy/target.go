@@ -175,17 +175,17 @@ func (c *Config) Targets(r *Route) iter.Seq[string] {
 	}
 }
 
-// choice returns the Choice of a name, or nil if there is none.
+// choice returns the Choice of a name, or nil.
 func (c *Config) choice(name string) *Choice {
 	return byName(c.Choices, name, func(c *Choice) string { return c.Name })
 }
 
-// pick returns the Pick of a name, or nil if there is none.
+// pick returns the Pick of a name, or nil.
 func (c *Config) pick(name string) *Pick {
 	return byName(c.Picks, name, pickName)
 }
 
-// byName returns the element of a name in a list that is sorted by name, or nil if there is none.
+// byName returns the element of a name, or nil. The list is sorted by name.
 func byName[T any](sorted []*T, name string, nameOf func(*T) string) *T {
 	if name == "" {
 		return nil
