@@ -125,7 +125,10 @@ func TestConditionsOfARequestPickItsTarget(t *testing.T) {
 			{When{Headers: []Field{{Name: "X-A", Value: "1"}, {Name: "X-B", Value: "2"}}}, To("two")},
 			{When{Params: header("q", "1")}, To("param")},
 			{When{Params: header("q", "a b/ä")}, To("decoded")},
-			{When{Headers: []Field{{Name: "X-P", Value: "^[a-c ]+$", Pattern: true}}, Params: header("p", "x+y")}, To("pattern")},
+			{
+				When{Headers: []Field{{Name: "X-P", Value: "^[a-c ]+$", Pattern: true}}, Params: header("p", "x+y")},
+				To("pattern"),
+			},
 			{When{Headers: header("X-S", `%[src] '"\;#`)}, To("strange")},
 		}
 		pick := NewPick(cases)

@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// Literal returns a value that HAProxy takes as it is, for the functions whose values may have
-// parts that HAProxy fills in.
+// Literal escapes a value so that HAProxy fills in no part of it.
 func Literal(value string) string { return strings.ReplaceAll(value, "%", "%%") }
 
 // A PathChange changes the path of a request, and keeps its query.
@@ -55,8 +54,8 @@ func (c PathChange) text() (string, error) {
 	return "http-request replace-path " + pattern + " " + word, errors.Join(err1, err2)
 }
 
-// A Redirection answers requests with the address of another page. What is empty stays as it is in
-// the request. The query stays, too.
+// A Redirection answers requests with the address of another page. Empty parts, and the query, stay
+// as they are in the request.
 type Redirection struct {
 	Scheme string // http or https
 	Host   string
@@ -125,8 +124,8 @@ var usualPort = map[string]uint16{"http": 80, "https": 443}
 // retried are the statuses for which HAProxy can send a request again.
 var retried = []int{401, 403, 404, 408, 425, 500, 501, 502, 503, 504}
 
-// Retry sends GET and HEAD again up to that many times, if the server answers with one of these
-// statuses, or not at all. HAProxy keeps the whole request for that, so a request that is larger
+// Retry sends GET and HEAD again, up to that many times, if the server sends no answer or an answer
+// with one of these statuses. HAProxy keeps the whole request for that, so a request that is larger
 // than its buffer (16 kB) is sent once.
 func Retry(attempts int, statuses []int) (Directive, error) {
 	words := []string{"conn-failure", "empty-response", "response-timeout"}
