@@ -26,6 +26,12 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 	alone, all := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		var c Compiler
+		verdicts := haproxy.Verdicts{}
+		for _, port := range []uint16{80, 81, 443} {
+			at := netip.AddrPortFrom(netip.MustParseAddr("203.0.113.1"), port)
+			verdicts[haproxy.FreeListener(at).Part()] = haproxy.Good
+		}
+		c.Judge(verdicts)
 		pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
 		name := func(label string) string { return pick(label, "a", "b", "c", "d", "e", "f") }
 		snaps := []Snapshot{{Cluster: "east"}, {Cluster: "west"}}
@@ -35,6 +41,10 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 			if keep {
 				s.Options.ReleaseAfter = time.Hour
 			}
+			s.Options.Gateway = GatewayOptions{
+				Enabled: rapid.Bool().Draw(t, "enabled"), Controller: "sallyport.dev/gateway",
+			}
+			s.Options.Pools.Ranges = []AddressRange{poolOf("203.0.113.1-203.0.113.1")}
 			s.Options.WatchWithoutClass, s.Options.OneTenant = true, rapid.Bool().Draw(t, "trust")
 			few := func(label string) int { return rapid.SampledFrom([]int{0, 0, 5, 20}).Draw(t, label) }
 			s.Options.Limits = Limits{
@@ -69,8 +79,10 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 					Namespace: pick("namespace", "n", "n", "m"), Name: name("name"),
 					UID: types.UID(name("uid")),
 				}
-				switch gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0; rapid.IntRange(0, 4).Draw(t, "kind") {
-				case 0, 1, 2:
+				switch gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0; rapid.IntRange(0, 9).Draw(t, "kind") {
+				case 9:
+					changeAPI(t, s, "203.0.113.1", gone)
+				case 0, 1, 2, 5, 6, 7, 8:
 					s.Ingresses = change(t, s.Ingresses, drawPlainIngress(t, meta, pick), gone)
 				case 3:
 					meta.Annotations = drawAnnotations(pick, "timeout-server", "ssl-passthrough", "route-acl")
@@ -98,10 +110,11 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 				snaps[i].At = at
 			}
 			var fresh Compiler
+			fresh.Judge(verdicts)
 			got, want := c.Compile(snaps), fresh.Compile(snaps)
 			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(),
 				cmpopts.EquateComparable(netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{}, haproxy.Text{},
-					haproxy.Question{}, haproxy.Part{}, haproxy.Target{}), cmpopts.IgnoreUnexported(Result{})); diff != "" {
+					haproxy.Question{}, haproxy.Part{}), comparesRoutes, cmpopts.IgnoreUnexported(Result{})); diff != "" {
 				t.Fatalf("from nothing (-), remembered (+):\n%s", diff)
 			}
 			for _, i := range got.Served {

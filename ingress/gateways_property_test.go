@@ -2,10 +2,14 @@ package ingress
 
 import (
 	"fmt"
+	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
@@ -36,14 +40,15 @@ func drawGateway(t *rapid.T, namespace string, i int) *gatewayv1.Gateway {
 	return g
 }
 
-// drawRoute draws a route of a namespace. It may name any Gateway and any Service.
-func drawRoute(t *rapid.T, namespace string, i int) *gatewayv1.HTTPRoute {
+// drawRoute draws a route of a namespace. It may name any Gateway in some namespaces, and a Service
+// there.
+func drawRoute(t *rapid.T, namespace string, i int, service string, among ...string) *gatewayv1.HTTPRoute {
 	r := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: fmt.Sprint("r", i), UID: "r",
 		CreationTimestamp: metav1.Unix(int64(rapid.IntRange(1, 9).Draw(t, "age")), 0),
 	}}
 	for range rapid.IntRange(1, 2).Draw(t, "parents") {
-		of := gatewayv1.Namespace(rapid.SampledFrom([]string{"victim", "evil"}).Draw(t, "parent"))
+		of := gatewayv1.Namespace(rapid.SampledFrom(among).Draw(t, "parent"))
 		r.Spec.ParentRefs = append(r.Spec.ParentRefs, gatewayv1.ParentReference{
 			Namespace: &of, Name: gatewayv1.ObjectName(fmt.Sprint("g", rapid.IntRange(0, 1).Draw(t, "gateway"))),
 		})
@@ -69,10 +74,10 @@ func drawRoute(t *rapid.T, namespace string, i int) *gatewayv1.HTTPRoute {
 				}}},
 			}}
 		}
-		of := gatewayv1.Namespace(rapid.SampledFrom([]string{"victim", "evil"}).Draw(t, "service of"))
+		of := gatewayv1.Namespace(rapid.SampledFrom(among).Draw(t, "service of"))
 		port := rapid.SampledFrom([]int32{80, 81}).Draw(t, "port")
 		rule.BackendRefs = []gatewayv1.HTTPBackendRef{{BackendRef: gatewayv1.BackendRef{
-			BackendObjectReference: gatewayv1.BackendObjectReference{Name: "app", Namespace: &of, Port: &port},
+			BackendObjectReference: gatewayv1.BackendObjectReference{Name: gatewayv1.ObjectName(service), Namespace: &of, Port: &port},
 		}}}
 		r.Spec.Rules = append(r.Spec.Rules, rule)
 	}
@@ -145,7 +150,7 @@ func TestRoutesOfOneTenantChangeNothingOfAnother(t *testing.T) {
 		g.Spec.Addresses, g.Status.Addresses = nil, []gatewayv1.GatewayStatusAddress{{Value: gateAt}}
 		s.API.Gateways = []*gatewayv1.Gateway{g}
 		for i := range rapid.IntRange(1, 3).Draw(t, "routes") {
-			s.API.HTTPRoutes = append(s.API.HTTPRoutes, drawRoute(t, "victim", i))
+			s.API.HTTPRoutes = append(s.API.HTTPRoutes, drawRoute(t, "victim", i, "app", "victim", "evil"))
 		}
 		compile := func(s Snapshot) Result {
 			var c Compiler
@@ -168,7 +173,7 @@ func TestRoutesOfOneTenantChangeNothingOfAnother(t *testing.T) {
 			s.API.Gateways = append(s.API.Gateways, drawGateway(t, "evil", i))
 		}
 		for i := range rapid.IntRange(1, 4).Draw(t, "evil routes") {
-			s.API.HTTPRoutes = append(s.API.HTTPRoutes, drawRoute(t, "evil", i))
+			s.API.HTTPRoutes = append(s.API.HTTPRoutes, drawRoute(t, "evil", i, "app", "victim", "evil"))
 		}
 		both := compile(s)
 		if after := at(&both.Config); after != before {
@@ -181,4 +186,29 @@ func TestRoutesOfOneTenantChangeNothingOfAnother(t *testing.T) {
 	if served == 0 {
 		t.Error("no case served anything of the victim")
 	}
+}
+
+// changeAPI changes one object of Gateway API: a Gateway, which has an address on record, or a route.
+func changeAPI(t *rapid.T, s *Snapshot, address string, gone bool) {
+	s.API.Classes = []*gatewayv1.GatewayClass{{
+		ObjectMeta: metav1.ObjectMeta{Name: "ours"},
+		Spec:       gatewayv1.GatewayClassSpec{ControllerName: "sallyport.dev/gateway"},
+	}}
+	namespace, i := rapid.SampledFrom([]string{"n", "m"}).Draw(t, "namespace"), rapid.IntRange(0, 1).Draw(t, "number")
+	if rapid.IntRange(0, 2).Draw(t, "which") == 0 {
+		g := drawGateway(t, namespace, i)
+		if rapid.Bool().Draw(t, "recorded") {
+			g.Status.Addresses = []gatewayv1.GatewayStatusAddress{{Value: address}}
+		}
+		s.API.Gateways = change(t, s.API.Gateways, g, gone)
+		return
+	}
+	service := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "service")
+	s.API.HTTPRoutes = change(t, s.API.HTTPRoutes, drawRoute(t, namespace, i, service, "n", "m"), gone)
+}
+
+// comparesRoutes lets cmp compare what Gateways have in a Config.
+var comparesRoutes = cmp.Options{
+	cmpopts.EquateComparable(haproxy.Target{}, netip.Addr{}),
+	cmp.Comparer(func(a, b *haproxy.Pick) bool { return a.Name == b.Name && reflect.DeepEqual(a, b) }),
 }

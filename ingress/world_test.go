@@ -127,7 +127,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 					Namespace: pick("namespace", "n", "n", "n", "m"),
 					Name:      pick("name", "a", "b"),
 				}
-				switch gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0; rapid.IntRange(0, 6).Draw(t, "kind") {
+				switch gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0; rapid.IntRange(0, 8).Draw(t, "kind") {
 				case 0, 1:
 					s.Ingresses = change(t, s.Ingresses, drawIngress(t, meta, pick), gone)
 				case 2:
@@ -186,6 +186,8 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 							},
 						},
 					}, gone)
+				case 7, 8:
+					changeAPI(t, s, pick("record", "203.0.113.1", "203.0.113.2", "203.0.113.3"), gone)
 				case 6:
 					s.Secrets = change(t, s.Secrets,
 						&corev1.Secret{ObjectMeta: meta, Data: data[rapid.IntRange(0, len(data)-1).Draw(t, "data")]},
@@ -222,6 +224,9 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 				Hosts: few("hosts"), Paths: few("paths"), Conditions: few("conditions"),
 				Backends: few("backends"), Certificates: few("certificates"), Addresses: few("addresses"),
 				Ports: few("ports"), Clients: few("clients") * 80_000, Checks: few("checks"),
+			}
+			s.Options.Gateway = GatewayOptions{
+				Enabled: rapid.IntRange(0, 4).Draw(t, "enabled") > 0, Controller: "sallyport.dev/gateway",
 			}
 			s.Options.OneTenant = rapid.Bool().Draw(t, "trust")
 			s.Options.WatchWithoutClass = rapid.Bool().Draw(t, "without class")
@@ -280,8 +285,8 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			fresh.Judge(verdicts)
 			got, want := c.Compile(given), fresh.Compile(given)
 			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(),
-				cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{},
-					haproxy.Text{}, haproxy.Question{}, haproxy.Part{}, haproxy.Target{}),
+				cmpopts.EquateComparable(netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{},
+					haproxy.Text{}, haproxy.Question{}, haproxy.Part{}), comparesRoutes,
 				cmpopts.IgnoreUnexported(Result{})); diff != "" {
 				t.Fatalf("from nothing (-), remembered (+):\n%s", diff)
 			}
