@@ -27,7 +27,10 @@
 //	routing.go, cert.go       certifies hosts; grants paths, the older claim first
 //	settings.go               reads the keys of each backend on the way
 //	hosts.go                  isolates hosts from wildcard hosts of others
-//	choice.go, streams.go     chain paths with conditions; add TCP ports
+//	choice.go                 chains paths with conditions
+//	gateways.go               asks package gateway which routes attach to which listeners
+//	streams.go, services.go   add TCP ports; give addresses to Services and Gateways
+//	routes.go, filters.go     make listeners, routes and backends at the addresses of Gateways
 //	backend.go                adds the servers out of EndpointSlices
 //
 // A second source of claims needs a file like ingresses.go, an entry in collect, and its Secrets in

@@ -10,6 +10,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/gateway"
 )
 
 // An Explanation describes how one Ingress is served, or a Service of type LoadBalancer.
@@ -18,6 +19,9 @@ type Explanation struct {
 	Rules    []ExplainedRule    `json:"rules,omitempty"`    // the granted ones, in the order of hosts and paths
 	Backends []ExplainedBackend `json:"backends,omitempty"` // backends of the rules, by name
 	Problems []Problem          `json:"problems,omitempty"` // of the Ingress, its Services, and the ConfigMap
+	// Attached says in sentences where a route is attached, or why not, and which listeners a
+	// Gateway has.
+	Attached []string `json:"attached,omitempty"`
 }
 
 // An ExplainedRule is a host and path that was granted to an Ingress.
@@ -25,7 +29,9 @@ type ExplainedRule struct {
 	Host    string            `json:"host,omitempty"` // any host without a rule if empty
 	Path    string            `json:"path"`
 	Match   haproxy.PathMatch `json:"match"`
-	Backend string            `json:"backend"`
+	Backend string            `json:"backend"` // or several, with their shares of 65536 requests
+	// When is the condition of a route's match, as "method GET, header a = 1".
+	When string `json:"when,omitempty"`
 	// Choices are backends that requests with a condition go to instead, as
 	// "default_svc_new_80 if { 'cookie(beta)' '-m' 'found' }".
 	Choices []string `json:"choices,omitempty"`
@@ -82,6 +88,74 @@ func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
 		return r.routing.owner[key] == p || r.routing.canaries[key] == p ||
 			slices.ContainsFunc(r.routing.chosen[key], mine)
 	}), true
+}
+
+// ExplainAPI returns how an object of Gateway API is served: a route, or a Gateway. kind is in lower
+// case, as "httproute". ExplainAPI returns false for an object that is not ours or does not exist.
+func (r Result) ExplainAPI(cluster, kind, namespace, name string) (e Explanation, ok bool) {
+	if r.routing == nil {
+		return e, false
+	}
+	world := slices.IndexFunc(r.routing.of, func(w *world) bool { return w.Cluster == cluster })
+	if world < 0 || r.routing.attached == nil || r.routing.attached[world] == nil {
+		return e, false
+	}
+	a, key, leads := r.routing.attached[world], serviceKey{Namespace: namespace, Name: name}, map[string]bool{}
+	refer := func(kind, uid string) {
+		e.Ingress = ObjectRef{Cluster: cluster, Kind: kind, Namespace: namespace, Name: name, UID: uid}
+		ok = true
+	}
+	for _, g := range a.Gateways {
+		if kind == "gateway" && g.Key() == key {
+			refer("Gateway", string(g.Object.UID))
+			e.Attached = g.Explain()
+		}
+	}
+	for _, route := range a.Routes {
+		if kind != strings.ToLower(route.Kind) || route.Key() != key {
+			continue
+		}
+		refer(route.Kind, string(route.Object.GetUID()))
+		e.Attached = route.Explain()
+		for _, one := range r.routing.led {
+			if one.rule.Route != route {
+				continue
+			}
+			for _, s := range one.to.Shares() {
+				leads[s.Backend] = true
+			}
+		}
+		e.Rules = r.rulesOf(route)
+	}
+	if ok {
+		r.describe(&e, leads, []ObjectRef{e.Ingress})
+	}
+	return e, ok
+}
+
+// rulesOf returns the rules of a route, in the order of its rules.
+func (r Result) rulesOf(route *gateway.Route) (all []ExplainedRule) {
+	to := make(map[*gateway.Rule]string)
+	for _, one := range r.routing.led {
+		to[one.rule] = one.to.String()
+	}
+	for _, rule := range route.Rules {
+		hosts := route.Hostnames
+		if len(hosts) == 0 {
+			hosts = []string{""}
+		}
+		for _, host := range hosts {
+			for i := range rule.Matches {
+				m := &rule.Matches[i]
+				one := ExplainedRule{Host: host, Path: m.Path, Match: matchOf(m.Type), Backend: to[rule]}
+				if !m.Bare() {
+					one.When = m.When()
+				}
+				all = append(all, one)
+			}
+		}
+	}
+	return all
 }
 
 // ExplainBalancer returns how a Service of type LoadBalancer is served: the backends that its

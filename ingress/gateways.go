@@ -35,21 +35,20 @@ type gate struct {
 
 // gates hold all that a builder makes of Gateways.
 type gates struct {
-	attached []*gateway.Attachment // by world; nil if the cluster has none
-	all      []*gate
-	routes   []haproxy.Route
-	pairs    map[*corev1.Secret]*pair // of the round before
+	all    []*gate
+	routes []haproxy.Route
+	pairs  map[*corev1.Secret]*pair // of the round before
 }
 
 // attach decides for each cluster which routes attach to which listeners.
 func (b *builder) attach() {
-	b.gateways.attached = make([]*gateway.Attachment, len(b.worlds))
+	b.attached = make([]*gateway.Attachment, len(b.worlds))
 	for i, w := range b.worlds {
 		if !w.Options.Gateway.Enabled {
 			continue
 		}
 		a := gateway.Attach(b.apiOf(i))
-		b.gateways.attached[i] = a
+		b.attached[i] = a
 		b.admitRoutes(i, a)
 		for _, g := range a.Gateways {
 			b.gateways.all = append(b.gateways.all, &gate{petitioner: b.petitionerOf(i, "Gateway", g.Object), Gateway: g})
@@ -186,7 +185,7 @@ func (a *account) admitRoute(r *gateway.Route) (refused []string) {
 
 // listen makes the listeners of the Gateways at their addresses, and what is behind them.
 func (b *builder) listen() {
-	if !slices.ContainsFunc(b.gateways.attached, func(a *gateway.Attachment) bool { return a != nil }) {
+	if !slices.ContainsFunc(b.attached, func(a *gateway.Attachment) bool { return a != nil }) {
 		return
 	}
 	o := opener{builder: b, targets: make(map[targetFor]haproxy.Target), picks: make(map[string]*haproxy.Pick)}
@@ -200,7 +199,7 @@ func (b *builder) listen() {
 	o.finish()
 	b.Statuses = make(map[string][]gateway.Status)
 	for i, w := range b.worlds {
-		if a := b.gateways.attached[i]; a != nil {
+		if a := b.attached[i]; a != nil {
 			b.Statuses[w.Cluster] = a.Statuses()
 		}
 	}

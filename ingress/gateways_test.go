@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sallyport/haproxy"
 )
@@ -210,4 +211,32 @@ func numbered(text string) string {
 		parts[i] = seen[hash] + parts[i][16:]
 	}
 	return strings.Join(parts, ".r-")
+}
+
+func TestRoutesAndGatewaysAreExplained(t *testing.T) {
+	r := compileGates(t, new(Compiler), gateOf("{name: http, port: 80, protocol: HTTP}")+app("app")+
+		httpRoute("r", `hostnames: [a.test], rules: [{matches: [{path: {value: /x}, method: GET}],
+			backendRefs: [{name: app, port: 80}]}]`), nil)
+	e, ok := r.ExplainAPI("c", "httproute", "default", "r")
+	if !ok || len(e.Backends) != 1 {
+		t.Fatalf("got %+v", e)
+	}
+	want := Explanation{
+		Ingress:  ObjectRef{Cluster: "c", Kind: "HTTPRoute", Namespace: "default", Name: "r", UID: "r"},
+		Attached: []string{"attached to listener http of Gateway default/gate"},
+		Rules: []ExplainedRule{{
+			Host: "a.test", Path: "/x", Match: haproxy.Prefix, Backend: "default_svc_app_http", When: "method GET",
+		}},
+		Backends: e.Backends,
+	}
+	if diff := cmp.Diff(want, e, cmpopts.EquateComparable(haproxy.Directive{})); diff != "" {
+		t.Errorf("want (-), got (+):\n%s", diff)
+	}
+	e, ok = r.ExplainAPI("c", "gateway", "default", "gate")
+	if got := strings.Join(e.Attached, "\n"); !ok || got != "listener http of Gateway default/gate: HTTP on port 80, 1 routes" {
+		t.Errorf("got %q", got)
+	}
+	if _, ok = r.ExplainAPI("c", "gateway", "default", "r"); ok {
+		t.Error("a route is explained as a Gateway")
+	}
 }

@@ -119,6 +119,12 @@ func (o *opener) connections(g *gate, scope string, listeners []*gateway.Listene
 	}
 }
 
+// A ledTo is a rule, and where its requests go.
+type ledTo struct {
+	rule *gateway.Rule
+	to   haproxy.Target
+}
+
 // A targetFor is what the target of a rule depends on.
 type targetFor struct {
 	rule *gateway.Rule
@@ -136,6 +142,7 @@ func (o *opener) target(g *gate, e gateway.Entry) haproxy.Target {
 	if !known {
 		to = o.makeTarget(g, e.Rule, key.path)
 		o.targets[key] = to
+		o.led = append(o.led, ledTo{e.Rule, to})
 	}
 	return to
 }
@@ -163,7 +170,9 @@ func (o *opener) makeTarget(g *gate, rule *gateway.Rule, path string) haproxy.Ta
 				rule.Refuse(err.Error())
 				return invalid
 			}
-			share.Backend = o.backendOf(g, p, rule.Route.Kind, ref, more)
+			if !o.closedByPolicy(g, ref) {
+				share.Backend = o.backendOf(g, p, rule.Route.Kind, ref, more)
+			}
 		}
 		shares = append(shares, share)
 	}
@@ -209,6 +218,24 @@ func (o *opener) backendOf(g *gate, p petitioner, kind string, ref gateway.Ref, 
 	}
 	o.routesTo[link{toService, g.world, ref.Service}] = true
 	return n.name
+}
+
+// closedByPolicy reports whether a BackendTLSPolicy keeps requests from a port of a Service. HAProxy
+// never connects without TLS to servers that a policy is for.
+func (o *opener) closedByPolicy(g *gate, ref gateway.Ref) bool {
+	service, _ := Find(o.worlds[g.world].Services, ref.Service)
+	name := ""
+	for _, port := range service.Spec.Ports {
+		if port.Port == ref.Port {
+			name = port.Name
+		}
+	}
+	policy := o.attached[g.world].PolicyOf(ref.Service, name)
+	if policy == nil {
+		return false
+	}
+	policy.Serve(g.Gateway)
+	return true
 }
 
 // ruleOf names a rule in a sentence.

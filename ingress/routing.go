@@ -16,6 +16,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/gateway"
 )
 
 // A routing is the part of a Result that does not depend on endpoints. Its Config has no
@@ -31,7 +32,9 @@ type routing struct {
 	users    []map[serviceKey][]string // by world and Service: the names of its needs
 	routesTo map[link]bool             // the Services that routes of Gateway API lead to
 	routesOf map[tenant]bool           // the namespaces with such routes
-	limited  bool                      // a claim is beyond a limit of its namespace, or waits for a host that is kept
+	attached []*gateway.Attachment     // by world; nil if the cluster has none
+	led      []ledTo
+	limited  bool // a claim is beyond a limit of its namespace, or waits for a host that is kept
 
 	certain period // no certificate expires or becomes valid, by the time of its cluster
 	keeps   period // nothing is released that is kept for a namespace, by Compiler.now

@@ -197,6 +197,27 @@ func (r *Route) status(controller string) Status {
 	return s
 }
 
+// Explain returns a sentence for each listener of a Gateway, and one for each thing that is wrong.
+func (g *Gateway) Explain() (all []string) {
+	if why := g.programmed(); why != nil {
+		all = append(all, why.Why+" ("+why.Reason+")")
+	}
+	for _, l := range g.Listeners {
+		text := fmt.Sprintf("%s: %s on port %d", l, l.Protocol, l.Port)
+		if l.Hostname != "" {
+			text += " for " + l.Hostname
+		}
+		text += fmt.Sprintf(", %d routes", len(l.Attached))
+		for _, why := range []*Refusal{l.refused, l.conflict, l.unresolved, l.closed} {
+			if why != nil && !strings.HasSuffix(text, why.Why+" ("+why.Reason+")") {
+				text += "; " + why.Why + " (" + why.Reason + ")"
+			}
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
 // Explain returns, in sentences, what the statuses say about a route: for each parentRef whether and
 // why not, and each part that is not served as it asks.
 func (r *Route) Explain() (all []string) {

@@ -38,6 +38,25 @@ type Field struct {
 // Bare reports whether a match looks at nothing but the path.
 func (m *Match) Bare() bool { return m.Method == "" && len(m.Headers)+len(m.Params) == 0 }
 
+// When returns the conditions of a match beside its path, for people.
+func (m *Match) When() string {
+	var all []string
+	if m.Method != "" {
+		all = append(all, "method "+m.Method)
+	}
+	for what, fields := range map[string][]Field{"header ": m.Headers, "parameter ": m.Params} {
+		for _, f := range fields {
+			is := " = "
+			if f.Pattern {
+				is = " ~ "
+			}
+			all = append(all, what+f.Name+is+quote(f.Value))
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
 // readMatch reads a match of an HTTPRoute. why says why no request can be compared with it.
 func readMatch(spec gatewayv1.HTTPRouteMatch) (m Match, why string) {
 	m = Match{Path: "/", Type: Prefix}

@@ -76,6 +76,9 @@ func (a *Attachment) policy(object *gatewayv1.BackendTLSPolicy) *Policy {
 		}
 		p.Authorities = append(p.Authorities, key)
 	}
+	if system {
+		invalid("validation.wellKnownCACertificates is not supported; name authorities in caCertificateRefs")
+	}
 	if len(p.Authorities) == 0 && !system {
 		why := "validation names no authorities"
 		if p.unresolved != nil {
