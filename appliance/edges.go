@@ -123,8 +123,8 @@ func opener(
 				if err != nil {
 					return nil, err
 				}
-				of := watcherConfig(s, kubeconfig, local.Addrs, log)
-				of.OwnASN, of.Before, of.TokenFile = cfg.BGP.ASN, before, tokenFile(cfg, s.Name)
+				of := WatcherConfig(cfg, &s.Cluster, s.pools, kubeconfig, local.Addrs, log)
+				of.Before = before
 				return watch.New(of)
 			})
 		})

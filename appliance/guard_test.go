@@ -23,6 +23,7 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/page"
+	"sallyport/appliance/status"
 )
 
 // selfSigned returns a certificate for loopback and its key, in PEM.
@@ -234,28 +235,28 @@ func TestTheCommandsReachAGuardedEndpoint(t *testing.T) {
 	trusted.AppendCertsFromPEM([]byte(certificate))
 	const right = `"identity": "gate-1"`
 	for name, row := range map[string]struct {
-		e    Endpoint
+		e    status.Endpoint
 		want string // in the answer or the error
 	}{
-		"by the socket": {Endpoint{At: socket}, right},
+		"by the socket": {status.Endpoint{At: socket}, right},
 		"with password and authority": {
-			Endpoint{"https://" + at.String(), config.NewSecret(statusPassword), trusted},
+			status.Endpoint{At: "https://" + at.String(), Password: config.NewSecret(statusPassword), Trusted: trusted},
 			right,
 		},
 		"without a password": {
-			Endpoint{"https://" + at.String(), config.Secret{}, trusted},
+			status.Endpoint{At: "https://" + at.String(), Password: config.Secret{}, Trusted: trusted},
 			"answers 401 Unauthorized: the password is missing",
 		},
 		"with a wrong password": {
-			Endpoint{"https://" + at.String(), config.NewSecret("wrong"), trusted},
+			status.Endpoint{At: "https://" + at.String(), Password: config.NewSecret("wrong"), Trusted: trusted},
 			"answers 401 Unauthorized: the password is wrong",
 		},
 		"without its authority": {
-			Endpoint{"https://" + at.String(), config.NewSecret(statusPassword), nil},
+			status.Endpoint{At: "https://" + at.String(), Password: config.NewSecret(statusPassword)},
 			"certificate signed by unknown authority",
 		},
 		"in the clear": {
-			Endpoint{at.String(), config.NewSecret(statusPassword), nil},
+			status.Endpoint{At: at.String(), Password: config.NewSecret(statusPassword)},
 			"HTTP request to an HTTPS server",
 		},
 	} {

@@ -198,7 +198,7 @@ func (l *loop) reload(ctx context.Context) {
 // endpoint to them.
 func (l *loop) use(ctx context.Context, s settings) {
 	if l.compiler == nil || !slices.Equal(l.ports, s.ports) {
-		l.compiler = compilerOf(s.ports)
+		l.compiler = CompilerOf(s.ports)
 	}
 	l.follower.set(s)
 	l.membership.enter(ctx, s.cfg)

@@ -23,8 +23,10 @@ func (s source) watched() source {
 	return s
 }
 
-// watcherConfig returns how a cluster is watched.
-func watcherConfig(c source, kubeconfig []byte, own []netip.Addr, log *slog.Logger) watch.Config {
+// WatcherConfig returns how a cluster is watched, with the newest token that an appliance has renewed.
+func WatcherConfig(
+	cfg *config.Config, c *config.Cluster, pools ingress.Pools, kubeconfig []byte, own []netip.Addr, log *slog.Logger,
+) watch.Config {
 	publish := make([]string, len(c.Ingress.Publish))
 	for i, a := range c.Ingress.Publish {
 		publish[i] = a.String()
@@ -35,15 +37,10 @@ func watcherConfig(c source, kubeconfig []byte, own []netip.Addr, log *slog.Logg
 	}
 	return watch.Config{
 		Name: c.Name, Kubeconfig: kubeconfig, APIGroup: group, OwnAddrs: own, Publish: publish,
-		Options:     OptionsOf(&c.Cluster, c.pools),
+		Options: OptionsOf(c, pools), OwnASN: cfg.BGP.ASN, TokenFile: filepath.Join(cfg.StateDir, "token-"+c.Name),
 		HostNetwork: c.Ingress.HostNetwork, Bounds: c.Pools, ASN: c.BGP.ASN, Reflectors: c.BGP.RouteReflectors,
 		Log: log,
 	}
-}
-
-// tokenFile returns where the newest token for a cluster is kept.
-func tokenFile(cfg *config.Config, cluster string) string {
-	return filepath.Join(cfg.StateDir, "token-"+cluster)
 }
 
 // OptionsOf returns the settings of a cluster as package ingress has them.
@@ -73,8 +70,8 @@ func PoolsOf(c *config.Config) ingress.Pools {
 	return p
 }
 
-// compilerOf returns a compiler that gives no port of the machine to a cluster.
-func compilerOf(ports config.Ports) *ingress.Compiler {
+// CompilerOf returns a compiler that gives no port of the machine to a cluster.
+func CompilerOf(ports config.Ports) *ingress.Compiler {
 	return &ingress.Compiler{
 		Taken: ports.Owners(config.TCP), TakenUDP: ports.Owners(config.UDP), Reserved: ports.OwnersBesideHAProxy(),
 	}

@@ -15,15 +15,18 @@ import (
 // no place in the plan yet.
 var plan = map[string][]string{
 	"cmd/sallyport": {
-		"appliance", "appliance/config", "appliance/group", "appliance/status", "image", "image/update",
-		"ingress/watch",
+		"appliance", "appliance/config", "appliance/doctor", "appliance/group", "appliance/status",
+		"image", "image/update", "ingress/watch",
 	},
 	"appliance": {
 		"appliance/config", "appliance/group", "appliance/page", "appliance/pages", "appliance/picture",
 		"appliance/plan", "appliance/status",
 		"bgp", "bgp/upstream", "routes", "routes/address", "haproxy", "ingress", "ingress/watch",
 	},
-	"appliance/config":  {},
+	"appliance/config": {},
+	"appliance/doctor": {
+		"appliance", "appliance/config", "appliance/status", "bgp", "haproxy", "ingress", "ingress/watch", "routes",
+	},
 	"appliance/group":   {},
 	"appliance/page":    {},
 	"appliance/pages":   {"appliance/group", "appliance/page", "appliance/status", "bgp", "haproxy", "ingress", "routes"},

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sallyport/appliance"
+	"sallyport/appliance/doctor"
 	"sallyport/appliance/status"
 )
 
@@ -28,9 +28,9 @@ reports. Each check shows what was seen and what to do. It changes nothing. The 
 	output := oneOfFlag(cmd, "output", "o", "form of the output", "text", "json")
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
 		failed := 0
-		var all []appliance.Finding
-		appliance.Examine(cmd.Context(), path, func(f appliance.Finding) {
-			if f.Level == appliance.Failed {
+		var all []status.Finding
+		doctor.Examine(cmd.Context(), path, func(f status.Finding) {
+			if f.Level == status.Failed {
 				failed++
 			}
 			if all = append(all, f); output.value == "text" {
@@ -53,13 +53,13 @@ reports. Each check shows what was seen and what to do. It changes nothing. The 
 }
 
 // writeFinding writes a finding for people, as soon as it is there.
-func writeFinding(cmd *cobra.Command, f appliance.Finding) {
+func writeFinding(cmd *cobra.Command, f status.Finding) {
 	t := newWriter()
-	if f.Level == appliance.Failed {
+	if f.Level == status.Failed {
 		t.alarm()
 	}
 	level := string(f.Level)
-	if f.Level == appliance.Failed {
+	if f.Level == status.Failed {
 		level = "FAILED"
 	}
 	t.line(level + strings.Repeat(" ", max(0, 9-len(level))) + f.Check + ": " + f.Saw)

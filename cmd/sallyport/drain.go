@@ -111,7 +111,7 @@ func (c control) send(ctx context.Context, method, page string) (s appliance.Dra
 func (c control) ask(ctx context.Context, method, page string, v any) error {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
-	client, url := appliance.Endpoint{At: string(c)}.Client()
+	client, url := status.Endpoint{At: string(c)}.Client()
 	req, err := http.NewRequestWithContext(ctx, method, url+page, http.NoBody)
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func (c control) ask(ctx context.Context, method, page string, v any) error {
 		return fmt.Errorf("read the answer of %s: %w", string(c), err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return errors.New(strings.Map(appliance.Printable, strings.TrimSpace(string(body))))
+		return errors.New(strings.Map(status.Printable, strings.TrimSpace(string(body))))
 	}
 	if err := json.Unmarshal(body, v); err != nil {
 		return fmt.Errorf("%s does not answer like an appliance of this version: %w", string(c), err)
@@ -152,7 +152,7 @@ func (c control) wait(cmd *cobra.Command, s appliance.DrainStatus) error {
 			return err
 		case lasted >= s.Timeout:
 			return fmt.Errorf("the appliance has not left after %s: it is %s: %s", s.Timeout, s.Class,
-				strings.Map(appliance.Printable, s.Why+s.Error))
+				strings.Map(status.Printable, s.Why+s.Error))
 		}
 		select {
 		case <-cmd.Context().Done():

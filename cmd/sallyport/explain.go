@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sallyport/appliance"
 	"sallyport/appliance/status"
 )
 
@@ -83,7 +82,7 @@ what this machine does with the address, and where its ports lead.`,
 
 // completeName asks the appliance how the name of an Ingress, or of a Service of type
 // LoadBalancer, may go on. A shell waits for it, so it takes 2 s at most.
-func completeName(cmd *cobra.Command, endpoint func() (appliance.Endpoint, error),
+func completeName(cmd *cobra.Command, endpoint func() (status.Endpoint, error),
 	typed, cluster string,
 ) (names []string, err error) {
 	at, err := endpoint()

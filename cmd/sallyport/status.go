@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
-	"sallyport/appliance"
 	"sallyport/appliance/config"
 	"sallyport/appliance/status"
 )
@@ -86,7 +85,7 @@ func again(cmd *cobra.Command, watch bool, work func() error) error {
 // show requests a JSON page of the status endpoint, and writes it as JSON, as YAML or for people.
 // As JSON or YAML it writes the part of the page that pick returns, or the whole page if pick is
 // nil.
-func show[T any](cmd *cobra.Command, endpoint func() (appliance.Endpoint, error), page string, output *oneOf,
+func show[T any](cmd *cobra.Command, endpoint func() (status.Endpoint, error), page string, output *oneOf,
 	pick func(T) any, forPeople func(writer, T),
 ) error {
 	at, err := endpoint()
@@ -128,7 +127,7 @@ func show[T any](cmd *cobra.Command, endpoint func() (appliance.Endpoint, error)
 
 // endpointFlags adds the flags that name the status endpoint. It returns a function that returns
 // the endpoint of the flags, or else the endpoint in the configuration file.
-func endpointFlags(cmd *cobra.Command) func() (appliance.Endpoint, error) {
+func endpointFlags(cmd *cobra.Command) func() (status.Endpoint, error) {
 	var address, path, password, authority string
 	cmd.Flags().StringVarP(&address, "address", "a", "",
 		"HOST:PORT or https://HOST:PORT of the status endpoint (default: that of the appliance of the "+
@@ -139,13 +138,13 @@ func endpointFlags(cmd *cobra.Command) func() (appliance.Endpoint, error) {
 		"PEM file with the authority of the certificate of --address (default: the authorities that this "+
 			"machine trusts)")
 	cmd.Flags().StringVarP(&path, "config", "c", defaultConfig, "the configuration file")
-	return func() (e appliance.Endpoint, err error) {
+	return func() (e status.Endpoint, err error) {
 		if e.At = address; address == "" {
 			cfg, err := runningConfig(cmd, path, "--address names the status endpoint")
 			if err != nil {
 				return e, err
 			}
-			return appliance.Endpoint{At: cfg.Endpoint()}, nil
+			return status.Endpoint{At: cfg.Endpoint()}, nil
 		}
 		if password != "" {
 			text, err := os.ReadFile(password)

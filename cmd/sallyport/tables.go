@@ -12,7 +12,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"sallyport/appliance"
 	"sallyport/appliance/group"
 	"sallyport/appliance/status"
 )
@@ -312,7 +311,7 @@ func isTerminal(out io.Writer) bool {
 func (w writer) line(cells ...any) {
 	texts := make([]string, len(cells))
 	for i, c := range cells {
-		texts[i] = strings.Map(appliance.Printable, fmt.Sprint(c))
+		texts[i] = strings.Map(status.Printable, fmt.Sprint(c))
 	}
 	*w.lines++
 	_, _ = fmt.Fprintln(w, strings.TrimRight(strings.Join(texts, "\t"), "\t"))

@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"sallyport/appliance"
 	"sallyport/appliance/status"
 )
 
@@ -228,7 +227,7 @@ func (v *topView) screen(failed error) string {
 	lines := strings.Split(strings.TrimSuffix(t.text.String(), "\n"), "\n")
 	foot := "order: " + v.order + "; press r, e, c, t, o, n for another, q to leave"
 	if failed != nil {
-		foot = strings.Map(appliance.Printable, failed.Error())
+		foot = strings.Map(status.Printable, failed.Error())
 	}
 	var b strings.Builder
 	b.WriteString("\x1b[H")

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// A fault is one that the doctor can report: a call in appliance/doctor.go.
+// A fault is one that the doctor can report: a call in appliance/doctor.
 type fault struct {
 	at    token.Position
 	level string   // Failed or Doubt
@@ -113,7 +113,7 @@ func empty(e ast.Expr) bool {
 // folder. A scenario is that of the finding which has most of its words.
 func TestEveryCheckOfTheDoctorHasAScenario(t *testing.T) {
 	var faults []*fault
-	calls(t, "../../appliance/doctor*.go", func(fset *token.FileSet, in *ast.FuncDecl, method string, args []ast.Expr) {
+	calls(t, "../../appliance/doctor/*.go", func(fset *token.FileSet, in *ast.FuncDecl, method string, args []ast.Expr) {
 		level := map[string]string{"failed": "Failed", "doubt": "Doubt", "expiry": "Doubt"}[method]
 		// without a name, expiry passes on that of its caller
 		if level == "" || len(args) < 4 || len(texts(in, args[0])) == 0 {

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"sallyport/appliance"
+	"sallyport/appliance/status"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
@@ -244,7 +244,7 @@ func TestTheDoctorFindsMembersThatDisagree(t *testing.T) {
 	other.start()
 	file, name := r.file("sallyport.yaml"), "member "+world.ApplianceHost(2)
 	good := other.read("sallyport.yaml")
-	r.finds(file, appliance.Healthy, name, "192.168.50.12 is full")
+	r.finds(file, status.Healthy, name, "192.168.50.12 is full")
 	// with starts the other one with another configuration, and with its own again once it was found.
 	with := func(old, instead string, find func(r *testbed)) func(*testing.T, *testbed) {
 		return func(_ *testing.T, r *testbed) {
@@ -259,14 +259,14 @@ func TestTheDoctorFindsMembersThatDisagree(t *testing.T) {
 		}
 	}
 	r.sub("the configuration", with("172.16.0.0/16", "172.16.0.0/16, 10.99.0.0/16", func(r *testbed) {
-		r.finds(file, appliance.Doubt, name, "it has another configuration", "compare the files")
+		r.finds(file, status.Doubt, name, "it has another configuration", "compare the files")
 	}))
 	r.sub("the secret", with("c2FsbHlwb3J0", "YW5vdGhlciBz", func(r *testbed) {
-		r.finds(file, appliance.Doubt, name, "not signed with the secret of this group", "sallyport status members")
+		r.finds(file, status.Doubt, name, "not signed with the secret of this group", "sallyport status members")
 	}))
 	r.sub("the list", with("{name: appliance, address: 192.168.50.21}", "{name: elsewhere, address: 192.168.50.31}",
 		func(r *testbed) {
-			r.finds(file, appliance.Doubt, name, "does not have appliance in its group.members",
+			r.finds(file, status.Doubt, name, "does not have appliance in its group.members",
 				"sallyport status members")
 		}))
 	r.sub("the version", func(t *testing.T, r *testbed) {
@@ -278,7 +278,7 @@ func TestTheDoctorFindsMembersThatDisagree(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		other.start()
-		r.finds(file, appliance.Doubt, name, "it runs version v99", ", and this one", "update one after the other")
+		r.finds(file, status.Doubt, name, "it runs version v99", ", and this one", "update one after the other")
 		other.end(syscall.SIGTERM)
 		r.must(os.Remove(other.file("sallyport")))
 		r.must(os.Symlink(r.file("sallyport"), other.file("sallyport")))
@@ -287,7 +287,7 @@ func TestTheDoctorFindsMembersThatDisagree(t *testing.T) {
 	})
 	r.sub("this one has lost its router", func(t *testing.T, r *testbed) {
 		r.must(r.Partition(t.Context(), world.Appliance, world.Router, world.AllTraffic))
-		r.finds(file, appliance.Doubt, "appliance", "there has been no BGP session with the router 192.168.50.2",
+		r.finds(file, status.Doubt, "appliance", "there has been no BGP session with the router 192.168.50.2",
 			"sallyport status")
 		r.must(r.Heal(t.Context(), world.Appliance, world.Router))
 		r.lacks(file, "appliance")
@@ -295,13 +295,13 @@ func TestTheDoctorFindsMembersThatDisagree(t *testing.T) {
 	r.sub("this one has lost all nodes", func(t *testing.T, r *testbed) {
 		nodes := []string{world.Master, "worker1"}
 		each(nodes, func(n string) { r.must(r.Partition(t.Context(), world.Appliance, n, world.OnlyBGP)) })
-		r.finds(file, appliance.Doubt, "group", "this appliance is spare", "sallyport status addresses")
+		r.finds(file, status.Doubt, "group", "this appliance is spare", "sallyport status addresses")
 		each(nodes, func(n string) { r.must(r.Heal(t.Context(), world.Appliance, n)) })
 		r.lacks(file, "group")
 	})
 	r.sub("it is dead", func(_ *testing.T, r *testbed) {
 		other.end(syscall.SIGKILL)
-		r.finds(file, appliance.Doubt, name, "silent", "look whether it runs, and whether UDP port", "7477")
+		r.finds(file, status.Doubt, name, "silent", "look whether it runs, and whether UDP port", "7477")
 	})
 }
 

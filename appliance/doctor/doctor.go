@@ -1,4 +1,4 @@
-package appliance
+package doctor
 
 import (
 	"cmp"
@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"sallyport/appliance"
 	"sallyport/appliance/config"
 	"sallyport/appliance/status"
 	"sallyport/bgp"
@@ -26,30 +27,11 @@ import (
 	"sallyport/ingress/watch"
 )
 
-// A Finding is the result of one check of the doctor.
-type Finding struct {
-	Check   string `json:"check"` // a stable name: one of those in doctor.go
-	Level   Level  `json:"level"`
-	Saw     string `json:"saw"`
-	Remedy  string `json:"remedy,omitempty"`  // what to do; empty if nothing has to be done
-	Command string `json:"command,omitempty"` // a command that does it, or shows more
-}
-
-// A Level says how bad a Finding is.
-type Level string
-
-// The levels.
-const (
-	Healthy Level = "ok"
-	Doubt   Level = "warning" // traffic may pass, and something needs attention
-	Failed  Level = "failed"  // some traffic cannot pass
-)
-
 // A doctor examines a configuration, the machine, the clusters, and an appliance that runs here. It
 // changes nothing.
 type doctor struct {
 	path   string
-	report func(Finding)
+	report func(status.Finding)
 	cfg    *config.Config
 	status *status.Status // of the running appliance; nil if no appliance runs
 	odd    []string       // faults of Calico's objects; a running appliance has the same warnings
@@ -62,7 +44,7 @@ type doctor struct {
 // Examine checks everything that an appliance with this configuration file needs, and reports each
 // finding at once. It takes half a minute at most for each cluster that does not answer, and ten
 // seconds for its nodes that do not answer.
-func Examine(ctx context.Context, path string, report func(Finding)) {
+func Examine(ctx context.Context, path string, report func(status.Finding)) {
 	d := &doctor{path: path, report: report}
 	cfg, err := config.Load(path)
 	if err != nil {
@@ -91,7 +73,7 @@ func Examine(ctx context.Context, path string, report func(Finding)) {
 			d.known = append(d.known, s)
 		} else {
 			d.unknown = append(d.unknown,
-				ingress.Snapshot{Cluster: c.Name, Options: OptionsOf(&c, PoolsOf(d.cfg))})
+				ingress.Snapshot{Cluster: c.Name, Options: appliance.OptionsOf(&c, appliance.PoolsOf(d.cfg))})
 		}
 	}
 	d.overlaps()
@@ -101,21 +83,21 @@ func Examine(ctx context.Context, path string, report func(Finding)) {
 }
 
 func (d *doctor) ok(check, format string, args ...any) {
-	d.report(Finding{Check: check, Level: Healthy, Saw: fmt.Sprintf(format, args...)})
+	d.report(status.Finding{Check: check, Level: status.Healthy, Saw: fmt.Sprintf(format, args...)})
 }
 
 func (d *doctor) doubt(check, saw, remedy, command string) {
-	d.report(Finding{check, Doubt, saw, remedy, command})
+	d.report(status.Finding{Check: check, Level: status.Doubt, Saw: saw, Remedy: remedy, Command: command})
 }
 
 func (d *doctor) failed(check, saw, remedy, command string) {
-	d.report(Finding{check, Failed, saw, remedy, command})
+	d.report(status.Finding{Check: check, Level: status.Failed, Saw: saw, Remedy: remedy, Command: command})
 }
 
 // askAppliance reads the status of the appliance that runs with this configuration.
 func (d *doctor) askAppliance(ctx context.Context) {
 	at := d.cfg.Endpoint()
-	body, err := Endpoint{At: at}.Ask(ctx, "/status")
+	body, err := status.Endpoint{At: at}.Ask(ctx, "/status")
 	if err == nil {
 		var s status.Status
 		if err = json.Unmarshal(body, &s); err == nil && s.Identity == "" {
@@ -170,10 +152,11 @@ func (d *doctor) machine(ctx context.Context) {
 	}
 	if d.cfg.HAProxy.Mode == config.Managed {
 		if want := d.cfg.HAProxy.MaxConnections; want > 0 && haproxy.Machine().Connections(0, want) < want {
-			d.doubt("files", fmt.Sprintf("haproxy.maxConnections is %d, and HAProxy holds %s", want, Holds(d.cfg)),
+			d.doubt("files",
+				fmt.Sprintf("haproxy.maxConnections is %d, and HAProxy holds %s", want, appliance.Holds(d.cfg)),
 				"raise the limit of open files of the unit", "systemctl edit sallyport    # [Service] LimitNOFILE=")
 		} else {
-			d.ok("files", "HAProxy holds %s", Holds(d.cfg))
+			d.ok("files", "HAProxy holds %s", appliance.Holds(d.cfg))
 		}
 	}
 	d.ports(ctx)
@@ -258,9 +241,9 @@ const clockSkew = 5 * time.Second
 // looksAt returns how the doctor watches a cluster: with the token that an appliance has renewed,
 // if this user may read it. The token in the kubeconfig may have expired long ago.
 func (d *doctor) looksAt(c config.Cluster, kubeconfig []byte) watch.Config {
-	s := source{Cluster: c, pools: PoolsOf(d.cfg)}
-	of := watcherConfig(s, kubeconfig, ownAddresses(), slog.New(slog.DiscardHandler))
-	of.OwnASN, of.TokenFile, of.OnlyLook = d.cfg.BGP.ASN, tokenFile(d.cfg, c.Name), true
+	pools, silent := appliance.PoolsOf(d.cfg), slog.New(slog.DiscardHandler)
+	of := appliance.WatcherConfig(d.cfg, &c, pools, kubeconfig, ownAddresses(), silent)
+	of.OnlyLook = true
 	return of
 }
 
@@ -416,7 +399,7 @@ func (d *doctor) objects() {
 		}
 		return
 	}
-	c := compilerOf(d.cfg.Ports())
+	c := appliance.CompilerOf(d.cfg.Ports())
 	c.Unknown = d.unknown
 	if d.program.Path != "" {
 		c.Judge(d.program.Judge(c.Compile(d.known).Questions))
