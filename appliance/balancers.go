@@ -3,7 +3,6 @@ package appliance
 import (
 	"net/netip"
 	"slices"
-	"time"
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/group"
@@ -72,33 +71,29 @@ func allotted(balancers []ingress.Balancer) (all []netip.Addr) {
 	return once(all, netip.Addr.Compare)
 }
 
-// known returns the balancers with the addresses that belong into the statuses of Services now: the
-// allotted addresses that this member may take, and those that the status has already. Another
-// address waits until it turns out that no other machine has it.
-func (ms *membership) known(balancers []ingress.Balancer) []ingress.Balancer {
+// known returns a Result with the addresses that belong into the statuses of Services and Gateways
+// now: the allotted addresses that this member may take, and those that the status has already.
+// Another address waits until it turns out that no other machine has it.
+func (ms *membership) known(r ingress.Result) ingress.Result {
 	if ms.member == nil {
-		return balancers
+		return r
 	}
 	taken := ms.member.claims.taken
-	balancers = slices.Clone(balancers)
+	balancers := slices.Clone(r.Balancers)
 	for i, b := range balancers {
 		balancers[i].Addresses = slices.DeleteFunc(slices.Clone(b.Addresses), func(a netip.Addr) bool {
 			return !taken[a] && !slices.Contains(b.Recorded, a)
 		})
 	}
-	return balancers
+	return r.WithBalancers(balancers)
 }
 
 // consent says which statuses in the clusters this appliance may write.
 type consent struct{ add, replace bool }
 
-// agreeing is how long all full members have to serve the same before a member replaces a status,
-// or removes it.
-const agreeing = 30 * time.Second
-
 // consent returns what this appliance may write. A member of a group adds to statuses while it is
-// full. It replaces parts of them only after all full members have served the same for agreeing.
-// This keeps a member from removing the addresses that another member adds, even if their files or
+// full. One full member alone writes over a status, or removes it: the first of the list that does
+// not drain. So no member removes the addresses that another one adds, even if their files or
 // their knowledge differ.
 func (ms *membership) consent() consent {
 	if ms.member == nil {
@@ -107,8 +102,23 @@ func (ms *membership) consent() consent {
 	if ms.fit.Class != group.Full {
 		return consent{}
 	}
-	since := ms.member.agree
-	return consent{true, !since.IsZero() && ms.now().Sub(since) >= agreeing}
+	return consent{true, ms.drains.get() == nil && ms.member.writes()}
+}
+
+// writes reports whether no member before this one in the list is alive, full and stays.
+func (m *member) writes() bool {
+	heard := m.pulse.Heard()
+	for _, of := range m.of.Members {
+		if of.Name == m.self {
+			return true
+		}
+		if slices.ContainsFunc(heard, func(h group.Heard) bool {
+			return h.Member.Name == of.Name && h.Alive && h.Word.Class == group.Full && !h.Word.Draining
+		}) {
+			return false
+		}
+	}
+	return true
 }
 
 // sumOfClaims returns a sum of the statuses that a Result puts into the clusters.

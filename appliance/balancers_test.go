@@ -261,60 +261,35 @@ func TestAServiceGetsNoAddressOfAnotherMachine(t *testing.T) {
 	})
 }
 
-func TestAMemberRemovesOnlyWhatAllFullMembersDoNotServe(t *testing.T) {
-	start := time.Unix(1_000_000, 0)
-	same := group.Word{Class: group.Full, Config: "c", Shape: "s"}
-	other, reconfigured, behind := same, same, same
-	other.Shape, reconfigured.Config, behind.Class = "t", "d", group.Spare
-	behind.Shape = "t"
+func TestTheFirstFullMemberThatStaysWritesOverStatuses(t *testing.T) {
+	heard := func(name string, class group.Class, alive, draining bool) group.Heard {
+		return group.Heard{
+			Member: group.Member{Name: name}, Alive: alive, Word: group.Word{Class: class, Draining: draining},
+		}
+	}
 	for name, row := range map[string]struct {
+		self  string
 		class group.Class
-		heard []group.Heard // all the time
-		after time.Duration
+		heard []group.Heard
 		want  consent
 	}{
-		"spare":                  {group.Spare, nil, time.Hour, consent{}},
-		"full, and alone":        {group.Full, nil, agreeing, consent{true, true}},
-		"full, and not for long": {group.Full, nil, agreeing - time.Second, consent{true, false}},
-		"another full member serves the same": {
-			group.Full,
-			[]group.Heard{{Word: same, Alive: true}},
-			agreeing,
-			consent{true, true},
-		},
-		"another full member serves something else": {
-			group.Full,
-			[]group.Heard{{Word: other, Alive: true}},
-			time.Hour,
-			consent{true, false},
-		},
-		"another full member is configured otherwise": {
-			group.Full,
-			[]group.Heard{{Word: reconfigured, Alive: true}},
-			time.Hour,
-			consent{true, false},
-		},
-		"a member that is silent does not count": {
-			group.Full,
-			[]group.Heard{{Word: other}},
-			agreeing,
-			consent{true, true},
-		},
-		"a member that is spare does not count": {
-			group.Full,
-			[]group.Heard{{Word: behind, Alive: true}},
-			agreeing,
-			consent{true, true},
-		},
+		"a spare member":           {"a", group.Spare, nil, consent{}},
+		"the first":                {"a", group.Full, []group.Heard{heard("b", group.Full, true, false)}, consent{true, true}},
+		"the second":               {"b", group.Full, []group.Heard{heard("a", group.Full, true, false)}, consent{true, false}},
+		"the first is silent":      {"b", group.Full, []group.Heard{heard("a", group.Full, false, false)}, consent{true, true}},
+		"the first is spare":       {"b", group.Full, []group.Heard{heard("a", group.Spare, true, false)}, consent{true, true}},
+		"the first drains":         {"b", group.Full, []group.Heard{heard("a", group.Full, true, true)}, consent{true, true}},
+		"it hears nobody":          {"c", group.Full, nil, consent{true, true}},
+		"the second is before it":  {"c", group.Full, []group.Heard{heard("b", group.Full, true, false)}, consent{true, false}},
+		"only the third is silent": {"a", group.Full, []group.Heard{heard("c", group.Full, false, false)}, consent{true, true}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			now := start
-			l := &membership{member: new(member), fit: group.Fitness{Class: row.class}, now: func() time.Time {
-				return now
-			}}
-			l.member.compare(now, row.heard, "c", "s")
-			now = now.Add(row.after)
-			l.member.compare(now, row.heard, "c", "s")
+			l := &membership{
+				fit: group.Fitness{Class: row.class}, drains: &drains{},
+				member: &member{self: row.self, pulse: &fakePulse{heard: row.heard}, of: config.Group{Members: []config.Member{
+					{Name: "a"}, {Name: "b"}, {Name: "c"},
+				}}},
+			}
 			if got := l.consent(); got != row.want {
 				t.Errorf("got %+v, want %+v", got, row.want)
 			}

@@ -36,6 +36,9 @@ func (f *firewall) letIn(peers []bgp.Peer, want plan.Want, have plan.Have, cfg *
 			a.TCP = append(a.TCP, s.Port)
 		}
 	}
+	for _, l := range cfg.Listeners {
+		a.Services = append(a.Services, l.At)
+	}
 	if port := cfg.Process.QUIC.Port; port != 0 {
 		a.UDP = []uint16{port}
 	}

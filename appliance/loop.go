@@ -91,6 +91,8 @@ type cluster struct {
 	told    ingress.Result   // the last Result published to the cluster
 	toldOf  ingress.Snapshot // the snapshot of that Result
 	toldMay consent          // the changes of statuses that were allowed with that Result
+
+	toldPending map[string]bool // the Gateways that HAProxy did not serve yet with that Result
 }
 
 // A loop computes the wanted state from the clusters' objects and the peers' offers, and brings
@@ -281,7 +283,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	l.settled = l.settled || err == nil && !progress
 	v.Left = v.Config.Leaving && v.Err == nil && l.applied.retryAt.IsZero()
 	if err == nil {
-		l.publish(v.Compiled)
+		l.publish(v)
 		l.follower.keep(v.Compiled)
 	}
 	l.judge.TellRefusals(r.refusals, l.now())
@@ -674,7 +676,11 @@ func (l *loop) order(ctx context.Context, v *status.View) (haproxy.Result, error
 			Why: "an error of Sallyport: the log has the commands", Bad: true,
 		})
 	}
-	l.applied = applied{v.Config, v.At.Add(reapply), result.RetryAt}
+	served := l.applied.served
+	if err == nil && (result.RetryAt.IsZero() || result.Reloaded) {
+		served = v.Config.Listeners
+	}
+	l.applied = applied{v.Config, v.At.Add(reapply), result.RetryAt, served}
 	changed := result.Commands > 0 || result.Reloaded
 	later := result.RetryAt.IsZero() || result.RetryAt.After(l.applied.until)
 	if soon := v.At.Add(reapplySoon); changed && later {
@@ -719,6 +725,8 @@ type applied struct {
 	config  *haproxy.Config // nil before the first Apply, and after one that failed
 	until   time.Time       // when to apply it again in any case
 	retryAt time.Time       // when Apply asks to be called again; zero if it does not ask
+
+	served []haproxy.Listener // those that HAProxy has for certain
 }
 
 // still reports whether there is nothing new to apply.
@@ -755,22 +763,43 @@ func (l *loop) tellServers(done []plan.SetServer) {
 	}
 }
 
+// pending returns the UIDs of the Gateways of a cluster with a listener that HAProxy does not have
+// yet.
+func (l *loop) pending(cluster string, v *status.View) map[string]bool {
+	var missing []netip.Addr
+	for _, one := range v.Config.Listeners {
+		if !slices.Contains(l.applied.served, one) {
+			missing = append(missing, one.At.Addr())
+		}
+	}
+	all := map[string]bool{}
+	for _, b := range v.Compiled.Balancers {
+		if b.Cluster == cluster && b.Kind == "Gateway" && slices.ContainsFunc(missing, func(a netip.Addr) bool {
+			return slices.Contains(b.Recorded, a)
+		}) {
+			all[b.UID] = true
+		}
+	}
+	return all
+}
+
 // publish tells each cluster which of its Ingresses and Services are served, and which problems
 // they have. It does so only when one of these, an object or the consent has changed.
-func (l *loop) publish(r ingress.Result) {
-	may, changed := l.membership.consent(), false
-	r.Balancers = l.membership.known(r.Balancers)
+func (l *loop) publish(v *status.View) {
+	may, changed, r := l.membership.consent(), false, l.membership.known(v.Compiled)
 	for _, c := range l.clusters {
 		if !c.live {
 			continue
 		}
+		pending := l.pending(c.name, v)
 		if slices.Equal(c.told.Served, r.Served) && slices.Equal(c.told.Problems, r.Problems) &&
+			reflect.DeepEqual(c.told.Statuses[c.name], r.Statuses[c.name]) && maps.Equal(c.toldPending, pending) &&
 			slices.Equal(c.toldOf.Ingresses, c.snapshot.Ingresses) &&
 			reflect.DeepEqual(c.told.Balancers, r.Balancers) &&
 			slices.Equal(c.toldOf.Services, c.snapshot.Services) && c.toldMay == may {
 			continue
 		}
-		c.told, c.toldOf, c.toldMay, changed = r, c.snapshot, may, true
+		c.told, c.toldOf, c.toldMay, c.toldPending, changed = r, c.snapshot, may, pending, true
 		c.watcher.Publish(watch.Publication{
 			Served: slices.DeleteFunc(slices.Clone(r.Served), func(o ingress.ObjectRef) bool {
 				return o.Cluster != c.name
@@ -781,7 +810,7 @@ func (l *loop) publish(r ingress.Result) {
 			Problems: slices.DeleteFunc(slices.Clone(r.Problems), func(p ingress.Problem) bool {
 				return p.Cluster != c.name
 			}),
-			Add: may.add, Replace: may.replace,
+			Statuses: r.Statuses[c.name], Pending: pending, Add: may.add, Replace: may.replace,
 		})
 	}
 	if changed && l.member != nil {

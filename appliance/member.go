@@ -70,7 +70,6 @@ type member struct {
 	pulse  pulse
 	claims claims
 	turns  turns
-	agree  time.Time // since when all full members have served the same; zero while one differs
 	served served
 	unlike map[string]unlike // members with an HAProxy that serves something else than ours, by name
 	leave  func()            // ends the heartbeat and VRRP
@@ -161,7 +160,7 @@ func (ms *membership) represent(
 		Since: v.At.Sub(ms.fitSince),
 		Why:   reported(ms.fit, err, problems), Shape: shape,
 	})
-	ms.member.compare(v.At, heard, v.Settings.Sum, shape)
+	ms.member.compare(v.At, heard, shape)
 	ms.passOn(ctx, v, heard, serving)
 	ms.forget(v, heard, serving)
 	v.Fit = ms.fit
@@ -214,18 +213,16 @@ type unlike struct {
 	since time.Time
 }
 
-// compare notes which members serve something else than this appliance. It also notes since when
-// all full members have served the same with the same configuration file. While Ingresses change,
-// each member follows in its own rounds, so only a sum that stays different makes a member lag.
-func (m *member) compare(now time.Time, heard []group.Heard, config, shape string) {
-	before, differs := m.unlike, false
+// compare notes which members serve something else than this appliance. While Ingresses change, each
+// member follows in its own rounds, so only a sum that stays different makes a member lag.
+func (m *member) compare(now time.Time, heard []group.Heard, shape string) {
+	before := m.unlike
 	m.unlike = map[string]unlike{}
 	for _, h := range heard {
 		if !h.Alive {
 			continue
 		}
 		name, sum := h.Member.Name, h.Word.Shape
-		differs = differs || h.Word.Class == group.Full && (h.Word.Config != config || sum != shape)
 		if sum == "" || shape == "" || sum == shape {
 			continue
 		}
@@ -234,12 +231,6 @@ func (m *member) compare(now time.Time, heard []group.Heard, config, shape strin
 		} else {
 			m.unlike[name] = unlike{sum, now}
 		}
-	}
-	switch {
-	case differs:
-		m.agree = time.Time{}
-	case m.agree.IsZero():
-		m.agree = now
 	}
 }
 

@@ -48,6 +48,9 @@ func wish(of ingress.Result, s settings, m machine, in standing) haproxy.Config 
 		c.Streams = slices.DeleteFunc(slices.Clone(c.Streams), func(s haproxy.Stream) bool {
 			return s.Addr.IsValid() && !slices.Contains(in.held, s.Addr)
 		})
+		c.Listeners = slices.DeleteFunc(slices.Clone(c.Listeners), func(l haproxy.Listener) bool {
+			return !slices.Contains(in.held, l.At.Addr())
+		})
 	}
 	return c
 }

@@ -8,9 +8,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/gateway"
 )
 
 // LoadBalancerClass is the spec.loadBalancerClass of Services that get an address.
@@ -296,6 +298,40 @@ func (b *builder) sources(one balancer) *haproxy.Directive {
 	}
 	only := haproxy.RejectOthers(networks)
 	return &only
+}
+
+// WithBalancers returns the Result with other addresses for the Balancers. The statuses of Gateways
+// have the addresses as well.
+func (r Result) WithBalancers(balancers []Balancer) Result {
+	left := make(map[string]map[string][]netip.Addr) // by cluster and UID
+	for _, b := range balancers {
+		if b.Kind != "Gateway" {
+			continue
+		}
+		if left[b.Cluster] == nil {
+			left[b.Cluster] = make(map[string][]netip.Addr)
+		}
+		left[b.Cluster][b.UID] = b.Addresses
+	}
+	statuses := make(map[string][]gateway.Status, len(r.Statuses))
+	for cluster, list := range r.Statuses {
+		list = slices.Clone(list)
+		for i, one := range list {
+			if one.Gateway == nil {
+				continue
+			}
+			status, of := *one.Gateway, left[cluster][one.UID]
+			status.Addresses = slices.DeleteFunc(slices.Clone(status.Addresses),
+				func(a gatewayv1.GatewayStatusAddress) bool {
+					addr, err := netip.ParseAddr(a.Value)
+					return err != nil || !slices.Contains(of, addr)
+				})
+			list[i].Gateway = &status
+		}
+		statuses[cluster] = list
+	}
+	r.Balancers, r.Statuses = balancers, statuses
+	return r
 }
 
 // explained returns Balancers with the problems of each.

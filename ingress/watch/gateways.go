@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/ingress"
@@ -27,7 +26,7 @@ type gatewayShelf interface {
 	anyShelf
 	empty() bool
 	incomplete() []string
-	object(types.NamespacedName) (metav1.Object, bool)
+	objects() []metav1.Object
 }
 
 // gatewayKinds are all kinds of Gateway API that are watched. UDPRoutes are not among them, since
@@ -119,15 +118,15 @@ func (g *gateways) all() (all []gatewayShelf) {
 	return all
 }
 
-// object returns the last version of an object of Gateway API, or none if its kind is not watched.
-func (w *Watcher) object(resource string, key types.NamespacedName) (metav1.Object, bool) {
+// objects returns the last versions of the objects of a resource, or none if it is not watched.
+func (w *Watcher) objects(resource string) []metav1.Object {
 	w.mu.Lock()
 	shelf := w.gateways.shelves[resource]
 	w.mu.Unlock()
 	if shelf == nil {
-		return nil, false
+		return nil
 	}
-	return shelf.object(key)
+	return shelf.objects()
 }
 
 // surveyGateways opens a shelf for each kind of Gateway API that the cluster serves, and closes

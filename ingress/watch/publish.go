@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"sallyport/ingress"
+	"sallyport/ingress/gateway"
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +24,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
 // A publisher writes to the cluster. It holds one whole wish: all that is to be written. Statuses
@@ -35,6 +37,9 @@ type publisher struct {
 	ingresses *shelf[*networkingv1.Ingress]
 	services  *shelf[*corev1.Service]
 
+	controller string                                // of GatewayClasses that are ours; "" without Gateway API
+	objects    func(resource string) []metav1.Object // the last versions of the objects of Gateway API
+
 	statuses, events chan struct{}               // knock after a new wish
 	wish             atomic.Pointer[Publication] // nil until the first wish
 
@@ -44,11 +49,14 @@ type publisher struct {
 
 // A Publication has all that is to be written to a cluster.
 //
-// All members of a group write, and compute the same Publication. They differ while a member
-// is late or has another configuration: Add and Replace are the conditions of a write.
+// All members of a group compute the same Publication. They differ while a member is late or has
+// another configuration, so only one of them writes over a status: Add and Replace are the
+// conditions of a write.
 type Publication struct {
 	Served    []ingress.ObjectRef // Ingresses, which get the configured addresses in their status
 	Balancers []ingress.Balancer  // Services, which get addresses of the pools in theirs
+	Statuses  []gateway.Status    // of objects of Gateway API
+	Pending   map[string]bool     // UIDs of Gateways with a listener that HAProxy does not have yet
 	Problems  []ingress.Problem   // each becomes an Event
 	Add       bool                // write a status that is empty
 	Replace   bool                // write over a status, or remove it
@@ -111,7 +119,7 @@ const statusesPerSecond = 50
 // publishStatuses writes statuses until ctx ends.
 func (p *publisher) publishStatuses(ctx context.Context) {
 	s := statuses{
-		publisher: p, written: make(map[types.UID]time.Time),
+		publisher: p, written: make(map[types.UID]time.Time), records: make(map[types.UID]record),
 		budget: rate.NewLimiter(statusesPerSecond, 2*statusesPerSecond),
 	}
 	p.each(ctx, p.statuses, republish, func(wish *Publication) {
@@ -121,7 +129,13 @@ func (p *publisher) publishStatuses(ctx context.Context) {
 				delete(s.written, uid)
 			}
 		}
-		s.write(ctx, wish, append(p.ingressStatuses(wish), p.serviceStatuses(wish)...))
+		for uid, of := range s.records {
+			if now.Sub(of.at) >= 2*longestRest {
+				delete(s.records, uid)
+			}
+		}
+		s.write(ctx, wish, slices.Concat(
+			s.apiStatuses(wish, now), p.ingressStatuses(wish), p.serviceStatuses(wish)))
 	})
 }
 
@@ -146,6 +160,8 @@ func (p *publisher) each(ctx context.Context, knocks <-chan struct{}, pause time
 type statuses struct {
 	*publisher
 	written map[types.UID]time.Time
+	records map[types.UID]record    // of objects of Gateway API
+	lacking map[types.UID]time.Time // since when an object of Gateway API lacks a status of ours
 	budget  *rate.Limiter
 	last    string // namespace that had its turn last
 }
@@ -168,8 +184,11 @@ func (s *statuses) write(ctx context.Context, wish *Publication, patches []statu
 		s.last = one.of.GetNamespace()
 		err := s.patch(ctx, one)
 		switch {
-		case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err):
-			// The object has changed in the last three cases: the next round decides on its new state.
+		case apierrors.IsConflict(err):
+			// The object has changed, and its new version arrives at any moment.
+			time.AfterFunc(firstPause, func() { knock(s.statuses) })
+		case err == nil, apierrors.IsNotFound(err), apierrors.IsInvalid(err):
+			// The object has changed in the last two cases: the next round decides on its new state.
 		case apierrors.IsForbidden(err):
 			denied[one.right] = true
 		default:
@@ -188,7 +207,12 @@ func (s *statuses) patch(ctx context.Context, one statusPatch) error {
 	call, cancel := context.WithTimeout(ctx, askFor)
 	err = one.send(call, patch)
 	cancel()
-	s.written[one.of.GetUID()] = time.Now()
+	switch {
+	case one.text == nil:
+		s.written[one.of.GetUID()] = time.Now()
+	case err == nil, apierrors.IsInvalid(err):
+		s.note(one.of.GetUID(), one.text, time.Now())
+	}
 	s.refuse(one.right, one.denied, err)
 	if err == nil {
 		one.log.Info(one.done) //nolint:sloglint // one of two constants
@@ -269,6 +293,7 @@ type statusPatch struct {
 	of            metav1.Object
 	kind          types.PatchType
 	body          any
+	text          []byte // of the status, as JSON, if several may be written one after the other
 	send          func(ctx context.Context, patch []byte) error
 	right, denied string // the right that it needs, and the sentence if the API server denies it: see refuse
 	done          string // what is logged once it was written
@@ -438,6 +463,8 @@ func event(p ingress.Problem, at time.Time) *corev1.Event {
 		about.APIVersion = "networking.k8s.io/v1"
 	case "EndpointSlice":
 		about.APIVersion = "discovery.k8s.io/v1"
+	case "GatewayClass", "Gateway", "ListenerSet", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "BackendTLSPolicy":
+		about.APIVersion = gatewayv1.GroupVersion.String()
 	}
 	return &corev1.Event{
 		// Events of objects without a namespace are in namespace default (core/v1 Event).

@@ -95,10 +95,12 @@ func (s *shelf[T]) newestOf(key types.NamespacedName) (item T, has bool) {
 	return item, has
 }
 
-// object returns the last version of an object.
-func (s *shelf[T]) object(key types.NamespacedName) (metav1.Object, bool) {
-	item, has := s.newestOf(key)
-	return item, has
+// objects returns the last version of every object.
+func (s *shelf[T]) objects() (all []metav1.Object) {
+	for _, o := range s.newest() {
+		all = append(all, o)
+	}
+	return all
 }
 
 // empty reports whether there are no objects.

@@ -144,6 +144,9 @@ func newWatcher(cfg Config, kube api, dyn dynamic.Interface, server apiServer) *
 		ingresses: w.ingresses, services: w.services,
 		statuses: make(chan struct{}, 1), events: make(chan struct{}, 1),
 	}
+	if cfg.Options.Gateway.Enabled {
+		w.publisher.controller, w.publisher.objects = cfg.Options.Gateway.Controller, w.objects
+	}
 	w.watchSecrets()
 	return w
 }

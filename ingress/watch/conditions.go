@@ -1,0 +1,369 @@
+package watch
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"reflect"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"sallyport/ingress/gateway"
+)
+
+// Statuses of Gateway API
+//
+// An object has a status that names the generation it is about. One member of a group writes
+// (Publication.Replace). Each write names the version of the object that it is made for: of two
+// writers the second is refused, sees the record of the first, and has nothing to write any more.
+
+// lonely is how long an object has to be without a status until a member that is not the writer of
+// its group adds one.
+const lonely = republish
+
+// longestRest bounds the time until a status is written again that somebody else has replaced.
+const longestRest = time.Minute
+
+// A record is a status that was written.
+type record struct {
+	text []byte
+	at   time.Time
+	rest time.Duration // until the same text may be written again
+}
+
+// apiStatuses returns the statuses of objects of Gateway API that are not as wished.
+func (s *statuses) apiStatuses(wish *Publication, now time.Time) (all []statusPatch) {
+	if s.controller == "" {
+		return nil
+	}
+	want := make(map[types.UID]*gateway.Status, len(wish.Statuses))
+	for i := range wish.Statuses {
+		want[types.UID(wish.Statuses[i].UID)] = &wish.Statuses[i]
+	}
+	lacking := make(map[types.UID]time.Time)
+	for _, kind := range gatewayKinds {
+		for _, o := range s.objects(kind.resource) {
+			of := want[o.GetUID()]
+			if of != nil && of.Generation < o.GetGeneration() {
+				continue // a wish about the newer object is under way
+			}
+			next, ours := s.next(o, of, wish, metav1.NewTime(now))
+			if next == nil {
+				continue
+			}
+			if !wish.Replace {
+				if !wish.Add || ours || of == nil {
+					continue
+				}
+				since, known := s.lacking[o.GetUID()]
+				if !known {
+					since = now
+				}
+				lacking[o.GetUID()] = since
+				if now.Sub(since) < lonely {
+					continue
+				}
+			}
+			if one, due := s.statusPatchOf(kind, o, next, now); due {
+				all = append(all, one)
+			}
+		}
+	}
+	s.lacking = lacking
+	return all
+}
+
+// statusPatchOf returns the patch that gives an object a status. It reports whether the patch is due:
+// a status that somebody else has replaced is written again, but more and more seldom.
+func (s *statuses) statusPatchOf(kind gatewayKind, o metav1.Object, status any, now time.Time) (statusPatch, bool) {
+	body := map[string]any{
+		"metadata": map[string]any{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()}, "status": status,
+	}
+	text, _ := json.Marshal(status) // it came as JSON
+	if was, known := s.records[o.GetUID()]; known && bytes.Equal(untimed(was.text), untimed(text)) &&
+		now.Sub(was.at) < was.rest {
+		return statusPatch{}, false
+	}
+	right := kind.resource + "/status"
+	return statusPatch{
+		of: o, kind: types.MergePatchType, body: body, text: text, right: right, done: "status published",
+		denied: "the appliance may not write the status of objects of Gateway API (verb patch; API group " +
+			gatewayv1.GroupName + "; resource " + right + "): apply what `sallyport manifests` prints",
+		log: s.log.With("namespace", o.GetNamespace(), "resource", kind.resource, "name", o.GetName()),
+		send: func(ctx context.Context, patch []byte) error {
+			of := schema.GroupVersion(gatewayv1.GroupVersion).WithResource(kind.resource)
+			to := s.kube.API(of, o.GetNamespace())
+			_, err := to.Patch(ctx, o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+			return err
+		},
+	}, true
+}
+
+// untimed returns a status as JSON without the times of its conditions.
+func untimed(status []byte) []byte {
+	var value any
+	if json.Unmarshal(status, &value) != nil {
+		return status
+	}
+	var walk func(any)
+	walk = func(v any) {
+		switch of := v.(type) {
+		case map[string]any:
+			delete(of, "lastTransitionTime")
+			for _, one := range of {
+				walk(one)
+			}
+		case []any:
+			for _, one := range of {
+				walk(one)
+			}
+		}
+	}
+	walk(value)
+	text, _ := json.Marshal(value)
+	return text
+}
+
+// note notes that a status was written.
+func (s *statuses) note(uid types.UID, text []byte, now time.Time) {
+	was, rest := s.records[uid], republish
+	if bytes.Equal(untimed(was.text), untimed(text)) {
+		rest = min(2*was.rest, longestRest)
+		s.log.Warn("somebody else replaces a status that this appliance writes: two groups may have one GatewayClass",
+			"uid", uid, "again", rest)
+	}
+	s.records[uid] = record{text, now, rest}
+}
+
+// next returns the status that an object is to have, as JSON has it, or nil if it has that already.
+// It reports whether the object has a status of ours now. If of is nil, nothing of the status is to
+// be ours.
+func (s *statuses) next(o metav1.Object, of *gateway.Status, wish *Publication, now metav1.Time) (next any, ours bool) {
+	switch is := o.(type) {
+	case *gatewayv1.GatewayClass:
+		if of == nil || of.Class == nil {
+			return nil, false
+		}
+		want := *of.Class
+		want.Conditions = timed(want.Conditions, is.Status.Conditions, now)
+		return changed(want, is.Status), judged(is.Status.Conditions)
+	case *gatewayv1.Gateway:
+		if of == nil || of.Gateway == nil {
+			return nil, false
+		}
+		want := waiting(*of.Gateway, is.Status, wish.Pending[of.UID])
+		want.Conditions = timed(want.Conditions, is.Status.Conditions, now)
+		want.Listeners = timedListeners(want.Listeners, is.Status.Listeners, now)
+		return changed(want, is.Status), judged(is.Status.Conditions)
+	case *gatewayv1.ListenerSet:
+		if of == nil || of.Listeners == nil {
+			return nil, false
+		}
+		want := *of.Listeners
+		if len(wish.Pending) > 0 {
+			want.Conditions = unprogrammed(want.Conditions, is.Status.Conditions)
+		}
+		want.Conditions = timed(want.Conditions, is.Status.Conditions, now)
+		was := make([]gatewayv1.ListenerStatus, len(is.Status.Listeners))
+		for i, l := range is.Status.Listeners {
+			was[i] = gatewayv1.ListenerStatus(l)
+		}
+		listeners := make([]gatewayv1.ListenerStatus, len(want.Listeners))
+		for i, l := range want.Listeners {
+			listeners[i] = gatewayv1.ListenerStatus(l)
+		}
+		want.Listeners = nil
+		for _, l := range timedListeners(listeners, was, now) {
+			want.Listeners = append(want.Listeners, gatewayv1.ListenerEntryStatus(l))
+		}
+		return changed(want, is.Status), judged(is.Status.Conditions)
+	case *gatewayv1.BackendTLSPolicy:
+		var want []gatewayv1.PolicyAncestorStatus
+		if of != nil {
+			want = of.Ancestors
+		}
+		all, had := s.ancestors(is.Status.Ancestors, want, now)
+		return changed(gatewayv1.PolicyStatus{Ancestors: all}, is.Status), had
+	}
+	has, is := parentsOf(o)
+	if !is {
+		return nil, false
+	}
+	var want []gatewayv1.RouteParentStatus
+	if of != nil {
+		want = of.Parents
+	}
+	all, had := s.parents(has, want, now)
+	return changed(gatewayv1.RouteStatus{Parents: all}, gatewayv1.RouteStatus{Parents: has}), had
+}
+
+// parentsOf returns the statuses of a route by its parents, if the object is a route.
+func parentsOf(o metav1.Object) (all []gatewayv1.RouteParentStatus, is bool) {
+	switch route := o.(type) {
+	case *gatewayv1.HTTPRoute:
+		return route.Status.Parents, true
+	case *gatewayv1.GRPCRoute:
+		return route.Status.Parents, true
+	case *gatewayv1.TLSRoute:
+		return route.Status.Parents, true
+	case *gatewayv1.TCPRoute:
+		return route.Status.Parents, true
+	}
+	return nil, false
+}
+
+// changed returns a wanted status as the values of a merge patch, or nil if the present status is the
+// same. A field that goes is null.
+func changed(want, has any) any {
+	next, now := fieldsOf(want), fieldsOf(has)
+	if reflect.DeepEqual(next, now) {
+		return nil
+	}
+	for name := range now {
+		if _, stays := next[name]; !stays {
+			next[name] = nil
+		}
+	}
+	return next
+}
+
+func fieldsOf(status any) (fields map[string]any) {
+	text, _ := json.Marshal(status) // it came as JSON
+	_ = json.Unmarshal(text, &fields)
+	return fields
+}
+
+// judged reports whether somebody has judged an object. The API server makes conditions of
+// generation 0.
+func judged(conditions []metav1.Condition) bool {
+	return slices.ContainsFunc(conditions, func(c metav1.Condition) bool { return c.ObservedGeneration > 0 })
+}
+
+// timed returns wanted conditions with their times: a condition whose Status stays keeps its time.
+func timed(want, has []metav1.Condition, now metav1.Time) []metav1.Condition {
+	want = slices.Clone(want)
+	for i := range want {
+		c := &want[i]
+		c.LastTransitionTime = now.Rfc3339Copy()
+		for _, was := range has {
+			if was.Type == c.Type && was.Status == c.Status {
+				c.LastTransitionTime = was.LastTransitionTime
+			}
+		}
+	}
+	return want
+}
+
+func timedListeners(want, has []gatewayv1.ListenerStatus, now metav1.Time) []gatewayv1.ListenerStatus {
+	want = slices.Clone(want)
+	for i := range want {
+		var was []metav1.Condition
+		for _, l := range has {
+			if l.Name == want[i].Name {
+				was = l.Conditions
+			}
+		}
+		want[i].Conditions = timed(want[i].Conditions, was, now)
+	}
+	return want
+}
+
+// parents returns the statuses of a route by its parents. Entries of other controllers stay in their
+// place. It reports whether any entry was ours.
+func (s *statuses) parents(has, want []gatewayv1.RouteParentStatus, now metav1.Time) (
+	all []gatewayv1.RouteParentStatus, had bool,
+) {
+	want = slices.Clone(want)
+	all = []gatewayv1.RouteParentStatus{}
+	for _, p := range has {
+		if string(p.ControllerName) != s.controller {
+			all = append(all, p)
+			continue
+		}
+		had = true
+		i := slices.IndexFunc(want, func(w gatewayv1.RouteParentStatus) bool {
+			return reflect.DeepEqual(w.ParentRef, p.ParentRef)
+		})
+		if i >= 0 {
+			one := want[i]
+			one.Conditions = timed(one.Conditions, p.Conditions, now)
+			all, want = append(all, one), slices.Delete(want, i, i+1)
+		}
+	}
+	for _, p := range want {
+		p.Conditions = timed(p.Conditions, nil, now)
+		all = append(all, p)
+	}
+	return all, had
+}
+
+// ancestors returns the statuses of a policy by its ancestors, as parents does.
+func (s *statuses) ancestors(has, want []gatewayv1.PolicyAncestorStatus, now metav1.Time) (
+	all []gatewayv1.PolicyAncestorStatus, had bool,
+) {
+	want = slices.Clone(want)
+	all = []gatewayv1.PolicyAncestorStatus{}
+	for _, p := range has {
+		if string(p.ControllerName) != s.controller {
+			all = append(all, p)
+			continue
+		}
+		had = true
+		i := slices.IndexFunc(want, func(w gatewayv1.PolicyAncestorStatus) bool {
+			return reflect.DeepEqual(w.AncestorRef, p.AncestorRef)
+		})
+		if i >= 0 {
+			one := want[i]
+			one.Conditions = timed(one.Conditions, p.Conditions, now)
+			all, want = append(all, one), slices.Delete(want, i, i+1)
+		}
+	}
+	for _, p := range want {
+		p.Conditions = timed(p.Conditions, nil, now)
+		all = append(all, p)
+	}
+	return all, had
+}
+
+// waiting returns the status of a Gateway while HAProxy lacks one of its listeners. It is not
+// programmed then, unless its present status says so about the same generation: a reload for
+// something else changes nothing.
+func waiting(want, has gatewayv1.GatewayStatus, pending bool) gatewayv1.GatewayStatus {
+	if !pending {
+		return want
+	}
+	want.Conditions = unprogrammed(want.Conditions, has.Conditions)
+	want.Listeners = slices.Clone(want.Listeners)
+	for i := range want.Listeners {
+		var was []metav1.Condition
+		for _, l := range has.Listeners {
+			if l.Name == want.Listeners[i].Name {
+				was = l.Conditions
+			}
+		}
+		want.Listeners[i].Conditions = unprogrammed(want.Listeners[i].Conditions, was)
+	}
+	return want
+}
+
+func unprogrammed(want, has []metav1.Condition) []metav1.Condition {
+	const programmed = string(gatewayv1.GatewayConditionProgrammed)
+	want = slices.Clone(want)
+	for i := range want {
+		c := &want[i]
+		stands := slices.ContainsFunc(has, func(was metav1.Condition) bool {
+			return was.Type == programmed && was.Status == metav1.ConditionTrue &&
+				was.ObservedGeneration == c.ObservedGeneration
+		})
+		if c.Type == programmed && c.Status == metav1.ConditionTrue && !stands {
+			c.Status, c.Reason = metav1.ConditionFalse, string(gatewayv1.GatewayReasonPending)
+			c.Message = "HAProxy does not have the listener yet: it is reloaded soon"
+		}
+	}
+	return want
+}
