@@ -8,7 +8,6 @@ import (
 	"sallyport/appliance/group"
 	"sallyport/appliance/page"
 	"sallyport/appliance/status"
-	"sallyport/bgp"
 )
 
 // markOf returns the mark of a class.
@@ -72,53 +71,26 @@ func stateOfMember(m status.MemberStatus) page.Cell {
 
 // entrance describes the door between the clients and this appliance: whether routers or VRRP send
 // clients here. Without a group, or if the group has neither routers nor VRRP, the door counts as
-// open, because nothing shows how clients come.
-//
-//	Good  every service address leads here
-//	Warn  some do, or some of the routers know it, or this appliance is the last resort
-//	Bad   none does, although it should
-//	Idle  none does, and that is right: another member has them, this one drains, or there are none
+// open, because nothing shows how clients come. It is idle if no client is to come here: there is no
+// address, this appliance drains, or another member serves.
 func (q *request) entrance() page.Door {
 	s := q.status
-	g, of := s.Group, &q.index.View.Settings.Config.Group
-	if s.HAProxy.Worker == 0 {
-		return page.Door{Mark: page.Bad, Label: "HAProxy does not run"}
-	}
-	if g == nil || !of.Upstream.Exists() && !of.VRRP.Exists() {
-		return page.Door{Mark: page.Good}
-	}
-	all := len(g.Addresses)
-	routers := status.CountFunc(s.Peers, func(p bgp.PeerState) bool { return p.Upstream })
-	hearing := status.CountFunc(s.Peers, func(p bgp.PeerState) bool { return p.Upstream && len(p.Announced) > 0 })
-	announced := status.CountFunc(g.Addresses, func(a status.AddressOfGroup) bool { return len(a.Announced) > 0 })
-	here := status.CountFunc(g.Addresses, func(a status.AddressOfGroup) bool { return a.VRRP })
+	ways := status.Ways(&q.index.View.Settings.Config.Group)
 	switch {
-	case all == 0:
+	case s.HAProxy.Worker == 0:
+		return page.Door{Mark: page.Bad, Label: "HAProxy does not run"}
+	case s.Group == nil || len(ways) == 0:
+		return page.Door{Mark: page.Good}
+	case len(s.Group.Addresses) == 0:
 		return page.Door{Mark: page.Idle, Label: "no service address yet"}
-	case g.Draining && announced+here == 0:
+	case s.Group.Draining && !s.Group.ComesHere():
 		return page.Door{Mark: page.Idle, Label: "drained"}
-	case of.Upstream.Exists() && announced == 0:
-		return page.Door{Mark: page.Bad, Label: "announced to no router"}
-	case of.Upstream.Exists() && g.Class != group.Full:
-		return page.Door{Mark: page.Warn, Label: "announced as last resort"}
-	case of.Upstream.Exists() && hearing < routers:
-		return page.Door{Mark: page.Warn, Label: fmt.Sprintf("announced to %d of %d routers", hearing, routers)}
-	case of.Upstream.Exists() && announced < all:
-		return page.Door{Mark: page.Warn, Label: fmt.Sprintf("%d of %d addresses announced", announced, all)}
-	case of.Upstream.Exists():
-		return page.Door{Mark: page.Good, Label: "announced to " + page.Count(routers, "router")}
-	case here == all:
-		return page.Door{Mark: page.Good, Label: "here by VRRP"}
-	case here == 0 && g.Others():
-		return page.Door{Mark: page.Idle, Label: "another member, by VRRP"}
-	case here == 0:
-		return page.Door{Mark: page.Bad, Label: "no member, by VRRP"}
 	}
-	d := page.Door{Mark: page.Good, Label: fmt.Sprintf("%d of %d addresses, by VRRP", here, all)}
-	if !g.Others() {
-		d.Mark = page.Warn
+	marks := [...]page.Mark{
+		status.Open: page.Good, status.Partly: page.Warn, status.Shut: page.Bad, status.Elsewhere: page.Idle,
 	}
-	return d
+	e := ways[0].Entrance(&s)
+	return page.Door{Mark: marks[e.State], Label: e.Label}
 }
 
 // groupSections returns the sections about the group, or nil without a group. drain says whether

@@ -175,28 +175,10 @@ func (v *View) announcedAs(a netip.Addr, fact func(part string, ok bool, format 
 		return
 	}
 	of := g.Addresses[i]
-	why := prefixed(": ", g.Why)
-	fact("machine", g.Class == group.Full, "it is on lo, and this appliance is %s%s", g.Class, why)
-	if routers := v.Settings.Config.Group.Upstream.Peers; len(routers) > 0 {
-		switch {
-		case len(of.Announced) > 0:
-			fact("BGP", true, "announced to %s", Listed(of.Announced))
-		case g.Class == group.None:
-			fact("BGP", false, "announced to nobody, since this appliance is none%s", why)
-		default:
-			fact("BGP", false, "announced to nobody: no router of its family has a session with this appliance "+
-				"(sallyport status peers)")
-		}
-	}
-	if on := v.Settings.Config.Group.VRRP; on.Exists() {
-		saw := "another member has it"
-		switch {
-		case of.VRRP:
-			saw = fmt.Sprintf("this appliance has it on %s", on.Interface)
-		case !g.Others():
-			saw = "this appliance does not have it, and no other member is full"
-		}
-		fact("VRRP", of.VRRP || g.Others(), "%s", saw)
+	fact("machine", g.Class == group.Full, "it is on lo, and this appliance is %s%s", g.Class, prefixed(": ", g.Why))
+	for _, way := range Ways(&v.Settings.Config.Group) {
+		f := way.Fact(g, of)
+		fact(f.Part, f.OK, "%s", f.Saw)
 	}
 }
 

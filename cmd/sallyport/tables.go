@@ -83,14 +83,7 @@ var parts = []part{
 				return
 			}
 			for _, a := range s.Group.Addresses {
-				routers := make([]string, len(a.Announced))
-				for i, r := range a.Announced {
-					routers[i] = r.String()
-				}
-				if a.VRRP {
-					routers = append(routers, "VRRP")
-				}
-				row(a.Held && !s.Unheard(a), a.Address, yes(a.Held), cmp.Or(strings.Join(routers, ","), "nobody"),
+				row(a.Held && !s.Unheard(a), a.Address, yes(a.Held), cmp.Or(strings.Join(a.By(), ","), "nobody"),
 					strings.Join(a.Services, ","))
 			}
 		},
