@@ -64,7 +64,7 @@
 //	belief.go     the configuration that HAProxy was told, and those of the
 //	              files and of the worker                                    pure
 //	render.go     the contents of all files: head.go, frontend.go,
-//	              backend.go, map.go                                         pure
+//	              backend.go, map.go; gateway.go and scope.go for Listeners  pure
 //	class.go      sections of the files for backends that come later         pure
 //	placing.go    places for backends that the worker has not loaded: the
 //	              round calls this file, and not the next two
@@ -88,6 +88,9 @@
 //	extra.go, pair.go, part.go   files that objects bring
 //	group.go, ticket.go          data that the HAProxys of a group share
 //	choice.go                    the conditions of routes
+//	listener.go, target.go, pick.go, rewrite.go
+//	                             listeners with routes of their own, shares, conditions and
+//	                             redirects, for Gateways
 //
 // Outside of a round, vet.go and blame.go ask HAProxy's program about texts and configurations,
 // notices.go receives the results of HAProxy's checks, and master.go speaks to HAProxy's master

@@ -188,7 +188,10 @@ func (b *builder) listen() {
 	if !slices.ContainsFunc(b.attached, func(a *gateway.Attachment) bool { return a != nil }) {
 		return
 	}
-	o := opener{builder: b, targets: make(map[targetFor]haproxy.Target), picks: make(map[string]*haproxy.Pick)}
+	o := opener{
+		builder: b, targets: make(map[targetFor]haproxy.Target), picks: make(map[string]*haproxy.Pick),
+		forms: make(map[string]map[string]bool), looks: make(map[string]bool),
+	}
 	for _, g := range b.gateways.all {
 		for _, addr := range g.at {
 			for _, port := range g.Ports() {
@@ -312,7 +315,9 @@ func (b *builder) settleGate(one balancer, got allotment, a *allotter) Balancer 
 type opener struct {
 	*builder
 	targets map[targetFor]haproxy.Target
-	picks   map[string]*haproxy.Pick // by name
+	picks   map[string]*haproxy.Pick   // by name
+	forms   map[string]map[string]bool // names of Forms, by the namespace that brings them
+	looks   map[string]bool            // names of all Forms
 }
 
 // openPort makes the listener at one address and port, unless the port is in use there.
@@ -338,7 +343,9 @@ func (o *opener) openPort(g *gate, at netip.AddrPort) {
 		}
 		return
 	}
-	listener := haproxy.Listener{At: at, Kind: kindOf(these[0])}
+	listener := haproxy.Listener{
+		At: at, Kind: kindOf(these[0]), Owner: haproxy.Tenant{Cluster: g.ref.Cluster, Namespace: g.ref.Namespace},
+	}
 	scope := haproxy.ScopeOf(at)
 	switch listener.Kind {
 	case haproxy.ListenHTTP, haproxy.ListenHTTPS:

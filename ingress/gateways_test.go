@@ -240,3 +240,16 @@ func TestRoutesAndGatewaysAreExplained(t *testing.T) {
 		t.Error("a route is explained as a Gateway")
 	}
 }
+
+// TestNoNamespaceBringsTooManyForms gives a namespace routes that look at ever other headers.
+func TestNoNamespaceBringsTooManyForms(t *testing.T) {
+	manifests := gateOf("{name: web, port: 80, protocol: HTTP}")
+	for i := range maxForms + 3 {
+		manifests += httpRoute(fmt.Sprintf("r%02d", i), fmt.Sprintf(
+			"rules: [{matches: [{headers: [{name: x-%d, value: a}]}, {headers: [{name: x-%[1]d, value: b}]}]}]", i))
+	}
+	r := compileGates(t, &Compiler{}, manifests, nil)
+	if got := len(r.Config.Forms); got != maxForms {
+		t.Errorf("got %d forms, want %d", got, maxForms)
+	}
+}

@@ -36,6 +36,10 @@ func (o *opener) requests(g *gate, scope string, listeners []*gateway.Listener) 
 				e.Drop(fmt.Sprintf("a match cannot be used: %v", err))
 				continue
 			}
+			if err := o.look(o.worlds[g.world].Cluster+"/"+e.Route.Object.GetNamespace(), when.Form()); err != nil {
+				e.Drop(fmt.Sprintf("a match cannot be used: %v", err))
+				continue
+			}
 			cases = append(cases, haproxy.PickCase{If: when, To: to})
 		}
 		if len(cases) > 0 {
@@ -50,6 +54,31 @@ func (o *opener) requests(g *gate, scope string, listeners []*gateway.Listener) 
 		}
 		o.gateways.routes = append(o.gateways.routes, route)
 	}
+}
+
+// maxForms is the largest number of Forms that the routes of one namespace bring. Namespaces share
+// haproxy.MaxForms.
+const maxForms = 8
+
+// look counts a Form of the conditions of a namespace. It returns an error if the namespace, or all
+// of them, would have too many.
+func (o *opener) look(namespace string, f *haproxy.Form) error {
+	all := o.forms[namespace]
+	switch {
+	case all[f.Name]:
+		return nil
+	case len(all) >= maxForms:
+		return fmt.Errorf("the namespace has matches on more than %d different sets of methods, headers and query "+
+			"parameters; use the same names in more of them", maxForms)
+	case !o.looks[f.Name] && len(o.looks) >= haproxy.MaxForms:
+		return fmt.Errorf("matches of all namespaces are on more than %d different sets of methods, headers and query "+
+			"parameters", haproxy.MaxForms)
+	case all == nil:
+		all = make(map[string]bool)
+		o.forms[namespace] = all
+	}
+	all[f.Name], o.looks[f.Name] = true, true
+	return nil
 }
 
 // reservedHosts returns the hosts that the configuration file reserves. Routes for wider hosts have
