@@ -510,9 +510,10 @@ func TestNobodyWaitsForAHAProxyThatStartsAgain(t *testing.T) {
 			got, err := r.try("app.test", "/")
 			return err == nil && got == "a" && r.p.Info().Running
 		})
-		if servers, err := r.p.Servers(); err != nil || servers.Len() == 0 {
-			t.Errorf("afterwards: got %v, %v, want the servers", servers, err)
-		}
+		r.eventually("the servers are known again", func() bool {
+			servers, err := r.p.Servers()
+			return err == nil && servers.Len() > 0
+		})
 	})
 }
 
