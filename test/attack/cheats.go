@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"sallyport/test/faults"
 	"sallyport/test/rig"
 )
 
@@ -97,12 +98,7 @@ func blocks(ctx context.Context, s *testbed, r *rig.Rig) error {
 	if err := r.Stop(syscall.SIGKILL); err != nil {
 		return err
 	}
-	for _, pid := range []int{status.HAProxy.Worker, status.HAProxy.Pid} {
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return err
-		}
-	}
-	if err := errors.Join(r.Start(ctx), r.Ready(ctx)); err != nil {
+	if err := errors.Join(faults.Kill(status.HAProxy.Worker, status.HAProxy.Pid), r.Start(ctx), r.Ready(ctx)); err != nil {
 		return err
 	}
 	if err := s.eventually(ctx, func() error { return s.unharmed(ctx) }); err != nil {

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"sallyport/test/faults"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
@@ -210,21 +211,17 @@ func namesHostsOfUnknown(ctx context.Context, s *testbed, two *lab) (err error) 
 	r := s.rig
 	objects := ingressOf("evil", "late", nil, rule("plain.test", path("/", "app")))
 	defer func() { err = errors.Join(err, two.Delete(ctx, objects), s.seen(ctx)) }()
-	if err := r.Partition(ctx, "master", world.Appliance, world.AllTraffic); err != nil {
+	away := faults.Cut(r, world.Appliance, world.AllTraffic, world.Master)
+	if err := away.Make(ctx); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.Heal(ctx, "master", world.Appliance)) }()
+	defer func() { err = errors.Join(err, away.Mend(ctx)) }()
 	status, err := r.Status(ctx)
 	if err != nil {
 		return err
 	}
-	err = errors.Join(two.Apply(ctx, objects), r.Stop(syscall.SIGKILL), os.RemoveAll(filepath.Join(r.Dir, "state")))
-	for _, pid := range []int{status.HAProxy.Worker, status.HAProxy.Pid} {
-		if e := syscall.Kill(pid, syscall.SIGKILL); e != nil && !errors.Is(e, syscall.ESRCH) {
-			err = errors.Join(err, e)
-		}
-	}
-	if err := errors.Join(err, r.Start(ctx)); err != nil {
+	if err := errors.Join(two.Apply(ctx, objects), r.Stop(syscall.SIGKILL), os.RemoveAll(filepath.Join(r.Dir, "state")),
+		faults.Kill(status.HAProxy.Worker, status.HAProxy.Pid), r.Start(ctx)); err != nil {
 		return err
 	}
 	plain := request{host: "plain.test"}
@@ -232,7 +229,7 @@ func namesHostsOfUnknown(ctx context.Context, s *testbed, two *lab) (err error) 
 	if err := rig.Eventually(ctx, "the second cluster has the host that nobody has", taken); err != nil {
 		return err
 	}
-	if err := errors.Join(r.Heal(ctx, "master", world.Appliance), r.Ready(ctx)); err != nil {
+	if err := errors.Join(away.Mend(ctx), r.Ready(ctx)); err != nil {
 		return err
 	}
 	back := func() error { return s.gets(ctx, "200 victim", plain) }

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"sallyport/test/faults"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
@@ -118,10 +119,8 @@ func restarts(ctx context.Context, s *testbed, r *rig.Rig) error {
 				return err
 			}
 		}
-		for _, pid := range []int{status.HAProxy.Worker, status.HAProxy.Pid} {
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return err
-			}
+		if err := faults.Kill(status.HAProxy.Worker, status.HAProxy.Pid); err != nil {
+			return err
 		}
 		if !alone {
 			if err := errors.Join(r.Start(ctx), r.Ready(ctx)); err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sallyport/appliance/status"
+	"sallyport/test/faults"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
@@ -245,10 +246,8 @@ func crashAll(ctx context.Context, s *testbed) error {
 	for _, m := range s.members() {
 		pids = append(pids, m.Pid())
 	}
-	for _, pid := range pids {
-		if err := kill(pid); err != nil {
-			return err
-		}
+	if err := faults.Kill(pids...); err != nil {
+		return err
 	}
 	err := pause(ctx, 4*time.Second)
 	for _, m := range s.members() {
@@ -300,12 +299,6 @@ func cutMember(limit time.Duration) func(context.Context, *testbed) error {
 	}
 }
 
-// killProxy kills the whole HAProxy of a member.
-func killProxy(ctx context.Context, m *rig.Rig) error {
-	st, err := m.Status(ctx)
-	return errors.Join(err, kill(st.HAProxy.Worker), kill(st.HAProxy.Pid))
-}
-
 // updateMembers ends all that runs on a member and starts a new program, as an update does, then
 // goes on to the next one.
 func updateMembers(ctx context.Context, s *testbed) error {
@@ -316,7 +309,7 @@ func updateMembers(ctx context.Context, s *testbed) error {
 		if err := errors.Join(command(ctx, m, "drain", "--wait"), s.serve(ctx, s.without(m)...)); err != nil {
 			return err
 		}
-		if err := errors.Join(killProxy(ctx, m), m.Stop(syscall.SIGTERM), m.Start(ctx), m.Ready(ctx)); err != nil {
+		if err := errors.Join(faults.KillHAProxy(ctx, m), m.Stop(syscall.SIGTERM), m.Start(ctx), m.Ready(ctx)); err != nil {
 			return err
 		}
 		if err := errors.Join(command(ctx, m, "undrain"), s.settle(ctx)); err != nil {
@@ -327,59 +320,53 @@ func updateMembers(ctx context.Context, s *testbed) error {
 }
 
 func killMembersHAProxy(ctx context.Context, s *testbed) error {
-	return errors.Join(s.remember(ctx, s.last()), killProxy(ctx, s.last()), pause(ctx, 2*time.Second))
+	return errors.Join(s.remember(ctx, s.last()), faults.KillHAProxy(ctx, s.last()), pause(ctx, 2*time.Second))
 }
 
 // cutFromNodes keeps a member from hearing the nodes. The router and the other members still hear
 // it.
 func cutFromNodes(ctx context.Context, s *testbed) error {
 	m := s.last()
-	nodes := []string{world.Master, "worker1", "worker2"}
-	for _, node := range nodes {
-		if err := s.Partition(ctx, m.Machine(), node, world.AllTraffic); err != nil {
-			return err
-		}
-	}
-	err := errors.Join(s.serve(ctx, s.without(m)...), pause(ctx, 2*time.Second))
-	for _, node := range nodes {
-		err = errors.Join(err, s.Heal(ctx, m.Machine(), node))
-	}
-	return err
+	cut := faults.Cut(s.Rig, m.Machine(), world.AllTraffic, world.Master, "worker1", "worker2")
+	return cut.During(ctx, func() error {
+		return errors.Join(s.serve(ctx, s.without(m)...), pause(ctx, 2*time.Second))
+	})
 }
 
-// hideAPI keeps the members from the API server, or ends that.
-func (s *testbed) hideAPI(ctx context.Context, hidden bool) (err error) {
+// noAPI is an API server that no member reaches.
+func (s *testbed) noAPI() faults.Fault {
+	var all []faults.Fault
 	for _, m := range s.members() {
-		err = errors.Join(err, s.api(ctx, m.Machine(), !hidden))
+		all = append(all, faults.API(s.Rig, m.Machine()))
 	}
-	return err
+	return faults.All(all...)
 }
 
 func apiAwayForAll(ctx context.Context, s *testbed) error {
-	if err := s.hideAPI(ctx, true); err != nil {
-		return err
-	}
-	err := pause(ctx, 20*time.Second)
-	for _, m := range s.members() {
-		st, serr := m.Status(ctx)
-		if err = errors.Join(err, serr); serr == nil && st.Group.Class != "full" {
-			s.fail("%s is %s: %s", m.Machine(), st.Group.Class, st.Group.Why)
+	return s.noAPI().During(ctx, func() error {
+		err := pause(ctx, 20*time.Second)
+		for _, m := range s.members() {
+			st, serr := m.Status(ctx)
+			if err = errors.Join(err, serr); serr == nil && st.Group.Class != "full" {
+				s.fail("%s is %s: %s", m.Machine(), st.Group.Class, st.Group.Why)
+			}
 		}
-	}
-	return errors.Join(err, s.hideAPI(ctx, false))
+		return err
+	})
 }
 
 // allSpare restarts all members, one by one, while none of them reaches the API server: they serve
 // what they remember.
 func allSpare(ctx context.Context, s *testbed) error {
-	err := s.hideAPI(ctx, true)
-	for _, m := range s.members() {
-		err = errors.Join(err, m.Stop(syscall.SIGKILL), s.afterCrash(ctx, m), m.Start(ctx), s.isSpare(ctx, m))
-		if err != nil {
-			break
+	return s.noAPI().During(ctx, func() error {
+		for _, m := range s.members() {
+			if err := errors.Join(m.Stop(syscall.SIGKILL), s.afterCrash(ctx, m), m.Start(ctx), s.isSpare(ctx, m)); err !=
+				nil {
+				return err
+			}
 		}
-	}
-	return errors.Join(err, s.serve(ctx, s.members()...), pause(ctx, 3*time.Second), s.hideAPI(ctx, false))
+		return errors.Join(s.serve(ctx, s.members()...), pause(ctx, 3*time.Second))
+	})
 }
 
 // isSpare waits until a member is spare, and the router knows it.
@@ -433,10 +420,13 @@ func pairs(members []*rig.Rig, do func(a, b string) error) (err error) {
 // loseHeartbeats drops the heartbeats between a member and the others.
 func loseHeartbeats(ctx context.Context, s *testbed) error {
 	m := s.last()
+	var others []string
 	for _, other := range s.without(m) {
-		if err := s.Partition(ctx, m.Machine(), other.Machine(), world.OnlyHeartbeat); err != nil {
-			return err
-		}
+		others = append(others, other.Machine())
+	}
+	cut := faults.Cut(s.Rig, m.Machine(), world.OnlyHeartbeat, others...)
+	if err := cut.Make(ctx); err != nil {
+		return err
 	}
 	err := rig.Eventually(ctx, m.Machine()+" is silent", func() error {
 		st, err := s.Status(ctx)
@@ -449,11 +439,7 @@ func loseHeartbeats(ctx context.Context, s *testbed) error {
 		}
 		return nil
 	})
-	err = errors.Join(err, pause(ctx, 5*time.Second))
-	for _, other := range s.without(m) {
-		err = errors.Join(err, s.Heal(ctx, m.Machine(), other.Machine()))
-	}
-	return err
+	return errors.Join(err, pause(ctx, 5*time.Second), cut.Mend(ctx))
 }
 
 // split returns a fault that drops packets among the members, long enough for two masters of
@@ -480,7 +466,7 @@ func killKeepalived(ctx context.Context, s *testbed) error {
 		if err != nil {
 			return err
 		}
-		if err := kill(pid); err != nil && !errors.Is(err, syscall.ESRCH) { // one may have followed the other
+		if err := faults.Kill(pid); err != nil { // one may have followed the other
 			return err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"sallyport/test/faults"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
@@ -259,7 +260,7 @@ func killHAProxy(ctx context.Context, s *testbed) error {
 			return err
 		}
 		pid := map[string]int{"worker": st.HAProxy.Worker, "master": st.HAProxy.Pid}[victim]
-		if err := kill(pid); err != nil {
+		if err := faults.Kill(pid); err != nil {
 			return err
 		}
 		began := time.Now()
@@ -363,22 +364,15 @@ func (s *testbed) lost(ctx context.Context, nodes ...string) error {
 }
 
 func cutBGP(ctx context.Context, s *testbed) error {
-	if err := s.Partition(ctx, world.Appliance, "worker1", world.OnlyBGP); err != nil {
-		return err
-	}
-	err := errors.Join(s.lost(ctx, "worker1"), pause(ctx, 3*time.Second))
-	return errors.Join(err, s.Heal(ctx, world.Appliance, "worker1"))
+	return faults.Cut(s.Rig, world.Appliance, world.OnlyBGP, "worker1").During(ctx, func() error {
+		return errors.Join(s.lost(ctx, "worker1"), pause(ctx, 3*time.Second))
+	})
 }
 
 func cutAllBGP(ctx context.Context, s *testbed) error {
 	nodes := []string{"master", "worker1", "worker2"}
-	mark := s.mark()
-	for _, node := range nodes {
-		if err := s.Partition(ctx, world.Appliance, node, world.OnlyBGP); err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(s.lost(ctx, nodes...), pause(ctx, 3*time.Second)); err != nil {
+	mark, cut := s.mark(), faults.Cut(s.Rig, world.Appliance, world.OnlyBGP, nodes...)
+	if err := errors.Join(cut.Make(ctx), s.lost(ctx, nodes...), pause(ctx, 3*time.Second)); err != nil {
 		return err
 	}
 	st, err := s.Status(ctx)
@@ -391,26 +385,12 @@ func cutAllBGP(ctx context.Context, s *testbed) error {
 	if s.said(mark, "state=closed") || s.said(mark, "route dropped") {
 		s.fail("a server was closed or a route dropped")
 	}
-	for _, node := range nodes {
-		err = errors.Join(err, s.Heal(ctx, world.Appliance, node))
-	}
-	return err
-}
-
-// api opens or filters the appliance's connections to the API server.
-// api keeps an appliance from the API server, or lets it there again.
-func (s *testbed) api(ctx context.Context, host string, open bool) error {
-	script := "nft add table inet cut && nft 'add chain inet cut out { type filter hook output priority 0; }' && nft " +
-		"add rule inet cut out tcp dport 6443 drop"
-	if open {
-		script = "nft delete table inet cut"
-	}
-	_, err := s.Exec(ctx, host, "sh", "-c", script)
-	return err
+	return cut.Mend(ctx)
 }
 
 func apiAway(ctx context.Context, s *testbed) error {
-	if err := s.api(ctx, world.Appliance, false); err != nil {
+	lost := faults.API(s.Rig, world.Appliance)
+	if err := lost.Make(ctx); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -425,7 +405,7 @@ func apiAway(ctx context.Context, s *testbed) error {
 		}
 		return err
 	})
-	return errors.Join(err, pause(ctx, time.Until(began.Add(time.Minute))), s.api(ctx, world.Appliance, true))
+	return errors.Join(err, pause(ctx, time.Until(began.Add(time.Minute))), lost.Mend(ctx))
 }
 
 // reboot ends everything on the appliance's host, and keeps only its files on disk.
@@ -434,10 +414,11 @@ func reboot(ctx context.Context, s *testbed) error {
 	if err != nil {
 		return err
 	}
-	if err := s.api(ctx, world.Appliance, false); err != nil {
+	lost := faults.API(s.Rig, world.Appliance)
+	if err := lost.Make(ctx); err != nil {
 		return err
 	}
-	if err := errors.Join(s.Stop(syscall.SIGKILL), kill(st.HAProxy.Pid), kill(st.HAProxy.Worker),
+	if err := errors.Join(s.Stop(syscall.SIGKILL), faults.Kill(st.HAProxy.Pid, st.HAProxy.Worker),
 		os.RemoveAll(s.Dir+"/run")); err != nil {
 		return err
 	}
@@ -457,7 +438,7 @@ func reboot(ctx context.Context, s *testbed) error {
 	})
 	s.note("all was served again %s after the start, the API server still away",
 		time.Since(began).Round(10*time.Millisecond))
-	return errors.Join(err, s.api(ctx, world.Appliance, true))
+	return errors.Join(err, lost.Mend(ctx))
 }
 
 // rewind restores etcd to a moment before an Ingress was made. Then it makes changes that the
@@ -491,12 +472,10 @@ func rewind(ctx context.Context, s *testbed) error {
 		s.fail("a server was closed or a route dropped that the backup has")
 	}
 
-	if err := s.api(ctx, world.Appliance, false); err != nil {
-		return err
-	}
-	// So few that the added pods are removed again: the appliance never hears of them.
-	err := errors.Join(s.scaleUnseen(ctx, replicas+2), s.scaleUnseen(ctx, replicas), s.RestartControlPlane(ctx))
-	return errors.Join(err, s.api(ctx, world.Appliance, true))
+	return faults.API(s.Rig, world.Appliance).During(ctx, func() error {
+		// So few that the added pods are removed again: the appliance never hears of them.
+		return errors.Join(s.scaleUnseen(ctx, replicas+2), s.scaleUnseen(ctx, replicas), s.RestartControlPlane(ctx))
+	})
 }
 
 // scaleUnseen scales while the appliance cannot reach the API server.

@@ -429,11 +429,3 @@ func pause(ctx context.Context, d time.Duration) error {
 		return nil
 	}
 }
-
-// kill sends SIGKILL to a process of the lab.
-func kill(pid int) error {
-	if pid <= 1 {
-		return fmt.Errorf("process %d is not ours to kill", pid)
-	}
-	return syscall.Kill(pid, syscall.SIGKILL)
-}

@@ -25,6 +25,7 @@ import (
 
 	"sallyport/appliance/status"
 	"sallyport/haproxy"
+	"sallyport/test/faults"
 	"sallyport/test/lab/world"
 )
 
@@ -44,17 +45,23 @@ func (r *testbed) where(before string) *testbed { return &testbed{Rig: r.Rig, t:
 func (r *testbed) finds(file string, level status.Level, check string, words ...string) {
 	r.t.Helper()
 	r.eventually(fmt.Sprintf("the doctor finds %s of %s: %q", level, check, words), func() error {
-		all := r.doctor(file)
-		for _, f := range all {
-			text := f.Saw + " " + f.Remedy + " " + f.Command
-			if f.Level == level && f.Check == check && !slices.ContainsFunc(words, func(w string) bool {
-				return !strings.Contains(text, w)
-			}) {
-				return nil
-			}
-		}
-		return fmt.Errorf("it finds %s", spelled(all))
+		return r.found(file, level, check, words...)
 	})
+}
+
+// found returns an error unless the doctor has a finding of that level, with these words.
+func (r *testbed) found(file string, level status.Level, check string, words ...string) error {
+	r.t.Helper()
+	all := r.doctor(file)
+	for _, f := range all {
+		text := f.Saw + " " + f.Remedy + " " + f.Command
+		if f.Level == level && f.Check == check && !slices.ContainsFunc(words, func(w string) bool {
+			return !strings.Contains(text, w)
+		}) {
+			return nil
+		}
+	}
+	return fmt.Errorf("it finds %s", spelled(all))
 }
 
 // lacks waits until the doctor has nothing bad to say of a check.
@@ -237,9 +244,9 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		r.lacks(file, "cluster lab")
 	})
 	r.sub("the API server does not answer", func(_ *testing.T, r *testbed) {
-		r.apiServer(false)
+		mend := r.without(r.api())
 		r.finds(file, status.Failed, "cluster lab", "its API server cannot be reached", "get --raw /readyz")
-		r.apiServer(true)
+		mend()
 		r.lacks(file, "cluster lab")
 	})
 	r.sub("credentials expire soon, and nobody renews them", func(t *testing.T, r *testbed) {
@@ -424,17 +431,9 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 	// filtered runs the doctor behind a firewall on one host: hook and match of nftables.
 	filtered := func(r *testbed, host string, rules []string, find func()) {
 		r.t.Helper()
-		script := "add table inet filtered"
-		for _, rule := range rules {
-			hook, match, _ := strings.Cut(rule, " ")
-			script += fmt.Sprintf("; add chain inet filtered %s { type filter hook %[1]s priority 0; }; add rule "+
-				"inet filtered %[1]s %[2]s", hook, match)
-		}
-		_, err := r.Exec(t.Context(), host, "nft", script)
-		r.must(err)
+		mend := r.without(faults.Filter(r.Rig, host, rules...))
 		find()
-		_, err = r.Exec(t.Context(), host, "nft", "delete table inet filtered")
-		r.must(err)
+		mend()
 	}
 	const (
 		toNode, fromUs = "output ip daddr 192.168.50.23 tcp dport 179", "input ip saddr 192.168.50.21 tcp dport 179"
@@ -601,14 +600,10 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		r.healthy(file)
 	})
 	r.sub("pods do not admit the appliance", func(_ *testing.T, r *testbed) {
-		_, err := r.Exec(t.Context(), "worker1", "nft",
-			"add table inet denied; add chain inet denied through { type filter hook forward priority 0; }; add rule "+
-				"inet denied through ip saddr 192.168.50.21 tcp dport 8080 drop")
-		r.must(err)
+		mend := r.without(faults.Filter(r.Rig, "worker1", "forward ip saddr 192.168.50.21 tcp dport 8080 drop"))
 		r.finds(file, status.Doubt, "servers", "(L4TOUT)", "pods see 192.168.50.21 as the source",
 			"ipBlock of 192.168.50.21/32", "rp_filter", "kubectl get networkpolicies")
-		_, err = r.Exec(t.Context(), "worker1", "nft", "delete table inet denied")
-		r.must(err)
+		mend()
 		r.lacks(file, "servers")
 	})
 	r.sub("clients hold nearly all connections that HAProxy accepts", func(_ *testing.T, r *testbed) {
@@ -635,17 +630,30 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 			}
 			return err
 		})
-		for range 17 {
-			conn, err := r.Dial(t.Context(), world.Client, "192.168.50.21:80")
-			r.must(err)
-			_, err = conn.Write([]byte("GET / HTTP/1.1\r\nHost: test.local\r\n\r\n")) // then it is kept alive
-			r.must(err)
-			held = append(held, conn)
+		release := func() {
+			for _, conn := range held {
+				_ = conn.Close()
+			}
+			held = nil
 		}
-		r.finds(file, status.Doubt, "capacity", "connections: ", "of 20", " in use", "sallyport status capacity")
-		for _, conn := range held {
-			r.must(conn.Close())
-		}
+		// HAProxy closes an idle connection after a while, so each look has new ones.
+		r.eventually("the doctor finds that connections run out", func() error {
+			release()
+			for range 17 {
+				conn, err := r.Dial(t.Context(), world.Client, "192.168.50.21:80")
+				if err != nil {
+					return err
+				}
+				held = append(held, conn)
+				_, err = conn.Write([]byte("GET / HTTP/1.1\r\nHost: test.local\r\n\r\n")) // then it is kept alive
+				if err != nil {
+					return err
+				}
+			}
+			return r.found(file, status.Doubt, "capacity", "connections: ", "of 20", " in use",
+				"sallyport status capacity")
+		})
+		release()
 		free()
 		r.write("sallyport.yaml", text)
 		r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
@@ -666,10 +674,10 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		r.end(syscall.SIGTERM)
 		r.finds(file, status.Healthy, "port", "is in use by the HAProxy of an appliance that was stopped")
 		r.must(os.Rename(r.file("state"), r.file("kept")))
-		r.apiServer(false)
+		mend := r.without(r.api())
 		r.start()
 		r.finds(file, status.Failed, "appliance", "it runs and is not ready: ", "sallyport status")
-		r.apiServer(true)
+		mend()
 		r.ready()
 	})
 	r.sub("another program's route leads the packets of a pod away", func(_ *testing.T, r *testbed) {

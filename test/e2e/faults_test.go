@@ -13,17 +13,6 @@ import (
 	"sallyport/test/lab/world"
 )
 
-// apiServer drops the appliance's packets to the API server, or lets them pass again.
-func (r *testbed) apiServer(reachable bool) {
-	r.t.Helper()
-	script := "nft add table inet cut && nft 'add chain inet cut out { type filter hook output priority 0; }' && nft " +
-		"add rule inet cut out tcp dport 6443 drop"
-	if reachable {
-		script = "nft delete table inet cut"
-	}
-	r.exec("sh", "-c", script)
-}
-
 // reboot removes what a reboot removes: processes, routes, /run.
 func (r *testbed) reboot() {
 	r.t.Helper()
@@ -88,9 +77,10 @@ func TestFaultsOfTheClusterCloseNoMoreThanTheyMust(t *testing.T) {
 	all := r.routes("-4")
 
 	r.sub("calico-node restarts: nothing is closed", func(_ *testing.T, r *testbed) { r.outlives("worker1") })
+	lost := r.api()
 	r.sub("the API server is gone: traffic flows, and a restart changes nothing", func(_ *testing.T, r *testbed) {
 		r.pictured(r.file("state/picture-lab.json"))
-		r.apiServer(false)
+		r.must(lost.Make(r.t.Context()))
 		r.answeredBy("http://test.local/", 4)
 		r.end(syscall.SIGKILL)
 		r.start()
@@ -110,7 +100,7 @@ func TestFaultsOfTheClusterCloseNoMoreThanTheyMust(t *testing.T) {
 		}
 		r.start()
 		r.answeredBy("http://test.local/", 4)
-		r.apiServer(true)
+		r.must(lost.Mend(r.t.Context()))
 		r.ready()
 		r.answeredBy("http://test.local/", 4)
 	})

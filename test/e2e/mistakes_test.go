@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"sallyport/test/faults"
 	"sallyport/test/lab/world"
 )
 
@@ -97,6 +98,8 @@ func TestEachMistakeInAGroupIsASentence(t *testing.T) {
 	}
 	clocks.make, clocks.undo = instead(func(path string) { b.must(os.Symlink(aheadOfTime(b.testbed), path)) })
 
+	mute := faults.Filter(first.Rig, world.Router, "input ip saddr 192.168.50.12 udp dport 3784 drop")
+
 	for _, m := range []mistake{
 		file("another secret", "Packets of appliance2 at 192.168.50.12 are not signed with the secret of this group: "+
 			"compare group.secret on both.",
@@ -153,14 +156,8 @@ func TestEachMistakeInAGroupIsASentence(t *testing.T) {
 			what:   "a router without BFD",
 			first:  "BFD with the router 192.168.50.2 is down though its BGP session is established",
 			second: "BFD with the router 192.168.50.2 is down though its BGP session is established",
-			make: func(r *testbed) {
-				restart(func() {
-					on(r, world.Router, "nft add table inet mute",
-						"nft add chain inet mute in '{ type filter hook input priority 0; }'",
-						"nft add rule inet mute in ip saddr 192.168.50.12 udp dport 3784 drop")
-				})
-			},
-			undo: func(r *testbed) { on(r, world.Router, "nft delete table inet mute") },
+			make:   func(r *testbed) { restart(func() { r.must(mute.Make(t.Context())) }) },
+			undo:   func(r *testbed) { r.must(mute.Mend(t.Context())) },
 		},
 		noKeepalived,
 		clocks,

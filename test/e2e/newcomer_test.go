@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"html"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"sallyport/appliance/status"
+	"sallyport/test/faults"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
@@ -21,10 +23,10 @@ import (
 // A prepared fault is one whose cause and remedy somebody who sees the project for the first time
 // finds on the page alone, and in the terminal alone.
 type prepared struct {
-	name       string // of its files below .build/faults
-	make, mend func(t *testing.T, r *testbed)
-	cause      []string // words that both show
-	todo       []string // words of what to type or to look at, that both show
+	name  string // of its files below .build/faults
+	fault faults.Fault
+	cause []string // words that both show
+	todo  []string // words of what to type or to look at, that both show
 }
 
 // tags matches the tags of a page, and what no reader sees.
@@ -108,114 +110,94 @@ func TestANewcomerFindsEachCause(t *testing.T) {
 	r.keep("none", r.terminal())
 
 	const peer, filter = "bgppeer/sallyport-192-168-50-21", "bgpfilters.crd.projectcalico.org/sallyport"
-	nft := func(r *testbed, host, script string) {
-		r.t.Helper()
-		_, err := r.Exec(r.t.Context(), host, "nft", script)
-		r.must(err)
+	// kubectl returns a step of a fault.
+	kubectl := func(args ...string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := r.Kubectl(ctx, args...)
+			return err
+		}
 	}
-	unfiltered := func(host string) func(*testing.T, *testbed) {
-		return func(_ *testing.T, r *testbed) { r.t.Helper(); nft(r, host, "delete table inet newcomer") }
+	applied := func(ctx context.Context) error { return r.Apply(ctx, manifests) }
+	exported := func(is bool) func(context.Context) error {
+		pool := strings.Fields(r.kubectl("get", "ippools.crd.projectcalico.org", "-o", "name"))[0]
+		return kubectl("patch", pool, "--type=merge", "-p", fmt.Sprintf(`{"spec":{"disableBGPExport":%t}}`, !is))
 	}
-	nodes := []string{world.Master, "worker1", "worker2"}
 	for _, f := range []prepared{
 		{
 			name:  "no-bgppeer",
-			make:  func(_ *testing.T, r *testbed) { r.kubectl("delete", peer) },
-			mend:  func(_ *testing.T, r *testbed) { r.apply(manifests) },
+			fault: faults.Fault{Make: kubectl("delete", peer), Mend: applied},
 			cause: []string{"worker1", "192.168.50.23", "peer deconfigured"},
 			todo:  []string{"sallyport manifests"},
 		},
 		{
 			name: "bgp-filtered",
-			make: func(_ *testing.T, r *testbed) {
-				nft(r, "worker1", "add table inet newcomer; add chain inet newcomer in { type filter hook input "+
-					"priority 0; }; add rule inet newcomer in ip saddr 192.168.50.21 tcp dport 179 drop; add rule "+
-					"inet newcomer in ip saddr 192.168.50.21 tcp sport 179 drop")
-			},
-			mend:  unfiltered("worker1"),
+			fault: faults.Filter(r.Rig, "worker1", "input ip saddr 192.168.50.21 tcp dport 179 drop",
+				"input ip saddr 192.168.50.21 tcp sport 179 drop"),
 			cause: []string{"worker1", "192.168.50.23", "nothing was heard for the hold time"},
 			todo:  []string{"firewall"},
 		},
 		{
-			name: "network-policy",
-			make: func(_ *testing.T, r *testbed) {
-				nft(r, "worker1", "add table inet newcomer; add chain inet newcomer through { type filter hook "+
-					"forward priority 0; }; add rule inet newcomer through ip saddr 192.168.50.21 tcp dport 8080 drop")
-			},
-			mend:  unfiltered("worker1"),
+			name:  "network-policy",
+			fault: faults.Filter(r.Rig, "worker1", "forward ip saddr 192.168.50.21 tcp dport 8080 drop"),
 			cause: []string{"L4TOUT"},
 			todo:  []string{"NetworkPolicy", "kubectl get networkpolicies"},
 		},
 		{
-			name: "pool-not-exported",
-			make: func(_ *testing.T, r *testbed) {
-				r.kubectl("patch", strings.Fields(r.kubectl("get", "ippools.crd.projectcalico.org", "-o", "name"))[0],
-					"--type=merge", "-p", `{"spec":{"disableBGPExport":true}}`)
-			},
-			mend: func(_ *testing.T, r *testbed) {
-				r.kubectl("patch", strings.Fields(r.kubectl("get", "ippools.crd.projectcalico.org", "-o", "name"))[0],
-					"--type=merge", "-p", `{"spec":{"disableBGPExport":false}}`)
-			},
+			name:  "pool-not-exported",
+			fault: faults.Fault{Make: exported(false), Mend: exported(true)},
 			cause: []string{"disableBGPExport"},
 			todo:  []string{"kubectl patch ippools"},
 		},
 		{
 			name: "bgpfilter-rejects",
-			make: func(_ *testing.T, r *testbed) {
-				r.kubectl("patch", filter, "--type=merge", "-p", `{"spec":{"exportV4":[{"action":"Reject"}]}}`)
+			fault: faults.Fault{
+				Make: kubectl("patch", filter, "--type=merge", "-p", `{"spec":{"exportV4":[{"action":"Reject"}]}}`),
+				Mend: func(ctx context.Context) error {
+					return errors.Join(kubectl("delete", filter)(ctx), applied(ctx))
+				},
 			},
-			mend:  func(_ *testing.T, r *testbed) { r.kubectl("delete", filter); r.apply(manifests) },
 			cause: []string{"announce", "none of its", "BGPFilter"},
 			todo:  []string{"bgpfilters.crd.projectcalico.org"},
 		},
 		{
 			name:  "node-dead",
-			make:  func(t *testing.T, r *testbed) { r.must(r.KillNode(t.Context(), "worker2")) },
-			mend:  func(t *testing.T, r *testbed) { r.must(r.ReviveNode(t.Context(), "worker2")) },
+			fault: faults.Power(r.Rig, "worker2"),
 			cause: []string{"worker2", "192.168.50.24", "nothing was heard for the hold time"},
 			todo:  []string{"look whether the node is up"},
 		},
 		{
 			name:  "api-server-lost",
-			make:  func(_ *testing.T, r *testbed) { r.apiServer(false) },
-			mend:  func(_ *testing.T, r *testbed) { r.apiServer(true) },
+			fault: r.api(),
 			cause: []string{"API server", "192.168.50.22", "cannot be reached"},
 			todo:  []string{"a firewall drops port 6443"},
 		},
 		{
-			name: "nodes-unreachable",
-			make: func(t *testing.T, r *testbed) {
-				each(nodes, func(n string) { r.must(r.Partition(t.Context(), world.Appliance, n, world.OnlyBGP)) })
-			},
-			mend: func(t *testing.T, r *testbed) {
-				each(nodes, func(n string) { r.must(r.Heal(t.Context(), world.Appliance, n)) })
-			},
+			name:  "nodes-unreachable",
+			fault: faults.Cut(r.Rig, world.Appliance, world.OnlyBGP, world.Master, "worker1", "worker2"),
 			cause: []string{"every BGP session was lost at once"},
 			todo:  []string{"firewall"},
 		},
 		{
-			name: "router-lost",
-			make: func(t *testing.T, r *testbed) {
-				r.must(r.Partition(t.Context(), world.Appliance, world.Router, world.AllTraffic))
-			},
-			mend:  func(t *testing.T, r *testbed) { r.must(r.Heal(t.Context(), world.Appliance, world.Router)) },
+			name:  "router-lost",
+			fault: faults.Cut(r.Rig, world.Appliance, world.AllTraffic, world.Router),
 			cause: []string{rig.ServiceAddresses(r.Options())[0], "the router 192.168.50.2"},
 			todo:  []string{"BFD"},
 		},
 		{
-			name:  "member-silent",
-			make:  func(_ *testing.T, _ *testbed) { other.end(syscall.SIGKILL) },
-			mend:  func(_ *testing.T, _ *testbed) { other.start() },
+			name: "member-silent",
+			fault: faults.Fault{
+				Make: func(context.Context) error { return other.Stop(syscall.SIGKILL) }, Mend: other.Start,
+			},
 			cause: []string{world.ApplianceHost(2), "silent"},
 			todo:  []string{"7477"},
 		},
 	} {
-		r.sub(f.name, func(t *testing.T, r *testbed) {
-			f.make(t, r)
+		r.sub(f.name, func(_ *testing.T, r *testbed) {
+			mend := r.without(f.fault)
 			terminal := ""
 			defer func() {
 				r.keep(f.name, terminal)
-				f.mend(t, r)
+				mend()
 				well(r)
 			}()
 			words := slices.Concat(f.cause, f.todo)
@@ -286,27 +268,20 @@ func TestTheDoctorFindsMembersThatDisagree(t *testing.T) {
 		r.lacks(file, name)
 	})
 	r.sub("this one has lost its router", func(t *testing.T, r *testbed) {
-		r.must(r.Partition(t.Context(), world.Appliance, world.Router, world.AllTraffic))
+		mend := r.without(faults.Cut(r.Rig, world.Appliance, world.AllTraffic, world.Router))
 		r.finds(file, status.Doubt, "appliance", "there has been no BGP session with the router 192.168.50.2",
 			"sallyport status")
-		r.must(r.Heal(t.Context(), world.Appliance, world.Router))
+		mend()
 		r.lacks(file, "appliance")
 	})
 	r.sub("this one has lost all nodes", func(t *testing.T, r *testbed) {
-		nodes := []string{world.Master, "worker1"}
-		each(nodes, func(n string) { r.must(r.Partition(t.Context(), world.Appliance, n, world.OnlyBGP)) })
+		mend := r.without(faults.Cut(r.Rig, world.Appliance, world.OnlyBGP, world.Master, "worker1"))
 		r.finds(file, status.Doubt, "group", "this appliance is spare", "sallyport status addresses")
-		each(nodes, func(n string) { r.must(r.Heal(t.Context(), world.Appliance, n)) })
+		mend()
 		r.lacks(file, "group")
 	})
 	r.sub("it is dead", func(_ *testing.T, r *testbed) {
 		other.end(syscall.SIGKILL)
 		r.finds(file, status.Doubt, name, "silent", "look whether it runs, and whether UDP port", "7477")
 	})
-}
-
-func each(all []string, do func(string)) {
-	for _, one := range all {
-		do(one)
-	}
 }

@@ -300,7 +300,7 @@ func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
 		}
 		since = time.Now()
 	}
-	churned := 0
+	churned, noAPI := 0, func() {}
 	foreign := []string{
 		"route", "replace", "172.16.189.64/26", "via", "192.168.50.23", "metric", "50", "proto",
 		"static",
@@ -378,11 +378,11 @@ func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
 				b.end(syscall.SIGKILL)
 				r.pictured(r.file("state/picture-lab.json"))
 				a.end(syscall.SIGKILL)
-				r.apiServer(false)
+				noAPI = r.without(r.api())
 				a.start()
 			},
 			mend: func() {
-				r.apiServer(true)
+				noAPI()
 				b.start()
 			},
 			alerts: map[string]string{

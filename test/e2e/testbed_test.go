@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"sallyport/appliance/status"
+	"sallyport/test/faults"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
@@ -98,6 +99,16 @@ func newTestbed(t *testing.T, opts world.Options, s settings) *testbed {
 	})
 	return r
 }
+
+// without makes a fault, and returns what mends it.
+func (r *testbed) without(f faults.Fault) (mend func()) {
+	r.t.Helper()
+	r.must(f.Make(r.t.Context()))
+	return func() { r.t.Helper(); r.must(f.Mend(r.t.Context())) }
+}
+
+// api is the API server that the appliance cannot reach.
+func (r *testbed) api() faults.Fault { return faults.API(r.Rig, r.Machine()) }
 
 // must fails the test on an error.
 func (r *testbed) must(err error) {
