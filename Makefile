@@ -87,8 +87,8 @@ e2e: setup # of the programs that it builds, go test knows nothing: -count=1
 
 # Targets that run again only if something that they test has changed. make nightly runs them in any case.
 changed: setup
-	@test/if-changed manual '*.md' cmd image/units image/deb test/e2e test/lab test/manual test/rig go.mod
-	@test/if-changed boot image appliance/config test/lab test/rig go.mod
+	@test/if-changed manual '*.md' cmd image/units image/deb test/e2e test/faults test/lab test/load test/manual test/rig go.mod
+	@test/if-changed boot image appliance/config test/lab test/load test/rig go.mod
 
 manual: setup ## Type every command of the manual on a machine beside a cluster with Calico (as root)
 	go test -count=1 -timeout 30m -run '^TestEveryCommandOfTheManualRuns$$' ./test/e2e
@@ -111,7 +111,7 @@ check: setup ## Run all tests once, the packages' own under the race detector; t
 	@$(MAKE) --no-print-directory -j 2 e2e race apparatus conformance changed lint
 
 nightly: setup ## Run everything, whether it changed or not, and go on after a failure; it takes hours (as root)
-	@AGAIN=1 $(MAKE) --no-print-directory -k check test-calico test-deb attack chaos image test-image image-again fuzz fresh ATTACK=-all
+	@AGAIN=1 $(MAKE) --no-print-directory -k check gateway test-calico test-deb attack chaos image test-image image-again fuzz fresh ATTACK=-all
 
 fresh: ## Run build, deb, lint, fuzz, bench, demo and golden, each first on a fresh Debian 12 (as root); the rest begin alike, and take longer
 	@test/fresh
