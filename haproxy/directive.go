@@ -548,9 +548,8 @@ type CORS struct {
 	MaxAge      time.Duration // Access-Control-Max-Age, whole seconds
 	Respond     bool          // HAProxy itself answers OPTIONS with 204, instead of the servers
 	Expose      string        // Access-Control-Expose-Headers; empty leaves it out
-	// Strict sends Methods, Headers and MaxAge only in answers to preflights, and Expose only in
-	// other answers. What is empty is left out. HAProxy itself answers only OPTIONS that ask for a
-	// method.
+	// Strict sends Methods, Headers and MaxAge only in answers to preflights, and leaves out the empty
+	// ones. HAProxy itself answers only OPTIONS that ask for a method.
 	Strict bool
 }
 
@@ -584,11 +583,11 @@ func (c CORS) Directives() ([]Directive, error) {
 		errs = append(errs, err)
 		asked = "{ var(txn.cors_origin) -m reg " + pattern + " }"
 	}
-	preflight, other := []string(nil), []string(nil)
+	var preflight []string
 	if c.Strict {
 		out = append(out, line(phaseOrigin, "http-request set-var(txn.cors_asks) bool(true) if METH_OPTIONS "+
 			"{ req.fhdr(access-control-request-method) -m found }"))
-		preflight, other = []string{"{ var(txn.cors_asks) -m found }"}, []string{"!{ var(txn.cors_asks) -m found }"}
+		preflight = []string{"{ var(txn.cors_asks) -m found }"}
 	}
 	set := func(name, value string, and ...string) {
 		out = append(out, line(phaseResponse,
@@ -622,7 +621,7 @@ func (c CORS) Directives() ([]Directive, error) {
 		set("Access-Control-Max-Age", strconv.FormatInt(int64(c.MaxAge/time.Second), 10), preflight...)
 	}
 	if c.Expose != "" {
-		set("Access-Control-Expose-Headers", word(c.Expose), other...)
+		set("Access-Control-Expose-Headers", word(c.Expose))
 	}
 	if c.Respond && c.Strict {
 		out = append(out, line(phasePreflight, "http-request return status 204 if { var(txn.cors_asks) -m found }"))

@@ -272,7 +272,7 @@ func (c *Compiler) routeAlone(worlds []*world, members []member, hosts map[strin
 	alone.routing, alone.about, alone.worlds = nil, hosts, make([]*world, len(worlds))
 	for i, w := range worlds {
 		part := *w
-		part.Ingresses, part.API = nil, gateway.Objects{}
+		part.Ingresses, part.API, part.Options.Gateway.Enabled = nil, gateway.Objects{}, false
 		for _, m := range members {
 			if m.world == i {
 				part.Ingresses = append(part.Ingresses, m.Ingress)

@@ -140,6 +140,11 @@ func (b *builder) admitRoutes(world int, a *gateway.Attachment) {
 	for _, r := range a.Routes {
 		of := tenant{world, r.Object.GetNamespace()}
 		b.routesOf[of] = true
+		for _, rule := range r.Rules {
+			for _, ref := range rule.Refs {
+				b.routesTo[link{toService, world, ref.Service}] = true // it may not exist yet
+			}
+		}
 		if b.accounts[of] == nil {
 			b.accounts[of] = newAccount(w.Options)
 		}

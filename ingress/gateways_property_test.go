@@ -188,13 +188,14 @@ func TestRoutesOfOneTenantChangeNothingOfAnother(t *testing.T) {
 	}
 }
 
-// changeAPI changes one object of Gateway API: a Gateway, which has an address on record, or a route.
-func changeAPI(t *rapid.T, s *Snapshot, address string, gone bool) {
+// changeAPI changes one object of Gateway API in some namespaces: a Gateway, which may have an address
+// on record, or a route.
+func changeAPI(t *rapid.T, s *Snapshot, address string, gone bool, among ...string) {
 	s.API.Classes = []*gatewayv1.GatewayClass{{
 		ObjectMeta: metav1.ObjectMeta{Name: "ours"},
 		Spec:       gatewayv1.GatewayClassSpec{ControllerName: "sallyport.dev/gateway"},
 	}}
-	namespace, i := rapid.SampledFrom([]string{"n", "m"}).Draw(t, "namespace"), rapid.IntRange(0, 1).Draw(t, "number")
+	namespace, i := rapid.SampledFrom(among).Draw(t, "namespace"), rapid.IntRange(0, 1).Draw(t, "number")
 	if rapid.IntRange(0, 2).Draw(t, "which") == 0 {
 		g := drawGateway(t, namespace, i)
 		if rapid.Bool().Draw(t, "recorded") {
@@ -204,7 +205,7 @@ func changeAPI(t *rapid.T, s *Snapshot, address string, gone bool) {
 		return
 	}
 	service := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "service")
-	s.API.HTTPRoutes = change(t, s.API.HTTPRoutes, drawRoute(t, namespace, i, service, "n", "m"), gone)
+	s.API.HTTPRoutes = change(t, s.API.HTTPRoutes, drawRoute(t, namespace, i, service, among...), gone)
 }
 
 // comparesRoutes lets cmp compare what Gateways have in a Config.

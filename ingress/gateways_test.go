@@ -253,3 +253,24 @@ func TestNoNamespaceBringsTooManyForms(t *testing.T) {
 		t.Errorf("got %d forms, want %d", got, maxForms)
 	}
 }
+
+// TestARouteHearsOfAServiceThatComes has a route that is older than its Service.
+func TestARouteHearsOfAServiceThatComes(t *testing.T) {
+	var c Compiler
+	before := gateOf("{name: http, port: 80, protocol: HTTP}") +
+		httpRoute("r", "rules: [{backendRefs: [{name: app, port: 80}]}]")
+	compileGates(t, &c, before, nil)
+	s := c.worlds[0].Snapshot
+	s.Services = snapshot(t, "c", app("app")).Services
+	r := c.Compile([]Snapshot{s})
+	for _, status := range r.Statuses["c"] {
+		for _, p := range status.Parents {
+			if got := p.Conditions[1]; got.Status != "True" {
+				t.Errorf("got %+v", got)
+			}
+		}
+	}
+	if len(r.Config.Backends) != 1 {
+		t.Errorf("%d backends, want the one of the Service", len(r.Config.Backends))
+	}
+}

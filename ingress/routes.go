@@ -137,9 +137,6 @@ func (o *opener) connections(g *gate, scope string, listeners []*gateway.Listene
 				}
 				taken[host] = true
 				to := o.target(g, gateway.Entry{Rule: r.Rules[0]})
-				if to == haproxy.To(haproxy.Invalid) {
-					continue // without a route HAProxy closes the connection
-				}
 				o.gateways.routes = append(o.gateways.routes, haproxy.Route{
 					Scope: scope, Host: host, Path: "/", Match: match, To: to,
 				})
@@ -245,7 +242,6 @@ func (o *opener) backendOf(g *gate, p petitioner, kind string, ref gateway.Ref, 
 	for _, one := range n.settings.asks {
 		o.ask(p, one, ruleOf(kind))
 	}
-	o.routesTo[link{toService, g.world, ref.Service}] = true
 	return n.name
 }
 

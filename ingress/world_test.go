@@ -187,7 +187,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 						},
 					}, gone)
 				case 7, 8:
-					changeAPI(t, s, pick("record", "203.0.113.1", "203.0.113.2", "203.0.113.3"), gone)
+					changeAPI(t, s, pick("record", "203.0.113.1", "203.0.113.2", "203.0.113.3"), gone, "n", "m")
 				case 6:
 					s.Secrets = change(t, s.Secrets,
 						&corev1.Secret{ObjectMeta: meta, Data: data[rapid.IntRange(0, len(data)-1).Draw(t, "data")]},

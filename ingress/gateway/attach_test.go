@@ -267,6 +267,25 @@ metadata: {name: set}
 spec: {parentRef: {name: gate}, listeners: [{name: x, port: 81, protocol: HTTP}]}`,
 			[]string{"ListenerSet set: Accepted=False NotAllowed"}, []string{"ListenerSet set/x"},
 		},
+		"a ListenerSet without a usable certificate": {
+			`kind: Gateway
+metadata: {name: gate}
+spec:
+  gatewayClassName: ours
+  allowedListeners: {namespaces: {from: All}}
+  listeners: [{name: http, port: 80, protocol: HTTP}]
+---
+kind: ListenerSet
+metadata: {name: set, namespace: shop}
+spec:
+  parentRef: {name: gate, namespace: web}
+  listeners: [{name: x, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: c, namespace: bank}]}}]`,
+			[]string{
+				"ListenerSet set: Accepted=False ListenersNotValid", "ListenerSet set: Programmed=False ListenersNotValid",
+				"ListenerSet set/x: ResolvedRefs=False RefNotPermitted",
+			},
+			nil,
+		},
 		"routes that do not attach": {
 			`kind: Gateway
 metadata: {name: gate}

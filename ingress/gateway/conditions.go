@@ -148,7 +148,8 @@ func (l *Listener) status(generation int64) gatewayv1.ListenerStatus {
 // valid reports whether at least one listener of the set is valid.
 func (s *listenerSet) valid() bool {
 	return s.refused == nil && slices.ContainsFunc(s.listeners, func(l *Listener) bool {
-		return l.refused == nil && l.conflict == nil
+		uncertified := l.closed != nil && l.closed == l.unresolved
+		return l.refused == nil && l.conflict == nil && !uncertified
 	})
 }
 

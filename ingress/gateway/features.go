@@ -37,6 +37,7 @@ var supported = []string{
 	"ReferenceGrant",
 	"TCPRoute",
 	"TLSRoute",
+	"TLSRouteModeMixed",
 	"TLSRouteModeTerminate",
 }
 
