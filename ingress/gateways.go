@@ -22,8 +22,8 @@ import (
 // Package gateway decides which routes attach to which listeners. The step attach asks it, and then
 // counts the routes against the limits of their namespaces. The step balance gives addresses to the
 // Gateways. The step listen makes listeners, routes and certificates of HAProxy at those of them that
-// the statuses record. No host is claimed: at the address of a Gateway the routes count that the
-// Gateway's owner allows (allowedRoutes), and what Options.Hosts reserve is reserved there as well.
+// the statuses record. No host is claimed. At the address of a Gateway those routes count that the
+// owner of the Gateway allows (allowedRoutes). Options.Hosts reserve hosts there, too.
 
 // A gate is a Gateway in the making. balance sets its at, and the Addresses and Refused of its
 // Gateway.

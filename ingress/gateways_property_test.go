@@ -59,7 +59,9 @@ func drawRoute(t *rapid.T, namespace string, i int, service string, among ...str
 	}
 	for range rapid.IntRange(1, 2).Draw(t, "rules") {
 		path := rapid.SampledFrom([]string{"/", "/a", "/b"}).Draw(t, "path")
-		rule := gatewayv1.HTTPRouteRule{Matches: []gatewayv1.HTTPRouteMatch{{Path: &gatewayv1.HTTPPathMatch{Value: &path}}}}
+		rule := gatewayv1.HTTPRouteRule{
+			Matches: []gatewayv1.HTTPRouteMatch{{Path: &gatewayv1.HTTPPathMatch{Value: &path}}},
+		}
 		if rapid.Bool().Draw(t, "condition") {
 			rule.Matches[0].Headers = []gatewayv1.HTTPHeaderMatch{{
 				Name:  gatewayv1.HTTPHeaderName(rapid.SampledFrom([]string{"h", "X-é", "", "i"}).Draw(t, "name")),

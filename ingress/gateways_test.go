@@ -233,7 +233,8 @@ func TestRoutesAndGatewaysAreExplained(t *testing.T) {
 		t.Errorf("want (-), got (+):\n%s", diff)
 	}
 	e, ok = r.ExplainAPI("c", "gateway", "default", "gate")
-	if got := strings.Join(e.Attached, "\n"); !ok || got != "listener http of Gateway default/gate: HTTP on port 80, 1 routes" {
+	one := "listener http of Gateway default/gate: HTTP on port 80, 1 routes"
+	if got := strings.Join(e.Attached, "\n"); !ok || got != one {
 		t.Errorf("got %q", got)
 	}
 	if _, ok = r.ExplainAPI("c", "gateway", "default", "r"); ok {

@@ -16,7 +16,7 @@ import (
 	"sallyport/ingress/gateway"
 )
 
-// requests makes the routes of a port whose listeners see requests.
+// requests makes the routes of the listeners of one port, which is for HTTP or HTTPS.
 func (o *opener) requests(g *gate, scope string, listeners []*gateway.Listener) {
 	rows := gateway.RowsOf(listeners, o.reservedHosts(), func(namespace, host string) bool {
 		_, err := o.partyOf(g.world, namespace, host)
@@ -122,7 +122,7 @@ func whenOf(m *gateway.Match) haproxy.When {
 	return haproxy.When{Method: m.Method, Headers: fields(m.Headers), Params: fields(m.Params)}
 }
 
-// connections makes the routes of a port whose listeners see TLS or TCP connections.
+// connections makes the routes of the listeners of one port, which is for TLS or TCP.
 func (o *opener) connections(g *gate, scope string, listeners []*gateway.Listener) {
 	taken := make(map[string]bool)
 	for _, l := range listeners {
@@ -151,11 +151,11 @@ type ledTo struct {
 	to   haproxy.Target
 }
 
-// A targetFor is what the target of a rule depends on.
+// A targetFor holds all that the target of a rule depends on.
 type targetFor struct {
 	rule *gateway.Rule
 	path string // of the match, if a filter replaces this part of the path
-	gate *gate  // whose certificate the servers see
+	gate *gate
 }
 
 // target returns where requests that an entry takes go.

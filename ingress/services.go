@@ -166,8 +166,8 @@ func (b *builder) demand(one *balancer, opened map[tenant]int) {
 	d := &one.demand
 	d.ref, d.of, d.owner = one.petitioner.ref, tenant{one.world, s.Namespace}, w.owner(s.Namespace)
 	if len(validation.IsDNS1123Label(s.Namespace)) > 0 || len(validation.IsDNS1123Label(s.Name)) > 0 {
-		b.reportOn(one.petitioner.ref, "InvalidName", "the namespace or the name is none that Kubernetes allows; the Service "+
-			"gets no address")
+		b.reportOn(one.petitioner.ref, "InvalidName", "the namespace or the name is none that Kubernetes allows; "+
+			"the Service gets no address")
 		return
 	}
 	said, problems := annotations.ReadBalancer(b.layer(s), s.Spec.LoadBalancerIP)
@@ -249,7 +249,8 @@ func (b *builder) open(one balancer, addr netip.Addr) {
 		b.Questions = append(b.Questions, free)
 		switch verdict := b.verdicts[free.Part()]; {
 		case verdict.Why != "":
-			b.reportOn(one.petitioner.ref, "PortConflict", "port %d is not served: on the appliance it is %s", port, verdict.Why)
+			b.reportOn(one.petitioner.ref, "PortConflict", "port %d is not served: on the appliance it is %s",
+				port, verdict.Why)
 			continue
 		case !verdict.Known:
 			continue

@@ -18,13 +18,20 @@ type World struct {
 	Objects
 	Controller string // the spec.controllerName of classes that are ours
 
-	Admits      func(namespace string) bool                                          // whether objects of the namespace count
-	Labels      func(namespace string) labels.Set                                    // nil if the namespace is unknown
-	Port        func(port uint16) *Refusal                                           // whether a listener may have the port
-	Service     func(service types.NamespacedName, port int32, kind string) *Refusal // whether a route may lead there
-	Certificate func(secret types.NamespacedName) *Refusal                           // whether the Secret has one that is usable
-	Authorities func(configMap types.NamespacedName) *Refusal                        // whether the ConfigMap has usable ones
-	Host        func(namespace, host string) *Refusal                                // whether routes of a namespace may have a host
+	// Admits reports whether the objects of a namespace count.
+	Admits func(namespace string) bool
+	// Labels returns the labels of a namespace, or nil if the namespace is unknown.
+	Labels func(namespace string) labels.Set
+	// Port says why no listener may have a port.
+	Port func(port uint16) *Refusal
+	// Service says why a route of a kind may not lead to a port of a Service.
+	Service func(service types.NamespacedName, port int32, kind string) *Refusal
+	// Certificate says why the certificate in a Secret cannot be used.
+	Certificate func(secret types.NamespacedName) *Refusal
+	// Authorities says why the authorities in a ConfigMap cannot be used.
+	Authorities func(configMap types.NamespacedName) *Refusal
+	// Host says why routes of a namespace may not have a host.
+	Host func(namespace, host string) *Refusal
 }
 
 // An Attachment is the outcome of Attach. Its lists are sorted: the older object comes first.

@@ -39,8 +39,8 @@ func Contains(wide, narrow string) bool {
 	return strings.HasSuffix(narrow, suffix) && len(narrow) > len(suffix)
 }
 
-// intersect returns the hostname of the names that two hostnames have in common. meet is false if they have
-// none.
+// intersect returns the hostname of the names that two hostnames have in common. meet is false if there
+// are no such names.
 func intersect(a, b string) (both string, meet bool) {
 	switch {
 	case Contains(a, b):

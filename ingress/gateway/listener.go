@@ -70,7 +70,8 @@ func kindsOf(protocol gatewayv1.ProtocolType) []string {
 // listener reads a listener. set is nil if the Gateway has it.
 func (a *Attachment) listener(g *Gateway, set *listenerSet, spec *gatewayv1.Listener) *Listener {
 	l := &Listener{
-		Gateway: g, Name: string(spec.Name), Namespace: g.Object.Namespace, Port: uint16(spec.Port), //nolint:gosec // checked below
+		Gateway: g, Name: string(spec.Name), Namespace: g.Object.Namespace,
+		Port:     uint16(spec.Port), //nolint:gosec // checked below
 		Protocol: spec.Protocol, spec: spec, set: set, kinds: kindsOf(spec.Protocol),
 	}
 	if set != nil {

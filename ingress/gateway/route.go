@@ -313,7 +313,8 @@ func (a *Attachment) hostsAt(r *Route, l *Listener) (all []string, owned *Refusa
 // httpRule reads a rule of an HTTPRoute.
 func (a *Attachment) httpRule(r *Route, spec *gatewayv1.HTTPRouteRule) {
 	rule := r.rule()
-	rule.Filters, rule.Timeouts, rule.Retry, rule.Session = spec.Filters, spec.Timeouts, spec.Retry, spec.SessionPersistence
+	rule.Filters, rule.Timeouts = spec.Filters, spec.Timeouts
+	rule.Retry, rule.Session = spec.Retry, spec.SessionPersistence
 	for _, m := range spec.Matches {
 		rule.match(readMatch(m))
 	}

@@ -9,7 +9,7 @@ import (
 // set, by the Kind. Conditions have the object's generation, and no LastTransitionTime. The writer
 // keeps the time of a condition that has the same Status already.
 type Status struct {
-	Kind            string // GatewayClass, Gateway, ListenerSet, HTTPRoute, GRPCRoute, TLSRoute, TCPRoute or BackendTLSPolicy
+	Kind            string // as GatewayClass, Gateway, ListenerSet, HTTPRoute or BackendTLSPolicy
 	Namespace, Name string
 	UID             string
 	Generation      int64
