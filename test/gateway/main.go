@@ -28,7 +28,7 @@ import (
 const out = ".build/gateway"
 
 // allProfiles are the profiles that the appliance is held to, separated by commas.
-const allProfiles = "GATEWAY-HTTP"
+const allProfiles = "GATEWAY-HTTP,GATEWAY-GRPC,GATEWAY-TLS,GATEWAY-TCP"
 
 func main() { rig.Main("gateway", run) }
 
