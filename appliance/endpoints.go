@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
 	"sync"
 	"time"
 
@@ -36,7 +35,7 @@ func newEndpoints(l *loop, e *edges, hooks Hooks) *endpoints {
 		s.Version, s.Now, s.Started = hooks.Version, time.Now(), l.started
 		s.Round.Count = l.counts.rounds.Load()
 		if hooks.Notices != nil {
-			s.Warnings = slices.Concat(s.Warnings, hooks.Notices())
+			s = s.Noticed(hooks.Notices())
 		}
 		return s
 	}

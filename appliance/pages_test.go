@@ -233,7 +233,7 @@ func TestNodesThatShareAFaultShareItsWarning(t *testing.T) {
 			s.clock = s.clock.Add(time.Minute)
 			s.settle(t)
 			if n := status.CountFunc(s.view.Load().Warnings, func(w string) bool {
-				return strings.Contains(w, status.NoSession)
+				return strings.Contains(w, "there has been no BGP session with ")
 			}); n != 1 || !s.warns(row.want) {
 				t.Errorf("%d warnings of sessions, want one with %q: %q", n, row.want, s.view.Load().Warnings)
 			}

@@ -1,8 +1,9 @@
-// Package doctor examines everything that an appliance with a configuration file needs: this
-// machine, the clusters, the way to each node and its BGP speaker, and the appliance that runs here.
+// Package doctor examines everything that an appliance with a configuration file needs. It looks at
+// this machine, the clusters, the way to each node and its BGP speaker, and at the appliance that
+// runs here.
 //
-// It owns the checks. Each check reports what it saw, how bad that is, and what to do. What a running
-// appliance has found by itself comes from its status, in the words of package status.
+// It owns the checks. Each check reports an observation, its level and a remedy. The faults that a
+// running appliance has found itself come from its status, with the code that they have there.
 //
 // It changes nothing, neither here nor in a cluster. It also works before the first start.
 //

@@ -464,10 +464,17 @@ func (d *doctor) running() {
 	if s.Group != nil {
 		d.members(s.Group, s.Version)
 	}
-	for _, warning := range s.Warnings {
-		if told := s.Group != nil && strings.HasPrefix(warning, "group "+s.Group.Name+":") ||
-			strings.Contains(warning, ": "+status.NoSession) || slices.Contains(d.odd, warning); !told {
-			d.doubt("appliance", warning, "", "sallyport status")
+	findings := s.Findings
+	if findings == nil { // an appliance of an earlier version has only sentences
+		findings = status.Status{}.Noticed(s.Warnings).Findings
+	}
+	for _, f := range findings {
+		switch {
+		case f.Code == status.GroupFault, f.Code == status.NoSession: // the doctor reports them itself
+		case f.Code == status.OddObjects && slices.Contains(d.odd, f.Saw):
+		default:
+			f.Check, f.Command = "appliance", "sallyport status"
+			d.report(f)
 		}
 	}
 	missing := 0

@@ -1,13 +1,14 @@
-// Package status says what a round of the appliance saw, what is wrong with it, and why.
+// Package status describes a round of the appliance: the state that it saw, the faults in it, and
+// the reason of each.
 //
-// It owns the View of a round, and everything that is derived from a View: the judge of faults, the
-// index by node, block and server, the answers of GET /status, /explain, /events and /top, and the
-// changes and samples that the process remembers. The loop fills in the View; the endpoints, the
-// pages and the doctor read it.
+// It owns the View of a round and everything that is derived from a View. The judge finds faults. The
+// index counts by node, block and server. The answers are those of GET /status, /explain, /events and
+// /top. The timeline and the samples remember changes and load since the start of the process. The
+// loop fills in the View; the endpoints, the pages and the doctor read it.
 //
-// It alone knows which fault means what, and what to do about it. A View never changes after its
-// round, so readers need no lock. Nothing here reads the kernel, HAProxy or a cluster, and nothing
-// here holds a secret.
+// It alone knows the meaning of a fault and its remedy. A View never changes after its round, so
+// readers need no lock. The package does not read the kernel, HAProxy or a cluster, and its answers
+// hold no secret.
 //
 // Its limit: it sees one appliance at one moment. Only the judge remembers since when a fault lasts.
 package status

@@ -1,12 +1,73 @@
 package status
 
-// A Finding is the result of one check of the doctor.
+import "slices"
+
+// A Finding is something that needs attention, or the result of one check of the doctor. Programs
+// group findings by Code and Subject, and people read Saw.
 type Finding struct {
-	Check   string `json:"check"` // a stable name: one of those in package doctor
+	Code    Code   `json:"code,omitempty"`
+	Subject string `json:"subject,omitempty"` // a cluster, router, member or resource; empty for the appliance
+	Check   string `json:"check,omitempty"`   // of the doctor: a stable name, one of those in package doctor
 	Level   Level  `json:"level"`
 	Saw     string `json:"saw"`
 	Remedy  string `json:"remedy,omitempty"`  // what to do; empty if nothing has to be done
 	Command string `json:"command,omitempty"` // a command that does it, or shows more
+}
+
+// A Code names a kind of findings. Codes are stable: programs may depend on them.
+type Code string
+
+// The codes of findings of a running appliance.
+const (
+	BadConfig        Code = "bad-config"
+	WaitingConfig    Code = "config"
+	CertificateEnds  Code = "status-certificate"
+	Crashes          Code = "crashes"
+	ClusterAPI       Code = "cluster-api"
+	ClusterRemoved   Code = "cluster-removed"
+	ClusterSettings  Code = "cluster-settings"
+	MissingRights    Code = "missing-rights"
+	OddObjects       Code = "calico-objects"
+	PictureUnsaved   Code = "picture"
+	SessionsLost     Code = "sessions-lost"
+	NoSession        Code = "no-session"
+	RouterSession    Code = "router-session"
+	OpenSessions     Code = "open-sessions"
+	ContestedAddress Code = "contested-address"
+	BlocksWithheld   Code = "blocks-withheld"
+	GroupFault       Code = "group"
+	Capacity         Code = "capacity"
+	Connections      Code = "connections"
+	RoundFailed      Code = "round-failed"
+	Machine          Code = "machine"
+)
+
+// Codes says what each code means. TROUBLESHOOTING.md has the same table.
+var Codes = []struct {
+	Code  Code
+	Means string
+}{
+	{BadConfig, "the configuration file has a mistake, and the previous configuration stays in use"},
+	{WaitingConfig, "a key waits for a restart, or the configuration deserves a second look"},
+	{CertificateEnds, "the certificate of the status endpoint expires soon"},
+	{Crashes, "sallyport crashed several times, and tries what is new part by part"},
+	{ClusterAPI, "the API server of the cluster does not answer, or rejects a request"},
+	{ClusterRemoved, "a cluster that was removed from the configuration is still served"},
+	{ClusterSettings, "new settings of the cluster wait for its API server"},
+	{MissingRights, "the appliance lacks a right in the cluster, or the cluster lacks a kind of objects"},
+	{OddObjects, "objects of Calico contradict one another or the configuration"},
+	{PictureUnsaved, "the last good picture of the cluster cannot be saved"},
+	{SessionsLost, "every BGP session of the cluster was lost at once"},
+	{NoSession, "nodes of the cluster have no BGP session"},
+	{RouterSession, "an upstream router has no BGP session"},
+	{OpenSessions, "any pod can open a BGP session in the place of its node"},
+	{ContestedAddress, "two clusters claim one BGP address"},
+	{BlocksWithheld, "nodes announce none of their blocks"},
+	{GroupFault, "this appliance is not full, or an address or a member of its group has a fault"},
+	{Capacity, "a limit is near"},
+	{Connections, "HAProxy accepts fewer connections than configured"},
+	{RoundFailed, "a round of the loop failed"},
+	{Machine, "the machine needs attention"},
 }
 
 // A Level says how bad a Finding is.
@@ -18,3 +79,21 @@ const (
 	Doubt   Level = "warning" // traffic may pass, and something needs attention
 	Failed  Level = "failed"  // some traffic cannot pass
 )
+
+// sentences returns the findings in words.
+func sentences(all []Finding) (list []string) {
+	for _, f := range all {
+		list = append(list, f.Saw)
+	}
+	return list
+}
+
+// Noticed returns the status with findings about the machine, a sentence each.
+func (s Status) Noticed(notices []string) Status {
+	s.Findings = slices.Clone(s.Findings) // that of the View stays
+	for _, saw := range notices {
+		s.Findings = append(s.Findings, Finding{Code: Machine, Level: Doubt, Saw: saw})
+	}
+	s.Warnings = sentences(s.Findings)
+	return s
+}

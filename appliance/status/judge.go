@@ -49,39 +49,47 @@ type Background struct {
 // A teller adds a sentence to a list.
 type teller func(format string, args ...any)
 
+// A finder adds a finding that needs attention.
+type finder func(code Code, subject, format string, args ...any)
+
 // Assess fills in notReady and warnings of v: why the appliance is not ready, and what needs
 // attention. Each entry is one sentence. In the first round last is nil; later it is the view of
 // the round before.
 func (j *Judge) Assess(v, last *View, b Background) {
 	notReady := func(format string, args ...any) { v.NotReady = append(v.NotReady, fmt.Sprintf(format, args...)) }
-	warn := func(format string, args ...any) { v.Warnings = append(v.Warnings, fmt.Sprintf(format, args...)) }
+	warn := func(code Code, subject, format string, args ...any) {
+		saw := fmt.Sprintf(format, args...)
+		v.Findings = append(v.Findings, Finding{Code: code, Subject: subject, Level: Doubt, Saw: saw})
+	}
 
 	warnOfFile(v, warn)
 	for _, sentence := range b.Crashes {
-		warn("%s", sentence)
+		warn(Crashes, "", "%s", sentence)
 	}
 	for i := range v.Clusters {
 		v.Clusters[i].tell(notReady, warn)
 	}
 	for _, cluster := range slices.Sorted(maps.Keys(v.BGP.Static)) {
 		until := v.BGP.Static[cluster]
-		warn("cluster %s: every BGP session was lost at once; look at what its nodes share: the network to them, "+
-			"a firewall that drops port 179, our BGPPeer; its routes stay until %s, and health checks "+
-			"decide until then",
+		warn(SessionsLost, cluster,
+			"cluster %s: every BGP session was lost at once; look at what its nodes share: the network to them, "+
+				"a firewall that drops port 179, our BGPPeer; its routes stay until %s, and health checks "+
+				"decide until then",
 			cluster, until.UTC().Format("15:04:05 MST"))
 	}
 	for _, cluster := range v.BGP.Unguarded {
-		warn("cluster %s: its nodes connect to us (bgp.mode: passive), and any pod can do so in the place of its node "+
-			"while calico-node restarts; leave bgp.mode out, or set bgp.password or bgp.ttlSecurity here and "+
-			"in the BGPPeer",
+		warn(OpenSessions, cluster,
+			"cluster %s: its nodes connect to us (bgp.mode: passive), and any pod can do so in the place of its node "+
+				"while calico-node restarts; leave bgp.mode out, or set bgp.password or bgp.ttlSecurity here and "+
+				"in the BGPPeer",
 			cluster)
 	}
 	for _, sentence := range v.BGP.Contested {
-		warn("%s", sentence)
+		warn(ContestedAddress, "", "%s", sentence)
 	}
 	if v.Group != nil {
 		for _, sentence := range v.Group.warnings(v) {
-			warn("%s", sentence)
+			warn(GroupFault, v.Group.Name, "%s", sentence)
 		}
 	}
 	j.measure(v, warn)
@@ -100,24 +108,27 @@ func (j *Judge) Assess(v, last *View, b Background) {
 		notReady("the first rounds have not ended yet")
 	}
 	j.fail(v, notReady, warn)
+	v.Warnings = sentences(v.Findings)
 }
 
 // warnOfFile warns of faults in the configuration file and in the files that it names.
-func warnOfFile(v *View, warn teller) {
+func warnOfFile(v *View, warn finder) {
 	for _, mistake := range v.File.Errors {
-		warn("the configuration file has a mistake, so the previous configuration stays in use: %s", mistake)
+		warn(BadConfig, "",
+			"the configuration file has a mistake, so the previous configuration stays in use: %s", mistake)
 	}
 	for _, sentence := range slices.Concat(v.File.Waiting, v.Settings.Config.Warnings) {
-		warn("%s", sentence)
+		warn(WaitingConfig, "", "%s", sentence)
 	}
 	if c := v.Settings.Certificate; c != nil && v.At.Add(ExpiresSoon).After(c.Leaf.NotAfter) {
-		warn("the certificate of the status endpoint is valid until %s: put a new one into the file of "+
-			"status.tls.certificate, then systemctl reload sallyport", c.Leaf.NotAfter.Format(time.RFC3339))
+		warn(CertificateEnds, "",
+			"the certificate of the status endpoint is valid until %s: put a new one into the file of "+
+				"status.tls.certificate, then systemctl reload sallyport", c.Leaf.NotAfter.Format(time.RFC3339))
 	}
 }
 
 // tell reports the faults of a cluster.
-func (c *Cluster) tell(notReady, warn teller) {
+func (c *Cluster) tell(notReady teller, warn finder) {
 	switch {
 	case !c.Known:
 		notReady("cluster %s: its objects are not known yet: %s", c.Name, c.Health.Error)
@@ -125,31 +136,36 @@ func (c *Cluster) tell(notReady, warn teller) {
 		notReady("cluster %s: its API has not answered since the start, so it is served from the picture of %s: %s",
 			c.Name, c.Pictured.Format(time.RFC3339), c.Health.Error)
 	case c.Health.Error != "":
-		warn("cluster %s: %s", c.Name, c.Health.Error)
+		warn(ClusterAPI, c.Name, "cluster %s: %s", c.Name, c.Health.Error)
 	}
 	if c.Unsaved != nil {
-		warn("cluster %s: %v; a start without the API uses an older one", c.Name, c.Unsaved)
+		warn(PictureUnsaved, c.Name, "cluster %s: %v; a start without the API uses an older one", c.Name, c.Unsaved)
 	}
 	if c.Gone {
-		warn("cluster %s: it was removed from the configuration, and is served until the other clusters are known",
+		warn(ClusterRemoved, c.Name,
+			"cluster %s: it was removed from the configuration, and is served until the other clusters are known",
 			c.Name)
 	}
 	if c.Next != nil {
-		warn("cluster %s: its new settings take effect once its API has answered: %s", c.Name, c.Next.Error)
+		warn(ClusterSettings, c.Name, "cluster %s: its new settings take effect once its API has answered: %s",
+			c.Name, c.Next.Error)
 	}
-	for _, sentence := range slices.Concat(c.Health.Missing, c.Health.Odd) {
-		warn("cluster %s: %s", c.Name, sentence)
+	for _, sentence := range c.Health.Missing {
+		warn(MissingRights, c.Name, "cluster %s: %s", c.Name, sentence)
+	}
+	for _, sentence := range c.Health.Odd {
+		warn(OddObjects, c.Name, "cluster %s: %s", c.Name, sentence)
 	}
 }
 
 // fail warns of rounds that fail. It adds to notReady only rounds that have been failing, or wanted
 // routes that have been missing, for longer than soon.
-func (j *Judge) fail(v *View, notReady, warn teller) {
+func (j *Judge) fail(v *View, notReady teller, warn finder) {
 	const soon = 10 * time.Second
 	if lasted := since(&j.brokenAt, v.Err != nil, v.At); v.Err != nil {
 		whys := strings.Split(v.Err.Error(), "\n") // of errors.Join
 		for _, why := range whys {
-			warn("%s", why)
+			warn(RoundFailed, "", "%s", why)
 		}
 		if lasted > soon {
 			notReady("rounds have been failing for %s: %s", lasted.Round(time.Second), strings.Join(whys, "; "))
@@ -168,7 +184,7 @@ func (j *Judge) fail(v *View, notReady, warn teller) {
 
 // measure warns of each limit that is near, and of a haproxy.maxConnections that HAProxy cannot
 // grant. It logs a limit once, when it gets near.
-func (j *Judge) measure(v *View, warn teller) {
+func (j *Judge) measure(v *View, warn finder) {
 	for _, c := range v.Capacity {
 		if c.Far() {
 			delete(j.near, c.Resource)
@@ -186,22 +202,23 @@ func (j *Judge) measure(v *View, warn teller) {
 			j.near = map[string]bool{}
 		}
 		j.near[c.Resource] = true
-		warn("%s", c)
+		warn(Capacity, c.Resource, "%s", c)
 	}
 	if v.Config == nil {
 		return
 	}
 	if granted := v.Config.Tune.MaxConn; granted < v.Connections {
-		warn("HAProxy accepts %d connections instead of the %d that are configured (haproxy.maxConnections, "+
-			"or maxconn of a ConfigMap): it may have too few files open; raise LimitNOFILE of the unit that "+
-			"starts HAProxy",
+		warn(Connections, "",
+			"HAProxy accepts %d connections instead of the %d that are configured (haproxy.maxConnections, "+
+				"or maxconn of a ConfigMap): it may have too few files open; raise LimitNOFILE of the unit that "+
+				"starts HAProxy",
 			granted, v.Connections)
 	}
 }
 
 // miss warns of each peer that has had no session for a while. It leaves out nodes that
 // the cluster itself reports as unreachable.
-func (j *Judge) miss(v *View, warn teller) {
+func (j *Judge) miss(v *View, warn finder) {
 	down, asn := map[netip.Addr]bool{}, map[string]uint32{}
 	for _, c := range v.Clusters {
 		asn[c.Name] = c.Topology.ASN
@@ -228,15 +245,18 @@ func (j *Judge) miss(v *View, warn teller) {
 		switch {
 		case lasted < Patience || down[p.Addr]:
 		case how != "" && p.Upstream:
-			warn("there has been no BGP session with the router %s for %s, so nothing is announced to it: %s; "+
-				"look whether the router is up, has this appliance as a neighbour, and has the same settings of BFD",
+			warn(RouterSession, p.Addr.String(),
+				"there has been no BGP session with the router %s for %s, so nothing is announced to it: %s; "+
+					"look whether the router is up, has this appliance as a neighbour, and has the same settings of BFD",
 				p.Addr, lasted, how)
 		case how != "":
-			missed.add(fault{cluster: p.Cluster, before: NoSession, end: ": " + how}, "", named(p.Peer, p.Addr), lasted)
+			f := fault{cluster: p.Cluster, before: "there has been no BGP session with ", end: ": " + how}
+			missed.add(f, "", named(p.Peer, p.Addr), lasted)
 		case p.Upstream:
-			warn("the router %s has accepted no BGP session for %s, so nothing is announced to it: "+
-				"does it have this appliance as a neighbour, may we reach its port, "+
-				"and are AS numbers, password, TTL security and BFD the same on both sides?",
+			warn(RouterSession, p.Addr.String(),
+				"the router %s has accepted no BGP session for %s, so nothing is announced to it: "+
+					"does it have this appliance as a neighbour, may we reach its port, "+
+					"and are AS numbers, password, TTL security and BFD the same on both sides?",
 				netip.AddrPortFrom(p.Addr, p.Port), lasted)
 		case p.Active:
 			missed.add(fault{
@@ -254,13 +274,13 @@ func (j *Judge) miss(v *View, warn teller) {
 				" has not opened a BGP session", named(p.Peer, p.Addr), lasted)
 		}
 	}
-	missed.tell(warn)
+	missed.tell(NoSession, warn)
 	j.absent = absent
 }
 
 // withheld warns of each peer that has announced none of its node's blocks for a while,
 // although its session is established.
-func (j *Judge) withheld(v, last *View, warn teller) {
+func (j *Judge) withheld(v, last *View, warn finder) {
 	group := map[string]string{}
 	for _, c := range v.Clusters {
 		group[c.Name], _, _ = strings.Cut(c.Health.APIGroup, "/")
@@ -290,7 +310,7 @@ func (j *Judge) withheld(v, last *View, warn teller) {
 		},
 			fmt.Sprintf(" has announced none of its blocks (%d)", blocks), named(p.Peer, p.Addr), lasted)
 	}
-	withheld.tell(warn)
+	withheld.tell(BlocksWithheld, warn)
 	j.quiet = quiet
 }
 
@@ -360,7 +380,7 @@ func (a *alike) add(f fault, one, name string, lasted time.Duration) {
 }
 
 // tell warns of each fault.
-func (a *alike) tell(warn teller) {
+func (a *alike) tell(code Code, warn finder) {
 	const most = 5
 	for _, f := range a.faults {
 		n := a.nodes[f]
@@ -371,7 +391,7 @@ func (a *alike) tell(warn teller) {
 		if more := len(n.names) - most; more > 0 {
 			names += fmt.Sprintf(" and %d more", more)
 		}
-		warn("cluster %s: %s%s%s for %s%s", f.cluster, f.before, names, verb, n.lasted, f.end)
+		warn(code, f.cluster, "cluster %s: %s%s%s for %s%s", f.cluster, f.before, names, verb, n.lasted, f.end)
 	}
 }
 
@@ -400,7 +420,3 @@ func since(began *time.Time, is bool, now time.Time) time.Duration {
 	}
 	return now.Sub(*began)
 }
-
-// NoSession begins the warning about a node without a session. The doctor reports such nodes
-// itself.
-const NoSession = "there has been no BGP session with "

@@ -23,6 +23,7 @@ type Status struct {
 	Ready    bool      `json:"ready"`
 	NotReady []string  `json:"notReady,omitempty"` // why not, a sentence each
 	Warnings []string  `json:"warnings,omitempty"` // what needs attention while traffic flows
+	Findings []Finding `json:"findings,omitempty"` // the Warnings for programs, in the same order
 
 	Config   ConfigStatus    `json:"config"`
 	Clusters []ClusterStatus `json:"clusters"`
@@ -148,7 +149,7 @@ func Counted(n int, noun string) string {
 func (v *View) Head(info haproxy.Info) Status {
 	s := Status{
 		Identity: v.Settings.Config.Identity, Config: v.File,
-		Ready: len(v.NotReady) == 0, NotReady: v.NotReady, Warnings: v.Warnings,
+		Ready: len(v.NotReady) == 0, NotReady: v.NotReady, Warnings: v.Warnings, Findings: v.Findings,
 		Group: v.Group, Peers: v.BGP.Peers, Refused: refused(v.BGP.Refusals), HAProxy: info, Capacity: v.Capacity,
 		Round: RoundStatus{At: v.At, Took: v.Took},
 	}

@@ -35,7 +35,8 @@ type View struct {
 	Steps    []plan.Step // that the round planned, taken or not
 	Err      error
 	NotReady []string
-	Warnings []string
+	Findings []Finding // what needs attention
+	Warnings []string  // the Findings in words
 	Capacity []haproxy.Capacity
 	Fit      group.Fitness
 	Behind   bool                  // the process before may have served an object that this process does not know yet
