@@ -266,9 +266,11 @@ func gateways(t testing.TB, key, certificate []byte) *Config {
 			Listeners: []Listener{
 				{At: at(web), Kind: ListenHTTP},
 				{At: at(safe), Kind: ListenHTTPS},
+				{At: at("127.0.0.1:5432"), Kind: ListenTCP},
 				{At: at("127.0.0.1:8443"), Kind: ListenHTTPS, ClientCA: "b.ca.pem"},
 				{At: at("127.0.0.1:8444"), Kind: ListenHTTPS, ClientCA: "b.ca.pem", Insecure: true},
 				{At: at("127.0.0.1:8445"), Kind: ListenHTTPS, ClientCA: Nobody},
+				{At: at("127.0.0.1:9443"), Kind: ListenTLS},
 				{At: at(six), Kind: ListenHTTP},
 			},
 			Forms: FormsOf([]*Pick{pick}),
@@ -282,6 +284,9 @@ func gateways(t testing.TB, key, certificate []byte) *Config {
 			{Scope: six, Path: "/", Match: Prefix, To: To(Invalid)},
 			{Scope: safe, Host: "a.test", Path: "/", Match: Prefix, To: To("a"), Pick: pick.Name},
 			{Scope: safe, Host: "*.b.test", Path: "/v[0-9]", Match: Regexp, To: To("b")},
+			{Scope: "127.0.0.1:5432", Path: "/", Match: Passthrough, To: To("c")},
+			{Scope: "127.0.0.1:9443", Host: "a.test", Path: "/", Match: Passthrough, To: To("c")},
+			{Scope: "127.0.0.1:9443", Host: "*.a.test", Path: "/", Match: Terminate, To: To("c")},
 		},
 		Certs: []*Cert{
 			{Name: "a.gw.pem", Scope: safe, Hosts: []string{"a.test"}, PEM: key},
@@ -289,7 +294,7 @@ func gateways(t testing.TB, key, certificate []byte) *Config {
 			{Name: "c.pem", Hosts: []string{"a.test"}, PEM: key},
 			{Name: "d.pem", Scope: "192.0.2.1:8443", Hosts: []string{"a.test"}, PEM: key},
 		},
-		Backends: []*Backend{{Name: "a"}, {Name: "b"}},
+		Backends: []*Backend{{Name: "a"}, {Name: "b"}, {Name: "c", TCP: true}},
 	}
 }
 
@@ -442,5 +447,79 @@ func TestEveryRowThatARowNamesIsThere(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// FuzzScopedRoutes holds every route and condition of a Listener to be lines of their own in the map
+// files, whatever their texts are.
+func FuzzScopedRoutes(f *testing.F) {
+	f.Add("a.test", "/x", "b", "PUT", "x-a", "1", uint8(0))
+	f.Add("*.test", "/x/\x01", "b", "", "x-a", "a b\n\x00", uint8(1))
+	f.Add("", "/#[^ ]", "b+c", "", "x a", "^a (b)$", uint8(14))
+	f.Fuzz(func(t *testing.T, host, path, backend, method, header, value string, match uint8) {
+		when := When{Method: method, Headers: []Field{{Name: header, Value: value, Pattern: match >= 8}}}
+		pick := NewPick([]PickCase{{when, To(backend)}})
+		r := Route{
+			Scope: "[2001:db8::1]:80", Host: host, Path: path, To: To(backend), Pick: pick.Name,
+			Match: []PathMatch{Prefix, Exact, Begin, Regexp}[match%4],
+		}
+		cfg := &Config{Shape: Shape{Forms: FormsOf([]*Pick{pick})}, Picks: []*Pick{pick}, Routes: []Route{r}}
+		if r.Validate() != nil || pick.validate(cfg.Forms) != nil {
+			return
+		}
+		for i, want := range rows(cfg, "", nil) {
+			if got := parseMap(renderMap(want)); !slices.Equal(got, want) {
+				t.Errorf("%s: want %q, got %q", mapFiles[i], want, got)
+			}
+		}
+	})
+}
+
+func TestAHostOfAListenerWithDifferentGuardsIsMarked(t *testing.T) {
+	guarded := &Backend{Name: "guarded", Directives: []Directive{Deny(Networks{}, true)}}
+	pick := NewPick([]PickCase{{When{Method: "PUT"}, To("guarded")}})
+	half, err := Split([]Share{{"guarded", 1}, {"plain", 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		to     Target
+		pick   string
+		scope  string
+		marked bool
+	}{
+		"the same everywhere":       {To("plain"), "", "192.0.2.1:80", false},
+		"another path":              {To("guarded"), "", "192.0.2.1:80", true},
+		"a share":                   {half, "", "192.0.2.1:80", true},
+		"a condition":               {To("plain"), pick.Name, "192.0.2.1:80", true},
+		"the host in another scope": {To("guarded"), "", "192.0.2.2:80", false},
+	} {
+		cfg := &Config{
+			Backends: []*Backend{guarded, {Name: "plain"}}, Picks: []*Pick{pick},
+			Routes: []Route{
+				{Scope: "192.0.2.1:80", Host: "a.test", Path: "/", Match: Prefix, To: To("plain")},
+				{Scope: c.scope, Host: "a.test", Path: "/admin", Match: Prefix, To: c.to, Pick: c.pick},
+			},
+		}
+		if got := guards(cfg)["192.0.2.1:80/a.test"] != ""; got != c.marked {
+			t.Errorf("%s: marked is %t, want %t", name, got, c.marked)
+		}
+	}
+}
+
+func TestAListenerWithARejectedAuthorityTakesNobody(t *testing.T) {
+	cfg := &Config{Shape: Shape{
+		Extras: []*Extra{{"a.ca.pem", []byte("a")}, {"b.ca.pem", []byte("b")}},
+		Listeners: []Listener{
+			{At: netip.MustParseAddrPort("192.0.2.1:443"), Kind: ListenHTTPS, ClientCA: "a.ca.pem", Insecure: true},
+			{At: netip.MustParseAddrPort("192.0.2.2:443"), Kind: ListenHTTPS, ClientCA: "b.ca.pem"},
+		},
+	}}
+	left := cfg.with([]Part{cfg.Extras[1].Part()})
+	if got := left.Listeners[0]; got.ClientCA != Nobody || got.Insecure {
+		t.Errorf("without its authority: got %+v, want one that takes nobody", got)
+	}
+	if got := left.Listeners[1]; got != cfg.Listeners[1] {
+		t.Errorf("with its authority: got %+v, want it as it was", got)
 	}
 }
