@@ -231,12 +231,12 @@ func TestAMemberReportsWhatIsWrongWithAnother(t *testing.T) {
 func TestAMemberLagsIfItStaysWithAnotherSum(t *testing.T) {
 	s, p := newPair(t)
 	s.pass(t, firstSteps)
-	ours := p.said.Shape
+	ours := p.said.Serves
 	if ours == "" || ours != s.claimed+s.applied.config.Sum() {
 		t.Fatalf("it says the sum %q, want that of HAProxy's configuration", ours)
 	}
 	hear := func(sum string, d time.Duration) time.Duration {
-		p.heard[0].Word.Shape = sum
+		p.heard[0].Word.Serves = sum
 		s.pass(t, d)
 		return s.view.Load().Group.Members[1].Lags
 	}
@@ -263,7 +263,7 @@ func TestAMemberLagsIfItStaysWithAnotherSum(t *testing.T) {
 	// An endpoint changes nothing; an Apply that fails neither.
 	s.watcher.snapshot = demoSnapshot("demo")
 	s.pass(t, time.Second)
-	if p.said.Shape != ours {
+	if p.said.Serves != ours {
 		t.Error("the sum changed with the same Ingresses")
 	}
 	m := &served{}

@@ -154,13 +154,13 @@ func (ms *membership) represent(
 	claims := ms.member.claims.troubles(wanted, v.Compiled.Balancers, g.VRRP.Exists())
 	v.Troubles = slices.Concat(claims, conflicts(g, v), ms.troublesOfMovers(v), ms.guardPorts(ctx, v.At))
 	problems := sentences(v.Troubles)
-	shape := ms.claimed + ms.member.served.update(applied)
+	serves := ms.claimed + ms.member.served.update(applied)
 	ms.member.pulse.Say(group.Word{
 		Class: ms.fit.Class, Draining: facts.Draining, Version: ms.version, Config: v.Settings.Sum,
 		Since: v.At.Sub(ms.fitSince),
-		Why:   reported(ms.fit, err, problems), Shape: shape,
+		Why:   reported(ms.fit, err, problems), Serves: serves,
 	})
-	ms.member.compare(v.At, heard, shape)
+	ms.member.compare(v.At, heard, serves)
 	ms.passOn(ctx, v, heard, serving)
 	ms.forget(v, heard, serving)
 	v.Fit = ms.fit
@@ -215,15 +215,15 @@ type unlike struct {
 
 // compare notes which members serve something else than this appliance. While Ingresses change, each
 // member follows in its own rounds, so only a sum that stays different makes a member lag.
-func (m *member) compare(now time.Time, heard []group.Heard, shape string) {
+func (m *member) compare(now time.Time, heard []group.Heard, serves string) {
 	before := m.unlike
 	m.unlike = map[string]unlike{}
 	for _, h := range heard {
 		if !h.Alive {
 			continue
 		}
-		name, sum := h.Member.Name, h.Word.Shape
-		if sum == "" || shape == "" || sum == shape {
+		name, sum := h.Member.Name, h.Word.Serves
+		if sum == "" || serves == "" || sum == serves {
 			continue
 		}
 		if u := before[name]; u.sum == sum {

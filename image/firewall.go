@@ -223,8 +223,7 @@ func confine(line func(string, ...any), cfg *config.Config) {
 	line("\t\tip6 daddr . udp dport @logs6 accept")
 	if cfg.Group.Share {
 		for _, m := range others(cfg) {
-			line("\t\t%saddr %s tcp dport %d accept", map[bool]string{true: "ip d", false: "ip6 d"}[m.Address.Is4()],
-				m.Address, cfg.Group.Port)
+			line("\t\t%stcp dport %d accept", to(m.Address), cfg.Group.Port)
 		}
 	}
 	line("\t\tgoto refused")
@@ -306,7 +305,11 @@ func (m Machine) Admit(ctx context.Context, a Admission) error {
 func (a Admission) commands() string {
 	elements := map[string][]string{}
 	add := func(set string, addr netip.Addr, element any) {
-		set += map[bool]string{true: "4", false: "6"}[addr.Is4()]
+		if addr.Is4() {
+			set += "4"
+		} else {
+			set += "6"
+		}
 		elements[set] = append(elements[set], fmt.Sprint(element))
 	}
 	for _, addr := range a.Peers {

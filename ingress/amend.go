@@ -64,19 +64,19 @@ func (c *claim) links(world int) (all []link) {
 	return all
 }
 
-// A member is an Ingress of a world.
-type member struct {
+// A placedIngress is an Ingress with its world.
+type placedIngress struct {
 	world int
 	*networkingv1.Ingress
 }
 
-// fewMembers bounds how many Ingresses may change, and how many others may share links with them,
+// mostPlaced bounds how many Ingresses may change, and how many others may share links with them,
 // for amend.
-const fewMembers = 200
+const mostPlaced = 200
 
 // An edit is the difference between two rounds.
 type edit struct {
-	gone, come []member
+	gone, come []placedIngress
 	open       []link       // of gone and come, and to changed Services
 	lost       map[any]bool // objects and claimants of before
 }
@@ -90,15 +90,15 @@ func (c *Compiler) amend(before, now []*world) *routing {
 		return nil
 	}
 	if c.linked == nil {
-		c.linked = make(map[link][]member, 2*len(c.parsed))
+		c.linked = make(map[link][]placedIngress, 2*len(c.parsed))
 		for i, w := range before {
 			for _, ing := range w.Ingresses {
-				c.join(member{i, ing})
+				c.join(placedIngress{i, ing})
 			}
 		}
 	}
 	few, ok := c.neighbours(d.open)
-	few = slices.DeleteFunc(few, func(m member) bool { return slices.Contains(d.gone, m) })
+	few = slices.DeleteFunc(few, func(m placedIngress) bool { return slices.Contains(d.gone, m) })
 	for _, m := range d.gone {
 		c.leave(m)
 	}
@@ -132,12 +132,12 @@ func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
 		}
 		ours := classesOf(w)
 		gone, come := missing(was.Ingresses, w.Ingresses), missing(w.Ingresses, was.Ingresses)
-		if len(gone)+len(come) > fewMembers {
+		if len(gone)+len(come) > mostPlaced {
 			return d, false
 		}
 		for _, ing := range gone {
 			if known := c.parsed[ing]; known != nil {
-				d.gone, d.open = append(d.gone, member{i, ing}), append(d.open, known.links(i)...)
+				d.gone, d.open = append(d.gone, placedIngress{i, ing}), append(d.open, known.links(i)...)
 				d.lost[known.claimant] = true
 			}
 		}
@@ -145,7 +145,7 @@ func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
 			if ours.has(ing) {
 				c.made.claims++
 				c.parsed[ing] = readIngress(w.Cluster, ing)
-				d.come, d.open = append(d.come, member{i, ing}), append(d.open, c.parsed[ing].links(i)...)
+				d.come, d.open = append(d.come, placedIngress{i, ing}), append(d.open, c.parsed[ing].links(i)...)
 			}
 		}
 		for _, s := range missing(was.Services, w.Services) {
@@ -182,8 +182,8 @@ func missing[T comparable](list, from []T) (all []T) {
 	return all
 }
 
-// join adds a member to those with its links.
-func (c *Compiler) join(m member) {
+// join adds an Ingress to those with its links.
+func (c *Compiler) join(m placedIngress) {
 	if known := c.parsed[m.Ingress]; known != nil {
 		for _, l := range known.links(m.world) {
 			c.linked[l] = append(c.linked[l], m)
@@ -191,24 +191,24 @@ func (c *Compiler) join(m member) {
 	}
 }
 
-// leave removes a member from those with its links.
-func (c *Compiler) leave(m member) {
+// leave removes an Ingress from those with its links.
+func (c *Compiler) leave(m placedIngress) {
 	for _, l := range c.parsed[m.Ingress].links(m.world) {
-		c.linked[l] = slices.DeleteFunc(c.linked[l], func(o member) bool { return o == m })
+		c.linked[l] = slices.DeleteFunc(c.linked[l], func(o placedIngress) bool { return o == m })
 		if len(c.linked[l]) == 0 {
 			delete(c.linked, l)
 		}
 	}
 }
 
-// neighbours returns all members with one of the open links, and all that share a link with one of
-// these members. ok is false if there are too many members, or if a link concerns hosts that are
+// neighbours returns all Ingresses with one of the open links, and all that share a link with one of
+// these. ok is false if there are too many Ingresses, or if a link concerns hosts that are
 // not named.
-func (c *Compiler) neighbours(open []link) (all []member, ok bool) {
+func (c *Compiler) neighbours(open []link) (all []placedIngress, ok bool) {
 	if len(c.linked[anyHost])+len(c.linked[hostLink("")]) > 0 {
 		return nil, false
 	}
-	seen, in := make(map[link]bool), make(map[member]bool)
+	seen, in := make(map[link]bool), make(map[placedIngress]bool)
 	for len(open) > 0 {
 		l := open[0]
 		open = open[1:]
@@ -225,7 +225,7 @@ func (c *Compiler) neighbours(open []link) (all []member, ok bool) {
 				return nil, false
 			}
 		}
-		if l == anyHost || len(c.linked[l]) > fewMembers {
+		if l == anyHost || len(c.linked[l]) > mostPlaced {
 			return nil, false
 		}
 		for _, m := range c.linked[l] {
@@ -235,17 +235,17 @@ func (c *Compiler) neighbours(open []link) (all []member, ok bool) {
 			in[m], all = true, append(all, m)
 			open = append(open, c.parsed[m.Ingress].links(m.world)...)
 		}
-		if len(all) > fewMembers {
+		if len(all) > mostPlaced {
 			return nil, false
 		}
 	}
 	return all, true
 }
 
-// plain reports whether no member has a path that counts for a limit of its own: a regular
+// plain reports whether no Ingress has a path that counts for a limit of its own: a regular
 // expression, or a Service with a condition.
-func (c *Compiler) plain(worlds []*world, members []member) bool {
-	return !slices.ContainsFunc(members, func(m member) bool {
+func (c *Compiler) plain(worlds []*world, placed []placedIngress) bool {
+	return !slices.ContainsFunc(placed, func(m placedIngress) bool {
 		return slices.ContainsFunc(c.parsed[m.Ingress].paths, func(p pathClaim) bool {
 			service, ok := Find(worlds[m.world].Services, p.to.service)
 			return p.match == haproxy.Regexp ||
@@ -254,10 +254,10 @@ func (c *Compiler) plain(worlds []*world, members []member) bool {
 	})
 }
 
-// hostsOf returns the hosts that members name.
-func (c *Compiler) hostsOf(members []member) map[string]bool {
+// hostsOf returns the hosts that Ingresses name.
+func (c *Compiler) hostsOf(placed []placedIngress) map[string]bool {
 	hosts := make(map[string]bool)
-	for _, m := range members {
+	for _, m := range placed {
 		for _, host := range c.parsed[m.Ingress].names {
 			hosts[host] = true
 		}
@@ -267,13 +267,13 @@ func (c *Compiler) hostsOf(members []member) map[string]bool {
 
 // routeAlone returns the routing of worlds with only these Ingresses, and with a memory of only
 // these hosts.
-func (c *Compiler) routeAlone(worlds []*world, members []member, hosts map[string]bool) *routing {
+func (c *Compiler) routeAlone(worlds []*world, placed []placedIngress, hosts map[string]bool) *routing {
 	alone := *c // it shares what is remembered
 	alone.routing, alone.about, alone.worlds = nil, hosts, make([]*world, len(worlds))
 	for i, w := range worlds {
 		part := *w
 		part.Ingresses, part.API, part.Options.Gateway.Enabled = nil, gateway.Objects{}, false
-		for _, m := range members {
+		for _, m := range placed {
 			if m.world == i {
 				part.Ingresses = append(part.Ingresses, m.Ingress)
 			}
@@ -376,7 +376,7 @@ func (r *routing) exchangeNeeds(then, now []need) {
 
 // roomy reports whether the namespaces of these Ingresses are within their limits even if no
 // thing of theirs is counted twice.
-func (r *routing) roomy(come []member) bool {
+func (r *routing) roomy(come []placedIngress) bool {
 	tenants := make(map[tenant]bool)
 	for _, m := range come {
 		tenants[tenant{m.world, m.Namespace}] = true

@@ -251,12 +251,12 @@ type Compiler struct {
 	}
 
 	routing *routing
-	about   map[string]bool   // hosts that the routing is about; nil means all
-	linked  map[link][]member // the Ingresses of the worlds by their links; nil until amend needs them
-	parts   []part            // one for each of routing.needs
-	servers map[tenant]int    // of the parts, by namespace
-	checks  map[tenant]int    // that they take in 1,000 seconds
-	smaller struct {          // backends that replace those of the parts
+	about   map[string]bool          // hosts that the routing is about; nil means all
+	linked  map[link][]placedIngress // the Ingresses of the worlds by their links; nil until amend needs them
+	parts   []part                   // one for each of routing.needs
+	servers map[tenant]int           // of the parts, by namespace
+	checks  map[tenant]int           // that they take in 1,000 seconds
+	smaller struct {                 // backends that replace those of the parts
 		bounded map[*haproxy.Backend]*haproxy.Backend // those with fewer servers, see bound
 		paced   map[*haproxy.Backend]*haproxy.Backend // of those, the ones that are checked less often, see pace
 		fitted  map[*haproxy.Backend]*haproxy.Backend // of those, the ones with still fewer servers, see fit

@@ -134,8 +134,11 @@ func (m Memory) entries() []entry {
 	slices.SortFunc(all, func(x, y entry) int {
 		// Entries that something names now have no time.
 		a, b := m.Clusters[x.cluster].left(x), m.Clusters[y.cluster].left(y)
-		if a.IsZero() != b.IsZero() {
-			return map[bool]int{true: -1, false: 1}[a.IsZero()]
+		switch {
+		case a.IsZero() && !b.IsZero():
+			return -1
+		case b.IsZero() && !a.IsZero():
+			return 1
 		}
 		return cmp.Or(b.Compare(a), cmp.Compare(x.cluster, y.cluster), cmp.Compare(x.host, y.host),
 			x.addr.Compare(y.addr))

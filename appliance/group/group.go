@@ -61,7 +61,7 @@ type Word struct {
 	Draining bool
 	Version  string        // of its program
 	Config   string        // sum of its configuration
-	Shape    string        // sum of what its HAProxy serves
+	Serves   string        // sum of what its HAProxy serves
 	Why      string        // its faults, for people; empty if it has none
 	Since    time.Duration // how long it has had this class; it grows between two calls of Say
 }

@@ -77,7 +77,7 @@ func (w *Word) texts() []text {
 		{(*string)(&w.Class), maxText},
 		{&w.Version, maxText},
 		{&w.Config, maxText},
-		{&w.Shape, maxText},
+		{&w.Serves, maxText},
 		{&w.Why, maxWhy},
 	}
 }

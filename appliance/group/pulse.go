@@ -292,7 +292,10 @@ func (p *Pulse) problem(m *peer, now time.Time) string {
 	}
 	switch {
 	case m.alive(now) && m.ahead.Abs() >= skew:
-		than := map[bool]string{true: "ahead of", false: "behind"}[m.ahead > 0]
+		than := "behind"
+		if m.ahead > 0 {
+			than = "ahead of"
+		}
 		return fmt.Sprintf("The clock of %s is %s %s that of %s: synchronise both by NTP, since tokens, certificates "+
 			"and TLS tickets are valid by the clock.", m.Name, m.ahead.Abs().Round(time.Second), than, p.self.Name)
 	case m.alive(now):

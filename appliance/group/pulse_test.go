@@ -198,13 +198,13 @@ func TestMembersHearEachOther(t *testing.T) {
 		g2, _ := n.start(t, "gate-2", gates, secret)
 		g3, _ := n.start(t, "gate-3", gates, secret)
 		g1.Say(Word{Class: "full"})
-		g2.Say(Word{Class: "spare", Draining: true, Version: "v1", Config: "c", Shape: "s", Since: time.Minute})
+		g2.Say(Word{Class: "spare", Draining: true, Version: "v1", Config: "c", Serves: "s", Since: time.Minute})
 		settle(250 * time.Millisecond)
 		wantSays(t, "gate-1", g1, "gate-2 192.168.50.22 alive spare", "gate-3 192.168.50.23 alive")
 		wantSays(t, "gate-2", g2, "gate-1 192.168.50.21 alive full", "gate-3 192.168.50.23 alive")
 		wantSays(t, "gate-3", g3, "gate-1 192.168.50.21 alive full", "gate-2 192.168.50.22 alive spare")
 		want := Word{
-			Class: "spare", Draining: true, Version: "v1", Config: "c", Shape: "s",
+			Class: "spare", Draining: true, Version: "v1", Config: "c", Serves: "s",
 			Since: time.Minute + 200*time.Millisecond,
 		}
 		if got := g1.Heard()[0]; got.Word != want || got.Age != 50*time.Millisecond {
@@ -763,7 +763,7 @@ func FuzzParse(f *testing.F) {
 	m := message{
 		counter: 7, verdict: doubled, name: "gate-1",
 		word: Word{
-			Class: "full", Draining: true, Version: "v", Config: "c", Shape: "s",
+			Class: "full", Draining: true, Version: "v", Config: "c", Serves: "s",
 			Why: strings.Repeat("w", maxWhy), Since: time.Hour,
 		}, clock: 1,
 	}

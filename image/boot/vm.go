@@ -209,18 +209,25 @@ func (m Machine) plug(ctx context.Context) error {
 			return err
 		}
 	}
-	state := map[bool]string{true: "down", false: "up"}[m.NoCable]
+	state := upOrDown(!m.NoCable)
 	return errors.Join(
 		run(ctx, "ip", "-n", m.Lan, "link", "set", m.Host, "down"),
 		run(ctx, "ip", "-n", m.Lan, "link", "set", m.port(), "master", "lan", state),
 	)
 }
 
+// upOrDown returns the state of a link in the words of ip(8).
+func upOrDown(up bool) string {
+	if up {
+		return "up"
+	}
+	return "down"
+}
+
 // Cable plugs the network cable in, or unplugs it.
 func (vm *VM) Cable(ctx context.Context, in bool) error {
-	state := map[bool]string{true: "up", false: "down"}[in]
 	_, err := vm.qmp.ask("set_link", map[string]any{"name": "lan", "up": in})
-	return errors.Join(err, run(ctx, "ip", "-n", vm.Lan, "link", "set", vm.port(), state))
+	return errors.Join(err, run(ctx, "ip", "-n", vm.Lan, "link", "set", vm.port(), upOrDown(in)))
 }
 
 // Pull cuts the power.
