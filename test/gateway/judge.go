@@ -183,16 +183,23 @@ func reasons(text string) string {
 	return strings.Join(kept[:min(len(kept), 40)], "")
 }
 
-// clock matches the time in a line of the suite.
-var clock = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z: `)
+var (
+	// clock matches the time in a line of the suite.
+	clock = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z: `)
+	// answer matches a line on a wrong answer to a request, which has all settings of the client.
+	answer = regexp.MustCompile(`Response expectation failed for request: .* Path:(\S*) .*, Host: ([^,]*), ` +
+		`.*not ready yet: (.*?)( \(after .*)?$`)
+	// noise matches lines that do not tell why a test failed.
+	noise = regexp.MustCompile(`apply\.go:|http\.go:\d+: timeout|^\s*--- PASS|^\s*=== |Request passed|^\s*$`)
+)
 
-// brief returns the last n lines, without those that differ from the next one by their times alone.
+// brief returns the last n lines that matter, each once, without their times.
 func brief(lines []string, n int) []string {
 	var kept []string
-	next := ""
 	for _, line := range slices.Backward(lines) {
-		if text := clock.ReplaceAllString(line, ""); text != next && len(kept) < n {
-			kept, next = append(kept, text), text
+		text := answer.ReplaceAllString(clock.ReplaceAllString(strings.TrimRight(line, "\n"), ""), "$2$1: $3") + "\n"
+		if len(kept) < n && !noise.MatchString(text) && !slices.Contains(kept, text) {
+			kept = append(kept, text)
 		}
 	}
 	slices.Reverse(kept)

@@ -12,7 +12,7 @@ const events = `{"Action":"run","Test":"TestConformance"}
 {"Action":"output","Test":"TestConformance/Good/part","Output":"asked\n"}
 {"Action":"pass","Test":"TestConformance/Good/part","Elapsed":0.1}
 {"Action":"pass","Test":"TestConformance/Good","Elapsed":0.2}
-{"Action":"output","Test":"TestConformance/Bad","Output":"    http.go:1: a request\n"}
+{"Action":"output","Test":"TestConformance/Bad","Output":"    http.go:325: 2026-11-25T17:42:12.68Z: Response expectation failed for request: {URL: {Scheme:http Path:/v2 Fragment: }, Host: a.test, Protocol: HTTP}  not ready yet: got 404 (after 1µs)\n"}
 {"Action":"output","Test":"TestConformance/Bad","Output":"        \tError Trace:\thttp.go:2\n"}
 {"Action":"output","Test":"TestConformance/Bad","Output":"            \tError:      \tnot 200\n"}
 {"Action":"fail","Test":"TestConformance/Bad","Elapsed":3}
@@ -48,7 +48,7 @@ func TestTheVerdictNamesEachSurprise(t *testing.T) {
 		t.Errorf("got %d lines, want 5: %v", got, err)
 	}
 	for _, want := range []string{
-		"ok    Good", "FAIL  Bad", "a request", "not 200", "known Known", "HAProxy cannot", "FAIL  Core was skipped",
+		"ok    Good", "FAIL  Bad", "http.go:325: a.test/v2: got 404\n", "not 200", "known Known", "HAProxy cannot", "FAIL  Core was skipped",
 		"2 passed, 2 failed, 2 skipped",
 	} {
 		if !strings.Contains(said.String(), want) {

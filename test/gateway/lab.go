@@ -16,26 +16,41 @@ import (
 	"sallyport/test/rig"
 )
 
-const (
-	// class is the GatewayClass that the manifests of the appliance have.
-	class = "sallyport"
-	// pool has the addresses for Gateways, in the lan.
-	pool = "192.168.50.128-192.168.50.159"
-	// usable is an address of the pool that no Gateway of the suite gets by itself: which one a Gateway
-	// gets follows from its name.
-	usable = "192.168.50.159"
-	// unusable is an address that no machine has.
-	unusable = "192.0.2.1"
+// class is the GatewayClass that the manifests of the appliance have.
+const class = "sallyport"
+
+// A place says where the Gateways of a run have their addresses.
+type place struct {
+	options world.Options
+	pool    string // addresses for Gateways
+	// an address of the pool that no Gateway of the suite gets by itself: the one that a Gateway gets
+	// follows from its name
+	usable string
+}
+
+// unusable is an address that no machine has.
+const unusable = "192.0.2.1"
+
+// alone is a single appliance with addresses in the lan; grouped are two appliances behind a router,
+// which learns by BGP where the addresses are.
+var (
+	alone   = place{pool: "192.168.50.128-192.168.50.159", usable: "192.168.50.159"}
+	grouped = place{
+		options: world.Options{Appliances: 2, Router: world.RouterBIRD},
+		pool:    "203.0.113.64-203.0.113.95", usable: "203.0.113.95",
+	}
 )
 
-// A session is a lab with the CRDs of Gateway API and an appliance that is ready.
+// A session is a lab with the CRDs of Gateway API and appliances that are ready.
 type session struct {
 	*rig.Rig
-	suite string // folder of world.GatewaySuite
+	place   place
+	suite   string     // folder of world.GatewaySuite
+	members []*rig.Rig // the appliances; the first is Rig
 }
 
 // in brings up a session, calls do, and removes everything.
-func in(ctx context.Context, do func(*session) error) (err error) {
+func in(ctx context.Context, where place, do func(*session) error) (err error) {
 	suite, err := world.GatewaySuite(ctx, os.Stderr)
 	if err != nil {
 		return err
@@ -47,26 +62,23 @@ func in(ctx context.Context, do func(*session) error) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	// The suite sends no test to CoreDNS but one of UDP. It only wants the pod to be Ready.
 	idle := filepath.Join(dir, "idle")
-	if err := errors.Join(writeProgram(idle, []byte("#!/bin/sh\nexec sleep infinity\n")), rig.Build(ctx, dir), rig.ConfigureHAProxy(dir, []string{"addresses: [" + pool + "]"}, "",
-		rig.Cluster{
-			Gateway: []string{"enabled: true"},
-			// One namespace of the suite has nearly all Gateways.
-			Ingress: []string{fmt.Sprintf("limits: {reloads: %d, addresses: 32}", rig.NoReloadLimit)},
-		})); err != nil {
+	err = errors.Join(writeProgram(idle, []byte("#!/bin/sh\nexec sleep infinity\n")), rig.Build(ctx, dir))
+	if err != nil {
 		return err
 	}
-	r, err := rig.Up(ctx, dir, world.Options{
-		Name: "gateway", Workers: 2, Progress: io.Discard, Images: map[string]string{
-			"registry.k8s.io/gateway-api/echo-basic": filepath.Join(suite, "echo-basic"),
-			"registry.k8s.io/coredns/coredns":        idle,
-		},
-	})
+	options := where.options
+	options.Name, options.Workers, options.Progress = "gateway", 2, io.Discard
+	options.Images = map[string]string{
+		"registry.k8s.io/gateway-api/echo-basic": filepath.Join(suite, "echo-basic"),
+		"registry.k8s.io/coredns/coredns":        idle,
+	}
+	r, err := rig.Up(ctx, dir, options)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	s := &session{r, suite}
-	if err := errors.Join(s.addAddresses(ctx), s.define(ctx)); err != nil {
+	s := &session{Rig: r, place: where, suite: suite, members: []*rig.Rig{r}}
+	if err := errors.Join(s.configure(ctx), s.define(ctx)); err != nil {
 		return err
 	}
 	if err := s.start(ctx); err != nil {
@@ -75,16 +87,39 @@ func in(ctx context.Context, do func(*session) error) (err error) {
 	return do(s)
 }
 
-// addAddresses gives the appliance's host the addresses of the pool. It keeps none for itself.
-func (s *session) addAddresses(ctx context.Context) error {
-	var batch strings.Builder
-	for n := range 32 {
-		fmt.Fprintf(&batch, "address add 192.168.50.%d/32 dev eth0\n", 128+n)
+// configure configures the appliances. The host of a single one gets the addresses of the pool; a
+// group gives them to its members.
+func (s *session) configure(ctx context.Context) error {
+	cluster := rig.Cluster{
+		Gateway: []string{"enabled: true"},
+		// One namespace of the suite has nearly all Gateways.
+		Ingress: []string{fmt.Sprintf("limits: {reloads: %d, addresses: 32}", rig.NoReloadLimit)},
 	}
-	add := s.Command(ctx, world.Appliance, "ip", "-batch", "-")
-	add.Stdin = strings.NewReader(batch.String())
-	if said, err := add.CombinedOutput(); err != nil {
-		return fmt.Errorf("add addresses to %s: %w: %s", world.Appliance, err, said)
+	if s.place.options.Appliances < 2 {
+		var batch strings.Builder
+		for n := range 32 {
+			fmt.Fprintf(&batch, "address add 192.168.50.%d/32 dev eth0\n", 128+n)
+		}
+		add := s.Command(ctx, world.Appliance, "ip", "-batch", "-")
+		add.Stdin = strings.NewReader(batch.String())
+		if said, err := add.CombinedOutput(); err != nil {
+			return fmt.Errorf("add addresses to %s: %w: %s", world.Appliance, err, said)
+		}
+		return rig.ConfigureHAProxy(s.Dir, []string{"addresses: [" + s.place.pool + "]"}, "", cluster)
+	}
+	for n := range s.place.options.Appliances {
+		member := s.Rig
+		if n > 0 {
+			var err error
+			if member, err = s.Another(n + 1); err != nil {
+				return err
+			}
+			s.members = append(s.members, member)
+		}
+		lines := s.Group(n+1) + "  pools: [" + s.place.pool + "]\n"
+		if err := rig.Configure(member.Dir, lines, cluster); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -119,17 +154,36 @@ func (s *session) kinds() (names []string, err error) {
 	return names, err
 }
 
-// start applies the appliance's manifests, and starts it.
+// start applies the manifests, and starts the appliances.
 func (s *session) start(ctx context.Context) error {
-	if err := s.Install(ctx); err != nil {
+	var peers []string
+	for _, m := range s.members[1:] {
+		host, _ := s.Host(m.Machine())
+		peers = append(peers, "--address", host.Addr.Addr().String())
+	}
+	if err := s.Install(ctx, peers...); err != nil {
 		return err
 	}
-	return errors.Join(s.Start(ctx), s.Ready(ctx))
+	for _, m := range s.members {
+		if err := m.Start(ctx); err != nil {
+			return err
+		}
+	}
+	return s.each(func(m *rig.Rig) error { return m.Ready(ctx) })
 }
 
-// restart starts another program as the appliance. HAProxy goes on meanwhile.
+// each calls a function for each appliance.
+func (s *session) each(do func(*rig.Rig) error) error {
+	var all []error
+	for _, m := range s.members {
+		all = append(all, do(m))
+	}
+	return errors.Join(all...)
+}
+
+// restart starts another program as the appliances. HAProxy goes on meanwhile.
 func (s *session) restart(ctx context.Context, program string) error {
-	if err := s.Stop(syscall.SIGTERM); err != nil {
+	if err := s.each(func(m *rig.Rig) error { return m.Stop(syscall.SIGTERM) }); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(program)
@@ -171,7 +225,7 @@ func (s *session) play(ctx context.Context, o order, to sink) error {
 	if err := s.accepted(ctx); err != nil {
 		return err
 	}
-	suite := s.Command(ctx, world.Client, append([]string{filepath.Join(s.suite, "suite")}, o.flags(class)...)...)
+	suite := s.Command(ctx, world.Client, append([]string{filepath.Join(s.suite, "suite")}, s.flags(o)...)...)
 	suite.Env = append(os.Environ(), "KUBECONFIG="+s.KubeconfigFile())
 	suite.WaitDelay = 10 * time.Second
 	translate := exec.CommandContext(ctx, "go", "tool", "test2json", "-t")
@@ -194,10 +248,11 @@ func (s *session) play(ctx context.Context, o order, to sink) error {
 		ended <- err
 	}()
 	err = errors.Join(to(events), translate.Wait())
-	if failed := (*exec.ExitError)(nil); !errors.As(<-ended, &failed) && err == nil {
-		err = s.Alive()
+	why := <-ended
+	if failed := (*exec.ExitError)(nil); errors.As(why, &failed) {
+		why = nil // a test failed, and the sink knows which one
 	}
-	return errors.Join(err, context.Cause(ctx), s.Alive())
+	return errors.Join(err, why, context.Cause(ctx), s.each((*rig.Rig).Alive))
 }
 
 // accepted waits until the appliance has accepted its GatewayClass. The suite would wait longer, and

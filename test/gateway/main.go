@@ -4,6 +4,7 @@
 //	go run ./test/gateway                            the whole suite
 //	go run ./test/gateway -run HTTPRouteWeight       one test, whether its features are claimed or not
 //	go run ./test/gateway -run 'Gateway.*|HTTP.*'    the claimed tests whose names match
+//	go run ./test/gateway -group                     the whole suite, against a group of two
 //	go run ./test/gateway -keep                      a lab that stays up, for further runs
 //
 // While a lab is kept, a run builds the appliance anew, starts it in the kept lab, and leaves the lab
@@ -27,7 +28,7 @@ import (
 const out = ".build/gateway"
 
 // allProfiles are the profiles that the appliance is held to, separated by commas.
-const allProfiles = "GATEWAY-HTTP"
+const allProfiles = "GATEWAY-HTTP,GATEWAY-GRPC,GATEWAY-TLS,GATEWAY-TCP"
 
 func main() { rig.Main("gateway", run) }
 
@@ -36,10 +37,15 @@ func run(ctx context.Context) error {
 	flag.StringVar(&o.Run, "run", "", "run the test of this `name`, or the tests that match this regular expression")
 	flag.StringVar(&o.Profiles, "profiles", allProfiles, "hold the appliance to these `profiles`")
 	flag.StringVar(&o.Version, "version", "", "write a report in which the appliance has this `version`")
+	group := flag.Bool("group", false, "hold a group of two appliances behind a router to it, instead of one appliance")
 	keep := flag.Bool("keep", false, "leave the lab up for further runs, until this program is interrupted")
 	flag.Parse()
 	if _, err := regexp.Compile(o.Run); err != nil {
 		return fmt.Errorf("-run: %w", err)
+	}
+	where := alone
+	if *group {
+		where = grouped
 	}
 	var err error
 	if o.Out, err = filepath.Abs(out); err != nil {
@@ -58,7 +64,7 @@ func run(ctx context.Context) error {
 	if !*keep && kept() {
 		err = ask(ctx, o, tests.write)
 	} else {
-		err = in(ctx, func(s *session) error {
+		err = in(ctx, where, func(s *session) error {
 			if *keep {
 				return s.wait(ctx)
 			}
@@ -85,11 +91,11 @@ var name = regexp.MustCompile(`^[A-Za-z0-9]+$`)
 
 // flags returns the flags of the suite. It is not told which features to test: the GatewayClass
 // tells it, so that a claim is a promise.
-func (o order) flags(class string) []string {
+func (s *session) flags(o order) []string {
 	flags := []string{
 		"-test.v=test2json", "-test.timeout=0", "-test.parallel=8",
 		"-gateway-class=" + class, "-conformance-profiles=" + o.Profiles, "-cleanup-base-resources=false",
-		"-usable-address=" + usable, "-unusable-address=" + unusable,
+		"-usable-address=" + s.place.usable, "-unusable-address=" + unusable,
 	}
 	switch {
 	case name.MatchString(o.Run):
