@@ -34,7 +34,7 @@ var (
 	_ mover = (*turns)(nil)
 )
 
-// An offer holds what a round wants of the movers.
+// An offer holds the wishes of a round for the movers.
 type offer struct {
 	now      time.Time
 	of       *config.Group
@@ -45,8 +45,8 @@ type offer struct {
 	held     []netip.Addr // those that this machine has on lo; loopback sets it
 }
 
-// movers returns the movers of this appliance, in the order in which they move addresses. In no
-// group they only take back the addresses of an earlier group.
+// movers returns the movers of this appliance, sorted by their turn. In no group they
+// only take back the addresses of an earlier group.
 func (ms *membership) movers() []mover {
 	all := []mover{&ms.loopback, &ms.announcer}
 	if ms.member != nil {
@@ -55,7 +55,7 @@ func (ms *membership) movers() []mover {
 	return all
 }
 
-// move has each mover offer the addresses. One that fails does not stop the others.
+// move has each mover offer the addresses. An error of one mover stops no other mover.
 func (ms *membership) move(o *offer) (err error) {
 	for _, m := range ms.movers() {
 		err = errors.Join(err, m.move(o))
@@ -135,8 +135,8 @@ func (b *announcer) troubles(v *status.View) (all []status.Trouble) {
 	for _, p := range v.BGP.Peers {
 		if p.Upstream && p.Up() && p.BFD == "down" && v.At.Sub(p.Since) > status.Patience {
 			all = append(all, status.Trouble{At: p.Addr, Why: fmt.Sprintf("BFD with the router %s is down though its "+
-				"BGP session is established, so the loss of this machine shows only after the hold time: switch BFD on "+
-				"for this appliance on the router, and let UDP %d pass, or set group.upstream.bfd: false", p.Addr,
+				"BGP session is established, so the loss of this machine shows only after the hold time: switch BFD "+
+				"on for this appliance on the router, and let UDP %d pass, or set group.upstream.bfd: false", p.Addr,
 				config.BFDPort)})
 		}
 	}

@@ -20,7 +20,8 @@ func TestMoversServeAnAddressAndGiveItBack(t *testing.T) {
 		}
 		return a
 	}
-	if err := s.move(&offer{now: s.clock, of: &s.cfg.Group, class: group.Full, answers: true, mine: addresses}); err != nil {
+	serve := offer{now: s.clock, of: &s.cfg.Group, class: group.Full, answers: true, mine: addresses}
+	if err := s.move(&serve); err != nil {
 		t.Fatal(err)
 	}
 	if a := told(); !a.Held || !a.VRRP || len(s.speaker.announced) != len(addresses) || s.announcer.left {

@@ -66,7 +66,9 @@ func (t *turns) move(o *offer) error {
 	if !o.of.VRRP.Exists() {
 		return nil
 	}
-	not := slices.DeleteFunc(slices.Clone(o.of.Addresses), func(a netip.Addr) bool { return slices.Contains(o.mine, a) })
+	not := slices.DeleteFunc(slices.Clone(o.of.Addresses), func(a netip.Addr) bool {
+		return slices.Contains(o.mine, a)
+	})
 	services := slices.DeleteFunc(slices.Clone(o.mine), func(a netip.Addr) bool {
 		return slices.Contains(o.of.Addresses, a)
 	})

@@ -62,7 +62,7 @@ func readRegular(path string, most int64) ([]byte, error) {
 }
 
 // Replace replaces a file in one step, and returns once the new file is on the disk. After a crash
-// at any moment the file has either its old content or the new one. The new file is a regular one,
+// at any moment the file has either its old content or its new content. The new file is a regular one,
 // also where a symbolic link was. At most one process may replace a file at a time.
 func Replace(path string, mode fs.FileMode, content func(io.Writer) error) error {
 	if err := replace(path, mode, content); err != nil {

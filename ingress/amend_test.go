@@ -202,8 +202,8 @@ func TestAFieldOfTheRoutingIsExchangedOrMakesTheWholeAnew(t *testing.T) {
 		"Config.Routes": true, "Config.Certs": true, "Served": true, "Problems": true, "Owners": true,
 		"Refused": true, "of": true, "claims": true, "owner": true, "canaries": true, "chosen": true, "needs": true,
 		"users": true, "limited": true, "certain": true, "keeps": true,
-		"Servers": false, "Balancers": false, "Questions": false, "routing": false, "routesTo": false, "routesOf": false,
-		"attached": false, "led": false, "Statuses": false,
+		"Servers": false, "Balancers": false, "Questions": false, "routing": false, "routesTo": false,
+		"routesOf": false, "attached": false, "led": false, "Statuses": false,
 	}
 	seen := 0
 	for name, set := range settersOf(reflect.TypeFor[routing](), "") {

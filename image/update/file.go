@@ -32,7 +32,7 @@ func OpenRegular(path string) (*os.File, error) {
 }
 
 // Replace replaces a file in one step, and returns once the new file is on the disk. After a crash
-// at any moment the file has either its old content or the new one. The new file is a regular one,
+// at any moment the file has either its old content or its new content. The new file is a regular one,
 // also where a symbolic link was.
 func Replace(path string, mode fs.FileMode, content string) error {
 	scratch, err := os.CreateTemp(filepath.Dir(path), ".sallyport-*")
