@@ -93,8 +93,7 @@ type consent struct{ add, replace bool }
 
 // consent returns what this appliance may write. A member of a group adds to statuses while it is
 // full. One full member alone writes over a status, or removes it: the first of the list that does
-// not drain. So no member removes the addresses that another one adds, even if their files or
-// their knowledge differ.
+// not drain. Other members remove nothing, even if their files or their knowledge differ.
 func (ms *membership) consent() consent {
 	if ms.member == nil {
 		return consent{true, true}

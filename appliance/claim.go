@@ -143,8 +143,8 @@ func (c *claims) troubles(addresses []netip.Addr, balancers []ingress.Balancer, 
 		if i := slices.IndexFunc(balancers, func(b ingress.Balancer) bool {
 			return slices.Contains(b.Addresses, a)
 		}); i >= 0 {
-			what, whose = fmt.Sprintf("the address %s of Service %s/%s", a, balancers[i].Namespace, balancers[i].Name),
-				"the Service"
+			of := balancers[i].ObjectRef
+			what, whose = fmt.Sprintf("the address %s of %s %s/%s", a, of.Kind, of.Namespace, of.Name), "the "+of.Kind
 		}
 		o, has := c.owners[a]
 		switch {

@@ -181,7 +181,7 @@ type Result struct {
 	Refused  []haproxy.Part     // parts left out because HAProxy refuses them
 	// Statuses hold, by cluster, the status of each object of Gateway API that is ours.
 	Statuses  map[string][]gateway.Status
-	Balancers []Balancer // Services of type LoadBalancer that are ours, the older first
+	Balancers []Balancer // Services of type LoadBalancer and Gateways that are ours, the older first
 	Servers   int        // that the clusters have within their limits, whether there is Room for them or not
 
 	// Questions are for HAProxy. The Config is complete only with their answers, see

@@ -163,7 +163,9 @@ func (r Result) rulesOf(route *gateway.Route) (all []ExplainedRule) {
 // exist.
 func (r Result) ExplainBalancer(cluster, namespace, name string) (b Balancer, e Explanation, ok bool) {
 	i := slices.IndexFunc(r.Balancers,
-		func(b Balancer) bool { return b.Cluster == cluster && b.Namespace == namespace && b.Name == name })
+		func(b Balancer) bool {
+			return b.Kind == "Service" && b.Cluster == cluster && b.Namespace == namespace && b.Name == name
+		})
 	if i < 0 || r.routing == nil {
 		return b, e, false
 	}

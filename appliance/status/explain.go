@@ -129,7 +129,7 @@ func (x *Index) explainServed(a netip.Addr) (s AddressStatus, ours bool) {
 	for _, b := range x.View.Compiled.Balancers {
 		if i := slices.Index(b.Addresses, a); i >= 0 {
 			of = append(of, b)
-			fact("Service", slices.Contains(b.Recorded, a), "%s/%s of cluster %s: %s", b.Namespace, b.Name, b.Cluster,
+			fact(b.Kind, slices.Contains(b.Recorded, a), "%s/%s of cluster %s: %s", b.Namespace, b.Name, b.Cluster,
 				b.Reasons[i])
 		}
 	}
@@ -160,7 +160,7 @@ func (x *Index) explainServed(a netip.Addr) (s AddressStatus, ours bool) {
 			}
 		}
 		if b.Why != "" {
-			fact("Service", false, "%s/%s: %s", b.Namespace, b.Name, b.Why)
+			fact(b.Kind, false, "%s/%s: %s", b.Namespace, b.Name, b.Why)
 		}
 	}
 	return s, true

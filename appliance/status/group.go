@@ -175,6 +175,9 @@ type ServiceStatus struct {
 
 func ServiceStatuses(all []ingress.Balancer) (list []ServiceStatus) {
 	for _, b := range all {
+		if b.Kind != "Service" {
+			continue
+		}
 		list = append(list, ServiceStatus{
 			Cluster: b.Cluster, Service: b.Namespace + "/" + b.Name,
 			Addresses: b.Recorded, Ports: b.Ports, Why: b.Why,

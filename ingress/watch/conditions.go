@@ -19,11 +19,11 @@ import (
 // Statuses of Gateway API
 //
 // An object has a status that names the generation it is about. One member of a group writes
-// (Publication.Replace). Each write names the version of the object that it is made for: of two
-// writers the second is refused, sees the record of the first, and has nothing to write any more.
+// (Publication.Replace). Each write names the version of the object, so the API server refuses the
+// second of two writers. That writer then sees the record of the first, and has nothing to write.
 
-// lonely is how long an object has to be without a status until a member that is not the writer of
-// its group adds one.
+// lonely is how long a member that is not the writer of its group waits before it adds a status that
+// is missing.
 const lonely = republish
 
 // longestRest bounds the time until a status is written again that somebody else has replaced.
@@ -217,8 +217,8 @@ func parentsOf(o metav1.Object) (all []gatewayv1.RouteParentStatus, is bool) {
 	return nil, false
 }
 
-// changed returns a wanted status as the values of a merge patch, or nil if the present status is the
-// same. A field that goes is null.
+// changed returns a wanted status as the values of a merge patch. It returns nil if the object has
+// this status already. A field that goes is null.
 func changed(want, has any) any {
 	next, now := fieldsOf(want), fieldsOf(has)
 	if reflect.DeepEqual(next, now) {
@@ -244,7 +244,8 @@ func judged(conditions []metav1.Condition) bool {
 	return slices.ContainsFunc(conditions, func(c metav1.Condition) bool { return c.ObservedGeneration > 0 })
 }
 
-// timed returns wanted conditions with their times: a condition whose Status stays keeps its time.
+// timed returns wanted conditions with their times. A condition keeps its time while its Status
+// stays.
 func timed(want, has []metav1.Condition, now metav1.Time) []metav1.Condition {
 	want = slices.Clone(want)
 	for i := range want {

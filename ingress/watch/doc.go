@@ -23,7 +23,8 @@
 //	endpoints.go               prefers Services, and their EndpointSlices, that something leads to
 //	follow.go, reader.go       find the Secrets that are named, and read them within a budget
 //	survey.go                  finds the API group of Calico's objects
-//	publish.go                 writes status and Events
+//	gateways.go                finds the kinds of Gateway API, and reads their objects
+//	publish.go, conditions.go  write status and Events
 //	kubeconfig.go, token.go    hold the credentials, and renew a token
 //	answer.go                  says in words why a request failed
 //	clients.go                 has a client for each resource
