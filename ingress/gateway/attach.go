@@ -116,7 +116,7 @@ func Attach(w World) *Attachment {
 	a.addSets()
 	for _, g := range a.Gateways {
 		settleConflicts(g.Listeners)
-		a.validate(g)
+		checkClients(g)
 	}
 	a.readPolicies()
 	a.attachRoutes()

@@ -397,6 +397,27 @@ spec: {parentRefs: [{name: gate, namespace: web}]}`,
 			},
 			nil,
 		},
+		"certificates of clients and for servers": {
+			`kind: Gateway
+metadata: {name: gate}
+spec:
+  gatewayClassName: ours
+  tls:
+    backend: {clientCertificateRef: {name: mine}}
+    frontend:
+      default: {validation: {caCertificateRefs: [{group: "", kind: ConfigMap, name: ca}]}}
+      perPort: [{port: 8443, tls: {}}]
+  listeners:
+  - {name: asks, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: web}]}}
+  - {name: open, port: 8443, protocol: HTTPS, tls: {certificateRefs: [{name: web}]}}
+  - {name: plain, port: 80, protocol: HTTP}`,
+			[]string{
+				"Gateway gate: ResolvedRefs=False InvalidClientCertificateRef",
+				"Gateway gate/asks: Programmed=False Invalid", "Gateway gate/open: Programmed=False Pending",
+				"Gateway gate/plain: Programmed=False Pending",
+			},
+			nil,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := said(Attach(around(read(t, class+"\n---\n"+c.objects))))

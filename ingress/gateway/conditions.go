@@ -86,13 +86,8 @@ func (g *Gateway) status() Status {
 		said.add(string(gatewayv1.GatewayConditionAccepted), true, string(gatewayv1.GatewayReasonAccepted), "")
 	}
 	said.hold(string(gatewayv1.GatewayConditionProgrammed), string(gatewayv1.GatewayReasonProgrammed), g.programmed())
-	if g.resolves() {
+	if g.client != nil {
 		said.hold(string(gatewayv1.GatewayConditionResolvedRefs), string(gatewayv1.GatewayReasonResolvedRefs), g.client)
-	}
-	if g.insecure() {
-		said.add(string(gatewayv1.GatewayConditionInsecureFrontendValidationMode), true,
-			string(gatewayv1.GatewayReasonConfigurationChanged),
-			"clients without a valid certificate are admitted (AllowInsecureFallback)")
 	}
 	attached := int32(0)
 	for _, one := range g.sets {
