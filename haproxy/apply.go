@@ -232,7 +232,7 @@ func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 		}
 	}
 	for _, step := range laterRows {
-		err := error(nil)
+		var err error
 		if step.cmds != nil {
 			err = p.worker.tell(step.cmds)
 		} else {

@@ -379,8 +379,8 @@ func (c *Cert) filters() []string {
 }
 
 func (c *Cert) same(o *Cert) bool {
-	return c == o || c.Name == o.Name && c.Scope == o.Scope && bytes.Equal(c.PEM, o.PEM) && slices.Equal(c.filters(), o.filters()) &&
-		c.ClientCA == o.ClientCA && c.ClientOptional == o.ClientOptional
+	return c == o || c.Name == o.Name && c.Scope == o.Scope && bytes.Equal(c.PEM, o.PEM) &&
+		slices.Equal(c.filters(), o.filters()) && c.ClientCA == o.ClientCA && c.ClientOptional == o.ClientOptional
 }
 
 // asksAs reports whether both certificates ask clients for certificates of the same authority,

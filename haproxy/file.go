@@ -68,7 +68,7 @@ func Replace(path string, mode fs.FileMode, content func(io.Writer) error) error
 	if err := replace(path, mode, content); err != nil {
 		return err
 	}
-	folder, err := os.Open(filepath.Dir(path))
+	folder, err := os.Open(filepath.Dir(path)) //nolint:gosec // the caller's own path
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,8 @@ func Replace(path string, mode fs.FileMode, content func(io.Writer) error) error
 func replace(path string, mode fs.FileMode, content func(io.Writer) error) error {
 	// A process that was killed leaves its scratch file. The next one has the same name for it.
 	scratch := filepath.Join(filepath.Dir(path), ".new-"+filepath.Base(path))
-	if err := os.Remove(scratch); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	err := os.Remove(scratch) //nolint:gosec // the caller's own path
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	f, err := os.OpenFile(scratch, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the caller's own path
@@ -91,10 +92,10 @@ func replace(path string, mode fs.FileMode, content func(io.Writer) error) error
 		err = errors.Join(f.Chmod(mode), f.Sync())
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(scratch, path)
+		err = os.Rename(scratch, path) //nolint:gosec // the caller's own path
 	}
 	if err != nil {
-		_ = os.Remove(scratch)
+		_ = os.Remove(scratch) //nolint:gosec // the caller's own path
 	}
 	return err
 }

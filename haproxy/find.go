@@ -119,8 +119,8 @@ func (c *Config) FindAt(q Request) (r Route, to Target, why string) {
 			continue
 		}
 		if best == nil {
-			return r, to, "a rule names the host " + cmp.Or(known, "*") + ", and none of its paths match, so the request " +
-				"is answered with 404"
+			return r, to, "a rule names the host " + cmp.Or(known, "*") +
+				", and none of its paths match, so the request is answered with 404"
 		}
 		to = best.To
 		if pick := c.pick(best.Pick); pick != nil {

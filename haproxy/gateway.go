@@ -284,11 +284,13 @@ func (h *head) writePicks() {
 		if f.Patterns {
 			h.tryPatterns(f, bit, names)
 		} else {
-			key := "var(txn.pick),concat(." + f.Name + ")"
+			var key strings.Builder
+			key.WriteString("var(txn.pick),concat(." + f.Name + ")")
 			for _, fetch := range f.fetches() {
-				key += ",concat(.," + names[fetch+",hex"] + ")"
+				key.WriteString(",concat(.," + names[fetch+",hex"] + ")")
 			}
-			h.line("http-request set-var(txn.hit) " + key + ",map_str(" + h.opt.Dir + "/" + pickMap + ")" + ifMask(1<<bit))
+			h.line("http-request set-var(txn.hit) " + key.String() + ",map_str(" + h.opt.Dir + "/" + pickMap + ")" +
+				ifMask(1<<bit))
 		}
 		better := " if { var(txn.hit),field(1,/),sub(txn.rank) lt 0 }"
 		h.line("http-request set-var(txn.to) var(txn.hit),field(2,/)" + better)
@@ -299,16 +301,17 @@ func (h *head) writePicks() {
 // tryPatterns writes the rules that try the conditions of a Form with regular expressions. A
 // request without one of the values matches none of them.
 func (h *head) tryPatterns(f *Form, bit int, names map[string]string) {
-	subject, found := "txn.s"+strconv.Itoa(bit), ""
-	key := "var(txn.pick),concat(." + f.Name + ")"
+	subject := "txn.s" + strconv.Itoa(bit)
+	var key, found strings.Builder
+	key.WriteString("var(txn.pick),concat(." + f.Name + ")")
 	for _, fetch := range f.fetches() {
-		key += `,concat(\n,` + names[fetch] + ")"
-		found += " { var(" + names[fetch] + ") -m found }"
+		key.WriteString(`,concat(\n,` + names[fetch] + ")")
+		found.WriteString(" { var(" + names[fetch] + ") -m found }")
 		if strings.HasPrefix(fetch, "url_param") {
-			found += ` !{ var(` + names[fetch] + `) -m sub \n }`
+			found.WriteString(` !{ var(` + names[fetch] + `) -m sub \n }`)
 		}
 	}
-	h.line("http-request set-var(" + subject + ") " + key + ifMask(1<<bit) + found)
+	h.line("http-request set-var(" + subject + ") " + key.String() + ifMask(1<<bit) + found.String())
 	for i, path := range mapFiles[pickRegexpTable : pickRegexpTable+patternMaps] {
 		h.line("http-request set-var(txn.hit) var(" + subject + "),map_reg(" + h.opt.Dir + "/" + path + ") if { var(" +
 			subject + ") -m found } { var(txn.route),field(5,/) -m beg " + strconv.Itoa(i) + ": }")

@@ -109,8 +109,8 @@ func (s *Shape) listen() error {
 	for i, l := range s.Listeners {
 		errs = append(errs, l.validate())
 		if i > 0 && compareListeners(s.Listeners[i-1], l) >= 0 {
-			errs = append(errs, fmt.Errorf("listener at %s comes after %s: the list must be sorted by address and port, "+
-				"with each once", l.At, s.Listeners[i-1].At))
+			errs = append(errs, fmt.Errorf("listener at %s comes after %s: the list must be sorted by address and "+
+				"port, with each once", l.At, s.Listeners[i-1].At))
 		}
 		if slices.Contains(s.Bind.HTTP, l.At) || slices.Contains(s.Bind.HTTPS, l.At) ||
 			slices.ContainsFunc(s.Streams, func(o Stream) bool {

@@ -82,7 +82,8 @@ func (s *Shape) hasMap(table int) bool {
 	case table == pickTable:
 		return s.listens(ListenHTTP, ListenHTTPS) && len(s.Forms) > 0
 	case table >= pickRegexpTable:
-		return s.listens(ListenHTTP, ListenHTTPS) && slices.ContainsFunc(s.Forms, func(f *Form) bool { return f.Patterns })
+		return s.listens(ListenHTTP, ListenHTTPS) &&
+			slices.ContainsFunc(s.Forms, func(f *Form) bool { return f.Patterns })
 	}
 	return s.listens(ListenHTTP, ListenHTTPS)
 }
@@ -139,7 +140,8 @@ func (r *renderer) renderTables(cfg *Config, in workerNames) *tableFiles {
 		was = r.tables
 		of := &was.of
 		sameMaps = maps.Equal(was.names, in) && of.Shape.equal(&cfg.Shape) && of.DefaultBackend == cfg.DefaultBackend &&
-			same(of.Routes, cfg.Routes) && of.sameRows(cfg) && slices.EqualFunc(of.Backends, cfg.Backends, (*Backend).sameRules)
+			same(of.Routes, cfg.Routes) && of.sameRows(cfg) &&
+			slices.EqualFunc(of.Backends, cfg.Backends, (*Backend).sameRules)
 		if sameMaps && same(of.Lists, cfg.Lists) {
 			was.of = *cfg // the next comparison finds most pointers equal
 			return was

@@ -262,8 +262,10 @@ func opened(b *Backend) string {
 // the shape and the backends of have, with the servers, routes and certificates of want that fit
 // them. It also has the parts that h keeps. within returns the states of its servers with it.
 func within(want *Config, states States, have *Config, in workerNames, h held) (*Config, States) {
-	out, outStates := &Config{Shape: have.Shape, DefaultBackend: want.DefaultBackend, Period: want.Period,
-		Hostnames: want.Hostnames},
+	out, outStates := &Config{
+		Shape: have.Shape, DefaultBackend: want.DefaultBackend, Period: want.Period,
+		Hostnames: want.Hostnames,
+	},
 		make(States, len(have.Backends))
 	for _, l := range have.Lists {
 		if i, found := slices.BinarySearchFunc(want.Lists, l.Name, func(w *List, name string) int {

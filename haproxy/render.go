@@ -107,7 +107,6 @@ type certFiles struct {
 	of      []*Cert
 	first   []byte     // Config.DefaultCert
 	scopes  []Listener // the Listeners where TLS ends
-	lists   []string   // paths of the lists of Listeners
 	files   map[string]rendered
 	entries map[string]certEntry // certificates that commands change, by file name
 	shape   []byte               // the parts that only a reload changes

@@ -30,7 +30,8 @@ func (c PathChange) text() (string, error) {
 		if path != "" && !strings.HasPrefix(path, "/") || len(path) > MaxPath {
 			return "", fmt.Errorf(`the path %s does not begin with "/", or is longer than %d bytes`, shown(path), MaxPath)
 		}
-		if strings.ContainsFunc(path, func(c rune) bool { return c <= ' ' || c == 0x7f }) || strings.ContainsAny(path, "?#") {
+		if strings.ContainsFunc(path, func(c rune) bool { return c <= ' ' || c == 0x7f }) ||
+			strings.ContainsAny(path, "?#") {
 			return "", fmt.Errorf(`the path %s has a space, a control character, "?" or "#"`, shown(path))
 		}
 	}

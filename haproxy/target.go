@@ -54,7 +54,8 @@ func Split(shares []Share) (Target, error) {
 		}
 	}
 	if len(weights) > MaxShares {
-		return Target{}, fmt.Errorf("requests are shared by %d backends; at most %d are allowed", len(weights), MaxShares)
+		return Target{}, fmt.Errorf("requests are shared by %d backends; at most %d are allowed",
+			len(weights), MaxShares)
 	}
 	if total == 0 {
 		return To(Invalid), nil

@@ -75,8 +75,8 @@ func (c *Config) validateRows(valid *Config) error {
 		for i, h := range c.Hostnames {
 			errs = append(errs, h.validate())
 			if i > 0 && compareHostnames(c.Hostnames[i-1], h) >= 0 {
-				errs = append(errs, fmt.Errorf("host %q at %s comes after %q at %s: the list must be sorted by scope and "+
-					"host, with each once", h.Host, h.Scope, c.Hostnames[i-1].Host, c.Hostnames[i-1].Scope))
+				errs = append(errs, fmt.Errorf("host %q at %s comes after %q at %s: the list must be sorted by scope "+
+					"and host, with each once", h.Host, h.Scope, c.Hostnames[i-1].Host, c.Hostnames[i-1].Scope))
 			}
 		}
 	}

@@ -239,15 +239,13 @@ func settersOf(of reflect.Type, at string) map[string]func(reflect.Value) {
 	for i := range of.NumField() {
 		f := of.Field(i)
 		name := at + f.Name
-		inside := ""
+		inside := at
 		switch {
 		case f.Type == reflect.TypeFor[haproxy.Config]():
 			inside = name + "."
 		case !f.Anonymous:
 			all[name] = func(v reflect.Value) { fill(v.Field(i)) }
 			continue
-		default:
-			inside = at
 		}
 		for name, set := range settersOf(f.Type, inside) {
 			all[name] = func(v reflect.Value) { set(v.Field(i)) }

@@ -51,7 +51,8 @@ func (b *builder) attach() {
 		b.attached[i] = a
 		b.admitRoutes(i, a)
 		for _, g := range a.Gateways {
-			b.gateways.all = append(b.gateways.all, &gate{petitioner: b.petitionerOf(i, "Gateway", g.Object), Gateway: g})
+			b.gateways.all = append(b.gateways.all,
+				&gate{petitioner: b.petitionerOf(i, "Gateway", g.Object), Gateway: g})
 		}
 	}
 }

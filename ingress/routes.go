@@ -271,8 +271,9 @@ func (r ruleOf) String() string { return "a rule of this " + string(r) }
 // redirect returns the backend without servers that redirects requests.
 func (o *opener) redirect(p petitioner, own effects) string {
 	n := need{
-		world: p.world, reference: reference{service: serviceKey{Namespace: p.ref.Namespace}, traffic: annotations.Requests},
-		settings: o.derive(noSettings, own), origin: o.spellOf(p) + ", redirects",
+		world:     p.world,
+		reference: reference{service: serviceKey{Namespace: p.ref.Namespace}, traffic: annotations.Requests},
+		settings:  o.derive(noSettings, own), origin: o.spellOf(p) + ", redirects",
 	}
 	n.name = shorten(o.worlds[p.world].prefix+p.ref.Namespace+"_redirect.r-"+n.settings.hash, ".")
 	o.add(n, p)

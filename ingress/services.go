@@ -143,8 +143,8 @@ func (b *builder) balance() {
 			if slices.Contains(one.had, addr) {
 				out.Recorded = append(out.Recorded, addr)
 				if a.lacks(addr) { // HAProxy does not start with an address that the machine lacks
-					b.reportOn(one.petitioner.ref, "AddressNotUsable", "%s is not served: the appliance does not have it any more; "+
-						"add it to an interface of that machine", addr)
+					b.reportOn(one.petitioner.ref, "AddressNotUsable", "%s is not served: the appliance does not "+
+						"have it any more; add it to an interface of that machine", addr)
 					continue
 				}
 				b.open(one, addr)
@@ -190,14 +190,14 @@ func (b *builder) demand(one *balancer, opened map[tenant]int) {
 		switch most := w.Options.Limits.Ports; {
 		case p.Port < 1 || p.Port > 65535:
 		case p.Protocol != "" && p.Protocol != corev1.ProtocolTCP:
-			b.reportOn(one.petitioner.ref, "UnsupportedProtocol", "port %d is not served: it is %s, and the appliance passes "+
-				"TCP connections on", p.Port, annotations.Quote(string(p.Protocol)))
+			b.reportOn(one.petitioner.ref, "UnsupportedProtocol", "port %d is not served: it is %s, and the "+
+				"appliance passes TCP connections on", p.Port, annotations.Quote(string(p.Protocol)))
 		case owner != "":
 			b.reportOn(one.petitioner.ref, "PortConflict", "port %d is not served: on the appliance it is in use by %s",
 				p.Port, owner)
 		case most > 0 && opened[d.of] >= most:
-			b.reportOn(one.petitioner.ref, "LimitReached", "port %d is not served: the Services of namespace %s have %d ports, "+
-				"as many as they may have (clusters[].ingress.limits.ports)", p.Port, s.Namespace, most)
+			b.reportOn(one.petitioner.ref, "LimitReached", "port %d is not served: the Services of namespace %s "+
+				"have %d ports, as many as they may have (clusters[].ingress.limits.ports)", p.Port, s.Namespace, most)
 		default:
 			opened[d.of]++
 			one.ports, d.ports = append(one.ports, p), append(d.ports, uint16(p.Port)) //nolint:gosec // checked above
@@ -292,8 +292,8 @@ func (b *builder) sources(one balancer) *haproxy.Directive {
 	w := b.worlds[one.world]
 	networks, err := annotations.SourceRanges(b.env(w, one.petitioner.ref.Namespace, new(settings)), ranges)
 	if err != nil {
-		b.reportOn(one.petitioner.ref, "InvalidSourceRanges", "spec.loadBalancerSourceRanges: %v; all clients are rejected "+
-			"until it is corrected", err)
+		b.reportOn(one.petitioner.ref, "InvalidSourceRanges", "spec.loadBalancerSourceRanges: %v; all clients are "+
+			"rejected until it is corrected", err)
 		closed := haproxy.CloseTCP()
 		return &closed
 	}

@@ -25,8 +25,8 @@ func (b *builder) stream() {
 			b.Questions = append(b.Questions, free)
 			switch verdict := b.verdicts[free.Part()]; {
 			case verdict.Why != "":
-				b.reportOn(c.ref, "PortConflict", "key %d: on the appliance the port is %s; the TCP service is not served: "+
-					"free the port, then remove the key and add it again", s.Port, verdict.Why)
+				b.reportOn(c.ref, "PortConflict", "key %d: on the appliance the port is %s; the TCP service is not "+
+					"served: free the port, then remove the key and add it again", s.Port, verdict.Why)
 				continue
 			case !verdict.Known:
 				continue
@@ -34,7 +34,8 @@ func (b *builder) stream() {
 			to := serviceKey{Namespace: s.To.Service.Namespace, Name: s.To.Service.Name}
 			n, why := b.backend(c, referTo(to, s.To.Port, annotations.Ended))
 			if why.Reason != "" {
-				b.reportOn(c.ref, why.Reason, "key %d: %s; until that is corrected, the port is closed", s.Port, why.Why)
+				b.reportOn(c.ref, why.Reason, "key %d: %s; until that is corrected, the port is closed",
+					s.Port, why.Why)
 				continue
 			}
 			n.name = shorten(fmt.Sprintf("%s.tcp-%d", n.name, s.Port), ".")

@@ -45,7 +45,7 @@ func TestEveryTargetWithTestsRunsAtNight(t *testing.T) {
 			return
 		}
 		reached[name] = true
-		for _, word := range strings.Fields(leads[name]) {
+		for word := range strings.FieldsSeq(leads[name]) {
 			if _, is := recipes[word]; is {
 				reach(word)
 			}

@@ -16,13 +16,15 @@ func TestThePortsOfTheMachineAreTakenFromTheStart(t *testing.T) {
 	}{
 		"by default": {
 			"",
-			[]uint16{22, 53, 68, 80, 179, 443, 546, 9090}, []uint16{22, 53, 68, 179, 546, 9090},
+			[]uint16{22, 53, 68, 80, 179, 443, 546, 9090},
+			[]uint16{22, 53, 68, 179, 546, 9090},
 			[]uint16{22, 53, 68, 546},
 		},
 		"what the file names": {
 			"haproxy: {http: [\":8080\"], https: [\":8443\"], reservedPorts: [2222, 9100]}\nbgp: {port: 1179}\n" +
 				"status: {listen: \"127.0.0.1:99\"}\n",
-			[]uint16{99, 1179, 2222, 8080, 8443, 9100}, []uint16{99, 1179, 2222, 9100},
+			[]uint16{99, 1179, 2222, 8080, 8443, 9100},
+			[]uint16{99, 1179, 2222, 9100},
 			[]uint16{2222, 9100},
 		},
 	} {

@@ -247,7 +247,8 @@ func (j *Judge) miss(v *View, warn finder) {
 		case how != "" && p.Upstream:
 			warn(RouterSession, p.Addr.String(),
 				"there has been no BGP session with the router %s for %s, so nothing is announced to it: %s; "+
-					"look whether the router is up, has this appliance as a neighbour, and has the same settings of BFD",
+					"look whether the router is up, has this appliance as a neighbour, and has the same settings "+
+					"of BFD",
 				p.Addr, lasted, how)
 		case how != "":
 			f := fault{cluster: p.Cluster, before: "there has been no BGP session with ", end: ": " + how}

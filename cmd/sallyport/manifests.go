@@ -114,8 +114,8 @@ func manifestsCommand() *cobra.Command {
 		Use:   "manifests",
 		Short: "Print what the cluster needs, for kubectl apply -f -",
 		Long: `Print what the cluster needs: a ServiceAccount with only the rights that the appliance
-uses, the IngressClass, a GatewayClass if the file enables Gateways, and Calico's BGPFilters and BGPPeer. Comments explain how to
-create the appliance's kubeconfig.
+uses, the IngressClass, a GatewayClass if the file enables Gateways, and Calico's BGPFilters and
+BGPPeer. Comments explain how to create the appliance's kubeconfig.
 
 Calico's BGPConfiguration is not printed: to apply one removes the settings that it does
 not name. The output follows the cluster where one can be looked at, by --kubeconfig or

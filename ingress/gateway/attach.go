@@ -182,7 +182,8 @@ func parametersOf(c *gatewayv1.GatewayClass) *Refusal {
 		return nil
 	}
 	return &Refusal{string(gatewayv1.GatewayClassReasonInvalidParameters), fmt.Sprintf(
-		"spec.parametersRef names %s %s: a class has no parameters; remove it", quote(string(ref.Kind)), quote(ref.Name))}
+		"spec.parametersRef names %s %s: a class has no parameters; remove it",
+		quote(string(ref.Kind)), quote(ref.Name))}
 }
 
 // parametersOfGateway returns why the parameters of a Gateway cannot be used.

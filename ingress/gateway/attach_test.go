@@ -186,13 +186,15 @@ spec: {gatewayClassName: other, listeners: [{name: http, port: 80, protocol: HTT
 kind: HTTPRoute
 metadata: {name: app}
 spec: {parentRefs: [{name: gate}]}`,
-			nil, []string{"GatewayClass other", "Gateway gate", "HTTPRoute app"},
+			nil,
+			[]string{"GatewayClass other", "Gateway gate", "HTTPRoute app"},
 		},
 		"a Gateway in a namespace that does not count": {
 			`kind: Gateway
 metadata: {name: gate, namespace: foreign}
 spec: {gatewayClassName: ours, listeners: [{name: http, port: 80, protocol: HTTP}]}`,
-			nil, []string{"Gateway gate"},
+			nil,
+			[]string{"Gateway gate"},
 		},
 		"listeners that cannot be served": {
 			`kind: Gateway
@@ -265,7 +267,8 @@ spec: {gatewayClassName: ours, listeners: [{name: http, port: 80, protocol: HTTP
 kind: ListenerSet
 metadata: {name: set}
 spec: {parentRef: {name: gate}, listeners: [{name: x, port: 81, protocol: HTTP}]}`,
-			[]string{"ListenerSet set: Accepted=False NotAllowed"}, []string{"ListenerSet set/x"},
+			[]string{"ListenerSet set: Accepted=False NotAllowed"},
+			[]string{"ListenerSet set/x"},
 		},
 		"a ListenerSet without a usable certificate": {
 			`kind: Gateway

@@ -14,8 +14,10 @@ func checkClients(g *Gateway) {
 		return
 	}
 	if tls.Backend != nil && tls.Backend.ClientCertificateRef != nil {
-		g.client = &Refusal{string(gatewayv1.GatewayReasonInvalidClientCertificateRef),
-			"spec.tls.backend.clientCertificateRef is not supported, so servers see no certificate; remove it"}
+		g.client = &Refusal{
+			string(gatewayv1.GatewayReasonInvalidClientCertificateRef),
+			"spec.tls.backend.clientCertificateRef is not supported, so servers see no certificate; remove it",
+		}
 	}
 	if tls.Frontend == nil {
 		return

@@ -122,7 +122,8 @@ func (l *Listener) status(generation int64) gatewayv1.ListenerStatus {
 		programmed = &Refusal{string(gatewayv1.ListenerReasonPending), waits.Why}
 	}
 	said.hold(string(gatewayv1.ListenerConditionProgrammed), string(gatewayv1.ListenerReasonProgrammed), programmed)
-	said.hold(string(gatewayv1.ListenerConditionResolvedRefs), string(gatewayv1.ListenerReasonResolvedRefs), l.unresolved)
+	said.hold(string(gatewayv1.ListenerConditionResolvedRefs), string(gatewayv1.ListenerReasonResolvedRefs),
+		l.unresolved)
 	if l.conflict != nil {
 		said.add(string(gatewayv1.ListenerConditionConflicted), true, l.conflict.Reason, l.conflict.Why)
 	} else {

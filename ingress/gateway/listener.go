@@ -164,8 +164,10 @@ func (a *Attachment) resolveTLS(l *Listener) {
 		wrong = cmp.Or(wrong, why)
 	}
 	if len(tls.CertificateRefs) == 0 {
-		wrong = &Refusal{string(gatewayv1.ListenerReasonInvalidCertificateRef),
-			"tls.certificateRefs names no certificate: name a Secret of type kubernetes.io/tls"}
+		wrong = &Refusal{
+			string(gatewayv1.ListenerReasonInvalidCertificateRef),
+			"tls.certificateRefs names no certificate: name a Secret of type kubernetes.io/tls",
+		}
 	}
 	l.unresolved = cmp.Or(wrong, l.unresolved)
 	if len(l.Certificates) == 0 {

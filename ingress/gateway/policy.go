@@ -66,12 +66,14 @@ func (a *Attachment) policy(object *gatewayv1.BackendTLSPolicy) *Policy {
 		if ref.Group != "" || ref.Kind != "ConfigMap" {
 			p.unresolved = cmp.Or(p.unresolved, &Refusal{
 				string(gatewayv1.BackendTLSPolicyReasonInvalidKind), fmt.Sprintf(
-					"validation.caCertificateRefs has a %s; allowed are ConfigMaps", quote(string(ref.Kind)))})
+					"validation.caCertificateRefs has a %s; allowed are ConfigMaps", quote(string(ref.Kind))),
+			})
 			continue
 		}
 		if why := a.world.Authorities(key); why != nil {
 			p.unresolved = cmp.Or(p.unresolved, &Refusal{
-				string(gatewayv1.BackendTLSPolicyReasonInvalidCACertificateRef), why.Why})
+				string(gatewayv1.BackendTLSPolicyReasonInvalidCACertificateRef), why.Why,
+			})
 			continue
 		}
 		p.Authorities = append(p.Authorities, key)

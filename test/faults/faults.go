@@ -51,11 +51,12 @@ var tables atomic.Uint64
 // matches, and its verdict: "output tcp dport 179 drop".
 func Filter(r *rig.Rig, host string, rules ...string) Fault {
 	table := fmt.Sprintf("inet fault%d", tables.Add(1))
-	script := "add table " + table
+	var script strings.Builder
+	script.WriteString("add table " + table)
 	for _, rule := range rules {
 		hook, rest, _ := strings.Cut(rule, " ")
-		script += fmt.Sprintf("; add chain %s %s { type filter hook %[2]s priority 0; }; add rule %[1]s %[2]s %s", table,
-			hook, rest)
+		fmt.Fprintf(&script, "; add chain %s %s { type filter hook %[2]s priority 0; }; add rule %[1]s %[2]s %s",
+			table, hook, rest)
 	}
 	nft := func(script string) func(context.Context) error {
 		return func(ctx context.Context) error {
@@ -63,7 +64,7 @@ func Filter(r *rig.Rig, host string, rules ...string) Fault {
 			return err
 		}
 	}
-	return Fault{nft(script), nft("delete table " + table)}
+	return Fault{nft(script.String()), nft("delete table " + table)}
 }
 
 // API is an API server that a host cannot reach.

@@ -3,6 +3,7 @@ package load
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 )
@@ -21,13 +22,15 @@ func (c Count) Losses() error {
 	if len(c.Failed)+len(c.Broken) == 0 {
 		return nil
 	}
-	text := fmt.Sprintf("%d of %d requests failed, %d kept connections broke", len(c.Failed), c.Sent, len(c.Broken))
+	texts := []string{
+		fmt.Sprintf("%d of %d requests failed, %d kept connections broke", len(c.Failed), c.Sent, len(c.Broken)),
+	}
 	for _, list := range [][]Outcome{c.Failed, c.Broken} {
 		if len(list) > 0 {
-			text += "; " + list[0].String()
+			texts = append(texts, list[0].String())
 		}
 	}
-	return Bad(text)
+	return Bad(strings.Join(texts, "; "))
 }
 
 func (o Outcome) String() string {

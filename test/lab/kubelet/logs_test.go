@@ -17,7 +17,7 @@ func TestLinesAreStampedAsTheyAreReadAndFoundByTheirTimes(t *testing.T) {
 	if got := strings.Count(log.String(), "\n"); got != 5 {
 		t.Errorf("got %d lines, want 5: the long one is split", got)
 	}
-	for _, line := range strings.Split(strings.TrimSpace(log.String()), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSpace(log.String()), "\n") {
 		when, _, _ := strings.Cut(line, " ")
 		if _, err := time.Parse(time.RFC3339Nano, when); err != nil {
 			t.Error(err)

@@ -25,10 +25,14 @@ func mounts(object *corev1.Pod, c *corev1.Container, dir string, objects lookup)
 			continue // the API server refuses such a pod
 		}
 		v := object.Spec.Volumes[at]
-		kind, name, items, optional := "Secret", "", []corev1.KeyToPath(nil), (*bool)(nil)
+		var (
+			kind, name string
+			items      []corev1.KeyToPath
+			optional   *bool
+		)
 		switch {
 		case v.Secret != nil:
-			name, items, optional = v.Secret.SecretName, v.Secret.Items, v.Secret.Optional
+			kind, name, items, optional = "Secret", v.Secret.SecretName, v.Secret.Items, v.Secret.Optional
 		case v.ConfigMap != nil:
 			kind, name, items, optional = "ConfigMap", v.ConfigMap.Name, v.ConfigMap.Items, v.ConfigMap.Optional
 		default:
