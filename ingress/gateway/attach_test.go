@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -469,5 +470,30 @@ spec: {parentRefs: [{name: set, kind: ListenerSet, group: gateway.networking.k8s
 	}
 	if want := []string{"http gates", "more sets"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestTheObjectsOfTheManualAreServed attaches the objects of the manual page as they stand there.
+func TestTheObjectsOfTheManualAreServed(t *testing.T) {
+	page, err := os.ReadFile("../GATEWAY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```yaml\n")
+	objects, _, _ := strings.Cut(rest, "```")
+	a := Attach(around(read(t, strings.TrimSpace(objects))))
+	if len(a.Gateways) != 1 || len(a.Routes) != 2 {
+		t.Fatalf("the page has %d Gateways and %d routes that are ours, want 1 and 2", len(a.Gateways), len(a.Routes))
+	}
+	for _, line := range said(a) {
+		waits := strings.Contains(line, "Programmed=False AddressNotAssigned") || strings.HasSuffix(line, "False Pending")
+		if strings.Contains(line, "=False") && !waits && !strings.Contains(line, "Conflicted=False") {
+			t.Error(line)
+		}
+	}
+	for _, l := range a.Gateways[0].Listeners {
+		if len(l.Attached) != 1 {
+			t.Errorf("%s has %d routes, want 1", l, len(l.Attached))
+		}
 	}
 }
