@@ -293,10 +293,11 @@ func pemOf(chain [][]byte) (text []byte) {
 var nonsense = Directive{phase: phaseHeader, text: "http-request nonsense"}
 
 func TestWhatHAProxyRefusesCostsNobodyElse(t *testing.T) {
-	cunning := cunning(t, "evil.test")
+	weak := cunning(t, "evil.test")
 	nothing := []byte("it was found good, and there is nothing in it")
 	withEach(t, func(t *testing.T, binary string) {
-		if takes(t, binary, cunning) == nil {
+		cunning := weak
+		if takes(t, binary, weak) == nil {
 			cunning = nothing // 3.2 of Debian's sid takes SHA-1
 		}
 		for name, spoil := range map[string]func(cfg *Config) []Part{
