@@ -182,6 +182,10 @@ var others = func() (all []Other) {
 		},
 		{`make conformance`, "", "make check runs it; TestEveryKeyHasACase holds its cases to the keys"},
 		{
+			`(SALLYPORT_TEST_HAPROXY=.* )?make gateway|go run \./test/gateway .*`, "",
+			"the official suite of Gateway API takes minutes; make nightly runs it",
+		},
+		{
 			`make (chaos.*|soak.*|profile|race|image-again|test-image)|go run \./test/chaos .*`, "",
 			"it takes many minutes, and measures",
 		},
