@@ -186,8 +186,8 @@ var others = func() (all []Other) {
 			"the official suite of Gateway API takes minutes; make nightly runs it",
 		},
 		{
-			`make (chaos.*|soak.*|profile|race|image-again|test-image)|go run \./test/chaos .*`, "",
-			"it takes many minutes, and measures",
+			`make (chaos.*|soak.*|profile|race|lint|image-again|test-image)|go run \./test/chaos .*`, "",
+			"it takes many minutes",
 		},
 		{
 			`make (test|test-calico|nightly|manual|boot|fresh|fuzz .*)|go test.*`, "",
