@@ -187,7 +187,7 @@ func (s *statuses) next(o metav1.Object, of *gateway.Status, wish *Publication, 
 		if of != nil {
 			want = of.Ancestors
 		}
-		all, had := s.ancestors(is.Status.Ancestors, want, now)
+		all, had := merged(s.controller, is.Status.Ancestors, want, entryOfAncestor, now)
 		return changed(gatewayv1.PolicyStatus{Ancestors: all}, is.Status), had
 	}
 	has, is := parentsOf(o)
@@ -198,7 +198,7 @@ func (s *statuses) next(o metav1.Object, of *gateway.Status, wish *Publication, 
 	if of != nil {
 		want = of.Parents
 	}
-	all, had := s.parents(has, want, now)
+	all, had := merged(s.controller, has, want, entryOfParent, now)
 	return changed(gatewayv1.RouteStatus{Parents: all}, gatewayv1.RouteStatus{Parents: has}), had
 }
 
@@ -274,58 +274,45 @@ func timedListeners(want, has []gatewayv1.ListenerStatus, now metav1.Time) []gat
 	return want
 }
 
-// parents returns the statuses of a route by its parents. Entries of other controllers stay in their
-// place. It reports whether any entry was ours.
-func (s *statuses) parents(has, want []gatewayv1.RouteParentStatus, now metav1.Time) (
-	all []gatewayv1.RouteParentStatus, had bool,
-) {
-	want = slices.Clone(want)
-	all = []gatewayv1.RouteParentStatus{}
-	for _, p := range has {
-		if string(p.ControllerName) != s.controller {
-			all = append(all, p)
-			continue
-		}
-		had = true
-		i := slices.IndexFunc(want, func(w gatewayv1.RouteParentStatus) bool {
-			return reflect.DeepEqual(w.ParentRef, p.ParentRef)
-		})
-		if i >= 0 {
-			one := want[i]
-			one.Conditions = timed(one.Conditions, p.Conditions, now)
-			all, want = append(all, one), slices.Delete(want, i, i+1)
-		}
-	}
-	for _, p := range want {
-		p.Conditions = timed(p.Conditions, nil, now)
-		all = append(all, p)
-	}
-	return all, had
+// An entry is a part of a status that one controller writes: about a parent of a route, or an
+// ancestor of a policy.
+type entry struct {
+	about      gatewayv1.ParentReference
+	controller gatewayv1.GatewayController
+	conditions *[]metav1.Condition
 }
 
-// ancestors returns the statuses of a policy by its ancestors, as parents does.
-func (s *statuses) ancestors(has, want []gatewayv1.PolicyAncestorStatus, now metav1.Time) (
-	all []gatewayv1.PolicyAncestorStatus, had bool,
-) {
+func entryOfParent(p *gatewayv1.RouteParentStatus) entry {
+	return entry{p.ParentRef, p.ControllerName, &p.Conditions}
+}
+
+func entryOfAncestor(p *gatewayv1.PolicyAncestorStatus) entry {
+	return entry{p.AncestorRef, p.ControllerName, &p.Conditions}
+}
+
+// merged returns wanted entries of a status with their times, among the entries that the status has.
+// Entries of other controllers stay in their place. It reports whether any entry was ours.
+func merged[T any](controller string, has, want []T, read func(*T) entry, now metav1.Time) (all []T, had bool) {
 	want = slices.Clone(want)
-	all = []gatewayv1.PolicyAncestorStatus{}
+	all = []T{}
 	for _, p := range has {
-		if string(p.ControllerName) != s.controller {
+		was := read(&p)
+		if string(was.controller) != controller {
 			all = append(all, p)
 			continue
 		}
 		had = true
-		i := slices.IndexFunc(want, func(w gatewayv1.PolicyAncestorStatus) bool {
-			return reflect.DeepEqual(w.AncestorRef, p.AncestorRef)
-		})
+		i := slices.IndexFunc(want, func(w T) bool { return reflect.DeepEqual(read(&w).about, was.about) })
 		if i >= 0 {
 			one := want[i]
-			one.Conditions = timed(one.Conditions, p.Conditions, now)
+			conditions := read(&one).conditions
+			*conditions = timed(*conditions, *was.conditions, now)
 			all, want = append(all, one), slices.Delete(want, i, i+1)
 		}
 	}
 	for _, p := range want {
-		p.Conditions = timed(p.Conditions, nil, now)
+		conditions := read(&p).conditions
+		*conditions = timed(*conditions, nil, now)
 		all = append(all, p)
 	}
 	return all, had

@@ -100,9 +100,9 @@ func (w *Witness) Now() Count {
 	return w.count
 }
 
-// During counts anew, calls do, and waits until each request that began meanwhile has an outcome, and
-// as many more as sent says, on connections of their own, and as asked says, on kept ones. It returns
-// the count. It waits for two minutes at most.
+// During counts anew, calls do, and waits until each request that began meanwhile has an outcome. It
+// then waits for more outcomes: sent of them on connections of their own, asked of them on kept
+// connections. It returns the count. It waits for two minutes at most.
 func (w *Witness) During(ctx context.Context, sent, asked int, do func() error) (Count, error) {
 	w.mu.Lock()
 	w.count = Count{}

@@ -227,7 +227,7 @@ type Cluster struct {
 	Pools      string   // a YAML list without brackets
 	BGP        []string // pairs of bgp
 	Ingress    []string // pairs of ingress
-	Gateway    []string // pairs of gateway; none: the key is left out
+	Gateway    []string // pairs of gateway; if it is empty, the key is left out
 }
 
 // NoReloadLimit is the limit of reloads of a namespace (limits.reloads) where Configure is given
