@@ -20,11 +20,12 @@ type Clients struct {
 
 // An Outcome is that of one request.
 type Outcome struct {
-	Kept  bool      // on a connection that is kept
-	Began time.Time // of a new connection before it was opened
-	Took  time.Duration
-	Err   error  // nil means a good answer
-	Ends  string // of the connection, as CLIENT > SERVER; empty if there is no connection
+	Target string
+	Kept   bool      // on a connection that is kept
+	Began  time.Time // of a new connection before it was opened
+	Took   time.Duration
+	Err    error  // nil means a good answer
+	Ends   string // of the connection, as CLIENT > SERVER; empty if there is no connection
 }
 
 // Run asks until ctx ends. It calls begin before each request, from several goroutines, and passes the
@@ -59,7 +60,7 @@ func (c Clients) Run(ctx context.Context, begin func() (end func(Outcome))) {
 
 // one sends a request on a connection of its own.
 func (c Clients) one(ctx context.Context, target string) Outcome {
-	o := Outcome{Began: time.Now()}
+	o := Outcome{Target: target, Began: time.Now()}
 	conn, err := Open(ctx, c.Dial, target, nil, c.Waits)
 	if err != nil {
 		o.Err = err
@@ -87,7 +88,7 @@ func (c Clients) keep(ctx context.Context, target string, ask func(func() Outcom
 		}
 		var closes bool
 		ask(func() Outcome {
-			o := Outcome{Kept: true, Began: time.Now(), Ends: Ends(conn)}
+			o := Outcome{Target: target, Kept: true, Began: time.Now(), Ends: Ends(conn)}
 			closes, o.Err = conn.Ask(c.Host, "")
 			closes = closes || o.Err != nil
 			return o

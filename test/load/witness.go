@@ -3,6 +3,8 @@ package load
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -16,8 +18,8 @@ type Count struct {
 	Slowest     time.Duration // of all
 }
 
-// Losses returns an error that tells how many requests failed and how many kept connections broke,
-// with the first of each.
+// Losses returns an error that tells how many requests failed and how many kept connections broke:
+// for each target when the first and the last of them began, and how the first ended.
 func (c Count) Losses() error {
 	if len(c.Failed)+len(c.Broken) == 0 {
 		return nil
@@ -26,31 +28,44 @@ func (c Count) Losses() error {
 		fmt.Sprintf("%d of %d requests failed, %d kept connections broke", len(c.Failed), c.Sent, len(c.Broken)),
 	}
 	for _, list := range [][]Outcome{c.Failed, c.Broken} {
-		if len(list) > 0 {
-			texts = append(texts, list[0].String())
+		at := map[string][]Outcome{}
+		for _, o := range list {
+			at[o.Target] = append(at[o.Target], o)
+		}
+		for _, target := range slices.Sorted(maps.Keys(at)) {
+			of := slices.SortedFunc(slices.Values(at[target]), func(a, b Outcome) int { return a.Began.Compare(b.Began) })
+			texts = append(texts, fmt.Sprintf("%d to %s from %s to %s, first %s", len(of), target,
+				of[0].Began.Format(clock), of[len(of)-1].Began.Format(clock), of[0]))
 		}
 	}
 	return Bad(strings.Join(texts, "; "))
 }
 
+const clock = "15:04:05.000"
+
 func (o Outcome) String() string {
-	return fmt.Sprint(o.Began.Format(time.TimeOnly), " ", o.Ends, ": ", o.Err)
+	return strings.TrimSpace(o.Ends + " after " + o.Took.Round(time.Millisecond).String() + ": " + o.Err.Error())
 }
 
-// A Witness counts the outcomes of Clients.
+// A Witness counts the outcomes of Clients. Each request counts for the period in which it began.
 type Witness struct {
 	end   func()
 	ended chan struct{}
 	noted chan struct{} // has room for one
 
-	mu      sync.Mutex
+	mu  sync.Mutex
+	now *period
+}
+
+// A period is a time between two calls of During.
+type period struct {
 	count   Count
-	pending *sync.WaitGroup // requests without an outcome that began in the present time
+	pending sync.WaitGroup // requests without an outcome
 }
 
 // Watch starts clients. They ask until Stop, or until ctx ends.
 func Watch(ctx context.Context, c Clients) *Witness {
-	w := &Witness{ended: make(chan struct{}), noted: make(chan struct{}, 1), pending: new(sync.WaitGroup)}
+	w := &Witness{ended: make(chan struct{}), noted: make(chan struct{}, 1), now: new(period)}
 	ctx, w.end = context.WithCancel(ctx)
 	go func() {
 		defer close(w.ended)
@@ -68,72 +83,71 @@ func (w *Witness) Stop() {
 func (w *Witness) begin() (end func(Outcome)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	pending := w.pending
-	pending.Add(1)
+	p := w.now
+	p.pending.Add(1)
 	return func(o Outcome) {
-		w.note(o)
-		pending.Done()
+		w.note(p, o)
+		p.pending.Done()
 	}
 }
 
-func (w *Witness) note(o Outcome) {
+func (w *Witness) note(p *period, o Outcome) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n, bad := &w.count.Sent, &w.count.Failed
+	n, bad := &p.count.Sent, &p.count.Failed
 	if o.Kept {
-		n, bad = &w.count.Asked, &w.count.Broken
+		n, bad = &p.count.Asked, &p.count.Broken
 	}
 	if *n++; o.Err != nil {
 		*bad = append(*bad, o)
 	}
-	w.count.Slowest = max(w.count.Slowest, o.Took)
+	p.count.Slowest = max(p.count.Slowest, o.Took)
 	select {
 	case w.noted <- struct{}{}:
 	default:
 	}
 }
 
-// Now returns the count since the clients started, or since the last call of During began.
-func (w *Witness) Now() Count {
+// answered returns how many requests of the present period have an outcome.
+func (w *Witness) answered() (sent, asked int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.count
+	return w.now.count.Sent, w.now.count.Asked
 }
 
-// During counts anew, calls do, and waits until each request that began meanwhile has an outcome. It
-// then waits for more outcomes: sent of them on connections of their own, asked of them on kept
-// connections. It returns the count. It waits for two minutes at most.
+// During calls do, and waits for more outcomes then: sent of them on connections of their own, asked
+// of them on kept connections. It returns the count of all requests that began since the call before
+// returned its count, when each of them has an outcome. A request that begins later counts for the
+// next call. During waits for two minutes at most.
 func (w *Witness) During(ctx context.Context, sent, asked int, do func() error) (Count, error) {
-	w.mu.Lock()
-	w.count = Count{}
-	w.mu.Unlock()
 	if err := do(); err != nil {
-		return w.Now(), err
+		return Count{}, err
 	}
-	w.mu.Lock()
-	after, pending := w.count, w.pending
-	w.pending = new(sync.WaitGroup)
-	w.mu.Unlock()
-	over := make(chan struct{})
-	go func() {
-		pending.Wait()
-		close(over)
-	}()
 	late := time.NewTimer(2 * time.Minute)
 	defer late.Stop()
-	for waits := over; ; {
-		now := w.Now()
-		if waits == nil && now.Sent >= after.Sent+sent && now.Asked >= after.Asked+asked {
-			return now, nil
+	beforeSent, beforeAsked := w.answered()
+	var over chan struct{} // is closed when the period that ends has all outcomes
+	var ends *period
+	for {
+		nowSent, nowAsked := w.answered()
+		if ends == nil && nowSent >= beforeSent+sent && nowAsked >= beforeAsked+asked {
+			w.mu.Lock()
+			ends, w.now = w.now, new(period)
+			w.mu.Unlock()
+			over = make(chan struct{})
+			go func() {
+				ends.pending.Wait()
+				close(over)
+			}()
 		}
 		select {
 		case <-ctx.Done():
-			return now, context.Cause(ctx)
+			return Count{}, context.Cause(ctx)
 		case <-late.C:
-			return now, fmt.Errorf("the clients have %d and %d outcomes more, want %d and %d", now.Sent-after.Sent,
-				now.Asked-after.Asked, sent, asked)
-		case <-waits:
-			waits = nil
+			return Count{}, fmt.Errorf("the clients have %d and %d outcomes more, want %d and %d",
+				nowSent-beforeSent, nowAsked-beforeAsked, sent, asked)
+		case <-over:
+			return ends.count, nil
 		case <-w.noted:
 		}
 	}

@@ -10,35 +10,49 @@ import (
 	"time"
 )
 
-func TestAWitnessCountsWhatBeganMeanwhileAlsoIfItEndsLater(t *testing.T) {
-	var bad atomic.Bool
-	began, answered := make(chan struct{}), make(chan struct{})
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if bad.CompareAndSwap(true, false) {
-			close(began)
-			<-answered
-			w.WriteHeader(503)
-		}
-	}))
-	defer s.Close()
-	w := Watch(t.Context(), Clients{
-		Targets: []string{s.Listener.Addr().String()}, Host: "test.local", New: time.Millisecond, Kept: 2,
-		Every: time.Millisecond,
-	})
-	defer w.Stop()
-	good, err := w.During(t.Context(), 10, 10, func() error { return nil })
-	if err != nil || good.Sent < 10 || good.Asked < 10 || good.Losses() != nil {
-		t.Errorf("got %+v, %v, want ten of each and no loss", good, err)
-	}
-	count, err := w.During(t.Context(), 1, 0, func() error {
-		bad.Store(true)
-		<-began
-		// Others are answered long before this one.
-		time.AfterFunc(50*time.Millisecond, func() { close(answered) })
-		return nil
-	})
-	if err != nil || len(count.Failed)+len(count.Broken) != 1 || count.Losses() == nil {
-		t.Errorf("got %+v, %v, want one loss", count, err)
+// A request that ends badly counts for the period in which it began, whether that was before or after
+// the end of what the clients were to witness, and not for the next one.
+func TestAWitnessCountsARequestForThePeriodInWhichItBegan(t *testing.T) {
+	for name, waits := range map[string]bool{"while": true, "after": false} {
+		t.Run(name, func(t *testing.T) {
+			var bad atomic.Bool
+			began, answered := make(chan struct{}), make(chan struct{})
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if bad.CompareAndSwap(true, false) {
+					close(began)
+					<-answered
+					w.WriteHeader(503)
+				}
+			}))
+			defer s.Close()
+			w := Watch(t.Context(), Clients{
+				Targets: []string{s.Listener.Addr().String()}, Host: "test.local", New: time.Millisecond, Kept: 2,
+				Every: time.Millisecond,
+			})
+			defer w.Stop()
+			good, err := w.During(t.Context(), 10, 10, func() error { return nil })
+			if err != nil || good.Sent < 10 || good.Asked < 10 || good.Losses() != nil {
+				t.Errorf("got %+v, %v, want ten of each and no loss", good, err)
+			}
+			count, err := w.During(t.Context(), 10, 10, func() error {
+				// Others are answered long before this one.
+				go func() {
+					<-began
+					time.AfterFunc(50*time.Millisecond, func() { close(answered) })
+				}()
+				bad.Store(true)
+				if waits {
+					<-began
+				}
+				return nil
+			})
+			if err != nil || len(count.Failed)+len(count.Broken) != 1 || count.Losses() == nil {
+				t.Errorf("got %+v, %v, want one loss", count, err)
+			}
+			if next, err := w.During(t.Context(), 10, 10, func() error { return nil }); err != nil || next.Losses() != nil {
+				t.Errorf("then got %v, %v, want no loss", next.Losses(), err)
+			}
+		})
 	}
 }
 
