@@ -126,10 +126,13 @@ var usualPort = map[string]uint16{"http": 80, "https": 443}
 var retried = []int{401, 403, 404, 408, 425, 500, 501, 502, 503, 504}
 
 // Retry sends GET and HEAD again, up to that many times, if the server sends no answer or an answer
-// with one of these statuses. HAProxy keeps the whole request for that, so a request that is larger
-// than its buffer (16 kB) is sent once.
-func Retry(attempts int, statuses []int) (Directive, error) {
-	words := []string{"conn-failure", "empty-response", "response-timeout"}
+// with one of these statuses. With late, it also does so after "timeout server". HAProxy keeps the
+// whole request for that, so it sends a request that is larger than its buffer (16 kB) only once.
+func Retry(attempts int, late bool, statuses []int) (Directive, error) {
+	words := []string{"conn-failure", "empty-response"}
+	if late {
+		words = append(words, "response-timeout")
+	}
 	for _, status := range statuses {
 		if !slices.Contains(retried, status) {
 			return Directive{}, fmt.Errorf("HAProxy cannot retry after status %d: allowed are %s", status,

@@ -2,8 +2,17 @@ package haproxy
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 )
 
 func TestPathsAndAddressesChangeAsAsked(t *testing.T) {
@@ -83,8 +92,8 @@ func TestChangesThatHAProxyCannotMakeAreRejected(t *testing.T) {
 		"a bad scheme":         Redirection{Code: 301, Scheme: "javascript"}.Directive,
 		"a host with a line":   Redirection{Code: 301, Host: "a\nb"}.Directive,
 		"a host with a sample": Redirection{Code: 301, Host: "%[src]"}.Directive,
-		"a status to retry":    func() (Directive, error) { return Retry(3, []int{200}) },
-		"too many retries":     func() (Directive, error) { return Retry(1000, nil) },
+		"a status to retry":    func() (Directive, error) { return Retry(3, true, []int{200}) },
+		"too many retries":     func() (Directive, error) { return Retry(1000, true, nil) },
 	} {
 		if d, err := try(); err == nil {
 			t.Errorf("%s: accepted as %s", name, d)
@@ -125,4 +134,70 @@ func TestHostileValuesStayValues(t *testing.T) {
 			t.Errorf("%q is accepted as %s", value, d)
 		}
 	}
+}
+
+// TestARequestIsSentAgainOnlyIfThatIsSafe has a server that fails for the first requests with a path.
+func TestARequestIsSentAgainOnlyIfThatIsSafe(t *testing.T) {
+	var seen sync.Map // how many requests with a path
+	release := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		count, _ := seen.LoadOrStore(q.URL.Path, new(atomic.Int32))
+		n := count.(*atomic.Int32).Add(1)
+		_, _ = io.Copy(io.Discard, q.Body)
+		fails, _ := strconv.Atoi(q.URL.Query().Get("fails"))
+		status, _ := strconv.Atoi(q.URL.Query().Get("status"))
+		switch {
+		case int(n) > fails:
+		case status == 0:
+			<-release
+		default:
+			w.WriteHeader(status)
+		}
+	}))
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(release) })
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg := &Config{Shape: Shape{Listeners: []Listener{{At: r.http, Kind: ListenHTTP}}}}
+		for name, late := range map[string]bool{"late": true, "prompt": false} {
+			b := backend(name, serverAt(server.Listener.Addr()))
+			b.Directives = []Directive{Timeout("server", 300*time.Millisecond), must[Directive](t)(Retry(2, late, []int{503}))}
+			cfg.Backends = append(cfg.Backends, b)
+			cfg.Routes = append(cfg.Routes, Route{Scope: ScopeOf(r.http), Host: name + ".test", Path: "/", Match: Prefix, To: To(name)})
+		}
+		slices.SortFunc(cfg.Backends, func(a, b *Backend) int { return strings.Compare(a.Name, b.Name) })
+		r.settle(cfg, states(cfg, Open))
+		for name, c := range map[string]struct {
+			host, method, query string
+			body                int
+			status, sent        int
+		}{
+			"within the retries":          {"late.test", "GET", "fails=2&status=503", 0, 200, 3},
+			"beyond the retries":          {"late.test", "GET", "fails=9&status=503", 0, 503, 3},
+			"another status":              {"late.test", "GET", "fails=9&status=500", 0, 500, 1},
+			"a POST":                      {"late.test", "POST", "fails=2&status=503", 0, 503, 1},
+			"a PUT":                       {"late.test", "PUT", "fails=2&status=503", 10, 503, 1},
+			"a body":                      {"late.test", "GET", "fails=2&status=503", 1000, 200, 3},
+			"a body beyond the buffer":    {"late.test", "GET", "fails=2&status=503", 100_000, 503, 1},
+			"no answer in time":           {"late.test", "GET", "fails=2&status=0", 0, 200, 3},
+			"no answer, and no more time": {"prompt.test", "GET", "fails=2&status=0", 0, 504, 1},
+			"no answer to a POST":         {"late.test", "POST", "fails=2&status=0", 10, 504, 1},
+		} {
+			path := fmt.Sprintf("/%s/%s", filepath.Base(t.Name()), strings.ReplaceAll(name, " ", "-"))
+			request, err := http.NewRequestWithContext(t.Context(), c.method, "http://"+c.host+path+"?"+c.query,
+				strings.NewReader(strings.Repeat("x", c.body)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := r.client("").Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+			count, _ := seen.Load(path)
+			if got := int(count.(*atomic.Int32).Load()); response.StatusCode != c.status || got != c.sent {
+				t.Errorf("%s: status %d after %d requests, want %d after %d", name, response.StatusCode, got, c.status, c.sent)
+			}
+		}
+	})
 }

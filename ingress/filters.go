@@ -46,14 +46,18 @@ func effectsOf(rule *gateway.Rule, path string) (own effects, err error) {
 	if rule.Session != nil {
 		return own, fmt.Errorf("sessionPersistence is not supported")
 	}
-	if rule.Retry != nil {
-		return own, fmt.Errorf("retry is not supported")
-	}
 	if err := own.filter(rule.Filters, path); err != nil {
 		return own, err
 	}
-	if t := rule.Timeouts; t != nil {
-		err = own.timeouts(t)
+	request, attempt, err := timeoutsOf(rule)
+	if err != nil {
+		return own, err
+	}
+	if attempt > 0 {
+		own.directives = append(own.directives, haproxy.Timeout("server", attempt))
+	}
+	if rule.Retry != nil {
+		err = own.retry(rule, request, attempt)
 	}
 	return own, err
 }
@@ -68,26 +72,60 @@ func refEffects(own effects, ref gateway.Ref) (effects, error) {
 	return own, err
 }
 
-// timeouts adds the timeouts of a rule. HAProxy waits so long for the servers, and not for the whole
-// response.
-func (e *effects) timeouts(t *gatewayv1.HTTPRouteTimeouts) error {
-	var least time.Duration
-	for _, text := range []*gatewayv1.Duration{t.Request, t.BackendRequest} {
+// timeoutsOf returns the timeouts of a rule: of a request, and of each attempt to serve it. HAProxy
+// waits so long for the servers, and not for the whole response. 0 stands for no timeout.
+func timeoutsOf(rule *gateway.Rule) (request, attempt time.Duration, err error) {
+	t := rule.Timeouts
+	if t == nil {
+		return 0, 0, nil
+	}
+	read := func(text *gatewayv1.Duration) (d time.Duration) {
 		if text == nil {
-			continue
+			return 0
 		}
-		d, err := time.ParseDuration(string(*text))
-		if err != nil || d < 0 {
-			return fmt.Errorf("timeout %s is not a duration", annotations.Quote(string(*text)))
+		d, wrong := time.ParseDuration(string(*text))
+		if wrong != nil || d < 0 {
+			err = cmp.Or(err, fmt.Errorf("timeout %s is not a duration", annotations.Quote(string(*text))))
 		}
-		if d > 0 && (least == 0 || d < least) { // 0 is no timeout
-			least = d
+		if d > 0 {
+			d = max(d, time.Millisecond)
 		}
+		return d
 	}
-	if least > 0 {
-		e.directives = append(e.directives, haproxy.Timeout("server", max(least, time.Millisecond)))
+	request, attempt = read(t.Request), read(t.BackendRequest)
+	if attempt == 0 || request > 0 && request < attempt {
+		attempt = request
 	}
-	return nil
+	return request, attempt, err
+}
+
+// usualRetries is how often a request is repeated if the rule has no number. mostRetries bounds the
+// number of every rule, because all tenants share the threads of HAProxy.
+const usualRetries, mostRetries = 3, 10
+
+// retry adds the retries of a rule. HAProxy repeats at once, without a backoff. It repeats an
+// attempt that timed out only if the timeout of the request leaves time for another attempt.
+func (e *effects) retry(rule *gateway.Rule, request, attempt time.Duration) error {
+	r, attempts := rule.Retry, usualRetries
+	if r.Attempts != nil {
+		attempts = *r.Attempts
+	}
+	if attempts > mostRetries {
+		rule.Note(fmt.Sprintf("retry.attempts is %d; a request is repeated %d times at most", attempts, mostRetries))
+		attempts = mostRetries
+	}
+	if r.Backoff != nil {
+		rule.Note("HAProxy repeats a request at once; retry.backoff has no effect")
+	}
+	var codes []int
+	for _, code := range r.Codes {
+		codes = append(codes, int(code))
+	}
+	late := request == 0 || request >= 2*attempt
+	if request > 0 && late {
+		attempts = min(attempts, int(request/attempt)-1)
+	}
+	return e.add(haproxy.Retry(attempts, late, codes))
 }
 
 // filter adds the effects of filters.

@@ -199,6 +199,66 @@ Gateway Programmed=True Programmed
 	}
 }
 
+// TestARuleIsRepeatedWithinItsTimeouts reads the retries of rules, and what the status says of them.
+func TestARuleIsRepeatedWithinItsTimeouts(t *testing.T) {
+	for name, row := range map[string]struct{ rule, want, note string }{
+		"codes and attempts": {
+			"retry: {codes: [500, 503], attempts: 2}",
+			"retries 2; retry-on conn-failure empty-response response-timeout 500 503", "",
+		},
+		"no number": {"retry: {}", "retries 3; retry-on conn-failure empty-response response-timeout", ""},
+		"too many": {
+			"retry: {attempts: 1000}", "retries 10; retry-on conn-failure empty-response response-timeout",
+			"rule 1: retry.attempts is 1000; a request is repeated 10 times at most",
+		},
+		"a backoff": {
+			"retry: {attempts: 1, backoff: 1s}", "retries 1; retry-on conn-failure empty-response response-timeout",
+			"rule 1: HAProxy repeats a request at once; retry.backoff has no effect",
+		},
+		"a timeout of the request": {
+			"retry: {codes: [504]}, timeouts: {request: 2s}",
+			"timeout server 2000ms; retries 3; retry-on conn-failure empty-response 504", "",
+		},
+		"both timeouts": {
+			"retry: {attempts: 9}, timeouts: {request: 10s, backendRequest: 3s}",
+			"timeout server 3000ms; retries 2; retry-on conn-failure empty-response response-timeout", "",
+		},
+		"no time for a second attempt": {
+			"retry: {attempts: 9}, timeouts: {request: 3s, backendRequest: 2s}",
+			"timeout server 2000ms; retries 9; retry-on conn-failure empty-response", "",
+		},
+		"a timeout of the attempt": {
+			"retry: {attempts: 9}, timeouts: {request: 0s, backendRequest: 2s}",
+			"timeout server 2000ms; retries 9; retry-on conn-failure empty-response response-timeout", "",
+		},
+		"a code that HAProxy cannot retry": {
+			"retry: {codes: [418]}", "",
+			"rule 1: HAProxy cannot retry after status 418: allowed are 401 403 404 408 425 500 501 502 503 504; " +
+				"its requests are answered with status 500",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := compileGates(t, new(Compiler), gateOf("{name: http, port: 80, protocol: HTTP}")+app("app")+
+				httpRoute("r", "rules: [{backendRefs: [{name: app, port: 80}], "+row.rule+"}]"), nil)
+			var lines []string
+			for _, b := range r.Config.Backends {
+				for _, d := range b.Directives {
+					if text := d.String(); text != "option forwardfor" {
+						lines = append(lines, strings.Split(text, "\n")...)
+					}
+				}
+			}
+			if got := strings.Join(lines, "; "); got != row.want {
+				t.Errorf("got %q, want %q", got, row.want)
+			}
+			e, _ := r.ExplainAPI("c", "httproute", "default", "r")
+			if got := strings.Join(e.Attached[1:], "; "); got != row.note {
+				t.Errorf("the status says %q, want %q", got, row.note)
+			}
+		})
+	}
+}
+
 // numbered replaces each hash in the name of a backend by a number, in the order of the text.
 func numbered(text string) string {
 	seen := map[string]string{}

@@ -105,8 +105,11 @@ func (a *Attachment) Drop(r *Route, why Refusal) {
 }
 
 // Drop says that a match of the rule is left out.
-func (r *Rule) Drop(why string) {
-	text := fmt.Sprintf("rule %d: %s; it is left out", r.Index, why)
+func (r *Rule) Drop(why string) { r.Note(why + "; it is left out") }
+
+// Note says that a part of the rule is not served as it asks.
+func (r *Rule) Note(what string) {
+	text := fmt.Sprintf("rule %d: %s", r.Index, what)
 	if !slices.Contains(r.Route.odd, text) {
 		r.Route.odd = append(r.Route.odd, text)
 	}
