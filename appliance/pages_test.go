@@ -138,7 +138,7 @@ func TestAnAddressOfNoBlockSaysWhichOfferWasRefused(t *testing.T) {
 		"the offer of 172.16.9.0/26 by 192.168.50.23 was refused: no node owns it": lone,
 		"no BGP peer offers its block":                                             owned,
 	} {
-		if got := x.WhyNoRouteTo(nil, b); got != want {
+		if got := x.WhyNoRouteTo(nil, b).String(); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}

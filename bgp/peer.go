@@ -50,7 +50,8 @@ type PeerState struct {
 	EndOfRIB   bool        `json:"endOfRIB"`
 	Received   int         `json:"received"` // prefixes held, those of a lost session included
 	LastLoss   routes.Loss `json:"lastLoss,omitzero"`
-	LossReason string      `json:"lossReason,omitempty"` // LastLoss in words
+	LossCode   LossCode    `json:"lossCode,omitempty"`   // how the last session ended, for programs
+	LossReason string      `json:"lossReason,omitempty"` // the same in words
 	Flaps      int         `json:"flaps"`                // sessions lost since the peer was added
 
 	// that both ends agreed on (RFC 4271, 4.2), while the session is established

@@ -43,7 +43,7 @@ type session struct {
 	paths map[netip.Prefix]path // none of an upstream router
 	stale bool                  // some of paths are lost
 	loss  routes.Loss           // the last
-	why   string
+	end   ending                // of the last session
 	flaps int
 
 	renewAt time.Time     // when to replace GoBGP's peer; zero means never
@@ -145,9 +145,9 @@ func (x *session) enter(state string, at time.Time, t pace) {
 
 // leave ends the session, and marks its paths as lost now. Paths that only an earlier
 // session announced keep their earlier loss.
-func (x *session) leave(at time.Time, cause routes.Cause, why string) {
+func (x *session) leave(at time.Time, end ending) {
 	if x.state == established {
-		x.loss, x.why = routes.Loss{Cause: cause, At: at}, why
+		x.loss, x.end = routes.Loss{Cause: end.cause, At: at}, end
 		x.flaps++
 		x.stale = len(x.paths) > 0
 		for prefix, p := range x.paths {
@@ -287,7 +287,8 @@ func (x *session) report() PeerState {
 		EndOfRIB:   x.eor,
 		Received:   len(x.paths),
 		LastLoss:   x.loss,
-		LossReason: x.why,
+		LossCode:   x.end.code,
+		LossReason: x.end.words,
 		Flaps:      x.flaps,
 		HoldTime:   hold,
 		BFD:        x.bfd,

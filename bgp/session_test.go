@@ -68,7 +68,7 @@ func TestAnEventOfASessionThatIsOverChangesNothing(t *testing.T) {
 	if !x.announce(prefix, path{peerAS: 1}, dawn) || x.announce(prefix, path{peerAS: 1}, dawn) {
 		t.Error("an announcement is news once")
 	}
-	x.leave(dawn.Add(time.Second), routes.Closed, "")
+	x.leave(dawn.Add(time.Second), ending{cause: routes.Closed})
 	lost := x.paths[prefix]
 	if x.withdraw(prefix) || x.announce(prefix, path{}, dawn) || x.endOfRIB() {
 		t.Error("something came of it")
@@ -76,7 +76,7 @@ func TestAnEventOfASessionThatIsOverChangesNothing(t *testing.T) {
 	if got := x.paths[prefix]; got.lost != lost.lost || got.peerAS != 1 {
 		t.Errorf("path is %+v, want %+v", got, lost)
 	}
-	x.leave(dawn.Add(time.Minute), routes.Notified, "")
+	x.leave(dawn.Add(time.Minute), ending{cause: routes.Notified})
 	if x.flaps != 1 || x.loss.Cause != routes.Closed {
 		t.Errorf("%d flaps, the last by %q, want the first only", x.flaps, x.loss.Cause)
 	}
@@ -88,7 +88,7 @@ func TestALossIsRememberedForAQuarterOfAnHour(t *testing.T) {
 	prefix := netip.MustParsePrefix("172.16.1.0/26")
 	x.enter(established, dawn, usualPace)
 	x.announce(prefix, path{}, dawn)
-	x.leave(dawn, routes.Closed, "")
+	x.leave(dawn, ending{cause: routes.Closed})
 	if x.expire(dawn.Add(15*time.Minute-1), usualPace) || len(x.paths) != 1 {
 		t.Error("the offer went too early")
 	}
@@ -118,7 +118,7 @@ func TestAPrefixIsAnnouncedSinceItCameLast(t *testing.T) {
 	x.withdraw(prefix)
 	x.announce(prefix, path{}, second(3))
 	since("withdrawn, and announced", second(3))
-	x.leave(second(4), routes.Closed, "")
+	x.leave(second(4), ending{cause: routes.Closed})
 	since("lost", second(3))
 	x.enter(established, second(5), usualPace)
 	x.announce(prefix, path{}, second(6))
@@ -148,7 +148,7 @@ func TestAReflectorsEndOfRIBRemovesItsOwnPathsAndLaterThoseOfOthers(t *testing.T
 		x.announce(p, path{nextHop: client}, dawn)
 	}
 	x.endOfRIB()
-	x.leave(dawn, routes.Closed, "")
+	x.leave(dawn, ending{cause: routes.Closed})
 	x.enter(established, dawn, usualPace)
 	x.announce(again, path{nextHop: client}, dawn)
 	if !x.endOfRIB() {
@@ -174,36 +174,48 @@ func TestALossIsToldInTheWordsOfTheRFC(t *testing.T) {
 	const received, sent = api.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED,
 		api.PeerState_DISCONNECT_REASON_NOTIFICATION_SENT
 	code := func(code, subcode uint8) string { return bgp.NewNotificationErrorCode(code, subcode).String() }
-	for want, p := range map[string]apiutil.PeerState{
-		"cease, peer deconfigured (NOTIFICATION 6/3 received)": {
+	for want, p := range map[ending]apiutil.PeerState{
+		{routes.Notified, PeerDeconfigured, "cease, peer deconfigured (NOTIFICATION 6/3 received)"}: {
 			DisconnectReason: received,
 			DisconnectMessage: "notification-received " + code(bgp.BGP_ERROR_CEASE,
 				bgp.BGP_ERROR_SUB_PEER_DECONFIGURED),
 		},
-		"open, bad peer as (NOTIFICATION 2/2 sent)": {
+		{routes.Refused, BadPeerAS, "open, bad peer as (NOTIFICATION 2/2 sent)"}: {
 			DisconnectReason: sent,
 			DisconnectMessage: "notification-sent " + code(bgp.BGP_ERROR_OPEN_MESSAGE_ERROR,
 				bgp.BGP_ERROR_SUB_BAD_PEER_AS),
 		},
-		"hold timer expired (NOTIFICATION 4/0 received)": {
+		{routes.Notified, HoldTimeExpired, "hold timer expired (NOTIFICATION 4/0 received)"}: {
 			DisconnectReason:  received,
 			DisconnectMessage: "notification-received " + code(bgp.BGP_ERROR_HOLD_TIMER_EXPIRED, 0),
 		},
-		"cease, other configuration change (NOTIFICATION 6/6 received)": {
+		{routes.Reconfigured, Reconfigured, "cease, other configuration change (NOTIFICATION 6/6 received)"}: {
 			DisconnectReason:  received,
-			DisconnectMessage: "notification-received " + reconfigured,
+			DisconnectMessage: "notification-received " + code(bgp.BGP_ERROR_CEASE, bgp.BGP_ERROR_SUB_OTHER_CONFIGURATION_CHANGE),
 		},
-		"cease, BFD down (NOTIFICATION 6/10 received)": {
+		{routes.Notified, BFDDown, "cease, BFD down (NOTIFICATION 6/10 received)"}: {
 			DisconnectReason:  received,
 			DisconnectMessage: "notification-received " + code(bgp.BGP_ERROR_CEASE, 10),
 		},
-		"something that GoBGP says otherwise": {
+		{routes.Notified, "notification-6-8", "cease, out of resources (NOTIFICATION 6/8 received)"}: {
+			DisconnectReason:  received,
+			DisconnectMessage: "notification-received " + code(bgp.BGP_ERROR_CEASE, bgp.BGP_ERROR_SUB_OUT_OF_RESOURCES),
+		},
+		{
+			routes.Refused, BFDDown,
+			"BFD is down: we did not hear the peer for the detection time, or it did not hear us",
+		}: {
+			DisconnectReason: sent,
+			DisconnectMessage: "notification-sent " +
+				code(bgp.BGP_ERROR_CEASE, bgp.BGP_ERROR_SUB_ADMINISTRATIVE_RESET),
+		},
+		{routes.Refused, UnknownLoss, "something that GoBGP says otherwise"}: {
 			DisconnectReason:  sent,
 			DisconnectMessage: "something that GoBGP says otherwise",
 		},
 	} {
-		if _, got := lossOf(p); got != want {
-			t.Errorf("got %q, want %q", got, want)
+		if got := endingOf(p); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
 		}
 	}
 }

@@ -277,7 +277,7 @@ func (s *Speaker) closeListener() {
 	for _, x := range s.sessions {
 		if x.added && !x.peer.Active {
 			x.added = false
-			x.leave(time.Now(), routes.Closed, "session reset to listen elsewhere")
+			x.leave(time.Now(), ending{routes.Closed, SettingsChanged, "session reset to listen elsewhere"})
 			x.forgive()
 		}
 	}
@@ -531,7 +531,7 @@ func (s *Speaker) ensure(p Peer) error {
 	if !same && x.added {
 		// We end this session, not the peer: its paths count as after a restart of the
 		// peer's BIRD.
-		x.leave(time.Now(), routes.Closed, "session reset to take over new settings")
+		x.leave(time.Now(), ending{routes.Closed, SettingsChanged, "session reset to take over new settings"})
 		x.forgive()
 	}
 	dismiss := !same && x.added
@@ -580,7 +580,7 @@ func (s *Speaker) mark(x *session, added bool) {
 	defer s.mu.Unlock()
 	x.added = added
 	if !added {
-		x.leave(time.Now(), routes.Refused, "the session could not be set up")
+		x.leave(time.Now(), ending{routes.Refused, NotSetUp, "the session could not be set up"})
 	}
 }
 

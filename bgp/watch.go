@@ -143,8 +143,8 @@ func (s *Speaker) onState(b *server.BgpServer, e *apiutil.WatchEventMessage_Peer
 	switch {
 	case x.state == established && state != established:
 		lasted := at.Sub(x.since)
-		cause, why := lossOf(now)
-		x.leave(at, cause, why)
+		end := endingOf(now)
+		x.leave(at, end)
 		if now.AdminState != api.PeerState_ADMIN_STATE_UP {
 			x.punish(at, lasted, s.pace)
 		} else {
@@ -155,7 +155,7 @@ func (s *Speaker) onState(b *server.BgpServer, e *apiutil.WatchEventMessage_Peer
 			level = slog.LevelError // nothing is announced to it until it changes
 		}
 		r := slog.NewRecord(at, level, "BGP session lost", 0)
-		r.Add("peer", x.peer, "cause", string(cause), "reason", why)
+		r.Add("peer", x.peer, "cause", string(end.cause), "reason", end.words)
 		s.unsaid = append(s.unsaid, r)
 	case state == established:
 		x.enter(state, at, s.pace)
@@ -172,59 +172,65 @@ func (s *Speaker) onState(b *server.BgpServer, e *apiutil.WatchEventMessage_Peer
 	}
 }
 
-// GoBGP's names of a Cease for Other Configuration Change and of one for an Administrative Reset
-// (RFC 4486). We never reset a peer, but GoBGP's BFD does.
-var (
-	reconfigured = bgp.NewNotificationErrorCode(bgp.BGP_ERROR_CEASE,
-		bgp.BGP_ERROR_SUB_OTHER_CONFIGURATION_CHANGE).String()
-	resetByBFD = bgp.NewNotificationErrorCode(bgp.BGP_ERROR_CEASE, bgp.BGP_ERROR_SUB_ADMINISTRATIVE_RESET).String()
-)
-
-// lossOf returns how an established session ended.
-func lossOf(p apiutil.PeerState) (routes.Cause, string) {
+// endingOf returns how an established session ended.
+func endingOf(p apiutil.PeerState) ending {
 	if p.AdminState == api.PeerState_ADMIN_STATE_PFX_CT {
 		// GoBGP sends the NOTIFICATION, closes, and then reports that it
 		// could not read.
-		return routes.Refused, "more prefixes than the peer is allowed: an upstream router has to export none to us"
+		return ending{
+			routes.Refused, PrefixLimit,
+			"more prefixes than the peer is allowed: an upstream router has to export none to us",
+		}
 	}
 	switch p.DisconnectReason {
 	case api.PeerState_DISCONNECT_REASON_READ_FAILED, api.PeerState_DISCONNECT_REASON_WRITE_FAILED:
-		return routes.Closed, "the TCP connection ended without a NOTIFICATION"
+		return ending{routes.Closed, ConnectionEnded, "the TCP connection ended without a NOTIFICATION"}
 	case api.PeerState_DISCONNECT_REASON_HOLD_TIMER_EXPIRED:
-		return routes.HoldExpired, "nothing was heard for the hold time"
+		return ending{routes.HoldExpired, HoldTimeExpired, "nothing was heard for the hold time"}
 	case api.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED, api.PeerState_DISCONNECT_REASON_HARD_RESET:
-		why := strings.TrimPrefix(p.DisconnectMessage, "notification-received ")
-		if why == reconfigured {
-			return routes.Reconfigured, notification(why, "received")
+		code, words := notification(strings.TrimPrefix(p.DisconnectMessage, "notification-received "), "received")
+		if code == Reconfigured {
+			return ending{routes.Reconfigured, code, words}
 		}
-		return routes.Notified, notification(why, "received")
+		return ending{routes.Notified, code, words}
 	case api.PeerState_DISCONNECT_REASON_ADMIN_DOWN:
-		return routes.Refused, "the peer asked for a hold time of 0, which would leave its loss unseen"
-	default:
-		why := strings.TrimPrefix(p.DisconnectMessage, "notification-sent ")
-		if why == resetByBFD {
-			return routes.Refused, "BFD is down: we did not hear the peer for the detection time, or it did not hear us"
+		return ending{
+			routes.Refused, NoHoldTime,
+			"the peer asked for a hold time of 0, which would leave its loss unseen",
 		}
-		return routes.Refused, notification(why, "sent")
+	default:
+		code, words := notification(strings.TrimPrefix(p.DisconnectMessage, "notification-sent "), "sent")
+		if code == AdministrativeReset { // we never reset a peer, but GoBGP's BFD does
+			return ending{
+				routes.Refused, BFDDown,
+				"BFD is down: we did not hear the peer for the detection time, or it did not hear us",
+			}
+		}
+		return ending{routes.Refused, code, words}
 	}
 }
 
 // named matches GoBGP's name of a NOTIFICATION.
 var named = regexp.MustCompile(`^code (\d+)\((.*)\) subcode (\d+)\((.*)\)$`)
 
-// notification returns GoBGP's name of a NOTIFICATION in the words of RFC 4271, with its code and
-// subcode: "cease, peer deconfigured (NOTIFICATION 6/3 received)".
-func notification(name, way string) string {
+// notification returns the code of a NOTIFICATION, and GoBGP's name of it in the words of RFC 4271
+// with its numbers: "cease, peer deconfigured (NOTIFICATION 6/3 received)".
+func notification(name, way string) (LossCode, string) {
 	m := named.FindStringSubmatch(name)
 	if m == nil {
-		return name
+		return UnknownLoss, name
+	}
+	numbers := m[1] + "/" + m[3]
+	code, known := notifications[numbers]
+	if !known {
+		code = LossCode("notification-" + m[1] + "-" + m[3])
 	}
 	words := m[2]
 	switch {
-	case m[1] == "6" && m[3] == "10":
+	case code == BFDDown:
 		words += ", BFD down" // RFC 9384, which GoBGP does not know
 	case m[4] != "undefined":
 		words += ", " + m[4]
 	}
-	return fmt.Sprintf("%s (NOTIFICATION %s/%s %s)", words, m[1], m[3], way)
+	return code, fmt.Sprintf("%s (NOTIFICATION %s %s)", words, numbers, way)
 }

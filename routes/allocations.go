@@ -102,58 +102,88 @@ func Allocate(f Facts) *Allocations {
 	return a
 }
 
-// Refuse returns why a Service of a namespace may not have a server at an address, or "" if it may.
+// Refuse returns why a Service of a namespace may not have a server at an address, if it may not.
 // It also may if the cluster's records do not name the owner of an address in the cluster.
-func (a *Allocations) Refuse(cluster, namespace string, server netip.AddrPort) string {
+func (a *Allocations) Refuse(cluster, namespace string, server netip.AddrPort) Denial {
 	if a == nil {
-		return "nothing is known about who has which address"
+		return deny(NoRecords, "nothing is known about who has which address")
 	}
 	at := server.Addr()
 	if a.local[at] {
-		return fmt.Sprintf("%s is this machine's own address", at)
+		return deny(OwnAddress, "%s is this machine's own address", at)
 	}
 	if of, ok := a.protected[server]; ok {
-		return fmt.Sprintf("%s is the API server of cluster %s", server, of)
+		return deny(APIServer, "%s is the API server of cluster %s", server, of)
 	}
 	c := a.clusters[cluster]
 	if c == nil {
-		return fmt.Sprintf("nothing is known about cluster %q", cluster)
+		return deny(NoRecords, "nothing is known about cluster %q", cluster)
 	}
 	if host, ok := c.host[at]; ok {
 		return c.refuseHost(host, server)
 	}
 	if _, other, ok := c.foreign.covering(single(at)); ok {
-		return fmt.Sprintf("%s belongs to cluster %s", at, other)
+		return deny(ForeignCluster, "%s belongs to cluster %s", at, other)
 	}
 	if _, b, ok := c.blocks.covering(single(at)); ok {
 		switch owner, held := b.Pods[at]; {
 		case !held:
-			return fmt.Sprintf("%s is assigned to no pod", at)
+			return deny(NoPod, "%s is assigned to no pod", at)
 		case owner != "" && owner != namespace:
-			return fmt.Sprintf("%s is assigned to a pod of namespace %s, and the Service is of namespace %s", at, owner,
+			return deny(OtherNamespace, "%s is assigned to a pod of namespace %s, and the Service is of namespace %s", at, owner,
 				namespace)
 		}
-		return ""
+		return Denial{}
 	}
 	if _, _, ok := c.ranges.covering(single(at)); ok {
-		return ""
+		return Denial{}
 	}
-	return fmt.Sprintf("%s is in no block of cluster %s", at, cluster)
+	return deny(NoBlock, "%s is in no block of cluster %s", at, cluster)
 }
 
-func (c *allocations) refuseHost(host hostAddress, server netip.AddrPort) string {
+func (c *allocations) refuseHost(host hostAddress, server netip.AddrPort) Denial {
 	what, taken := nodePorts[server.Port()]
 	switch {
 	case !c.onNodes:
-		return fmt.Sprintf("%s is an address of node %s: pods on the host's network are served with "+
+		return deny(HostNetwork, "%s is an address of node %s: pods on the host's network are served with "+
 			"clusters[].ingress.hostNetwork: true", server.Addr(), host.node)
 	case !host.agreed:
-		return fmt.Sprintf("%s is where node %s speaks BGP, and is no InternalIP of its status", server.Addr(),
+		return deny(UnsureNode, "%s is where node %s speaks BGP, and is no InternalIP of its status", server.Addr(),
 			host.node)
 	case taken:
-		return fmt.Sprintf("%s is the port of %s on node %s", server, what, host.node)
+		return deny(NodePort, "%s is the port of %s on node %s", server, what, host.node)
 	}
-	return ""
+	return Denial{}
+}
+
+// A Denial is why an address may not serve a Service. The zero Denial is none.
+type Denial struct {
+	Code DenialCode
+	Why  string // a sentence
+}
+
+// A DenialCode names a kind of denials. The codes are stable: programs may depend on them.
+type DenialCode string
+
+// The codes.
+const (
+	NoRecords      DenialCode = "no-records"
+	OwnAddress     DenialCode = "own-address"
+	APIServer      DenialCode = "api-server"
+	ForeignCluster DenialCode = "foreign-cluster"
+	NoPod          DenialCode = "no-pod"
+	OtherNamespace DenialCode = "other-namespace"
+	NoBlock        DenialCode = "no-block"
+	HostNetwork    DenialCode = "host-network"
+	UnsureNode     DenialCode = "unsure-node"
+	NodePort       DenialCode = "node-port"
+)
+
+// None reports whether nothing is denied.
+func (d Denial) None() bool { return d.Code == "" }
+
+func deny(code DenialCode, format string, args ...any) Denial {
+	return Denial{code, fmt.Sprintf(format, args...)}
 }
 
 // Since returns a function that reports whether an address may have another owner than in

@@ -103,11 +103,11 @@ func TestAServerIsAnAddressOfItsNamespace(t *testing.T) {
 			row.change(&f)
 		}
 		got := Allocate(f).Refuse("demo", "evil", netip.MustParseAddrPort(row.server))
-		if row.why == "" && got != "" || !strings.Contains(got, row.why) {
-			t.Errorf("%s: got %q, want %q", name, got, row.why)
+		if row.why == "" && !got.None() || !strings.Contains(got.Why, row.why) || got.None() != (got.Why == "") {
+			t.Errorf("%s: got %+v, want %q", name, got, row.why)
 		}
 	}
-	if (*Allocations)(nil).Refuse("demo", "evil", netip.MustParseAddrPort("172.16.171.66:80")) == "" {
+	if (*Allocations)(nil).Refuse("demo", "evil", netip.MustParseAddrPort("172.16.171.66:80")).None() {
 		t.Error("allowed without any records")
 	}
 }
@@ -168,8 +168,8 @@ func TestWhatChangedBetweenAllocationsIsNamed(t *testing.T) {
 			silent++
 		}
 		for _, a := range asked {
-			if before, after := old.Refuse("demo", "evil", a) == "",
-				fresh.Refuse("demo", "evil", a) == ""; before != after && (touched == nil || !touched(a.Addr())) {
+			if before, after := old.Refuse("demo", "evil", a).None(),
+				fresh.Refuse("demo", "evil", a).None(); before != after && (touched == nil || !touched(a.Addr())) {
 				t.Fatalf("%s: allowed %t, then %t, and is not named\nwas %+v\nis %+v", a, before, after, was, is)
 			}
 		}

@@ -517,7 +517,7 @@ func (d *doctor) running() {
 			status.Counted(len(idle.Servers), "server"), idle.Servers[0], idle.Why),
 			"look at the first part on the way to it that is not well",
 			"sallyport explain "+idle.Servers[0].Addr().String()
-		if from := sourceFor(idle.Servers[0]); strings.Contains(idle.Why, "(L4TOUT)") && from.IsValid() {
+		if from := sourceFor(idle.Servers[0]); idle.Reason == status.CheckTimeout && from.IsValid() {
 			saw += fmt.Sprintf("; pods see %s as the source", from)
 			remedy = fmt.Sprintf("admit %s in their NetworkPolicies (an ipBlock of %[1]s/%d); without a policy, look "+
 				"on their nodes for a firewall, for rp_filter, and for the way back to %[1]s", from, from.BitLen())

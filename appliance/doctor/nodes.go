@@ -61,7 +61,7 @@ func (d *doctor) nodes(ctx context.Context, c config.Cluster, t routes.Topology)
 				continue
 			} else if known && p.LossReason != "" {
 				d.failed(name, fmt.Sprintf("BGP with %s is %s; its last session was lost: %s", a, p.State,
-					p.LossReason), status.RemedyOf(p.LossReason), d.commandOf(p.LossReason, n.Name))
+					p.LossReason), status.RemedyOf(p.LossCode), d.commandOf(p.LossCode, n.Name))
 			}
 			unheard = append(unheard, d.neighbour(c, n, a))
 		}
@@ -134,8 +134,9 @@ func (s *neighbour) ask(ctx context.Context) {
 }
 
 // commandOf returns the command for the remedy of a lost session.
-func (d *doctor) commandOf(reason, node string) string {
-	if strings.Contains(status.RemedyOf(reason), "sallyport manifests") {
+func (d *doctor) commandOf(loss bgp.LossCode, node string) string {
+	switch loss {
+	case bgp.PeerDeconfigured, bgp.ConnectionRejected:
 		return d.manifests()
 	}
 	return calicoNode(node)

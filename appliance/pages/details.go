@@ -193,7 +193,7 @@ func (q *request) blockPage(cluster, text string) (page.Page, bool) {
 			page.Link{Text: b.Affinity.Node, Href: pathOf("node", cluster, b.Affinity.Node)},
 			page.Link{Text: prefix.String()})
 		if !b.Installed {
-			p.Sections[0].Lines = []page.Line{{Mark: page.Bad, Text: q.index.WhyNoRouteTo(n, b)}}
+			p.Sections[0].Lines = []page.Line{{Mark: page.Bad, Text: q.index.WhyNoRouteTo(n, b).String()}}
 		}
 		var refused []routes.Refusal
 		for _, r := range q.index.View.BGP.Refusals {
@@ -252,7 +252,7 @@ func (q *request) backendPage(name string) (page.Page, bool) {
 	}
 	p := q.detail(markOfBackend(b), "Backend "+name, q.serversInWords(b.Counts), facts,
 		page.Link{Text: "backends", Href: "/backends"}, page.Link{Text: name})
-	if why, _ := q.whyBackend(b); why != "" {
+	if why := q.whyBackend(b).String(); why != "" {
 		p.Sections[0].Lines = []page.Line{{Mark: markOfBackend(b), Text: why}}
 	}
 	if b.N > 0 {
@@ -341,7 +341,7 @@ func (q *request) podPage(cluster, pod string) (page.Page, bool) {
 		page.Link{Text: cluster, Href: pathOf("cluster", cluster)},
 		page.Link{Text: first.Node.Name, Href: pathOf("node", cluster, first.Node.Name)}, page.Link{Text: pod})
 	for _, i := range some {
-		if why := q.index.Why(q.index.Servers[i]); why != "" {
+		if why := q.index.Why(q.index.Servers[i]).String(); why != "" {
 			p.Sections[0].Lines = []page.Line{{Mark: mark, Text: why}}
 			break
 		}

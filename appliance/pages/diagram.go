@@ -117,17 +117,15 @@ func (q *request) row(n *status.Node) page.Row {
 		r.Pods.Mark, r.Pods.Lines = page.Idle, []string{"not reached"}
 	}
 	unrouted := r.Route.Mark == page.Bad || r.Route.Mark == page.Warn
-	seen := map[string]bool{}
+	seen := map[reason]bool{}
 	for _, i := range n.Broken {
 		s := x.Servers[i]
 		why := x.Why(s)
-		// Reasons that differ only in the server's address count as the same reason.
-		kind := strings.ReplaceAll(why, s.Addr().Addr().String(), "")
-		if why == "" || markOfServer(s) != page.Bad || seen[kind] ||
-			unrouted && strings.HasPrefix(why, "no route to ") {
+		if kind := reasonOf(why); kind == (reason{}) || markOfServer(s) != page.Bad || seen[kind] ||
+			unrouted && why.Unrouted {
 			continue
 		}
-		seen[kind] = true
+		seen[reasonOf(why)] = true
 		if len(r.Why) < status.WhysOfRow {
 			r.Why = append(r.Why, fmt.Sprintf("%s: %s", cmp.Or(s.Pod(), s.Addr().String()), why))
 		}

@@ -528,7 +528,7 @@ func (q *request) blockRow(b *status.Block) []page.Cell {
 	state := page.Cell{Text: "installed", Mark: page.Good}
 	why, via := "", ""
 	if !b.Installed {
-		state, why = page.Cell{Text: "missing", Mark: page.Bad}, q.index.WhyNoRouteTo(n, b)
+		state, why = page.Cell{Text: "missing", Mark: page.Bad}, q.index.WhyNoRouteTo(n, b).String()
 	}
 	if b.Via.IsValid() {
 		via = b.Via.String()
@@ -697,34 +697,41 @@ func markOfBackend(b status.Backend) page.Mark {
 }
 
 // whyBackend returns the first reason why a server of a backend does not serve.
-func (q *request) whyBackend(b status.Backend) (why string, of netip.Addr) {
+func (q *request) whyBackend(b status.Backend) status.Why {
 	if b.Counts.All == 0 {
-		return "its Service has no endpoint that is ready", of
+		return status.Why{Short: "its Service has no endpoint that is ready"}
 	}
 	if faulty(markOfBackend(b)) == "good" {
-		return "", of
+		return status.Why{}
 	}
 	for _, s := range q.index.Servers[b.From : b.From+b.N] {
 		if markOfServer(s) == page.Bad {
-			return q.index.Why(s), s.Addr().Addr()
+			return q.index.Why(s)
 		}
 	}
-	return "", of
+	return status.Why{}
 }
 
+// A reason is a status.Why without the words that differ between servers.
+type reason struct {
+	code   status.Code
+	detail string
+	rest   string
+}
+
+func reasonOf(why status.Why) reason { return reason{why.Code, why.Detail, why.Rest} }
+
 // inOneTable returns a function for the reasons of the rows of a table, in their order. It shortens
-// a reason that an earlier row has in full with another address: on a telephone, ten rows with the
-// same five lines hide the differences.
-func inOneTable() func(why string, of netip.Addr) string {
-	seen := map[string]bool{}
-	return func(why string, of netip.Addr) string {
-		kind := strings.ReplaceAll(why, of.String(), "")
-		short, _, long := strings.Cut(why, ": ")
-		if long && seen[kind] {
-			return short + ", as above"
+// a reason that an earlier row has in full: on a telephone, ten rows with the same five lines hide
+// the differences.
+func inOneTable() func(why status.Why) string {
+	seen := map[reason]bool{}
+	return func(why status.Why) string {
+		if why.Rest != "" && seen[reasonOf(why)] {
+			return why.Short + ", as above"
 		}
-		seen[kind] = true
-		return why
+		seen[reasonOf(why)] = true
+		return why.String()
 	}
 }
 
@@ -773,7 +780,7 @@ func (q *request) serverList(which []int, size int) (page.Section, int) {
 			{Text: name, Href: pathOf("backend", name)},
 			{Text: s.Check},
 			sessions,
-			{Text: brief(q.index.Why(s), s.Addr().Addr())},
+			{Text: brief(q.index.Why(s))},
 		}
 	}, columns("state", "address", "pod", "node", "backend", "check", ">connections", "~why")...)
 	t.Empty = cmp.Or(t.Empty, "none: no endpoint")

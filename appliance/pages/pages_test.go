@@ -131,7 +131,7 @@ func TestANodeWithoutASessionStandsOut(t *testing.T) {
 	worker := netip.MustParseAddr("192.168.50.23")
 	lost := bgp.PeerState{
 		Peer: bgp.Peer{Cluster: "demo", Node: "worker1", Addr: worker}, State: "Active",
-		LossReason: "nothing was heard for the hold time",
+		LossCode: bgp.HoldTimeExpired, LossReason: "nothing was heard for the hold time",
 	}
 	n := &status.Node{
 		NodeName: status.NodeName{Cluster: "demo", Name: "worker1"}, Peers: []bgp.PeerState{lost},
@@ -155,12 +155,15 @@ func TestANodeWithoutASessionStandsOut(t *testing.T) {
 
 func TestATableHasALongReasonOnce(t *testing.T) {
 	brief, got := inOneTable(), []string(nil)
-	for i, why := range []string{
-		"no route to 10.0.0.0: the session is down: look",
-		"no route to 10.0.0.1: the session is down: look", "no route to 10.0.0.2: refused", "", "", "being opened",
-		"being opened",
+	down := func(at string) status.Why {
+		return status.Why{Code: status.NoSession, Short: "no route to " + at, Rest: "the session is down: look"}
+	}
+	for _, why := range []status.Why{
+		down("10.0.0.0"), down("10.0.0.1"),
+		{Code: status.OfferRefused, Short: "no route to 10.0.0.2", Rest: "refused"},
+		{}, {}, {Code: status.Opening, Short: "being opened"}, {Code: status.Opening, Short: "being opened"},
 	} {
-		got = append(got, brief(why, netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})))
+		got = append(got, brief(why))
 	}
 	want := []string{
 		"no route to 10.0.0.0: the session is down: look", "no route to 10.0.0.1, as above",

@@ -199,13 +199,13 @@ func (p *Planner) Plan(want Want, have Have) []Step {
 		for i, live := range there.Match(b.Servers) {
 			switch {
 			case i < 0:
-				set(b.Name, live.Name, live.State, haproxy.Absent, "endpoint is gone")
+				set(b.Name, live.Name, live.State, haproxy.Absent, Gone)
 				continue
 			case live == nil:
 				live = &haproxy.Live{Addr: b.Servers[i].Addr}
 			}
 			w := &b.Servers[i]
-			why := want.Allocations.Refuse(b.Cluster, b.Namespace, w.Addr)
+			why := want.Allocations.Refuse(b.Cluster, b.Namespace, w.Addr).Why
 			if why == "" {
 				why = astray(w.Addr.Addr())
 			}
@@ -214,14 +214,14 @@ func (p *Planner) Plan(want Want, have Have) []Step {
 			case live.Addr != w.Addr:
 				// Somebody gave the server of our name another address. The next round
 				// adds it anew.
-				to, why = haproxy.Absent, "its address was changed"
+				to, why = haproxy.Absent, Readdressed
 			case why != "":
 				to = haproxy.Closed
 			case w.Drain && live.State == haproxy.Absent:
 				// The endpoint is terminating already: adding its server gains nothing.
 				to = haproxy.Absent
 			case w.Drain:
-				to, why = haproxy.Drain, "endpoint is terminating"
+				to, why = haproxy.Drain, Terminating
 			default:
 				why = "routed"
 			}
@@ -235,7 +235,7 @@ func (p *Planner) Plan(want Want, have Have) []Step {
 	}
 	for _, name := range p.unwanted {
 		for _, live := range have.Backends.Get(name).Servers {
-			set(name, live.Name, live.State, haproxy.Absent, "endpoint is gone")
+			set(name, live.Name, live.State, haproxy.Absent, Gone)
 		}
 	}
 	return append(steps, planRoutes(want.Routes, have)...)
@@ -255,9 +255,15 @@ func (p *Planner) meet(live haproxy.LiveBackends) (unwanted bool) {
 	return unwanted
 }
 
-// NoRoute is the reason for closing a server without a verified route to its address. The status
-// adds why there is no such route.
-const NoRoute = "no verified route"
+// The reasons why Plan does not open a server, except those that Allocations give.
+const (
+	Gone        = "endpoint is gone"
+	Terminating = "endpoint is terminating"
+	Readdressed = "its address was changed"
+	NoRoute     = "no verified route" // the status adds why there is none
+	NotInKernel = "route not in the kernel yet"
+	Changing    = "route is being changed"
+)
 
 // States returns the states of the servers of Want.Backends once all steps of the last call of
 // Plan are taken. The next call leaves them as they are.
@@ -285,9 +291,9 @@ func follow(want routes.Table, have Have) func(netip.Addr) string {
 		hp, hv, ok := haveVia(a)
 		switch {
 		case !ok:
-			return "route not in the kernel yet"
+			return NotInKernel
 		case hp != wp || hv != wv:
-			return "route is being changed"
+			return Changing
 		}
 		return ""
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sallyport/appliance/config"
+	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress/watch"
 )
@@ -17,18 +18,33 @@ func TestTheManualHasEveryCodeOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(text), "| code | meaning |\n|---|---|\n")
-	var want strings.Builder
-	seen := map[Code]bool{}
+	type row struct{ code, means string }
+	tables := map[string][]row{}
 	for _, c := range Codes {
-		if seen[c.Code] {
-			t.Errorf("%s stands in the table twice", c.Code)
-		}
-		seen[c.Code] = true
-		fmt.Fprintf(&want, "| `%s` | %s |\n", c.Code, c.Means)
+		tables["code"] = append(tables["code"], row{string(c.Code), c.Means})
 	}
-	if table != want.String() {
-		t.Errorf("the table of TROUBLESHOOTING.md is\n%s\nwant\n%s", table, want.String())
+	for _, c := range Reasons {
+		tables["reason"] = append(tables["reason"], row{string(c.Code), c.Means})
+	}
+	for _, c := range bgp.LossCodes {
+		tables["lossCode"] = append(tables["lossCode"], row{string(c.Code), c.Means})
+	}
+	for name, rows := range tables {
+		head := "| " + name + " | meaning |\n|---|---|\n"
+		_, table, _ := strings.Cut(string(text), head)
+		table, _, _ = strings.Cut(table, "\n\n")
+		var want strings.Builder
+		seen := map[string]bool{}
+		for _, r := range rows {
+			if seen[r.code] {
+				t.Errorf("%s stands in the table twice", r.code)
+			}
+			seen[r.code] = true
+			fmt.Fprintf(&want, "| `%s` | %s |\n", r.code, r.means)
+		}
+		if strings.TrimSpace(table) != strings.TrimSpace(want.String()) {
+			t.Errorf("the table of TROUBLESHOOTING.md is\n%s\nwant\n%s%s", table, head, want.String())
+		}
 	}
 }
 

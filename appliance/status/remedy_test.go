@@ -11,20 +11,21 @@ import (
 )
 
 func TestALostSessionSaysWhatToDo(t *testing.T) {
-	for reason, want := range map[string]string{
-		"cease, peer deconfigured (NOTIFICATION 6/3 received)":              "sallyport manifests",
-		"cease, connection rejected (NOTIFICATION 6/5 received)":            "sallyport manifests",
-		"open, bad peer as (NOTIFICATION 2/2 received)":                     "bgp.asn",
-		"open, bad bgp identifier (NOTIFICATION 2/3 received)":              "bgp.routerID",
-		"cease, administrative shutdown (NOTIFICATION 6/2 received)":        "BIRD was stopped",
-		"hold timer expired (NOTIFICATION 4/0 received)":                    "firewall",
-		"nothing was heard for the hold time":                               "firewall",
-		"the TCP connection ended without a NOTIFICATION":                   "calico-node was restarted",
-		"cease, out of resources (NOTIFICATION 6/8 received), on this side": "look at calico-node",
+	for loss, want := range map[bgp.LossCode]string{
+		bgp.PeerDeconfigured:   "sallyport manifests",
+		bgp.ConnectionRejected: "sallyport manifests",
+		bgp.BadPeerAS:          "bgp.asn",
+		bgp.BadIdentifier:      "bgp.routerID",
+		bgp.Shutdown:           "BIRD was stopped",
+		bgp.HoldTimeExpired:    "firewall",
+		bgp.NoHoldTime:         "hold time of 0",
+		bgp.ConnectionEnded:    "calico-node was restarted",
+		bgp.PrefixLimit:        "prefixLimit",
+		"notification-6-8":     "look at calico-node",
 	} {
-		got := ended(bgp.PeerState{LossReason: reason})
-		if !strings.Contains(got, reason) || !strings.Contains(got, want) {
-			t.Errorf("%s: %q, want the reason and %q", reason, got, want)
+		got := ended(bgp.PeerState{LossCode: loss, LossReason: "in words"})
+		if !strings.Contains(got, "in words") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want the reason and %q", loss, got, want)
 		}
 	}
 	if got := ended(bgp.PeerState{}); got != "" {
@@ -42,46 +43,49 @@ func TestALostSessionSaysWhatToDo(t *testing.T) {
 }
 
 func TestServersWithoutTrafficAreCountedByReason(t *testing.T) {
-	server := func(addr, state, check, why string) ServerStatus {
-		return ServerStatus{Addr: netip.MustParseAddrPort(addr), State: state, Check: check, Why: why}
-	}
-	s := Status{Backends: []BackendStatus{
-		{Name: "a", Servers: []ServerStatus{
-			server("172.16.0.1:80", "open", "UP", ""),
-			server("172.16.0.2:80", "closed", "", "no route to 172.16.0.2: no peer offers 172.16.0.2/31"),
-			server("172.16.0.3:80", "closed", "", "no route to 172.16.0.3: no peer offers 172.16.0.2/31"),
-		}},
-		{Name: "b", Servers: []ServerStatus{
-			server("172.16.0.2:80", "closed", "", "no route to 172.16.0.2: no peer offers 172.16.0.2/31"),
-			server("172.16.0.4:80", "open", "DOWN", "the check gets no answer"),
-		}},
-	}}
-	got := s.Idle()
-	if len(got) != 2 || len(got[0].Servers) != 2 || got[0].Servers[0] != s.Backends[0].Servers[1].Addr ||
-		got[1].Why != "the check gets no answer" {
-		t.Errorf("got %+v, want two reasons, the first of two servers", got)
-	}
-}
-
-// Hundreds of nodes may have the same fault.
-func TestServersWithoutTrafficAreCountedOverNodes(t *testing.T) {
-	s := Status{Backends: []BackendStatus{{Name: "a"}}}
-	for i := range 3 {
-		node, at, pod := fmt.Sprintf("worker%d", i), netip.AddrFrom4([4]byte{192, 168, 50, byte(i)}),
-			netip.AddrFrom4([4]byte{172, 16, 0, byte(i)})
-		why := "the offer of 172.16.0.0/24 was refused"
-		if i < 2 {
-			why = fmt.Sprintf("there is no BGP session with node %s (%s) for 1 min", node, at)
+	closed := func(addr string, reason Code, detail, why string) ServerStatus {
+		return ServerStatus{
+			Addr: netip.MustParseAddrPort(addr), State: "closed", Reason: reason, Detail: detail, Why: why,
 		}
-		s.Peers = append(s.Peers, bgp.PeerState{Peer: bgp.Peer{Node: node, Addr: at}})
-		s.Backends[0].Servers = append(s.Backends[0].Servers,
-			ServerStatus{
-				Addr: netip.AddrPortFrom(pod, 80), Node: node, State: "closed",
-				Why: fmt.Sprintf("no route to %s: %s", pod, why),
-			})
 	}
-	if got := s.Idle(); len(got) != 2 || len(got[0].Servers) != 2 ||
-		!strings.Contains(got[0].Why, "node worker0 (192.168.50.0)") {
-		t.Errorf("got %+v, want two reasons, the first of two nodes", got)
+	for name, row := range map[string]struct {
+		servers []ServerStatus
+		want    string
+	}{
+		"one that serves": {
+			[]ServerStatus{{Addr: netip.MustParseAddrPort("172.16.0.1:80"), State: "open", Check: "UP"}}, "",
+		},
+		"one reason for two servers on two nodes": {
+			[]ServerStatus{
+				closed("172.16.0.2:80", NoSession, "hold-time-expired", "no route to 172.16.0.2: node a"),
+				closed("172.16.0.3:80", NoSession, "hold-time-expired", "no route to 172.16.0.3: node b"),
+			},
+			"no-session 2 no route to 172.16.0.2: node a",
+		},
+		"two losses of sessions": {
+			[]ServerStatus{
+				closed("172.16.0.2:80", NoSession, "hold-time-expired", "silent"),
+				closed("172.16.0.3:80", NoSession, "peer-deconfigured", "deconfigured"),
+			},
+			"no-session 1 silent, no-session 1 deconfigured",
+		},
+		"a server in two backends counts once": {
+			[]ServerStatus{
+				closed("172.16.0.2:80", NoOffer, "", "nobody"), closed("172.16.0.2:80", NoOffer, "", "nobody"),
+			},
+			"no-offer 1 nobody",
+		},
+		"sentences of an earlier version": {
+			[]ServerStatus{closed("172.16.0.2:80", "", "", "this"), closed("172.16.0.3:80", "", "", "that")},
+			" 1 this,  1 that",
+		},
+	} {
+		var got []string
+		for _, i := range (&Status{Backends: []BackendStatus{{Servers: row.servers}}}).Idle() {
+			got = append(got, fmt.Sprintf("%s %d %s", i.Reason, len(i.Servers), i.Why))
+		}
+		if strings.Join(got, ", ") != row.want {
+			t.Errorf("%s: got %q, want %q", name, got, row.want)
+		}
 	}
 }

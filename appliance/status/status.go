@@ -110,6 +110,10 @@ type ServerStatus struct {
 	State string         `json:"state"`
 	Check string         `json:"check,omitempty"` // the result of HAProxy's health check
 	Why   string         `json:"why,omitempty"`   // why it is not open, or fails its check
+
+	// Why for programs: one of Reasons, and what that leaves open.
+	Reason Code   `json:"reason,omitempty"`
+	Detail string `json:"detail,omitempty"`
 }
 
 // Serves reports whether the server takes traffic.
@@ -318,7 +322,11 @@ func (x *Index) backendStatus(b Backend) BackendStatus {
 }
 
 func (x *Index) serverStatus(s Server) ServerStatus {
-	ss := ServerStatus{Addr: s.Addr(), Pod: s.Pod(), State: s.State.String(), Check: s.Check, Why: x.Why(s)}
+	why := x.Why(s)
+	ss := ServerStatus{
+		Addr: s.Addr(), Pod: s.Pod(), State: s.State.String(), Check: s.Check,
+		Why: why.String(), Reason: why.Code, Detail: why.Detail,
+	}
 	if s.Want != nil {
 		ss.Name, ss.Node = s.Want.Name, s.Want.Node
 	} else {

@@ -12,16 +12,33 @@ import (
 	"sallyport/routes"
 )
 
+// A Why is a reason for which a server takes no traffic, or a block has no route. The zero Why is no
+// reason.
+type Why struct {
+	Code   Code   // one of Reasons
+	Detail string // what the code leaves open, as Reasons says; "" for most codes
+	Short  string // in words, with the address of the server where that matters
+	Rest   string // in words, without that address: a table shows it once for several servers
+	// Unrouted reports that no route leads to the server. The row of its node says why, too.
+	Unrouted bool
+}
+
+// String returns the reason in one sentence.
+func (w Why) String() string {
+	if w.Rest == "" {
+		return w.Short
+	}
+	return w.Short + ": " + w.Rest
+}
+
 // WhyNoRoute returns why blocks of a node have no route in the kernel, a sentence each.
 func (x *Index) WhyNoRoute(n *Node) (whys []string) {
-	add := func(format string, args ...any) {
-		if why := fmt.Sprintf(format, args...); len(whys) < WhysOfRow && !slices.Contains(whys, why) {
-			whys = append(whys, why)
-		}
-	}
 	for _, b := range n.Blocks {
-		if !b.Installed {
-			add("%s", x.WhyNoRouteTo(n, b))
+		if b.Installed {
+			continue
+		}
+		if why := x.WhyNoRouteTo(n, b).String(); len(whys) < WhysOfRow && !slices.Contains(whys, why) {
+			whys = append(whys, why)
 		}
 	}
 	return whys
@@ -29,13 +46,16 @@ func (x *Index) WhyNoRoute(n *Node) (whys []string) {
 
 // WhyNoRouteTo returns why a block has no route in the kernel. A block without a node stands for
 // one address that no node owns.
-func (x *Index) WhyNoRouteTo(n *Node, b *Block) string {
+func (x *Index) WhyNoRouteTo(n *Node, b *Block) Why {
+	why := func(code Code, detail, format string, args ...any) Why {
+		return Why{Code: code, Detail: detail, Short: fmt.Sprintf(format, args...)}
+	}
 	p := b.Affinity.Prefix
 	switch {
 	case b.why != "":
-		return b.why
+		return why(RouteNotFollowed, "", "%s", b.why)
 	case b.Via.IsValid():
-		return fmt.Sprintf("the route %s via %s is not in the kernel", p, b.Via)
+		return why(RouteMissing, "", "the route %s via %s is not in the kernel", p, b.Via)
 	}
 	var speakers []bgp.PeerState
 	if n != nil {
@@ -43,32 +63,35 @@ func (x *Index) WhyNoRouteTo(n *Node, b *Block) string {
 	}
 	for _, s := range speakers {
 		if !s.Up() && s.Addr.Is4() == p.Addr().Is4() {
-			return SessionDown(s, x.View.At)
+			return why(NoSession, string(s.LossCode), "%s", SessionDown(s, x.View.At))
 		}
 	}
 	for _, r := range x.View.BGP.Refusals {
 		if o := r.Offer.Prefix; o == p || b.Affinity.Node == "" && o.Bits() > 0 && o.Contains(p.Addr()) {
-			return fmt.Sprintf("the offer of %s by %s was refused: %s", r.Offer.Prefix, r.Offer.Peer, r.Why)
+			return why(OfferRefused, string(r.Reason), "the offer of %s by %s was refused: %s", r.Offer.Prefix,
+				r.Offer.Peer, r.Why)
 		}
 	}
 	for _, c := range x.View.Clusters {
 		for _, pool := range c.Topology.Pools {
 			if c.Name == b.Cluster && pool.NoExport && pool.CIDR.Contains(p.Addr()) {
-				return fmt.Sprintf("no node announces its block, because IP pool %s (%s) has disableBGPExport: %s",
+				return why(PoolNotExported, pool.Name,
+					"no node announces its block, because IP pool %s (%s) has disableBGPExport: %s",
 					pool.Name, pool.CIDR, ExportPool(c.Health.APIGroup, pool.Name))
 			}
 		}
 	}
 	for _, s := range speakers {
 		if s.Up() && x.View.BGP.Withheld[s.Addr] > 0 {
-			return fmt.Sprintf("node %s announces none of its blocks, although its BGP session is established: does "+
-				"a BGPFilter reject them?", n.Name)
+			return why(BlocksWithheld, "", "node %s announces none of its blocks, although its BGP session is "+
+				"established: does a BGPFilter reject them?", n.Name)
 		}
 	}
 	if b.Affinity.State != "" && b.Affinity.State != "confirmed" {
-		return fmt.Sprintf("node %s does not own %s yet: the BlockAffinity is %s", b.Affinity.Node, p, b.Affinity.State)
+		return why(BlockUnconfirmed, b.Affinity.State, "node %s does not own %s yet: the BlockAffinity is %s",
+			b.Affinity.Node, p, b.Affinity.State)
 	}
-	return "no BGP peer offers its block"
+	return why(NoOffer, "", "no BGP peer offers its block")
 }
 
 // SessionDown returns a sentence: since when a peer has had no session, how the last session ended,
@@ -106,25 +129,26 @@ func Whose(p bgp.Peer) string {
 	return "node " + p.Node
 }
 
-// Why returns why a server is not open, or why it fails its check. It returns "" if the server
-// serves.
-func (x *Index) Why(s Server) string {
+// Why returns why a server is not open, or why it fails its check. It returns the zero Why if the
+// server serves.
+func (x *Index) Why(s Server) Why {
 	switch {
 	case s.Want == nil:
-		return "endpoint is gone; deleted once its last connection ends"
+		return Why{Code: EndpointGone, Short: "endpoint is gone; deleted once its last connection ends"}
 	case s.Live != nil && s.State == haproxy.Open:
 		return whyDown(s.Live.Failure)
 	}
 	b, a := x.Backends[s.Backend].want, s.Addr().Addr()
-	if why := x.View.Want.Allocations.Refuse(b.Cluster, b.Namespace, s.Addr()); why != "" {
-		return why
+	if denial := x.View.Want.Allocations.Refuse(b.Cluster, b.Namespace, s.Addr()); !denial.None() {
+		return Why{Code: AddressDenied, Detail: string(denial.Code), Short: denial.Why}
 	}
-	if step, is := x.planned[haproxy.ServerID{Backend: b.Name, Server: s.Want.Name}]; is && step.State < haproxy.Open &&
-		step.Why != plan.NoRoute {
-		return step.Why
+	if step, is := x.planned[haproxy.ServerID{Backend: b.Name, Server: s.Want.Name}]; is && step.State < haproxy.Open {
+		if code, is := planned[step.Why]; is {
+			return Why{Code: code, Short: step.Why}
+		}
 	}
 	if s.Want.Drain {
-		return "endpoint is terminating"
+		return Why{Code: Terminating, Short: plan.Terminating}
 	}
 	p, via, routed := x.match(a)
 	switch {
@@ -133,30 +157,46 @@ func (x *Index) Why(s Server) string {
 		if block == nil { // of no node
 			block = &Block{Cluster: b.Cluster, Affinity: routes.Affinity{Prefix: netip.PrefixFrom(a, a.BitLen())}}
 		}
-		return fmt.Sprintf("no route to %s: %s", a, x.WhyNoRouteTo(s.Node, block))
+		why := x.WhyNoRouteTo(s.Node, block)
+		why.Short, why.Rest, why.Unrouted = fmt.Sprintf("no route to %s", a), why.Short, true
+		return why
 	case x.View.Have.Routes[p] != via:
-		return fmt.Sprintf("the route %s via %s is not in the kernel", p, via)
+		return Why{Code: RouteMissing, Short: fmt.Sprintf("the route %s via %s is not in the kernel", p, via)}
 	case s.State == haproxy.Absent:
-		return "its backend is not in HAProxy yet"
+		return Why{Code: BackendMissing, Short: "its backend is not in HAProxy yet"}
 	}
-	return "being opened"
+	return Why{Code: Opening, Short: "being opened"}
 }
 
-// whyDown returns in one sentence how the check of a server failed, by the name that
-// HAProxy's statistics have for it.
-func whyDown(failure string) string {
+// planned holds the codes of the reasons of Plan that say all. For NoRoute, the index says more.
+var planned = map[string]Code{
+	plan.Gone: EndpointGone, plan.Terminating: Terminating, plan.Readdressed: Readdressed,
+	plan.NotInKernel: RouteMissing, plan.Changing: RouteChanging,
+}
+
+// whyDown returns how the check of a server failed, by the name that HAProxy's statistics have for
+// it.
+func whyDown(failure string) Why {
 	switch failure {
 	case "":
-		return ""
+		return Why{}
 	case "L4TOUT":
-		return "the check gets no answer from the pod (L4TOUT): look for a NetworkPolicy or a firewall that does not " +
-			"admit the appliance: kubectl get networkpolicies -A"
+		return Why{
+			Code: CheckTimeout, Detail: failure, Short: "the check gets no answer from the pod (L4TOUT)",
+			Rest: "look for a NetworkPolicy or a firewall that does not admit the appliance: " +
+				"kubectl get networkpolicies -A",
+		}
 	case "L4CON":
-		return "the pod refuses connections to this port, or cannot be reached (L4CON)"
+		return Why{
+			Code: CheckRefused, Detail: failure,
+			Short: "the pod refuses connections to this port, or cannot be reached (L4CON)",
+		}
 	case "HANA":
-		return "requests failed one after another (HANA)"
+		return Why{Code: RequestsFailed, Detail: failure, Short: "requests failed one after another (HANA)"}
 	}
-	return "the pod answers the check wrongly or too late (" + failure + ")"
+	return Why{
+		Code: CheckFailed, Detail: failure, Short: "the pod answers the check wrongly or too late (" + failure + ")",
+	}
 }
 
 // WhysOfRow bounds the different reasons of a node.

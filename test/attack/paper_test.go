@@ -308,7 +308,7 @@ func (p *paper) apply(ctx context.Context, cfg *haproxy.Config) error {
 	for i, b := range cfg.Backends {
 		for _, server := range b.Servers {
 			state := haproxy.Open
-			if records.Refuse(b.Cluster, b.Namespace, server.Addr) != "" {
+			if !records.Refuse(b.Cluster, b.Namespace, server.Addr).None() {
 				state = haproxy.Closed
 			}
 			states[i] = append(states[i], state)
