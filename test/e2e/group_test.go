@@ -25,18 +25,19 @@ const kept = 60
 // own, and some ask again and again on a connection that they keep.
 type witnesses struct {
 	*load.Witness
-	r *testbed
+	r       *testbed
+	members []member // whose logs tell what happened when requests fail
 }
 
 // witnesses sends clients to the addresses of the group, and to others.
-func (r *testbed) witnesses(others ...string) *witnesses {
+func (r *testbed) witnesses(members []member, others ...string) *witnesses {
 	r.t.Helper()
 	clients := load.Clients{Host: "test.local", New: 5 * time.Millisecond, Kept: kept, Every: 300 * time.Millisecond}
 	for _, address := range slices.Concat(rig.ServiceAddresses(r.Options()), others) {
 		clients.Targets = append(clients.Targets, address+":80")
 	}
 	clients.Dial = r.fromClient
-	return &witnesses{load.Watch(r.t.Context(), clients), r}
+	return &witnesses{load.Watch(r.t.Context(), clients), r, members}
 }
 
 // fromClient dials from the client's host.
@@ -56,9 +57,32 @@ func (w *witnesses) during(do func()) load.Count {
 // undisturbed calls do while the clients ask. Nothing may fail.
 func (w *witnesses) undisturbed(do func()) {
 	w.r.t.Helper()
-	if err := w.during(do).Losses(); err != nil {
-		w.r.t.Error(err)
+	count := w.during(do)
+	err := count.Losses()
+	if err == nil {
+		return
 	}
+	w.r.t.Error(err)
+	failed := slices.Concat(count.Failed, count.Broken)
+	byTime := func(a, b load.Outcome) int { return a.Began.Compare(b.Began) }
+	from := slices.MinFunc(failed, byTime).Began.Add(-5 * time.Second)
+	to := slices.MaxFunc(failed, byTime).Began.Add(5 * time.Second)
+	for _, m := range w.members {
+		w.r.t.Logf("log of %s then:\n%s", m.Machine(), between(m.log(), from, to))
+	}
+}
+
+// between returns the last 100 lines of a log in a time, without those of GoBGP.
+func between(text string, from, to time.Time) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		stamp, _, _ := strings.Cut(strings.TrimPrefix(line, "time="), " ")
+		at, err := time.Parse(time.RFC3339, stamp)
+		if err == nil && !at.Before(from) && !at.After(to) && !strings.Contains(line, "gobgp: ") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-100):], "")
 }
 
 // A member is an appliance of the group.
@@ -122,7 +146,7 @@ func pair(t *testing.T, name string, router world.RouterKind) (first *testbed, a
 			return first.asks(address + ":80")
 		})
 	}
-	clients = first.witnesses(services...)
+	clients = first.witnesses([]member{a, b}, services...)
 	t.Cleanup(clients.Stop)
 	first.spread(a, b)
 	clients.during(func() {})
