@@ -130,8 +130,8 @@ func (o Options) ConfigMaps() []string {
 	return names
 }
 
-// SecretNamespaces returns the namespaces of the Secrets that are read. One entry "" means all
-// namespaces.
+// SecretNamespaces returns the namespaces of the Secrets, and of the ConfigMaps of authorities, that
+// are read. One entry "" means all namespaces.
 func (o Options) SecretNamespaces() []string {
 	if len(o.Namespaces) == 0 || o.CrossNamespaceSecrets {
 		return []string{metav1.NamespaceAll}
@@ -144,8 +144,9 @@ func (o Options) SecretNamespaces() []string {
 	return slices.Compact(all)
 }
 
-// readsSecretsOf reports whether the Secrets of a namespace are read.
-func (o Options) readsSecretsOf(namespace string) bool {
+// ReadsSecretsOf reports whether the Secrets of a namespace, and its ConfigMaps of authorities, are
+// read.
+func (o Options) ReadsSecretsOf(namespace string) bool {
 	all := o.SecretNamespaces()
 	return all[0] == metav1.NamespaceAll || slices.Contains(all, namespace)
 }

@@ -34,6 +34,6 @@
 //	backend.go                adds the servers out of EndpointSlices
 //
 // A second source of claims needs a file like ingresses.go, an entry in collect, and its Secrets in
-// namers (named.go). [Snapshot.NamedSecrets] tells a watcher which Secrets to read. [Options.Strip]
-// removes the fields that a watcher need not keep.
+// namers (named.go). [Snapshot.NamedSecrets] and [Snapshot.NamedConfigMaps] tell a watcher which
+// objects to read. [Options.Strip] removes the fields that a watcher need not keep.
 package ingress

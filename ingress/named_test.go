@@ -8,6 +8,7 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
 func TestANamespaceNamesNoMoreSecretsThanItsLimit(t *testing.T) {
@@ -52,5 +53,33 @@ func TestANamespaceNamesNoMoreSecretsThanItsLimit(t *testing.T) {
 			strings.Contains(p.Why, "more than 3 Secrets (clusters[].ingress.limits.secrets)")
 	}) {
 		t.Errorf("nobody is told: %v", problems)
+	}
+}
+
+func TestANamespaceNamesNoMoreConfigMapsThanItsLimit(t *testing.T) {
+	policy := func(namespace, name string, minute int64, configMaps ...string) *gatewayv1.BackendTLSPolicy {
+		p := &gatewayv1.BackendTLSPolicy{ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, CreationTimestamp: metav1.Unix(60*minute, 0),
+		}}
+		for _, one := range configMaps {
+			p.Spec.Validation.CACertificateRefs = append(p.Spec.Validation.CACertificateRefs,
+				gatewayv1.LocalObjectReference{Kind: "ConfigMap", Name: gatewayv1.ObjectName(one)})
+		}
+		return p
+	}
+	s := Snapshot{Cluster: "c", Options: Options{Limits: Limits{Secrets: 2}}}
+	s.API.TLSPolicies = []*gatewayv1.BackendTLSPolicy{
+		policy("evil", "a", 2, "late", "later"), policy("evil", "b", 1, "old"), policy("victim", "c", 3, "one", "two"),
+	}
+	keys, beyond := s.NamedConfigMaps()
+	if got, want := fmt.Sprint(keys), "[evil/late evil/old victim/one victim/two]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if len(beyond) != 1 || !strings.Contains(beyond[0].Why, "more than 2 ConfigMaps") || !strings.HasSuffix(beyond[0].Why,
+		": 1 of this BackendTLSPolicy are not read, the first is evil/later") {
+		t.Errorf("got %+v", beyond)
+	}
+	if keys, _ := s.NamedSecrets(); len(keys) > 0 {
+		t.Errorf("policies name the Secrets %v", keys)
 	}
 }

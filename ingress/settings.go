@@ -109,7 +109,7 @@ func (w *world) secretNamedBy(scope annotations.Scope, home string, ref annotati
 	case !own && !w.Options.CrossNamespaceSecrets:
 		return key, fmt.Errorf("Secret %s is in another namespace, which the configuration file does not allow "+
 			"(clusters[].ingress.crossNamespaceSecrets)", key)
-	case !w.Options.readsSecretsOf(key.Namespace):
+	case !w.Options.ReadsSecretsOf(key.Namespace):
 		return key, fmt.Errorf("Secret %s is in a namespace whose Secrets are not read; allowed are those of "+
 			"clusters[].ingress.namespaces and the one of the ConfigMap", key)
 	}

@@ -20,6 +20,8 @@ func (o Options) Strip(object any) {
 		o.stripService(of)
 	case *corev1.Secret:
 		o.stripSecret(of)
+	case *corev1.ConfigMap:
+		o.stripConfigMap(of)
 	case *discoveryv1.EndpointSlice:
 		stripSlice(of)
 	case *corev1.Namespace:
@@ -41,9 +43,12 @@ func (o Options) stripService(s *corev1.Service) {
 // bundle of all public authorities has 220,000.
 const maxSecret = 256 << 10
 
-// sizeOf is an annotation that replaces the data of a Secret that is too large. It exists only in
-// memory. Its value is the size of the data and the bound.
+// sizeOf is an annotation that replaces the data of a Secret, or of a ConfigMap of authorities, that
+// is too large. It exists only in memory. Its value is the size of the data and the bound.
 const sizeOf = "sallyport.dev/too-large"
+
+// authoritiesKey is the key of the certificates in a ConfigMap of authorities.
+const authoritiesKey = "ca.crt"
 
 // stripSecret removes from a Secret all but its type and its data, and the data too if it is too
 // large. It keeps and counts only those keys of a TLS Secret that Compile reads.
@@ -53,43 +58,90 @@ func (o Options) stripSecret(s *corev1.Secret) {
 			return key != corev1.TLSCertKey && key != corev1.TLSPrivateKeyKey && key != "ca.crt"
 		})
 	}
-	size, most := 0, cmp.Or(o.Limits.SecretBytes, maxSecret)
-	for _, value := range s.Data {
-		size += len(value)
+	s.StringData = nil
+	o.bound(s)
+}
+
+// stripConfigMap removes from a ConfigMap of authorities all but its certificates, and these too if
+// they are too large. It keeps a ConfigMap that Options name as it is.
+func (o Options) stripConfigMap(m *corev1.ConfigMap) {
+	if slices.Contains(o.ConfigMaps(), KeyOf(m).String()) {
+		return
 	}
-	was := s.Annotations[sizeOf]
-	s.Annotations, s.Labels, s.StringData = nil, nil, nil
+	maps.DeleteFunc(m.Data, func(key, _ string) bool { return key != authoritiesKey })
+	m.BinaryData = nil
+	o.bound(m)
+}
+
+// bound removes the labels and annotations of a Secret or a ConfigMap, and its data if that is too
+// large.
+func (o Options) bound(object metav1.Object) {
+	size, most := Size(object), cmp.Or(o.Limits.SecretBytes, maxSecret)
+	was := object.GetAnnotations()[sizeOf]
+	object.SetAnnotations(nil)
+	object.SetLabels(nil)
 	switch {
 	case size > most:
-		s.Data, s.Annotations = nil, map[string]string{sizeOf: fmt.Sprintf("%d of %d", size, most)}
+		empty(object)
+		object.SetAnnotations(map[string]string{sizeOf: fmt.Sprintf("%d of %d", size, most)})
 	case size == 0 && was != "": // its data was removed before
-		s.Annotations = map[string]string{sizeOf: was}
+		object.SetAnnotations(map[string]string{sizeOf: was})
 	}
 }
 
-// tooLarge returns why the data of a Secret was removed, or "" if it was not.
-func tooLarge(s *corev1.Secret) string {
-	text, large := s.Annotations[sizeOf]
+// Size returns the bytes of the data of a Secret or a ConfigMap.
+func Size(object metav1.Object) (size int) {
+	switch of := object.(type) {
+	case *corev1.Secret:
+		for _, value := range of.Data {
+			size += len(value)
+		}
+	case *corev1.ConfigMap:
+		for _, value := range of.Data {
+			size += len(value)
+		}
+	}
+	return size
+}
+
+// empty removes the data of a Secret or a ConfigMap.
+func empty(object metav1.Object) {
+	switch of := object.(type) {
+	case *corev1.Secret:
+		of.Data = nil
+	case *corev1.ConfigMap:
+		of.Data = nil
+	}
+}
+
+// tooLarge returns why the data of a Secret or a ConfigMap was removed, or "" if it was not.
+func tooLarge(object metav1.Object) string {
+	text, large := object.GetAnnotations()[sizeOf]
 	if !large {
 		return ""
+	}
+	kind := "Secrets"
+	if _, is := object.(*corev1.ConfigMap); is {
+		kind = "ConfigMaps"
 	}
 	size, most := 0, 0
 	_, _ = fmt.Sscanf(text, "%d of %d", &size, &most) // if somebody else wrote the annotation, the message has zeros
 	if strings.HasSuffix(text, inSum) {
-		return fmt.Sprintf("holds %d bytes, for which there is no room: the Secrets in use of namespace %s "+
-			"may have %d "+
-			"together (clusters[].ingress.limits.objectBytes)", size, s.Namespace, most)
+		return fmt.Sprintf("holds %d bytes, for which there is no room: the %s in use of namespace %s may have %d "+
+			"together (clusters[].ingress.limits.objectBytes)", size, kind, object.GetNamespace(), most)
 	}
 	return fmt.Sprintf("holds %d bytes; allowed: %d (clusters[].ingress.limits.secretBytes)", size, most)
 }
 
-// inSum ends the value of sizeOf if the bound is that of all Secrets of the namespace.
+// inSum ends the value of sizeOf if the bound is that of all Secrets, or ConfigMaps, of the namespace.
 const inSum = " together"
 
-// Withhold removes the data of a Secret of size bytes, because the Secrets of its namespace may have no
-// more than most together. What needs the data is closed, as if the Secret were too large itself.
-func Withhold(s *corev1.Secret, size, most int) {
-	s.Data, s.Annotations = nil, map[string]string{sizeOf: fmt.Sprintf("%d of %d", size, most) + inSum}
+// Withhold removes the data of a Secret or a ConfigMap of size bytes, because those of its namespace
+// may have no more than most together. What needs the data is closed, as if the object were too large
+// itself.
+func Withhold(object metav1.Object, size, most int) {
+	empty(object)
+	object.SetAnnotations(map[string]string{sizeOf: fmt.Sprintf("%d of %d", size, most) + inSum})
 }
 
 // stripNamespace removes from a Namespace all but its labels.

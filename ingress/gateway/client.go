@@ -31,6 +31,24 @@ func checkClients(g *Gateway) {
 	}
 }
 
+// ClientAuthorities returns the references to authorities in the settings of a Gateway for the
+// certificates of its clients.
+func ClientAuthorities(g *gatewayv1.Gateway) (refs []gatewayv1.ObjectReference) {
+	if g.Spec.TLS == nil || g.Spec.TLS.Frontend == nil {
+		return nil
+	}
+	add := func(of gatewayv1.TLSConfig) {
+		if of.Validation != nil {
+			refs = append(refs, of.Validation.CACertificateRefs...)
+		}
+	}
+	add(g.Spec.TLS.Frontend.Default)
+	for _, p := range g.Spec.TLS.Frontend.PerPort {
+		add(p.TLS)
+	}
+	return refs
+}
+
 // validates reports whether clients at a port need a certificate. The settings of a port override
 // the default of all ports.
 func validates(f *gatewayv1.FrontendTLSConfig, port uint16) bool {

@@ -2,7 +2,6 @@ package watch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -33,9 +32,9 @@ type api interface {
 	Namespaces() reader[*corev1.NamespaceList]
 	ConfigMaps(namespace string) reader[*corev1.ConfigMapList]
 	Secrets(namespace string) reader[*corev1.SecretList]
-	// SecretNames reads the Secrets of a namespace without anything but their names and
+	// Names reads the objects of a core resource in a namespace without anything but their names and
 	// versions. In a list, all have the version of the list.
-	SecretNames(namespace string) reader[*corev1.SecretList]
+	Names(resource, namespace string) reader[*metav1.PartialObjectMetadataList]
 
 	// API reads and writes a resource of Gateway API; namespace "" is all. The objects have the
 	// types of v1 whatever the version.
@@ -176,33 +175,33 @@ func (c *clients) Secrets(namespace string) reader[*corev1.SecretList] {
 	return clientOf[corev1.Secret, corev1.SecretList](c.core, "secrets", namespace)
 }
 
-func (c *clients) SecretNames(namespace string) reader[*corev1.SecretList] {
-	return secretTables{c.core, namespace}
+func (c *clients) Names(resource, namespace string) reader[*metav1.PartialObjectMetadataList] {
+	return nameTables{c.core, resource, namespace}
 }
 
-// secretTables read the Secrets of a namespace as tables without objects, as kubectl prints
-// them. The API server sends the name, the type, the number of values and the age of each
-// Secret. It sends no value, no label and no annotation.
-type secretTables struct {
-	core      rest.Interface
-	namespace string
+// nameTables read the Secrets or ConfigMaps of a namespace as tables without objects, as kubectl
+// prints them. The API server sends the name, the number of values and the age of each object, and
+// the type of a Secret. It sends no value, no label and no annotation.
+type nameTables struct {
+	core                rest.Interface
+	resource, namespace string
 }
 
-func (t secretTables) request(o metav1.ListOptions) *rest.Request {
-	return t.core.Get().Namespace(t.namespace).Resource("secrets").VersionedParams(&o, parameters).
+func (t nameTables) request(o metav1.ListOptions) *rest.Request {
+	return t.core.Get().Namespace(t.namespace).Resource(t.resource).VersionedParams(&o, parameters).
 		SetHeader("Accept", "application/json;as=Table;g=meta.k8s.io;v=v1").
 		Param("includeObject", string(metav1.IncludeNone))
 }
 
 // List lists the names.
-func (t secretTables) List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error) {
+func (t nameTables) List(ctx context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
 	table := &metav1.Table{}
 	if err := t.request(o).Do(ctx).Into(table); err != nil {
 		return nil, err
 	}
-	all := &corev1.SecretList{ListMeta: table.ListMeta}
+	all := &metav1.PartialObjectMetadataList{ListMeta: table.ListMeta}
 	for _, row := range table.Rows {
-		one, err := t.secret(table, row)
+		one, err := t.object(table, row)
 		if err != nil {
 			return nil, err
 		}
@@ -212,7 +211,7 @@ func (t secretTables) List(ctx context.Context, o metav1.ListOptions) (*corev1.S
 }
 
 // Watch watches the names.
-func (t secretTables) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+func (t nameTables) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	o.Watch = true
 	from, err := t.request(o).Watch(ctx)
 	if err != nil {
@@ -224,13 +223,13 @@ func (t secretTables) Watch(ctx context.Context, o metav1.ListOptions) (watch.In
 			return e, true // an error
 		}
 		if e.Type == watch.Bookmark {
-			e.Object = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{ResourceVersion: table.ResourceVersion}}
+			e.Object = &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{ResourceVersion: table.ResourceVersion}}
 			return e, true
 		}
 		if len(table.Rows) == 0 {
 			return e, false
 		}
-		one, err := t.secret(table, table.Rows[0])
+		one, err := t.object(table, table.Rows[0])
 		if err != nil {
 			status := apierrors.NewInternalError(err).Status()
 			return watch.Event{Type: watch.Error, Object: &status}, true
@@ -240,15 +239,15 @@ func (t secretTables) Watch(ctx context.Context, o metav1.ListOptions) (watch.In
 	}), nil
 }
 
-// secret returns the Secret of a row.
-func (t secretTables) secret(table *metav1.Table, row metav1.TableRow) (*corev1.Secret, error) {
+// object returns the object of a row.
+func (t nameTables) object(table *metav1.Table, row metav1.TableRow) (*metav1.PartialObjectMetadata, error) {
 	if len(row.Cells) > 0 {
 		if name, ok := row.Cells[0].(string); ok && name != "" {
 			of := metav1.ObjectMeta{Namespace: t.namespace, Name: name, ResourceVersion: table.ResourceVersion}
-			return &corev1.Secret{ObjectMeta: of}, nil
+			return &metav1.PartialObjectMetadata{ObjectMeta: of}, nil
 		}
 	}
-	return nil, errors.New("the API server returns a table of Secrets without their names")
+	return nil, fmt.Errorf("the API server returns a table of %s without their names", t.resource)
 }
 
 func (c *clients) API(of schema.GroupVersionResource, namespace string) apiClient {

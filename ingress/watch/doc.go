@@ -6,12 +6,12 @@
 //
 // It promises that an API server that is away, refuses or serves nothing any more never looks
 // like an empty cluster: the last known objects stay, and [Health] says what is wrong. A
-// [Watcher] hands out an object together with the Secrets that the object names. The memory and
-// the requests that one namespace causes are bounded, and namespaces take turns: no namespace
-// delays another.
+// [Watcher] hands out an object together with the Secrets and ConfigMaps that the object names. The
+// memory and the requests that one namespace causes are bounded, and namespaces take turns: no
+// namespace delays another.
 //
-// Its limit: it does not know the meaning of objects. Package ingress tells it which Secrets are
-// named and which fields are read, and package calico reads Calico's objects.
+// Its limit: it does not know the meaning of objects. Package ingress tells it which Secrets and
+// ConfigMaps are named and which fields are read, and package calico reads Calico's objects.
 //
 // # Inside
 //
@@ -21,7 +21,7 @@
 //	allowance.go               bounds the objects of each namespace in a shelf
 //	watcher.go                 fills the shelves, and hands out all of them as a Snapshot
 //	endpoints.go               prefers Services, and their EndpointSlices, that something leads to
-//	follow.go, reader.go       find the Secrets that are named, and read them within a budget
+//	follow.go, reader.go       find the Secrets and ConfigMaps that are named, and read them within a budget
 //	survey.go                  finds the API group of Calico's objects
 //	gateways.go                finds the kinds of Gateway API, and reads their objects
 //	publish.go, conditions.go  write status and Events

@@ -17,55 +17,63 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// followers keep only the Secrets that something names. Secrets of type
-// kubernetes.io/tls are listed and watched together; those that nothing names are
-// dropped as they arrive. Every other Secret that something names is left to the
-// secretReader of its namespace.
+// followers keep only the Secrets and the ConfigMaps of authorities that something names. Secrets of
+// type kubernetes.io/tls are listed and watched together; those that nothing names are dropped as they
+// arrive. Every other object that something names is left to the namedReader of its kind and
+// namespace.
 //
-// A Secret that is awaited holds back only the objects that name it.
+// An object that is awaited holds back only the objects that name it.
 type followers struct {
 	mu    sync.Mutex
-	begin func(namespace string) *secretReader // nil unless Run runs
-	list  func()                               // starts to list and watch TLS Secrets; nil after its first call
-	of    map[string]*secretReader             // by namespace
-	since time.Time                            // when the TLS Secrets were known
+	list  func()    // starts to list and watch TLS Secrets; nil after its first call, and unless Run runs
+	since time.Time // when the TLS Secrets were known
 
 	// tls has the Secrets of type kubernetes.io/tls that something names, by namespace; "" is all.
 	tls     map[string]*shelf[*corev1.Secret]
-	reading chan struct{} // has an entry for each request of a secretReader that is under way
+	reading chan struct{} // has an entry for each request of a namedReader that is under way
 
-	// patience bounds how long an awaited Secret holds back a change of the objects that
+	secrets    followed[*corev1.Secret]
+	configMaps followed[*corev1.ConfigMap]
+
+	// patience bounds how long an awaited object holds back a change of the objects that
 	// name it, and how long it holds back the first snapshot.
 	patience time.Duration
 
-	sum *secretSum // of the bytes of all of them
-
-	// The names, and the objects they were read from.
-	from   ingress.Snapshot
-	names  []types.NamespacedName
+	from   ingress.Snapshot // the objects that the names were read from
 	beyond []ingress.Problem
-	wanted atomic.Pointer[map[types.NamespacedName]bool] // names and those of handed, for lookups
+	handed ingress.Objects // those of the last snapshot
+}
 
-	handed ingress.Objects        // those of the last snapshot
-	kept   []types.NamespacedName // the names in handed, which differ from names while objects are held back
+// A followed has the objects of one kind that something names.
+type followed[T object] struct {
+	kind, resource string
+	list           func(ctx context.Context, namespace string, o metav1.ListOptions) ([]T, error)
+
+	begin func(namespace string) *namedReader[T] // nil unless Run runs
+	of    map[string]*namedReader[T]             // by namespace
+	sum   *sum[T]                                // of the bytes of all of them
+
+	names  []types.NamespacedName
+	kept   []types.NamespacedName                        // the names in handed, which differ from names while objects are held back
+	wanted atomic.Pointer[map[types.NamespacedName]bool] // names and kept, for lookups
 }
 
 // patience is the usual one of followers.
 const patience = 2 * time.Second
 
-// idleReader is how long a secretReader goes on that nothing needs. A list of names then
-// costs one request in this time, however often a tenant names a Secret and takes the
+// idleReader is how long a namedReader goes on that nothing needs. A list of names then
+// costs one request in this time, however often a tenant names an object and takes the
 // name back.
 const idleReader = time.Minute
 
-// named reports whether something names a Secret.
-func (f *followers) named(key types.NamespacedName) bool {
+// named reports whether something names an object.
+func (f *followed[T]) named(key types.NamespacedName) bool {
 	all := f.wanted.Load()
 	return all != nil && (*all)[key]
 }
 
-// referred adds to a snapshot the Secrets that its objects name, and replaces objects
-// that are held back. Until synced, it returns the Secrets that the first snapshot waits for.
+// referred adds to a snapshot the Secrets and ConfigMaps that its objects name, and replaces objects
+// that are held back. Until synced, it returns the objects that the first snapshot waits for.
 func (w *Watcher) referred(s *ingress.Snapshot, synced bool) (waiting []string) {
 	f := &w.followers
 	f.mu.Lock()
@@ -90,42 +98,59 @@ func (w *Watcher) referred(s *ingress.Snapshot, synced bool) (waiting []string) 
 		return waiting
 	}
 	slices.SortFunc(s.Secrets, ingress.ByName)
-	more, awaited := f.follow(s.Secrets)
-	s.Secrets = append(s.Secrets, more...)
-	slices.SortFunc(s.Secrets, ingress.ByName)
-	w.readAgain(f.sum.count(s.Secrets))
+	secrets, awaited := f.secrets.follow(s.Secrets)
+	s.Secrets = secrets
+	if again := f.secrets.sum.count(s.Secrets); len(again) > 0 {
+		// A TLS Secret that its shelf does not have is read by the namedReader of its namespace.
+		for _, shelf := range f.tls {
+			shelf.forget(again)
+		}
+		f.secrets.reread(again)
+		w.tell()
+	}
+	configMaps, awaitedMaps := f.configMaps.follow(s.ConfigMaps)
+	s.ConfigMaps = configMaps
+	if again := f.configMaps.sum.count(f.configMaps.only(s.ConfigMaps)); len(again) > 0 {
+		f.configMaps.reread(again)
+		w.tell()
+	}
 	if !synced {
 		if time.Since(f.since) <= f.patience {
-			for _, key := range slices.SortedFunc(maps.Keys(awaited), ingress.CompareKeys) {
-				waiting = append(waiting, "Secret "+key.String())
-			}
+			waiting = append(f.secrets.called(awaited), f.configMaps.called(awaitedMaps)...)
 			if len(waiting) > 0 {
 				return waiting
 			}
 		}
 		clear(awaited) // no earlier snapshot has objects that could stay
+		clear(awaitedMaps)
 	}
-	if f.hold(s, awaited) {
-		for _, shelf := range w.followers.tls {
-			shelf.drop()
-		}
-	}
+	f.hold(s, awaited, awaitedMaps)
 	return nil
 }
 
-// readAgain reads Secrets again that have room now. A TLS Secret that its shelf does not have is read
-// by the secretReader of its namespace.
-func (w *Watcher) readAgain(keys []types.NamespacedName) {
-	if len(keys) == 0 {
-		return
+// called returns the names of objects for a sentence.
+func (f *followed[T]) called(keys map[types.NamespacedName]bool) (all []string) {
+	for _, key := range slices.SortedFunc(maps.Keys(keys), ingress.CompareKeys) {
+		all = append(all, f.kind+" "+key.String())
 	}
-	for _, shelf := range w.followers.tls {
-		shelf.forget(keys)
-	}
-	for _, r := range w.followers.of {
+	return all
+}
+
+// reread reads objects again that have room now.
+func (f *followed[T]) reread(keys []types.NamespacedName) {
+	for _, r := range f.of {
 		r.reread(keys)
 	}
-	w.tell()
+}
+
+// only returns the objects that a namedReader has read.
+func (f *followed[T]) only(list []T) (all []T) {
+	for _, one := range list {
+		if r := f.of[one.GetNamespace()]; r != nil && r.has(ingress.KeyOf(one)) {
+			all = append(all, one)
+		}
+	}
+	return all
 }
 
 // withoutSlices returns the objects without EndpointSlices, which name no Secrets.
@@ -139,16 +164,20 @@ func (f *followers) read(s *ingress.Snapshot) {
 	now := ingress.Snapshot{
 		Cluster: s.Cluster, Options: s.Options, NoClasses: s.NoClasses, Objects: withoutSlices(s.Objects),
 	}
-	if f.wanted.Load() == nil || now.NoClasses != f.from.NoClasses || !now.Same(f.from.Objects) {
+	if f.secrets.wanted.Load() == nil || now.NoClasses != f.from.NoClasses || !now.Same(f.from.Objects) {
 		f.from = now
-		f.names, f.beyond = now.NamedSecrets()
-		f.want()
+		var more []ingress.Problem
+		f.secrets.names, f.beyond = now.NamedSecrets()
+		f.configMaps.names, more = now.NamedConfigMaps()
+		f.beyond = append(f.beyond, more...)
+		f.secrets.want()
+		f.configMaps.want()
 	}
 	s.Beyond = append(s.Beyond, f.beyond...)
 }
 
 // want renews wanted.
-func (f *followers) want() {
+func (f *followed[T]) want() {
 	wanted := make(map[types.NamespacedName]bool, len(f.names))
 	for _, keys := range [][]types.NamespacedName{f.names, f.kept} {
 		for _, key := range keys {
@@ -158,16 +187,16 @@ func (f *followers) want() {
 	f.wanted.Store(&wanted)
 }
 
-// follow returns the Secrets that are wanted and are not among the TLS Secrets, and the
-// names of those that are awaited. It starts the readers that are missing.
-func (f *followers) follow(tls []*corev1.Secret) (have []*corev1.Secret, awaited map[types.NamespacedName]bool) {
+// follow returns the objects that shelves have together with those that are wanted beside them, in
+// order, and the names of those that are awaited. It starts the readers that are missing.
+func (f *followed[T]) follow(shelved []T) (have []T, awaited map[types.NamespacedName]bool) {
 	awaited = make(map[types.NamespacedName]bool)
 	if f.begin == nil {
-		return nil, awaited
+		return shelved, awaited
 	}
 	missing := make(map[string]map[types.NamespacedName]bool)
 	for key := range *f.wanted.Load() {
-		if _, has := ingress.Find(tls, key); has {
+		if _, has := ingress.Find(shelved, key); has {
 			continue
 		}
 		if missing[key.Namespace] == nil {
@@ -191,33 +220,63 @@ func (f *followers) follow(tls []*corev1.Secret) (have []*corev1.Secret, awaited
 		r.want(missing[namespace], now)
 		have = append(have, r.answers(now, awaited)...)
 	}
+	if len(have) == 0 {
+		return shelved, awaited
+	}
+	have = slices.Concat(shelved, have)
+	slices.SortFunc(have, ingress.ByName)
 	return have, awaited
 }
 
-// hold holds back each object of a snapshot that names an awaited Secret. The snapshot then has the
+// hold holds back each object of a snapshot that names an awaited object. The snapshot then has the
 // version that was handed out before, or lacks the object if no version was. So the object changes
-// in one step, with its Secrets. hold reports whether other Secrets are wanted now.
-func (f *followers) hold(s *ingress.Snapshot, awaited map[types.NamespacedName]bool) (changed bool) {
-	waits := f.from.Naming(awaited)
-	kept := f.names
+// in one step, with those that it names. A policy without an earlier version is not held back: without
+// it, its Service would take requests that the policy forbids.
+func (f *followers) hold(s *ingress.Snapshot, awaited, awaitedMaps map[types.NamespacedName]bool) {
+	waits := f.from.Naming(awaited, awaitedMaps)
+	secrets, configMaps := f.secrets.names, f.configMaps.names
 	if len(waits) > 0 {
 		s.Ingresses = holdBack(s.Ingresses, f.handed.Ingresses, waits)
 		s.Services = holdBack(s.Services, f.handed.Services, waits)
 		s.ConfigMaps = holdBack(s.ConfigMaps, f.handed.ConfigMaps, waits)
 		s.API.Gateways = holdBack(s.API.Gateways, f.handed.API.Gateways, waits)
 		s.API.ListenerSets = holdBack(s.API.ListenerSets, f.handed.API.ListenerSets, waits)
+		for _, p := range s.API.TLSPolicies {
+			if _, has := ingress.Find(f.handed.API.TLSPolicies, ingress.KeyOf(p)); !has {
+				delete(waits, p)
+			}
+		}
+		s.API.TLSPolicies = holdBack(s.API.TLSPolicies, f.handed.API.TLSPolicies, waits)
 		now := f.from
 		now.Objects = withoutSlices(s.Objects)
-		kept, _ = now.NamedSecrets()
+		secrets, _ = now.NamedSecrets()
+		configMaps, _ = now.NamedConfigMaps()
 	}
-	changed = !slices.Equal(kept, f.kept)
-	if changed {
-		f.kept = kept
-		f.want()
-		s.Secrets = slices.DeleteFunc(s.Secrets, func(one *corev1.Secret) bool { return !f.named(ingress.KeyOf(one)) })
+	if f.secrets.keep(secrets) {
+		s.Secrets = slices.DeleteFunc(s.Secrets,
+			func(one *corev1.Secret) bool { return !f.secrets.named(ingress.KeyOf(one)) })
+		for _, shelf := range f.tls {
+			shelf.drop()
+		}
+	}
+	if f.configMaps.keep(configMaps) {
+		unnamed := f.configMaps.only(s.ConfigMaps)
+		s.ConfigMaps = slices.DeleteFunc(slices.Clone(s.ConfigMaps), func(one *corev1.ConfigMap) bool {
+			return slices.Contains(unnamed, one) && !f.configMaps.named(ingress.KeyOf(one))
+		})
 	}
 	f.handed = withoutSlices(s.Objects)
-	return changed
+}
+
+// keep notes the names in the objects that are handed out. It reports whether other objects are wanted
+// now.
+func (f *followed[T]) keep(names []types.NamespacedName) (changed bool) {
+	if slices.Equal(names, f.kept) {
+		return false
+	}
+	f.kept = names
+	f.want()
+	return true
 }
 
 // holdBack returns the list with the former version of each object that waits.
@@ -242,16 +301,15 @@ func holdBack[T object](list, former []T, waits map[metav1.Object]bool) []T {
 func (w *Watcher) mayNotFollow() {
 	w.followers.mu.Lock()
 	defer w.followers.mu.Unlock()
-	w.followers.begin, w.followers.list = nil, nil
+	w.followers.list, w.followers.secrets.begin, w.followers.configMaps.begin = nil, nil, nil
 }
 
 // mayFollow lets followers start watches until ctx ends.
 func (w *Watcher) mayFollow(ctx context.Context, wg *sync.WaitGroup) {
 	w.followers.mu.Lock()
 	defer w.followers.mu.Unlock()
-	w.followers.of = make(map[string]*secretReader)
-	w.followers.wanted.Store(nil)
-	w.followers.begin = func(namespace string) *secretReader { return w.startReader(ctx, wg, namespace) }
+	mayRead(ctx, wg, w, &w.followers.secrets)
+	mayRead(ctx, wg, w, &w.followers.configMaps)
 	w.followers.list = func() {
 		if ctx.Err() != nil {
 			return
@@ -260,6 +318,13 @@ func (w *Watcher) mayFollow(ctx context.Context, wg *sync.WaitGroup) {
 			w.startSecrets(ctx, wg, s, namespace)
 		}
 	}
+}
+
+// mayRead lets the readers of a kind start until ctx ends.
+func mayRead[T object](ctx context.Context, wg *sync.WaitGroup, w *Watcher, f *followed[T]) {
+	f.of = make(map[string]*namedReader[T])
+	f.wanted.Store(nil)
+	f.begin = func(namespace string) *namedReader[T] { return startReader(ctx, wg, w, f, namespace) }
 }
 
 // secretsPage bounds the TLS Secrets of one request. A Secret can have a megabyte
@@ -288,7 +353,7 @@ func (w *Watcher) startSecrets(
 					s.clean(&page.Items[i])
 				}
 				return page, nil
-			})
+			}, func(l *corev1.SecretList) *[]corev1.Secret { return &l.Items })
 		}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.FieldSelector = fields
 			return from.Watch(ctx, o)
@@ -298,19 +363,21 @@ func (w *Watcher) startSecrets(
 
 // inPages reads a whole list, page by page. It asks for no revision: for an older one the
 // API server ignores the limit.
-func inPages(
-	o metav1.ListOptions, list func(metav1.ListOptions) (*corev1.SecretList, error),
-) (*corev1.SecretList, error) {
-	all := &corev1.SecretList{}
-	for {
+func inPages[T any, L metav1.ListInterface](
+	o metav1.ListOptions, list func(metav1.ListOptions) (L, error), items func(L) *[]T,
+) (all L, err error) {
+	if all, err = list(o); err != nil {
+		return all, err
+	}
+	for all.GetContinue() != "" {
+		o.Continue = all.GetContinue()
 		page, err := list(o)
 		if err != nil {
-			return nil, err
+			return all, err
 		}
-		all.Items = append(all.Items, page.Items...)
-		all.ListMeta = page.ListMeta
-		if o.Continue = page.Continue; o.Continue == "" {
-			return all, nil
-		}
+		*items(all) = append(*items(all), *items(page)...)
+		all.SetResourceVersion(page.GetResourceVersion())
+		all.SetContinue(page.GetContinue())
 	}
+	return all, nil
 }

@@ -3,9 +3,11 @@ package watch
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -220,4 +222,94 @@ func TestASecretOfAGatewayNeedsAGrantInAnotherNamespace(t *testing.T) {
 	if want := []string{"certs/shared", "shop/web"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
+}
+
+// TestConfigMapsOfAuthoritiesAreReadIfTheyAreNamed has ConfigMaps that a policy and a Gateway name, one
+// in another namespace with a grant, and ConfigMaps that nothing may name.
+func TestConfigMapsOfAuthoritiesAreReadIfTheyAreNamed(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.serveGateways("v1 gatewayclasses gateways referencegrants backendtlspolicies")
+	c.createGateway(t, "v1", "gatewayclasses", `{"kind": "GatewayClass", "metadata": {"name": "sallyport"},
+		"spec": {"controllerName": "sallyport.dev/gateway"}}`)
+	c.createGateway(t, "v1", "gateways", `{"kind": "Gateway", "metadata": {"name": "web", "namespace": "shop"},
+		"spec": {"gatewayClassName": "sallyport", "listeners": [], "tls": {"frontend": {"default": {"validation": {
+			"caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "shared", "namespace": "certs"}]}},
+			"perPort": [{"port": 8443, "tls": {"validation": {"caCertificateRefs": [
+				{"group": "", "kind": "ConfigMap", "name": "clients"}, {"group": "", "kind": "Secret", "name": "unnamed"},
+				{"group": "", "kind": "ConfigMap", "name": "stolen", "namespace": "bank"}]}}}]}}}}`)
+	c.createGateway(t, "v1", "referencegrants", `{"kind": "ReferenceGrant",
+		"metadata": {"name": "shop", "namespace": "certs"}, "spec": {
+			"from": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "namespace": "shop"}],
+			"to": [{"group": "", "kind": "ConfigMap", "name": "shared"}]}}`)
+	for _, name := range []string{"certs/shared", "shop/clients", "shop/servers", "shop/unnamed", "bank/stolen"} {
+		namespace, short, _ := strings.Cut(name, "/")
+		mustCreate(t, c.CoreV1().ConfigMaps(namespace).Create, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: short, Namespace: namespace, Labels: map[string]string{"a": "b"}},
+			Data:       map[string]string{"ca.crt": "x", "other": "y"},
+		})
+	}
+	mustCreate(t, c.CoreV1().ConfigMaps("ops").Create, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "keys", Namespace: "ops"}, Data: map[string]string{"maxconn": "1"},
+	})
+	w := c.watch(t, Config{Options: ingress.Options{Gateway: gatewayOptions, ConfigMap: "ops/keys"}})
+	read := func() (all []string) {
+		s, err := w.Snapshot()
+		if err != nil {
+			return nil
+		}
+		for _, one := range s.ConfigMaps {
+			all = append(all, one.Namespace+"/"+one.Name)
+			if one.Name != "keys" && (len(one.Data) != 1 || one.Labels != nil) || len(one.Data) == 0 {
+				t.Errorf("of %s/%s %v is kept", one.Namespace, one.Name, one)
+			}
+		}
+		return all
+	}
+	synced(t, w)
+	until(t, w, "the ConfigMaps of the Gateway", func() bool {
+		return slices.Equal(read(), []string{"certs/shared", "ops/keys", "shop/clients"})
+	})
+	c.createGateway(t, "v1", "backendtlspolicies", `{"kind": "BackendTLSPolicy",
+		"metadata": {"name": "tls", "namespace": "shop"}, "spec": {"targetRefs": [], "validation": {"hostname": "a.test",
+			"caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "servers"}]}}}`)
+	until(t, w, "the ConfigMap of the policy", func() bool {
+		return slices.Equal(read(), []string{"certs/shared", "ops/keys", "shop/clients", "shop/servers"})
+	})
+	changed := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "servers", Namespace: "shop", ResourceVersion: "2"},
+		Data:       map[string]string{"ca.crt": strings.Repeat("x", 1<<20)},
+	}
+	if _, err := c.CoreV1().ConfigMaps("shop").Update(t.Context(), changed, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, w, "a ConfigMap that is too large, without its data", func() bool {
+		s, err := w.Snapshot()
+		at := slices.IndexFunc(s.ConfigMaps, func(m *corev1.ConfigMap) bool { return m.Name == "servers" })
+		return err == nil && at >= 0 && len(s.ConfigMaps[at].Data) == 0 && len(s.ConfigMaps[at].Annotations) == 1
+	})
+}
+
+// TestAPolicyIsNeverHeldBackForItsAuthorities creates a policy, and reads of its ConfigMap fail. Without the policy, its Service would take requests without TLS.
+func TestAPolicyIsNeverHeldBackForItsAuthorities(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.serveGateways("v1 gatewayclasses gateways backendtlspolicies")
+	mustCreate(t, c.CoreV1().ConfigMaps("shop").Create, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "servers", Namespace: "shop"}, Data: map[string]string{"ca.crt": "x"},
+	})
+	c.PrependReactor("list", "configmaps", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		by := a.(k8stesting.ListAction).GetListRestrictions().Fields.String()
+		if strings.HasPrefix(by, "metadata.name=") {
+			return true, nil, apierrors.NewInternalError(fmt.Errorf("not now"))
+		}
+		return false, nil, nil
+	})
+	w := c.watch(t, Config{Options: ingress.Options{Gateway: gatewayOptions}})
+	w.followers.mu.Lock()
+	w.followers.patience = time.Hour
+	w.followers.mu.Unlock()
+	synced(t, w)
+	c.createGateway(t, "v1", "backendtlspolicies", `{"kind": "BackendTLSPolicy",
+		"metadata": {"name": "tls", "namespace": "shop"}, "spec": {"targetRefs": [], "validation": {"hostname": "a.test",
+			"caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "servers"}]}}}`)
+	until(t, w, "the policy", func() bool { s, err := w.Snapshot(); return err == nil && len(s.API.TLSPolicies) == 1 })
 }

@@ -74,7 +74,7 @@ func restConfig(kubeconfig []byte) (*rest.Config, error) {
 	}
 	config.UserAgent = "sallyport"
 	// With one rate for all requests, requests of one kind would wait for those of another kind.
-	// Each kind has a bound of its own: a resource takes one list and one watch, a secretReader has
+	// Each kind has a bound of its own: a resource takes one list and one watch, a namedReader has
 	// a budget, and so have the writes of status and of Events (publish.go). Above that, API
 	// Priority and Fairness protects the server.
 	config.QPS = -1

@@ -10,51 +10,57 @@ import (
 	"sallyport/ingress"
 
 	"golang.org/x/time/rate"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// A secretReader reads the Secrets of one namespace that something names but that are not among the
-// TLS Secrets. These are Secrets of other types, and TLS Secrets that were dropped before something
-// named them.
+// A namedReader reads the objects of one kind in one namespace that something names but that no shelf
+// has. These are ConfigMaps of authorities, Secrets of other types than kubernetes.io/tls, and TLS
+// Secrets that were dropped before something named them.
 //
-// It watches only the names of the namespace's Secrets. It reads each wanted Secret when that comes
-// or changes. If no Secret has a wanted name, that name costs no request. The requests of one
+// It watches only the names of the namespace's objects. It reads each wanted object when that comes
+// or changes. If no object has a wanted name, that name costs no request. The requests of one
 // namespace run one at a time, within a budget, so no namespace delays the requests of another
 // namespace.
-type secretReader struct {
-	names *shelf[*corev1.Secret] // all Secrets of the namespace, with their names and versions alone
+type namedReader[T object] struct {
+	// names has only the names and versions of all objects of the kind in the namespace.
+	names *shelf[*metav1.PartialObjectMetadata]
 	stop  context.CancelFunc
 	tell  func()        // called after a change
 	wake  chan struct{} // knocks after a change of names or wanted
 
-	// fetch returns a Secret, or nil if the Secret does not exist.
-	fetch func(context.Context, types.NamespacedName) (*corev1.Secret, error)
+	// fetch returns an object, or nil if the object does not exist.
+	fetch func(context.Context, types.NamespacedName) (T, error)
 
 	patience time.Duration // that of followers
 
 	mu      sync.Mutex
 	budget  *rate.Limiter
 	wanted  map[types.NamespacedName]time.Time // since when
-	have    map[types.NamespacedName]answer
+	have    map[types.NamespacedName]answer[T]
 	unused  time.Time // since when nothing is wanted; zero while something is
 	reminds bool      // a timer calls tell when patience ends
 }
 
-// An answer is a Secret as it was read. secret is nil if there was none any more.
-type answer struct {
+// An answer is an object as it was read. The object is nil if there was none any more.
+type answer[T object] struct {
 	version string // in names, when it was asked for
-	secret  *corev1.Secret
+	object  T
 }
 
-// These are the budget of a namespace. It may read as many Secrets at once as it may name, for
-// a start, and then so many in a second. secretsAtOnce is for a namespace without a limit.
+// found reports whether there was an object.
+func (a answer[T]) found() bool {
+	var none T
+	return a.object != none
+}
+
+// These are the budget of a namespace for each kind. It may read as many objects at once as it may
+// name, for a start, and then so many in a second. readAtOnce is for a namespace without a limit.
 const (
-	secretsPerSecond = 10
-	secretsAtOnce    = 3000
+	readsPerSecond = 10
+	readAtOnce     = 3000
 )
 
 // readersAtOnce bounds the requests of all readers that are under way. Each reader has at
@@ -64,31 +70,33 @@ const readersAtOnce = 16
 // namesPage bounds the names in one answer.
 const namesPage = 500
 
-// startReader starts the reader of a namespace. It runs until ctx ends or it is stopped.
-func (w *Watcher) startReader(ctx context.Context, wg *sync.WaitGroup, namespace string) *secretReader {
+// startReader starts the reader of a kind and a namespace. It runs until ctx ends or it is stopped.
+func startReader[T object](
+	ctx context.Context, wg *sync.WaitGroup, w *Watcher, f *followed[T], namespace string,
+) *namedReader[T] {
 	each, stop := context.WithCancel(ctx)
 	most := w.cfg.Options.Limits.Secrets
 	if most == 0 {
-		most = secretsAtOnce
+		most = readAtOnce
 	}
-	r := &secretReader{
-		names: newShelf[*corev1.Secret](w, "", "secrets", ingress.ByName), stop: stop, tell: w.tell,
-		wake: make(chan struct{}, 1), budget: rate.NewLimiter(secretsPerSecond, most),
-		have: make(map[types.NamespacedName]answer), patience: w.followers.patience,
+	r := &namedReader[T]{
+		names: newShelf[*metav1.PartialObjectMetadata](w, "", f.resource, ingress.ByName), stop: stop, tell: w.tell,
+		wake: make(chan struct{}, 1), budget: rate.NewLimiter(readsPerSecond, most),
+		have: make(map[types.NamespacedName]answer[T]), patience: w.followers.patience,
 	}
-	r.fetch = func(ctx context.Context, key types.NamespacedName) (found *corev1.Secret, err error) {
+	r.fetch = func(ctx context.Context, key types.NamespacedName) (found T, err error) {
 		err = w.inTurn(ctx, func(ctx context.Context) error {
-			found, err = w.readSecret(ctx, key)
+			found, err = readNamed(ctx, w, f, key)
 			return err
 		})
 		return found, err
 	}
 	r.names.knock = func() { knock(r.wake) }
-	r.names.same = func(a, b *corev1.Secret) bool { return a.ResourceVersion == b.ResourceVersion }
+	r.names.same = func(a, b *metav1.PartialObjectMetadata) bool { return a.ResourceVersion == b.ResourceVersion }
 	if ctx.Err() != nil {
 		return r
 	}
-	from := w.kube.SecretNames(namespace)
+	from := w.kube.Names(f.resource, namespace)
 	wg.Go(func() {
 		r.names.run(each, func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 			return w.listNames(ctx, from)
@@ -100,16 +108,18 @@ func (w *Watcher) startReader(ctx context.Context, wg *sync.WaitGroup, namespace
 	return r
 }
 
-// listNames lists the names of Secrets.
-func (w *Watcher) listNames(ctx context.Context, from reader[*corev1.SecretList]) (*corev1.SecretList, error) {
+// listNames lists the names of objects.
+func (w *Watcher) listNames(
+	ctx context.Context, from reader[*metav1.PartialObjectMetadataList],
+) (*metav1.PartialObjectMetadataList, error) {
 	first := metav1.ListOptions{Limit: namesPage}
-	return inPages(first, func(o metav1.ListOptions) (page *corev1.SecretList, err error) {
+	return inPages(first, func(o metav1.ListOptions) (page *metav1.PartialObjectMetadataList, err error) {
 		err = w.inTurn(ctx, func(ctx context.Context) error {
 			page, err = from.List(ctx, o)
 			return err
 		})
 		return page, err
-	})
+	}, func(l *metav1.PartialObjectMetadataList) *[]metav1.PartialObjectMetadata { return &l.Items })
 }
 
 // inTurn makes a request of a reader, once fewer than readersAtOnce are under way.
@@ -125,29 +135,29 @@ func (w *Watcher) inTurn(ctx context.Context, request func(context.Context) erro
 	return request(call)
 }
 
-// readSecret reads a Secret by its name: as a list, since the appliance may not get
-// Secrets.
-func (w *Watcher) readSecret(ctx context.Context, key types.NamespacedName) (*corev1.Secret, error) {
-	list, err := w.kube.Secrets(key.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + key.Name})
+// readNamed reads an object by its name: as a list, since the appliance may not get objects. It
+// returns nil if there is none.
+func readNamed[T object](ctx context.Context, w *Watcher, f *followed[T], key types.NamespacedName) (none T, err error) {
+	list, err := f.list(ctx, key.Namespace, metav1.ListOptions{FieldSelector: "metadata.name=" + key.Name})
 	if !errors.Is(err, context.Canceled) {
-		w.answered("", "secrets", err, false)
+		w.answered("", f.resource, err, false)
 	}
 	if err != nil {
-		return nil, err
+		return none, err
 	}
-	for i := range list.Items {
-		if one := &list.Items[i]; ingress.KeyOf(one) == key {
+	for _, one := range list {
+		if ingress.KeyOf(one) == key {
 			one.SetManagedFields(nil)
 			w.cfg.Options.Strip(one)
-			w.followers.sum.admit(one)
+			f.sum.admit(one)
 			return one, nil
 		}
 	}
-	return nil, nil
+	return none, nil
 }
 
-// want replaces the list of wanted Secrets.
-func (r *secretReader) want(keys map[types.NamespacedName]bool, now time.Time) {
+// want replaces the list of wanted objects.
+func (r *namedReader[T]) want(keys map[types.NamespacedName]bool, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	wanted := make(map[types.NamespacedName]time.Time, len(keys))
@@ -185,8 +195,8 @@ func (r *secretReader) want(keys map[types.NamespacedName]bool, now time.Time) {
 	}
 }
 
-// reread reads Secrets again, which stay as they are until then.
-func (r *secretReader) reread(keys []types.NamespacedName) {
+// reread reads objects again, which stay as they are until then.
+func (r *namedReader[T]) reread(keys []types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, key := range keys {
@@ -200,23 +210,30 @@ func (r *secretReader) reread(keys []types.NamespacedName) {
 
 // idle reports whether the reader can be stopped: nothing needs it, and a later one would
 // begin with the same budget.
-func (r *secretReader) idle(now time.Time) bool {
+func (r *namedReader[T]) idle(now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return !r.unused.IsZero() && now.Sub(r.unused) >= idleReader && r.budget.TokensAt(now) >= float64(r.budget.Burst())
 }
 
-// answers returns the wanted Secrets as they were read, and adds to awaited the names of
+// has reports whether an object was read.
+func (r *namedReader[T]) has(key types.NamespacedName) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.have[key].found()
+}
+
+// answers returns the wanted objects as they were read, and adds to awaited the names of
 // those that were not read yet, and are not wanted for longer than patience.
-func (r *secretReader) answers(now time.Time, awaited map[types.NamespacedName]bool) (have []*corev1.Secret) {
+func (r *namedReader[T]) answers(now time.Time, awaited map[types.NamespacedName]bool) (have []T) {
 	full, err := r.names.state()
 	refused := !full && err != nil && isAnswer(err)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key, since := range r.wanted {
 		got, read := r.have[key]
-		if got.secret != nil {
-			have = append(have, got.secret)
+		if got.found() {
+			have = append(have, got.object)
 		}
 		if read || refused || now.Sub(since) > r.patience {
 			continue
@@ -228,8 +245,8 @@ func (r *secretReader) answers(now time.Time, awaited map[types.NamespacedName]b
 	return have
 }
 
-// run reads the wanted Secrets until ctx ends. It repeats failed requests for ever.
-func (r *secretReader) run(ctx context.Context) {
+// run reads the wanted objects until ctx ends. It repeats failed requests for ever.
+func (r *namedReader[T]) run(ctx context.Context) {
 	known := false
 	for pause := firstPause; ctx.Err() == nil; {
 		due, changed := r.due()
@@ -246,7 +263,7 @@ func (r *secretReader) run(ctx context.Context) {
 			again = time.After(pause)
 			pause = min(2*pause, longestPause)
 		case rest:
-			again, pause = time.After(time.Second/secretsPerSecond), firstPause
+			again, pause = time.After(time.Second/readsPerSecond), firstPause
 		default:
 			pause = firstPause
 		}
@@ -258,10 +275,10 @@ func (r *secretReader) run(ctx context.Context) {
 	}
 }
 
-// read reads Secrets that are due, as far as the budget goes. It reports whether there is
+// read reads objects that are due, as far as the budget goes. It reports whether there is
 // an answer, whether a rest is due for which the budget has no room, and whether a read
 // failed.
-func (r *secretReader) read(ctx context.Context, due []dueSecret) (read, rest, failed bool) {
+func (r *namedReader[T]) read(ctx context.Context, due []dueObject) (read, rest, failed bool) {
 	for _, one := range due {
 		if !r.wants(one.key) {
 			continue
@@ -269,10 +286,10 @@ func (r *secretReader) read(ctx context.Context, due []dueSecret) (read, rest, f
 		if !r.budget.Allow() {
 			return read, true, failed
 		}
-		secret, err := r.fetch(ctx, one.key)
+		object, err := r.fetch(ctx, one.key)
 		switch {
 		case err == nil:
-			r.take(one.key, answer{one.version, secret})
+			r.take(one.key, answer[T]{one.version, object})
 			read = true
 		case !isAnswer(err): // the API server is away
 			return read, false, true
@@ -283,22 +300,22 @@ func (r *secretReader) read(ctx context.Context, due []dueSecret) (read, rest, f
 	return read, false, failed
 }
 
-func (r *secretReader) wants(key types.NamespacedName) bool {
+func (r *namedReader[T]) wants(key types.NamespacedName) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	_, wanted := r.wanted[key]
 	return wanted
 }
 
-// A dueSecret is a Secret that has to be read, at this version or later.
-type dueSecret struct {
+// A dueObject is an object that has to be read, at this version or later.
+type dueObject struct {
 	key     types.NamespacedName
 	version string
 }
 
-// due returns the wanted Secrets that came or changed since they were read, in order. It
+// due returns the wanted objects that came or changed since they were read, in order. It
 // forgets those that are gone, and reports whether there were any.
-func (r *secretReader) due() (due []dueSecret, gone bool) {
+func (r *namedReader[T]) due() (due []dueObject, gone bool) {
 	full, _ := r.names.state()
 	if !full {
 		return nil, false
@@ -313,23 +330,23 @@ func (r *secretReader) due() (due []dueSecret, gone bool) {
 			delete(r.have, key)
 			gone = true
 		case exists && (!read || got.version != name.ResourceVersion):
-			due = append(due, dueSecret{key, name.ResourceVersion})
+			due = append(due, dueObject{key, name.ResourceVersion})
 		}
 	}
-	slices.SortFunc(due, func(a, b dueSecret) int { return ingress.CompareKeys(a.key, b.key) })
+	slices.SortFunc(due, func(a, b dueObject) int { return ingress.CompareKeys(a.key, b.key) })
 	return due, gone
 }
 
-// take keeps an answer, if it is still wanted. An unchanged Secret keeps its pointer: a
+// take keeps an answer, if it is still wanted. An unchanged object keeps its pointer: a
 // Compiler remembers it by the pointer.
-func (r *secretReader) take(key types.NamespacedName, now answer) {
+func (r *namedReader[T]) take(key types.NamespacedName, now answer[T]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, wanted := r.wanted[key]; !wanted {
 		return
 	}
-	if old := r.have[key].secret; old != nil && now.secret != nil && sameButVersion(old, now.secret) {
-		now.secret = old
+	if old := r.have[key]; old.found() && now.found() && sameButVersion(old.object, now.object) {
+		now.object = old.object
 	}
 	r.have[key] = now
 }

@@ -189,10 +189,12 @@ func TestReadsOfANamespaceStayWithinItsBudget(t *testing.T) {
 		defer cancel()
 		const most = 20
 		reads, told := 0, atomic.Int32{}
-		r := &secretReader{
-			names: &shelf[*corev1.Secret]{order: ingress.ByName[*corev1.Secret], knock: func() {}},
-			wake:  make(chan struct{}, 1), budget: rate.NewLimiter(secretsPerSecond, most),
-			have: make(map[types.NamespacedName]answer), patience: patience, tell: func() { told.Add(1) },
+		r := &namedReader[*corev1.Secret]{
+			names: &shelf[*metav1.PartialObjectMetadata]{
+				order: ingress.ByName[*metav1.PartialObjectMetadata], knock: func() {},
+			},
+			wake: make(chan struct{}, 1), budget: rate.NewLimiter(readsPerSecond, most),
+			have: make(map[types.NamespacedName]answer[*corev1.Secret]), patience: patience, tell: func() { told.Add(1) },
 			fetch: func(_ context.Context, key types.NamespacedName) (*corev1.Secret, error) {
 				reads++
 				return opaque(key.Namespace, key.Name), nil
@@ -201,7 +203,7 @@ func TestReadsOfANamespaceStayWithinItsBudget(t *testing.T) {
 		var all []any
 		keys := make(map[types.NamespacedName]bool)
 		for i := range most {
-			one := opaque("evil", fmt.Sprint(i))
+			one := nameOf(opaque("evil", fmt.Sprint(i)))
 			all, keys[ingress.KeyOf(one)] = append(all, one), true
 		}
 		if err := r.names.Replace(all, ""); err != nil {
@@ -215,8 +217,8 @@ func TestReadsOfANamespaceStayWithinItsBudget(t *testing.T) {
 			<-time.After(50 * time.Millisecond)
 		}
 		synctest.Wait()
-		if reads < most || reads > most+60*secretsPerSecond+1 {
-			t.Errorf("%d reads in a minute, want %d and then %d in a second", reads, most, secretsPerSecond)
+		if reads < most || reads > most+60*readsPerSecond+1 {
+			t.Errorf("%d reads in a minute, want %d and then %d in a second", reads, most, readsPerSecond)
 		}
 		if told := int(told.Load()); told > reads+1+int(time.Minute/patience) { // and those at the end of patience
 			t.Errorf("%d knocks for %d reads", told, reads)
@@ -272,7 +274,7 @@ func TestNamesOfSecretsAreReadWithoutTheirContent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := kube.SecretNames("evil")
+	names := kube.Names("secrets", "evil")
 	list, err := names.List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -289,7 +291,7 @@ func TestNamesOfSecretsAreReadWithoutTheirContent(t *testing.T) {
 	var got []string
 	for e := range events.ResultChan() {
 		line := string(e.Type)
-		if one, ok := e.Object.(*corev1.Secret); ok {
+		if one, ok := e.Object.(*metav1.PartialObjectMetadata); ok {
 			line += " " + one.Name + " " + one.ResourceVersion
 		}
 		got = append(got, line)

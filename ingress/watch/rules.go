@@ -92,6 +92,9 @@ func RulesFor(o ingress.Options) []Rule {
 	}
 	for _, full := range o.ConfigMaps() {
 		namespace, name, _ := strings.Cut(full, "/")
+		if o.Gateway.Enabled && o.ReadsSecretsOf(namespace) {
+			continue // the rule for the ConfigMaps of authorities has it
+		}
 		rules = append(rules, Rule{
 			Namespaces: []string{namespace}, Groups: []string{""}, Resources: []string{"configmaps"},
 			Names: []string{name}, Verbs: watched,
@@ -102,6 +105,10 @@ func RulesFor(o ingress.Options) []Rule {
 
 // gatewayRules returns the rules for the objects of Gateway API. They allow listing and watching the
 // objects, and patching the statuses. The CRD of GatewayClasses tells the version of all kinds.
+//
+// The certificates of authorities are in ConfigMaps. RBAC cannot allow only those that a Gateway or a
+// policy names. The watcher asks for the names of the ConfigMaps in namespaces where it needs some, and
+// for those that are named.
 func gatewayRules(o ingress.Options) []Rule {
 	group := []string{gatewayv1.GroupName}
 	var read, status []string
@@ -111,7 +118,12 @@ func gatewayRules(o ingress.Options) []Rule {
 			status = append(status, kind.resource+"/status")
 		}
 	}
+	in := o.SecretNamespaces()
+	if in[0] == metav1.NamespaceAll {
+		in = nil
+	}
 	rules := []Rule{
+		{Namespaces: in, Groups: []string{""}, Resources: []string{"configmaps"}, Verbs: watched},
 		{Groups: group, Resources: read, Verbs: watched},
 		{Groups: group, Resources: []string{classes + "/status"}, Verbs: []string{"patch"}},
 		{Groups: group, Resources: status, Verbs: []string{"patch"}},
@@ -120,8 +132,8 @@ func gatewayRules(o ingress.Options) []Rule {
 			Names: []string{classes + "." + gatewayv1.GroupName}, Verbs: []string{"get"},
 		},
 	}
-	if o.SecretNamespaces()[0] != metav1.NamespaceAll {
-		rules[2].Namespaces = o.Namespaces
+	if in != nil {
+		rules[3].Namespaces = o.Namespaces
 	}
 	return rules
 }

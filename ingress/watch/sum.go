@@ -5,42 +5,34 @@ import (
 	"slices"
 	"sync"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"sallyport/ingress"
 )
 
-// A secretSum bounds the bytes of all Secrets of each namespace that are kept. A Secret beyond the
-// bound loses its data as it arrives, and is read again when there is room for it. Those that came
-// first stay.
-type secretSum struct {
+// A sum bounds the bytes of all Secrets, or ConfigMaps, of each namespace that are kept. An object
+// beyond the bound loses its data as it arrives, and is read again when there is room for it. Those
+// that came first stay.
+type sum[T object] struct {
 	most int // bytes of a namespace; 0 means no bound
 
 	mu      sync.Mutex
 	bytes   map[types.NamespacedName]int
 	sums    map[string]int               // by namespace
-	without map[types.NamespacedName]int // the bytes of the Secrets that lost their data
+	without map[types.NamespacedName]int // the bytes of the objects that lost their data
 }
 
-func newSecretSum(most int) *secretSum {
-	return &secretSum{
+func newSum[T object](most int) *sum[T] {
+	return &sum[T]{
 		most: most, bytes: make(map[types.NamespacedName]int), sums: make(map[string]int),
 		without: make(map[types.NamespacedName]int),
 	}
 }
 
-func sizeOf(s *corev1.Secret) (size int) {
-	for _, value := range s.Data {
-		size += len(value)
-	}
-	return size
-}
-
-// admit counts a Secret that arrives instead of the one of its name, and removes its data if there
+// admit counts an object that arrives instead of the one of its name, and removes its data if there
 // is no room. A second call changes nothing.
-func (m *secretSum) admit(s *corev1.Secret) {
-	key, size := ingress.KeyOf(s), sizeOf(s)
+func (m *sum[T]) admit(s T) {
+	key, size := ingress.KeyOf(s), ingress.Size(s)
 	if m.most == 0 {
 		return
 	}
@@ -58,9 +50,9 @@ func (m *secretSum) admit(s *corev1.Secret) {
 	m.bytes[key], m.sums[key.Namespace] = size, rest+size
 }
 
-// count counts all Secrets that are kept, from zero. It returns Secrets without data that now have
+// count counts all objects that are kept, from zero. It returns objects without data that now have
 // room.
-func (m *secretSum) count(kept []*corev1.Secret) (again []types.NamespacedName) {
+func (m *sum[T]) count(kept []T) (again []types.NamespacedName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.most == 0 {
@@ -69,9 +61,9 @@ func (m *secretSum) count(kept []*corev1.Secret) (again []types.NamespacedName) 
 	clear(m.bytes)
 	clear(m.sums)
 	for _, s := range kept {
-		size := sizeOf(s)
+		size := ingress.Size(s)
 		m.bytes[ingress.KeyOf(s)] = size
-		m.sums[s.Namespace] += size
+		m.sums[s.GetNamespace()] += size
 	}
 	planned := make(map[string]int)
 	for _, key := range slices.SortedFunc(maps.Keys(m.without), ingress.CompareKeys) {

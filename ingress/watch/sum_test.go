@@ -56,7 +56,7 @@ func TestTheSecretsOfANamespaceHaveNoMoreBytesThanItsLimit(t *testing.T) {
 			return 0, 0
 		}
 		for _, one := range s.Secrets {
-			if n := sizeOf(one); n > 0 {
+			if n := ingress.Size(one); n > 0 {
 				bytes, with = bytes+n, with+1
 			}
 		}
@@ -86,10 +86,10 @@ func TestTheSecretsOfANamespaceHaveNoMoreBytesThanItsLimit(t *testing.T) {
 		is := slices.IndexFunc(r.Config.Backends, func(b *haproxy.Backend) bool {
 			return b.Name == r.Config.Routes[at].Backend
 		})
-		if closed := slices.Contains(r.Config.Backends[is].Directives, haproxy.Close()); closed != (sizeOf(s) == 0) {
-			t.Errorf("%s has %d bytes, and its path is closed: %v", s.Name, sizeOf(s), closed)
+		if closed := slices.Contains(r.Config.Backends[is].Directives, haproxy.Close()); closed != (ingress.Size(s) == 0) {
+			t.Errorf("%s has %d bytes, and its path is closed: %v", s.Name, ingress.Size(s), closed)
 		}
-		seen[sizeOf(s) > 0] = true
+		seen[ingress.Size(s) > 0] = true
 	}
 	if !seen[false] || !seen[true] {
 		t.Errorf("no path is open, or none is closed: %v", seen)

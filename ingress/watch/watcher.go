@@ -147,27 +147,43 @@ func newWatcher(cfg Config, kube api, dyn dynamic.Interface, server apiServer) *
 	if cfg.Options.Gateway.Enabled {
 		w.publisher.controller, w.publisher.objects = cfg.Options.Gateway.Controller, w.objects
 	}
-	w.watchSecrets()
+	w.watchNamed()
 	return w
 }
 
-// watchSecrets sets up the shelves of TLS Secrets.
-func (w *Watcher) watchSecrets() {
+// watchNamed sets up the shelves of TLS Secrets, and the followers of Secrets and ConfigMaps.
+func (w *Watcher) watchNamed() {
 	w.followers.patience = patience
 	w.followers.reading = make(chan struct{}, readersAtOnce)
 	most := w.cfg.Options.Limits.ObjectBytes
 	if w.cfg.Options.OneTenant {
 		most = 0
 	}
-	w.followers.sum = newSecretSum(most)
+	secrets, configMaps := &w.followers.secrets, &w.followers.configMaps
+	secrets.kind, secrets.resource, secrets.sum = "Secret", "secrets", newSum[*corev1.Secret](most)
+	secrets.list = func(ctx context.Context, namespace string, o metav1.ListOptions) ([]*corev1.Secret, error) {
+		list, err := w.kube.Secrets(namespace).List(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		return pointersTo(list.Items), nil
+	}
+	configMaps.kind, configMaps.resource, configMaps.sum = "ConfigMap", "configmaps", newSum[*corev1.ConfigMap](most)
+	configMaps.list = func(ctx context.Context, namespace string, o metav1.ListOptions) ([]*corev1.ConfigMap, error) {
+		list, err := w.kube.ConfigMaps(namespace).List(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		return pointersTo(list.Items), nil
+	}
 	w.followers.tls = make(map[string]*shelf[*corev1.Secret])
 	for _, namespace := range w.cfg.Options.SecretNamespaces() {
 		one := newShelf[*corev1.Secret](w, "", "secrets", ingress.ByName)
-		one.wanted = w.followers.named
+		one.wanted = secrets.named
 		one.strip = func(s *corev1.Secret) {
 			w.cfg.Options.Strip(s)
 			if one.wants(ingress.KeyOf(s)) {
-				w.followers.sum.admit(s)
+				secrets.sum.admit(s)
 			}
 		}
 		of := ""
@@ -177,6 +193,14 @@ func (w *Watcher) watchSecrets() {
 		one.without = "TLS Secrets" + of + " cannot be read: Ingresses are served without their certificates"
 		w.followers.tls[namespace] = one
 	}
+}
+
+// pointersTo returns a pointer to each item.
+func pointersTo[T any](items []T) (all []*T) {
+	for i := range items {
+		all = append(all, &items[i])
+	}
+	return all
 }
 
 // watchAll sets up the shelves that Run fills from its start to its end.

@@ -25,6 +25,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -120,44 +121,53 @@ func (f fakeAPI) Secrets(namespace string) reader[*corev1.SecretList] {
 	return f.CoreV1().Secrets(namespace)
 }
 
-// namesOnly marks a request for the names of Secrets, which a fake cannot tell from one for
-// Secrets. It matches all.
+// namesOnly marks a request for the names of Secrets or ConfigMaps, which a fake cannot tell from one
+// for the objects. It matches all.
 const namesOnly = "type!="
 
-func (f fakeAPI) SecretNames(namespace string) reader[*corev1.SecretList] {
-	return fakeNames{f.CoreV1().Secrets(namespace)}
+func (f fakeAPI) Names(resource, namespace string) reader[*metav1.PartialObjectMetadataList] {
+	if resource == "configmaps" {
+		return fakeNames[*corev1.ConfigMapList]{f.CoreV1().ConfigMaps(namespace)}
+	}
+	return fakeNames[*corev1.SecretList]{f.CoreV1().Secrets(namespace)}
 }
 
-// fakeNames removes from Secrets all but their names and versions.
-type fakeNames struct{ from reader[*corev1.SecretList] }
+// fakeNames removes from objects all but their names and versions.
+type fakeNames[L runtime.Object] struct{ from reader[L] }
 
-func (n fakeNames) List(ctx context.Context, o metav1.ListOptions) (*corev1.SecretList, error) {
+func (n fakeNames[L]) List(ctx context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
 	o.FieldSelector = namesOnly
 	list, err := n.from.List(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	for i, one := range list.Items {
-		list.Items[i] = corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-			Namespace: one.Namespace, Name: one.Name,
-			ResourceVersion: list.ResourceVersion,
-		}}
-	}
-	return list, nil
+	version := any(list).(metav1.ListInterface).GetResourceVersion()
+	names := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{
+		ResourceVersion: version, Continue: any(list).(metav1.ListInterface).GetContinue(),
+	}}
+	return names, meta.EachListItem(list, func(o runtime.Object) error {
+		name := nameOf(o.(metav1.Object))
+		name.ResourceVersion = version
+		names.Items = append(names.Items, *name)
+		return nil
+	})
 }
 
-func (n fakeNames) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+func nameOf(o metav1.Object) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: o.GetNamespace(), Name: o.GetName(), ResourceVersion: o.GetResourceVersion(),
+	}}
+}
+
+func (n fakeNames[L]) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	o.FieldSelector = namesOnly
 	w, err := n.from.Watch(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
-		if one, ok := e.Object.(*corev1.Secret); ok {
-			e.Object = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-				Namespace: one.Namespace, Name: one.Name,
-				ResourceVersion: one.ResourceVersion,
-			}}
+		if one, ok := e.Object.(metav1.Object); ok {
+			e.Object = nameOf(one)
 		}
 		return e, true
 	}), nil
