@@ -57,6 +57,12 @@ type pathClaim struct {
 	to         reference
 }
 
+// isChallenge reports whether an ACME server may ask for the path, to check who has the host
+// (RFC 8555, 8.3).
+func (c pathClaim) isChallenge() bool {
+	return c.match != haproxy.Regexp && strings.HasPrefix(c.path, "/.well-known/acme-challenge/")
+}
+
 func (c pathClaim) String() string { return spell(c.host, c.path, c.match) }
 
 func spell(host, path string, match haproxy.PathMatch) string {

@@ -224,11 +224,19 @@ func (b *builder) withdraw(c *claim) {
 // host, if the same owner has that. If the wildcard host is another's, it gets the
 // routes of any host. A host that is kept for its last owner is like one that only
 // spec.tls names.
+//
+// A host with the paths of ACME challenges alone is such a host, too. A solver makes an Ingress with
+// these paths for a short time. The other paths of the host are served as before.
 func (b *builder) isolate() {
 	ruled := make(map[string]bool, len(b.claims)) // hosts that have routes
+	challenged := make(map[string]bool)           // hosts with the paths of challenges alone
 	for _, c := range b.claims {
 		for _, host := range c.hosts {
 			ruled[host] = true
+		}
+		for _, p := range c.paths {
+			was, known := challenged[p.host]
+			challenged[p.host] = p.isChallenge() && (was || !known)
 		}
 	}
 	beneath := func(host string) string { // the host that serves a host without routes
@@ -246,11 +254,13 @@ func (b *builder) isolate() {
 		below, taken := b.holds[beneath(host)]
 		taken = taken && !below.isKept() // nothing is served there
 		switch {
-		case ruled[host]:
+		case challenged[host] && taken && held.party == below.party:
+			b.copyHost(beneath(host), host)
+		case ruled[host] && !challenged[host]:
 		case taken && held.party == below.party, held.isKept() && !taken:
 			return
 		case held.party == b.holds[""].party:
-			b.copyAny(host)
+			b.copyHost("", host)
 		}
 		ruled[host] = true
 		if _, has := b.routed[key]; !has {
@@ -273,25 +283,35 @@ func (b *builder) isolate() {
 	}
 }
 
-// copyAny copies the routes of any host to one host.
-func (b *builder) copyAny(host string) {
-	for _, key := range b.keys() {
+// copyHost copies the routes of a host to another host. A path that the other host has stays as it is.
+func (b *builder) copyHost(from, host string) {
+	var keys []routeKey
+	for key := range b.routed {
+		if key.host == from {
+			keys = append(keys, key)
+		}
+	}
+	for key := range b.chosen { // some have no other route
+		if _, has := b.routed[key]; !has && key.host == from {
+			keys = append(keys, key)
+		}
+	}
+	for _, key := range keys {
 		to := routeKey{host, key.path, key.match}
-		if key.host != "" {
+		if _, has := b.routed[to]; has || b.chosen[to] != nil {
 			continue
 		}
-		route := b.routed[key]
-		route.Host = host
-		b.routed[to] = route
+		if route, has := b.routed[key]; has {
+			route.Host = host
+			b.routed[to] = route
+		}
 		for _, of := range []map[routeKey]*claim{b.owner, b.canaries} {
 			if p := of[key]; p != nil {
 				of[to] = p
 			}
 		}
-	}
-	for key, chosen := range b.chosen {
-		if key.host == "" {
-			b.chosen[routeKey{host, key.path, key.match}] = chosen
+		if chosen := b.chosen[key]; chosen != nil {
+			b.chosen[to] = chosen
 		}
 	}
 }

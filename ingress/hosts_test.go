@@ -87,6 +87,33 @@ func TestAHostBelongsToOneParty(t *testing.T) {
 				rule("", root)+"]")),
 			want: "prefix / -> shop_svc_web_http\n" + shop + "problem Ingress shop/a SecretNotFound\n",
 		},
+		"a challenge leaves the rest of its host to the wildcard host": {
+			manifests: of("shop", host("b", 2019, "*.test", root, path("/y", "Prefix", "web"))+
+				host("a", 2020, "a.test", path("/.well-known/acme-challenge/x", "Exact", "web"))),
+			want: "prefix *.test/ -> shop_svc_web_http\nprefix *.test/y -> shop_svc_web_http\n" +
+				"prefix a.test/ -> shop_svc_web_http\n" +
+				"exact a.test/.well-known/acme-challenge/x -> shop_svc_web_http\n" +
+				"prefix a.test/y -> shop_svc_web_http\n" + shop,
+		},
+		"or to the rules without a host": {
+			manifests: of("shop", host("b", 2019, "", root)+
+				host("a", 2020, "a.test", path("/.well-known/acme-challenge/x", "Exact", "web"))),
+			want: "prefix / -> shop_svc_web_http\nprefix a.test/ -> shop_svc_web_http\n" +
+				"exact a.test/.well-known/acme-challenge/x -> shop_svc_web_http\n" + shop,
+		},
+		"but not to a wildcard host of others": {
+			manifests: of("evil", host("b", 2019, "*.test", root)) +
+				of("shop", host("a", 2020, "a.test", path("/.well-known/acme-challenge/x", "Exact", "web"))),
+			want: "prefix *.test/ -> evil_svc_web_http\nprefix a.test/ -> 404\n" +
+				"exact a.test/.well-known/acme-challenge/x -> shop_svc_web_http\n" + evil + shop,
+		},
+		"nor if the host has another path": {
+			manifests: of("shop", host("b", 2019, "*.test", root)+host("a", 2020, "a.test",
+				path("/.well-known/acme-challenge/x", "Exact", "web"), path("/z", "Prefix", "web"))),
+			want: "prefix *.test/ -> shop_svc_web_http\nprefix a.test/ -> 404\n" +
+				"exact a.test/.well-known/acme-challenge/x -> shop_svc_web_http\n" +
+				"prefix a.test/z -> shop_svc_web_http\n" + shop,
+		},
 		"a tenant's default is not for others' hosts": {
 			manifests: of("shop", host("a", 2020, "a.test", path("/x", "Prefix", "web"))) +
 				of("evil", ingress("b", 2019, fallback("web"))),

@@ -220,7 +220,8 @@ func drawTenant(t *rapid.T, s *Snapshot, namespace string, hosts []string, least
 						IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{
 							Paths: []networkingv1.HTTPIngressPath{
 								{
-									Path:     one("path", "/", "/a", "/a/b", "/login", "/admin", "/.*", "/[a-z.]+"),
+									Path: one("path", "/", "/a", "/a/b", "/login", "/admin", "/.*", "/[a-z.]+",
+										"/.well-known/acme-challenge/t"),
 									PathType: &kind, Backend: backend(),
 								},
 							},
