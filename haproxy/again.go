@@ -26,23 +26,26 @@ type order struct {
 type repetition int
 
 const (
-	another  repetition = iota // it differs, or the one before failed, or asked for this time
+	another  repetition = iota // it differs, or the one before failed, or asked for a time that has come
 	repeated                   // it is the same, and the worker has confirmed all of it
 	restored                   // it is the same, and the worker was read anew since
 )
 
-// compare compares an order with the one before.
+// compare compares an order with the one before. The time that the one before asked for is left out:
+// it may come while the order is carried out (see came).
 func (p *Proxy) compare(cfg *Config, states States) repetition {
 	last := &p.last
-	due := !last.retryAt.IsZero() && !time.Now().Before(last.retryAt)
 	switch {
-	case !last.done, due, !last.cfg.Same(cfg), !slices.EqualFunc(last.states, states, same[State]):
+	case !last.done, !last.cfg.Same(cfg), !slices.EqualFunc(last.states, states, same[State]):
 		return another
 	case p.belief.run == nil || p.belief.run.told == nil:
 		return restored
 	}
 	return repeated
 }
+
+// came reports whether a time that an order asked for has come.
+func came(retryAt time.Time) bool { return !retryAt.IsZero() && !time.Now().Before(retryAt) }
 
 // countRepetition counts and logs what a repetition has changed. Removals of servers are no
 // change: they wait until the connections of the server have ended.

@@ -25,8 +25,11 @@ func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, 
 	if p.alarm != nil {
 		p.alarm.Stop()
 	}
-	as, eased := p.compare(cfg, states), p.schedule.eased
+	as, eased, asked := p.compare(cfg, states), p.schedule.eased, p.last.retryAt
 	res, err := p.apply(ctx, cfg, states)
+	if came(asked) {
+		as = another
+	}
 	p.publishNames()
 	p.noteWaits(res.Waits)
 	if err == nil && p.belief.unfinished(cfg) {

@@ -3,6 +3,7 @@ package haproxy
 import (
 	"maps"
 	"testing"
+	"time"
 )
 
 func TestServersComeAndGoWithoutAReload(t *testing.T) {
@@ -128,17 +129,40 @@ func TestAChangeByAnotherHandIsNoErrorOfOurs(t *testing.T) {
 	})
 }
 
+// TestATimeThatComesDuringARepetitionIsNoErrorOfOurs has an order ask for a time that comes while its
+// repetition is carried out.
+func TestATimeThatComesDuringARepetitionIsNoErrorOfOurs(t *testing.T) {
+	r := newRig(t, binaries(t)[0])
+	cfg := r.config(backend("app", origin(t, "a")))
+	r.settle(cfg, states(cfg, Open))
+	r.forgetRoutes()
+	r.p.last.retryAt = time.Now().Add(100 * time.Microsecond) // less than a command to HAProxy takes
+	r.apply(cfg, states(cfg, Open))
+	if info := r.p.Info(); info.Missed != 0 {
+		t.Errorf("got %d orders missed, want 0", info.Missed)
+	}
+	if got := r.get("app.test", "/"); got != "a" {
+		t.Errorf("got %q, want a", got)
+	}
+}
+
+// forgetRoutes makes the Proxy believe that it told the worker of no route.
+func (r *rig) forgetRoutes() {
+	r.t.Helper()
+	if err := r.p.worker.tell([]string{"clear map " + r.p.path(routeMap)}); err != nil {
+		r.t.Fatal(err)
+	}
+	r.p.belief.run.tables, r.p.belief.run.rows = nil, maps.Clone(r.p.belief.run.rows) // the files share them
+	r.p.belief.run.rows[routeMap] = nil
+}
+
 // TestARepetitionThatFindsSomethingIsCounted makes the Proxy believe that it told the worker of
 // no route. So the order before has left one out.
 func TestARepetitionThatFindsSomethingIsCounted(t *testing.T) {
 	r := newRig(t, binaries(t)[0])
 	cfg := r.config(backend("app", origin(t, "a")))
 	r.settle(cfg, states(cfg, Open))
-	if err := r.p.worker.tell([]string{"clear map " + r.p.path(routeMap)}); err != nil {
-		t.Fatal(err)
-	}
-	r.p.belief.run.tables, r.p.belief.run.rows = nil, maps.Clone(r.p.belief.run.rows) // the files share them
-	r.p.belief.run.rows[routeMap] = nil
+	r.forgetRoutes()
 	if _, err := r.p.Apply(t.Context(), cfg, inOrder(cfg, states(cfg, Open))); err != nil {
 		t.Fatal(err)
 	}
