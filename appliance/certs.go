@@ -36,6 +36,7 @@ type certs struct {
 	// The goroutine of the loop owns these arguments and results of the last call of usable.
 	want, use []*haproxy.Cert
 	waits     bool
+	closed    []string // Scopes of the Listeners with a new certificate, which HAProxy has not read yet
 	parts     map[*haproxy.Cert]haproxy.Part
 }
 
@@ -59,6 +60,7 @@ func (c *certs) usable(ctx context.Context, want []*haproxy.Cert) (use []*haprox
 	}
 	parts, answers := make(map[*haproxy.Cert]haproxy.Part, len(want)), make(haproxy.Verdicts, len(want))
 	var open []*haproxy.Cert
+	c.closed = nil
 	for _, cert := range want {
 		part, known := c.parts[cert]
 		if !known {
@@ -78,6 +80,8 @@ func (c *certs) usable(ctx context.Context, want []*haproxy.Cert) (use []*haprox
 			kept := *cert
 			kept.PEM, kept.Expires = was.PEM, was.Expires
 			use = append(use, &kept)
+		} else if cert.Scope != "" {
+			c.closed = append(c.closed, cert.Scope)
 		}
 	}
 	c.want, c.use, c.waits, c.parts, c.answers, c.fresh = want, use, waits, parts, answers, false

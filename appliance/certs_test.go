@@ -116,6 +116,32 @@ func TestACertificateIsUsedOnceHAProxyTakesIt(t *testing.T) {
 	})
 }
 
+func TestAListenerIsClosedUntilHAProxyHasReadItsNewCertificate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk()
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		first, second, of := certOf("a", "one", "1"), certOf("a", "one", "2"), "192.0.2.1:443"
+		first.Scope, second.Scope = of, of
+		for _, step := range []struct {
+			what   string
+			want   []*haproxy.Cert
+			closed []string
+		}{
+			{"a new certificate", []*haproxy.Cert{first}, []string{of}},
+			{"one that HAProxy has read", []*haproxy.Cert{first}, nil},
+			{"another one in its place", []*haproxy.Cert{second}, nil},
+			{"one without a listener", []*haproxy.Cert{second, certOf("b", "two", "1")}, nil},
+		} {
+			d.usable(ctx, step.want)
+			if !slices.Equal(d.closed, step.closed) {
+				t.Errorf("%s: got %q, want %q", step.what, d.closed, step.closed)
+			}
+			time.Sleep(time.Second) //nolint:forbidigo // a fake clock
+		}
+	})
+}
+
 func TestCertificatesOfOneOwnerDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk()

@@ -398,6 +398,11 @@ func (l *loop) compile(ctx context.Context, v *status.View, r *reading) {
 // wantServers computes the configuration of HAProxy, and the wanted servers.
 func (l *loop) wantServers(v *status.View, r *reading, s standing) {
 	config := wish(v.Compiled, l.settings, machine{now: v.At, addrs: r.local.Addrs, haproxy: r.info}, s)
+	// A new listener opens together with its certificates. Until then clients would see another one.
+	config.Listeners = slices.DeleteFunc(slices.Clone(config.Listeners), func(one haproxy.Listener) bool {
+		return l.settled && slices.Contains(l.certs.closed, haproxy.ScopeOf(one.At)) &&
+			!slices.Contains(l.applied.served, one)
+	})
 	if r.proxyErr == nil { // else nothing is applied, and a HAProxy that starts answers late
 		config.Former = l.proxy.Former(&config)
 	}
@@ -763,13 +768,18 @@ func (l *loop) tellServers(done []plan.SetServer) {
 	}
 }
 
-// pending returns the UIDs of the Gateways of a cluster with a listener that HAProxy does not have
-// yet.
+// pending returns the UIDs of the Gateways of a cluster with a listener or a certificate that HAProxy
+// does not have yet.
 func (l *loop) pending(cluster string, v *status.View) map[string]bool {
 	var missing []netip.Addr
 	for _, one := range v.Config.Listeners {
 		if !slices.Contains(l.applied.served, one) {
 			missing = append(missing, one.At.Addr())
+		}
+	}
+	for _, scope := range l.certs.closed {
+		if at, err := netip.ParseAddrPort(scope); err == nil {
+			missing = append(missing, at.Addr())
 		}
 	}
 	all := map[string]bool{}
