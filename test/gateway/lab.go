@@ -34,7 +34,7 @@ const unusable = "192.0.2.1"
 // alone is a single appliance with addresses in the lan; grouped are two appliances behind a router,
 // which learns by BGP where the addresses are.
 var (
-	alone   = place{pool: "192.168.50.128-192.168.50.159", usable: "192.168.50.159"}
+	alone   = place{pool: rig.GatewayPool, usable: rig.GatewayAddress(31)}
 	grouped = place{
 		options: world.Options{Appliances: 2, Router: world.RouterBIRD},
 		pool:    "203.0.113.64-203.0.113.95", usable: "203.0.113.95",
@@ -67,7 +67,7 @@ func in(ctx context.Context, where place, do func(*session) error) (err error) {
 		return err
 	}
 	options := where.options
-	options.Name, options.Workers, options.Progress = "gateway", 2, io.Discard
+	options.Name, options.Workers, options.Progress, options.GatewayAPI = "gateway", 2, io.Discard, true
 	options.Images = map[string]string{
 		"registry.k8s.io/gateway-api/echo-basic": filepath.Join(suite, "echo-basic"),
 		"registry.k8s.io/coredns/coredns":        idle,
@@ -78,7 +78,7 @@ func in(ctx context.Context, where place, do func(*session) error) (err error) {
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
 	s := &session{Rig: r, place: where, suite: suite, members: []*rig.Rig{r}}
-	if err := errors.Join(s.configure(ctx), s.define(ctx)); err != nil {
+	if err := s.configure(ctx); err != nil {
 		return err
 	}
 	if err := s.start(ctx); err != nil {
@@ -96,16 +96,17 @@ func (s *session) configure(ctx context.Context) error {
 		Ingress: []string{fmt.Sprintf("limits: {reloads: %d, addresses: 32}", rig.NoReloadLimit)},
 	}
 	if s.place.options.Appliances < 2 {
-		var batch strings.Builder
-		for n := range 32 {
-			fmt.Fprintf(&batch, "address add 192.168.50.%d/32 dev eth0\n", 128+n)
-		}
-		add := s.Command(ctx, world.Appliance, "ip", "-batch", "-")
-		add.Stdin = strings.NewReader(batch.String())
-		if said, err := add.CombinedOutput(); err != nil {
-			return fmt.Errorf("add addresses to %s: %w: %s", world.Appliance, err, said)
+		if err := s.AddGatewayAddresses(ctx); err != nil {
+			return err
 		}
 		return rig.ConfigureHAProxy(s.Dir, []string{"addresses: [" + s.place.pool + "]"}, "", cluster)
+	}
+	// The suite also asks the API server, which has no route to what is behind the router.
+	client, _ := s.Host(world.Client)
+	router, _ := s.Host(world.Router)
+	if _, err := s.Exec(ctx, world.Master, "ip", "route", "replace", client.Addr.Addr().String(), "via",
+		router.Addr.Addr().String()); err != nil {
+		return err
 	}
 	for n := range s.place.options.Appliances {
 		member := s.Rig
@@ -122,36 +123,6 @@ func (s *session) configure(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// define applies the CRDs of the standard channel, and waits until the API server lists their
-// objects. For a moment it answers 429 instead.
-func (s *session) define(ctx context.Context) error {
-	crds := filepath.Join(s.suite, "crd")
-	if _, err := s.Kubectl(ctx, "apply", "--server-side", "-f", crds); err != nil {
-		return err
-	}
-	names, err := s.kinds()
-	if err != nil {
-		return err
-	}
-	return rig.Eventually(ctx, "the kinds of Gateway API are served", func() error {
-		_, err := s.Kubectl(ctx, "get", "--all-namespaces", strings.Join(names, ","))
-		return err
-	})
-}
-
-// kinds returns the kinds of Gateway API, as kubectl names them.
-func (s *session) kinds() (names []string, err error) {
-	const group = "gateway.networking.k8s.io"
-	files, err := filepath.Glob(filepath.Join(s.suite, "crd", group+"_*s.yaml"))
-	for _, file := range files {
-		_, plural, _ := strings.Cut(strings.TrimSuffix(filepath.Base(file), ".yaml"), "_")
-		if !strings.HasPrefix(plural, "vap_") {
-			names = append(names, plural+"."+group)
-		}
-	}
-	return names, err
 }
 
 // start applies the manifests, and starts the appliances.
@@ -205,11 +176,11 @@ func writeProgram(name string, text []byte) error {
 // clear deletes what a run that was interrupted left of its objects. The namespaces and pods of the
 // suite stay: it uses them again.
 func (s *session) clear(ctx context.Context) error {
-	names, err := s.kinds()
+	names, err := s.Kubectl(ctx, "api-resources", "--api-group=gateway.networking.k8s.io", "-o", "name")
 	if err != nil {
 		return err
 	}
-	for _, kind := range names {
+	for _, kind := range strings.Fields(names) {
 		if strings.HasPrefix(kind, "gatewayclasses.") {
 			continue
 		}
@@ -220,11 +191,32 @@ func (s *session) clear(ctx context.Context) error {
 	return nil
 }
 
-// play runs the suite on the client's host, and hands its output to the sink.
+// play runs the suite on the client's host, and hands its output to the sink. The members of a group
+// are drained meanwhile, one after another, and come back.
 func (s *session) play(ctx context.Context, o order, to sink) error {
 	if err := s.accepted(ctx); err != nil {
 		return err
 	}
+	if len(s.members) == 1 {
+		return s.test(ctx, o, to)
+	}
+	if err := s.serve(ctx, ""); err != nil {
+		return err
+	}
+	drains, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		times, err := s.rotate(drains)
+		fmt.Fprintf(os.Stderr, "a member was drained, and came back: %d times\n", times)
+		ended <- err
+	}()
+	err := s.test(ctx, o, to)
+	stop()
+	return errors.Join(err, <-ended)
+}
+
+// test runs the suite, and hands its output to the sink.
+func (s *session) test(ctx context.Context, o order, to sink) error {
 	suite := s.Command(ctx, world.Client, append([]string{filepath.Join(s.suite, "suite")}, s.flags(o)...)...)
 	suite.Env = append(os.Environ(), "KUBECONFIG="+s.KubeconfigFile())
 	suite.WaitDelay = 10 * time.Second

@@ -68,7 +68,8 @@ type Rig struct {
 }
 
 // In builds the programs, brings up a lab with an appliance that is configured (see Configure) but
-// not started, and calls do. Afterwards it removes everything.
+// not started, and calls do. Afterwards it removes everything. If the API has the kinds of Gateway API,
+// the appliance serves Gateways at GatewayPool.
 func In(ctx context.Context, opts world.Options, lines string, ingress []string, do func(*Rig) error) (err error) {
 	dir, err := os.MkdirTemp("", "sallyport-"+opts.Name+"-")
 	if err != nil {
@@ -76,7 +77,11 @@ func In(ctx context.Context, opts world.Options, lines string, ingress []string,
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	progress("building")
-	if err := errors.Join(Build(ctx, dir), Configure(dir, lines, Cluster{Ingress: ingress})); err != nil {
+	cluster, pairs := Cluster{Ingress: ingress}, []string(nil)
+	if opts.GatewayAPI {
+		cluster.Gateway, pairs = []string{"enabled: true"}, []string{"addresses: [" + GatewayPool + "]"}
+	}
+	if err := errors.Join(Build(ctx, dir), ConfigureHAProxy(dir, pairs, lines, cluster)); err != nil {
 		return err
 	}
 	progress("a cluster")
@@ -85,6 +90,11 @@ func In(ctx context.Context, opts world.Options, lines string, ingress []string,
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
+	if opts.GatewayAPI {
+		if err := r.AddGatewayAddresses(ctx); err != nil {
+			return err
+		}
+	}
 	return do(r)
 }
 

@@ -63,6 +63,8 @@ type Options struct {
 	Calico    Calico            `json:"calico,omitempty"`   // empty means StandIn
 	Bird      int               `json:"bird,omitempty"`     // 1 or 2; zero means 1
 	Images    map[string]string `json:"images,omitempty"`   // image reference to the program that stands for it
+	// the API serves the kinds of Gateway API; see DefineGatewayAPI
+	GatewayAPI bool `json:"gatewayAPI,omitempty"`
 
 	// Bare leaves out the control plane: no API, no pods. Each node announces its block from the start
 	// to the appliances, whose AS is PeerAS.
@@ -229,6 +231,11 @@ func (l *Lab) build(ctx context.Context) error {
 	}
 	if !l.opts.NoCalico {
 		if err := l.installCalico(ctx); err != nil {
+			return err
+		}
+	}
+	if l.opts.GatewayAPI {
+		if err := l.DefineGatewayAPI(ctx); err != nil {
 			return err
 		}
 	}
