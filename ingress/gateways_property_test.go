@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -128,10 +129,83 @@ func at(c *haproxy.Config) string {
 	return b.String()
 }
 
-// TestRoutesOfOneTenantChangeNothingOfAnother compiles the Gateways and routes of a victim alone,
-// and with those of another namespace, whose values may be hostile. What HAProxy does at the
-// victim's address stays the same, and HAProxy takes the whole.
+// drawOfAPI adds an object of a namespace that is about Gateway API, changes it or removes it. It may
+// name all that another namespace has.
+func drawOfAPI(t *rapid.T, s *Snapshot, namespace, other string) {
+	gone, i := rapid.IntRange(0, 4).Draw(t, "gone") == 0, rapid.IntRange(0, 2).Draw(t, "number")
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("x", i), UID: "x"}
+	meta.CreationTimestamp = metav1.Unix(int64(rapid.IntRange(1, 9).Draw(t, "age")), 0)
+	its := gatewayv1.Namespace(other)
+	port := int32(80)
+	to := []gatewayv1.BackendRef{{BackendObjectReference: gatewayv1.BackendObjectReference{
+		Name: "app", Port: &port, Namespace: some(t, "service of", its),
+	}}}
+	parents := gatewayv1.CommonRouteSpec{ParentRefs: []gatewayv1.ParentReference{
+		{Name: "g0", Namespace: &its}, {Name: "g0"}, {Name: "g1"},
+	}}
+	hosts := rapid.SliceOfN(rapid.SampledFrom([]gatewayv1.Hostname{"a.test", "b.test", "*.test"}), 1, 2).Draw(t, "hosts")
+	switch rapid.IntRange(0, 9).Draw(t, "kind") {
+	case 0, 1:
+		s.API.Gateways = change(t, s.API.Gateways, drawGateway(t, namespace, i), gone)
+	case 2:
+		kinds := []gatewayv1.Kind{"HTTPRoute", "Gateway", "GRPCRoute", "TLSRoute", "ListenerSet"}
+		s.API.Grants = change(t, s.API.Grants, &gatewayv1.ReferenceGrant{ObjectMeta: meta, Spec: gatewayv1.ReferenceGrantSpec{
+			From: []gatewayv1.ReferenceGrantFrom{{
+				Group: gatewayv1.GroupName, Kind: rapid.SampledFrom(kinds).Draw(t, "from"),
+				Namespace: rapid.SampledFrom([]gatewayv1.Namespace{gatewayv1.Namespace(namespace), its}).Draw(t, "of"),
+			}},
+			To: []gatewayv1.ReferenceGrantTo{{Kind: rapid.SampledFrom([]gatewayv1.Kind{"Service", "Secret"}).Draw(t, "to")}},
+		}}, gone)
+	case 3:
+		set := &gatewayv1.ListenerSet{ObjectMeta: meta}
+		set.Spec.ParentRef = gatewayv1.ParentGatewayReference{Name: "g0", Namespace: some(t, "parent of", its)}
+		for _, l := range drawGateway(t, namespace, i).Spec.Listeners {
+			set.Spec.Listeners = append(set.Spec.Listeners, gatewayv1.ListenerEntry(l))
+		}
+		s.API.ListenerSets = change(t, s.API.ListenerSets, set, gone)
+	case 4:
+		s.API.GRPCRoutes = change(t, s.API.GRPCRoutes, &gatewayv1.GRPCRoute{ObjectMeta: meta, Spec: gatewayv1.GRPCRouteSpec{
+			CommonRouteSpec: parents, Hostnames: hosts,
+			Rules: []gatewayv1.GRPCRouteRule{{BackendRefs: []gatewayv1.GRPCBackendRef{{BackendRef: to[0]}}}},
+		}}, gone)
+	case 5:
+		s.API.TLSRoutes = change(t, s.API.TLSRoutes, &gatewayv1.TLSRoute{ObjectMeta: meta, Spec: gatewayv1.TLSRouteSpec{
+			CommonRouteSpec: parents, Hostnames: hosts, Rules: []gatewayv1.TLSRouteRule{{BackendRefs: to}},
+		}}, gone)
+	case 6:
+		policy := &gatewayv1.BackendTLSPolicy{ObjectMeta: meta}
+		policy.Spec.TargetRefs = []gatewayv1.LocalPolicyTargetReferenceWithSectionName{{
+			LocalPolicyTargetReference: gatewayv1.LocalPolicyTargetReference{Kind: "Service", Name: "app"},
+		}}
+		policy.Spec.Validation.Hostname = "evil.test"
+		s.API.TLSPolicies = change(t, s.API.TLSPolicies, policy, gone)
+	case 7:
+		meta.Name = "balancer"
+		meta.Annotations = map[string]string{"sallyport.dev/address": gateAt}
+		class := "sallyport.dev/appliance"
+		s.Services = change(t, s.Services, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &class, Ports: []corev1.ServicePort{{Port: 80}},
+		}}, gone)
+	default:
+		s.API.HTTPRoutes = change(t, s.API.HTTPRoutes, drawRoute(t, namespace, i, "app", other, namespace), gone)
+	}
+}
+
+// some draws one of some values, or none.
+func some[T any](t *rapid.T, what string, values ...T) *T {
+	if !rapid.Bool().Draw(t, what+"?") {
+		return nil
+	}
+	v := rapid.SampledFrom(values).Draw(t, what)
+	return &v
+}
+
+// TestRoutesOfOneTenantChangeNothingOfAnother compiles the Gateways and routes of a victim alone, and
+// then with objects of another namespace that come, change and go, and whose values may be hostile.
+// What HAProxy does at the victim's address stays the same, and so does the status of the victim's
+// Gateway. HAProxy takes the whole.
 func TestRoutesOfOneTenantChangeNothingOfAnother(t *testing.T) {
+	served := 0
 	rapid.Check(t, func(t *rapid.T) {
 		s := Snapshot{Cluster: "c", NoClasses: true}
 		s.Options.Gateway = GatewayOptions{Enabled: true, Controller: "sallyport.dev/gateway"}
@@ -154,11 +228,12 @@ func TestRoutesOfOneTenantChangeNothingOfAnother(t *testing.T) {
 		s.API.Gateways = []*gatewayv1.Gateway{g}
 		s.API.HTTPRoutes = append(s.API.HTTPRoutes, plainRoute("victim", plain.Name))
 		for i := range rapid.IntRange(1, 3).Draw(t, "routes") {
-			s.API.HTTPRoutes = append(s.API.HTTPRoutes, drawRoute(t, "victim", i, "app", "victim", "evil"))
+			// A Service that it names elsewhere is served by consent of the namespace there.
+			s.API.HTTPRoutes = append(s.API.HTTPRoutes, drawRoute(t, "victim", i, "app", "victim"))
 		}
-		compile := func(s Snapshot) Result {
-			var c Compiler
-			verdicts := haproxy.Verdicts{}
+		var c Compiler
+		verdicts := haproxy.Verdicts{}
+		compile := func() string {
 			for _, q := range c.Compile([]Snapshot{s}).Questions {
 				verdicts[q.Part()] = haproxy.Good
 			}
@@ -167,26 +242,50 @@ func TestRoutesOfOneTenantChangeNothingOfAnother(t *testing.T) {
 			if err := r.Config.Validate(); err != nil {
 				t.Fatalf("HAProxy does not take it: %v", err)
 			}
-			return r
+			text := at(&r.Config)
+			for _, one := range r.Statuses["c"] {
+				if one.Namespace == "victim" && one.Kind == "Gateway" {
+					status, err := json.MarshalIndent(one.Gateway, "", " ")
+					if err != nil {
+						t.Fatal(err)
+					}
+					text += string(status)
+				}
+				if one.Namespace == "evil" && one.Gateway != nil && len(one.Gateway.Addresses) > 0 {
+					s.API.Gateways = recorded(s.API.Gateways, one.Name, one.Gateway.Addresses)
+				}
+			}
+			return text
 		}
-		alone := compile(s)
-		before := at(&alone.Config)
-		s.API.Gateways = slices.Clone(s.API.Gateways)
-		s.API.HTTPRoutes = slices.Clone(s.API.HTTPRoutes)
-		for i := range rapid.IntRange(0, 2).Draw(t, "evil gateways") {
-			s.API.Gateways = append(s.API.Gateways, drawGateway(t, "evil", i))
-		}
-		for i := range rapid.IntRange(1, 4).Draw(t, "evil routes") {
-			s.API.HTTPRoutes = append(s.API.HTTPRoutes, drawRoute(t, "evil", i, "app", "victim", "evil"))
-		}
-		both := compile(s)
-		if after := at(&both.Config); after != before {
-			t.Fatalf("evil changes the victim's traffic from\n%s\nto\n%s", before, after)
-		}
+		before := compile()
 		if !strings.Contains(before, "victim_svc_app_80") {
 			t.Fatalf("the plain route of the victim is not served:\n%s", before)
 		}
+		for range rapid.IntRange(1, 12).Draw(t, "steps") {
+			drawOfAPI(t, &s, "evil", "victim")
+			if after := compile(); after != before {
+				t.Fatalf("evil changes the victim's traffic from\n%s\nto\n%s", before, after)
+			}
+			if len(c.result.Config.Listeners) > strings.Count(before, "At:"+gateAt) {
+				served++
+			}
+		}
 	})
+	if served == 0 {
+		t.Error("no Gateway of evil was ever served")
+	}
+}
+
+// recorded returns Gateways, one of which, in namespace evil, has other addresses in its status.
+func recorded(list []*gatewayv1.Gateway, name string, addresses []gatewayv1.GatewayStatusAddress) []*gatewayv1.Gateway {
+	list = slices.Clone(list)
+	for i, g := range list {
+		if g.Namespace == "evil" && g.Name == name && !reflect.DeepEqual(g.Status.Addresses, addresses) {
+			list[i] = g.DeepCopy()
+			list[i].Status.Addresses = addresses
+		}
+	}
+	return list
 }
 
 // plainRoute returns a route that sends all requests at a listener of Gateway g0 of its namespace to
