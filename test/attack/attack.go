@@ -36,14 +36,16 @@ type target interface {
 	// Try applies a manifest, and ignores that the API server rejects it as invalid.
 	Try(ctx context.Context, manifest string) error
 	Delete(ctx context.Context, manifest string) error
-	// Dial connects a client to a port of the appliance.
-	Dial(ctx context.Context, port string) (net.Conn, error)
+	// Dial connects a client to an address and port of the appliance.
+	Dial(ctx context.Context, address string) (net.Conn, error)
 	// Pod returns the address of a pod of a Deployment.
 	Pod(ctx context.Context, namespace, deployment string) (string, error)
 	// Worker returns the process id of HAProxy's worker.
 	Worker(ctx context.Context) (int, error)
 	// Told returns the Events about an object, as lines "Reason: why".
 	Told(ctx context.Context, kind, namespace, name string) (string, error)
+	// Status returns the status of an object of Gateway API.
+	Status(ctx context.Context, kind, namespace, name string) (conditions, error)
 }
 
 // A testbed is a target with victim in it.
@@ -61,7 +63,7 @@ type testbed struct {
 // enter applies victim's objects, waits until they are served, and records the answers.
 func enter(ctx context.Context, h target, k *keys, patience time.Duration) (*testbed, error) {
 	s := &testbed{target: h, keys: k, patience: patience}
-	if err := errors.Join(h.Apply(ctx, defaults("")), h.Apply(ctx, k.world())); err != nil {
+	if err := errors.Join(h.Apply(ctx, defaults("")), h.Apply(ctx, k.world()), h.Apply(ctx, k.gates())); err != nil {
 		return nil, err
 	}
 	if err := s.note(ctx); err != nil {

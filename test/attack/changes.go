@@ -211,5 +211,5 @@ func (s *testbed) replaced(ctx context.Context, r *rig.Rig) (err error) {
 
 // dialHTTP connects a client of package http to the appliance.
 func (s *testbed) dialHTTP(ctx context.Context, _, _ string) (net.Conn, error) {
-	return s.Dial(ctx, "80")
+	return s.Dial(ctx, applianceAddr+":80")
 }

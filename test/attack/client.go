@@ -22,9 +22,10 @@ import (
 	"sallyport/test/load"
 )
 
-// A request goes over one connection. Empty fields mean GET, "/", and the host as name in the
-// handshake.
+// A request goes over one connection. Empty fields mean the address of Ingresses, GET, "/", and the
+// host as name in the handshake.
 type request struct {
+	at     string
 	https  bool
 	method string
 	host   string
@@ -43,7 +44,11 @@ func (r request) String() string {
 	if r.raw != "" {
 		return fmt.Sprintf("%s %.300q", scheme, r.raw)
 	}
-	return strings.TrimSpace(fmt.Sprintf("%s %s://%s%s %s", or(r.method, "GET"), scheme, r.host, or(r.target, "/"),
+	to := ""
+	if r.at != "" {
+		to = " to " + r.at
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s %s://%s%s%s %s", or(r.method, "GET"), scheme, r.host, or(r.target, "/"), to,
 		strings.ReplaceAll(r.header, "\r\n", " ")))
 }
 
@@ -114,7 +119,7 @@ func (s *testbed) connect(ctx context.Context, r request, more ...func(*tls.Conf
 	if r.https {
 		port = "443"
 	}
-	conn, err := s.Dial(ctx, port)
+	conn, err := s.Dial(ctx, net.JoinHostPort(or(r.at, applianceAddr), port))
 	if err != nil {
 		return nil, err
 	}

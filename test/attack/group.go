@@ -63,14 +63,17 @@ group:
 				return err
 			})
 		}
-		err := configured(ctx, r, func(text string) string { return text + group }, func() error {
+		// A group has addresses for Gateways in its pools alone.
+		own := ", addresses: [" + rig.GatewayPool + "]"
+		err := configured(ctx, r, func(text string) string { return strings.Replace(text, own, "", 1) + group }, func() error {
 			rights, err := r.Manifests(ctx) // to write the status of Services, among others
 			if err := errors.Join(err, r.Apply(ctx, rights), member(true)); err != nil {
 				return err
 			}
 			return attack(ctx, s, r)
 		})
-		return errors.Join(err, member(false), s.unharmed(ctx))
+		// The addresses of Gateways come back.
+		return errors.Join(err, member(false), s.eventually(ctx, func() error { return s.unharmed(ctx) }))
 	}
 }
 

@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"strings"
 	"syscall"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
@@ -33,8 +36,8 @@ func (l *lab) Try(ctx context.Context, manifest string) error {
 	return err
 }
 
-func (l *lab) Dial(ctx context.Context, port string) (net.Conn, error) {
-	return l.Rig.Dial(ctx, world.Client, applianceAddr+":"+port)
+func (l *lab) Dial(ctx context.Context, address string) (net.Conn, error) {
+	return l.Rig.Dial(ctx, world.Client, address)
 }
 
 func (l *lab) Pod(ctx context.Context, namespace, deployment string) (string, error) {
@@ -43,7 +46,7 @@ func (l *lab) Pod(ctx context.Context, namespace, deployment string) (string, er
 }
 
 func (l *lab) Worker(ctx context.Context) (int, error) {
-	status, err := l.Status(ctx)
+	status, err := l.Rig.Status(ctx)
 	return status.HAProxy.Worker, err
 }
 
@@ -51,6 +54,15 @@ func (l *lab) Told(ctx context.Context, kind, namespace, name string) (string, e
 	return l.Kubectl(ctx, "get", "events", "-n", namespace, "--field-selector",
 		"involvedObject.kind="+kind+",involvedObject.name="+name, "-o",
 		`jsonpath={range .items[*]}{.reason}: {.message}{"\n"}{end}`)
+}
+
+func (l *lab) Status(ctx context.Context, kind, namespace, name string) (conditions, error) {
+	text, err := l.Kubectl(ctx, "get", kind+"."+gatewayv1.GroupName, "-n", namespace, name, "-o", "json")
+	if err != nil {
+		return conditions{}, err
+	}
+	var o struct{ Status conditions }
+	return o.Status, json.Unmarshal([]byte(text), &o)
 }
 
 // rewrite writes the appliance's configuration file, and tells the appliance to read it.

@@ -37,7 +37,7 @@ func main() {
 // attacks returns all there are.
 func attacks() []attack {
 	return slices.Concat(tenants(), costs(), memories(), naming(), changing(), clients(), others(), addresses(),
-		groups(), rings(), watchers(), operators())
+		gateways(), groups(), rings(), watchers(), operators())
 }
 
 func run(ctx context.Context) error {
@@ -74,7 +74,7 @@ func run(ctx context.Context) error {
 
 // inLab runs the cases in a lab of their own.
 func inLab(ctx context.Context, list []attack, asJSON bool) error {
-	options := world.Options{Name: "attack", Workers: 2, Progress: io.Discard}
+	options := world.Options{Name: "attack", Workers: 2, GatewayAPI: true, Progress: io.Discard}
 	ingress := []string{configMapOfOne, `hosts: [{host: "` + reserved + `", namespaces: [victim]}]`}
 	return rig.In(ctx, options, "", ingress, func(r *rig.Rig) (err error) {
 		k, err := newKeys(r.Dir)

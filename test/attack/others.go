@@ -220,7 +220,7 @@ func halfDone(ctx context.Context, s *testbed, r *rig.Rig) error {
 	}()
 	began := time.Now()
 	for range 400 {
-		c, err := s.Dial(ctx, "443")
+		c, err := s.Dial(ctx, applianceAddr+":443")
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"syscall"
@@ -21,10 +23,12 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/yaml"
 
 	"sallyport/haproxy"
 	"sallyport/ingress"
+	"sallyport/ingress/gateway"
 	"sallyport/routes"
 	netns "sallyport/test/namespace"
 	"sallyport/test/rig"
@@ -52,6 +56,7 @@ type paper struct {
 	created  int                      // objects so far: each is a second younger than the one before
 	problems []ingress.Problem
 	owners   *ingress.Owners
+	statuses []gateway.Status
 }
 
 // open starts a paper with one HAProxy. Both end with the test.
@@ -62,6 +67,7 @@ func open(t *testing.T, binary string) *paper {
 		t.Fatal(err)
 	}
 	p := &paper{t: t, verdicts: haproxy.Verdicts{}, objects: map[string]metav1.Object{}}
+	p.compiler.Local = gateAddrs()
 	var log *slog.Logger
 	if testing.Verbose() {
 		log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -120,9 +126,9 @@ func (p *paper) Delete(ctx context.Context, manifest string) error {
 	return p.serve(ctx)
 }
 
-func (p *paper) Dial(ctx context.Context, port string) (net.Conn, error) {
+func (p *paper) Dial(ctx context.Context, address string) (net.Conn, error) {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(clientAddr)}}
-	return d.DialContext(ctx, "tcp", net.JoinHostPort(applianceAddr, port))
+	return d.DialContext(ctx, "tcp", address)
 }
 
 func (p *paper) Pod(_ context.Context, namespace, deployment string) (string, error) {
@@ -142,7 +148,22 @@ func (p *paper) Told(_ context.Context, kind, namespace, name string) (string, e
 	return b.String(), nil
 }
 
-// keep stores objects as an API server would: an object that exists keeps its age.
+func (p *paper) Status(_ context.Context, kind, namespace, name string) (said conditions, err error) {
+	for _, one := range p.statuses {
+		if one.Kind != kind || one.Namespace != namespace || one.Name != name {
+			continue
+		}
+		var status any = one.Gateway
+		if one.Gateway == nil {
+			status = gatewayv1.RouteStatus{Parents: one.Parents}
+		}
+		text, err := json.Marshal(status)
+		return said, errors.Join(err, json.Unmarshal(text, &said))
+	}
+	return said, fmt.Errorf("%s %s/%s has no status", kind, namespace, name)
+}
+
+// keep stores objects as an API server would: an object that exists keeps its age and its status.
 func (p *paper) keep(manifest string) error {
 	docs, err := read(manifest)
 	if err != nil {
@@ -154,6 +175,9 @@ func (p *paper) keep(manifest string) error {
 		o.SetCreationTimestamp(metav1.Unix(1_600_000_000+int64(p.created), 0))
 		if old, is := p.objects[n]; is {
 			o.SetCreationTimestamp(old.GetCreationTimestamp())
+			if old, is := old.(*gatewayv1.Gateway); is {
+				o.(*gatewayv1.Gateway).Status = old.Status //nolint:errcheck // the name has the type
+			}
 		}
 		p.objects[n] = o
 	}
@@ -185,6 +209,14 @@ func read(manifest string) (all []metav1.Object, err error) {
 			o = new(corev1.Secret)
 		case "ConfigMap":
 			o = new(corev1.ConfigMap)
+		case "GatewayClass":
+			o = new(gatewayv1.GatewayClass)
+		case "Gateway":
+			o = new(gatewayv1.Gateway)
+		case "HTTPRoute":
+			o = new(gatewayv1.HTTPRoute)
+		case "ReferenceGrant":
+			o = new(gatewayv1.ReferenceGrant)
 		case "", "Namespace", "Deployment":
 			continue
 		default:
@@ -221,6 +253,10 @@ func (p *paper) snapshot() ingress.Snapshot {
 		Clients: 1 << 20, Checks: 2500, WrongPasswords: 10, CaptureBytes: 4096,
 		ConfigBytes: 4 << 20,
 	}
+	s.Options.Gateway = ingress.GatewayOptions{Enabled: true, Controller: controller}
+	s.Options.Pools = ingress.Pools{Local: true, Ranges: []ingress.AddressRange{{
+		First: netip.MustParseAddr(rig.GatewayAddress(0)), Last: netip.MustParseAddr(lackingAddr),
+	}}}
 	for _, n := range slices.Sorted(maps.Keys(p.objects)) {
 		switch o := p.objects[n].(type) {
 		case *networkingv1.Ingress:
@@ -238,6 +274,14 @@ func (p *paper) snapshot() ingress.Snapshot {
 			s.Secrets = append(s.Secrets, o)
 		case *corev1.ConfigMap:
 			s.ConfigMaps = append(s.ConfigMaps, o)
+		case *gatewayv1.GatewayClass:
+			s.API.Classes = append(s.API.Classes, o)
+		case *gatewayv1.Gateway:
+			s.API.Gateways = append(s.API.Gateways, o)
+		case *gatewayv1.HTTPRoute:
+			s.API.HTTPRoutes = append(s.API.HTTPRoutes, o)
+		case *gatewayv1.ReferenceGrant:
+			s.API.Grants = append(s.API.Grants, o)
 		}
 	}
 	return s
@@ -271,7 +315,10 @@ func (p *paper) serve(ctx context.Context) error {
 	for range 10 {
 		p.compiler.Judge(maps.Clone(p.verdicts))
 		r := p.compiler.Compile([]ingress.Snapshot{p.snapshot()})
-		p.problems, p.owners = r.Problems, r.Owners["cluster"]
+		for p.record(r.Statuses["cluster"]) {
+			r = p.compiler.Compile([]ingress.Snapshot{p.snapshot()})
+		}
+		p.problems, p.owners, p.statuses = r.Problems, r.Owners["cluster"], r.Statuses["cluster"]
 		var unknown []haproxy.Question
 		for _, q := range r.Questions {
 			if !p.verdicts[q.Part()].Known {
@@ -301,6 +348,21 @@ func (p *paper) serve(ctx context.Context) error {
 		maps.Copy(p.verdicts, guilty)
 	}
 	return errors.New("HAProxy refuses more and more")
+}
+
+// record writes the addresses of Gateways into their statuses. It reports whether one has changed.
+func (p *paper) record(statuses []gateway.Status) (changed bool) {
+	for _, one := range statuses {
+		n := name(&gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: one.Namespace, Name: one.Name}})
+		g, is := p.objects[n].(*gatewayv1.Gateway)
+		if !is || one.Gateway == nil || reflect.DeepEqual(g.Status.Addresses, one.Gateway.Addresses) {
+			continue
+		}
+		g, changed = g.DeepCopy(), true
+		g.Status.Addresses = one.Gateway.Addresses
+		p.objects[n] = g
+	}
+	return changed
 }
 
 func (p *paper) apply(ctx context.Context, cfg *haproxy.Config) error {
@@ -356,6 +418,9 @@ func TestMain(m *testing.M) {
 		os.Exit(netns.Again(inside + "=1"))
 	}
 	addresses := []string{clientAddr}
+	for _, at := range gateAddrs() {
+		addresses = append(addresses, at.String())
+	}
 	for _, listens := range pods {
 		address, _, _ := strings.Cut(listens[0], ":")
 		addresses = append(addresses, address)
@@ -371,6 +436,14 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(m.Run())
+}
+
+// gateAddrs returns the addresses that the appliance has for Gateways.
+func gateAddrs() (all []netip.Addr) {
+	for a := netip.MustParseAddr(rig.GatewayAddress(0)); a.String() != lackingAddr; a = a.Next() {
+		all = append(all, a)
+	}
+	return all
 }
 
 // startPods runs the sample application once for each pod.

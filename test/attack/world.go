@@ -167,5 +167,11 @@ func (s *testbed) baseline() []wanted {
 		{request{host: "cors.test", header: "Origin: https://page.test\r\n"}, "200 victim"},
 		{request{host: "nobody.example"}, "200 default"},
 		{request{host: "nobody.example", https: true}, "200 default"},
+		{request{at: gateAddr, host: "gate.test"}, "200 victim"},
+		{request{at: gateAddr, host: "gate.test", target: "/cart/1?a=b", https: true}, "200 victim"},
+		{request{at: gateAddr, host: "gate.test", target: "/cart", header: "X-Version: a 2\r\n"}, "200 victim"},
+		{request{at: gateAddr, host: "gate.test", target: "/old"}, "302 no pod"},
+		{request{at: gateAddr, host: "shop.test"}, "404 no pod"},
+		{request{host: "gate.test"}, "200 default"},
 	}
 }
