@@ -6,6 +6,7 @@
 //	go run ./test/gateway -run 'Gateway.*|HTTP.*'    the claimed tests whose names match
 //	go run ./test/gateway -group                     the whole suite, against a group of two
 //	go run ./test/gateway -keep                      a lab that stays up, for further runs
+//	go run ./test/gateway -version v1.2.3            the whole suite, and a report of it
 //
 // While a lab is kept, a run builds the appliance anew, starts it in the kept lab, and leaves the lab
 // as it is.
@@ -36,7 +37,10 @@ func run(ctx context.Context) error {
 	var o order
 	flag.StringVar(&o.Run, "run", "", "run the test of this `name`, or the tests that match this regular expression")
 	flag.StringVar(&o.Profiles, "profiles", allProfiles, "hold the appliance to these `profiles`")
-	flag.StringVar(&o.Version, "version", "", "write a report in which the appliance has this `version`")
+	flag.StringVar(&o.Version, "version", "", "write a report in which the appliance has this `version`, as v1.2.3")
+	flag.StringVar(&o.Report, "report", out, "write the report into this `folder`")
+	flag.StringVar(&o.URL, "url", unpublished, "name this `page` of the project in the report")
+	flag.StringVar(&o.Contact, "contact", unpublished, "name this `address` of the maintainers in the report")
 	group := flag.Bool("group", false, "hold a group of two appliances behind a router to it, instead of one appliance")
 	keep := flag.Bool("keep", false, "leave the lab up for further runs, until this program is interrupted")
 	flag.Parse()
@@ -51,7 +55,10 @@ func run(ctx context.Context) error {
 	if o.Out, err = filepath.Abs(out); err != nil {
 		return err
 	}
-	if err := errors.Join(os.RemoveAll(o.Out), os.MkdirAll(o.Out, 0o755)); err != nil {
+	if o.Report, err = filepath.Abs(o.Report); err != nil {
+		return err
+	}
+	if err := errors.Join(os.RemoveAll(o.Out), os.MkdirAll(o.Out, 0o755), os.MkdirAll(o.Report, 0o755)); err != nil {
 		return err
 	}
 	tests := &judge{
@@ -83,6 +90,9 @@ type order struct {
 	Run      string `json:"run,omitempty"`
 	Profiles string `json:"profiles"`
 	Version  string `json:"version,omitempty"`
+	URL      string `json:"url"`
+	Contact  string `json:"contact"`
+	Report   string `json:"report"` // folder
 	Out      string `json:"out"`
 }
 
@@ -103,15 +113,15 @@ func (s *session) flags(o order) []string {
 	case o.Run != "":
 		return append(flags, "-test.run=^TestConformance$/^("+o.Run+")$")
 	case o.Version != "":
-		return append(flags, "-organization=Sallyport", "-project=sallyport", "-url="+home, "-contact="+home,
+		return append(flags, "-organization=Sallyport", "-project=sallyport", "-url="+o.URL, "-contact="+o.Contact,
 			"-version="+o.Version,
-			"-report-output="+filepath.Join(o.Out, fmt.Sprintf("standard-%s-default-report.yaml", o.Version)))
+			"-report-output="+filepath.Join(o.Report, fmt.Sprintf("standard-%s-default-report.yaml", o.Version)))
 	}
 	return flags
 }
 
-// home is the project's page in a report. The suite wants an address there.
-const home = "https://sallyport.dev"
+// unpublished stands in a report for an address of the project that whoever publishes it sets.
+const unpublished = "set by the publisher"
 
 // A sink takes the output of the suite, line by line, as test2json writes it.
 type sink func(io.Reader) error
