@@ -102,7 +102,7 @@ func (h suite) run(ctx context.Context, dir string, list []scenario, keep string
 	if err := clean(dir); err != nil {
 		return nil, err
 	}
-	if err := rig.Configure(dir, h.config); err != nil {
+	if err := h.configure(dir); err != nil {
 		return nil, err
 	}
 	// The configuration directory is a file system of its own, so that it can
@@ -172,6 +172,15 @@ func (h suite) run(ctx context.Context, dir string, list []scenario, keep string
 	return results, nil
 }
 
+// configure writes the config file of the first appliance.
+func (h suite) configure(dir string) error {
+	if !h.options.GatewayAPI {
+		return rig.Configure(dir, h.config)
+	}
+	return rig.ConfigureHAProxy(dir, []string{"addresses: [" + rig.GatewayPool + "]"}, h.config,
+		rig.Cluster{Gateway: []string{"enabled: true"}})
+}
+
 // form makes the appliances of the lab a group, if there are several.
 func (s *testbed) form(h suite) error {
 	if h.options.Appliances < 2 {
@@ -208,6 +217,11 @@ func (s *testbed) furnish(ctx context.Context, h suite) error {
 		service+ingressOf("app", "test.local", "app")); err != nil {
 		return err
 	}
+	if h.options.GatewayAPI {
+		if err := s.attach(ctx, h); err != nil {
+			return err
+		}
+	}
 	if h.unfiltered {
 		if _, err := s.Kubectl(ctx, "patch", "bgppeer", "sallyport-192-168-50-21", "--type=json", "-p",
 			`[{"op":"remove","path":"/spec/filters"}]`); err != nil {
@@ -219,7 +233,10 @@ func (s *testbed) furnish(ctx context.Context, h suite) error {
 			return err
 		}
 	}
-	return s.settle(ctx)
+	if err := s.settle(ctx); err != nil || !h.options.GatewayAPI {
+		return err
+	}
+	return s.programmed(ctx, "web", "True")
 }
 
 // run runs one scenario: the fault while requests come in, then the wait until everything has
