@@ -276,7 +276,7 @@ func TestRoutesOfOneTenantChangeNothingOfAnother(t *testing.T) {
 	}
 }
 
-// recorded returns Gateways, one of which, in namespace evil, has other addresses in its status.
+// recorded returns the Gateways, with other addresses in the status of one Gateway of namespace evil.
 func recorded(list []*gatewayv1.Gateway, name string, addresses []gatewayv1.GatewayStatusAddress) []*gatewayv1.Gateway {
 	list = slices.Clone(list)
 	for i, g := range list {

@@ -13,7 +13,7 @@ import (
 	"sallyport/ingress/gateway"
 )
 
-// These tests have the rules by which programs that people run beside a gateway read its statuses.
+// People run other programs beside a gateway. These tests have the rules of such programs for statuses.
 
 // healthOf returns the health of conditions by the rules of Argo CD: what is not accepted or resolved is
 // Degraded, and what is not programmed is Progressing.
@@ -36,8 +36,8 @@ func healthOf(conditions ...[]metav1.Condition) string {
 	return "Healthy"
 }
 
-// readHealth returns the health that Argo CD shows for an object with a status. For a route it looks at
-// the parents of the newest generation alone.
+// readHealth returns the health that Argo CD shows for an object with a status. Of a route only the
+// parents of the newest generation count.
 func readHealth(s gateway.Status) string {
 	var all [][]metav1.Condition
 	if s.Gateway != nil {
@@ -56,7 +56,7 @@ func readHealth(s gateway.Status) string {
 
 // readRecords returns the records that external-dns makes of a route, as "HOST ADDRESS". An entry of the
 // status counts if its parentRef is one of the spec, and if the route's newest generation is accepted.
-// Hostnames of the route and of the listener that cover each other make a record for the narrower one.
+// A hostname of the route makes a record if the hostname of a listener covers it.
 func readRecords(of *gatewayv1.HTTPRoute, route, gate gateway.Status, listeners []gatewayv1.Listener) (all []string) {
 	for _, p := range route.Parents {
 		known := slices.ContainsFunc(of.Spec.ParentRefs, func(ref gatewayv1.ParentReference) bool {

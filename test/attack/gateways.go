@@ -42,7 +42,8 @@ func (k *keys) gates() string {
 // toApp is a rule that leads to Service app of the same namespace.
 const toApp = `{backendRefs: [{name: app, port: 80}]}`
 
-// gatewayOf returns the manifest of a Gateway that asks for an address; empty: any. Listeners are YAML.
+// gatewayOf returns the manifest of a Gateway. If address is empty, the Gateway asks for none. Listeners
+// are YAML.
 func gatewayOf(namespace, name, address string, listeners ...string) string {
 	asks := ""
 	if address != "" {
@@ -134,7 +135,7 @@ func soon(want string, r request) func(context.Context, *testbed) error {
 	}
 }
 
-// all runs checks one after another.
+// all runs several checks.
 func all(checks ...func(context.Context, *testbed) error) func(context.Context, *testbed) error {
 	return func(ctx context.Context, s *testbed) error {
 		var errs []error
@@ -269,7 +270,7 @@ func gateways() []attack {
 	return append(list, gatewaysInLab()...)
 }
 
-// badListeners returns a Gateway of evil with listeners whose certificates cannot be used.
+// badListeners returns a Gateway of evil. The certificates of its listeners for HTTPS cannot be used.
 func badListeners(s *testbed) string {
 	crt, _, err := s.evil.pair("mixed." + evilHost)
 	_, otherKey, failed := s.evil.pair("mixed." + evilHost)
@@ -339,7 +340,7 @@ func hostileRules() string {
 	return b.String()
 }
 
-// costlyRules returns a Gateway of evil with regular expressions for one host, and many for others.
+// costlyRules returns a Gateway of evil with 2,000 regular expressions for four hosts.
 func costlyRules() string {
 	var b strings.Builder
 	b.WriteString(home())

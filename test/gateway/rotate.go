@@ -10,8 +10,8 @@ import (
 	"sallyport/test/rig"
 )
 
-// rotate drains the members of the group one after another, and lets each come back, until ctx ends.
-// Then the member that is drained comes back, too. rotate returns how many times a member came back.
+// rotate drains the members of the group in turn, and lets each come back, until ctx ends. It returns
+// how many times a member came back. At the end no member is drained.
 func (s *session) rotate(ctx context.Context) (times int, err error) {
 	whole := context.WithoutCancel(ctx)
 	for ; ctx.Err() == nil; times++ {
