@@ -239,8 +239,8 @@ type Compiler struct {
 	pairs    map[*corev1.Secret]*pair
 	layers   map[*corev1.Service]annotations.Layer
 	settled  map[settledFor]*settings
-	derived  map[derivedFor]*settings // of the rules of routes
-	demanded annotations.Clients      // the clients that settled was made for
+	api      apiMemory
+	demanded annotations.Clients // the clients that settled was made for
 
 	verdicts haproxy.Verdicts
 	judged   bool // they have changed since
@@ -383,7 +383,7 @@ func (c *Compiler) renewWorld(was world, s Snapshot, leader string, several bool
 	same := w.withoutSlices().Same(was.withoutSlices())
 	other := w.Cluster != was.Cluster || w.prefix != was.prefix || w.leader != was.leader ||
 		!reflect.DeepEqual(w.Options, was.Options)
-	if other || !slices.Equal(w.ConfigMaps, was.ConfigMaps) {
+	if other || !slices.Equal(w.ownConfigMaps(), was.ownConfigMaps()) {
 		w.defaults = annotations.Read(annotations.ConfigMap, w.configMap(w.Options.ConfigMap).Data)
 		c.settled = nil // settings depend on options and ConfigMaps, which settledFor does not have
 	}

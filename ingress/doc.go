@@ -31,6 +31,7 @@
 //	gateways.go               asks package gateway which routes attach to which listeners
 //	streams.go, services.go   add TCP ports; give addresses to Services and Gateways
 //	routes.go, filters.go     make listeners, routes and backends at the addresses of Gateways
+//	authorities.go            reads the authorities of clients and servers for them
 //	backend.go                adds the servers out of EndpointSlices
 //
 // A second source of claims needs a file like ingresses.go, an entry in collect, and its Secrets in

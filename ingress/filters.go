@@ -20,9 +20,17 @@ type effects struct {
 	directives []haproxy.Directive
 	proto      string // to the servers
 	redirects  bool   // the directives answer each request
+	tls        serverTLS
 }
 
-func (e effects) none() bool { return len(e.directives) == 0 && e.proto == "" }
+// A serverTLS says how HAProxy connects to servers over TLS. The zero value changes nothing.
+type serverTLS struct {
+	ca   *haproxy.Extra // has to have signed the certificate of the server
+	name string         // SNI, and the name in the certificate of the server
+	crt  *haproxy.Extra // HAProxy shows this certificate; nil if it shows none
+}
+
+func (e effects) none() bool { return len(e.directives) == 0 && e.proto == "" && e.tls.ca == nil }
 
 func (e *effects) add(d haproxy.Directive, err error) error {
 	if err == nil {

@@ -40,6 +40,20 @@ type gates struct {
 	pairs  map[*corev1.Secret]*pair // of the round before
 }
 
+// An apiMemory holds what one round made of objects of Gateway API, and the next round may need.
+type apiMemory struct {
+	derived map[derivedFor]*settings // of the rules of routes
+	bundles map[*corev1.ConfigMap]*bundle
+	extras  map[string]*haproxy.Extra // by name
+}
+
+func newAPIMemory() apiMemory {
+	return apiMemory{
+		derived: make(map[derivedFor]*settings), bundles: make(map[*corev1.ConfigMap]*bundle),
+		extras: make(map[string]*haproxy.Extra),
+	}
+}
+
 // attach decides for each cluster which routes attach to which listeners.
 func (b *builder) attach() {
 	b.attached = make([]*gateway.Attachment, len(b.worlds))
@@ -103,7 +117,10 @@ func (b *builder) apiOf(world int) gateway.World {
 			return nil
 		},
 		Authorities: func(key serviceKey) *gateway.Refusal {
-			return &gateway.Refusal{Why: fmt.Sprintf("ConfigMap %s cannot be used: it is not read", key)}
+			if _, why := b.bundleIn(w, key); why != "" {
+				return &gateway.Refusal{Why: why}
+			}
+			return nil
 		},
 		Host: func(namespace, host string) *gateway.Refusal {
 			if _, err := b.partyOf(world, namespace, host); err != nil {
@@ -351,6 +368,20 @@ func (o *opener) openPort(g *gate, at netip.AddrPort) {
 	}
 	listener := haproxy.Listener{
 		At: at, Kind: kindOf(these[0]), Owner: haproxy.Tenant{Cluster: g.ref.Cluster, Namespace: g.ref.Namespace},
+	}
+	if c := these[0].Clients; c != nil {
+		ca := o.authorities(o.worlds[g.world], c.Authorities...)
+		if why := o.refusal(ca); why != "" {
+			for _, l := range these {
+				l.Close(gateway.Refusal{
+					Reason: string(gatewayv1.ListenerReasonInvalid),
+					Why:    "the authorities of its clients cannot be used together: " + why,
+				})
+			}
+			return
+		}
+		o.Config.Extras = append(o.Config.Extras, ca)
+		listener.ClientCA, listener.Insecure = ca.Name, c.Insecure
 	}
 	scope := haproxy.ScopeOf(at)
 	switch listener.Kind {

@@ -136,7 +136,7 @@ func (o *opener) connections(g *gate, scope string, listeners []*gateway.Listene
 					continue
 				}
 				taken[host] = true
-				to := o.target(g, gateway.Entry{Rule: r.Rules[0]})
+				to := o.targetOf(targetFor{rule: r.Rules[0], gate: g, sealed: match == haproxy.Passthrough})
 				o.gateways.routes = append(o.gateways.routes, haproxy.Route{
 					Scope: scope, Host: host, Path: "/", Match: match, To: to,
 				})
@@ -156,6 +156,10 @@ type targetFor struct {
 	rule *gateway.Rule
 	path string // of the match, if a filter replaces this part of the path
 	gate *gate
+
+	// sealed says that connections reach the servers as clients begin them, so the servers' TLS is
+	// that of the clients.
+	sealed bool
 }
 
 // target returns where requests that an entry takes go.
@@ -164,16 +168,21 @@ func (o *opener) target(g *gate, e gateway.Entry) haproxy.Target {
 	if e.Match != nil && replacesPrefix(e.Filters) {
 		key.path = e.Match.Path
 	}
+	return o.targetOf(key)
+}
+
+func (o *opener) targetOf(key targetFor) haproxy.Target {
 	to, known := o.targets[key]
 	if !known {
-		to = o.makeTarget(g, e.Rule, key.path)
+		to = o.makeTarget(key)
 		o.targets[key] = to
-		o.led = append(o.led, ledTo{e.Rule, to})
+		o.led = append(o.led, ledTo{key.rule, to})
 	}
 	return to
 }
 
-func (o *opener) makeTarget(g *gate, rule *gateway.Rule, path string) haproxy.Target {
+func (o *opener) makeTarget(key targetFor) haproxy.Target {
+	g, rule, path := key.gate, key.rule, key.path
 	invalid := haproxy.To(haproxy.Invalid)
 	if rule.Invalid() {
 		return invalid
@@ -196,7 +205,7 @@ func (o *opener) makeTarget(g *gate, rule *gateway.Rule, path string) haproxy.Ta
 				rule.Refuse(err.Error())
 				return invalid
 			}
-			if !o.closedByPolicy(g, ref) {
+			if key.sealed || o.secure(g, ref, &more) {
 				share.Backend = o.backendOf(g, p, rule.Route.Kind, ref, more)
 			}
 		}
@@ -233,6 +242,9 @@ func (o *opener) backendOf(g *gate, p petitioner, kind string, ref gateway.Ref, 
 	if kind == "GRPCRoute" {
 		own.proto = "h2"
 	}
+	if to.traffic == annotations.Ended && own.tls.ca != nil {
+		own.proto = "h1" // the client's protocol is not known, so TLS offers none
+	}
 	if !own.none() {
 		n.settings = o.derive(n.settings, own)
 		n.name = shorten(n.name+".r-"+n.settings.hash, ".")
@@ -245,21 +257,34 @@ func (o *opener) backendOf(g *gate, p petitioner, kind string, ref gateway.Ref, 
 	return n.name
 }
 
-// closedByPolicy reports whether a BackendTLSPolicy keeps requests from a port of a Service. HAProxy
-// never connects without TLS to servers that a policy is for.
-func (o *opener) closedByPolicy(g *gate, ref gateway.Ref) bool {
-	service, _ := Find(o.worlds[g.world].Services, ref.Service)
+// secure adds to the effects what the BackendTLSPolicy of a port of a Service asks for. It reports
+// whether requests may go there: HAProxy never connects without TLS to servers that a policy is for.
+func (o *opener) secure(g *gate, ref gateway.Ref, own *effects) bool {
+	w := o.worlds[g.world]
+	service, _ := Find(w.Services, ref.Service)
 	name := ""
 	for _, port := range service.Spec.Ports {
 		if port.Port == ref.Port {
 			name = port.Name
 		}
 	}
-	policy := o.attached[g.world].PolicyOf(ref.Service, name)
-	if policy == nil {
+	policies := o.attached[g.world].PoliciesOf(ref.Service, name)
+	for _, p := range policies {
+		p.Serve(g.Gateway)
+	}
+	if len(policies) == 0 {
+		return true
+	}
+	policy := policies[0]
+	if policy.Closed() != "" {
 		return false
 	}
-	policy.Serve(g.Gateway)
+	ca := o.authorities(w, policy.Authorities...)
+	if why := o.refusal(ca); why != "" {
+		policy.Refuse("its authorities cannot be used together: " + why)
+		return false
+	}
+	own.tls = serverTLS{ca: ca, name: policy.Hostname, crt: o.shown(w, g.Gateway)}
 	return true
 }
 
@@ -286,28 +311,41 @@ var noSettings = new(settings)
 // derive returns settings with the effects of a rule. It returns the same pointer for the same
 // settings and effects, as long as some rule needs them.
 func (b *builder) derive(base *settings, own effects) *settings {
-	key := derivedFor{base, own.key()}
-	if known := b.derived[key]; known != nil {
+	key := derivedFor{base, own.key(), own.tls}
+	if known := b.api.derived[key]; known != nil {
 		return known
 	}
-	s := b.derivedBefore[key]
+	s := b.apiBefore.derived[key]
 	if s == nil {
 		s = new(settings)
 		*s = *base
 		s.Directives = append(slices.Clone(base.Directives), own.directives...)
 		haproxy.SortDirectives(s.Directives)
 		s.Options.Proto = cmp.Or(own.proto, s.Options.Proto)
+		if own.tls.ca != nil {
+			s.encrypt(own.tls)
+		}
 		sum := sha256.Sum256([]byte(key.own))
 		s.hash = hex.EncodeToString(sum[:8])
 	}
-	b.derived[key] = s
+	b.api.derived[key] = s
 	return s
+}
+
+// encrypt makes HAProxy connect to the servers over TLS, and verify their certificates.
+func (s *settings) encrypt(tls serverTLS) {
+	s.Options.TLS, s.Options.CA, s.Options.SNI, s.Options.VerifyHost = true, tls.ca.Name, tls.name, ""
+	s.Extras = append(slices.Clone(s.Extras), tls.ca)
+	if tls.crt != nil {
+		s.Options.Crt, s.Extras = tls.crt.Name, append(s.Extras, tls.crt)
+	}
 }
 
 // A derivedFor says from what settings are derived.
 type derivedFor struct {
 	base *settings
 	own  string // the key of the effects
+	tls  serverTLS
 }
 
 // key returns a text that is the same for the same effects.
@@ -315,6 +353,12 @@ func (e effects) key() string {
 	var all []string
 	for _, d := range e.directives {
 		all = append(all, strconv.Quote(d.String()))
+	}
+	if e.tls.ca != nil {
+		all = append(all, "tls "+e.tls.name+" "+e.tls.ca.Name)
+	}
+	if e.tls.crt != nil {
+		all = append(all, "as "+e.tls.crt.Name)
 	}
 	return strings.Join(append(all, e.proto), "\n")
 }

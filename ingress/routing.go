@@ -119,7 +119,7 @@ type builder struct {
 	accounts   map[tenant]*account        // what each namespace has so far
 	gateways   gates
 
-	derivedBefore map[derivedFor]*settings
+	apiBefore apiMemory
 }
 
 // route makes the routing of worlds. The older of two claims to a thing takes effect. The operator
@@ -148,7 +148,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	if b.settled == nil {
 		b.settled = make(map[settledFor]*settings)
 	}
-	b.accounts, b.derivedBefore, b.derived = make(map[tenant]*account), b.derived, make(map[derivedFor]*settings)
+	b.accounts, b.apiBefore, b.api = make(map[tenant]*account), b.api, newAPIMemory()
 	b.Config.Process, b.Config.DefaultCert = all.Process, all.DefaultCert
 	b.Config.Extras, b.Questions = slices.Clone(all.Extras), slices.Clone(all.Questions)
 	for _, w := range worlds {

@@ -247,6 +247,17 @@ func (w *world) configMap(name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{}
 }
 
+// ownConfigMaps returns the ConfigMaps that Options name; nil for each that does not exist. The content
+// of other ConfigMaps concerns no settings.
+func (w *world) ownConfigMaps() (all []*corev1.ConfigMap) {
+	for _, full := range w.Options.ConfigMaps() {
+		namespace, name, _ := strings.Cut(full, "/")
+		m, _ := Find(w.ConfigMaps, serviceKey{Namespace: namespace, Name: name})
+		all = append(all, m)
+	}
+	return all
+}
+
 // refer returns a reference to a ConfigMap, which may not exist.
 func (w *world) refer(configMap string) ObjectRef {
 	namespace, name, _ := strings.Cut(configMap, "/")

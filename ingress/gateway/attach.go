@@ -43,6 +43,7 @@ type Attachment struct {
 	world    *World
 	classes  map[string]*gatewayv1.GatewayClass // that are ours and accepted
 	grants   grants
+	policies map[types.NamespacedName][]*Policy // by Service, the older first
 	sets     map[types.NamespacedName]*listenerSet
 	gateways map[types.NamespacedName]*Gateway
 }
@@ -56,6 +57,8 @@ type Gateway struct {
 	// ones that it asks for. The caller sets both.
 	Addresses []string
 	Refused   *Refusal
+	// Certificate is the Secret with the certificate that servers see. It is nil if they see none.
+	Certificate *types.NamespacedName
 
 	unusable *Refusal // why nothing of it is served
 	client   *Refusal // why its certificate for servers cannot be used
@@ -116,7 +119,8 @@ func Attach(w World) *Attachment {
 	a.addSets()
 	for _, g := range a.Gateways {
 		settleConflicts(g.Listeners)
-		checkClients(g)
+		a.resolveClients(g)
+		a.resolveCertificate(g)
 	}
 	a.readPolicies()
 	a.attachRoutes()

@@ -409,17 +409,63 @@ spec:
   tls:
     backend: {clientCertificateRef: {name: mine}}
     frontend:
-      default: {validation: {caCertificateRefs: [{group: "", kind: ConfigMap, name: ca}]}}
-      perPort: [{port: 8443, tls: {}}]
+      default: {validation: {mode: AllowInsecureFallback, caCertificateRefs: [{group: "", kind: ConfigMap, name: ca}]}}
+      perPort:
+      - {port: 8443, tls: {}}
+      - {port: 8444, tls: {validation: {caCertificateRefs: [{group: "", kind: ConfigMap, name: missing}]}}}
+      - {port: 8445, tls: {validation: {caCertificateRefs: [{group: "", kind: Service, name: ca}]}}}
+      - port: 8446
+        tls: {validation: {caCertificateRefs: [{group: "", kind: ConfigMap, name: ca, namespace: bank}]}}
+      - port: 8447
+        tls:
+          validation:
+            caCertificateRefs:
+            - {group: "", kind: ConfigMap, name: missing}
+            - {group: "", kind: ConfigMap, name: ca}
   listeners:
   - {name: asks, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: web}]}}
   - {name: open, port: 8443, protocol: HTTPS, tls: {certificateRefs: [{name: web}]}}
+  - {name: unknown, port: 8444, protocol: HTTPS, tls: {certificateRefs: [{name: web}]}}
+  - {name: kind, port: 8445, protocol: HTTPS, tls: {certificateRefs: [{name: web}]}}
+  - {name: foreign, port: 8446, protocol: HTTPS, tls: {certificateRefs: [{name: web}]}}
+  - {name: half, port: 8447, protocol: HTTPS, tls: {certificateRefs: [{name: web}]}}
   - {name: plain, port: 80, protocol: HTTP}`,
 			[]string{
-				"Gateway gate: ResolvedRefs=False InvalidClientCertificateRef",
-				"Gateway gate/asks: Programmed=False Invalid", "Gateway gate/open: Programmed=False Pending",
-				"Gateway gate/plain: Programmed=False Pending",
+				"Gateway gate: ResolvedRefs=True ResolvedRefs",
+				"Gateway gate: InsecureFrontendValidationMode=True ConfigurationChanged",
+				"Gateway gate/asks: Accepted=True Accepted", "Gateway gate/asks: Programmed=False Pending",
+				"Gateway gate/open: Accepted=True Accepted",
+				"Gateway gate/unknown: Accepted=False NoValidCACertificate", "Gateway gate/unknown: Programmed=False Invalid",
+				"Gateway gate/unknown: ResolvedRefs=False InvalidCACertificateRef",
+				"Gateway gate/kind: Accepted=False NoValidCACertificate",
+				"Gateway gate/kind: ResolvedRefs=False InvalidCACertificateKind",
+				"Gateway gate/foreign: Accepted=False NoValidCACertificate",
+				"Gateway gate/foreign: ResolvedRefs=False RefNotPermitted",
+				"Gateway gate/half: Accepted=True Accepted", "Gateway gate/half: ResolvedRefs=False InvalidCACertificateRef",
+				"Gateway gate/plain: Accepted=True Accepted", "Gateway gate/plain: ResolvedRefs=True ResolvedRefs",
 			},
+			nil,
+		},
+		"a certificate for servers that is missing": {
+			`kind: Gateway
+metadata: {name: gate}
+spec:
+  gatewayClassName: ours
+  tls: {backend: {clientCertificateRef: {name: missing}}}
+  listeners: [{name: plain, port: 80, protocol: HTTP}]`,
+			[]string{
+				"Gateway gate: ResolvedRefs=False InvalidClientCertificateRef", "Gateway gate: Accepted=True Accepted",
+			},
+			[]string{"Gateway gate: InsecureFrontendValidationMode"},
+		},
+		"a certificate for servers of another namespace": {
+			`kind: Gateway
+metadata: {name: gate}
+spec:
+  gatewayClassName: ours
+  tls: {backend: {clientCertificateRef: {name: mine, namespace: bank}}}
+  listeners: [{name: plain, port: 80, protocol: HTTP}]`,
+			[]string{"Gateway gate: ResolvedRefs=False RefNotPermitted"},
 			nil,
 		},
 	} {

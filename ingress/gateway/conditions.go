@@ -86,8 +86,15 @@ func (g *Gateway) status() Status {
 		said.add(string(gatewayv1.GatewayConditionAccepted), true, string(gatewayv1.GatewayReasonAccepted), "")
 	}
 	said.hold(string(gatewayv1.GatewayConditionProgrammed), string(gatewayv1.GatewayReasonProgrammed), g.programmed())
-	if g.client != nil {
+	if g.client != nil || g.Certificate != nil {
 		said.hold(string(gatewayv1.GatewayConditionResolvedRefs), string(gatewayv1.GatewayReasonResolvedRefs), g.client)
+	}
+	if slices.ContainsFunc(validationsOf(g.Object), func(v *gatewayv1.FrontendTLSValidation) bool {
+		return v.Mode == gatewayv1.AllowInsecureFallback
+	}) {
+		said.add(string(gatewayv1.GatewayConditionInsecureFrontendValidationMode), true,
+			string(gatewayv1.GatewayReasonConfigurationChanged),
+			"spec.tls.frontend accepts clients without a valid certificate (AllowInsecureFallback)")
 	}
 	attached := int32(0)
 	for _, one := range g.sets {

@@ -4,10 +4,14 @@ import "slices"
 
 // supported are the features of the API that are claimed, by the names of its conformance suite.
 var supported = []string{
+	"BackendTLSPolicy",
 	"GRPCRoute",
 	"GRPCRouteNamedRouteRule",
 	"Gateway",
 	"GatewayAddressEmpty",
+	"GatewayBackendClientCertificate",
+	"GatewayFrontendClientCertificateValidation",
+	"GatewayFrontendClientCertificateValidationInsecureFallback",
 	"GatewayHTTPListenerIsolation",
 	"GatewayHTTPSListenerDetectMisdirectedRequests",
 	"GatewayPort8080",

@@ -20,6 +20,7 @@ type Listener struct {
 	Passthrough  bool                   // TLS goes to the servers as it is
 	Certificates []types.NamespacedName // Secrets; those that are usable
 	Attached     []*Attached            // the routes, the older first
+	Clients      *Clients               // nil if clients need no certificate; the same for all listeners of a port
 
 	spec       *gatewayv1.Listener
 	set        *listenerSet // nil if the Gateway has it

@@ -14,11 +14,12 @@ import (
 type Policy struct {
 	Object *gatewayv1.BackendTLSPolicy
 
-	Authorities []types.NamespacedName // ConfigMaps with their certificates; none stands for those of the system
+	Authorities []types.NamespacedName // ConfigMaps with their certificates
 	Hostname    string                 // SNI, and the name that the servers' certificates have to have
 
 	refused    *Refusal // its backends are closed
 	unresolved *Refusal
+	conflict   *Refusal // an older policy has one of its targets
 	ancestors  []*Gateway
 }
 
@@ -30,11 +31,37 @@ func (p *Policy) Closed() string {
 	return p.refused.Why
 }
 
+// Refuse says that the backends of the policy take no requests.
+func (p *Policy) Refuse(why string) {
+	p.refused = cmp.Or(p.refused, &Refusal{string(gatewayv1.PolicyReasonInvalid), why})
+}
+
 // readPolicies reads the policies, the older first.
 func (a *Attachment) readPolicies() {
-	for _, p := range byAge(a.world.TLSPolicies) {
-		if a.world.Admits(p.Namespace) {
-			a.Policies = append(a.Policies, a.policy(p))
+	type target struct{ namespace, service, port string }
+	owners := make(map[target]*Policy)
+	a.policies = make(map[types.NamespacedName][]*Policy)
+	for _, object := range byAge(a.world.TLSPolicies) {
+		if !a.world.Admits(object.Namespace) {
+			continue
+		}
+		p := a.policy(object)
+		a.Policies = append(a.Policies, p)
+		for _, ref := range object.Spec.TargetRefs {
+			if ref.Group != "" || ref.Kind != "Service" {
+				continue
+			}
+			service := types.NamespacedName{Namespace: object.Namespace, Name: string(ref.Name)}
+			if !slices.Contains(a.policies[service], p) {
+				a.policies[service] = append(a.policies[service], p)
+			}
+			at := target{object.Namespace, string(ref.Name), string(value(ref.SectionName, ""))}
+			if first := owners[at]; first != nil && first != p {
+				p.conflict = cmp.Or(p.conflict, &Refusal{string(gatewayv1.PolicyReasonConflicted), fmt.Sprintf(
+					"BackendTLSPolicy %s is older, and has the same target: Service %s", keyOf(first.Object), ref.Name)})
+				continue
+			}
+			owners[at] = p
 		}
 	}
 }
@@ -56,10 +83,8 @@ func (a *Attachment) policy(object *gatewayv1.BackendTLSPolicy) *Policy {
 				"compares a server's certificate with one name alone")
 		}
 	}
-	system := v.WellKnownCACertificates != nil
-	if system && *v.WellKnownCACertificates != gatewayv1.WellKnownCACertificatesSystem {
-		invalid("validation.wellKnownCACertificates %s is not supported; allowed is System",
-			quote(string(*v.WellKnownCACertificates)))
+	if v.WellKnownCACertificates != nil {
+		invalid("validation.wellKnownCACertificates is not supported; name authorities in caCertificateRefs")
 	}
 	for _, ref := range v.CACertificateRefs {
 		key := types.NamespacedName{Namespace: object.Namespace, Name: string(ref.Name)}
@@ -78,10 +103,7 @@ func (a *Attachment) policy(object *gatewayv1.BackendTLSPolicy) *Policy {
 		}
 		p.Authorities = append(p.Authorities, key)
 	}
-	if system {
-		invalid("validation.wellKnownCACertificates is not supported; name authorities in caCertificateRefs")
-	}
-	if len(p.Authorities) == 0 && !system {
+	if len(p.Authorities) == 0 {
 		why := "validation names no authorities"
 		if p.unresolved != nil {
 			why = p.unresolved.Why
@@ -92,17 +114,18 @@ func (a *Attachment) policy(object *gatewayv1.BackendTLSPolicy) *Policy {
 	return p
 }
 
-// PolicyOf returns the policy that a port of a Service has, or nil. name is the name of the port.
-// One that names the port overrides one that does not; then the older one counts.
-func (a *Attachment) PolicyOf(service types.NamespacedName, name string) (found *Policy) {
+// PoliciesOf returns the policies that name a port of a Service, or the whole Service. name is the name
+// of the port. The first one counts: one that names the port overrides one that does not, and then the
+// older one counts.
+func (a *Attachment) PoliciesOf(service types.NamespacedName, name string) (found []*Policy) {
 	for _, whole := range []bool{false, true} {
-		for _, p := range a.Policies {
-			if p.Object.Namespace == service.Namespace && p.targets(service.Name, name, whole) {
-				return p
+		for _, p := range a.policies[service] {
+			if p.targets(service.Name, name, whole) && !slices.Contains(found, p) {
+				found = append(found, p)
 			}
 		}
 	}
-	return nil
+	return found
 }
 
 // targets reports whether a policy names a port of a Service, or the whole Service.
@@ -119,19 +142,23 @@ func (p *Policy) targets(service, port string, whole bool) bool {
 		})
 }
 
-// Serve says that the servers of a policy take requests of a Gateway.
+// Serve says that a Gateway leads to a Service of the policy.
 func (p *Policy) Serve(g *Gateway) {
 	if !slices.Contains(p.ancestors, g) {
 		p.ancestors = append(p.ancestors, g)
 	}
 }
 
+// mostAncestors is how many Gateways the status of a policy can name.
+const mostAncestors = 16
+
 func (p *Policy) status(controller string) Status {
 	s := statusOf("BackendTLSPolicy", p.Object)
 	slices.SortFunc(p.ancestors, func(a, b *Gateway) int { return olderObject(a.Object, b.Object) })
-	for _, g := range p.ancestors {
+	for _, g := range p.ancestors[:min(len(p.ancestors), mostAncestors)] {
 		said := conditions{generation: p.Object.Generation}
-		said.hold(string(gatewayv1.PolicyConditionAccepted), string(gatewayv1.PolicyReasonAccepted), p.refused)
+		said.hold(string(gatewayv1.PolicyConditionAccepted), string(gatewayv1.PolicyReasonAccepted),
+			cmp.Or(p.conflict, p.refused))
 		said.hold(string(gatewayv1.BackendTLSPolicyConditionResolvedRefs),
 			string(gatewayv1.BackendTLSPolicyReasonResolvedRefs), p.unresolved)
 		group, kind, namespace := gatewayv1.Group(gatewayv1.GroupName), gatewayv1.Kind("Gateway"),
