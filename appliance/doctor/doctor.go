@@ -30,8 +30,9 @@ import (
 // A doctor examines a configuration, the machine, the clusters, and an appliance that runs here. It
 // changes nothing.
 type doctor struct {
+	reporter
+
 	path   string
-	report func(status.Finding)
 	cfg    *config.Config
 	status *status.Status // of the running appliance; nil if no appliance runs
 	odd    []string       // faults of Calico's objects; a running appliance has the same warnings
@@ -45,7 +46,7 @@ type doctor struct {
 // finding at once. It takes half a minute at most for each cluster that does not answer, and ten
 // seconds for its nodes that do not answer.
 func Examine(ctx context.Context, path string, report func(status.Finding)) {
-	d := &doctor{path: path, report: report}
+	d := &doctor{path: path, reporter: reporter{report: report}}
 	cfg, err := config.Load(path)
 	if err != nil {
 		for mistake := range strings.SplitSeq(err.Error(), "\n") {
@@ -80,18 +81,6 @@ func Examine(ctx context.Context, path string, report func(status.Finding)) {
 	d.certificates()
 	d.objects()
 	d.running()
-}
-
-func (d *doctor) ok(check, format string, args ...any) {
-	d.report(status.Finding{Check: check, Level: status.Healthy, Saw: fmt.Sprintf(format, args...)})
-}
-
-func (d *doctor) doubt(check, saw, remedy, command string) {
-	d.report(status.Finding{Check: check, Level: status.Doubt, Saw: saw, Remedy: remedy, Command: command})
-}
-
-func (d *doctor) failed(check, saw, remedy, command string) {
-	d.report(status.Finding{Check: check, Level: status.Failed, Saw: saw, Remedy: remedy, Command: command})
 }
 
 // askAppliance reads the status of the appliance that runs with this configuration.
@@ -249,10 +238,10 @@ func (d *doctor) looksAt(c config.Cluster, kubeconfig []byte) watch.Config {
 
 // cluster checks one cluster, and returns its objects.
 func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Snapshot, ok bool) {
-	check := "cluster " + c.Name
+	r := d.about(c.Name)
 	text, err := c.Kubeconfig.Read()
 	if err != nil {
-		d.failed(check, fmt.Sprintf("its kubeconfig cannot be read: %v", err), "name one that this user may read",
+		r.failed("cluster", fmt.Sprintf("its kubeconfig cannot be read: %v", err), "name one that this user may read",
 			"sallyport config check "+d.path)
 		return none, false
 	}
@@ -271,14 +260,14 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Sn
 		}
 	} else if _, is := errors.AsType[syscall.Errno](err); is || errors.Is(err, context.DeadlineExceeded) ||
 		os.IsTimeout(err) {
-		d.failed(check, fmt.Sprintf("its API server cannot be reached: %v", err),
+		r.failed("cluster", fmt.Sprintf("its API server cannot be reached: %v", err),
 			"look whether it runs, and whether a firewall drops packets from here; the address is in the kubeconfig",
 			"kubectl --kubeconfig "+cmp.Or(c.Kubeconfig.Path, "FILE")+" get --raw /readyz")
 		return none, false
 	}
 	w, err := watch.New(d.looksAt(c, text))
 	if err != nil {
-		d.failed(check, err.Error(), "correct the kubeconfig: its address, CA and credentials",
+		r.failed("cluster", err.Error(), "correct the kubeconfig: its address, CA and credentials",
 			"kubectl --kubeconfig "+cmp.Or(c.Kubeconfig.Path, "FILE")+" config view")
 		return none, false
 	}
@@ -296,12 +285,12 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Sn
 	}
 	health := w.Health()
 	if err != nil {
-		d.failed(check, err.Error(),
+		r.failed("cluster", err.Error(),
 			"check the address, the CA and the credentials of the kubeconfig, and apply the manifests",
 			fmt.Sprintf("kubectl --kubeconfig %s auth can-i --list", cmp.Or(c.Kubeconfig.Path, "FILE")))
 		return none, false
 	}
-	d.ok(check, "%s of %s, %s, Calico's objects in %s", status.Counted(len(snapshot.Ingresses), "Ingress object"),
+	r.ok("cluster", "%s of %s, %s, Calico's objects in %s", status.Counted(len(snapshot.Ingresses), "Ingress object"),
 		status.Counted(len(snapshot.Services), "Service"), status.Counted(len(snapshot.Topology.Nodes), "node"),
 		cmp.Or(health.APIGroup, "no API group"))
 	for _, sentence := range health.Missing {
@@ -345,27 +334,27 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Sn
 
 // members reports the faults that the status has about the group and its members.
 func (d *doctor) members(g *status.GroupStatus, version string) {
-	for _, warning := range g.Own() {
-		d.doubt("group", warning, "", "sallyport status addresses")
+	for _, f := range g.Own() {
+		d.doubt("group", f.Saw, "", "sallyport status addresses")
 	}
 	for _, m := range g.Members {
-		name := "member " + m.Name
+		r := d.about(m.Name)
 		switch {
 		case m.Self:
 		case m.Problem != "":
-			d.doubt(name, m.Problem, "", "sallyport status members")
+			r.doubt("member", m.Problem, "", "sallyport status members")
 		case !m.Alive:
-			d.doubt(name, m.State(),
+			r.doubt("member", m.State(),
 				fmt.Sprintf("look whether it runs, and whether UDP port %d passes between the members",
 					d.cfg.Group.Port), "ping -c 3 "+m.Address.String())
 		case m.Differs:
-			d.doubt(name, "it has another configuration", "compare the files, except identity and secrets",
+			r.doubt("member", "it has another configuration", "compare the files, except identity and secrets",
 				"sallyport config check "+d.path)
 		case m.Version != version:
-			d.doubt(name, fmt.Sprintf("it runs version %s, and this one %s", m.Version, version),
+			r.doubt("member", fmt.Sprintf("it runs version %s, and this one %s", m.Version, version),
 				"update one after the other, until all run the same", "sallyport version")
 		default:
-			d.ok(name, "%s %s", m.Address, m.State())
+			r.ok("member", "%s %s", m.Address, m.State())
 		}
 	}
 }
@@ -428,15 +417,15 @@ func (d *doctor) certificates() {
 }
 
 // expiry checks when something expires, and reports whether that is not soon.
-func (d *doctor) expiry(check, what string, end time.Time, remedy, command string) (well bool) {
+func (r reporter) expiry(kind, what string, end time.Time, remedy, command string) (well bool) {
 	until := end.UTC().Format(time.DateTime)
 	switch left := time.Until(end); {
 	case left < 0:
-		d.failed(check, what+" expired at "+until+" (UTC)", remedy, command)
+		r.failed(kind, what+" expired at "+until+" (UTC)", remedy, command)
 	case left < status.ExpiresSoon:
-		d.doubt(check, what+" expires at "+until+" (UTC)", remedy, command)
+		r.doubt(kind, what+" expires at "+until+" (UTC)", remedy, command)
 	default:
-		d.ok(check, "%s is valid until %s (UTC)", what, until)
+		r.ok(kind, "%s is valid until %s (UTC)", what, until)
 		return true
 	}
 	return false
@@ -455,6 +444,12 @@ func (d *doctor) statusCertificate() (end time.Time, has bool) {
 	return pair.Leaf.NotAfter, true
 }
 
+// examined holds the codes of the findings of a running appliance for which the doctor has checks.
+var examined = []status.Code{
+	status.NoSession, status.GroupClass, status.AddressNotHeld, status.SecondChance,
+	status.MemberSilent, status.MemberUnheard, status.MemberDiffers,
+}
+
 // running reports the faults that the status of the running appliance has.
 func (d *doctor) running() {
 	s := d.status
@@ -470,7 +465,7 @@ func (d *doctor) running() {
 	}
 	for _, f := range findings {
 		switch {
-		case f.Code == status.GroupFault, f.Code == status.NoSession: // the doctor reports them itself
+		case f.Level == status.Failed, slices.Contains(examined, f.Code): // the doctor reports them itself
 		case f.Code == status.OddObjects && slices.Contains(d.odd, f.Saw):
 		default:
 			f.Check, f.Command = "appliance", "sallyport status"
@@ -506,7 +501,7 @@ func (d *doctor) running() {
 		serving := status.CountFunc(b.Servers, status.ServerStatus.Serves)
 		open += serving
 		if serving == 0 && len(b.Servers) > 0 {
-			d.failed("backend "+b.Name,
+			d.about(b.Name).failed("backend",
 				fmt.Sprintf("none of %s takes traffic", status.Counted(len(b.Servers), "server")),
 				"look why each of its servers is closed or down", "sallyport status servers")
 		}

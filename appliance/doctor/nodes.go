@@ -34,14 +34,14 @@ func (d *doctor) nodes(ctx context.Context, c config.Cluster, t routes.Topology)
 	}
 	var unheard []neighbour
 	for _, n := range t.Nodes {
-		name := "node " + n.Name
+		r := d.about(n.Name)
 		if len(n.BGP) == 0 {
-			d.failed(name, "it has no BGP address: its annotation projectcalico.org/IPv4Address "+
+			r.failed("node", "it has no BGP address: its annotation projectcalico.org/IPv4Address "+
 				"(IPv6Address) is missing", "calico-node sets it when it starts: look whether it runs there",
 				calicoNode(n.Name))
 		}
 		if n.Down {
-			d.doubt(name, "the cluster reports the node as unreachable", "look whether the machine and its kubelet run",
+			r.doubt("node", "the cluster reports the node as unreachable", "look whether the machine and its kubelet run",
 				"kubectl describe node "+n.Name)
 		}
 		for _, at := range n.BGP {
@@ -50,17 +50,17 @@ func (d *doctor) nodes(ctx context.Context, c config.Cluster, t routes.Topology)
 			}
 			a := at.Addr()
 			if !slices.ContainsFunc(local, func(p netip.Prefix) bool { return p.Contains(a) }) {
-				d.failed(name, fmt.Sprintf("%s is in no network that this machine is connected to (%s): routers in "+
+				r.failed("node", fmt.Sprintf("%s is in no network that this machine is connected to (%s): routers in "+
 					"between do not know the addresses of pods", a, status.Listed(local)),
 					"put the appliance into the network of the nodes", "ip route get "+a.String())
 				continue
 			}
 			if p, known := sessions[a]; known && p.Up() {
-				d.ok(name, "BGP with %s is established for %s, with %d prefixes", a,
+				r.ok("node", "BGP with %s is established for %s, with %d prefixes", a,
 					time.Since(p.Since).Round(time.Second), p.Received)
 				continue
 			} else if known && p.LossReason != "" {
-				d.failed(name, fmt.Sprintf("BGP with %s is %s; its last session was lost: %s", a, p.State,
+				r.failed("node", fmt.Sprintf("BGP with %s is %s; its last session was lost: %s", a, p.State,
 					p.LossReason), status.RemedyOf(p.LossCode), d.commandOf(p.LossCode, n.Name))
 			}
 			unheard = append(unheard, d.neighbour(c, n, a))
@@ -88,9 +88,9 @@ func (d *doctor) nodes(ctx context.Context, c config.Cluster, t routes.Topology)
 // A neighbour is the BGP speaker of a node at one address, with which there is no session.
 type neighbour struct {
 	bgp.Peer
+	reporter // about the node
 
 	node   routes.Node
-	name   string         // of the check
 	at     netip.AddrPort // where it listens
 	from   string         // this end, in words
 	probed bgp.Probed
@@ -105,7 +105,7 @@ func (d *doctor) neighbour(c config.Cluster, n routes.Node, a netip.Addr) neighb
 			Addr: a, Port: c.BGP.Port, Password: bgp.Secret(c.BGP.Password.Reveal()),
 			TTLSecurity: c.BGP.TTLSecurity,
 		},
-		node: n, name: "node " + n.Name, at: netip.AddrPortFrom(a, c.BGP.Port), from: "this machine",
+		reporter: d.about(n.Name), node: n, at: netip.AddrPortFrom(a, c.BGP.Port), from: "this machine",
 	}
 	for _, l := range d.cfg.BGP.Listen {
 		if !l.IsUnspecified() && l.Is4() == a.Is4() {
@@ -162,14 +162,14 @@ func calicoNode(node string) string {
 
 // answer reports the result of ask.
 func (d *doctor) answer(ctx context.Context, c config.Cluster, s neighbour) {
-	name, at, from, p := s.name, s.at, s.from, s.probed
+	at, from, p := s.at, s.from, s.probed
 	switch {
 	case s.TTLSecurity && p.Answer == bgp.Silent, s.anyTTL:
-		d.failed(name, fmt.Sprintf("%s answers without the TTL of 255 that clusters[].bgp.ttlSecurity demands", at),
+		s.failed("node", fmt.Sprintf("%s answers without the TTL of 255 that clusters[].bgp.ttlSecurity demands", at),
 			"let the BGPPeer have ttlSecurity: 1, or remove the key here", d.manifests())
 		return
 	case s.unsigned:
-		d.failed(name, fmt.Sprintf("its BGP speaker at %s answers without a password, and "+
+		s.failed("node", fmt.Sprintf("its BGP speaker at %s answers without a password, and "+
 			"clusters[].bgp.password is set", at),
 			"give the BGPPeer the same password, and let calico-node read its Secret; or remove the key here",
 			d.manifests())
@@ -181,71 +181,71 @@ func (d *doctor) answer(ctx context.Context, c config.Cluster, s neighbour) {
 	case bgp.Open:
 		switch {
 		case p.Deaf:
-			d.failed(name, fmt.Sprintf("its BGP speaker at %s takes the connection of %s and drops all that follows: "+
+			s.failed("node", fmt.Sprintf("its BGP speaker at %s takes the connection of %s and drops all that follows: "+
 				"its BGPPeer has ttlSecurity (TTL security), and clusters[].bgp.ttlSecurity is not set", at, from),
 				"set clusters[].bgp.ttlSecurity: true, or remove ttlSecurity from the BGPPeer",
 				"kubectl get bgppeers -o yaml")
 		case p.ASN != s.node.ASN:
-			d.failed(name, fmt.Sprintf("its BGP speaker at %s is in AS %d, and the cluster's objects say AS %d", at,
+			s.failed("node", fmt.Sprintf("its BGP speaker at %s is in AS %d, and the cluster's objects say AS %d", at,
 				p.ASN, s.node.ASN), "wait until Calico has applied its objects, or look at the annotation "+
 				"projectcalico.org/ASNumber of the node", "kubectl get node "+s.node.Name+" -o yaml")
 		case p.ID == d.cfg.BGP.RouterID && p.ID.IsValid():
-			d.failed(name, fmt.Sprintf("its BGP speaker has the router id %s, which is bgp.routerID of the appliance",
+			s.failed("node", fmt.Sprintf("its BGP speaker has the router id %s, which is bgp.routerID of the appliance",
 				p.ID), "choose another bgp.routerID, then restart the appliance", "systemctl restart sallyport")
 		case c.BGP.Mode == config.Passive && watched:
-			d.failed(name, fmt.Sprintf("its BGP speaker at %s answers, and no connection from there arrives at port "+
+			s.failed("node", fmt.Sprintf("its BGP speaker at %s answers, and no connection from there arrives at port "+
 				"%d of this machine, where bgp.mode: passive waits for it: a firewall drops packets from the node to "+
 				"this machine", at, d.cfg.BGP.Port),
 				"let the node send to that port, on the node and on the way; or leave bgp.mode out, so that the "+
 					"appliance connects", "nft list ruleset    # on "+s.node.Name)
 		default:
-			d.ok(name, "its BGP speaker at %s knows %s, and is in AS %d", at, from, p.ASN)
+			s.ok("node", "its BGP speaker at %s knows %s, and is in AS %d", at, from, p.ASN)
 		}
 	case bgp.Closes:
-		d.failed(name, fmt.Sprintf("its BGP speaker at %s takes the connection of %s and closes it: it has no "+
+		s.failed("node", fmt.Sprintf("its BGP speaker at %s takes the connection of %s and closes it: it has no "+
 			"BGPPeer for that address", at, from),
 			"apply the manifests; a BGPPeer with a nodeSelector has to select the node", d.manifests())
 	case bgp.Silent:
-		d.failed(name, fmt.Sprintf("its BGP speaker at %s takes the connection of %s and sends nothing: it may still "+
+		s.failed("node", fmt.Sprintf("its BGP speaker at %s takes the connection of %s and sends nothing: it may still "+
 			"hold an earlier connection", at, from),
 			"ask again in four minutes; then look at the log of calico-node there", calicoNode(s.node.Name))
 	case bgp.NotThere:
 		if rejected {
-			d.failed(name, fmt.Sprintf("a firewall rejects the packets from %s to %s by ICMP: no reset of TCP "+
+			s.failed("node", fmt.Sprintf("a firewall rejects the packets from %s to %s by ICMP: no reset of TCP "+
 				"comes from there", from, at), "let this machine connect to that port, on the node and on the way",
 				"nft list ruleset    # on "+s.node.Name)
 			return
 		}
 		// BIRD listens only while it has a peer.
-		d.failed(name, fmt.Sprintf("nothing listens at %s", at),
+		s.failed("node", fmt.Sprintf("nothing listens at %s", at),
 			"the node has no BGPPeer at all: apply the manifests; or calico-node does not run there, has no BGP "+
 				"(CALICO_NETWORKING_BACKEND), or listens on another port (clusters[].bgp.port): "+
 				calicoNode(s.node.Name), d.manifests())
 	case bgp.NoAnswer:
 		d.silent(ctx, s)
 	case bgp.NotOurs:
-		d.failed(name, fmt.Sprintf("bgp.listen has %s, which is no address of this machine", s.Local),
+		s.failed("node", fmt.Sprintf("bgp.listen has %s, which is no address of this machine", s.Local),
 			"give the machine the address, or change bgp.listen", "ip address")
 	case bgp.Unrouted:
 		if rejected {
-			d.failed(name, fmt.Sprintf("a firewall rejects the packets from %s to %s by ICMP: %v", from, at, p.Err),
+			s.failed("node", fmt.Sprintf("a firewall rejects the packets from %s to %s by ICMP: %v", from, at, p.Err),
 				"let this machine connect to that port, on the node and on the way",
 				"nft list ruleset    # on "+s.node.Name)
 			return
 		}
-		d.failed(name, fmt.Sprintf("there is no route to %s: %v", at, p.Err),
+		s.failed("node", fmt.Sprintf("there is no route to %s: %v", at, p.Err),
 			"look whether the node is up and in the same network", "ip route get "+s.Addr.String())
 	default:
-		d.failed(name, fmt.Sprintf("%s: %v", at, p.Err), "look at the way to the node", "ip route get "+s.Addr.String())
+		s.failed("node", fmt.Sprintf("%s: %v", at, p.Err), "look at the way to the node", "ip route get "+s.Addr.String())
 	}
 }
 
 // silent reports why packets from this machine to the BGP speaker of a node get no answer: the
 // passwords differ, or a firewall drops them, in one direction or in both.
 func (d *doctor) silent(ctx context.Context, s neighbour) {
-	name, at, from := s.name, s.at, s.from
+	at, from := s.at, s.from
 	if d.wire == nil {
-		d.failed(name, fmt.Sprintf("packets from %s to %s get no answer", from, at),
+		s.failed("node", fmt.Sprintf("packets from %s to %s get no answer", from, at),
 			"the password of the BGPPeer is another one than clusters[].bgp.password; or a firewall or a "+
 				"HostEndpoint drops the packets, on the node or on the way: run the doctor as root, so that "+
 				"it sees which", "kubectl get bgppeers -o yaml")
@@ -255,18 +255,18 @@ func (d *doctor) silent(ctx context.Context, s neighbour) {
 	switch {
 	case d.signedOtherwise(s, passed):
 	case !passed.Sent:
-		d.failed(name, fmt.Sprintf("packets from %s to %s do not leave this machine: its own firewall drops them", from,
+		s.failed("node", fmt.Sprintf("packets from %s to %s do not leave this machine: its own firewall drops them", from,
 			at), "let this machine send to that port", "nft list ruleset")
 	case passed.Answered:
-		d.failed(name, fmt.Sprintf("the answer of %s arrives at this machine, which drops it: by its own firewall, "+
+		s.failed("node", fmt.Sprintf("the answer of %s arrives at this machine, which drops it: by its own firewall, "+
 			"or by rp_filter", at), "let answers from that port in", "nft list ruleset")
 	case passed.Dialled:
-		d.failed(name, fmt.Sprintf("packets from %s to %s get no answer, and those from there to this machine "+
+		s.failed("node", fmt.Sprintf("packets from %s to %s get no answer, and those from there to this machine "+
 			"arrive: a firewall or a HostEndpoint drops the former, on the node or on the way", from, at),
 			fmt.Sprintf("let the node take packets from %s to TCP port %d", from, at.Port()),
 			"nft list ruleset    # on "+s.node.Name)
 	default:
-		d.failed(name, fmt.Sprintf("packets from %s to %s get no answer, and none arrive from there: the node is "+
+		s.failed("node", fmt.Sprintf("packets from %s to %s get no answer, and none arrive from there: the node is "+
 			"down, or a firewall or a HostEndpoint drops them in both directions, on the node or on the way", from, at),
 			fmt.Sprintf("look whether the node is up; let TCP port %d pass between this machine and the node, in "+
 				"both directions; and look whether calico-node runs there: %s", at.Port(), calicoNode(s.node.Name)),
@@ -285,11 +285,11 @@ func (d *doctor) dialled(ctx context.Context, s neighbour) bool {
 		return false
 	case d.signedOtherwise(s, passed):
 	case !passed.Replied:
-		d.failed(s.name, fmt.Sprintf("connections of its BGP speaker from %s arrive at this machine, which drops "+
+		s.failed("node", fmt.Sprintf("connections of its BGP speaker from %s arrive at this machine, which drops "+
 			"them: by its own firewall, or by rp_filter", s.Addr),
 			fmt.Sprintf("let the nodes connect to port %d of this machine", d.cfg.BGP.Port), "nft list ruleset")
 	default:
-		d.ok(s.name, "connections of its BGP speaker from %s arrive at this machine", s.Addr)
+		s.ok("node", "connections of its BGP speaker from %s arrive at this machine", s.Addr)
 	}
 	return true
 }
@@ -298,21 +298,21 @@ func (d *doctor) dialled(ctx context.Context, s neighbour) bool {
 // password on only one side. The kernel drops such packets, so on both sides it looks as if none
 // arrived.
 func (d *doctor) signedOtherwise(s neighbour, passed bgp.Segments) bool {
-	name, password := s.name, string(s.Password)
+	password := string(s.Password)
 	switch {
 	case !passed.Dialled:
 		return false
 	case passed.Signed() && password == "":
-		d.failed(name, "its BGP speaker signs its packets: its BGPPeer has a password, and "+
+		s.failed("node", "its BGP speaker signs its packets: its BGPPeer has a password, and "+
 			"clusters[].bgp.password is not set",
 			"set clusters[].bgp.password to that of the Secret that the BGPPeer names, or remove spec.password "+
 				"from the BGPPeer", "kubectl get bgppeers -o yaml")
 	case passed.Signed() && !passed.SignedBy(password):
-		d.failed(name, "its BGP speaker has another password than clusters[].bgp.password: each side drops what the "+
+		s.failed("node", "its BGP speaker has another password than clusters[].bgp.password: each side drops what the "+
 			"other one sends", "give the Secret that the BGPPeer names (spec.password.secretKeyRef) and "+
 			"clusters[].bgp.password the same password; a newline at the end counts", "kubectl get bgppeers -o yaml")
 	case !passed.Signed() && password != "":
-		d.failed(name, "its BGP speaker does not sign its packets: clusters[].bgp.password is set, and its BGPPeer "+
+		s.failed("node", "its BGP speaker does not sign its packets: clusters[].bgp.password is set, and its BGPPeer "+
 			"has no password, or calico-node cannot read the Secret",
 			"give the BGPPeer the same password, and let calico-node read its Secret; or remove the key here",
 			d.manifests())

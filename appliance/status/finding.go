@@ -7,7 +7,7 @@ import "slices"
 type Finding struct {
 	Code    Code   `json:"code,omitempty"`
 	Subject string `json:"subject,omitempty"` // a cluster, router, member or resource; empty for the appliance
-	Check   string `json:"check,omitempty"`   // of the doctor: a stable name, one of those in package doctor
+	Check   string `json:"check,omitempty"`   // of the doctor, in words: the check, and its subject if it has one
 	Level   Level  `json:"level"`
 	Saw     string `json:"saw"`
 	Remedy  string `json:"remedy,omitempty"`  // what to do; empty if nothing has to be done
@@ -35,7 +35,19 @@ const (
 	OpenSessions     Code = "open-sessions"
 	ContestedAddress Code = "contested-address"
 	BlocksWithheld   Code = "blocks-withheld"
-	GroupFault       Code = "group"
+	ClusterUnknown   Code = "cluster-unknown"
+	ClusterPictured  Code = "cluster-pictured"
+	RoutesAwaited    Code = "routes-awaited"
+	Starting         Code = "starting"
+	GroupClass       Code = "group-class"
+	AddressNotHeld   Code = "address-not-held"
+	SecondChance     Code = "second-chance"
+	GroupProblem     Code = "group-problem"
+	MemberSilent     Code = "member-silent"
+	MemberUnheard    Code = "member-unheard"
+	MemberDiffers    Code = "member-differs"
+	MemberLags       Code = "member-lags"
+	MemberReports    Code = "member-reports"
 	Capacity         Code = "capacity"
 	Connections      Code = "connections"
 	RoundFailed      Code = "round-failed"
@@ -47,6 +59,10 @@ var Codes = []struct {
 	Code  Code
 	Means string
 }{
+	{ClusterUnknown, "not ready: the objects of the cluster are not known yet"},
+	{ClusterPictured, "not ready: the cluster is served from its last good picture"},
+	{RoutesAwaited, "not ready: BGP peers have not sent all their routes yet"},
+	{Starting, "not ready: the first rounds have not ended yet"},
 	{BadConfig, "the configuration file has a mistake, and the previous configuration stays in use"},
 	{WaitingConfig, "a key waits for a restart, or the configuration deserves a second look"},
 	{CertificateEnds, "the certificate of the status endpoint expires soon"},
@@ -63,10 +79,19 @@ var Codes = []struct {
 	{OpenSessions, "any pod can open a BGP session in the place of its node"},
 	{ContestedAddress, "two clusters claim one BGP address"},
 	{BlocksWithheld, "nodes announce none of their blocks"},
-	{GroupFault, "this appliance is not full, or an address or a member of its group has a fault"},
+	{GroupClass, "this appliance is not full"},
+	{AddressNotHeld, "this machine does not hold a service address"},
+	{SecondChance, "second chance does not work on this appliance"},
+	{GroupProblem, "an address, a router, VRRP or a port of the group has a fault"},
+	{MemberSilent, "another member of the group is silent"},
+	{MemberUnheard, "heartbeats of another member arrive, and are not accepted as such"},
+	{MemberDiffers, "another member has another configuration"},
+	{MemberLags, "another member serves something else than this appliance"},
+	{MemberReports, "another member is not full, and reports why"},
 	{Capacity, "a limit is near"},
 	{Connections, "HAProxy accepts fewer connections than configured"},
-	{RoundFailed, "a round of the loop failed"},
+	{RoundFailed, "a round of the loop failed; not ready if rounds fail for a while"},
+	{RouteMissing, "not ready: wanted routes have not been in the kernel for a while"},
 	{Machine, "the machine needs attention"},
 }
 
@@ -80,10 +105,12 @@ const (
 	Failed  Level = "failed"  // some traffic cannot pass
 )
 
-// sentences returns the findings in words.
-func sentences(all []Finding) (list []string) {
+// sentences returns the findings of a level in words.
+func sentences(all []Finding, level Level) (list []string) {
 	for _, f := range all {
-		list = append(list, f.Saw)
+		if f.Level == level {
+			list = append(list, f.Saw)
+		}
 	}
 	return list
 }
@@ -94,6 +121,6 @@ func (s Status) Noticed(notices []string) Status {
 	for _, saw := range notices {
 		s.Findings = append(s.Findings, Finding{Code: Machine, Level: Doubt, Saw: saw})
 	}
-	s.Warnings = sentences(s.Findings)
+	s.Warnings = sentences(s.Findings, Doubt)
 	return s
 }

@@ -3,6 +3,7 @@ package status
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,24 +49,28 @@ func TestTheManualHasEveryCodeOnce(t *testing.T) {
 	}
 }
 
-func TestAWarningIsAFindingWithACodeAndASubject(t *testing.T) {
+func TestWhyNotReadyAndEachWarningIsAFindingWithACodeAndASubject(t *testing.T) {
 	v := &View{
 		Settings: InUse{Config: &config.Config{}}, At: time.Now(),
 		File: ConfigStatus{Errors: []string{"line 3"}},
-		Clusters: []Cluster{{
+		Clusters: []Cluster{{Name: "west"}, {
 			Name: "east", Known: true, Live: true,
 			Health: watch.Health{Odd: []string{"an odd object"}, Missing: []string{"a right"}},
 		}},
 	}
 	new(Judge).Assess(v, nil, Background{Settled: true, Age: time.Hour})
 	var got []string
-	for i, f := range v.Findings {
-		got = append(got, string(f.Code)+" "+f.Subject)
-		if f.Level != Doubt || f.Saw != v.Warnings[i] {
-			t.Errorf("finding %+v, want a doubt with the words of warning %q", f, v.Warnings[i])
-		}
+	words := map[Level][]string{}
+	for _, f := range v.Findings {
+		got = append(got, string(f.Level)+" "+string(f.Code)+" "+f.Subject)
+		words[f.Level] = append(words[f.Level], f.Saw)
 	}
-	if want := "bad-config , missing-rights east, calico-objects east"; strings.Join(got, ", ") != want {
+	if !slices.Equal(words[Doubt], v.Warnings) || !slices.Equal(words[Failed], v.NotReady) {
+		t.Errorf("findings %+v, warnings %q, not ready %q; want each in the words of the others", v.Findings, v.Warnings,
+			v.NotReady)
+	}
+	if want := "warning bad-config , failed cluster-unknown west, warning missing-rights east, warning calico-objects " +
+		"east"; strings.Join(got, ", ") != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	s := v.Head(haproxy.Info{}).Noticed([]string{"the disk is full"})

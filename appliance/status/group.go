@@ -63,22 +63,25 @@ type MemberStatus struct {
 }
 
 // Trouble returns the faults of a member in sentences, or "" if it has none.
-func (m MemberStatus) Trouble() string { return strings.Join(m.troubles("It"), " ") }
+func (m MemberStatus) Trouble() string { return strings.Join(sentences(m.troubles("It"), Doubt), " ") }
 
-// troubles returns the faults of a member, one sentence each.
-func (m MemberStatus) troubles(who string) (all []string) {
+// troubles returns the faults of a member. Their sentences name the member as who.
+func (m MemberStatus) troubles(who string) (all []Finding) {
+	add := func(code Code, format string, args ...any) {
+		all = append(all, Finding{Code: code, Subject: m.Name, Level: Doubt, Saw: fmt.Sprintf(format, args...)})
+	}
 	if m.Problem != "" {
-		all = append(all, m.Problem)
+		add(MemberUnheard, "%s", m.Problem)
 	}
 	if m.Differs {
-		all = append(all, who+" has another configuration: compare the files, except identity and secrets.")
+		add(MemberDiffers, "%s has another configuration: compare the files, except identity and secrets.", who)
 	}
 	if m.Lags > 0 {
-		all = append(all, fmt.Sprintf("%s has not served the same Ingresses as this appliance for %s: see which of "+
-			"the two does not hear its API server, or has an error.", who, m.Lags.Round(time.Second)))
+		add(MemberLags, "%s has not served the same Ingresses as this appliance for %s: see which of the two does not "+
+			"hear its API server, or has an error.", who, m.Lags.Round(time.Second))
 	}
 	if m.Reports != "" && !m.Draining {
-		all = append(all, fmt.Sprintf("%s is %s, and reports: %s.", who, m.Class, m.Reports))
+		add(MemberReports, "%s is %s, and reports: %s.", who, m.Class, m.Reports)
 	}
 	return all
 }
@@ -104,45 +107,49 @@ func (s *GroupStatus) Others() bool {
 	return slices.ContainsFunc(s.Members, func(m MemberStatus) bool { return !m.Self && m.Serves() })
 }
 
-// warnings returns everything in the group that needs attention, one sentence each.
-func (s *GroupStatus) warnings(v *View) (all []string) {
-	warn := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-	for _, sentence := range s.Own() {
-		warn("group %s: %s", s.Name, sentence)
-	}
+// findings returns everything in the group that needs attention. Members send heartbeats to a UDP
+// port.
+func (s *GroupStatus) findings(port uint16) (all []Finding) {
+	all = s.Own()
 	for _, sentence := range s.Problems {
-		warn("group %s: %s", s.Name, sentence)
+		all = append(all, Finding{Code: GroupProblem, Subject: s.Name, Level: Doubt, Saw: sentence})
 	}
 	for _, m := range s.Members {
 		if m.Self {
 			continue
 		}
 		troubles := m.troubles(m.Name)
-		for _, sentence := range troubles {
-			warn("group %s: %s", s.Name, sentence)
-		}
 		if len(troubles) == 0 && !m.Alive {
-			warn("group %s: %s (%s) %s: is it running, and may UDP port %d pass between the members?", s.Name, m.Name,
-				m.Address, m.State(), v.Settings.Config.Group.Port)
+			troubles = []Finding{{
+				Code: MemberSilent, Subject: m.Name, Level: Doubt,
+				Saw: fmt.Sprintf("%s (%s) %s: is it running, and may UDP port %d pass between the members?", m.Name,
+					m.Address, m.State(), port),
+			}}
 		}
+		all = append(all, troubles...)
+	}
+	for i := range all {
+		all[i].Saw = "group " + s.Name + ": " + all[i].Saw
 	}
 	return all
 }
 
-// Own returns everything in this appliance's part in the group that needs attention, one sentence
-// each.
-func (s *GroupStatus) Own() (all []string) {
-	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+// Own returns everything in this appliance's part in the group that needs attention.
+func (s *GroupStatus) Own() (all []Finding) {
+	add := func(code Code, subject, format string, args ...any) {
+		all = append(all, Finding{Code: code, Subject: subject, Level: Doubt, Saw: fmt.Sprintf(format, args...)})
+	}
 	if s.Class != group.Full {
-		add("this appliance is %s: %s", s.Class, s.Why)
+		add(GroupClass, s.Name, "this appliance is %s: %s", s.Class, s.Why)
 	}
 	for _, a := range s.Addresses {
 		if !a.Held {
-			add("this machine does not have the address %s on lo, so it is not announced", a.Address)
+			add(AddressNotHeld, a.Address.String(), "this machine does not have the address %s on lo, so it is not "+
+				"announced", a.Address)
 		}
 	}
 	if s.Ring.Problem != "" {
-		add("%s", s.Ring.Problem)
+		add(SecondChance, s.Name, "%s", s.Ring.Problem)
 	}
 	return all
 }

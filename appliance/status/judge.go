@@ -46,21 +46,20 @@ type Background struct {
 	Crashes []string            // warnings of the quarantine
 }
 
-// A teller adds a sentence to a list.
-type teller func(format string, args ...any)
-
-// A finder adds a finding that needs attention.
+// A finder adds a finding: why the appliance is not ready, or what needs attention.
 type finder func(code Code, subject, format string, args ...any)
 
-// Assess fills in notReady and warnings of v: why the appliance is not ready, and what needs
-// attention. Each entry is one sentence. In the first round last is nil; later it is the view of
-// the round before.
+// Assess fills in the findings of v: why the appliance is not ready, and what needs attention. It
+// fills in NotReady and Warnings with their words. In the first round last is nil; later it is the
+// view of the round before.
 func (j *Judge) Assess(v, last *View, b Background) {
-	notReady := func(format string, args ...any) { v.NotReady = append(v.NotReady, fmt.Sprintf(format, args...)) }
-	warn := func(code Code, subject, format string, args ...any) {
-		saw := fmt.Sprintf(format, args...)
-		v.Findings = append(v.Findings, Finding{Code: code, Subject: subject, Level: Doubt, Saw: saw})
+	finds := func(level Level) finder {
+		return func(code Code, subject, format string, args ...any) {
+			saw := fmt.Sprintf(format, args...)
+			v.Findings = append(v.Findings, Finding{Code: code, Subject: subject, Level: level, Saw: saw})
+		}
 	}
+	notReady, warn := finds(Failed), finds(Doubt)
 
 	warnOfFile(v, warn)
 	for _, sentence := range b.Crashes {
@@ -88,9 +87,7 @@ func (j *Judge) Assess(v, last *View, b Background) {
 		warn(ContestedAddress, "", "%s", sentence)
 	}
 	if v.Group != nil {
-		for _, sentence := range v.Group.warnings(v) {
-			warn(GroupFault, v.Group.Name, "%s", sentence)
-		}
+		v.Findings = append(v.Findings, v.Group.findings(v.Settings.Config.Group.Port)...)
 	}
 	j.measure(v, warn)
 	j.miss(v, warn)
@@ -99,16 +96,16 @@ func (j *Judge) Assess(v, last *View, b Background) {
 		nodes := CountFunc(v.BGP.Peers, func(p bgp.PeerState) bool { return !p.Upstream })
 		silent := CountFunc(v.BGP.Peers, func(p bgp.PeerState) bool { return !p.Upstream && !b.Heard[p.Addr] })
 		if silent > 0 {
-			notReady("%d of %d BGP peers have not sent all their routes yet (End-of-RIB); the appliance waits "+
+			notReady(RoutesAwaited, "", "%d of %d BGP peers have not sent all their routes yet (End-of-RIB); the appliance waits "+
 				"for another %s",
 				silent, nodes, (Patience - b.Age).Round(time.Second))
 		}
 	}
 	if !b.Settled {
-		notReady("the first rounds have not ended yet")
+		notReady(Starting, "", "the first rounds have not ended yet")
 	}
 	j.fail(v, notReady, warn)
-	v.Warnings = sentences(v.Findings)
+	v.NotReady, v.Warnings = sentences(v.Findings, Failed), sentences(v.Findings, Doubt)
 }
 
 // warnOfFile warns of faults in the configuration file and in the files that it names.
@@ -128,12 +125,12 @@ func warnOfFile(v *View, warn finder) {
 }
 
 // tell reports the faults of a cluster.
-func (c *Cluster) tell(notReady teller, warn finder) {
+func (c *Cluster) tell(notReady, warn finder) {
 	switch {
 	case !c.Known:
-		notReady("cluster %s: its objects are not known yet: %s", c.Name, c.Health.Error)
+		notReady(ClusterUnknown, c.Name, "cluster %s: its objects are not known yet: %s", c.Name, c.Health.Error)
 	case !c.Live:
-		notReady("cluster %s: its API has not answered since the start, so it is served from the picture of %s: %s",
+		notReady(ClusterPictured, c.Name, "cluster %s: its API has not answered since the start, so it is served from the picture of %s: %s",
 			c.Name, c.Pictured.Format(time.RFC3339), c.Health.Error)
 	case c.Health.Error != "":
 		warn(ClusterAPI, c.Name, "cluster %s: %s", c.Name, c.Health.Error)
@@ -160,7 +157,7 @@ func (c *Cluster) tell(notReady teller, warn finder) {
 
 // fail warns of rounds that fail. It adds to notReady only rounds that have been failing, or wanted
 // routes that have been missing, for longer than soon.
-func (j *Judge) fail(v *View, notReady teller, warn finder) {
+func (j *Judge) fail(v *View, notReady, warn finder) {
 	const soon = 10 * time.Second
 	if lasted := since(&j.brokenAt, v.Err != nil, v.At); v.Err != nil {
 		whys := strings.Split(v.Err.Error(), "\n") // of errors.Join
@@ -168,7 +165,7 @@ func (j *Judge) fail(v *View, notReady teller, warn finder) {
 			warn(RoundFailed, "", "%s", why)
 		}
 		if lasted > soon {
-			notReady("rounds have been failing for %s: %s", lasted.Round(time.Second), strings.Join(whys, "; "))
+			notReady(RoundFailed, "", "rounds have been failing for %s: %s", lasted.Round(time.Second), strings.Join(whys, "; "))
 		}
 	}
 	missing := 0
@@ -178,7 +175,7 @@ func (j *Judge) fail(v *View, notReady teller, warn finder) {
 		}
 	}
 	if lasted := since(&j.missingAt, missing > 0, v.At); lasted > soon {
-		notReady("%d wanted routes have not been in the kernel for %s", missing, lasted.Round(time.Second))
+		notReady(RouteMissing, "", "%d wanted routes have not been in the kernel for %s", missing, lasted.Round(time.Second))
 	}
 }
 

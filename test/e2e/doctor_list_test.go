@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"sallyport/appliance/doctor"
 )
 
 // A fault is one that the doctor can report: a call in appliance/doctor.
@@ -31,6 +33,9 @@ func calls(t *testing.T, pattern string,
 	}
 	fset := token.NewFileSet()
 	for _, path := range paths {
+		if !strings.HasPrefix(pattern, "*") && strings.HasSuffix(path, "_test.go") {
+			continue
+		}
 		file, err := parser.ParseFile(fset, path, nil, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -109,14 +114,27 @@ func empty(e ast.Expr) bool {
 	return is && text.Value == `""`
 }
 
+// listed reports whether the doctor has a check of a name.
+func listed(check string) bool {
+	for _, c := range doctor.Checks {
+		if c.Name == check {
+			return true
+		}
+	}
+	return false
+}
+
 // TestEveryCheckOfTheDoctorHasAScenario holds the doctor's findings to the calls of finds in this
 // folder. A scenario is that of the finding which has most of its words.
 func TestEveryCheckOfTheDoctorHasAScenario(t *testing.T) {
 	var faults []*fault
 	calls(t, "../../appliance/doctor/*.go", func(fset *token.FileSet, in *ast.FuncDecl, method string, args []ast.Expr) {
-		level := map[string]string{"failed": "Failed", "doubt": "Doubt", "expiry": "Doubt"}[method]
+		level, is := map[string]string{"ok": "Healthy", "failed": "Failed", "doubt": "Doubt", "expiry": "Doubt"}[method]
+		if check := texts(in, args[:min(1, len(args))]...); is && len(check) > 0 && !listed(check[0]) {
+			t.Errorf("%s: %q is not among the doctor's Checks", fset.Position(args[0].Pos()), check[0])
+		}
 		// without a name, expiry passes on that of its caller
-		if level == "" || len(args) < 4 || len(texts(in, args[0])) == 0 {
+		if level == "" || level == "Healthy" || len(args) < 4 || len(texts(in, args[0])) == 0 {
 			return
 		}
 		if empty(args[2]) || empty(args[3]) {

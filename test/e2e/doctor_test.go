@@ -446,8 +446,8 @@ func TestTheDoctorFindsEachFault(t *testing.T) {
 		})
 	}
 	dropped("on the node, what arrives", "worker1", []string{fromUs + " drop"}, func(r *testbed) {
-		r.finds(file, status.Failed, "node worker1", "get no answer, and those from there to this machine arrive",
-			"let the node take packets from this machine to TCP port 179", "nft list ruleset    # on worker1")
+		r.finds(file, status.Failed, "node worker1", "get no answer, and those from there to this machine",
+			"arrive: a firewall", "let the node take packets from this machine to TCP port 179", "nft list ruleset    # on worker1")
 	})
 	dropped("on the node, everything", "worker1", []string{fromUs + " drop", toUs + " tcp dport 179 drop"},
 		func(r *testbed) {
