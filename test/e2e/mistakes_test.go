@@ -1,7 +1,7 @@
 package e2e
 
 import (
-	"encoding/json"
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"sallyport/appliance/status"
 	"sallyport/test/faults"
 	"sallyport/test/lab/world"
 )
@@ -18,7 +19,14 @@ import (
 type mistake struct {
 	what          string
 	make, undo    func(r *testbed)
-	first, second string // among the warnings of each, which the page begins with
+	first, second string           // among the warnings of each, which the page begins with
+	doctor        func(r *testbed) // waits until the doctor of the first one finds it; nil if it has no check
+}
+
+// by returns the mistake with a look of the doctor.
+func (m mistake) by(doctor func(r *testbed)) mistake {
+	m.doctor = doctor
+	return m
 }
 
 // The first member is right in everything, and the second one has the mistake. Clients reach the
@@ -31,6 +39,8 @@ func TestEachMistakeInAGroupIsASentence(t *testing.T) {
 	first.must(err)
 	program = filepath.Join(b.Dir, program)
 	const service, away = "203.0.113.10", "192.168.50.31"
+	own, second := first.file("sallyport.yaml"), "member "+world.ApplianceHost(2)
+	first.finds(own, status.Healthy, second, "192.168.50.12 is full")
 
 	restart := func(change func()) {
 		b.end(syscall.SIGTERM)
@@ -91,12 +101,8 @@ func TestEachMistakeInAGroupIsASentence(t *testing.T) {
 				"exec unshare --mount sh -c 'mount --bind /dev/null %s && exec %s \"$@\"' sh \"$@\"\n", at, program),
 			0o700))
 	}, "  upstream:", "  vrrp: {interface: eth0}\n  upstream:")
-	clocks := mistake{
-		what:   "clocks differ",
-		first:  "The clock of appliance2 is 1m0s ahead of that of appliance: synchronise both by NTP",
-		second: "The clock of appliance is 1m0s behind that of appliance2: synchronise both by NTP",
-	}
-	clocks.make, clocks.undo = instead(func(path string) { b.must(os.Symlink(aheadOfTime(b.testbed), path)) })
+	update := mistake{what: "another version"}
+	update.make, update.undo = instead(func(path string) { b.must(os.WriteFile(path, b.otherProgram(), 0o700)) })
 
 	mute := faults.Filter(first.Rig, world.Router, "input ip saddr 192.168.50.12 udp dport 3784 drop")
 
@@ -104,12 +110,26 @@ func TestEachMistakeInAGroupIsASentence(t *testing.T) {
 		file("another secret", "Packets of appliance2 at 192.168.50.12 are not signed with the secret of this group: "+
 			"compare group.secret on both.",
 			"Packets of appliance at 192.168.50.21 are not signed with the secret of this group: compare "+
-				"group.secret on both.", "c2FsbHlwb3J0", "YW5vdGhlciBz"),
+				"group.secret on both.", "c2FsbHlwb3J0", "YW5vdGhlciBz").by(func(r *testbed) {
+			r.finds(own, status.Doubt, second, "not signed with the secret of this group", "sallyport status members")
+		}),
+		file("another configuration", "appliance2 has another configuration: compare the files",
+			"appliance has another configuration: compare the files",
+			"172.16.0.0/16", "172.16.0.0/16, 10.99.0.0/16").by(func(r *testbed) {
+			r.finds(own, status.Doubt, second, "it has another configuration", "compare the files")
+		}),
+		update.by(func(r *testbed) {
+			r.finds(own, status.Doubt, second, "it runs version "+otherVersion, ", and this one "+version,
+				"update one after the other")
+		}),
 		file("a member that is not in the list",
 			"appliance2 does not have appliance in its group.members: add it there.",
 			"appliance at 192.168.50.21 has the secret of this group, but is not in group.members: add it on "+
 				"every member",
-			"{name: appliance, address: 192.168.50.21}", "{name: elsewhere, address: "+away+"}"),
+			"{name: appliance, address: 192.168.50.21}", "{name: elsewhere, address: "+away+"}").by(func(r *testbed) {
+			r.finds(own, status.Doubt, second, "does not have appliance in its group.members",
+				"sallyport status members")
+		}),
 		file("two members of one name",
 			"The appliance at 192.168.50.12 has the name appliance like this one: give each an identity of its own.",
 			"The appliance at 192.168.50.21 has the name appliance like this one: give each an identity of its own.",
@@ -160,7 +180,6 @@ func TestEachMistakeInAGroupIsASentence(t *testing.T) {
 			undo:   func(r *testbed) { r.must(mute.Mend(t.Context())) },
 		},
 		noKeepalived,
-		clocks,
 	} {
 		first.sub(m.what, func(t *testing.T, r *testbed) {
 			clients.r = r
@@ -177,11 +196,17 @@ func TestEachMistakeInAGroupIsASentence(t *testing.T) {
 				m.make(r)
 				shows(b, m.second)
 				shows(a, m.first)
+				if m.doctor != nil {
+					m.doctor(r)
+				}
 			})
 			if failed := count.Failed; len(failed) > 0 {
 				t.Errorf("%d requests failed; the first: %s", len(failed), failed[0])
 			}
 			m.undo(r)
+			if m.doctor != nil {
+				r.lacks(own, second)
+			}
 			for _, at := range []member{a, b} {
 				r.eventually(at.Machine()+" has nothing to say", func() error {
 					s, err := at.status()
@@ -196,29 +221,14 @@ func TestEachMistakeInAGroupIsASentence(t *testing.T) {
 	}
 }
 
-// aheadOfTime returns a program whose heartbeat is a minute ahead: all hosts of a lab have one clock.
-func aheadOfTime(r *testbed) string {
+// otherProgram returns the program under test with another version. The linker has written the
+// version into the program, and this one has the same length.
+func (r *testbed) otherProgram() []byte {
 	r.t.Helper()
-	dir := r.t.TempDir()
-	source, err := filepath.Abs("../../appliance/group/pulse.go")
+	program, err := os.ReadFile(filepath.Join(programs, "sallyport"))
 	r.must(err)
-	text, err := os.ReadFile(source)
-	r.must(err)
-	const clock = "now:       time.Now,"
-	if strings.Count(string(text), clock) != 1 {
-		r.t.Fatalf("%s does not set the clock by %q", source, clock)
+	if !bytes.Contains(program, []byte(version)) {
+		r.t.Fatalf("the program does not have the version %s", version)
 	}
-	ahead := filepath.Join(dir, "pulse.go")
-	r.must(os.WriteFile(ahead,
-		[]byte(strings.Replace(string(text), clock, "now: func() time.Time { return time.Now().Add(time.Minute) },",
-			1)), 0o600))
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{source: ahead}})
-	r.must(err)
-	r.must(os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600))
-	program := filepath.Join(dir, "sallyport")
-	if out, err := exec.CommandContext(r.t.Context(), "go", "build", "-overlay", filepath.Join(dir, "overlay.json"),
-		"-o", program, "sallyport/cmd/sallyport").CombinedOutput(); err != nil {
-		r.t.Fatalf("building: %v\n%s", err, out)
-	}
-	return program
+	return bytes.ReplaceAll(program, []byte(version), []byte(otherVersion))
 }

@@ -3,10 +3,10 @@ package e2e
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"html"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -27,6 +27,8 @@ type prepared struct {
 	fault faults.Fault
 	cause []string // words that both show
 	todo  []string // words of what to type or to look at, that both show
+	// doctor waits until the doctor finds it; nil if the terminal's words are enough
+	doctor func(r *testbed)
 }
 
 // tags matches the tags of a page, and what no reader sees.
@@ -61,9 +63,15 @@ func missing(where, text string, words ...string) error {
 	return nil
 }
 
+// screens is whether tests keep what people see.
+var screens = flag.Bool("screens", false, "keep the page and the terminal of each fault in .build/faults")
+
 // keep keeps the first screen of the page, and what the terminal shows, as artefacts.
 func (r *testbed) keep(name, terminal string) {
 	r.t.Helper()
+	if !*screens {
+		return
+	}
 	dir, err := filepath.Abs("../../.build/faults")
 	r.must(err)
 	r.must(os.MkdirAll(dir, 0o755))
@@ -109,6 +117,7 @@ func TestANewcomerFindsEachCause(t *testing.T) {
 	well(r)
 	r.keep("none", r.terminal())
 
+	file, second := r.file("sallyport.yaml"), "member "+world.ApplianceHost(2)
 	const peer, filter = "bgppeer/sallyport-192-168-50-21", "bgpfilters.crd.projectcalico.org/sallyport"
 	// kubectl returns a step of a fault.
 	kubectl := func(args ...string) func(context.Context) error {
@@ -176,12 +185,19 @@ func TestANewcomerFindsEachCause(t *testing.T) {
 			fault: faults.Cut(r.Rig, world.Appliance, world.OnlyBGP, world.Master, "worker1", "worker2"),
 			cause: []string{"every BGP session was lost at once"},
 			todo:  []string{"firewall"},
+			doctor: func(r *testbed) {
+				r.finds(file, status.Doubt, "group", "this appliance is spare", "sallyport status addresses")
+			},
 		},
 		{
 			name:  "router-lost",
 			fault: faults.Cut(r.Rig, world.Appliance, world.AllTraffic, world.Router),
 			cause: []string{rig.ServiceAddresses(r.Options())[0], "the router 192.168.50.2"},
 			todo:  []string{"BFD"},
+			doctor: func(r *testbed) {
+				r.finds(file, status.Doubt, "appliance", "there has been no BGP session with the router 192.168.50.2",
+					"sallyport status")
+			},
 		},
 		{
 			name: "member-silent",
@@ -190,6 +206,9 @@ func TestANewcomerFindsEachCause(t *testing.T) {
 			},
 			cause: []string{world.ApplianceHost(2), "silent"},
 			todo:  []string{"7477"},
+			doctor: func(r *testbed) {
+				r.finds(file, status.Doubt, second, "silent", "look whether it runs, and whether UDP port", "7477")
+			},
 		},
 	} {
 		r.sub(f.name, func(_ *testing.T, r *testbed) {
@@ -212,76 +231,9 @@ func TestANewcomerFindsEachCause(t *testing.T) {
 				terminal = r.terminal()
 				return missing("the terminal", terminal, words...)
 			})
+			if f.doctor != nil {
+				f.doctor(r)
+			}
 		})
 	}
-}
-
-func TestTheDoctorFindsMembersThatDisagree(t *testing.T) {
-	t.Parallel()
-	a, b := newMembers(t, world.Options{Name: "disagree", Workers: 1, Router: world.RouterBIRD}, "")
-	r, other := a.testbed, b.testbed
-	// a member without routes has none to lose
-	r.apply(application("app", 2) + ingress("app", "", "test.local / Prefix app"))
-	r.start()
-	other.start()
-	file, name := r.file("sallyport.yaml"), "member "+world.ApplianceHost(2)
-	good := other.read("sallyport.yaml")
-	r.finds(file, status.Healthy, name, "192.168.50.12 is full")
-	// with starts the other one with another configuration, and with its own again once it was found.
-	with := func(old, instead string, find func(r *testbed)) func(*testing.T, *testbed) {
-		return func(_ *testing.T, r *testbed) {
-			other.end(syscall.SIGTERM)
-			other.write("sallyport.yaml", strings.ReplaceAll(good, old, instead))
-			other.start()
-			find(r)
-			other.end(syscall.SIGTERM)
-			other.write("sallyport.yaml", good)
-			other.start()
-			r.lacks(file, name)
-		}
-	}
-	r.sub("the configuration", with("172.16.0.0/16", "172.16.0.0/16, 10.99.0.0/16", func(r *testbed) {
-		r.finds(file, status.Doubt, name, "it has another configuration", "compare the files")
-	}))
-	r.sub("the secret", with("c2FsbHlwb3J0", "YW5vdGhlciBz", func(r *testbed) {
-		r.finds(file, status.Doubt, name, "not signed with the secret of this group", "sallyport status members")
-	}))
-	r.sub("the list", with("{name: appliance, address: 192.168.50.21}", "{name: elsewhere, address: 192.168.50.31}",
-		func(r *testbed) {
-			r.finds(file, status.Doubt, name, "does not have appliance in its group.members",
-				"sallyport status members")
-		}))
-	r.sub("the version", func(t *testing.T, r *testbed) {
-		other.end(syscall.SIGTERM)
-		r.must(os.Remove(other.file("sallyport")))
-		out, err := exec.CommandContext(t.Context(), "go", "build", "-ldflags", "-X main.version=v99", "-o",
-			other.file("sallyport"), "sallyport/cmd/sallyport").CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		other.start()
-		r.finds(file, status.Doubt, name, "it runs version v99", ", and this one", "update one after the other")
-		other.end(syscall.SIGTERM)
-		r.must(os.Remove(other.file("sallyport")))
-		r.must(os.Symlink(r.file("sallyport"), other.file("sallyport")))
-		other.start()
-		r.lacks(file, name)
-	})
-	r.sub("this one has lost its router", func(t *testing.T, r *testbed) {
-		mend := r.without(faults.Cut(r.Rig, world.Appliance, world.AllTraffic, world.Router))
-		r.finds(file, status.Doubt, "appliance", "there has been no BGP session with the router 192.168.50.2",
-			"sallyport status")
-		mend()
-		r.lacks(file, "appliance")
-	})
-	r.sub("this one has lost all nodes", func(t *testing.T, r *testbed) {
-		mend := r.without(faults.Cut(r.Rig, world.Appliance, world.OnlyBGP, world.Master, "worker1"))
-		r.finds(file, status.Doubt, "group", "this appliance is spare", "sallyport status addresses")
-		mend()
-		r.lacks(file, "group")
-	})
-	r.sub("it is dead", func(_ *testing.T, r *testbed) {
-		other.end(syscall.SIGKILL)
-		r.finds(file, status.Doubt, name, "silent", "look whether it runs, and whether UDP port", "7477")
-	})
 }

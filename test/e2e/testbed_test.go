@@ -24,13 +24,16 @@ import (
 // programs is the directory of the programs under test, built once by TestMain.
 var programs string
 
+// version is that of the programs under test, and otherVersion one of the same length.
+const version, otherVersion = "v0.0.1-of-e2e-tests", "v0.0.2-of-e2e-tests"
+
 func TestMain(m *testing.M) {
 	code, err := func() (code int, err error) {
 		if programs, err = os.MkdirTemp("", "sallyport-e2e-"); err != nil {
 			return 1, err
 		}
 		defer os.RemoveAll(programs) //nolint:errcheck // scratch
-		if err := rig.Build(context.Background(), programs); err != nil {
+		if err := rig.Build(context.Background(), programs, "-ldflags", "-X main.version="+version); err != nil {
 			return 1, err
 		}
 		// A lab mostly waits, for hold times and checks: two fit on a processor.

@@ -39,17 +39,21 @@ import (
 // Limit bounds every wait. It measures nothing.
 const Limit = 2 * time.Minute
 
-// Build compiles the appliance and the sample application into dir, as
-// sallyport and app.
-func Build(ctx context.Context, dir string) error {
-	return Compile(ctx, dir, "cmd/sallyport", "test/app")
+// Build compiles the appliance and the sample application into dir, as sallyport and app, with flags
+// of go build.
+func Build(ctx context.Context, dir string, flags ...string) error {
+	return compile(ctx, dir, flags, "cmd/sallyport", "test/app")
 }
 
 // Compile compiles programs of ours into dir.
 func Compile(ctx context.Context, dir string, names ...string) error {
+	return compile(ctx, dir, nil, names...)
+}
+
+func compile(ctx context.Context, dir string, flags []string, names ...string) error {
 	for _, name := range names {
-		if out, err := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(dir, filepath.Base(name)),
-			"sallyport/"+name).CombinedOutput(); err != nil {
+		args := append([]string{"build", "-o", filepath.Join(dir, filepath.Base(name))}, flags...)
+		if out, err := exec.CommandContext(ctx, "go", append(args, "sallyport/"+name)...).CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", name, err, out)
 		}
 	}
