@@ -43,7 +43,9 @@ func newEndpoints(l *loop, e *edges, hooks Hooks) *endpoints {
 	whole := func() status.Status { return described(index().Status) }
 	head := func() status.Status { return described(l.view.Load().Head) }
 	explain := func(what url.Values) (any, error) { return index().Explain(what) }
-	registry := registry(&metrics{head, func() status.Tally { return l.view.Load().Tally() }, &l.counts, &n.samples})
+	registry := registry(&metrics{
+		head: head, tally: func() status.Tally { return l.view.Load().Tally() }, counts: &l.counts, taken: &n.samples,
+	})
 	site := &page.Site{Page: (&pages.Pages{Index: index, Head: head, Changes: &l.changes, Samples: &n.samples}).Page}
 	n.pages = handler(site, whole, head, explain, &l.changes, &n.samples, registry, e.proxy.Metrics)
 

@@ -685,7 +685,7 @@ func (l *loop) order(ctx context.Context, v *status.View) (haproxy.Result, error
 	if err == nil && (result.RetryAt.IsZero() || result.Reloaded) {
 		served = v.Config.Listeners
 	}
-	l.applied = applied{v.Config, v.At.Add(reapply), result.RetryAt, served}
+	l.applied = applied{config: v.Config, until: v.At.Add(reapply), retryAt: result.RetryAt, served: served}
 	changed := result.Commands > 0 || result.Reloaded
 	later := result.RetryAt.IsZero() || result.RetryAt.After(l.applied.until)
 	if soon := v.At.Add(reapplySoon); changed && later {

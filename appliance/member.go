@@ -347,7 +347,9 @@ func sumOf(cfg *config.Config) string {
 	}{Group: cfg.Group, HTTP: cfg.HAProxy.HTTP, HTTPS: cfg.HAProxy.HTTPS}
 	all.Group.SecretFile, all.Group.Upstream = "", config.Upstream{}
 	for _, c := range cfg.Clusters {
-		all.Clusters = append(all.Clusters, served{c.Name, c.Pools, c.Ingress, c.Gateway})
+		all.Clusters = append(all.Clusters, served{
+			Name: c.Name, Pools: c.Pools, Ingress: c.Ingress, Gateway: c.Gateway,
+		})
 	}
 	return digest(all) // a Secret is a placeholder there
 }

@@ -29,7 +29,10 @@ type histograms struct {
 }
 
 func newHistograms() histograms {
-	return histograms{newHistogram(roundDoc), newHistogram(openDoc), newHistogram(routeDoc), newHistogram(reloadDoc)}
+	return histograms{
+		duration: newHistogram(roundDoc), opened: newHistogram(openDoc),
+		routed: newHistogram(routeDoc), reloaded: newHistogram(reloadDoc),
+	}
 }
 
 func (h *histograms) all() []prometheus.Collector {
@@ -97,7 +100,7 @@ type metric struct {
 var documented []metric
 
 func document(kind, name, help string, labels ...string) metric {
-	m := metric{"sallyport_" + name, kind, help, labels}
+	m := metric{name: "sallyport_" + name, kind: kind, help: help, labels: labels}
 	documented = append(documented, m)
 	return m
 }

@@ -43,8 +43,8 @@ func (c Capacity) String() string { return c.Resource + ": " + c.Amount() + " in
 func (r Room) Capacity(servers int, tables []Table) (all []Capacity) {
 	if r.Files > 0 {
 		all = append(all, Capacity{
-			"servers", uint64(servers), uint64(r.Servers()), //nolint:gosec // it fits
-			fmt.Sprintf("beyond the limit the youngest Services wait; HAProxy may open %d files, so raise "+
+			Resource: "servers", Used: uint64(servers), Limit: uint64(r.Servers()), //nolint:gosec // it fits
+			Remedy: fmt.Sprintf("beyond the limit the youngest Services wait; HAProxy may open %d files, so raise "+
 				"LimitNOFILE of the unit that starts HAProxy to %d, then end HAProxy and start it again",
 				r.Files, 2*max(r.Files, uint64(servers))),
 		})
@@ -55,8 +55,9 @@ func (r Room) Capacity(servers int, tables []Table) (all []Capacity) {
 	}
 	if most := r.Clients(); most > 0 && clients > 0 {
 		all = append(all, Capacity{
-			"clients that limits may count", uint64(clients), uint64(most), //nolint:gosec // it fits
-			"beyond the limit they would take more than a quarter of the memory, if as many clients came; " +
+			Resource: "clients that limits may count",
+			Used:     uint64(clients), Limit: uint64(most), //nolint:gosec // it fits
+			Remedy: "beyond the limit they would take more than a quarter of the memory, if as many clients came; " +
 				"add memory, " +
 				"or lower clusters[].ingress.limits.clients, or rate-limit-size",
 		})
@@ -92,7 +93,10 @@ func filesFor(connections int) int { return filesOfConnection*connections/3*4 + 
 func (p *Proxy) capacity(pic picture, procs procs) (all []Capacity) {
 	add := func(resource string, used, limit int, remedy string) {
 		if limit > 0 {
-			all = append(all, Capacity{resource, uint64(max(used, 0)), uint64(limit), remedy}) //nolint:gosec // it fits
+			all = append(all, Capacity{
+				Resource: resource, Used: uint64(max(used, 0)), Limit: uint64(limit), //nolint:gosec // it fits
+				Remedy: remedy,
+			})
 		}
 	}
 	remedy := "HAProxy then leaves further connections in the kernel's queue; add memory, or set haproxy.maxConnections"
@@ -114,8 +118,8 @@ func (p *Proxy) capacity(pic picture, procs procs) (all []Capacity) {
 	}
 	used, limit := memoryInUse(memory())
 	return append(all, Capacity{
-		memoryResource, used, limit,
-		"beyond the limit the kernel ends a process; add memory, or lower haproxy.maxConnections",
+		Resource: memoryResource, Used: used, Limit: limit,
+		Remedy: "beyond the limit the kernel ends a process; add memory, or lower haproxy.maxConnections",
 	})
 }
 

@@ -66,7 +66,9 @@ func hold(told, want *Config, lacks func(name string) bool) (h held) {
 		return h
 	}
 	h.told = told
-	h.keeper = keeper{told.Backends, want.Backends, make(map[string]bool), nil, make(map[string]*Backend)}
+	h.keeper = keeper{
+		was: told.Backends, next: want.Backends, new: make(map[string]bool), kept: make(map[string]*Backend),
+	}
 	for _, b := range others(want.Backends, told.Backends, backendName) {
 		if lacks(b.Name) {
 			h.new[b.Name] = true

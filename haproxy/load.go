@@ -208,8 +208,9 @@ func (m *Meter) readRow(line []byte, now time.Time) {
 		}
 		c.reading, c.tcp = now, string(cell[modeOf]) == "tcp"
 		c.now = counts{
-			digits(cell[reqTot]), digits(cell[hrsp5xx]), digits(cell[rtime]), digits(cell[scur]),
-			digits(cell[act]) + digits(cell[bck]),
+			requests: digits(cell[reqTot]), failed: digits(cell[hrsp5xx]), response: digits(cell[rtime]),
+			connections: digits(cell[scur]),
+			open:        digits(cell[act]) + digits(cell[bck]),
 		}
 		if c.tcp {
 			c.now.requests, c.now.failed = digits(cell[stot]), digits(cell[econ])+digits(cell[eresp])

@@ -167,7 +167,7 @@ func (m Machine) volumes(ctx context.Context) (all []volume, err error) {
 	for _, d := range list.BlockDevices {
 		if slices.Contains(kinds[d.Label], d.FSType) {
 			boot := d.Label == configLabel && disk != "" && d.PKName == disk
-			all = append(all, volume{d.Name, d.Label, d.FSType, boot})
+			all = append(all, volume{device: d.Name, label: d.Label, kind: d.FSType, boot: boot})
 		}
 	}
 	rank := func(v volume) int {

@@ -77,7 +77,9 @@ func (s Snapshot) Certificates() (all []Certificate) {
 			}
 		}
 		if len(chain) > 0 {
-			all = append(all, Certificate{secret.Namespace, secret.Name, chain[0].DNSNames, firstEnd(chain)})
+			all = append(all, Certificate{
+				Namespace: secret.Namespace, Secret: secret.Name, Names: chain[0].DNSNames, Expires: firstEnd(chain),
+			})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Certificate) int { return a.Expires.Compare(b.Expires) })

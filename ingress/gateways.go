@@ -190,9 +190,9 @@ func (a *account) admitRoute(r *gateway.Route) (refused []string) {
 			for _, rule := range r.Rules {
 				for i := range rule.Matches {
 					m := &rule.Matches[i]
-					a.paths.admit(place{l, host, rule, i}, cmp.Or(host, "any host")+m.Path)
+					a.paths.admit(place{listener: l, host: host, rule: rule, match: i}, cmp.Or(host, "any host")+m.Path)
 					if m.Type == gateway.Regexp {
-						a.regexps.admit(place{l, host, rule, i}, m.Path)
+						a.regexps.admit(place{listener: l, host: host, rule: rule, match: i}, m.Path)
 					}
 				}
 			}

@@ -294,11 +294,11 @@ func (l listOf[T]) since(place int, older objectList) (changes []Change, err err
 		if err != nil {
 			return nil, err
 		}
-		changes = append(changes, Change{place, key.Namespace, key.Name, text})
+		changes = append(changes, Change{List: place, Namespace: key.Namespace, Name: key.Name, Object: text})
 	}
 	for _, o := range was {
 		if key := KeyOf(any(o).(metav1.Object)); !has[key] {
-			changes = append(changes, Change{place, key.Namespace, key.Name, nil})
+			changes = append(changes, Change{List: place, Namespace: key.Namespace, Name: key.Name, Object: nil})
 		}
 	}
 	return changes, nil

@@ -249,7 +249,7 @@ func (b *builder) keptAddresses(pools Pools) map[netip.Addr]keptAddress {
 				until = w.Options.release(was.Left)
 			}
 			if given || now.Before(until) {
-				all[addr] = keptAddress{was, tenant{i, namespace}, until, given}
+				all[addr] = keptAddress{AddressOwner: was, of: tenant{i, namespace}, until: until, given: given}
 			}
 		}
 	}

@@ -453,7 +453,7 @@ func (q *request) peerList(size int) (page.Section, int) {
 	peers := slices.Clone(q.index.View.BGP.Peers)
 	peers = firstOf(peers, len(peers), func(p bgp.PeerState) bool { return !p.Up() })
 	t, n := paged(q, size, peers, func(p bgp.PeerState, text string) bool {
-		return q.inState(map[bool]string{true: "established", false: "down"}[p.Up()]) &&
+		return q.inState(status.Either(p.Up(), "established", "down")) &&
 			has(text, p.Node, p.Cluster, p.Addr.String())
 	}, func(p bgp.PeerState) []page.Cell {
 		loss := page.Cell{Text: cmp.Or(p.LossReason, string(p.LastLoss.Cause))}
@@ -462,7 +462,7 @@ func (q *request) peerList(size int) (page.Section, int) {
 		}
 		name := page.Cell{Text: p.Node, Href: pathOf("node", p.Cluster, p.Node)}
 		if p.Node == "" {
-			name = page.Cell{Text: map[bool]string{true: "router", false: "route reflector"}[p.Upstream]}
+			name = page.Cell{Text: status.Either(p.Upstream, "router", "route reflector")}
 		}
 		hold := page.Cell{}
 		if p.HoldTime > 0 {
@@ -511,7 +511,7 @@ func (q *request) stateOf(p bgp.PeerState) page.Cell {
 func (q *request) routeList(size int) (page.Section, int) {
 	blocks := firstOf(q.index.Blocks, len(q.index.Blocks), func(b *status.Block) bool { return !b.Installed })
 	t, n := paged(q, size, blocks, func(b *status.Block, text string) bool {
-		return q.inState(map[bool]string{true: "installed", false: "missing"}[b.Installed]) &&
+		return q.inState(status.Either(b.Installed, "installed", "missing")) &&
 			has(text, b.Affinity.Prefix.String(), b.Affinity.Node, b.Cluster, b.Via.String())
 	}, q.blockRow, blockColumns...)
 	t.Empty = cmp.Or(t.Empty, "none: no node owns a block")
@@ -821,9 +821,9 @@ func (q *request) certificateList(size int) (page.Section, int) {
 	if q.index.View.Config == nil {
 		return page.Section{ID: "certificates", Title: "Certificates", Table: &page.Table{}}, 0
 	}
-	states := map[bool]string{true: "good", false: "expires soon"}
 	t, n := paged(q, size, q.index.Certs(), func(c *haproxy.Cert, text string) bool {
-		return q.inState(states[q.expiry(c).Mark == page.Good]) && (has(text, c.Name) || has(text, c.Hosts...))
+		state := status.Either(q.expiry(c).Mark == page.Good, "good", "expires soon")
+		return q.inState(state) && (has(text, c.Name) || has(text, c.Hosts...))
 	}, q.certificateRow, certificateColumns...)
 	t.Empty = cmp.Or(t.Empty, "none")
 	return page.Section{

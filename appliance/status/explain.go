@@ -256,9 +256,7 @@ func (x *Index) explainAddress(a netip.Addr) AddressStatus {
 		for _, p := range c.Topology.Pools {
 			if p.CIDR.Contains(a) {
 				fact("pool", !p.NoExport, "IP pool %s (%s) of cluster %s%s", p.Name, p.CIDR, c.Name,
-					map[bool]string{
-						true: ": no node announces its blocks, because it has disableBGPExport",
-					}[p.NoExport])
+					Either(p.NoExport, ": no node announces its blocks, because it has disableBGPExport", ""))
 			}
 		}
 		for _, b := range c.Topology.Blocks {
@@ -287,8 +285,7 @@ func (x *Index) explainAddress(a netip.Addr) AddressStatus {
 			if !nodes[n.Name] {
 				continue
 			}
-			fact("node", !n.Down, "%s%s", n.Name,
-				map[bool]string{true: ": the cluster reports it as unreachable"}[n.Down])
+			fact("node", !n.Down, "%s%s", n.Name, Either(n.Down, ": the cluster reports it as unreachable", ""))
 			for _, at := range n.BGP {
 				if p, is := peers[at.Addr()]; is {
 					loss := ""
@@ -315,10 +312,7 @@ func (x *Index) explainAddress(a netip.Addr) AddressStatus {
 	default:
 		fact("route", true, "%s via %s", prefix, via)
 		fact("kernel", x.View.Have.Routes[prefix] == via, "%s",
-			map[bool]string{
-				true:  "the kernel holds it",
-				false: "the kernel does not hold it",
-			}[x.View.Have.Routes[prefix] == via])
+			Either(x.View.Have.Routes[prefix] == via, "the kernel holds it", "the kernel does not hold it"))
 	}
 	served := false
 	for _, at := range x.Servers {

@@ -51,7 +51,7 @@ func (s *Samples) Run(ctx context.Context, read func(context.Context) (haproxy.L
 		load, err := read(ctx)
 		switch {
 		case err != nil: // the loop reports an HAProxy that does not answer
-			s.Add(Sample{math.NaN(), math.NaN(), math.NaN(), float64(open())})
+			s.Add(Sample{Requests: math.NaN(), Failed: math.NaN(), Response: math.NaN(), Open: float64(open())})
 			s.Rates.Forget()
 		case load.During > 0:
 			s.Requests.Add(load.Requests)
@@ -69,8 +69,8 @@ func (s *Samples) Run(ctx context.Context, read func(context.Context) (haproxy.L
 
 func sampleOf(load haproxy.Load, open int) Sample {
 	x := Sample{
-		float64(load.Requests) / load.During.Seconds(), float64(load.Failed) / load.During.Seconds(),
-		math.NaN(), float64(open),
+		Requests: float64(load.Requests) / load.During.Seconds(), Failed: float64(load.Failed) / load.During.Seconds(),
+		Response: math.NaN(), Open: float64(open),
 	}
 	if load.Response >= 0 {
 		x.Response = milliseconds(load.Response)

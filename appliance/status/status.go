@@ -148,6 +148,14 @@ func Counted(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
+// Either returns yes if a condition holds, and no if it does not.
+func Either(holds bool, yes, no string) string {
+	if holds {
+		return yes
+	}
+	return no
+}
+
 // Head describes the last round without the lists that grow with the clusters: routes, rules,
 // backends and problems.
 func (v *View) Head(info haproxy.Info) Status {
@@ -215,7 +223,9 @@ func (x *Index) Status(info haproxy.Info) Status {
 
 	if v.Config != nil {
 		for _, r := range v.Config.Routes {
-			s.Rules = append(s.Rules, RuleStatus{r.Host, r.Path, string(r.Match), r.Backend})
+			s.Rules = append(s.Rules, RuleStatus{
+				Host: r.Host, Path: r.Path, Match: string(r.Match), Backend: r.Backend,
+			})
 		}
 		s.Backends = x.backendsOf(func(string) bool { return true })
 	}
@@ -226,8 +236,8 @@ func (x *Index) Status(info haproxy.Info) Status {
 func ProblemStatuses(problems []ingress.Problem) (all []ProblemStatus) {
 	for _, p := range problems {
 		all = append(all, ProblemStatus{
-			p.Cluster, fmt.Sprintf("%s %s/%s", p.Kind, p.Namespace, p.Name), p.Reason,
-			p.Why,
+			Cluster: p.Cluster, Object: fmt.Sprintf("%s %s/%s", p.Kind, p.Namespace, p.Name), Reason: p.Reason,
+			Why: p.Why,
 		})
 	}
 	return all
@@ -290,7 +300,9 @@ func refused(refusals []routes.Refusal) RefusedStatus {
 		s.Counts[r.Reason]++
 		k := kind{r.Offer.Peer, r.Reason}
 		if shown[k]++; shown[k] <= refusalsShown {
-			s.Shown = append(s.Shown, RefusalStatus{r.Offer.Cluster, r.Offer.Peer, r.Offer.Prefix, r.Reason, r.Why})
+			s.Shown = append(s.Shown, RefusalStatus{
+				Cluster: r.Offer.Cluster, Peer: r.Offer.Peer, Prefix: r.Offer.Prefix, Reason: r.Reason, Why: r.Why,
+			})
 		}
 	}
 	return s

@@ -109,7 +109,7 @@ func (t writer) facts(a status.AddressStatus) {
 		if !f.OK {
 			t.alarm()
 		}
-		t.line("  "+f.Part, map[bool]string{true: "ok", false: "NOT ok"}[f.OK], f.Saw)
+		t.line("  "+f.Part, status.Either(f.OK, "ok", "NOT ok"), f.Saw)
 	}
 }
 

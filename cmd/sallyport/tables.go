@@ -27,10 +27,10 @@ type part struct {
 
 var parts = []part{
 	{
-		"clusters", "Clusters",
-		[]string{"CLUSTER", "API", "NODES", "BLOCKS", "ERROR", "CALICO", "CREDENTIALS-UNTIL"},
-		2,
-		func(s status.Status, row func(bool, ...any)) {
+		name: "clusters", title: "Clusters",
+		columns: []string{"CLUSTER", "API", "NODES", "BLOCKS", "ERROR", "CALICO", "CREDENTIALS-UNTIL"},
+		wide:    2,
+		rows: func(s status.Status, row func(bool, ...any)) {
 			for _, c := range s.Clusters {
 				api := "in sync"
 				switch {
@@ -46,13 +46,13 @@ var parts = []part{
 				row(c.Live && c.Error == "", c.Name, api, c.Nodes, c.Blocks, c.Error, c.APIGroup, until)
 			}
 		},
-		func(s status.Status) any { return s.Clusters },
+		json: func(s status.Status) any { return s.Clusters },
 	},
 	{
-		"members", "Members of the group",
-		[]string{"MEMBER", "ADDRESS", "CLASS", "FOR", "HEARD", "VERSION", "PROBLEM"},
-		0,
-		func(s status.Status, row func(bool, ...any)) {
+		name: "members", title: "Members of the group",
+		columns: []string{"MEMBER", "ADDRESS", "CLASS", "FOR", "HEARD", "VERSION", "PROBLEM"},
+		wide:    0,
+		rows: func(s status.Status, row func(bool, ...any)) {
 			if s.Group == nil {
 				return
 			}
@@ -72,13 +72,13 @@ var parts = []part{
 					m.Version, problem)
 			}
 		},
-		func(s status.Status) any { return s.Group },
+		json: func(s status.Status) any { return s.Group },
 	},
 	{
-		"addresses", "Service addresses",
-		[]string{"ADDRESS", "HELD", "ANNOUNCED-TO", "SERVICES"},
-		0,
-		func(s status.Status, row func(bool, ...any)) {
+		name: "addresses", title: "Service addresses",
+		columns: []string{"ADDRESS", "HELD", "ANNOUNCED-TO", "SERVICES"},
+		wide:    0,
+		rows: func(s status.Status, row func(bool, ...any)) {
 			if s.Group == nil {
 				return
 			}
@@ -87,13 +87,13 @@ var parts = []part{
 					strings.Join(a.Services, ","))
 			}
 		},
-		func(s status.Status) any { return s.Group },
+		json: func(s status.Status) any { return s.Group },
 	},
 	{
-		"services", "Services of type LoadBalancer",
-		[]string{"SERVICE", "ADDRESSES", "PORTS", "WHY", "CLUSTER"},
-		1,
-		func(s status.Status, row func(bool, ...any)) {
+		name: "services", title: "Services of type LoadBalancer",
+		columns: []string{"SERVICE", "ADDRESSES", "PORTS", "WHY", "CLUSTER"},
+		wide:    1,
+		rows: func(s status.Status, row func(bool, ...any)) {
 			if s.Group == nil {
 				return
 			}
@@ -109,16 +109,16 @@ var parts = []part{
 					one.Cluster)
 			}
 		},
-		func(s status.Status) any { return s.Group },
+		json: func(s status.Status) any { return s.Group },
 	},
 	{
-		"peers", "BGP peers",
-		[]string{
+		name: "peers", title: "BGP peers",
+		columns: []string{
 			"NODE", "ADDRESS", "AS", "STATE", "FOR", "PREFIXES", "LAST-LOSS", "CLUSTER", "LOSSES", "END-OF-RIB",
 			"HOLD-TIME",
 		},
-		4,
-		func(s status.Status, row func(bool, ...any)) {
+		wide: 4,
+		rows: func(s status.Status, row func(bool, ...any)) {
 			for _, p := range s.Peers {
 				loss := p.LossReason
 				if loss != "" {
@@ -140,25 +140,25 @@ var parts = []part{
 					p.Cluster, p.Flaps, yes(p.EndOfRIB), hold)
 			}
 		},
-		func(s status.Status) any { return s.Peers },
+		json: func(s status.Status) any { return s.Peers },
 	},
 	{
-		"routes", "Routes",
-		[]string{"PREFIX", "VIA", "NODE", "KERNEL", "OPEN-SERVERS", "CLUSTER", "WHY"},
-		2,
-		func(s status.Status, row func(bool, ...any)) {
+		name: "routes", title: "Routes",
+		columns: []string{"PREFIX", "VIA", "NODE", "KERNEL", "OPEN-SERVERS", "CLUSTER", "WHY"},
+		wide:    2,
+		rows: func(s status.Status, row func(bool, ...any)) {
 			for _, r := range s.Routes {
-				row(r.Installed, r.Prefix, r.Via, r.Node, map[bool]string{true: "yes", false: "NO"}[r.Installed],
+				row(r.Installed, r.Prefix, r.Via, r.Node, status.Either(r.Installed, "yes", "NO"),
 					r.Servers, r.Cluster, r.Why)
 			}
 		},
-		func(s status.Status) any { return s.Routes },
+		json: func(s status.Status) any { return s.Routes },
 	},
 	{
-		"refusals", "Refused offers",
-		[]string{"PREFIX", "FROM", "REASON", "WHY", "CLUSTER"},
-		1,
-		func(s status.Status, row func(bool, ...any)) {
+		name: "refusals", title: "Refused offers",
+		columns: []string{"PREFIX", "FROM", "REASON", "WHY", "CLUSTER"},
+		wide:    1,
+		rows: func(s status.Status, row func(bool, ...any)) {
 			for _, r := range s.Refused.Shown {
 				row(true, r.Prefix, r.Peer, r.Reason, r.Why, r.Cluster)
 			}
@@ -166,35 +166,35 @@ var parts = []part{
 				row(true, fmt.Sprintf("and %d more", more))
 			}
 		},
-		func(s status.Status) any { return s.Refused },
+		json: func(s status.Status) any { return s.Refused },
 	},
 	{
-		"capacity", "Capacity",
-		[]string{"RESOURCE", "USED", "REMEDY"},
-		1,
-		func(s status.Status, row func(bool, ...any)) {
+		name: "capacity", title: "Capacity",
+		columns: []string{"RESOURCE", "USED", "REMEDY"},
+		wide:    1,
+		rows: func(s status.Status, row func(bool, ...any)) {
 			for _, c := range s.Capacity {
 				row(!c.Near(), c.Resource, c.Amount(), c.Remedy)
 			}
 		},
-		func(s status.Status) any { return s.Capacity },
+		json: func(s status.Status) any { return s.Capacity },
 	},
 	{
-		"rules", "Rules",
-		[]string{"HOST", "PATH", "MATCH", "BACKEND"},
-		0,
-		func(s status.Status, row func(bool, ...any)) {
+		name: "rules", title: "Rules",
+		columns: []string{"HOST", "PATH", "MATCH", "BACKEND"},
+		wide:    0,
+		rows: func(s status.Status, row func(bool, ...any)) {
 			for _, r := range s.Rules {
 				row(true, cmp.Or(r.Host, "*"), r.Path, r.Match, cmp.Or(r.Backend, "answered with 404"))
 			}
 		},
-		func(s status.Status) any { return s.Rules },
+		json: func(s status.Status) any { return s.Rules },
 	},
 	{
-		"servers", "Servers",
-		[]string{"BACKEND", "ADDRESS", "STATE", "POD", "NODE", "CHECK", "WHY", "NAME"},
-		1,
-		func(s status.Status, row func(bool, ...any)) {
+		name: "servers", title: "Servers",
+		columns: []string{"BACKEND", "ADDRESS", "STATE", "POD", "NODE", "CHECK", "WHY", "NAME"},
+		wide:    1,
+		rows: func(s status.Status, row func(bool, ...any)) {
 			for _, b := range s.Backends {
 				for _, x := range b.Servers {
 					row(x.Serves(), b.Name, x.Addr, x.State, x.Pod, x.Node, x.Check, x.Why, x.Name)
@@ -204,18 +204,18 @@ var parts = []part{
 				}
 			}
 		},
-		func(s status.Status) any { return s.Backends },
+		json: func(s status.Status) any { return s.Backends },
 	},
 	{
-		"problems", "Problems",
-		[]string{"OBJECT", "CLUSTER", "REASON", "WHY"},
-		0,
-		func(s status.Status, row func(bool, ...any)) {
+		name: "problems", title: "Problems",
+		columns: []string{"OBJECT", "CLUSTER", "REASON", "WHY"},
+		wide:    0,
+		rows: func(s status.Status, row func(bool, ...any)) {
 			for _, p := range s.Problems {
 				row(true, p.Object, p.Cluster, p.Reason, p.Why)
 			}
 		},
-		func(s status.Status) any { return s.Problems },
+		json: func(s status.Status) any { return s.Problems },
 	},
 }
 
@@ -266,7 +266,9 @@ type writer struct {
 
 func newWriter() writer {
 	text := &bytes.Buffer{}
-	return writer{tabwriter.NewWriter(text, 0, 0, 2, ' ', 0), text, new(int), make(map[int]bool)}
+	return writer{
+		Writer: tabwriter.NewWriter(text, 0, 0, 2, ' ', 0), text: text, lines: new(int), alarms: make(map[int]bool),
+	}
 }
 
 // writeTo writes all lines. On a terminal, lines with something wrong are red, unless

@@ -130,9 +130,9 @@ func (m Machine) On(ctx context.Context) (*VM, error) {
 	if KVM(ctx) {
 		accel = []string{"-accel", "kvm", "-cpu", "host"}
 	}
-	kind, code := "q35,smm=off", firmware
+	kind, code, secure := "q35,smm=off", firmware, "off"
 	if m.Secure {
-		kind, code = "q35,smm=on", secureFirmware
+		kind, code, secure = "q35,smm=on", secureFirmware, "on"
 	}
 	_ = os.Remove(m.path("qmp"))
 	_ = os.Remove(m.path("agent"))
@@ -147,8 +147,7 @@ func (m Machine) On(ctx context.Context) (*VM, error) {
 		"chardev=qmp,mode=control",
 		"-chardev", "socket,id=agent,server=on,wait=off,path=" + option(m.path("agent")),
 		"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0",
-		"-device", "virtio-rng-pci", "-global", "driver=cfi.pflash01,property=secure,value=" +
-			map[bool]string{true: "on", false: "off"}[m.Secure],
+		"-device", "virtio-rng-pci", "-global", "driver=cfi.pflash01,property=secure,value=" + secure,
 		"-netdev", "tap,id=lan,script=no,downscript=no,ifname=" + m.port(), "-device",
 		"virtio-net-pci,netdev=lan,addr=0x10,mac=" + m.hardware() + ",romfile=",
 	}, accel...)

@@ -457,7 +457,7 @@ func get[T any](v *values, k key[T]) (value T, ok bool) {
 			err = nil
 		}
 		if err == nil {
-			v.used = append(v.used, Effective{k.Name, said.As, said.Text, l.Scope.String()})
+			v.used = append(v.used, Effective{Key: k.Name, As: said.As, Value: said.Text, Scope: l.Scope.String()})
 			return value, true
 		}
 		if v.fault(k.Doc, l.Scope, err); k.Guard {
