@@ -159,8 +159,8 @@ func BenchmarkRoundWithViewers(b *testing.B) {
 	}
 }
 
-// BenchmarkDrawing measures the first page with 3 and with 300 nodes, of which all are well, some
-// have no session, or none has one.
+// BenchmarkDrawing measures the first page with 3 and with 300 nodes: all nodes have a session, some
+// have a session, and no node has a session.
 func BenchmarkDrawing(b *testing.B) {
 	for _, nodes := range []int{3, 300} {
 		for _, state := range []string{"some", "none"} {

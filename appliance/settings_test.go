@@ -198,7 +198,8 @@ func (f *filed) again(t *testing.T, text string) {
 	f.settle(t)
 }
 
-// says fails the test unless the warnings contain this; empty: unless there are none.
+// says fails the test unless the warnings contain a text. With an empty text, it fails the test if
+// there are warnings.
 func (f *filed) says(t *testing.T, want string) {
 	t.Helper()
 	if got := strings.Join(f.view.Load().Warnings, "\n"); want == "" && got != "" || !strings.Contains(got, want) {

@@ -312,8 +312,8 @@ const (
 )
 
 // brief keeps the first problems of each object, and of each namespace, and counts the rest.
-// problems are sorted by namespace, and those of one object stand together. Neither one object nor
-// the objects of one namespace may fill the status, or use up the Events of all others.
+// problems are sorted by namespace, and those of one object stand together. The bounds keep
+// one object, and the objects of one namespace, from filling the status and using up the Events.
 func brief(problems []Problem) []Problem {
 	var short []Problem
 	count, ofNamespace, left := 0, 0, 0

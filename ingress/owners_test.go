@@ -66,7 +66,8 @@ func (h *history) round(later time.Duration, clusters ...string) {
 	}
 }
 
-// serves checks the routes of a host, as "BACKEND" or "404", with commas; empty: none.
+// serves checks the routes of a host, as "BACKEND" or "404", with commas. With an empty text, it
+// checks that the host has no route.
 func (h *history) serves(host, want string) {
 	h.t.Helper()
 	var got []string

@@ -8,8 +8,8 @@ import (
 	"sallyport/haproxy"
 )
 
-// firstServers is how many servers of each backend get a place before any backend gets more. So an
-// older Service with thousands of pods displaces few servers of others.
+// firstServers is how many servers of each backend get a place before any backend gets more. An
+// older Service with thousands of pods therefore displaces few servers of other Services.
 const firstServers = 16
 
 // fit removes the servers beyond those that HAProxy can hold (Room). The older backends keep

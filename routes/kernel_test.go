@@ -251,7 +251,7 @@ func TestARouteBehindAnotherIsAConflict(t *testing.T) {
 	for name, test := range map[string]struct {
 		prefix, via string
 		metric      int
-		conflict    string // none: it does no harm
+		conflict    string // empty if it does no harm
 	}{
 		"the same prefix with a better metric": {block, node2, 10, "protocol bird, metric 10; remove that route"},
 		"the same prefix with no metric":       {block, node2, 0, "metric 0"},

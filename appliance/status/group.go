@@ -62,7 +62,7 @@ type MemberStatus struct {
 	Problem string        `json:"problem,omitempty"` // a fault of the heartbeat between it and this appliance
 }
 
-// Trouble returns the faults of a member in sentences, or "" if it has none.
+// Trouble returns the faults of a member in sentences, or "" if it has no fault.
 func (m MemberStatus) Trouble() string { return strings.Join(sentences(m.troubles("It"), Doubt), " ") }
 
 // troubles returns the faults of a member. Their sentences name the member as who.

@@ -91,7 +91,7 @@ func TestTopWithoutASampleSaysWhenThereIsOne(t *testing.T) {
 	}
 }
 
-// terminal opens a pseudoterminal, of which a program has one end and a person the other.
+// terminal opens a pseudoterminal, and returns the end of a person and that of a program.
 func terminal(t *testing.T, columns, lines uint16) (person, program *os.File) {
 	t.Helper()
 	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)

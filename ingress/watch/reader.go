@@ -136,7 +136,7 @@ func (w *Watcher) inTurn(ctx context.Context, request func(context.Context) erro
 }
 
 // readNamed reads an object by its name: as a list, since the appliance may not get objects. It
-// returns nil if there is none.
+// returns nil if there is no such object.
 func readNamed[T object](ctx context.Context, w *Watcher, f *followed[T], key types.NamespacedName) (none T, err error) {
 	list, err := f.list(ctx, key.Namespace, metav1.ListOptions{FieldSelector: "metadata.name=" + key.Name})
 	if !errors.Is(err, context.Canceled) {

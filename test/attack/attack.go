@@ -21,7 +21,7 @@ type attack struct {
 
 	config  string                                // lines that the operator's ConfigMap has meanwhile, "key: value"
 	objects func(*testbed) string                 // manifests that are there meanwhile
-	holds   func(context.Context, *testbed) error // nil: what holds for all is enough
+	holds   func(context.Context, *testbed) error // beside the checks of all attacks; may be nil
 	lab     labAttack                             // in the place of holds, where HAProxy is not enough to show it
 }
 

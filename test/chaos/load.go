@@ -23,7 +23,7 @@ import (
 // report of that phase as a line of JSON. The process ends with its input.
 const loadArg = "load"
 
-// spreading is the phase at whose begin each kept connection is replaced by a new one.
+// spreading is a phase. When it begins, a new connection replaces each kept connection.
 const spreading = "spreading"
 
 // slowAfter is the time after which a request counts as slow. The time runs from the moment the

@@ -66,8 +66,8 @@ func TestWhatBecomesOfARequestIsCountedForWhatItIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			clients := served(t, c.answer)
 			p := newPhase(name)
-			// Both methods, on kept and on new connections. Without TLS, whose library words the end of a
-			// connection in its own way.
+			// Both methods, on kept and on new connections. There is no TLS, because its
+			// library has other words for the end of a connection.
 			for _, n := range []int{1, 4, 5, 20} {
 				p.add(clients.request(n, time.Now()))
 			}

@@ -35,9 +35,9 @@ type conformity struct {
 	service []string
 	canary  []string // annotations of a second Ingress for the same host
 	secure  bool     // the Ingress has a certificate
-	secret  string   // of the certificate; empty: certificate
-	to      string   // Deployment whose pods answer; empty: app
-	path    string   // ImplementationSpecific; empty: all
+	secret  string   // of the certificate; certificate, if it is empty
+	to      string   // the Deployment that answers; app, if it is empty
+	path    string   // ImplementationSpecific; each path, if it is empty
 	exact   bool     // the path is Exact
 	asks    []ask
 	check   func(context.Context, *testbed) error // what more there is to it, once the asks hold

@@ -87,7 +87,7 @@ func texts(in *ast.FuncDecl, all ...ast.Expr) (found []string) {
 	return found
 }
 
-// literals returns the string of an expression that is one, or whose format is one.
+// literals returns the expression if it is a string, or the format if it is a call with a format.
 func literals(e ast.Expr) []ast.Expr {
 	switch e := e.(type) {
 	case *ast.BasicLit:

@@ -20,8 +20,8 @@ import (
 	"sallyport/test/rig"
 )
 
-// A prepared fault is one whose cause and remedy somebody who sees the project for the first time
-// finds on the page alone, and in the terminal alone.
+// A prepared fault is a fault that somebody who sees the project for the first time understands. The
+// page alone shows its cause and remedy, and so does the terminal alone.
 type prepared struct {
 	name  string // of its files below .build/faults
 	fault faults.Fault

@@ -166,7 +166,7 @@ func (p *prometheus) ask(path string, query url.Values, answer any) error {
 }
 
 // fires returns the alerts that fire, by name and then by instance. It leaves out the machine's
-// memory, whose use is not of the lab alone.
+// memory, which other programs use, too.
 func (p *prometheus) fires() (map[string]map[string]firing, error) {
 	var answer struct{ Alerts []firing }
 	all := map[string]map[string]firing{}

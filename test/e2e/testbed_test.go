@@ -67,7 +67,7 @@ func (r *testbed) sub(name string, f func(t *testing.T, r *testbed)) {
 // settings are what a testbed has beside what every rig has.
 type settings struct {
 	lines     string        // of the appliance's config file
-	clusters  []rig.Cluster // in that file; none: the lab's
+	clusters  []rig.Cluster // in that file; without any, it has the lab's cluster
 	manifests []string      // flags of `sallyport manifests`
 }
 

@@ -423,8 +423,8 @@ func (m *ipam) borrow(ctx context.Context, pools []pool, blocks []storedBlock, o
 	return netip.Addr{}, errExhausted
 }
 
-// own lists the CIDRs of the node's confirmed blocks in the pools. A block whose pool was deleted or
-// disabled keeps its pods, and gets no new one.
+// own lists the CIDRs of the node's confirmed blocks in the pools. If the pool of a block was
+// deleted or disabled, the block keeps its pods, and gets no new pods.
 func (m *ipam) own(ctx context.Context, pools []pool) ([]string, error) {
 	list, err := m.dynamic.Resource(affinities).List(ctx, metav1.ListOptions{})
 	if err != nil {

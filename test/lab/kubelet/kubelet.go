@@ -63,9 +63,9 @@ type Config struct {
 	Dir         string         // this node's own: logs, and the notes for the next run
 	NodeAddr    netip.Addr     // address of the node and of its hostNetwork pods
 	IPv6        bool           // pods get an address of each family
-	PodCIDRs    []netip.Prefix // pods get addresses of these; none: of Calico's blocks
-	FirstBlocks []netip.Prefix // the node claims the blocks that begin here before others; none: any
-	CNI         *CNI           // pods get their network from a CNI plugin; nil: from the kubelet itself
+	PodCIDRs    []netip.Prefix // pods get addresses of these, or of Calico's blocks if there are no PodCIDRs
+	FirstBlocks []netip.Prefix // the node claims the blocks that begin here before others
+	CNI         *CNI           // gives pods their network; if it is nil, the kubelet itself does
 	TLS         *tls.Config    // of the node's port 10250, where the API server reads logs; nil: it is closed
 	Log         *slog.Logger
 }
