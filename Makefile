@@ -113,7 +113,7 @@ check: setup ## Run all tests once, the packages' own under the race detector; t
 	@$(MAKE) --no-print-directory -j 2 e2e race apparatus conformance changed lint
 
 nightly: setup ## Run everything, whether it changed or not, and go on after a failure; it takes hours (as root)
-	@AGAIN=1 $(MAKE) --no-print-directory -k check gateway test-calico test-deb attack chaos image test-image image-again fuzz fresh ATTACK=-all
+	@AGAIN=1 $(MAKE) --no-print-directory -k check gateway test-calico test-deb attack chaos image test-image image-again fuzz fresh ATTACK=-all GATEWAY=-all
 
 fresh: ## Run build, deb, lint, fuzz, bench, demo and golden, each first on a fresh Debian 12 (as root); the rest begin alike, and take longer
 	@test/fresh

@@ -130,7 +130,7 @@ func (j *judge) tell(test string, e event, text string) {
 		_, _ = fmt.Fprintf(j.to, "known %-55s %5.1f s: %s\n", test, e.Elapsed, want)
 	default:
 		_, _ = fmt.Fprintf(j.to, "FAIL  %-55s %5.1f s, see %s\n%s", test, e.Elapsed,
-			filepath.Join(out, test+".log"), indent(reasons(text)))
+			filepath.Join(j.dir, test+".log"), indent(reasons(text)))
 	}
 }
 

@@ -5,6 +5,7 @@
 //	go run ./test/gateway -run HTTPRouteWeight       one test, whether its features are claimed or not
 //	go run ./test/gateway -run 'Gateway.*|HTTP.*'    the claimed tests whose names match
 //	go run ./test/gateway -group                     the whole suite, against a group of two
+//	go run ./test/gateway -all                       the whole suite, with every HAProxy there is
 //	go run ./test/gateway -keep                      a lab that stays up, for further runs
 //	go run ./test/gateway -version v1.2.3            the whole suite, and a report of it
 //
@@ -22,6 +23,7 @@ import (
 	"path/filepath"
 	"regexp"
 
+	"sallyport/test/lab/debian"
 	"sallyport/test/rig"
 )
 
@@ -42,6 +44,7 @@ func run(ctx context.Context) error {
 	flag.StringVar(&o.URL, "url", unpublished, "name this `page` of the project in the report")
 	flag.StringVar(&o.Contact, "contact", unpublished, "name this `address` of the maintainers in the report")
 	group := flag.Bool("group", false, "hold a group of two appliances behind a router to it, instead of one appliance")
+	all := flag.Bool("all", false, "with every HAProxy there is, one after another")
 	keep := flag.Bool("keep", false, "leave the lab up for further runs, until this program is interrupted")
 	flag.Parse()
 	if _, err := regexp.Compile(o.Run); err != nil {
@@ -58,30 +61,56 @@ func run(ctx context.Context) error {
 	if o.Report, err = filepath.Abs(o.Report); err != nil {
 		return err
 	}
-	if err := errors.Join(os.RemoveAll(o.Out), os.MkdirAll(o.Out, 0o755), os.MkdirAll(o.Report, 0o755)); err != nil {
+	if err := errors.Join(os.RemoveAll(o.Out), os.MkdirAll(o.Report, 0o755)); err != nil {
+		return err
+	}
+	switch {
+	case *keep:
+		return in(ctx, where, func(s *session) error { return s.wait(ctx) })
+	case *all:
+		return o.withEach(ctx, where)
+	}
+	return o.hold(ctx, where)
+}
+
+// withEach holds the appliance to the suite with every HAProxy there is.
+func (o order) withEach(ctx context.Context, where place) error {
+	binaries, err := debian.HAProxies()
+	if err != nil {
+		return err
+	}
+	dir, errs := o.Out, []error(nil)
+	for _, binary := range binaries {
+		o.Out = filepath.Join(dir, filepath.Base(filepath.Dir(filepath.Dir(binary)))) // as usr, or a suite of Debian
+		fmt.Println("with", binary)
+		errs = append(errs, os.Setenv("SALLYPORT_TEST_HAPROXY", binary), o.hold(ctx, where))
+	}
+	return errors.Join(errs...)
+}
+
+// hold runs the suite, in the lab that is kept or in one of its own, and compares the results with the
+// expectations.
+func (o order) hold(ctx context.Context, where place) error {
+	if err := os.MkdirAll(o.Out, 0o755); err != nil { //nolint:gosec // for people
 		return err
 	}
 	tests := &judge{
 		to: os.Stdout, dir: o.Out,
 		whole: o.Run == "" && o.Profiles == allProfiles, single: name.MatchString(o.Run),
 	}
+	var err error
 	if tests.expected, err = readExpected(); err != nil {
 		return err
 	}
-	if !*keep && kept() {
+	if kept() {
 		err = ask(ctx, o, tests.write)
 	} else {
-		err = in(ctx, where, func(s *session) error {
-			if *keep {
-				return s.wait(ctx)
-			}
-			return s.play(ctx, o, tests.write)
-		})
+		err = in(ctx, where, func(s *session) error { return s.play(ctx, o, tests.write) })
 	}
-	if *keep || err != nil {
+	if len(tests.order) == 0 && err != nil {
 		return err
 	}
-	return tests.verdict()
+	return errors.Join(err, tests.verdict())
 }
 
 // An order says which tests to run, and how.

@@ -182,7 +182,7 @@ var others = func() (all []Other) {
 		},
 		{`make conformance`, "", "make check runs it; TestEveryKeyHasACase holds its cases to the keys"},
 		{
-			`(SALLYPORT_TEST_HAPROXY=.* )?make gateway|go run \./test/gateway .*`, "",
+			`(SALLYPORT_TEST_HAPROXY=.* )?make gateway( .*)?|go run \./test/gateway .*`, "",
 			"the official suite of Gateway API takes minutes; make nightly runs it",
 		},
 		{
