@@ -32,6 +32,7 @@ type Snapshot struct {
 	Objects
 	NoSecrets bool            // Secrets is empty because we may not read them
 	NoClasses bool            // Classes is empty because we may not read them
+	APIBundle string          `json:",omitempty"` // version of the CRDs of Gateway API; empty if it is not known
 	Topology  routes.Topology // not for Compile: the nodes and blocks of the cluster at the same moment
 
 	// Incomplete are the namespaces, in order, with Ingresses that are left out because they are
@@ -391,7 +392,7 @@ func (c *Compiler) renewWorld(was world, s Snapshot, leader string, several bool
 		c.readProcess(w)
 	}
 	n.amended = n.amended || !same
-	if other || w.NoSecrets != was.NoSecrets || w.NoClasses != was.NoClasses ||
+	if other || w.NoSecrets != was.NoSecrets || w.NoClasses != was.NoClasses || w.APIBundle != was.APIBundle ||
 		!slices.Equal(w.Incomplete, was.Incomplete) {
 		n.rerouted = true
 	}

@@ -84,7 +84,7 @@ func (b *builder) apiOf(world int) gateway.World {
 	w := b.worlds[world]
 	admitted := classesOf(w)
 	return gateway.World{
-		Objects: w.API, Controller: w.Options.Gateway.Controller, Admits: admitted.admits,
+		Objects: w.API, Controller: w.Options.Gateway.Controller, Bundle: w.APIBundle, Admits: admitted.admits,
 		Labels: func(namespace string) labels.Set {
 			of, known := Find(w.Namespaces, serviceKey{Name: namespace})
 			if !known {

@@ -17,6 +17,7 @@ import (
 type World struct {
 	Objects
 	Controller string // the spec.controllerName of classes that are ours
+	Bundle     string // version of the CRDs in the cluster, as "v1.6.3"; empty if it is not known
 
 	// Admits reports whether the objects of a namespace count.
 	Admits func(namespace string) bool

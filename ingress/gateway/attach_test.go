@@ -543,3 +543,18 @@ func TestTheObjectsOfTheManualAreServed(t *testing.T) {
 		}
 	}
 }
+
+func TestAClassSaysWhetherItsVersionIsSupported(t *testing.T) {
+	for version, want := range map[string]string{
+		"v1.6.0": "GatewayClass ours: SupportedVersion=True SupportedVersion",
+		"v1.7.1": "GatewayClass ours: SupportedVersion=False UnsupportedVersion",
+		"":       "GatewayClass ours: Accepted=True Accepted",
+	} {
+		w := around(read(t, class))
+		w.Bundle = version
+		got := said(Attach(w))
+		if !slices.Contains(got, want) || len(got) != 2 && version != "" || len(got) != 1 && version == "" {
+			t.Errorf("with the CRDs of %q the status says %q, want %q", version, got, want)
+		}
+	}
+}

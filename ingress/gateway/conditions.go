@@ -14,7 +14,7 @@ import (
 func (a *Attachment) Statuses() (all []Status) {
 	for _, c := range a.world.Classes {
 		if string(c.Spec.ControllerName) == a.world.Controller {
-			all = append(all, classStatus(c))
+			all = append(all, classStatus(c, a.world.Bundle))
 		}
 	}
 	for _, g := range a.Gateways {
@@ -34,11 +34,24 @@ func (a *Attachment) Statuses() (all []Status) {
 	return all
 }
 
-func classStatus(c *gatewayv1.GatewayClass) Status {
+// bundle begins the versions of the CRDs whose fields are all known here.
+const bundle = "v1.6."
+
+func classStatus(c *gatewayv1.GatewayClass, version string) Status {
 	s := statusOf("GatewayClass", c)
 	said := conditions{generation: c.Generation}
 	said.hold(string(gatewayv1.GatewayClassConditionStatusAccepted), string(gatewayv1.GatewayClassReasonAccepted),
 		parametersOf(c))
+	if version != "" {
+		var other *Refusal
+		if !strings.HasPrefix(version, bundle) {
+			other = &Refusal{string(gatewayv1.GatewayClassReasonUnsupportedVersion), fmt.Sprintf(
+				"the cluster has the CRDs of Gateway API %s; %sx is supported, and fields of other versions may have no "+
+					"effect", quote(version), bundle)}
+		}
+		said.hold(string(gatewayv1.GatewayClassConditionStatusSupportedVersion),
+			string(gatewayv1.GatewayClassReasonSupportedVersion), other)
+	}
 	s.Class = &gatewayv1.GatewayClassStatus{Conditions: said.all}
 	for _, name := range SupportedFeatures() {
 		s.Class.SupportedFeatures = append(s.Class.SupportedFeatures,

@@ -100,6 +100,7 @@ type gateways struct {
 	known     bool      // the kinds that the cluster serves were found once
 	noneSince time.Time // since when the cluster serves none of them; zero while it serves one
 	err       error     // why the kinds cannot be found now
+	bundle    string    // version of the CRDs; empty if it is not known
 	shelves   map[string]*openShelf
 }
 
@@ -140,12 +141,20 @@ func (w *Watcher) surveyGateways(ctx context.Context, wg *sync.WaitGroup) time.D
 		return surveyEvery
 	}
 	versions, err := w.servedGateways(ctx)
+	bundle := ""
+	if len(versions) > 0 {
+		bundle = w.bundleOfGateways(ctx)
+	}
 	if ctx.Err() != nil {
 		return surveyEvery
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	g := &w.gateways
+	if bundle != g.bundle && bundle != "" {
+		g.bundle = bundle
+		defer w.tell()
+	}
 	if was := g.err; (err == nil) != (was == nil) {
 		defer w.tell()
 	}
@@ -203,6 +212,19 @@ func (w *Watcher) servedGateways(ctx context.Context) (map[string]schema.GroupVe
 	return versions, nil
 }
 
+// bundleOfGateways returns the version of the CRDs of Gateway API, or "" if it cannot be read. Only a
+// condition of GatewayClasses depends on it, so the next survey is soon enough to try again.
+func (w *Watcher) bundleOfGateways(ctx context.Context) string {
+	crd, err := w.get(ctx, "apiextensions.k8s.io/v1", "customresourcedefinitions", classes+"."+gatewayv1.GroupName)
+	if err != nil {
+		return ""
+	}
+	return crd.GetAnnotations()[bundleVersion]
+}
+
+// bundleVersion is the annotation of CRDs that has their version.
+const bundleVersion = gatewayv1.GroupName + "/bundle-version"
+
 // settleKind opens or closes the shelf of a kind. A zero version means that the cluster does not
 // serve the kind. The caller holds mu.
 func (w *Watcher) settleKind(ctx context.Context, wg *sync.WaitGroup, kind gatewayKind, version schema.GroupVersion) {
@@ -253,6 +275,7 @@ func (w *Watcher) addGateways(s *ingress.Snapshot) (waiting []string) {
 	if !w.gateways.known {
 		return []string{"the kinds of Gateway API"}
 	}
+	s.APIBundle = w.gateways.bundle
 	all := w.gateways.all()
 	if slices.ContainsFunc(all, func(one gatewayShelf) bool { return one.lacking() != "" }) {
 		return nil

@@ -313,3 +313,19 @@ func TestAPolicyIsNeverHeldBackForItsAuthorities(t *testing.T) {
 			"caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "servers"}]}}}`)
 	until(t, w, "the policy", func() bool { s, err := w.Snapshot(); return err == nil && len(s.API.TLSPolicies) == 1 })
 }
+
+func TestTheVersionOfGatewayAPIIsRead(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.serveGateways("v1 gatewayclasses gateways")
+	crd := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{
+			"name": "gatewayclasses.gateway.networking.k8s.io", "annotations": map[string]any{bundleVersion: "v1.6.3"},
+		},
+	}}
+	c.create(t, "apiextensions.k8s.io/v1", "customresourcedefinitions", crd)
+	w := c.watch(t, Config{Options: ingress.Options{Gateway: gatewayOptions}})
+	if got := synced(t, w).APIBundle; got != "v1.6.3" {
+		t.Errorf("got version %q", got)
+	}
+}
