@@ -41,15 +41,26 @@ type testbed struct {
 	unchecked bool // HAProxy checks no server of new Services
 }
 
-func newTestbed(ctx context.Context, dir string, endpoints int) (*testbed, error) {
-	if err := rig.Configure(dir, "log: {level: warn}",
-		rig.Cluster{Ingress: []string{"configMap: default/" + settings, "limits: {hosts: 1000000, paths: 1000000, " +
-			"backends: 1000000, servers: 1000000, reloads: 1000000}"}}); err != nil {
+func newTestbed(ctx context.Context, dir string, endpoints int, gateways bool) (*testbed, error) {
+	cluster := rig.Cluster{Ingress: []string{"configMap: default/" + settings, "limits: {hosts: 1000000, paths: 1000000, " +
+		"backends: 1000000, servers: 1000000, reloads: 1000000, conditions: 100000}"}}
+	var pairs []string
+	if gateways {
+		cluster.Gateway, pairs = []string{"enabled: true"}, []string{"addresses: [" + rig.GatewayPool + "]"}
+	}
+	if err := rig.ConfigureHAProxy(dir, pairs, "log: {level: warn}", cluster); err != nil {
 		return nil, err
 	}
-	r, err := rig.New(ctx, dir, world.Options{Name: "bench", Workers: 2, Mesh: true, Progress: os.Stderr})
+	r, err := rig.New(ctx, dir, world.Options{
+		Name: "bench", Workers: 2, Mesh: true, GatewayAPI: gateways, Progress: os.Stderr,
+	})
 	if err != nil {
 		return nil, err
+	}
+	if gateways {
+		if err := r.AddGatewayAddresses(ctx); err != nil {
+			return nil, errors.Join(err, r.Close())
+		}
 	}
 	s := &testbed{Rig: r}
 	if err := s.furnish(ctx, endpoints); err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -14,8 +15,9 @@ import (
 )
 
 // pollArg makes this program the poller, a process on the client's host. It reads lines of host
-// names, sends requests to 192.168.50.21 until every host of a line has answered 200, and prints
-// the time of the last such answer in nanoseconds.
+// names, sends requests until every host of a line has answered 200, and prints the time of the last
+// such answer in nanoseconds. A host may have an address after "@"; without one it is asked for at
+// 192.168.50.21.
 const pollArg = "poll"
 
 func poll() {
@@ -42,7 +44,9 @@ func poll() {
 }
 
 func served(client *http.Client, host string) bool {
-	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://192.168.50.21/bytes?n=1", nil)
+	host, address, _ := strings.Cut(host, "@")
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet,
+		"http://"+cmp.Or(address, "192.168.50.21")+"/bytes?n=1", nil)
 	if err != nil {
 		return false
 	}
