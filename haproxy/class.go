@@ -84,6 +84,8 @@ func (o *outline) classesText(dir string) []byte {
 
 // fits reports whether a section of defaults can have the settings.
 func (c *class) fits() bool {
-	// HAProxy: unable to find capture id
-	return !slices.ContainsFunc(c.of.of.Directives, func(d Directive) bool { return d.phase == phaseCapture })
+	// HAProxy: unable to find capture id; 'filter' cannot be used in 'defaults' sections
+	return !slices.ContainsFunc(c.of.of.Directives, func(d Directive) bool {
+		return d.phase == phaseCapture || d.phase == phaseMirror
+	})
 }

@@ -59,6 +59,7 @@ const (
 	phaseHeader
 	phaseHost
 	phasePath
+	phaseMirror // requests are copied as servers see them
 	phaseResponse
 	phaseText // lines that a user wrote
 )

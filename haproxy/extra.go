@@ -20,6 +20,9 @@ type Extra struct {
 	Content []byte
 }
 
+// ours reports whether no object has brought the file.
+func (e *Extra) ours() bool { return e.Name == authScript || e.Name == mirrorScript }
+
 // ClientCertificate makes the Extra for ServerOptions.Crt: a chain and its key.
 func ClientCertificate(name string, chain []byte) (*Extra, error) {
 	pair, err := ReadPair(chain, chain)

@@ -106,11 +106,18 @@ func (h *head) writeGlobal() {
 			global = append(global, one.key+" "+one.value)
 		}
 	}
-	if h.asks() {
-		global = append(global,
-			".if version_atleast(3.1)", "tune.lua.bool-sample-conversion normal", ".endif", // else it warns
-			"lua-load-per-thread "+extras+"/"+authScript, "set-var proc.asksocket str("+h.askSocket()+")",
-			"set-var proc.asksecret str("+h.opt.Secret+")")
+	if h.asks() || h.mirrors() { // else it warns
+		global = append(global, ".if version_atleast(3.1)", "tune.lua.bool-sample-conversion normal", ".endif")
+	}
+	for _, script := range []struct {
+		name, knows, socket string
+		used                bool
+	}{{authScript, "ask", h.askSocket(), h.asks()}, {mirrorScript, "mirror", h.mirrorSocket(), h.mirrors()}} {
+		if script.used {
+			global = append(global,
+				"lua-load-per-thread "+extras+"/"+script.name, "set-var proc."+script.knows+"socket str("+script.socket+")",
+				"set-var proc."+script.knows+"secret str("+h.opt.Secret+")")
+		}
 	}
 	if n := cmp.Or(h.Tune.Threads, h.Process.Threads); n > 0 {
 		global = append(global, "nbthread "+strconv.Itoa(n))
@@ -200,8 +207,8 @@ func (h *head) writeDefaults() {
 	}
 }
 
-// writeAnswers writes the backends that only answer with an error. If the configuration has an Ask,
-// it also writes the frontend for the script.
+// writeAnswers writes the backends that only answer with an error. If the configuration has an Ask or
+// a Mirror, it also writes the frontend for the script.
 func (h *head) writeAnswers() {
 	if h.Inspect {
 		h.section("backend", elsewhere)
@@ -210,6 +217,9 @@ func (h *head) writeAnswers() {
 	}
 	if h.asks() {
 		h.writeAsking()
+	}
+	if h.mirrors() {
+		h.writeMirrors()
 	}
 	h.writeInvalid()
 	h.section("backend", waiting)

@@ -70,8 +70,11 @@ func (b *Backend) needs() []string {
 		if d.names != "" {
 			names = append(names, d.names)
 		}
-		if d.phase == phaseAsk {
+		switch d.phase {
+		case phaseAsk:
 			names = append(names, authScript)
+		case phaseMirror:
+			names = append(names, mirrorScript)
 		}
 	}
 	return names
@@ -81,7 +84,7 @@ func (b *Backend) needs() []string {
 // before the parts that name them.
 func (c *Config) brought() (all []Part) {
 	for _, e := range c.Extras {
-		if e.Name != authScript { // this file is ours
+		if !e.ours() {
 			all = append(all, e.Part())
 		}
 	}
@@ -183,7 +186,7 @@ func (c *Config) with(parts []Part) *Config {
 	out.Extras, out.Userlists, out.Certs, out.Choices, out.Backends = nil, nil, nil, nil, nil
 	out.Process.Texts = slices.DeleteFunc(slices.Clone(c.Process.Texts), func(t Text) bool { return !taken[t.Part()] })
 	for _, e := range c.Extras {
-		if e.Name != authScript && !taken[e.Part()] {
+		if !e.ours() && !taken[e.Part()] {
 			missing[e.Name] = true
 			continue
 		}

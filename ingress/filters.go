@@ -18,8 +18,9 @@ import (
 // effects are all that a rule changes in the backend of its requests.
 type effects struct {
 	directives []haproxy.Directive
-	proto      string // to the servers
-	redirects  bool   // the directives answer each request
+	extras     []*haproxy.Extra // files that the directives need
+	proto      string           // to the servers
+	redirects  bool             // the directives answer each request
 	tls        serverTLS
 }
 
@@ -30,6 +31,7 @@ type serverTLS struct {
 	crt  *haproxy.Extra // HAProxy shows this certificate; nil if it shows none
 }
 
+// none reports whether requests need no backend of their own.
 func (e effects) none() bool { return len(e.directives) == 0 && e.proto == "" && e.tls.ca == nil }
 
 func (e *effects) add(d haproxy.Directive, err error) error {

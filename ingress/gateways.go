@@ -84,7 +84,8 @@ func (b *builder) apiOf(world int) gateway.World {
 	w := b.worlds[world]
 	admitted := classesOf(w)
 	return gateway.World{
-		Objects: w.API, Controller: w.Options.Gateway.Controller, Bundle: w.APIBundle, Admits: admitted.admits,
+		Objects: w.API, Controller: w.Options.Gateway.Controller, Bundle: w.APIBundle, Mirrors: b.mirrors(),
+		Admits: admitted.admits,
 		Labels: func(namespace string) labels.Set {
 			of, known := Find(w.Namespaces, serviceKey{Name: namespace})
 			if !known {
@@ -132,6 +133,14 @@ func (b *builder) apiOf(world int) gateway.World {
 	}
 }
 
+// mirrors reports whether HAProxy can copy requests, and asks for it.
+func (b *builder) mirrors() bool {
+	lua := haproxy.LuaSupport()
+	b.Questions = append(b.Questions, lua)
+	verdict := b.verdicts[lua.Part()]
+	return verdict.Known && verdict.Why == ""
+}
+
 // pairIn returns the certificate in a Secret, or why it cannot be used.
 func (b *builder) pairIn(w *world, key serviceKey) (read *pair, why string) {
 	secret, ok := Find(w.Secrets, key)
@@ -159,7 +168,7 @@ func (b *builder) admitRoutes(world int, a *gateway.Attachment) {
 		of := tenant{world, r.Object.GetNamespace()}
 		b.routesOf[of] = true
 		for _, rule := range r.Rules {
-			for _, ref := range rule.Refs {
+			for _, ref := range rule.All() {
 				b.routesTo[link{toService, world, ref.Service}] = true // it may not exist yet
 			}
 		}
@@ -199,7 +208,7 @@ func (a *account) admitRoute(r *gateway.Route) (refused []string) {
 		}
 	}
 	for _, rule := range r.Rules {
-		for i, ref := range rule.Refs {
+		for i, ref := range rule.All() {
 			a.backends.admit([2]any{rule, i}, "Service "+ref.Service.String())
 		}
 	}

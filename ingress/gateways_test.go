@@ -49,7 +49,7 @@ func compileGates(t testing.TB, c *Compiler, manifests string, change func(*Snap
 	if change != nil {
 		change(&s)
 	}
-	verdicts := haproxy.Verdicts{}
+	verdicts := haproxy.Verdicts{haproxy.LuaSupport().Part(): haproxy.Good}
 	for _, port := range []uint16{80, 81, 443, 5432} {
 		verdicts[haproxy.FreeListener(netip.AddrPortFrom(netip.MustParseAddr(gateAt), port)).Part()] = haproxy.Good
 	}
@@ -194,6 +194,71 @@ Gateway Programmed=True Programmed
 			got = numbered(got)
 			if diff := cmp.Diff(row.want, got); diff != "" {
 				t.Errorf("want (-), got (+):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestRequestsAreMirroredAndServedWhateverIsWrongWithAMirror looks at the backends of a route with
+// mirrors.
+func TestRequestsAreMirroredAndServedWhateverIsWrongWithAMirror(t *testing.T) {
+	const main = `backendRefs: [{name: app, port: 80}]`
+	mirror := func(name, more string) string {
+		return "{type: RequestMirror, requestMirror: {backendRef: {name: " + name + ", port: 80}" + more + "}}"
+	}
+	const preamble = "  filter lua.sallyport_mirror; http-request set-var(txn.copy_path) pathq; " +
+		"http-request set-var(txn.copy_from) src; "
+	const target = "  timeout server 5000ms\n  option abortonclose\n  retries 1\n"
+	for name, row := range map[string]struct{ rule, want, said string }{
+		"two, one of them of a part": {
+			main + ", filters: [" + mirror("more", "") + ", " + mirror("last", ", percent: 20") + "]",
+			"prefix  / -> default_svc_app_http.r-1\ndefault_svc_app_http.r-1 1\n" + preamble +
+				"http-request set-var(txn.copy0) str(c/default:default_svc_more_http.r-2); " +
+				"http-request set-var(txn.copy1) str(c/default:default_svc_last_http.r-2) if { rand(100) lt 20 }\n" +
+				"default_svc_last_http.r-2 1\n" + target + "default_svc_more_http.r-2 1\n" + target,
+			"",
+		},
+		"of a backendRef": {
+			"backendRefs: [{name: app, port: 80, filters: [" + mirror("more", ", fraction: {numerator: 1, denominator: 3}") + "]}]",
+			"prefix  / -> default_svc_app_http.r-1\ndefault_svc_app_http.r-1 1\n" + preamble +
+				"http-request set-var(txn.copy0) str(c/default:default_svc_more_http.r-2) if { rand(3) lt 1 }\n" +
+				"default_svc_more_http.r-2 1\n" + target,
+			"",
+		},
+		"a Service that is not there": {
+			main + ", filters: [" + mirror("none", "") + "]",
+			"prefix  / -> default_svc_app_http\ndefault_svc_app_http 1\n",
+			"there is no Service default/none (BackendNotFound)",
+		},
+		"a part that is none": {
+			main + ", filters: [" + mirror("more", ", fraction: {numerator: 3, denominator: 2}") + "]",
+			"prefix  / -> default_svc_app_http\ndefault_svc_app_http 1\n",
+			"rule 1: a mirror has 3 of 2 requests; it is left out",
+		},
+		"too many": {
+			main + ", filters: [" + strings.Repeat(mirror("more", "")+", ", 5) + "]",
+			"prefix  / -> default_svc_app_http.r-1\ndefault_svc_app_http.r-1 1\n" + preamble +
+				"http-request set-var(txn.copy0) str(c/default:default_svc_more_http.r-2); " +
+				"http-request set-var(txn.copy1) str(c/default:default_svc_more_http.r-2); " +
+				"http-request set-var(txn.copy2) str(c/default:default_svc_more_http.r-2); " +
+				"http-request set-var(txn.copy3) str(c/default:default_svc_more_http.r-2)\n" +
+				"default_svc_more_http.r-2 1\n" + target,
+			"rule 1: a request has 5 mirrors; only the first 4 get copies",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := compileGates(t, new(Compiler), gateOf("{name: http, port: 80, protocol: HTTP}")+app("app")+app("more")+
+				app("last")+httpRoute("r", "rules: [{"+row.rule+"}]"), nil)
+			want := "http 203.0.113.5:80\n" + row.want + "Gateway Accepted=True Accepted\nGateway Programmed=True Programmed\n"
+			if diff := cmp.Diff(want, numbered(tellGates(r))); diff != "" {
+				t.Errorf("want (-), got (+):\n%s", diff)
+			}
+			e, _ := r.ExplainAPI("c", "httproute", "default", "r")
+			if got := strings.Join(e.Attached[1:], "; "); got != row.said {
+				t.Errorf("the status says %q, want %q", got, row.said)
+			}
+			if got := len(r.Config.Extras) == 1; got != strings.Contains(row.want, "lua.") {
+				t.Errorf("extras: %v", r.Config.Extras)
 			}
 		})
 	}

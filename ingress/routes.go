@@ -205,6 +205,7 @@ func (o *opener) makeTarget(key targetFor) haproxy.Target {
 				rule.Refuse(err.Error())
 				return invalid
 			}
+			o.mirror(g, p, rule, ref, &more)
 			if key.sealed || o.secure(g, ref, &more) {
 				share.Backend = o.backendOf(g, p, rule.Route.Kind, ref, more)
 			}
@@ -217,6 +218,41 @@ func (o *opener) makeTarget(key targetFor) haproxy.Target {
 		return invalid
 	}
 	return to
+}
+
+// mirror adds the copies of the requests for a rule and one of its backendRefs. Whatever is wrong
+// with a copy, the requests themselves are served.
+func (o *opener) mirror(g *gate, p petitioner, rule *gateway.Rule, ref gateway.Ref, own *effects) {
+	mirrors := slices.Concat(rule.Mirrors, ref.Mirrors)
+	if len(mirrors) == 0 {
+		return
+	}
+	if !o.attached[g.world].Mirrors() {
+		rule.Note("requests are not mirrored, because HAProxy is built without Lua")
+		return
+	}
+	if len(mirrors) > haproxy.MaxCopies {
+		rule.Note(fmt.Sprintf("a request has %d mirrors; only the first %d get copies", len(mirrors), haproxy.MaxCopies))
+		mirrors = mirrors[:haproxy.MaxCopies]
+	}
+	var copies []haproxy.Copy
+	for _, m := range mirrors {
+		to := effects{directives: haproxy.CopyTarget()}
+		if m.Refused != nil || m.Part == 0 || !o.secure(g, m.Ref, &to) {
+			continue
+		}
+		copies = append(copies, haproxy.Copy{
+			Backend: o.backendOf(g, p, rule.Route.Kind, m.Ref, to), Tenant: o.worlds[g.world].Cluster + "/" + p.ref.Namespace, Part: m.Part, Of: m.Of,
+		})
+	}
+	if len(copies) == 0 {
+		return
+	}
+	if err := own.add(haproxy.Mirror(copies)); err != nil {
+		rule.Note(fmt.Sprintf("requests are not mirrored: %v", err))
+		return
+	}
+	own.extras = []*haproxy.Extra{haproxy.MirrorScript()}
 }
 
 // backendOf returns the backend of a port of a Service. Without effects all routes and Ingresses
@@ -321,6 +357,7 @@ func (b *builder) derive(base *settings, own effects) *settings {
 		*s = *base
 		s.Directives = append(slices.Clone(base.Directives), own.directives...)
 		haproxy.SortDirectives(s.Directives)
+		s.Extras = slices.Concat(base.Extras, own.extras)
 		s.Options.Proto = cmp.Or(own.proto, s.Options.Proto)
 		if own.tls.ca != nil {
 			s.encrypt(own.tls)

@@ -18,6 +18,7 @@ type World struct {
 	Objects
 	Controller string // the spec.controllerName of classes that are ours
 	Bundle     string // version of the CRDs in the cluster, as "v1.6.3"; empty if it is not known
+	Mirrors    bool   // HAProxy can copy requests
 
 	// Admits reports whether the objects of a namespace count.
 	Admits func(namespace string) bool
@@ -93,6 +94,9 @@ type listenerSet struct {
 	listeners []*Listener
 	refused   *Refusal // why the Gateway does not take it
 }
+
+// Mirrors reports whether HAProxy can copy requests.
+func (a *Attachment) Mirrors() bool { return a.world.Mirrors }
 
 // Attach decides which listeners exist, and which routes attach to them.
 func Attach(w World) *Attachment {

@@ -14,7 +14,7 @@ import (
 func (a *Attachment) Statuses() (all []Status) {
 	for _, c := range a.world.Classes {
 		if string(c.Spec.ControllerName) == a.world.Controller {
-			all = append(all, classStatus(c, a.world.Bundle))
+			all = append(all, a.classStatus(c))
 		}
 	}
 	for _, g := range a.Gateways {
@@ -37,12 +37,12 @@ func (a *Attachment) Statuses() (all []Status) {
 // bundle begins the versions of the CRDs whose fields are all known here.
 const bundle = "v1.6."
 
-func classStatus(c *gatewayv1.GatewayClass, version string) Status {
+func (a *Attachment) classStatus(c *gatewayv1.GatewayClass) Status {
 	s := statusOf("GatewayClass", c)
 	said := conditions{generation: c.Generation}
 	said.hold(string(gatewayv1.GatewayClassConditionStatusAccepted), string(gatewayv1.GatewayClassReasonAccepted),
 		parametersOf(c))
-	if version != "" {
+	if version := a.world.Bundle; version != "" {
 		var other *Refusal
 		if !strings.HasPrefix(version, bundle) {
 			other = &Refusal{string(gatewayv1.GatewayClassReasonUnsupportedVersion), fmt.Sprintf(
@@ -54,6 +54,9 @@ func classStatus(c *gatewayv1.GatewayClass, version string) Status {
 	}
 	s.Class = &gatewayv1.GatewayClassStatus{Conditions: said.all}
 	for _, name := range SupportedFeatures() {
+		if !a.world.Mirrors && slices.Contains(mirroring, name) {
+			continue
+		}
 		s.Class.SupportedFeatures = append(s.Class.SupportedFeatures,
 			gatewayv1.SupportedFeature{Name: gatewayv1.FeatureName(name)})
 	}

@@ -34,6 +34,9 @@ var supported = []string{
 	"HTTPRoutePathRewrite",
 	"HTTPRoutePortRedirect",
 	"HTTPRouteQueryParamMatching",
+	"HTTPRouteRequestMirror",
+	"HTTPRouteRequestMultipleMirrors",
+	"HTTPRouteRequestPercentageMirror",
 	"HTTPRouteRequestTimeout",
 	"HTTPRouteResponseHeaderModification",
 	"HTTPRouteSchemeRedirect",
@@ -43,6 +46,11 @@ var supported = []string{
 	"TLSRoute",
 	"TLSRouteModeMixed",
 	"TLSRouteModeTerminate",
+}
+
+// mirroring are the features that need a HAProxy with Lua.
+var mirroring = []string{
+	"HTTPRouteRequestMirror", "HTTPRouteRequestMultipleMirrors", "HTTPRouteRequestPercentageMirror",
 }
 
 // SupportedFeatures returns the features of the API that are supported, in order. The status of a

@@ -45,6 +45,7 @@ type Rule struct {
 	Matches  []Match
 	Filters  []gatewayv1.HTTPRouteFilter
 	Refs     []Ref
+	Mirrors  []Mirror
 	Timeouts *gatewayv1.HTTPRouteTimeouts
 	Retry    *gatewayv1.HTTPRouteRetry
 	Session  *gatewayv1.SessionPersistence
@@ -71,7 +72,29 @@ type Ref struct {
 	Port    int32
 	Weight  int32
 	Filters []gatewayv1.HTTPRouteFilter
+	Mirrors []Mirror
 	Refused *Refusal // its part of the requests is answered with an error
+}
+
+// A Mirror is where copies of a part of the requests go. If its Ref is refused, there are none.
+type Mirror struct {
+	Ref
+	Part, Of int // how many of Of requests are copied
+}
+
+// All returns the Refs of a rule, and those of its Mirrors.
+func (r *Rule) All() []Ref {
+	all := slices.Clone(r.Refs)
+	add := func(mirrors []Mirror) {
+		for _, m := range mirrors {
+			all = append(all, m.Ref)
+		}
+	}
+	add(r.Mirrors)
+	for _, ref := range r.Refs {
+		add(ref.Mirrors)
+	}
+	return all
 }
 
 // Listeners returns the listeners that the route is attached to, each once.
@@ -316,7 +339,8 @@ func (a *Attachment) hostsAt(r *Route, l *Listener) (all []string, owned *Refusa
 // httpRule reads a rule of an HTTPRoute.
 func (a *Attachment) httpRule(r *Route, spec *gatewayv1.HTTPRouteRule) {
 	rule := r.rule()
-	rule.Filters, rule.Timeouts = spec.Filters, spec.Timeouts
+	rule.Filters, rule.Mirrors = a.mirrors(rule, spec.Filters)
+	rule.Timeouts = spec.Timeouts
 	rule.Retry, rule.Session = spec.Retry, spec.SessionPersistence
 	for _, m := range spec.Matches {
 		rule.match(readMatch(m))
@@ -325,8 +349,37 @@ func (a *Attachment) httpRule(r *Route, spec *gatewayv1.HTTPRouteRule) {
 		rule.Matches = []Match{{Path: "/", Type: Prefix}}
 	}
 	for _, ref := range spec.BackendRefs {
-		a.refer(rule, ref.BackendRef, ref.Filters)
+		filters, mirrors := a.mirrors(rule, ref.Filters)
+		a.refer(rule, ref.BackendRef, filters)
+		rule.Refs[len(rule.Refs)-1].Mirrors = mirrors
 	}
+}
+
+// mirrors returns the filters without those that copy requests, and where the copies go.
+func (a *Attachment) mirrors(
+	rule *Rule, filters []gatewayv1.HTTPRouteFilter,
+) (rest []gatewayv1.HTTPRouteFilter, mirrors []Mirror) {
+	for _, f := range filters {
+		m := f.RequestMirror
+		if f.Type != gatewayv1.HTTPRouteFilterRequestMirror || m == nil {
+			rest = append(rest, f)
+			continue
+		}
+		out := Mirror{Part: 1, Of: 1}
+		switch {
+		case m.Percent != nil:
+			out.Part, out.Of = int(*m.Percent), 100
+		case m.Fraction != nil:
+			out.Part, out.Of = int(m.Fraction.Numerator), int(value(m.Fraction.Denominator, 100))
+		}
+		out.Ref, out.Refused = a.resolve(rule.Route, m.BackendRef)
+		if out.Of < 1 || out.Part < 0 || out.Part > out.Of {
+			rule.Note(fmt.Sprintf("a mirror has %d of %d requests; it is left out", out.Part, out.Of))
+			continue
+		}
+		mirrors = append(mirrors, out)
+	}
+	return rest, mirrors
 }
 
 // grpcRule reads a rule of a GRPCRoute.
