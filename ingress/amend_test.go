@@ -86,11 +86,12 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 					s.Ingresses = change(t, s.Ingresses, drawPlainIngress(t, meta, pick), gone)
 				case 3:
 					meta.Annotations = drawAnnotations(pick, "timeout-server", "ssl-passthrough", "route-acl")
+					speaks := pick("protocol", "", "kubernetes.io/h2c")
 					s.Services = change(t, s.Services,
 						&corev1.Service{
 							ObjectMeta: meta,
 							Spec: corev1.ServiceSpec{
-								Ports: []corev1.ServicePort{{Name: pick("port", "http", ""), Port: 80}},
+								Ports: []corev1.ServicePort{{Name: pick("port", "http", ""), Port: 80, AppProtocol: &speaks}},
 							},
 						}, gone)
 				case 4:

@@ -3,6 +3,7 @@ package ingress
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -194,6 +195,33 @@ Gateway Programmed=True Programmed
 			got = numbered(got)
 			if diff := cmp.Diff(row.want, got); diff != "" {
 				t.Errorf("want (-), got (+):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestServersAreSpokenToAsTheirPortSays has an Ingress and a route for each Service.
+func TestServersAreSpokenToAsTheirPortSays(t *testing.T) {
+	for name, row := range map[string]struct{ protocol, key, want string }{
+		"nothing":                 {"", "", ""},
+		"HTTP/2 without TLS":      {"kubernetes.io/h2c", "", "h2"},
+		"WebSockets":              {"kubernetes.io/ws", "", "h1"},
+		"WebSockets over TLS":     {"kubernetes.io/wss", "", "h1"},
+		"another protocol":        {"https", "", ""},
+		"a key that overrides it": {"kubernetes.io/h2c", `haproxy.org/server-proto: "h1"`, "h1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			service := "kind: Service\nmetadata: {name: app, namespace: default, annotations: {" + row.key + "}}\n" +
+				"spec: {ports: [{port: 80, appProtocol: " + strconv.Quote(row.protocol) + "}, {name: other, port: 81}]}\n---\n"
+			r := compileGates(t, new(Compiler), gateOf("{name: http, port: 80, protocol: HTTP}")+service+
+				ingress("ing", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "app"))+"]")+
+				httpRoute("r", "rules: [{backendRefs: [{name: app, port: 80}, {name: app, port: 81}]}]"), nil)
+			other := ""
+			if row.key != "" {
+				other = row.want
+			}
+			if got := r.Config.Backends; len(got) != 2 || got[0].Options.Proto != row.want || got[1].Options.Proto != other {
+				t.Errorf("got %+v", got)
 			}
 		})
 	}

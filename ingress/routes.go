@@ -266,15 +266,6 @@ func (o *opener) backendOf(g *gate, p petitioner, kind string, ref gateway.Ref, 
 	if to.traffic == annotations.Ended {
 		n.name = shorten(n.name+".tcp", ".")
 	}
-	service, _ := Find(o.worlds[g.world].Services, ref.Service)
-	for _, port := range service.Spec.Ports {
-		if port.Port != ref.Port || port.AppProtocol == nil || to.traffic == annotations.Ended {
-			continue
-		}
-		if *port.AppProtocol == "kubernetes.io/h2c" {
-			own.proto = "h2"
-		}
-	}
 	if kind == "GRPCRoute" {
 		own.proto = "h2"
 	}

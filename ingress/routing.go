@@ -589,6 +589,7 @@ func (b *builder) backend(c petitioner, to reference) (n need, why Problem) {
 	why = n.find(service, ok)
 	switch {
 	case n.exists:
+		n.settings = b.spoken(n, service)
 		n.name = named(cmp.Or(n.port, strconv.Itoa(int(n.number))))
 	case why.Reason == "PortNotFound":
 		n.name = named(to.portText()) + ".none"
@@ -596,6 +597,29 @@ func (b *builder) backend(c petitioner, to reference) (n need, why Problem) {
 		n.name = named(to.portText())
 	}
 	return n, why
+}
+
+// spoken returns the settings of a need with the protocol that the port of its Service speaks
+// (appProtocol). The key server-proto overrides it.
+func (b *builder) spoken(n need, service *corev1.Service) *settings {
+	if n.traffic != annotations.Requests || n.settings.Options.Proto != "" {
+		return n.settings
+	}
+	for _, port := range service.Spec.Ports {
+		if port.Name != n.port || port.Port != n.number || port.AppProtocol == nil {
+			continue
+		}
+		if proto := protocols[*port.AppProtocol]; proto != "" {
+			return b.derive(n.settings, effects{proto: proto})
+		}
+	}
+	return n.settings
+}
+
+// protocols are the versions of HTTP of an appProtocol. Without TLS the default is HTTP/1.1, and
+// with TLS the server's preference, which may be a version without WebSockets.
+var protocols = map[string]string{
+	"kubernetes.io/h2c": "h2", "kubernetes.io/ws": "h1", "kubernetes.io/wss": "h1",
 }
 
 // find looks the port up in its Service. ok is false without a Service.
