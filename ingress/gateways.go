@@ -222,7 +222,7 @@ func (b *builder) listen() {
 	}
 	o := opener{
 		builder: b, targets: make(map[targetFor]haproxy.Target), picks: make(map[string]*haproxy.Pick),
-		forms: make(map[string]map[string]bool), looks: make(map[string]bool),
+		forms: make(map[string]map[string]bool), looks: make(map[string]bool), copied: make(map[tenant]int),
 	}
 	for _, g := range b.gateways.all {
 		for _, addr := range g.at {
@@ -350,6 +350,7 @@ type opener struct {
 	picks   map[string]*haproxy.Pick   // by name
 	forms   map[string]map[string]bool // names of Forms, by the namespace that brings them
 	looks   map[string]bool            // names of all Forms
+	copied  map[tenant]int             // matches of wider hosts in the rows of hosts
 }
 
 // openPort makes the listener at one address and port, unless the port is in use there.

@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -200,6 +201,33 @@ Gateway Programmed=True Programmed
 	}
 }
 
+// TestANamespaceHasNoMoreCopiesOfWiderHostsThanPaths has hosts below a wildcard. The first of them has
+// its rows and those of the wildcard. There is no room for those of the second.
+func TestANamespaceHasNoMoreCopiesOfWiderHostsThanPaths(t *testing.T) {
+	wide := ""
+	for i := range 4 {
+		wide += fmt.Sprintf("{matches: [{path: {value: /w%d}}]}, ", i)
+	}
+	r := compileGates(t, new(Compiler), gateOf("{name: http, port: 80, protocol: HTTP}")+
+		httpRoute("wide", `hostnames: ["*.test"], rules: [`+wide+"]")+
+		httpRoute("one", "hostnames: [a.test, b.test], rules: [{matches: [{path: {value: /own}}]}]")+
+		httpRoute("whole", "hostnames: [c.test], rules: [{}]"),
+		func(s *Snapshot) { s.Options.Limits.Paths = 7 })
+	rows := make(map[string]int)
+	for _, route := range r.Config.Routes {
+		rows[route.Host]++
+	}
+	if want := map[string]int{"": 1, "*.test": 5, "a.test": 6, "b.test": 2, "c.test": 1}; !maps.Equal(rows, want) {
+		t.Errorf("got %v, want %v", rows, want)
+	}
+	e, _ := r.ExplainAPI("c", "httproute", "default", "one")
+	want := "hostname b.test: requests that match no rule for it are answered with status 404, because the hostnames of " +
+		"namespace default would have more than 7 matches of wider hostnames (clusters[].ingress.limits.paths)"
+	if got := strings.Join(e.Attached[1:], "; "); got != want {
+		t.Errorf("the status says %q, want %q", got, want)
+	}
+}
+
 // TestServersAreSpokenToAsTheirPortSays has an Ingress and a route for each Service.
 func TestServersAreSpokenToAsTheirPortSays(t *testing.T) {
 	for name, row := range map[string]struct{ protocol, key, want string }{
@@ -292,7 +320,7 @@ func TestRequestsAreMirroredAndServedWhateverIsWrongWithAMirror(t *testing.T) {
 	}
 }
 
-// TestARuleIsRepeatedWithinItsTimeouts reads the retries of rules, and what the status says of them.
+// TestARuleIsRepeatedWithinItsTimeouts reads the retries of rules, and the notes in their statuses.
 func TestARuleIsRepeatedWithinItsTimeouts(t *testing.T) {
 	for name, row := range map[string]struct{ rule, want, note string }{
 		"codes and attempts": {

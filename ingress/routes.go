@@ -21,7 +21,7 @@ func (o *opener) requests(g *gate, scope string, listeners []*gateway.Listener) 
 	rows := gateway.RowsOf(listeners, o.reservedHosts(), func(namespace, host string) bool {
 		_, err := o.partyOf(g.world, namespace, host)
 		return err == nil
-	})
+	}, func(r *gateway.Route, host string, copies int) bool { return o.copies(g, r, host, copies) })
 	for _, row := range rows {
 		route := haproxy.Route{Scope: scope, Host: row.Host, Path: row.Path, Match: matchOf(row.Type)}
 		var cases []haproxy.PickCase
@@ -54,6 +54,21 @@ func (o *opener) requests(g *gate, scope string, listeners []*gateway.Listener) 
 		}
 		o.gateways.routes = append(o.gateways.routes, route)
 	}
+}
+
+// copies counts the matches of wider hosts in the rows of a host. The limit of the paths of a
+// namespace bounds them.
+func (o *opener) copies(g *gate, r *gateway.Route, host string, n int) bool {
+	of := tenant{g.world, r.Object.GetNamespace()}
+	most := o.worlds[g.world].Options.Limits.Paths
+	if most > 0 && o.copied[of]+n > most {
+		r.Note(fmt.Sprintf("hostname %s: requests that match no rule for it are answered with status 404, because the "+
+			"hostnames of namespace %s would have more than %d matches of wider hostnames (clusters[].ingress.limits.paths)",
+			host, of.namespace, most))
+		return false
+	}
+	o.copied[of] += n
+	return true
 }
 
 // maxForms is the largest number of Forms that the routes of one namespace bring. Namespaces share

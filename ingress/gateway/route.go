@@ -38,6 +38,13 @@ func (r *Route) String() string { return r.Kind + " " + r.Key().String() }
 // Refuse says that nothing of the route is served.
 func (r *Route) Refuse(reason, why string) { r.refused = cmp.Or(r.refused, &Refusal{reason, why}) }
 
+// Note says that a part of the route is not served as it asks.
+func (r *Route) Note(what string) {
+	if !slices.Contains(r.odd, what) {
+		r.odd = append(r.odd, what)
+	}
+}
+
 // A Rule is a rule of a route.
 type Rule struct {
 	Route    *Route
@@ -131,12 +138,7 @@ func (a *Attachment) Drop(r *Route, why Refusal) {
 func (r *Rule) Drop(why string) { r.Note(why + "; it is left out") }
 
 // Note says that a part of the rule is not served as it asks.
-func (r *Rule) Note(what string) {
-	text := fmt.Sprintf("rule %d: %s", r.Index, what)
-	if !slices.Contains(r.Route.odd, text) {
-		r.Route.odd = append(r.Route.odd, text)
-	}
-}
+func (r *Rule) Note(what string) { r.Route.Note(fmt.Sprintf("rule %d: %s", r.Index, what)) }
 
 // A parent is an entry of spec.parentRefs that names a Gateway or ListenerSet of ours.
 type parent struct {
@@ -182,12 +184,15 @@ func (a *Attachment) attachRoutes() {
 			}
 		})
 	}
-	slices.SortStableFunc(a.Routes, func(x, y *Route) int {
-		return cmp.Or(olderObject(x.Object, y.Object), cmp.Compare(x.Kind, y.Kind))
-	})
+	slices.SortStableFunc(a.Routes, olderRoute)
 	for _, r := range a.Routes {
 		a.join(r)
 	}
+}
+
+// olderRoute returns a negative number if x counts as older than y.
+func olderRoute(x, y *Route) int {
+	return cmp.Or(olderObject(x.Object, y.Object), cmp.Compare(x.Kind, y.Kind))
 }
 
 // attach reads a route that names a Gateway of ours.

@@ -40,8 +40,13 @@ type hostTable map[pathKey][]Entry
 //
 // A request belongs to the listener with the most specific hostname, and sees only the routes of that
 // listener. A match that fails lets the next match try, also a match of a wider hostname of this
-// listener. The chains of the narrower host therefore contain the matches of the wider hosts.
-func RowsOf(listeners []*Listener, more []string, may func(namespace, host string) bool) []Row {
+// listener. The chains of the narrower host therefore contain copies of the matches of the wider
+// hosts. takes counts the copies for the oldest route of the host. If it returns false, there are no
+// copies: requests that match nothing of the host itself are answered with 404.
+func RowsOf(
+	listeners []*Listener, more []string, may func(namespace, host string) bool,
+	takes func(r *Route, host string, copies int) bool,
+) []Row {
 	tables := make(map[*Listener]hostTables)
 	for _, l := range listeners {
 		tables[l] = hostTables{l.Hostname: {}}
@@ -67,14 +72,18 @@ func RowsOf(listeners []*Listener, more []string, may func(namespace, host strin
 			if OwnerOf(listeners, host) != l {
 				continue // its own hostname, in conflict
 			}
-			these := []hostTable{tables[l][host].only(host, may)}
+			these, copies := []hostTable{tables[l][host].only(host, may)}, 0
 			for _, wider := range hosts[i+1:] {
 				if these[len(these)-1].ends() {
 					break
 				}
 				if Contains(wider, host) {
 					these = append(these, tables[l][wider].only(host, may))
+					copies += these[len(these)-1].size()
 				}
+			}
+			if r := tables[l][host].oldest(); copies > 0 && r != nil && !takes(r, host, copies) {
+				these = these[:1]
 			}
 			all = append(all, rowsOf(host, these)...)
 		}
@@ -114,6 +123,26 @@ func (t hostTable) only(host string, may func(namespace, host string) bool) host
 		slices.SortFunc(out[key], compareEntries)
 	}
 	return out
+}
+
+// size returns the number of entries.
+func (t hostTable) size() (n int) {
+	for _, entries := range t {
+		n += len(entries)
+	}
+	return n
+}
+
+// oldest returns the oldest route with an entry. It returns nil if there is no entry.
+func (t hostTable) oldest() (r *Route) {
+	for _, entries := range t {
+		for _, e := range entries {
+			if r == nil || olderRoute(e.Route, r) < 0 {
+				r = e.Route
+			}
+		}
+	}
+	return r
 }
 
 // ends reports whether some entry takes every request for the host.

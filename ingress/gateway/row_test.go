@@ -22,6 +22,8 @@ func written(rows []Row) (lines []string) {
 
 func anyHost(string, string) bool { return true }
 
+func anyCopies(*Route, string, int) bool { return true }
+
 func TestOrderOfMatches(t *testing.T) {
 	for name, c := range map[string]struct {
 		objects string
@@ -105,7 +107,7 @@ metadata: {name: gate}
 spec: {gatewayClassName: ours, listeners: [{name: http, port: 80, protocol: HTTP}]}
 ---
 `+c.objects)))
-			got := written(RowsOf(a.Gateways[0].Listeners, nil, anyHost))
+			got := written(RowsOf(a.Gateways[0].Listeners, nil, anyHost, anyCopies))
 			if !slices.Equal(got, c.want) {
 				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
@@ -138,7 +140,7 @@ spec: {parentRefs: [{name: gate, sectionName: wild}], rules: [{matches: [{path: 
 kind: HTTPRoute
 metadata: {name: ones}
 spec: {parentRefs: [{name: gate, sectionName: one}], rules: [{matches: [{path: {value: /o}}]}]}`)))
-	got := written(RowsOf(a.Gateways[0].Listeners, nil, anyHost))
+	got := written(RowsOf(a.Gateways[0].Listeners, nil, anyHost, anyCopies))
 	want := []string{
 		"prefix  /: ", "prefix *.example.com /: ", "prefix *.example.com /w: wilds/1", "prefix a.example.com /: ",
 		"prefix a.example.com /o: ones/1", "prefix c.org /: everywhere/1",
@@ -168,7 +170,7 @@ metadata: {name: theirs, namespace: bank}
 spec: {parentRefs: [{name: gate, namespace: web}], rules: [{matches: [{path: {value: /bank}}]}]}`)))
 	got := written(RowsOf(a.Gateways[0].Listeners, []string{"reserved.example.com"}, func(namespace, host string) bool {
 		return a.world.Host(namespace, host) == nil
-	}))
+	}, anyCopies))
 	want := []string{
 		"prefix  /: any/1", "prefix  /bank: theirs/1", "prefix reserved.example.com /: ",
 		"prefix reserved.example.com /bank: theirs/1",
