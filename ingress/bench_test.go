@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -9,6 +10,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"sallyport/haproxy"
 )
 
 // manyServices returns a cluster of n Services, each with an Ingress and five endpoints.
@@ -123,5 +127,75 @@ func TestOneChangeCompilesTheSameInAnyCluster(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// manyRoutes returns a cluster of n Services, each with an HTTPRoute of its own host at one Gateway.
+func manyRoutes(n int) Snapshot {
+	s := manyServices(n)
+	s.Ingresses = nil
+	s.Options.Gateway = GatewayOptions{Enabled: true, Controller: "sallyport.dev/gateway"}
+	s.Options.Pools.Ranges = []AddressRange{poolOf(gateAt + "-" + gateAt)}
+	s.API.Classes = []*gatewayv1.GatewayClass{{
+		ObjectMeta: metav1.ObjectMeta{Name: "ours"},
+		Spec:       gatewayv1.GatewayClassSpec{ControllerName: "sallyport.dev/gateway"},
+	}}
+	s.API.Gateways = []*gatewayv1.Gateway{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "gate"},
+		Spec: gatewayv1.GatewaySpec{
+			GatewayClassName: "ours",
+			Listeners:        []gatewayv1.Listener{{Name: "http", Port: 80, Protocol: gatewayv1.HTTPProtocolType}},
+		},
+		Status: gatewayv1.GatewayStatus{Addresses: []gatewayv1.GatewayStatusAddress{{Value: gateAt}}},
+	}}
+	port := int32(80)
+	for _, service := range s.Services {
+		path, kind := "/app", gatewayv1.PathMatchPathPrefix
+		s.API.HTTPRoutes = append(s.API.HTTPRoutes, &gatewayv1.HTTPRoute{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: service.Name},
+			Spec: gatewayv1.HTTPRouteSpec{
+				CommonRouteSpec: gatewayv1.CommonRouteSpec{ParentRefs: []gatewayv1.ParentReference{{Name: "gate"}}},
+				Hostnames:       []gatewayv1.Hostname{gatewayv1.Hostname(service.Name + ".test")},
+				Rules: []gatewayv1.HTTPRouteRule{{
+					Matches: []gatewayv1.HTTPRouteMatch{{Path: &gatewayv1.HTTPPathMatch{Type: &kind, Value: &path}}},
+					BackendRefs: []gatewayv1.HTTPBackendRef{{BackendRef: gatewayv1.BackendRef{
+						BackendObjectReference: gatewayv1.BackendObjectReference{
+							Name: gatewayv1.ObjectName(service.Name), Port: &port,
+						},
+					}}},
+				}},
+			},
+		})
+	}
+	return s
+}
+
+// withMatch returns the snapshot with another version of one HTTPRoute, for another path.
+func withMatch(s Snapshot, at int, path string) Snapshot {
+	s.API.HTTPRoutes = slices.Clone(s.API.HTTPRoutes)
+	s.API.HTTPRoutes[at] = s.API.HTTPRoutes[at].DeepCopy()
+	s.API.HTTPRoutes[at].Spec.Rules[0].Matches[0].Path.Value = &path
+	return s
+}
+
+// BenchmarkOneRoute measures what one changed HTTPRoute costs among n.
+func BenchmarkOneRoute(b *testing.B) {
+	for _, n := range []int{10, 1000, 10_000} {
+		s := manyRoutes(n)
+		versions := []Snapshot{withMatch(s, n/2, "/other"), s}
+		b.Run(fmt.Sprint("HTTPRoute of ", n), func(b *testing.B) {
+			c := new(Compiler)
+			c.Judge(haproxy.Verdicts{
+				haproxy.LuaSupport().Part(): haproxy.Good,
+				haproxy.FreeListener(netip.AddrPortFrom(netip.MustParseAddr(gateAt), 80)).Part(): haproxy.Good,
+			})
+			if r := c.Compile([]Snapshot{s}); len(r.Config.Backends) != n {
+				b.Fatalf("%d backends, want %d", len(r.Config.Backends), n)
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				c.Compile([]Snapshot{versions[i%2]})
+			}
+		})
 	}
 }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"cmp"
+	"iter"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -37,6 +38,26 @@ func Contains(wide, narrow string) bool {
 	}
 	// "*.example.com" stands for a.example.com and for *.a.example.com, and not for example.com.
 	return strings.HasSuffix(narrow, suffix) && len(narrow) > len(suffix)
+}
+
+// widerThan yields the hostnames that contain a host, except for the host itself. The longest comes
+// first.
+func widerThan(host string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		if host == "" {
+			return
+		}
+		rest, more := strings.TrimPrefix(host, "*."), true
+		for {
+			if _, rest, more = strings.Cut(rest, "."); !more {
+				break
+			}
+			if !yield("*." + rest) {
+				return
+			}
+		}
+		yield("")
+	}
 }
 
 // intersect returns the hostname of the names that two hostnames have in common. meet is false if there

@@ -21,6 +21,7 @@ type Route struct {
 	Rules     []*Rule
 
 	parents    []*parent
+	at         map[*Listener]*Attached
 	unresolved *Refusal // some of its references cannot be used
 	refused    *Refusal // nothing of it can be served
 	odd        []string // the parts of it that are not served as they ask, in sentences
@@ -118,10 +119,8 @@ func (r *Route) Listeners() (all []*Listener) {
 
 // HostsAt returns the hostnames that the route has at a listener.
 func (r *Route) HostsAt(l *Listener) []string {
-	for _, at := range l.Attached {
-		if at.Route == r {
-			return at.At
-		}
+	if at := r.at[l]; at != nil {
+		return at.At
 	}
 	return nil
 }
@@ -131,7 +130,7 @@ func (a *Attachment) Drop(r *Route, why Refusal) {
 	for _, l := range r.Listeners() {
 		l.Attached = slices.DeleteFunc(l.Attached, func(at *Attached) bool { return at.Route == r })
 	}
-	r.refused = &why
+	r.refused, r.at = &why, nil
 }
 
 // Drop says that a match of the rule is left out.
@@ -256,15 +255,14 @@ func isListenerSet(ref gatewayv1.ParentReference) bool {
 
 // join attaches a route to the listeners that its parentRefs name.
 func (a *Attachment) join(r *Route) {
-	at := make(map[*Listener]*Attached)
+	r.at = make(map[*Listener]*Attached)
 	for _, p := range r.parents {
-		a.joinBy(r, p, at)
+		a.joinBy(r, p)
 	}
 }
 
-// joinBy attaches a route by one of its parentRefs. at has the listeners that the route is attached
-// to so far.
-func (a *Attachment) joinBy(r *Route, p *parent, at map[*Listener]*Attached) {
+// joinBy attaches a route by one of its parentRefs.
+func (a *Attachment) joinBy(r *Route, p *parent) {
 	var set *listenerSet
 	namespace := r.Object.GetNamespace()
 	if isListenerSet(p.ref) {
@@ -302,9 +300,9 @@ func (a *Attachment) joinBy(r *Route, p *parent, at map[*Listener]*Attached) {
 			continue
 		}
 		p.on = append(p.on, l)
-		if at[l] == nil {
-			at[l] = &Attached{Route: r, At: hosts}
-			l.Attached = append(l.Attached, at[l])
+		if r.at[l] == nil {
+			r.at[l] = &Attached{Route: r, At: hosts}
+			l.Attached = append(l.Attached, r.at[l])
 		}
 	}
 	switch {

@@ -67,23 +67,27 @@ func RowsOf(
 	}
 	var all []Row
 	for _, l := range listeners {
-		hosts := slices.SortedFunc(maps.Keys(tables[l]), compareHostnames)
-		for i, host := range hosts {
+		sizes := make(map[string]int)
+		for host, t := range tables[l] {
+			sizes[host] = t.size()
+		}
+		for _, host := range slices.SortedFunc(maps.Keys(tables[l]), compareHostnames) {
 			if OwnerOf(listeners, host) != l {
 				continue // its own hostname, in conflict
 			}
-			these, copies := []hostTable{tables[l][host].only(host, may)}, 0
-			for _, wider := range hosts[i+1:] {
+			r, these := tables[l][host].oldest(), []hostTable{tables[l][host].only(host, may)}
+			for wider := range widerThan(host) {
 				if these[len(these)-1].ends() {
 					break
 				}
-				if Contains(wider, host) {
-					these = append(these, tables[l][wider].only(host, may))
-					copies += these[len(these)-1].size()
+				if sizes[wider] == 0 {
+					continue
 				}
-			}
-			if r := tables[l][host].oldest(); copies > 0 && r != nil && !takes(r, host, copies) {
-				these = these[:1]
+				if r != nil && !takes(r, host, sizes[wider]) {
+					these = these[:1]
+					break
+				}
+				these = append(these, tables[l][wider].only(host, may))
 			}
 			all = append(all, rowsOf(host, these)...)
 		}

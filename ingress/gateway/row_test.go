@@ -179,3 +179,24 @@ spec: {parentRefs: [{name: gate, namespace: web}], rules: [{matches: [{path: {va
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
+
+// TestWiderHostnamesAreThoseThatContainAHost compares widerThan with Contains.
+func TestWiderHostnamesAreThoseThatContainAHost(t *testing.T) {
+	hosts := []string{"", "*.a", "a", "b.a", "*.b.a", "c.b.a", "*.c.b.a", "d.c.b.a", "xb.a", "*.xb.a"}
+	for _, host := range hosts {
+		var want, got []string
+		for _, wide := range slices.SortedFunc(slices.Values(hosts), compareHostnames) {
+			if wide != host && Contains(wide, host) {
+				want = append(want, wide)
+			}
+		}
+		for wide := range widerThan(host) {
+			if slices.Contains(hosts, wide) {
+				got = append(got, wide)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q: got %q, want %q", host, got, want)
+		}
+	}
+}
