@@ -284,7 +284,7 @@ func (c *Compiler) routeAlone(worlds []*world, placed []placedIngress, hosts map
 	r := alone.route(alone.worlds)
 	c.made.routed += len(r.claims)
 	maps.Copy(c.pairs, alone.pairs)
-	maps.Copy(c.derived, alone.derived)
+	maps.Copy(c.api.derived, alone.api.derived)
 	return r
 }
 

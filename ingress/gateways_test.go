@@ -275,7 +275,8 @@ func TestRequestsAreMirroredAndServedWhateverIsWrongWithAMirror(t *testing.T) {
 			"",
 		},
 		"of a backendRef": {
-			"backendRefs: [{name: app, port: 80, filters: [" + mirror("more", ", fraction: {numerator: 1, denominator: 3}") + "]}]",
+			"backendRefs: [{name: app, port: 80, filters: [" +
+				mirror("more", ", fraction: {numerator: 1, denominator: 3}") + "]}]",
 			"prefix  / -> default_svc_app_http.r-1\ndefault_svc_app_http.r-1 1\n" + preamble +
 				"http-request set-var(txn.copy0) str(c/default:default_svc_more_http.r-2) if { rand(3) lt 1 }\n" +
 				"default_svc_more_http.r-2 1\n" + target,

@@ -257,7 +257,8 @@ func (o *opener) mirror(g *gate, p petitioner, rule *gateway.Rule, ref gateway.R
 			continue
 		}
 		copies = append(copies, haproxy.Copy{
-			Backend: o.backendOf(g, p, rule.Route.Kind, m.Ref, to), Tenant: o.worlds[g.world].Cluster + "/" + p.ref.Namespace, Part: m.Part, Of: m.Of,
+			Backend: o.backendOf(g, p, rule.Route.Kind, m.Ref, to), Part: m.Part, Of: m.Of,
+			Tenant: o.worlds[g.world].Cluster + "/" + p.ref.Namespace,
 		})
 	}
 	if len(copies) == 0 {
