@@ -31,6 +31,7 @@ func guardOf(g *config.Group) (guard address.Guard) {
 		}
 	}
 	if g.Upstream.BFD != (config.BFD{}) {
+		guard.BFD = config.BFDPort
 		for _, r := range g.Upstream.Peers {
 			guard.Routers = append(guard.Routers, r.Address)
 		}

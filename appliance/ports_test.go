@@ -21,7 +21,10 @@ func TestThePortsOfAGroupAreForItsMembersAndRouters(t *testing.T) {
 	s.member.of.Share = true
 	s.member.of.Upstream.BFD = config.BFD{Interval: time.Second, Multiplier: 3}
 	s.settle(t)
-	want := address.Guard{Port: 7477, Members: addrs("192.168.50.21", "192.168.50.22"), Routers: addrs("192.168.50.1")}
+	want := address.Guard{
+		Port: 7477, Members: addrs("192.168.50.21", "192.168.50.22"),
+		BFD: config.BFDPort, Routers: addrs("192.168.50.1"),
+	}
 	if !reflect.DeepEqual(*kernel.guard, want) {
 		t.Errorf("got %+v, want %+v", *kernel.guard, want)
 	}

@@ -15,15 +15,14 @@ import (
 type Guard struct {
 	Members []netip.Addr // all, with this appliance: they alone reach HAProxy's peers
 	Port    uint16       // TCP port of HAProxy's peers; 0 if they are not used
-	Routers []netip.Addr // they alone reach BFD, from the link; empty if BFD is not used
+	BFD     uint16       // UDP port of BFD; 0 if BFD is not used
+	Routers []netip.Addr // they alone reach BFD, from the link
 }
 
 const (
 	// guardTable is the name of our table of rules in the family inet. Nobody else uses it. Its
 	// rules stay while the process is gone, since they protect HAProxy and BFD, which also stay.
 	guardTable = "sallyport_guard"
-	// bfdPort is the UDP port of BFD (RFC 5881, section 4).
-	bfdPort = 3784
 	// slowestBFD and mostMissed bound the time after which a router counts as lost, as a packet of BFD
 	// asks for it. The packet needs no password: without a bound one that carries the address of a
 	// router keeps BFD from noticing a loss for 12 days. group.upstream.bfd has the same bounds.
@@ -65,8 +64,8 @@ func (g Guard) text() string {
 		// A packet without SYN belongs to a connection that a member has opened.
 		line("\t\ttcp dport %d tcp flags & (syn | ack) == syn goto peers", g.Port)
 	}
-	if len(g.Routers) > 0 {
-		line("\t\tudp dport %d goto bfd", bfdPort)
+	if g.BFD != 0 {
+		line("\t\tudp dport %d goto bfd", g.BFD)
 	}
 	line("\t}")
 	from := func(addresses []netip.Addr, then func(match string)) {
@@ -84,7 +83,7 @@ func (g Guard) text() string {
 		line("\t\tcounter drop")
 		line("\t}")
 	}
-	if len(g.Routers) > 0 {
+	if g.BFD != 0 {
 		// RFC 5880, 4.1: after the 8 bytes of UDP, the third byte is Detect Mult, and the bytes 13 to 16
 		// are Desired Min TX Interval, in microseconds.
 		line("\tchain bfd {")

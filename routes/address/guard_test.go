@@ -66,8 +66,8 @@ func TestOnlyRoutersReachBFDAndNoneForLong(t *testing.T) {
 	l := newLane(t)
 	var conn net.PacketConn
 	l.gate.do(func() {
-		must(t, SetGuard(t.Context(), Guard{Routers: addrs("192.168.50.1", "2001:db8:50::1")}))
-		must(t, SetGuard(t.Context(), Guard{Routers: addrs("192.168.50.1", "2001:db8:50::1")})) // again
+		must(t, SetGuard(t.Context(), Guard{BFD: 3784, Routers: addrs("192.168.50.1", "2001:db8:50::1")}))
+		must(t, SetGuard(t.Context(), Guard{BFD: 3784, Routers: addrs("192.168.50.1", "2001:db8:50::1")})) // again
 		var err error
 		conn, err = net.ListenPacket("udp", ":3784")
 		must(t, err)
