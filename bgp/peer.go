@@ -54,7 +54,7 @@ type PeerState struct {
 	LossReason string      `json:"lossReason,omitempty"` // the same in words
 	Flaps      int         `json:"flaps"`                // sessions lost since the peer was added
 
-	// that both ends agreed on (RFC 4271, 4.2), while the session is established
+	// the shorter of the two that the ends offered (RFC 4271, 4.2); zero without a session
 	HoldTime time.Duration `json:"holdTimeNanoseconds,omitempty"`
 
 	BFD       string         `json:"bfd,omitempty"`       // up or down; empty without BFD

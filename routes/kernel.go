@@ -46,7 +46,7 @@ type Kernel struct {
 	local     reading[Local]
 }
 
-// A listing is the result of List.
+// A listing is what List found in the kernel: our routes that it uses, and those that it does not.
 type listing struct {
 	table     Table
 	conflicts []Conflict

@@ -54,7 +54,8 @@ type TopStatus struct {
 	Backends []BackendRate `json:"backends"` // in the order that was asked for; the first ones if only some were
 }
 
-// Set replaces the sample. The arrays stay, so that a sample makes no garbage.
+// Set replaces the sample with the load of the period that ended now. It reuses the memory of the
+// sample before.
 func (r *Rates) Set(load haproxy.Load, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

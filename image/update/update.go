@@ -51,7 +51,8 @@ const (
 	StaggerFile = "/run/sallyport-image/update-stagger"
 )
 
-// WaitFile says why the last update that was looked for waits. Package image shows it.
+// WaitFile is the path of a file with the reason why an update waits. It is there only while an update
+// waits. Package image shows it.
 const WaitFile = "/run/sallyport-image/update-waits"
 
 const (

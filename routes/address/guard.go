@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A Guard names who may send to the ports of a group. Each is in the network of the members, where
-// many a firewall lets everything pass.
+// A Guard names the machines that may send to the ports of a group. All machines in the network of
+// the members reach these ports if no firewall stands in between.
 type Guard struct {
 	Members []netip.Addr // all, with this appliance: they alone reach HAProxy's peers
 	Port    uint16       // TCP port of HAProxy's peers; 0 if they are not used

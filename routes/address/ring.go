@@ -44,7 +44,8 @@ const (
 	// lease is how long the rules work after SetRing. A process that died watches over no
 	// ring, and a dead member in one is worse than no ring.
 	lease = 30 * time.Second
-	// largest is the greatest ring. The hops are counted in the DSCP, which has six bits.
+	// largest is the greatest number of members in a ring. The DSCP of a packet, which has six bits,
+	// counts its hops.
 	largest = 8
 )
 
