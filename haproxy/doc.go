@@ -95,4 +95,8 @@
 // Outside of a round, vet.go and blame.go ask HAProxy's program about texts and configurations,
 // notices.go receives the results of HAProxy's checks, and master.go speaks to HAProxy's master
 // process.
+//
+// The package is larger than the others for one reason: its types Directive, Text and Line have no
+// exported fields. Only functions in here make a line of HAProxy's configuration, so no value from a
+// cluster becomes a line by mistake. Two packages would need these fields exported.
 package haproxy
