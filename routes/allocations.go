@@ -130,8 +130,8 @@ func (a *Allocations) Refuse(cluster, namespace string, server netip.AddrPort) D
 		case !held:
 			return deny(NoPod, "%s is assigned to no pod", at)
 		case owner != "" && owner != namespace:
-			return deny(OtherNamespace, "%s is assigned to a pod of namespace %s, and the Service is of namespace %s", at, owner,
-				namespace)
+			return deny(OtherNamespace, "%s is assigned to a pod of namespace %s, and the Service is of namespace %s",
+				at, owner, namespace)
 		}
 		return Denial{}
 	}

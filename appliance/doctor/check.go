@@ -15,7 +15,7 @@ var Checks = []struct {
 	Means string
 }{
 	{"config", "config", "the configuration file"},
-	{"appliance", "appliance", "whether an appliance runs here and is ready; a finding of its status has the code there"},
+	{"appliance", "appliance", "whether an appliance runs here and is ready; findings of its status have codes there"},
 	{"haproxy", "haproxy", "the program HAProxy"},
 	{"keepalived", "keepalived", "the program keepalived, for VRRP"},
 	{"files", "files", "open files for `haproxy.maxConnections`"},
@@ -28,7 +28,7 @@ var Checks = []struct {
 	{"credentials", "credentials", "the end of the token or certificate in a kubeconfig"},
 	{"certificate", "certificate", "the end of certificates: of the API server, of the status endpoint, of Ingresses"},
 	{"rights and objects", status.MissingRights, "the rights of the appliance, and the kinds of objects"},
-	{"Calico's objects", status.OddObjects, "whether objects of Calico agree with one another and with the configuration"},
+	{"Calico's objects", status.OddObjects, "whether Calico's objects agree with each other and the configuration"},
 	{"pool", "pool-not-exported", "whether nodes announce each IP pool"},
 	{"pools", "pools", "whether the pools of two clusters overlap"},
 	{"mesh", "mesh", "what connects the nodes of a cluster to one another"},

@@ -41,8 +41,8 @@ func (d *doctor) nodes(ctx context.Context, c config.Cluster, t routes.Topology)
 				calicoNode(n.Name))
 		}
 		if n.Down {
-			r.doubt("node", "the cluster reports the node as unreachable", "look whether the machine and its kubelet run",
-				"kubectl describe node "+n.Name)
+			r.doubt("node", "the cluster reports the node as unreachable",
+				"look whether the machine and its kubelet run", "kubectl describe node "+n.Name)
 		}
 		for _, at := range n.BGP {
 			if n.Behind {
@@ -181,8 +181,9 @@ func (d *doctor) answer(ctx context.Context, c config.Cluster, s neighbour) {
 	case bgp.Open:
 		switch {
 		case p.Deaf:
-			s.failed("node", fmt.Sprintf("its BGP speaker at %s takes the connection of %s and drops all that follows: "+
-				"its BGPPeer has ttlSecurity (TTL security), and clusters[].bgp.ttlSecurity is not set", at, from),
+			s.failed("node", fmt.Sprintf("its BGP speaker at %s takes the connection of %s and drops all that "+
+				"follows: its BGPPeer has ttlSecurity (TTL security), and clusters[].bgp.ttlSecurity is not set", at,
+				from),
 				"set clusters[].bgp.ttlSecurity: true, or remove ttlSecurity from the BGPPeer",
 				"kubectl get bgppeers -o yaml")
 		case p.ASN != s.node.ASN:
@@ -206,8 +207,8 @@ func (d *doctor) answer(ctx context.Context, c config.Cluster, s neighbour) {
 			"BGPPeer for that address", at, from),
 			"apply the manifests; a BGPPeer with a nodeSelector has to select the node", d.manifests())
 	case bgp.Silent:
-		s.failed("node", fmt.Sprintf("its BGP speaker at %s takes the connection of %s and sends nothing: it may still "+
-			"hold an earlier connection", at, from),
+		s.failed("node", fmt.Sprintf("its BGP speaker at %s takes the connection of %s and sends nothing: it may "+
+			"still hold an earlier connection", at, from),
 			"ask again in four minutes; then look at the log of calico-node there", calicoNode(s.node.Name))
 	case bgp.NotThere:
 		if rejected {
@@ -236,7 +237,8 @@ func (d *doctor) answer(ctx context.Context, c config.Cluster, s neighbour) {
 		s.failed("node", fmt.Sprintf("there is no route to %s: %v", at, p.Err),
 			"look whether the node is up and in the same network", "ip route get "+s.Addr.String())
 	default:
-		s.failed("node", fmt.Sprintf("%s: %v", at, p.Err), "look at the way to the node", "ip route get "+s.Addr.String())
+		s.failed("node", fmt.Sprintf("%s: %v", at, p.Err), "look at the way to the node",
+			"ip route get "+s.Addr.String())
 	}
 }
 
@@ -255,8 +257,8 @@ func (d *doctor) silent(ctx context.Context, s neighbour) {
 	switch {
 	case d.signedOtherwise(s, passed):
 	case !passed.Sent:
-		s.failed("node", fmt.Sprintf("packets from %s to %s do not leave this machine: its own firewall drops them", from,
-			at), "let this machine send to that port", "nft list ruleset")
+		s.failed("node", fmt.Sprintf("packets from %s to %s do not leave this machine: its own firewall drops them",
+			from, at), "let this machine send to that port", "nft list ruleset")
 	case passed.Answered:
 		s.failed("node", fmt.Sprintf("the answer of %s arrives at this machine, which drops it: by its own firewall, "+
 			"or by rp_filter", at), "let answers from that port in", "nft list ruleset")

@@ -161,7 +161,10 @@ func TestATableHasALongReasonOnce(t *testing.T) {
 	for _, why := range []status.Why{
 		down("10.0.0.0"), down("10.0.0.1"),
 		{Code: status.OfferRefused, Short: "no route to 10.0.0.2", Rest: "refused"},
-		{}, {}, {Code: status.Opening, Short: "being opened"}, {Code: status.Opening, Short: "being opened"},
+		{},
+		{},
+		{Code: status.Opening, Short: "being opened"},
+		{Code: status.Opening, Short: "being opened"},
 	} {
 		got = append(got, brief(why))
 	}

@@ -96,8 +96,9 @@ func (j *Judge) Assess(v, last *View, b Background) {
 		nodes := CountFunc(v.BGP.Peers, func(p bgp.PeerState) bool { return !p.Upstream })
 		silent := CountFunc(v.BGP.Peers, func(p bgp.PeerState) bool { return !p.Upstream && !b.Heard[p.Addr] })
 		if silent > 0 {
-			notReady(RoutesAwaited, "", "%d of %d BGP peers have not sent all their routes yet (End-of-RIB); the appliance waits "+
-				"for another %s",
+			notReady(RoutesAwaited, "",
+				"%d of %d BGP peers have not sent all their routes yet (End-of-RIB); the appliance waits for "+
+					"another %s",
 				silent, nodes, (Patience - b.Age).Round(time.Second))
 		}
 	}
@@ -130,7 +131,8 @@ func (c *Cluster) tell(notReady, warn finder) {
 	case !c.Known:
 		notReady(ClusterUnknown, c.Name, "cluster %s: its objects are not known yet: %s", c.Name, c.Health.Error)
 	case !c.Live:
-		notReady(ClusterPictured, c.Name, "cluster %s: its API has not answered since the start, so it is served from the picture of %s: %s",
+		notReady(ClusterPictured, c.Name,
+			"cluster %s: its API has not answered since the start, so it is served from the picture of %s: %s",
 			c.Name, c.Pictured.Format(time.RFC3339), c.Health.Error)
 	case c.Health.Error != "":
 		warn(ClusterAPI, c.Name, "cluster %s: %s", c.Name, c.Health.Error)
@@ -165,7 +167,8 @@ func (j *Judge) fail(v *View, notReady, warn finder) {
 			warn(RoundFailed, "", "%s", why)
 		}
 		if lasted > soon {
-			notReady(RoundFailed, "", "rounds have been failing for %s: %s", lasted.Round(time.Second), strings.Join(whys, "; "))
+			notReady(RoundFailed, "", "rounds have been failing for %s: %s", lasted.Round(time.Second),
+				strings.Join(whys, "; "))
 		}
 	}
 	missing := 0
@@ -175,7 +178,8 @@ func (j *Judge) fail(v *View, notReady, warn finder) {
 		}
 	}
 	if lasted := since(&j.missingAt, missing > 0, v.At); lasted > soon {
-		notReady(RouteMissing, "", "%d wanted routes have not been in the kernel for %s", missing, lasted.Round(time.Second))
+		notReady(RouteMissing, "", "%d wanted routes have not been in the kernel for %s", missing,
+			lasted.Round(time.Second))
 	}
 }
 

@@ -36,7 +36,7 @@ var Reasons = []struct {
 	{Readdressed, "somebody changed the address of the server in HAProxy"},
 	{NoSession, "the node has no BGP session; the detail is the code of its last loss, if it has had a session"},
 	{NoOffer, "no BGP peer offers the block of the address"},
-	{OfferRefused, "the offer of the block was refused; the detail is the reason, as `sallyport status refusals` has it"},
+	{OfferRefused, "the offer of the block was refused; the detail is a reason of `sallyport status refusals`"},
 	{PoolNotExported, "nodes do not announce the IP pool, which the detail names"},
 	{BlocksWithheld, "the node announces none of its blocks"},
 	{BlockUnconfirmed, "the node does not own the block yet; the detail is the state of the BlockAffinity"},
