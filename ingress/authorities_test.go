@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -137,9 +138,7 @@ func TestServersOfAPolicyAreReachedOverTLSAlone(t *testing.T) {
 				t.Errorf("got %+v with %v, want %+v", got, r.Config.Extras, row.want)
 			}
 			verdicts := haproxy.Verdicts{r.Config.Extras[0].Part(): haproxy.Verdict{Known: true, Why: "no"}}
-			for part, verdict := range c.verdicts {
-				verdicts[part] = verdict
-			}
+			maps.Copy(verdicts, c.verdicts)
 			c.Judge(verdicts)
 			if r := c.Compile([]Snapshot{c.worlds[0].Snapshot}); len(r.Config.Backends) > 0 || len(r.Refused) == 0 {
 				t.Error("a backend is open although HAProxy refuses its authorities")

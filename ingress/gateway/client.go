@@ -83,8 +83,8 @@ func (a *Attachment) askClients(l *Listener, v *gatewayv1.FrontendTLSValidation)
 				quote(string(ref.Kind)))}
 		case !a.grants.allow("Gateway", home, "ConfigMap", key):
 			why = &Refusal{string(gatewayv1.ListenerReasonRefNotPermitted), fmt.Sprintf(
-				"ConfigMap %s is in another namespace, and no ReferenceGrant there lets Gateways of namespace %s name it",
-				key, home)}
+				"ConfigMap %s is in another namespace, and no ReferenceGrant there lets Gateways of namespace %s "+
+					"name it", key, home)}
 		default:
 			if why = a.world.Authorities(key); why != nil {
 				why = &Refusal{string(gatewayv1.ListenerReasonInvalidCACertificateRef), why.Why}

@@ -46,8 +46,8 @@ func (a *Attachment) classStatus(c *gatewayv1.GatewayClass) Status {
 		var other *Refusal
 		if !strings.HasPrefix(version, bundle) {
 			other = &Refusal{string(gatewayv1.GatewayClassReasonUnsupportedVersion), fmt.Sprintf(
-				"the cluster has the CRDs of Gateway API %s; %sx is supported, and fields of other versions may have no "+
-					"effect", quote(version), bundle)}
+				"the cluster has the CRDs of Gateway API %s; %sx is supported, and fields of other versions may have "+
+					"no effect", quote(version), bundle)}
 		}
 		said.hold(string(gatewayv1.GatewayClassConditionStatusSupportedVersion),
 			string(gatewayv1.GatewayClassReasonSupportedVersion), other)

@@ -58,7 +58,8 @@ func (a *Attachment) readPolicies() {
 			at := target{object.Namespace, string(ref.Name), string(value(ref.SectionName, ""))}
 			if first := owners[at]; first != nil && first != p {
 				p.conflict = cmp.Or(p.conflict, &Refusal{string(gatewayv1.PolicyReasonConflicted), fmt.Sprintf(
-					"BackendTLSPolicy %s is older, and has the same target: Service %s", keyOf(first.Object), ref.Name)})
+					"BackendTLSPolicy %s is older, and has the same target: Service %s", keyOf(first.Object),
+					ref.Name)})
 				continue
 			}
 			owners[at] = p

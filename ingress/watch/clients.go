@@ -223,7 +223,9 @@ func (t nameTables) Watch(ctx context.Context, o metav1.ListOptions) (watch.Inte
 			return e, true // an error
 		}
 		if e.Type == watch.Bookmark {
-			e.Object = &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{ResourceVersion: table.ResourceVersion}}
+			e.Object = &metav1.PartialObjectMetadata{
+				ObjectMeta: metav1.ObjectMeta{ResourceVersion: table.ResourceVersion},
+			}
 			return e, true
 		}
 		if len(table.Rows) == 0 {

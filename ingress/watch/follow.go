@@ -53,8 +53,9 @@ type followed[T object] struct {
 	of    map[string]*namedReader[T]             // by namespace
 	sum   *sum[T]                                // of the bytes of all of them
 
-	names  []types.NamespacedName
-	kept   []types.NamespacedName                        // the names in handed, which differ from names while objects are held back
+	names []types.NamespacedName
+	// kept are the names in handed. They differ from names while objects are held back.
+	kept   []types.NamespacedName
 	wanted atomic.Pointer[map[types.NamespacedName]bool] // names and kept, for lookups
 }
 

@@ -289,7 +289,8 @@ func TestConfigMapsOfAuthoritiesAreReadIfTheyAreNamed(t *testing.T) {
 	})
 }
 
-// TestAPolicyIsNeverHeldBackForItsAuthorities creates a policy, and reads of its ConfigMap fail. Without the policy, its Service would take requests without TLS.
+// TestAPolicyIsNeverHeldBackForItsAuthorities creates a policy, and reads of its ConfigMap fail.
+// Without the policy, its Service would take requests without TLS.
 func TestAPolicyIsNeverHeldBackForItsAuthorities(t *testing.T) {
 	c := newCluster(calico.V1)
 	c.serveGateways("v1 gatewayclasses gateways backendtlspolicies")

@@ -74,7 +74,7 @@ const namesPage = 500
 func startReader[T object](
 	ctx context.Context, wg *sync.WaitGroup, w *Watcher, f *followed[T], namespace string,
 ) *namedReader[T] {
-	each, stop := context.WithCancel(ctx)
+	each, stop := context.WithCancel(ctx) //nolint:gosec // the reader has stop
 	most := w.cfg.Options.Limits.Secrets
 	if most == 0 {
 		most = readAtOnce
@@ -137,7 +137,9 @@ func (w *Watcher) inTurn(ctx context.Context, request func(context.Context) erro
 
 // readNamed reads an object by its name: as a list, since the appliance may not get objects. It
 // returns nil if there is no such object.
-func readNamed[T object](ctx context.Context, w *Watcher, f *followed[T], key types.NamespacedName) (none T, err error) {
+func readNamed[T object](
+	ctx context.Context, w *Watcher, f *followed[T], key types.NamespacedName,
+) (none T, err error) {
 	list, err := f.list(ctx, key.Namespace, metav1.ListOptions{FieldSelector: "metadata.name=" + key.Name})
 	if !errors.Is(err, context.Canceled) {
 		w.answered("", f.resource, err, false)
