@@ -283,7 +283,7 @@ func TestTheDashboardAsksForMetricsThatExist(t *testing.T) {
 // this program, chooses. Whoever writes Ingresses makes no time series with them.
 func TestNoLabelOfAMetricIsChosenByATenant(t *testing.T) {
 	ours := []string{
-		"address", "cause", "class", "cluster", "group", "installed", "member", "node", "peer", "reason",
+		"address", "cause", "class", "cluster", "group", "installed", "member", "node", "peer", "programmed", "reason",
 		"resource", "state", "step", "version",
 	}
 	for _, m := range documented {

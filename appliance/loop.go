@@ -292,7 +292,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 
 // finish judges the view of a round, and publishes it.
 func (l *loop) finish(v *status.View) {
-	v.Took = l.now().Sub(v.At)
+	v.Took, v.Have.Listeners = l.now().Sub(v.At), l.applied.served
 	last := l.view.Load()
 	l.judge.Assess(v, last, status.Background{
 		Age: v.At.Sub(l.started), Settled: l.settled, Heard: l.heard, Crashes: l.crashed.warnings(),
@@ -392,7 +392,7 @@ func (l *loop) compile(ctx context.Context, v *status.View, r *reading) {
 	r.mayAct = r.mayAct && !v.Behind
 	v.Waits = r.info.Waits
 	v.Compiled = compiled.Delayed(r.info.Waits)
-	v.Problems = v.Compiled.Problems
+	v.Problems = v.Compiled.AllProblems()
 }
 
 // wantServers computes the configuration of HAProxy, and the wanted servers.

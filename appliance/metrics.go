@@ -1,6 +1,7 @@
 package appliance
 
 import (
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -151,6 +152,12 @@ var (
 	noServersDesc = desc("backends_without_open_server", "Backends that have servers, none of them open.")
 	problemsDesc  = desc("problems", "Objects of a cluster, or parts of them, that are not served, by reason.",
 		"cluster", "reason")
+	gatewaysDesc  = desc("gateways", "Gateways, by whether all their listeners are programmed.", "cluster", "programmed")
+	listenersDesc = desc("gateway_listeners", "Listeners of Gateways, by whether HAProxy has them.", "cluster",
+		"programmed")
+	gatewayRoutesDesc = desc("gateway_routes",
+		"Routes of Gateway API. Reason Accepted: a listener takes the route; otherwise why none takes it.",
+		"cluster", "reason")
 	classDesc = desc("group_class", "1 for the class of this appliance in its group: full, spare or none.",
 		"group", "class")
 	drainingDesc = desc("group_draining", "1 while the appliance drains.", "group")
@@ -232,6 +239,15 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	p.gauge(noServersDesc, float64(t.Unserved))
 	for k, n := range t.Problems {
 		p.gauge(problemsDesc, float64(n), k.Cluster, k.Reason)
+	}
+	for k, n := range t.Gateways {
+		p.gauge(gatewaysDesc, float64(n), k.Cluster, strconv.FormatBool(k.Is))
+	}
+	for k, n := range t.Listeners {
+		p.gauge(listenersDesc, float64(n), k.Cluster, strconv.FormatBool(k.Is))
+	}
+	for k, n := range t.GatewayRoutes {
+		p.gauge(gatewayRoutesDesc, float64(n), k.Cluster, k.Reason)
 	}
 	for _, c := range s.Capacity {
 		p.gauge(capacityDesc, float64(c.Used), c.Resource)

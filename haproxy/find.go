@@ -103,7 +103,7 @@ func (c *Config) FindAt(q Request) (r Route, to Target, why string) {
 		host = name
 	}
 	host = strings.ToLower(strings.Trim(host, "[]"))
-	path, query, _ := strings.Cut(q.Path, "?")
+	path, _, _ := strings.Cut(q.Path, "?")
 	for _, known := range hostsFor(host) {
 		var best *Route
 		named := false
@@ -124,7 +124,7 @@ func (c *Config) FindAt(q Request) (r Route, to Target, why string) {
 		}
 		to = best.To
 		if pick := c.pick(best.Pick); pick != nil {
-			if i := slices.IndexFunc(pick.Cases, func(one PickCase) bool { return one.If.holds(&q, query) }); i >= 0 {
+			if i := c.CaseOf(best, q); i < len(pick.Cases) {
 				to = pick.Cases[i].To
 			}
 		}
@@ -134,6 +134,20 @@ func (c *Config) FindAt(q Request) (r Route, to Target, why string) {
 		return *best, to, ""
 	}
 	return r, to, "no rule names the host, so the request is answered with 404"
+}
+
+// CaseOf returns the index of the first case of a Route's Pick with a condition that holds for a
+// request. It returns the number of cases if none holds.
+func (c *Config) CaseOf(r *Route, q Request) int {
+	pick := c.pick(r.Pick)
+	if pick == nil {
+		return 0
+	}
+	_, query, _ := strings.Cut(q.Path, "?")
+	if i := slices.IndexFunc(pick.Cases, func(one PickCase) bool { return one.If.holds(&q, query) }); i >= 0 {
+		return i
+	}
+	return len(pick.Cases)
 }
 
 // hostsFor returns the hosts of Routes at a Listener that cover a host, the longest first.

@@ -177,6 +177,26 @@ func (w When) Validate() error {
 	return nil
 }
 
+// String returns the condition for people: "method GET, header a = \"1\"".
+func (w When) String() string {
+	var all []string
+	if w.Method != "" {
+		all = append(all, "method "+w.Method)
+	}
+	add := func(what string, fields []Field) {
+		for _, f := range fields {
+			is := " = "
+			if f.Pattern {
+				is = " ~ "
+			}
+			all = append(all, what+f.Name+is+shown(f.Value))
+		}
+	}
+	add("header ", w.Headers)
+	add("parameter ", w.Params)
+	return strings.Join(all, ", ")
+}
+
 func pickName(p *Pick) string { return p.Name }
 func formName(f *Form) string { return f.Name }
 

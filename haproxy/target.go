@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -130,6 +131,21 @@ func (t Target) validate() error {
 
 // String returns the Target in one word.
 func (t Target) String() string { return t.text }
+
+// Words returns the Target for people: "a", or "95 % to a, 5 % to b". It returns "" for the zero
+// Target.
+func (t Target) Words() string {
+	shares := t.Shares()
+	if len(shares) < 2 {
+		return t.text
+	}
+	var all []string
+	for _, s := range shares {
+		percent := math.Round(1000*float64(s.Weight)/chances) / 10
+		all = append(all, strconv.FormatFloat(percent, 'f', -1, 64)+" % to "+s.Backend)
+	}
+	return strings.Join(all, ", ")
+}
 
 // in returns the text of a Target for a worker with these names.
 func (t Target) in(names workerNames) string {

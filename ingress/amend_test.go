@@ -204,7 +204,7 @@ func TestAFieldOfTheRoutingIsExchangedOrMakesTheWholeAnew(t *testing.T) {
 		"Refused": true, "of": true, "claims": true, "owner": true, "canaries": true, "chosen": true, "needs": true,
 		"users": true, "limited": true, "certain": true, "keeps": true,
 		"Servers": false, "Balancers": false, "Questions": false, "routing": false, "routesTo": false,
-		"routesOf": false, "attached": false, "led": false, "Statuses": false,
+		"routesOf": false, "attached": false, "led": false, "takers": false, "Statuses": false, "Unmet": false,
 	}
 	seen := 0
 	for name, set := range settersOf(reflect.TypeFor[routing](), "") {

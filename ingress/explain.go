@@ -21,7 +21,8 @@ type Explanation struct {
 	Problems []Problem          `json:"problems,omitempty"` // of the Ingress, its Services, and the ConfigMap
 	// Attached says in sentences where a route is attached, or why not, and which listeners a
 	// Gateway has.
-	Attached []string `json:"attached,omitempty"`
+	Attached   []string    `json:"attached,omitempty"`
+	Conditions []Condition `json:"conditions,omitempty"` // of an object of Gateway API
 }
 
 // An ExplainedRule is a host and path that was granted to an Ingress.
@@ -29,7 +30,10 @@ type ExplainedRule struct {
 	Host    string            `json:"host,omitempty"` // any host without a rule if empty
 	Path    string            `json:"path"`
 	Match   haproxy.PathMatch `json:"match"`
-	Backend string            `json:"backend"` // or several, with their shares of 65536 requests
+	Backend string            `json:"backend"`        // or several, with their shares of the requests
+	Rule    int               `json:"rule,omitempty"` // its number in a route of Gateway API, from 1
+	// Filters are the filters, timeouts and retries of the rule of a route, a phrase each.
+	Filters []string `json:"filters,omitempty"`
 	// When is the condition of a route's match, as "method GET, header a = 1".
 	When string `json:"when,omitempty"`
 	// Choices are backends that requests with a condition go to instead, as
@@ -128,16 +132,73 @@ func (r Result) ExplainAPI(cluster, kind, namespace, name string) (e Explanation
 		e.Rules = r.rulesOf(route)
 	}
 	if ok {
+		e.Conditions = r.conditionsOf(e.Ingress)
 		r.describe(&e, leads, []ObjectRef{e.Ingress})
 	}
 	return e, ok
+}
+
+// conditionsOf returns the conditions that the status of an object is to have.
+func (r Result) conditionsOf(o ObjectRef) []Condition {
+	for i := range r.Statuses[o.Cluster] {
+		s := &r.Statuses[o.Cluster][i]
+		if s.Kind == o.Kind && s.Namespace == o.Namespace && s.Name == o.Name {
+			return s.Conditions()
+		}
+	}
+	return nil
+}
+
+// ExplainAt returns how a request at a listener of a Gateway is served: the match that takes it, and
+// the rule and the route of this match. If no match takes the request, why says how it is answered.
+func (r Result) ExplainAt(q haproxy.Request) (e Explanation, why string) {
+	if r.routing == nil {
+		return e, "nothing is known of the clusters yet"
+	}
+	if !slices.ContainsFunc(r.Config.Listeners, func(l haproxy.Listener) bool {
+		return haproxy.ScopeOf(l.At) == q.Scope && (l.Kind == haproxy.ListenHTTP || l.Kind == haproxy.ListenHTTPS)
+	}) {
+		return e, "no Gateway has a listener for requests at " + q.Scope + ": `sallyport status gateways` lists them all"
+	}
+	found, to, why := r.Config.FindAt(q)
+	at := r.Config.CaseOf(&found, q)
+	takers := r.routing.takers[scopedKeyOf(&found)]
+	switch {
+	case found.Path == "":
+		return e, why
+	case at >= len(takers):
+		return e, "no match of a route takes the request, so it is answered with 404"
+	}
+	taker := takers[at]
+	rule := ExplainedRule{
+		Host: found.Host, Path: found.Path, Match: found.Match, Backend: to.Words(), Rule: taker.Index,
+		Filters: taker.Does(),
+	}
+	if !taker.Bare() {
+		rule.When = taker.When()
+	}
+	e.Rules = []ExplainedRule{rule}
+	for i, a := range r.routing.attached {
+		if a == nil || !slices.Contains(a.Routes, taker.Route) {
+			continue
+		}
+		e.Ingress = reportedOn(r.routing.of[i].Cluster, taker.Route.Kind, taker.Route.Key(),
+			string(taker.Route.Object.GetUID()))
+	}
+	e.Attached, e.Conditions = taker.Route.Explain(), r.conditionsOf(e.Ingress)
+	leads := make(map[string]bool)
+	for _, s := range to.Shares() {
+		leads[s.Backend] = true
+	}
+	r.describe(&e, leads, []ObjectRef{e.Ingress})
+	return e, why
 }
 
 // rulesOf returns the rules of a route, in the order of its rules.
 func (r Result) rulesOf(route *gateway.Route) (all []ExplainedRule) {
 	to := make(map[*gateway.Rule]string)
 	for _, one := range r.routing.led {
-		to[one.rule] = one.to.String()
+		to[one.rule] = one.to.Words()
 	}
 	for _, rule := range route.Rules {
 		hosts := route.Hostnames
@@ -147,7 +208,10 @@ func (r Result) rulesOf(route *gateway.Route) (all []ExplainedRule) {
 		for _, host := range hosts {
 			for i := range rule.Matches {
 				m := &rule.Matches[i]
-				one := ExplainedRule{Host: host, Path: m.Path, Match: matchOf(m.Type), Backend: to[rule]}
+				one := ExplainedRule{
+					Host: host, Path: m.Path, Match: matchOf(m.Type), Backend: to[rule], Rule: rule.Index,
+					Filters: rule.Does(),
+				}
 				if !m.Bare() {
 					one.When = m.When()
 				}

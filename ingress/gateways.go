@@ -224,6 +224,7 @@ func (b *builder) listen() {
 		builder: b, targets: make(map[targetFor]haproxy.Target), picks: make(map[string]*haproxy.Pick),
 		forms: make(map[string]map[string]bool), looks: make(map[string]bool), copied: make(map[tenant]int),
 	}
+	b.takers = make(map[scopedKey][]gateway.Entry)
 	for _, g := range b.gateways.all {
 		for _, addr := range g.at {
 			for _, port := range g.Ports() {
@@ -238,6 +239,7 @@ func (b *builder) listen() {
 			b.Statuses[w.Cluster] = a.Statuses()
 		}
 	}
+	b.Unmet = b.unmet()
 }
 
 // demandGate reads the addresses and ports that a Gateway asks for, within the limits of its

@@ -408,8 +408,13 @@ func TestRoutesAndGatewaysAreExplained(t *testing.T) {
 		Attached: []string{"attached to listener http of Gateway default/gate"},
 		Rules: []ExplainedRule{{
 			Host: "a.test", Path: "/x", Match: haproxy.Prefix, Backend: "default_svc_app_http", When: "method GET",
+			Rule: 1,
 		}},
 		Backends: e.Backends,
+		Conditions: []Condition{
+			{Of: "parent Gateway default/gate", Type: "Accepted", Status: "True", Reason: "Accepted"},
+			{Of: "parent Gateway default/gate", Type: "ResolvedRefs", Status: "True", Reason: "ResolvedRefs"},
+		},
 	}
 	if diff := cmp.Diff(want, e, cmpopts.EquateComparable(haproxy.Directive{})); diff != "" {
 		t.Errorf("want (-), got (+):\n%s", diff)

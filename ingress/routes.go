@@ -25,10 +25,11 @@ func (o *opener) requests(g *gate, scope string, listeners []*gateway.Listener) 
 	for _, row := range rows {
 		route := haproxy.Route{Scope: scope, Host: row.Host, Path: row.Path, Match: matchOf(row.Type)}
 		var cases []haproxy.PickCase
+		var takers []gateway.Entry // of the cases, then of the rest
 		for _, e := range row.Chain {
 			to := o.target(g, e)
 			if e.Bare() {
-				route.To = to
+				route.To, takers = to, append(takers, e)
 				break
 			}
 			when := whenOf(e.Match)
@@ -40,7 +41,7 @@ func (o *opener) requests(g *gate, scope string, listeners []*gateway.Listener) 
 				e.Drop(fmt.Sprintf("a match cannot be used: %v", err))
 				continue
 			}
-			cases = append(cases, haproxy.PickCase{If: when, To: to})
+			cases, takers = append(cases, haproxy.PickCase{If: when, To: to}), append(takers, e)
 		}
 		if len(cases) > 0 {
 			pick := haproxy.NewPick(cases)
@@ -53,6 +54,7 @@ func (o *opener) requests(g *gate, scope string, listeners []*gateway.Listener) 
 			continue
 		}
 		o.gateways.routes = append(o.gateways.routes, route)
+		o.takers[scopedKeyOf(&route)] = takers
 	}
 }
 
@@ -69,6 +71,16 @@ func (o *opener) copies(g *gate, r *gateway.Route, host string, n int) bool {
 	}
 	o.copied[of] += n
 	return true
+}
+
+// A scopedKey is the key of a route at a listener.
+type scopedKey struct {
+	scope string
+	routeKey
+}
+
+func scopedKeyOf(r *haproxy.Route) scopedKey {
+	return scopedKey{r.Scope, routeKey{r.Host, r.Path, r.Match}}
 }
 
 // maxForms is the largest number of Forms that the routes of one namespace bring. Namespaces share

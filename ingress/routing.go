@@ -34,7 +34,8 @@ type routing struct {
 	routesOf map[tenant]bool           // the namespaces with such routes
 	attached []*gateway.Attachment     // by world; nil if the cluster has none
 	led      []ledTo
-	limited  bool // a claim is beyond a limit of its namespace, or waits for a host that is kept
+	takers   map[scopedKey][]gateway.Entry // who takes the requests of a route: by each condition, then the rest
+	limited  bool                          // a claim is beyond a limit of its namespace, or waits for a host that is kept
 
 	certain period // no certificate expires or becomes valid, by the time of its cluster
 	keeps   period // nothing is released that is kept for a namespace, by Compiler.now

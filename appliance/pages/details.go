@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"sallyport/appliance/page"
@@ -31,7 +32,7 @@ func (q *request) search() page.Page {
 		}
 	} else {
 		for _, kind := range []string{
-			"ingresses", "backends", "servers", "nodes", "peers", "routes", "addresses",
+			"ingresses", "gateways", "gateway-routes", "backends", "servers", "nodes", "peers", "routes", "addresses",
 			"services", "certificates", "problems", "refusals",
 		} {
 			section, total := q.list(kind, rowsShown)
@@ -91,9 +92,12 @@ func (q *request) clusterPage(name string) (page.Page, bool) {
 		list, _ := q.nodeList(nodes, rowsPaged)
 		p.Sections = append(p.Sections, page.Section{ID: "paths", Title: "Paths", Diagram: q.diagram(nodes)},
 			list)
-		if problems, n := q.problemList(rowsPaged, func(p ingress.Problem) bool { return p.Cluster == name }); n > 0 {
-			problems.Filter = nil
-			p.Sections = append(p.Sections, problems)
+		problems := slices.DeleteFunc(slices.Clone(q.index.View.Problems), func(p ingress.Problem) bool {
+			return p.Cluster != name
+		})
+		if list, n := listOf(q, rowsPaged, status.ProblemTable, status.ProblemStatuses(problems), ""); n > 0 {
+			list.Filter = nil
+			p.Sections = append(p.Sections, list)
 		}
 		return p, true
 	}
@@ -202,11 +206,10 @@ func (q *request) blockPage(cluster, text string) (page.Page, bool) {
 			}
 		}
 		if len(refused) > 0 {
-			t := &page.Table{Columns: refusalColumns}
-			for _, r := range refused[:min(len(refused), rowsPaged)] {
-				t.Rows = append(t.Rows, refusalRow(r))
-			}
-			p.Sections = append(p.Sections, page.Section{ID: "refusals", Title: "Refused offers", Table: t})
+			few := status.RefusalStatuses(refused[:min(len(refused), rowsPaged)])
+			p.Sections = append(p.Sections, page.Section{
+				ID: "refusals", Title: status.RefusalTable.Title, Table: tableOf(q, status.RefusalTable, few),
+			})
 		}
 		var some []int
 		for i, s := range q.index.Servers {
@@ -293,7 +296,11 @@ func (q *request) ruleList(of func(i int) bool) page.Section {
 			}
 		}
 		backend := page.Cell{Text: r.Backend, Href: pathOf("backend", r.Backend)}
-		if r.Backend == "" {
+		switch {
+		case r.Scope != "":
+			in = page.Cell{Text: "Gateway at " + r.Scope}
+			backend = page.Cell{Text: cmp.Or(r.To.Words(), "404")}
+		case r.Backend == "":
 			backend = page.Cell{Text: "404", Mark: page.Warn}
 		}
 		t.Rows = append(t.Rows, []page.Cell{
@@ -353,34 +360,15 @@ func (q *request) podPage(cluster, pod string) (page.Page, bool) {
 
 func (q *request) ingressPage(cluster, namespace, name string) (page.Page, bool) {
 	e, ok := q.index.View.Compiled.Explain(cluster, namespace, name)
-	mine := func(p ingress.Problem) bool {
-		return p.Kind == "Ingress" && p.Cluster == cluster && p.Namespace == namespace && p.Name == name
-	}
 	if !ok {
 		return page.Page{}, false
 	}
-	var some []int
-	sum := status.Counts{}
-	for _, b := range e.Backends {
-		if at, ok := q.index.Backend[b.Name]; ok {
-			for i := range q.index.Backends[at].N {
-				some = append(some, q.index.Backends[at].From+i)
-				sum.Add(q.index.Servers[q.index.Backends[at].From+i])
-			}
-		}
-	}
-	mark := markOfCounts(sum)
-	p := q.detail(mark, "Ingress "+namespace+"/"+name, q.serversInWords(sum), []page.Fact{
+	some, sum := q.serversOf(e)
+	p := q.detail(markOfCounts(sum), "Ingress "+namespace+"/"+name, q.serversInWords(sum), []page.Fact{
 		{Name: "cluster", Cell: page.Cell{Text: cluster, Href: pathOf("cluster", cluster)}},
 		{Name: "namespace", Cell: page.Cell{Text: namespace, Href: "/ingresses?q=" + namespace + "%2F"}},
 	}, page.Link{Text: "Ingresses", Href: "/ingresses"}, page.Link{Text: namespace + "/" + name})
-	for _, problem := range e.Problems {
-		text := problem.Why
-		if !mine(problem) {
-			text = fmt.Sprintf("%s %s/%s: %s", problem.Kind, problem.Namespace, problem.Name, problem.Why)
-		}
-		p.Sections[0].Lines = append(p.Sections[0].Lines, page.Line{Mark: page.Warn, Text: text})
-	}
+	p.Sections[0].Lines = problemLines(e)
 	if len(some) > 0 {
 		p.Sections = append(p.Sections,
 			page.Section{ID: "paths", Title: "Paths", Diagram: q.diagram(q.index.Only(some))})

@@ -1,9 +1,7 @@
 package pages
 
 import (
-	"cmp"
 	"fmt"
-	"strings"
 
 	"sallyport/appliance/group"
 	"sallyport/appliance/page"
@@ -100,32 +98,9 @@ func (q *request) groupSections(drain bool) []page.Section {
 	if g == nil {
 		return nil
 	}
-	members := &page.Table{Columns: columns("member", "address", "class", "heard", "version", "~problem")}
-	for _, m := range g.Members {
-		heard := "this one"
-		if !m.Self {
-			switch {
-			case m.Alive:
-				heard = "now"
-			case m.Class == "":
-				heard = "never"
-			default:
-				heard = status.Lasting(m.Age) + " ago"
-			}
-		}
-		members.Rows = append(members.Rows,
-			[]page.Cell{
-				{Text: m.Name},
-				{Text: m.Address.String(), Mono: true},
-				stateOfMember(m),
-				{Text: heard},
-				{Text: m.Version},
-				{Text: m.Trouble()},
-			})
-	}
 	section := page.Section{
 		ID: "group", Title: "Group " + g.Name, Note: "this appliance is " + string(g.Class),
-		Table: members,
+		Table: tableOf(q, status.MemberTable, g.Members),
 	}
 	if drain {
 		section.More = &page.Link{Text: "drain…", Href: DrainPath}
@@ -148,76 +123,6 @@ func (q *request) groupSections(drain bool) []page.Section {
 		}
 	}
 	return sections
-}
-
-// addressList lists the service addresses, those first that need attention.
-func (q *request) addressList(size int) (page.Section, int) {
-	g := q.status.Group
-	if g == nil {
-		return page.Section{
-			ID: "addresses", Title: "Service addresses",
-			Table: &page.Table{Empty: "none: this appliance is in no group"},
-		}, 0
-	}
-	all := firstOf(g.Addresses, size, func(a status.AddressOfGroup) bool { return !a.Held || q.status.Unheard(a) })
-	t, n := paged(q, size, all, func(a status.AddressOfGroup, text string) bool {
-		return has(text, a.Address.String()) || has(text, a.Services...)
-	}, func(a status.AddressOfGroup) []page.Cell {
-		held := page.Cell{Text: "yes", Mark: page.Good}
-		if !a.Held {
-			held = page.Cell{Text: "no", Mark: page.Bad}
-		}
-		to, byVRRP := page.Cell{}, ""
-		switch {
-		case len(a.Announced) > 0:
-			to = page.Cell{Text: status.Listed(a.Announced), Mono: true}
-		case q.status.Unheard(a):
-			to = page.Cell{Text: "nobody", Mark: page.Bad}
-		case g.Draining:
-			to = page.Cell{Text: "nobody", Mark: page.Idle}
-		}
-		if a.VRRP {
-			byVRRP = "here"
-		}
-		return []page.Cell{
-			{Text: a.Address.String(), Mono: true},
-			held, to,
-			{Text: byVRRP},
-			{Text: strings.Join(a.Services, ", ")},
-		}
-	}, columns("address", "on this machine", "announced to", "by VRRP", "Services")...)
-	t.Empty = cmp.Or(t.Empty, "none yet: no Service has an address")
-	return page.Section{ID: "addresses", Title: "Service addresses", Table: t, Filter: q.filter("address or Service")},
-		n
-}
-
-// serviceList lists the Services of type LoadBalancer, those first that lack something.
-func (q *request) serviceList(size int) (page.Section, int) {
-	var all []status.ServiceStatus
-	if g := q.status.Group; g != nil {
-		all = firstOf(g.Services, size, func(s status.ServiceStatus) bool {
-			return len(s.Addresses) == 0 || s.Why != ""
-		})
-	}
-	t, n := paged(q, size, all, func(s status.ServiceStatus, text string) bool {
-		return has(text, s.Service, status.Listed(s.Addresses))
-	}, func(s status.ServiceStatus) []page.Cell {
-		at := page.Cell{Text: status.Listed(s.Addresses), Mono: true, Mark: page.Good}
-		if len(s.Addresses) == 0 {
-			at = page.Cell{Text: "none", Mark: page.Warn}
-		}
-		return []page.Cell{
-			{Text: s.Service},
-			q.clusterCell(s.Cluster), at,
-			{Text: strings.Trim(fmt.Sprint(s.Ports), "[]"), Mono: true},
-			{Text: s.Why},
-		}
-	}, columns("Service", "cluster", "addresses", "ports", "~why")...)
-	t.Empty = cmp.Or(t.Empty, "none")
-	return page.Section{
-		ID: "services", Title: "Services of type LoadBalancer", Table: t,
-		Filter: q.filter("Service or address"),
-	}, n
 }
 
 // DrainPath and undrainPath are the addresses of the buttons. Their page has the address drainPath.

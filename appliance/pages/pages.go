@@ -18,8 +18,6 @@ import (
 	"sallyport/appliance/status"
 	"sallyport/bgp"
 	"sallyport/haproxy"
-	"sallyport/ingress"
-	"sallyport/routes"
 )
 
 // Pages makes the pages for people from the index of the last view. A request reads an immutable
@@ -61,8 +59,10 @@ type request struct {
 //	/backend/NAME                        one backend: its servers, and what leads to it
 //	/pod/CLUSTER/NAMESPACE/NAME          the servers of one pod
 //	/ingress/CLUSTER/NAMESPACE/NAME      what became of one Ingress
-//	/nodes, /peers, /routes, /ingresses, /backends, /servers, /certificates, /refusals, /problems, /changes,
-//	/addresses, /services
+//	/gateway/CLUSTER/NAMESPACE/NAME      one Gateway: its listeners and routes
+//	/route/CLUSTER/KIND/NAMESPACE/NAME   what became of one route of Gateway API
+//	/nodes, /peers, /routes, /ingresses, /gateways, /gateway-routes, /backends, /servers, /certificates,
+//	/refusals, /problems, /changes, /addresses, /services
 //	                                     all of a kind; ?q= searches, ?state= filters, ?page= turns,
 //	                                     ?sort= orders backends by one of SortKeys
 //	/warnings                            all sentences that need attention
@@ -101,6 +101,10 @@ func (p *Pages) Page(r *http.Request) (page.Page, bool) {
 		result, ok = q.podPage(names[0], names[1]+"/"+names[2])
 	case kind == "ingress" && len(names) == 3:
 		result, ok = q.ingressPage(names[0], names[1], names[2])
+	case kind == "gateway" && len(names) == 3:
+		result, ok = q.gatewayPage(names[0], names[1], names[2])
+	case kind == "route" && len(names) == 4:
+		result, ok = q.routePage(names[0], names[1], names[2], names[3])
 	case len(names) == 0:
 		result, ok = q.listPage(kind)
 	default:
@@ -185,11 +189,11 @@ func (q *request) first() page.Page {
 		p.Sections = append(p.Sections, inShort(changes, 0, ""))
 	}
 	for _, list := range []string{
-		"problems", "refusals", "peers", "routes", "ingresses", "backends", "clusters",
+		"problems", "refusals", "peers", "routes", "ingresses", "gateways", "gateway-routes", "backends", "clusters",
 		"certificates", "capacity",
 	} {
 		section, total := q.list(list, rowsShown)
-		if total == 0 && (list == "problems" || list == "refusals" || list == "certificates" || list == "capacity") {
+		if total == 0 && slices.Contains(briefLists, list) {
 			continue
 		}
 		p.Sections = append(p.Sections, inShort(section, total, "/"+list))
@@ -197,6 +201,9 @@ func (q *request) first() page.Page {
 	p.Sections = append(p.Sections, q.versions())
 	return p
 }
+
+// briefLists are left out of the first page while they are empty.
+var briefLists = []string{"problems", "refusals", "gateways", "gateway-routes", "certificates", "capacity"}
 
 // inShort returns a list without its filter and the links to its other pages. If the whole list is
 // longer, the result has a link to it.
@@ -297,29 +304,39 @@ func (q *request) list(kind string, size int) (page.Section, int) {
 	case "nodes":
 		return q.nodeList(q.index.Everything(), size)
 	case "peers":
-		return q.peerList(size)
+		peers := firstOf(q.index.View.BGP.Peers, len(q.index.View.BGP.Peers), func(p bgp.PeerState) bool {
+			return !p.Up()
+		})
+		return listOf(q, size, status.PeerTable, peers, "node or address")
 	case "routes":
 		return q.routeList(size)
 	case "ingresses":
 		return q.ingressList(q.index.Ingresses(), size)
+	case "gateways":
+		return listOf(q, size, status.GatewayTable, status.ListenerRows(q.index.Gateways()),
+			"Gateway, address or hostname")
+	case "gateway-routes":
+		return listOf(q, size, status.GatewayRouteTable, status.PlaceRows(q.index.GatewayRoutes()),
+			"route, hostname or Gateway")
 	case "backends":
 		return q.backendList(size)
 	case "servers":
 		return q.serverList(nil, size)
 	case "clusters":
-		return q.clusterList(size)
+		return listOf(q, size, status.ClusterTable, q.status.Clusters, "name")
 	case "certificates":
 		return q.certificateList(size)
 	case "refusals":
-		return q.refusalList(size)
+		return listOf(q, size, status.RefusalTable, status.RefusalStatuses(q.index.View.BGP.Refusals),
+			"prefix, peer or reason")
 	case "problems":
-		return q.problemList(size, func(ingress.Problem) bool { return true })
+		return listOf(q, size, status.ProblemTable, status.ProblemStatuses(q.index.View.Problems), "object or reason")
 	case "capacity":
-		return q.capacityList(size)
+		return listOf(q, size, status.CapacityTable, q.status.Capacity, "resource")
 	case "addresses":
-		return q.addressList(size)
+		return listOf(q, size, status.AddressTable, status.AddressTable.Rows(&q.status), "address or Service")
 	case "services":
-		return q.serviceList(size)
+		return listOf(q, size, status.ServiceTable, status.ServiceTable.Rows(&q.status), "Service or address")
 	case "changes":
 		return q.changes(size, ""), 0
 	}
@@ -443,49 +460,6 @@ func (q *request) nodeList(nodes []*status.Node, size int) (page.Section, int) {
 	}, columns("node", "address", "cluster", "routes", "open servers", "~why")...)
 	t.Empty = cmp.Or(t.Empty, "none: no cluster has a node")
 	return page.Section{ID: "nodes", Title: "Nodes", Table: t, Filter: q.filter("name or address", "broken", "good")}, n
-}
-
-func (q *request) peerList(size int) (page.Section, int) {
-	refusedBy := map[netip.Addr]int{}
-	for _, r := range q.index.View.BGP.Refusals {
-		refusedBy[r.Offer.Peer]++
-	}
-	peers := slices.Clone(q.index.View.BGP.Peers)
-	peers = firstOf(peers, len(peers), func(p bgp.PeerState) bool { return !p.Up() })
-	t, n := paged(q, size, peers, func(p bgp.PeerState, text string) bool {
-		return q.inState(status.Either(p.Up(), "established", "down")) &&
-			has(text, p.Node, p.Cluster, p.Addr.String())
-	}, func(p bgp.PeerState) []page.Cell {
-		loss := page.Cell{Text: cmp.Or(p.LossReason, string(p.LastLoss.Cause))}
-		if !p.LastLoss.At.IsZero() {
-			loss.Note = status.Ago(q.status.Now, p.LastLoss.At) + " ago"
-		}
-		name := page.Cell{Text: p.Node, Href: pathOf("node", p.Cluster, p.Node)}
-		if p.Node == "" {
-			name = page.Cell{Text: status.Either(p.Upstream, "router", "route reflector")}
-		}
-		hold := page.Cell{}
-		if p.HoldTime > 0 {
-			hold.Text = p.HoldTime.String()
-		}
-		refused := some(refusedBy[p.Addr])
-		if refusedBy[p.Addr] > 0 {
-			refused.Mark, refused.Href = page.Warn, "/refusals?q="+url.QueryEscape(p.Addr.String())
-		}
-		return []page.Cell{
-			name,
-			{Text: p.Addr.String(), Mono: true},
-			{Text: fmt.Sprint(p.ASN)},
-			q.stateOf(p), hold,
-			{Text: page.Comma(p.Received)},
-			refused, some(p.Flaps), loss,
-		}
-	}, columns("node", "address", "AS", "state", ">hold time", ">prefixes", ">refused", ">losses", "~last loss")...)
-	t.Empty = cmp.Or(t.Empty, "none: no node of any cluster has a BGP address")
-	return page.Section{
-		ID: "peers", Title: "BGP peers", Table: t,
-		Filter: q.filter("node or address", "established", "down"),
-	}, n
 }
 
 // stateOf describes the state of a session: since when, and how BFD sees the peer.
@@ -790,33 +764,6 @@ func (q *request) serverList(which []int, size int) (page.Section, int) {
 	}, n
 }
 
-func (q *request) clusterList(size int) (page.Section, int) {
-	t, n := paged(q, size, q.status.Clusters, func(c status.ClusterStatus, text string) bool {
-		return has(text, c.Name)
-	}, func(c status.ClusterStatus) []page.Cell {
-		state := page.Cell{Text: "in sync", Mark: page.Good}
-		switch {
-		case !c.Live && c.Picture != nil:
-			state = page.Cell{
-				Text: "from the picture of " + c.Picture.UTC().Format("2006-01-02 15:04:05 MST"),
-				Mark: page.Warn,
-			}
-		case !c.Live:
-			state = page.Cell{Text: "unknown", Mark: page.Bad}
-		}
-		return []page.Cell{
-			{Text: c.Name, Href: pathOf("cluster", c.Name)},
-			state,
-			{Text: page.Comma(c.Nodes), Href: "/nodes?q=" + url.QueryEscape(c.Name)},
-			{Text: page.Comma(c.Blocks), Href: "/routes?q=" + url.QueryEscape(c.Name)},
-			{Text: c.APIGroup},
-			{Text: c.Error},
-		}
-	}, columns("cluster", "API", ">nodes", ">blocks", "Calico's objects", "~error")...)
-	t.Empty = cmp.Or(t.Empty, "none")
-	return page.Section{ID: "clusters", Title: "Clusters", Table: t, Filter: q.filter("name")}, n
-}
-
 func (q *request) certificateList(size int) (page.Section, int) {
 	if q.index.View.Config == nil {
 		return page.Section{ID: "certificates", Title: "Certificates", Table: &page.Table{}}, 0
@@ -854,58 +801,6 @@ func (q *request) expiry(c *haproxy.Cert) page.Cell {
 		cell.Mark = page.Warn
 	}
 	return cell
-}
-
-func (q *request) refusalList(size int) (page.Section, int) {
-	t, n := paged(q, size, q.index.View.BGP.Refusals, func(r routes.Refusal, text string) bool {
-		return has(text, r.Offer.Peer.String(), r.Offer.Prefix.String(), string(r.Reason), r.Offer.Cluster)
-	}, refusalRow, refusalColumns...)
-	t.Empty = cmp.Or(t.Empty, "none: every offer became a route")
-	return page.Section{ID: "refusals", Title: "Refused offers", Table: t, Filter: q.filter("prefix, peer or reason")},
-		n
-}
-
-var refusalColumns = columns("prefix", "peer", "reason", "~why")
-
-func refusalRow(r routes.Refusal) []page.Cell {
-	return []page.Cell{
-		{Text: r.Offer.Prefix.String(), Mono: true},
-		{Text: r.Offer.Peer.String(), Mono: true},
-		{Text: string(r.Reason), Mark: page.Warn},
-		{Text: r.Why},
-	}
-}
-
-func (q *request) problemList(size int, of func(ingress.Problem) bool) (page.Section, int) {
-	t, n := paged(q, size, q.index.View.Problems, func(p ingress.Problem, text string) bool {
-		return of(p) && has(text, p.Namespace+"/"+p.Name, p.Kind, p.Reason, p.Cluster)
-	}, func(p ingress.Problem) []page.Cell {
-		object := page.Cell{Text: fmt.Sprintf("%s %s/%s", p.Kind, p.Namespace, p.Name)}
-		if p.Kind == "Ingress" {
-			object.Href = pathOf("ingress", p.Cluster, p.Namespace, p.Name)
-		}
-		return []page.Cell{object, q.clusterCell(p.Cluster), {Text: p.Reason, Mark: page.Warn}, {Text: p.Why}}
-	}, columns("object", "cluster", "reason", "~why")...)
-	t.Empty = cmp.Or(t.Empty, "none")
-	return page.Section{
-		ID: "problems", Title: "Problems in the clusters' objects", Table: t,
-		Filter: q.filter("object or reason"),
-	}, n
-}
-
-func (q *request) capacityList(size int) (page.Section, int) {
-	t, n := paged(q, size, q.status.Capacity, func(c haproxy.Capacity, text string) bool {
-		return has(text, c.Resource)
-	}, func(c haproxy.Capacity) []page.Cell {
-		used := page.Cell{Text: c.Amount(), Mark: page.Good}
-		remedy := page.Cell{}
-		if c.Near() {
-			used.Mark, remedy.Text = page.Warn, c.Remedy
-		}
-		return []page.Cell{{Text: c.Resource}, used, remedy}
-	}, columns("resource", "in use", "~what to do")...)
-	t.Empty = cmp.Or(t.Empty, "not known")
-	return page.Section{ID: "capacity", Title: "Capacity", Table: t, Filter: q.filter("resource")}, n
 }
 
 // changes lists the last changes, the newest first. With a name, it lists those that have

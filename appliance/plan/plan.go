@@ -31,6 +31,8 @@ type Have struct {
 	// Direct holds the addresses that need no route of ours: known nodes on a network
 	// we are connected to. Pods with hostNetwork answer there.
 	Direct map[netip.Addr]bool
+	// Listeners are those that HAProxy has for certain.
+	Listeners []haproxy.Listener
 }
 
 // Servers yields every server in HAProxy.

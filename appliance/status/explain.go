@@ -24,11 +24,12 @@ type ExplainStatus struct {
 	Request string `json:"request,omitempty"` // host and path that were asked for
 	Why     string `json:"why,omitempty"`     // how HAProxy answers the request, if no rule matches it
 	ingress.Explanation
-	Service   *ServiceStatus  `json:"service,omitempty"`   // of that name and type LoadBalancer
-	Addresses []AddressStatus `json:"addresses,omitempty"` // of the Service
-	Servers   []BackendStatus `json:"servers"`             // of the Explanation's Backends
-	Now       time.Time       `json:"now"`
-	Waits     []haproxy.Wait  `json:"waits,omitempty"` // for a reload that changes some of the Backends
+	Service   *ServiceStatus         `json:"service,omitempty"`   // of that name and type LoadBalancer
+	Gateway   *ingress.GatewayReport `json:"gateway,omitempty"`   // if the object is a Gateway
+	Addresses []AddressStatus        `json:"addresses,omitempty"` // of the Service or Gateway
+	Servers   []BackendStatus        `json:"servers"`             // of the Explanation's Backends
+	Now       time.Time              `json:"now"`
+	Waits     []haproxy.Wait         `json:"waits,omitempty"` // for a reload that changes some of the Backends
 }
 
 // AddressStatus is the answer of GET /explain for an address: a Fact for each part on the way to
@@ -50,10 +51,14 @@ type Fact struct {
 // Explain answers GET /explain. It takes one of
 //
 //	ingress=NAMESPACE/NAME   how the Ingress or Service is served; with cluster=NAME in that cluster
-//	request=HOST/PATH        which rule takes the request; no host: "/PATH"
+//	object=KIND/NAMESPACE/NAME
+//	                         how the object of Gateway API is served; with cluster=NAME in that cluster
+//	request=HOST/PATH        which rule takes the request; no host: "/PATH"; with to=ADDRESS:PORT at
+//	                         the listener of a Gateway, with method=METHOD and header=LINE
 //	address=ADDRESS          what there is of the address of a pod or node, or a service address
-//	complete=TEXT            how the NAMESPACE/NAME of an Ingress or Service may go on after
-//	                         TEXT; with cluster=NAME in that cluster
+//	complete=TEXT            how the NAMESPACE/NAME of an Ingress or Service, or the KIND/NAMESPACE/NAME
+//	                         of an object of Gateway API, may go on after TEXT; with cluster=NAME in
+//	                         that cluster
 func (x *Index) Explain(what url.Values) (any, error) {
 	switch {
 	case what.Has("complete"):
@@ -67,13 +72,19 @@ func (x *Index) Explain(what url.Values) (any, error) {
 			return s, nil
 		}
 		return x.explainAddress(addr.Unmap()), nil
+	case what.Get("object") != "":
+		return x.explainObject(what.Get("object"), what.Get("cluster"))
+	case what.Get("request") != "" && what.Get("to") != "":
+		return x.explainAt(what.Get("request"), what.Get("to"), what.Get("method"), what["header"])
 	case what.Get("request") != "":
 		host, path, _ := strings.Cut(what.Get("request"), "/")
 		e, why := x.View.Compiled.ExplainRequest(host, "/"+path)
-		return ExplainStatus{
-			Request: host + "/" + path, Why: why, Explanation: e, Servers: x.serversOf(e), Now: x.View.At,
-			Waits: x.waitsOf(e),
-		}, nil
+		if why != "" && len(x.View.Compiled.Config.Listeners) > 0 {
+			why += "; a Gateway has an address of its own: for one of its requests, add --to ADDRESS"
+		}
+		s := x.explained(e)
+		s.Request, s.Why = host+"/"+path, why
+		return s, nil
 	}
 	namespace, name, _ := strings.Cut(what.Get("ingress"), "/")
 	for _, c := range x.View.Clusters {
@@ -185,22 +196,20 @@ func (v *View) announcedAs(a netip.Addr, fact func(part string, ok bool, format 
 // completed bounds the names that one completion offers.
 const completed = 1000
 
-// complete returns the names of Ingresses, and of Services of type LoadBalancer, that begin with a
-// text. While the text has no slash, complete returns only their namespaces, each with a slash.
+// complete returns the names of Ingresses, of Services of type LoadBalancer, and of objects of Gateway
+// API, that begin with a text. A name that has another slash after the text ends there.
 func (v *View) complete(text, cluster string) []string {
 	names := map[string]bool{}
-	add := func(o ingress.ObjectRef) {
-		if cluster != "" && o.Cluster != cluster {
+	addName := func(of, name string) {
+		if cluster != "" && of != cluster || !strings.HasPrefix(name, text) {
 			return
 		}
-		name := o.Namespace + "/"
-		if strings.Contains(text, "/") {
-			name += o.Name
+		if end := strings.Index(name[len(text):], "/"); end >= 0 {
+			name = name[:len(text)+end+1]
 		}
-		if strings.HasPrefix(name, text) {
-			names[name] = true
-		}
+		names[name] = true
 	}
+	add := func(o ingress.ObjectRef) { addName(o.Cluster, o.Namespace+"/"+o.Name) }
 	for _, o := range v.Compiled.Served {
 		if o.Kind == "Ingress" {
 			add(o)
@@ -212,8 +221,11 @@ func (v *View) complete(text, cluster string) []string {
 		}
 	}
 	for _, b := range v.Compiled.Balancers {
-		add(b.ObjectRef)
+		if b.Kind == "Service" {
+			add(b.ObjectRef)
+		}
 	}
+	v.apiNames(addName)
 	all := slices.Sorted(maps.Keys(names))
 	if len(all) == 0 {
 		return []string{}

@@ -28,13 +28,15 @@ type Index struct {
 	Backend  map[string]int
 	Granted  []ingress.ObjectRef // of each route of config
 
-	Ingresses func() []*Ingress
-	Certs     func() []*haproxy.Cert            // those first that expire first
-	certOf    func() map[string][]*haproxy.Cert // by each name that they have
-	All       Counts
-	planned   map[haproxy.ServerID]plan.SetServer
-	match     func(netip.Addr) (netip.Prefix, netip.Addr, bool) // the wanted routes
-	owns      func(netip.Addr) *Block                           // the block of an address
+	Ingresses     func() []*Ingress
+	Gateways      func() []ingress.GatewayReport
+	GatewayRoutes func() []ingress.RouteReport
+	Certs         func() []*haproxy.Cert            // those first that expire first
+	certOf        func() map[string][]*haproxy.Cert // by each name that they have
+	All           Counts
+	planned       map[haproxy.ServerID]plan.SetServer
+	match         func(netip.Addr) (netip.Prefix, netip.Addr, bool) // the wanted routes
+	owns          func(netip.Addr) *Block                           // the block of an address
 }
 
 type NodeName struct{ Cluster, Name string }
@@ -172,6 +174,7 @@ func NewIndex(v *View) *Index {
 	x.countServers(byAddr)
 	x.Granted = v.Compiled.Granted()
 	x.Ingresses = sync.OnceValue(x.findIngresses)
+	x.Gateways, x.GatewayRoutes = sync.OnceValue(v.Gateways), sync.OnceValue(v.Compiled.Routes)
 	x.Certs = sync.OnceValue(func() []*haproxy.Cert {
 		return slices.SortedStableFunc(slices.Values(v.Config.Certs), func(a, b *haproxy.Cert) int {
 			return a.Expires.Compare(b.Expires)

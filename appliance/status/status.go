@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"sallyport/bgp"
@@ -34,6 +35,9 @@ type Status struct {
 	Rules    []RuleStatus    `json:"rules"`
 	Backends []BackendStatus `json:"backends"`
 	Problems []ProblemStatus `json:"problems,omitempty"`
+	// Gateways and GatewayRoutes are those of Gateway API that are ours.
+	Gateways      []ingress.GatewayReport `json:"gateways,omitempty"`
+	GatewayRoutes []ingress.RouteReport   `json:"gatewayRoutes,omitempty"`
 	// hosts and addresses that are kept for namespaces that do not use them any more
 	Kept    []ingress.Kept `json:"kept,omitempty"`
 	HAProxy haproxy.Info   `json:"haproxy"`
@@ -74,6 +78,7 @@ type RefusedStatus struct {
 	Total  int                   `json:"total"`
 	Counts map[routes.Reason]int `json:"counts,omitempty"`
 	Shown  []RefusalStatus       `json:"shown,omitempty"` // at most refusalsShown of a peer and reason
+	ByPeer map[netip.Addr]int    `json:"byPeer,omitempty"`
 }
 
 // RefusalStatus is one refused offer.
@@ -90,7 +95,9 @@ type RuleStatus struct {
 	Host    string `json:"host,omitempty"`
 	Path    string `json:"path"`
 	Match   string `json:"match"`
-	Backend string `json:"backend,omitempty"`
+	Backend string `json:"backend,omitempty"` // or several, with their shares
+	At      string `json:"at,omitempty"`      // ADDRESS:PORT of the listener of a Gateway that has the rule
+	When    string `json:"when,omitempty"`    // which of the requests, as "method GET, header a = 1"
 }
 
 // BackendStatus is one backend and its servers.
@@ -124,7 +131,7 @@ func (s ServerStatus) Serves() bool {
 // ProblemStatus is something in a cluster's objects that is not served, and why.
 type ProblemStatus struct {
 	Cluster string `json:"cluster"`
-	Object  string `json:"object"` // Kind namespace/name
+	Object  string `json:"object"` // KIND NAMESPACE/NAME
 	Reason  string `json:"reason"`
 	Why     string `json:"why"`
 }
@@ -222,23 +229,43 @@ func (x *Index) Status(info haproxy.Info) Status {
 	slices.SortFunc(s.Routes, func(a, b RouteStatus) int { return a.Prefix.Compare(b.Prefix) })
 
 	if v.Config != nil {
-		for _, r := range v.Config.Routes {
-			s.Rules = append(s.Rules, RuleStatus{
-				Host: r.Host, Path: r.Path, Match: string(r.Match), Backend: r.Backend,
-			})
-		}
+		s.Rules = rules(v.Config)
 		s.Backends = x.backendsOf(func(string) bool { return true })
 	}
 	s.Problems, s.Kept = ProblemStatuses(v.Problems), v.Compiled.Kept()
+	s.Gateways, s.GatewayRoutes = x.Gateways(), x.GatewayRoutes()
 	return s
 }
 
+// rules returns the rules of a configuration. The first rule of a path with a condition that holds
+// applies.
+func rules(c *haproxy.Config) (all []RuleStatus) {
+	picks := make(map[string]*haproxy.Pick, len(c.Picks))
+	for _, p := range c.Picks {
+		picks[p.Name] = p
+	}
+	for _, r := range c.Routes {
+		one := RuleStatus{Host: r.Host, Path: r.Path, Match: string(r.Match), Backend: r.Backend, At: r.Scope}
+		if pick := picks[r.Pick]; pick != nil {
+			for _, of := range pick.Cases {
+				some := one
+				some.Backend, some.When = of.To.Words(), of.If.String()
+				all = append(all, some)
+			}
+		}
+		if r.Scope != "" {
+			one.Backend = r.To.Words()
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// ProblemStatuses returns problems as the status has them.
 func ProblemStatuses(problems []ingress.Problem) (all []ProblemStatus) {
 	for _, p := range problems {
-		all = append(all, ProblemStatus{
-			Cluster: p.Cluster, Object: fmt.Sprintf("%s %s/%s", p.Kind, p.Namespace, p.Name), Reason: p.Reason,
-			Why: p.Why,
-		})
+		object := p.Kind + " " + strings.TrimPrefix(p.Namespace+"/"+p.Name, "/")
+		all = append(all, ProblemStatus{p.Cluster, object, p.Reason, p.Why})
 	}
 	return all
 }
@@ -251,6 +278,15 @@ type Tally struct {
 	Backends          int
 	Unserved          int // backends that have servers, none of them open
 	Problems          map[ProblemKind]int
+	Gateways          map[Programmed]int
+	Listeners         map[Programmed]int  // of Gateways
+	GatewayRoutes     map[ProblemKind]int // with reason Accepted those that are attached
+}
+
+// Programmed says whether Gateways or listeners of a cluster are programmed.
+type Programmed struct {
+	Cluster string
+	Is      bool
 }
 
 type ProblemKind struct{ Cluster, Reason string }
@@ -286,11 +322,12 @@ func (v *View) Tally() Tally {
 	for _, p := range v.Problems {
 		t.Problems[ProblemKind{p.Cluster, p.Reason}]++
 	}
+	v.tallyGateways(&t)
 	return t
 }
 
 func refused(refusals []routes.Refusal) RefusedStatus {
-	s := RefusedStatus{Total: len(refusals), Counts: map[routes.Reason]int{}}
+	s := RefusedStatus{Total: len(refusals), Counts: map[routes.Reason]int{}, ByPeer: map[netip.Addr]int{}}
 	type kind struct {
 		peer   netip.Addr
 		reason routes.Reason
@@ -298,14 +335,21 @@ func refused(refusals []routes.Refusal) RefusedStatus {
 	shown := map[kind]int{}
 	for _, r := range refusals {
 		s.Counts[r.Reason]++
+		s.ByPeer[r.Offer.Peer]++
 		k := kind{r.Offer.Peer, r.Reason}
 		if shown[k]++; shown[k] <= refusalsShown {
-			s.Shown = append(s.Shown, RefusalStatus{
-				Cluster: r.Offer.Cluster, Peer: r.Offer.Peer, Prefix: r.Offer.Prefix, Reason: r.Reason, Why: r.Why,
-			})
+			s.Shown = append(s.Shown, RefusalStatuses([]routes.Refusal{r})...)
 		}
 	}
 	return s
+}
+
+// RefusalStatuses returns refused offers as the status has them.
+func RefusalStatuses(refusals []routes.Refusal) (all []RefusalStatus) {
+	for _, r := range refusals {
+		all = append(all, RefusalStatus{r.Offer.Cluster, r.Offer.Peer, r.Offer.Prefix, r.Reason, r.Why})
+	}
+	return all
 }
 
 // backendsOf describes the backends of some names.

@@ -391,7 +391,7 @@ func TestStatusIsShownAsTextOrPassedOn(t *testing.T) {
 	for _, row := range []struct{ args, want string }{
 		{"peers", "NODE     ADDRESS        AS     STATE        FOR   PREFIXES  LAST-LOSS\n" +
 			"worker1  192.168.50.23  65000"},
-		{"peers -o wide", "LAST-LOSS                   CLUSTER  LOSSES  END-OF-RIB  HOLD-TIME\nworker1"},
+		{"peers -o wide", "LAST-LOSS                   CLUSTER  LOSSES  END-OF-RIB  HOLD-TIME  REFUSED\nworker1"},
 		{"routes -o json", "[\n  {\n    \"prefix\": \"172.16.171.64/26\",\n    \"via\""},
 		{"routes -o yaml", "- cluster: demo\n  installed: false\n"},
 		{"-o yaml", "identity: sallyport-1\n"},
@@ -441,7 +441,10 @@ func TestExplainAsksForWhatItsArgumentIs(t *testing.T) {
 	asked := ""
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
-		asked = q.Get("ingress") + "|" + q.Get("request") + "|" + q.Get("address")
+		asked = q.Get("ingress") + q.Get("object") + "|" + q.Get("request") + "|" + q.Get("address")
+		if q.Get("to") != "" {
+			asked += "|" + q.Get("to") + "|" + q.Get("method") + "|" + strings.Join(q["header"], ",")
+		}
 		_, _ = w.Write(
 			[]byte(`{"why": "no rule names the host", "facts": [{"part": "route", "ok": false, "saw": "no verified route leads to it"}]}`))
 	}))
@@ -452,6 +455,8 @@ func TestExplainAsksForWhatItsArgumentIs(t *testing.T) {
 		"http://a.test":          "|a.test/|",
 		"https://a.test:8443/x?": "|a.test:8443/x|",
 		"172.16.171.66":          "||172.16.171.66",
+		"httproute/shop/app":     "httproute/shop/app||",
+		"Gateway/shop/web":       "Gateway/shop/web||",
 		"fd00::1":                "||fd00::1",
 	} {
 		code, out, stderr := sallyport("explain", "--address", address, argument)
@@ -464,8 +469,30 @@ func TestExplainAsksForWhatItsArgumentIs(t *testing.T) {
 	}
 	for _, wrong := range []string{"web", "a/b/c", "ftp://a.test/", "http:/x"} {
 		if code, _, stderr := sallyport("explain", "--address", address, wrong); code != 2 ||
-			!strings.Contains(stderr, "want NAMESPACE/INGRESS, NAMESPACE/SERVICE, http://HOST/PATH, or an IP address") {
+			!strings.Contains(stderr, "want NAMESPACE/INGRESS, NAMESPACE/SERVICE, KIND/NAMESPACE/NAME (KIND is gateway, ") {
 			t.Errorf("%s: got %d %q", wrong, code, stderr)
+		}
+	}
+	for _, row := range []struct{ args, want string }{
+		{"http://a.test/x?y=1 --to 203.0.113.5", "|a.test/x?y=1||203.0.113.5:80||"},
+		{"https://a.test --to 203.0.113.5 -X POST -H a:b -H c:d", "|a.test/||203.0.113.5:443|POST|a:b,c:d"},
+		{"http://a.test:81/ --to fd00::5", "|a.test:81/||[fd00::5]:81||"},
+		{"http://a.test/ --to 203.0.113.5:8080", "|a.test/||203.0.113.5:8080||"},
+	} {
+		if code, _, stderr := sallyport(append([]string{"explain", "--address", address}, strings.Fields(row.args)...)...); code != 0 ||
+			asked != row.want {
+			t.Errorf("%s: asked for %q, want %q: %s", row.args, asked, row.want, stderr)
+		}
+	}
+	for args, want := range map[string]string{
+		"default/web --to 203.0.113.5":         "--to needs http://HOST/PATH",
+		"http://a.test/ -X POST":               "--method and --header need --to",
+		"http://a.test/ --to here":             `--to "here": want ADDRESS or ADDRESS:PORT`,
+		"http://a.test/ --to 203.0.113.5 -H a": `--header "a": want 'NAME: VALUE'`,
+	} {
+		if code, _, stderr := sallyport(append([]string{"explain", "--address", address}, strings.Fields(args)...)...); code != 2 ||
+			!strings.Contains(stderr, want) {
+			t.Errorf("%s: got %d %q, want %q", args, code, stderr, want)
 		}
 	}
 }

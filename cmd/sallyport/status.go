@@ -22,9 +22,10 @@ import (
 )
 
 func statusCommand() *cobra.Command {
-	names, described := make([]string, len(parts)), make([]string, len(parts))
-	for i, p := range parts {
-		names[i], described[i] = p.name, p.name+"\t"+p.title
+	var names, described []string
+	for _, table := range status.Tables {
+		of := table.About()
+		names, described = append(names, of.Name), append(described, of.Name+"\t"+of.Title)
 	}
 	cmd := &cobra.Command{
 		Use:   "status [" + strings.Join(names, "|") + "]",
@@ -46,9 +47,9 @@ a part shows that part alone.`,
 		write := func(t writer, s status.Status) { writeStatus(t, s, output.value == "wide") }
 		var pick func(status.Status) any // the part alone, as JSON
 		if len(args) == 1 {
-			p := parts[slices.Index(names, args[0])]
-			write = func(t writer, s status.Status) { p.write(t, s, output.value == "wide", "") }
-			pick = p.json
+			table := status.Tables[slices.Index(names, args[0])]
+			write = func(t writer, s status.Status) { t.writeTable(table, &s, output.value == "wide", "") }
+			pick = func(s status.Status) any { return table.Value(&s) }
 		}
 		return again(cmd, *watch, func() error { return show(cmd, endpoint, "/status", output, pick, write) })
 	})

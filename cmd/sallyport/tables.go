@@ -2,243 +2,43 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"io"
 	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
-	"sallyport/appliance/group"
 	"sallyport/appliance/status"
 )
 
-// A part is a table of the status.
-type part struct {
-	name, title string
-	columns     []string // stable: programs may read them
-	wide        int      // how many of the columns, from the end, only -o wide shows
-	rows        func(s status.Status, row func(ok bool, cells ...any))
-	json        func(status.Status) any
-}
-
-var parts = []part{
-	{
-		name: "clusters", title: "Clusters",
-		columns: []string{"CLUSTER", "API", "NODES", "BLOCKS", "ERROR", "CALICO", "CREDENTIALS-UNTIL"},
-		wide:    2,
-		rows: func(s status.Status, row func(bool, ...any)) {
-			for _, c := range s.Clusters {
-				api := "in sync"
-				switch {
-				case !c.Live && c.Picture != nil:
-					api = "served from the picture of " + c.Picture.Format(time.DateTime)
-				case !c.Live:
-					api = "not known yet"
-				}
-				until := ""
-				if !c.CredentialsExpire.IsZero() {
-					until = c.CredentialsExpire.UTC().Format(time.DateTime)
-				}
-				row(c.Live && c.Error == "", c.Name, api, c.Nodes, c.Blocks, c.Error, c.APIGroup, until)
-			}
-		},
-		json: func(s status.Status) any { return s.Clusters },
-	},
-	{
-		name: "members", title: "Members of the group",
-		columns: []string{"MEMBER", "ADDRESS", "CLASS", "FOR", "HEARD", "VERSION", "PROBLEM"},
-		wide:    0,
-		rows: func(s status.Status, row func(bool, ...any)) {
-			if s.Group == nil {
-				return
-			}
-			for _, m := range s.Group.Members {
-				class, lasts := string(m.Class), m.For.Round(time.Second).String()
-				heard, problem := m.Age.Round(time.Millisecond).String()+" ago", m.Trouble()
-				switch {
-				case m.Self:
-					heard = "this one"
-				case !m.Alive:
-					class, lasts = "silent", ""
-				}
-				if m.Draining {
-					class += ", drains"
-				}
-				row(m.Alive && m.Class == group.Full && problem == "", m.Name, m.Address, class, lasts, heard,
-					m.Version, problem)
-			}
-		},
-		json: func(s status.Status) any { return s.Group },
-	},
-	{
-		name: "addresses", title: "Service addresses",
-		columns: []string{"ADDRESS", "HELD", "ANNOUNCED-TO", "SERVICES"},
-		wide:    0,
-		rows: func(s status.Status, row func(bool, ...any)) {
-			if s.Group == nil {
-				return
-			}
-			for _, a := range s.Group.Addresses {
-				row(a.Held && !s.Unheard(a), a.Address, yes(a.Held), cmp.Or(strings.Join(a.By(), ","), "nobody"),
-					strings.Join(a.Services, ","))
-			}
-		},
-		json: func(s status.Status) any { return s.Group },
-	},
-	{
-		name: "services", title: "Services of type LoadBalancer",
-		columns: []string{"SERVICE", "ADDRESSES", "PORTS", "WHY", "CLUSTER"},
-		wide:    1,
-		rows: func(s status.Status, row func(bool, ...any)) {
-			if s.Group == nil {
-				return
-			}
-			for _, one := range s.Group.Services {
-				var at, ports []string
-				for _, a := range one.Addresses {
-					at = append(at, a.String())
-				}
-				for _, p := range one.Ports {
-					ports = append(ports, strconv.Itoa(int(p)))
-				}
-				row(len(at) > 0 && one.Why == "", one.Service, strings.Join(at, ","), strings.Join(ports, ","), one.Why,
-					one.Cluster)
-			}
-		},
-		json: func(s status.Status) any { return s.Group },
-	},
-	{
-		name: "peers", title: "BGP peers",
-		columns: []string{
-			"NODE", "ADDRESS", "AS", "STATE", "FOR", "PREFIXES", "LAST-LOSS", "CLUSTER", "LOSSES", "END-OF-RIB",
-			"HOLD-TIME",
-		},
-		wide: 4,
-		rows: func(s status.Status, row func(bool, ...any)) {
-			for _, p := range s.Peers {
-				loss := p.LossReason
-				if loss != "" {
-					loss = ago(s.Now, p.LastLoss.At) + " ago: " + loss
-				}
-				name := p.Node
-				if p.Upstream {
-					name = "(router)"
-				}
-				hold := ""
-				if p.HoldTime > 0 {
-					hold = p.HoldTime.String()
-				}
-				state := p.State
-				if p.BFD != "" {
-					state += ",BFD-" + p.BFD
-				}
-				row(p.Up(), name, p.Addr, p.ASN, state, ago(s.Now, p.Since), p.Received, loss,
-					p.Cluster, p.Flaps, yes(p.EndOfRIB), hold)
-			}
-		},
-		json: func(s status.Status) any { return s.Peers },
-	},
-	{
-		name: "routes", title: "Routes",
-		columns: []string{"PREFIX", "VIA", "NODE", "KERNEL", "OPEN-SERVERS", "CLUSTER", "WHY"},
-		wide:    2,
-		rows: func(s status.Status, row func(bool, ...any)) {
-			for _, r := range s.Routes {
-				row(r.Installed, r.Prefix, r.Via, r.Node, status.Either(r.Installed, "yes", "NO"),
-					r.Servers, r.Cluster, r.Why)
-			}
-		},
-		json: func(s status.Status) any { return s.Routes },
-	},
-	{
-		name: "refusals", title: "Refused offers",
-		columns: []string{"PREFIX", "FROM", "REASON", "WHY", "CLUSTER"},
-		wide:    1,
-		rows: func(s status.Status, row func(bool, ...any)) {
-			for _, r := range s.Refused.Shown {
-				row(true, r.Prefix, r.Peer, r.Reason, r.Why, r.Cluster)
-			}
-			if more := s.Refused.Total - len(s.Refused.Shown); more > 0 {
-				row(true, fmt.Sprintf("and %d more", more))
-			}
-		},
-		json: func(s status.Status) any { return s.Refused },
-	},
-	{
-		name: "capacity", title: "Capacity",
-		columns: []string{"RESOURCE", "USED", "REMEDY"},
-		wide:    1,
-		rows: func(s status.Status, row func(bool, ...any)) {
-			for _, c := range s.Capacity {
-				row(!c.Near(), c.Resource, c.Amount(), c.Remedy)
-			}
-		},
-		json: func(s status.Status) any { return s.Capacity },
-	},
-	{
-		name: "rules", title: "Rules",
-		columns: []string{"HOST", "PATH", "MATCH", "BACKEND"},
-		wide:    0,
-		rows: func(s status.Status, row func(bool, ...any)) {
-			for _, r := range s.Rules {
-				row(true, cmp.Or(r.Host, "*"), r.Path, r.Match, cmp.Or(r.Backend, "answered with 404"))
-			}
-		},
-		json: func(s status.Status) any { return s.Rules },
-	},
-	{
-		name: "servers", title: "Servers",
-		columns: []string{"BACKEND", "ADDRESS", "STATE", "POD", "NODE", "CHECK", "WHY", "NAME"},
-		wide:    1,
-		rows: func(s status.Status, row func(bool, ...any)) {
-			for _, b := range s.Backends {
-				for _, x := range b.Servers {
-					row(x.Serves(), b.Name, x.Addr, x.State, x.Pod, x.Node, x.Check, x.Why, x.Name)
-				}
-				if len(b.Servers) == 0 {
-					row(true, b.Name, "", "no servers")
-				}
-			}
-		},
-		json: func(s status.Status) any { return s.Backends },
-	},
-	{
-		name: "problems", title: "Problems",
-		columns: []string{"OBJECT", "CLUSTER", "REASON", "WHY"},
-		wide:    0,
-		rows: func(s status.Status, row func(bool, ...any)) {
-			for _, p := range s.Problems {
-				row(true, p.Object, p.Cluster, p.Reason, p.Why)
-			}
-		},
-		json: func(s status.Status) any { return s.Problems },
-	},
-}
-
-// write writes the table, each line after an indent.
-func (p part) write(t writer, s status.Status, wide bool, indent string) {
-	shown := len(p.columns)
-	if !wide {
-		shown -= p.wide
+// writeTable writes a table, each line after an indent.
+func (t writer) writeTable(of status.Listing, s *status.Status, wide bool, indent string) {
+	rows := of.Cells(s)
+	if len(rows) == 0 {
+		t.line(indent + "none")
+		return
 	}
-	header := make([]any, shown)
-	for i, c := range p.columns[:shown] {
-		header[i] = c
+	columns := of.About().Columns
+	shown := func(i int) bool { return wide || !columns[i].Wide }
+	var header []any
+	for i, c := range columns {
+		if shown(i) {
+			header = append(header, c.Label())
+		}
 	}
-	rows := 0
-	p.rows(s, func(ok bool, cells ...any) {
-		if rows++; rows == 1 {
-			header[0] = indent + p.columns[0]
-			t.line(header...)
+	header[0] = indent + columns[0].Label()
+	t.line(header...)
+	for _, row := range rows {
+		var cells []any
+		for i, c := range row {
+			if !shown(i) {
+				continue
+			}
+			if cells = append(cells, inWords(c)); c.Fault() {
+				t.alarm()
+			}
 		}
-		if !ok {
-			t.alarm()
-		}
-		cells = cells[:min(shown, len(cells))]
 		for len(cells) > 0 && cells[len(cells)-1] == "" {
 			cells = cells[:len(cells)-1]
 		}
@@ -247,12 +47,25 @@ func (p part) write(t writer, s status.Status, wide bool, indent string) {
 				cells[i] = "-" // a program that splits at blanks finds each column
 			}
 		}
-		cells[0] = indent + fmt.Sprint(cells[0])
+		cells[0] = fmt.Sprint(indent, cells[0])
 		t.line(cells...)
-	})
-	if rows == 0 {
-		t.line(indent + "none")
 	}
+	if rest := of.Rest(s); rest > 0 {
+		t.line(fmt.Sprintf("%sand %d more", indent, rest))
+	}
+}
+
+// inWords returns a cell as the terminal shows it.
+func inWords(c status.Cell) string {
+	switch {
+	case c.For > 0:
+		return c.For.Round(time.Second).String()
+	case c.Age > 0 && c.Text == "":
+		return c.Age.Round(time.Millisecond).String() + " ago"
+	case c.Age > 0:
+		return c.Age.Round(time.Second).String() + " ago: " + c.Text
+	}
+	return c.Text
 }
 
 // A writer writes tables for people. It replaces control characters: texts from a cluster
@@ -365,21 +178,10 @@ func writeStatus(t writer, s status.Status, wide bool) {
 		t.alarm()
 		t.line("  last round: " + s.Round.Error)
 	}
-	for _, p := range parts {
-		empty := true
-		p.rows(s, func(bool, ...any) { empty = false })
-		if empty && slices.Contains([]string{"members", "addresses", "services", "refusals", "problems", "capacity"},
-			p.name) {
-			continue
+	for _, table := range status.Tables {
+		if head := table.About(); !head.Brief || len(table.Cells(&s)) > 0 {
+			t.title(head.Title)
+			t.writeTable(table, &s, wide, "  ")
 		}
-		t.title(p.title)
-		p.write(t, s, wide, "  ")
 	}
-}
-
-func yes(is bool) string {
-	if is {
-		return "yes"
-	}
-	return "no"
 }

@@ -204,6 +204,7 @@ var others = func() (all []Other) {
 		{`haproxy -W -S .*`, "TestAnExternalHAProxyServesAtTheFirstTry", ""},
 		{`sallyport image update .*`, "TestTheImageServesFromOneFile", ""},
 		{`sallyport explain NAMESPACE/SERVICE`, "TestAServiceIsExplainedByItsAddresses", ""},
+		{`sallyport explain (gateway/shop/web|httproute/shop/app|KIND/NAMESPACE/NAME|http://www\.shop\.example/.*)`, "TestARequestToAGatewayIsExplained", ""},
 		{`systemctl preset-all`, "TestThePresetNamesEveryUnit", ""},
 		{`kubectl patch service NAME -n NAMESPACE .*`, "", "it takes an address from a Service that had it"},
 		{`calicoctl node status`, "", "it needs calicoctl on the node, as root"},
