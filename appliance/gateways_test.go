@@ -143,6 +143,25 @@ func TestEveryVoiceSpeaksOfGateways(t *testing.T) {
 	}
 }
 
+// A listener that stays closed is a finding of its cluster, and not before it had time to open.
+func TestAListenerThatStaysClosedIsAFinding(t *testing.T) {
+	s := gated(t)
+	warned := func() bool {
+		return s.warns("1 listener of Gateways is not served, default/web https: there is no Secret")
+	}
+	if warned() {
+		t.Error("it warns at once")
+	}
+	s.clock = s.clock.Add(status.Patience)
+	if s.settle(t); !warned() {
+		t.Errorf("no warning in %q", s.view.Load().Warnings)
+	}
+	s.watcher.snapshot.API.Gateways = nil
+	if s.settle(t); warned() {
+		t.Error("it warns of a Gateway that is gone")
+	}
+}
+
 // A listener is not programmed while HAProxy lacks it.
 func TestAListenerThatWaitsForAReloadIsNotProgrammed(t *testing.T) {
 	s := gated(t)

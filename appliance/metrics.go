@@ -152,7 +152,8 @@ var (
 	noServersDesc = desc("backends_without_open_server", "Backends that have servers, none of them open.")
 	problemsDesc  = desc("problems", "Objects of a cluster, or parts of them, that are not served, by reason.",
 		"cluster", "reason")
-	gatewaysDesc  = desc("gateways", "Gateways, by whether all their listeners are programmed.", "cluster", "programmed")
+	gatewaysDesc = desc("gateways", "Gateways, by whether all their listeners are programmed.", "cluster",
+		"programmed")
 	listenersDesc = desc("gateway_listeners", "Listeners of Gateways, by whether HAProxy has them.", "cluster",
 		"programmed")
 	gatewayRoutesDesc = desc("gateway_routes",

@@ -296,16 +296,17 @@ func (a *allotter) take(d *demand, addr netip.Addr) refusal {
 	if l != nil && l.holder != d.holder {
 		return refusal{
 			"AddressInUse",
-			fmt.Sprintf("%s is in use by Service %s/%s; two Services of one namespace may share it if both have the "+
-				"annotation sallyport.dev/share-address with the same value", addr, l.first.Namespace, l.first.Name),
+			fmt.Sprintf("%s is in use by %s %s/%s; two Services of one namespace may share it if both have the "+
+				"annotation sallyport.dev/share-address with the same value", addr, l.first.Kind, l.first.Namespace,
+				l.first.Name),
 		}
 	}
 	if k, is := a.keptForOther(d, addr); is {
 		return refusal{
 			"AddressInUse",
-			fmt.Sprintf("%s was an address of Service %s until %s, and is kept for its namespace until %s "+
+			fmt.Sprintf("%s was an address of %s until %s, and is kept for its namespace until %s "+
 				"(clusters[].ingress.releaseAfter)",
-				addr, k.Service, k.Left.Format(time.RFC3339), k.until.Format(time.RFC3339)),
+				addr, k.AddressOwner, k.Left.Format(time.RFC3339), k.until.Format(time.RFC3339)),
 		}
 	}
 	if l == nil {
@@ -398,7 +399,7 @@ func (a *allotter) place(place uint64, six bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// A keptAddress is an address that a Service had, and that is kept for its namespace.
+// A keptAddress is an address that a Service or Gateway had, and that is kept for its namespace.
 type keptAddress struct {
 	AddressOwner
 	of    tenant
@@ -417,7 +418,7 @@ func (a *allotter) keptForOther(d *demand, addr netip.Addr) (k keptAddress, is b
 // hadBefore returns the addresses of a family that are kept for the Service of a demand.
 func (a *allotter) hadBefore(d *demand, six bool) (all []netip.Addr) {
 	for addr, k := range a.kept {
-		if addr.Is6() == six && k.of == d.of && k.Service == d.service() {
+		if addr.Is6() == six && k.of == d.of && k.Kind == ownerKind(d.ref.Kind) && k.Service == d.service() {
 			all = append(all, addr)
 		}
 	}
@@ -435,9 +436,9 @@ func (d *demand) service() string { return d.ref.Namespace + "/" + d.ref.Name }
 // does not count.
 func (a *allotter) boundKept(demands []demand, done [][2]bool) {
 	type slot struct {
-		of      tenant
-		service string
-		family  int
+		of            tenant
+		kind, service string
+		family        int
 	}
 	wants, back := make(map[tenant][2]int), make(map[slot]bool)
 	for i := range demands {
@@ -446,7 +447,7 @@ func (a *allotter) boundKept(demands []demand, done [][2]bool) {
 		for family, asks := range [2]bool{d.four, d.six} {
 			if asks {
 				has[family]++
-				back[slot{d.of, d.service(), family}] = !done[i][family]
+				back[slot{of: d.of, kind: ownerKind(d.ref.Kind), service: d.service(), family: family}] = !done[i][family]
 			}
 		}
 		wants[d.of] = has
@@ -456,7 +457,7 @@ func (a *allotter) boundKept(demands []demand, done [][2]bool) {
 	})
 	for _, addr := range all {
 		k, f := a.kept[addr], family(addr)
-		own := slot{k.of, k.Service, f}
+		own := slot{of: k.of, kind: k.Kind, service: k.Service, family: f}
 		if a.holds[addr] != nil || back[own] {
 			delete(back, own)
 			continue

@@ -158,7 +158,8 @@ func (r Result) ExplainAt(q haproxy.Request) (e Explanation, why string) {
 	if !slices.ContainsFunc(r.Config.Listeners, func(l haproxy.Listener) bool {
 		return haproxy.ScopeOf(l.At) == q.Scope && (l.Kind == haproxy.ListenHTTP || l.Kind == haproxy.ListenHTTPS)
 	}) {
-		return e, "no Gateway has a listener for requests at " + q.Scope + ": `sallyport status gateways` lists them all"
+		return e, "no Gateway has a listener for requests at " + q.Scope +
+			": `sallyport status gateways` lists them all"
 	}
 	found, to, why := r.Config.FindAt(q)
 	at := r.Config.CaseOf(&found, q)

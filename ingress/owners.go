@@ -35,12 +35,16 @@ type Owners struct {
 	Addresses map[netip.Addr]AddressOwner `json:"addresses,omitempty"`
 }
 
-// An AddressOwner is the Service that has or had an address.
+// An AddressOwner is the Service or Gateway that has or had an address.
 type AddressOwner struct {
-	Namespace string    `json:"namespace"`     // "*" is all namespaces of a cluster that trusts them
-	Service   string    `json:"service"`       // the first of those that shared it
-	Left      time.Time `json:"left,omitzero"` // since when no Service of the namespace has it; zero while one does
+	Namespace string    `json:"namespace"`      // "*" is all namespaces of a cluster that trusts them
+	Kind      string    `json:"kind,omitempty"` // Gateway, or empty for a Service
+	Service   string    `json:"service"`        // its namespace and name: of the first of those that shared it
+	Left      time.Time `json:"left,omitzero"`  // since when nothing of the namespace has it; zero while it is in use
 }
+
+// String returns the kind and name of the owner.
+func (a AddressOwner) String() string { return cmp.Or(a.Kind, "Service") + " " + a.Service }
 
 func (o *Owners) equal(p *Owners) bool {
 	return o == p || o != nil && p != nil && maps.Equal(o.Namespaces, p.Namespaces) &&
@@ -48,7 +52,7 @@ func (o *Owners) equal(p *Owners) bool {
 }
 
 func (a AddressOwner) equal(b AddressOwner) bool {
-	return a.Namespace == b.Namespace && a.Service == b.Service && a.Left.Equal(b.Left)
+	return a.Namespace == b.Namespace && a.Kind == b.Kind && a.Service == b.Service && a.Left.Equal(b.Left)
 }
 
 // release returns when a thing is released that was left at some time. It rounds up to a 60th of
@@ -272,8 +276,8 @@ func (b *builder) rememberAddresses(a *allotter) {
 				recorded[addr] = true
 				w := b.worlds[slices.IndexFunc(b.worlds, func(w *world) bool { return w.Cluster == first.Cluster })]
 				note(w.Cluster, addr, AddressOwner{
-					Namespace: w.owner(first.Namespace),
-					Service:   first.Namespace + "/" + first.Name,
+					Namespace: w.owner(first.Namespace), Kind: ownerKind(first.Kind),
+					Service: first.Namespace + "/" + first.Name,
 				})
 			}
 		}
@@ -286,8 +290,16 @@ func (b *builder) rememberAddresses(a *allotter) {
 	}
 }
 
-// reportKeptAddresses reports each kept address that another Service asks for, on the oldest
-// Service of its namespace. On the Service that asks allot has.
+// ownerKind returns the kind of an AddressOwner.
+func ownerKind(kind string) string {
+	if kind == "Service" {
+		return ""
+	}
+	return kind
+}
+
+// reportKeptAddresses reports each kept address that another Service or Gateway asks for, on the
+// oldest one of its namespace. On the one that asks allot has.
 func (b *builder) reportKeptAddresses(all []balancer, a *allotter) {
 	for i := range all {
 		for _, addr := range all[i].asked {
@@ -298,9 +310,9 @@ func (b *builder) reportKeptAddresses(all []balancer, a *allotter) {
 			own := func(o balancer) bool { return o.of.world == k.of.world && o.owner == k.Namespace }
 			if j := slices.IndexFunc(all, own); j >= 0 {
 				b.reportOn(all[j].petitioner.ref, "AddressKept",
-					"%s, which Service %s had, is kept for its namespace until %s (clusters[].ingress.releaseAfter); "+
+					"%s, which %s had, is kept for its namespace until %s (clusters[].ingress.releaseAfter); "+
 						"then it goes to %s %s, which asks for it",
-					addr, k.Service, k.until.Format(time.RFC3339), all[i].petitioner.ref.Kind,
+					addr, k.AddressOwner, k.until.Format(time.RFC3339), all[i].petitioner.ref.Kind,
 					all[i].petitioner.ref.Namespace+"/"+all[i].petitioner.ref.Name)
 			}
 		}

@@ -293,7 +293,7 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Sn
 	r.ok("cluster", "%s of %s, %s, Calico's objects in %s", status.Counted(len(snapshot.Ingresses), "Ingress object"),
 		status.Counted(len(snapshot.Services), "Service"), status.Counted(len(snapshot.Topology.Nodes), "node"),
 		cmp.Or(health.APIGroup, "no API group"))
-	for _, sentence := range health.Missing {
+	for _, sentence := range slices.Concat(health.Missing, gatewayFaults(ctx, c, w, snapshot)) {
 		d.doubt("rights and objects", "cluster "+c.Name+": "+sentence, "apply the manifests", d.manifests())
 	}
 	for _, sentence := range health.Odd {
@@ -378,22 +378,29 @@ func (d *doctor) overlaps() {
 	}
 }
 
+// pending is the reason of conditions of Gateway API that only a running appliance makes true.
+const pending = "Pending"
+
 // objects reports the problems of the clusters' objects: those in the status of a running
 // appliance, or those that an appliance would find.
 func (d *doctor) objects() {
 	if d.status != nil {
 		for _, p := range d.status.Problems {
 			d.doubt("objects", p.Object+" of cluster "+p.Cluster+": "+p.Why,
-				"correct the object; its Events say the same", "sallyport status problems")
+				"correct the object; its Events or conditions say the same", "sallyport status problems")
 		}
 		return
 	}
 	c := appliance.CompilerOf(d.cfg.Ports())
 	c.Unknown = d.unknown
+	c.Local = ownAddresses()
 	if d.program.Path != "" {
 		c.Judge(d.program.Judge(c.Compile(d.known).Questions))
 	}
-	for _, p := range status.ProblemStatuses(c.Compile(d.known).Problems) {
+	for _, p := range status.ProblemStatuses(c.Compile(d.known).AllProblems()) {
+		if p.Reason == pending {
+			continue // a running appliance ends it
+		}
 		d.doubt("objects", p.Object+" of cluster "+p.Cluster+": "+p.Why, "correct the object",
 			"kubectl get ingresses,services,configmaps -A")
 	}

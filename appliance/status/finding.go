@@ -27,6 +27,8 @@ const (
 	ClusterRemoved   Code = "cluster-removed"
 	ClusterSettings  Code = "cluster-settings"
 	MissingRights    Code = "missing-rights"
+	ContestedStatus  Code = "contested-status"
+	ClosedListeners  Code = "closed-listeners"
 	OddObjects       Code = "calico-objects"
 	PictureUnsaved   Code = "picture"
 	SessionsLost     Code = "sessions-lost"
@@ -71,6 +73,8 @@ var Codes = []struct {
 	{ClusterRemoved, "a cluster that was removed from the configuration is still served"},
 	{ClusterSettings, "new settings of the cluster wait for its API server"},
 	{MissingRights, "the appliance lacks a right in the cluster, or the cluster lacks a kind of objects"},
+	{ContestedStatus, "another appliance or group replaces statuses in the cluster that this one writes"},
+	{ClosedListeners, "listeners of Gateways of the cluster are not served"},
 	{OddObjects, "objects of Calico contradict one another or the configuration"},
 	{PictureUnsaved, "the last good picture of the cluster cannot be saved"},
 	{SessionsLost, "every BGP session of the cluster was lost at once"},

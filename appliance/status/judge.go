@@ -34,8 +34,9 @@ type Judge struct {
 	absent    map[netip.Addr]time.Time // peers, since when there is no session with them
 	// peers with a session, since when they announce none of the blocks of their node
 	quiet   map[netip.Addr]time.Time
-	near    map[string]bool // resources that were near their limit in the last round
-	refused map[string]bool // refusals of the last round
+	shutAt  map[string]time.Time // clusters, since when listeners of their Gateways are not served
+	near    map[string]bool      // resources that were near their limit in the last round
+	refused map[string]bool      // refusals of the last round
 }
 
 // Background holds the facts that a judge needs besides the view of a round.
@@ -92,6 +93,7 @@ func (j *Judge) Assess(v, last *View, b Background) {
 	j.measure(v, warn)
 	j.miss(v, warn)
 	j.withheld(v, last, warn)
+	j.shut(v, warn)
 	if b.Age < Patience {
 		nodes := CountFunc(v.BGP.Peers, func(p bgp.PeerState) bool { return !p.Upstream })
 		silent := CountFunc(v.BGP.Peers, func(p bgp.PeerState) bool { return !p.Upstream && !b.Heard[p.Addr] })
@@ -151,6 +153,9 @@ func (c *Cluster) tell(notReady, warn finder) {
 	}
 	for _, sentence := range c.Health.Missing {
 		warn(MissingRights, c.Name, "cluster %s: %s", c.Name, sentence)
+	}
+	for _, sentence := range c.Health.Rivals {
+		warn(ContestedStatus, c.Name, "cluster %s: %s", c.Name, sentence)
 	}
 	for _, sentence := range c.Health.Odd {
 		warn(OddObjects, c.Name, "cluster %s: %s", c.Name, sentence)
@@ -314,6 +319,33 @@ func (j *Judge) withheld(v, last *View, warn finder) {
 	}
 	withheld.tell(BlocksWithheld, warn)
 	j.quiet = quiet
+}
+
+// shut warns of each cluster with listeners of Gateways that have not been served for a while.
+func (j *Judge) shut(v *View, warn finder) {
+	now := map[string]time.Time{}
+	closed, first := map[string]int{}, map[string]string{}
+	for _, r := range ListenerRows(v.Gateways()) {
+		if cluster := r.Gateway.Cluster; !r.Listener.Programmed {
+			if closed[cluster]++; closed[cluster] == 1 {
+				first[cluster] = fmt.Sprintf("%s/%s %s: %s", r.Gateway.Namespace, r.Gateway.Name, r.Listener.Name,
+					r.Listener.Why)
+			}
+		}
+	}
+	for _, cluster := range slices.Sorted(maps.Keys(closed)) {
+		if began, known := j.shutAt[cluster]; known {
+			now[cluster] = began
+		} else {
+			now[cluster] = v.At
+		}
+		if v.At.Sub(now[cluster]) >= Patience {
+			warn(ClosedListeners, cluster, "cluster %s: %s of Gateways %s not served, %s; `sallyport status gateways` "+
+				"shows each", cluster, Counted(closed[cluster], "listener"),
+				Either(closed[cluster] == 1, "is", "are"), first[cluster])
+		}
+	}
+	j.shutAt = now
 }
 
 // TellRefusals logs each refusal once, when it appears. It logs no more than a screenful in a

@@ -265,7 +265,7 @@ func rules(c *haproxy.Config) (all []RuleStatus) {
 func ProblemStatuses(problems []ingress.Problem) (all []ProblemStatus) {
 	for _, p := range problems {
 		object := p.Kind + " " + strings.TrimPrefix(p.Namespace+"/"+p.Name, "/")
-		all = append(all, ProblemStatus{p.Cluster, object, p.Reason, p.Why})
+		all = append(all, ProblemStatus{Cluster: p.Cluster, Object: object, Reason: p.Reason, Why: p.Why})
 	}
 	return all
 }
@@ -347,7 +347,9 @@ func refused(refusals []routes.Refusal) RefusedStatus {
 // RefusalStatuses returns refused offers as the status has them.
 func RefusalStatuses(refusals []routes.Refusal) (all []RefusalStatus) {
 	for _, r := range refusals {
-		all = append(all, RefusalStatus{r.Offer.Cluster, r.Offer.Peer, r.Offer.Prefix, r.Reason, r.Why})
+		all = append(all, RefusalStatus{
+			Cluster: r.Offer.Cluster, Peer: r.Offer.Peer, Prefix: r.Offer.Prefix, Reason: r.Reason, Why: r.Why,
+		})
 	}
 	return all
 }

@@ -217,7 +217,8 @@ var PeerTable = &Table[bgp.PeerState]{
 			hold = p.HoldTime.String()
 		}
 		return []Cell{
-			name, text(p.Addr.String()), text(fmt.Sprint(p.ASN)), state, sinceThen(s.Now, p.Since), count(p.Received), loss,
+			name, text(p.Addr.String()), text(fmt.Sprint(p.ASN)), state, sinceThen(s.Now, p.Since), count(p.Received),
+			loss,
 			text(p.Cluster), count(p.Flaps), yesOrNo(p.EndOfRIB), text(hold), refused,
 		}
 	},
@@ -246,7 +247,8 @@ var RouteTable = &Table[RouteStatus]{
 		}
 		return []Cell{
 			text(r.Prefix.String()), text(r.Via.String()),
-			{Text: r.Node, Link: []string{"node", r.Cluster, r.Node}}, kernel, count(r.Servers), text(r.Cluster), text(r.Why),
+			{Text: r.Node, Link: []string{"node", r.Cluster, r.Node}}, kernel, count(r.Servers), text(r.Cluster),
+			text(r.Why),
 		}
 	},
 	JSON: func(s *Status) any { return s.Routes },
@@ -307,8 +309,8 @@ var RuleTable = &Table[RuleStatus]{
 	Rows: func(s *Status) []RuleStatus { return s.Rules },
 	Row: func(_ *Status, r RuleStatus) []Cell {
 		return []Cell{
-			text(cmp.Or(r.Host, "*")), text(r.Path), text(r.Match), text(cmp.Or(r.Backend, "answered with 404")), text(r.At),
-			text(r.When),
+			text(cmp.Or(r.Host, "*")), text(r.Path), text(r.Match), text(cmp.Or(r.Backend, "answered with 404")),
+			text(r.At), text(r.When),
 		}
 	},
 	JSON: func(s *Status) any { return s.Rules },

@@ -174,6 +174,7 @@ func (s *listenerSet) valid() bool {
 
 func (s *listenerSet) status() Status {
 	out := statusOf("ListenerSet", s.object)
+	out.Parent = string(s.gateway.Object.UID)
 	said := conditions{generation: s.object.Generation}
 	var refused *Refusal
 	switch parent := s.gateway.unusable; {

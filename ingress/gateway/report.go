@@ -29,7 +29,9 @@ func (c Condition) Good() bool {
 func (s *Status) Conditions() (all []Condition) {
 	add := func(of string, list []metav1.Condition) {
 		for _, c := range list {
-			all = append(all, Condition{of, c.Type, string(c.Status), c.Reason, c.Message})
+			all = append(all, Condition{
+				Of: of, Type: c.Type, Status: string(c.Status), Reason: c.Reason, Message: c.Message,
+			})
 		}
 	}
 	switch {

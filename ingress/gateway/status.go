@@ -13,6 +13,7 @@ type Status struct {
 	Namespace, Name string
 	UID             string
 	Generation      int64
+	Parent          string // UID of the Gateway of a ListenerSet
 
 	Class     *gatewayv1.GatewayClassStatus
 	Gateway   *gatewayv1.GatewayStatus

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"sallyport/ingress"
 	"sallyport/ingress/gateway"
 )
 
@@ -31,9 +32,42 @@ const longestRest = time.Minute
 
 // A record is a status that was written.
 type record struct {
-	text []byte
-	at   time.Time
-	rest time.Duration // until the same text may be written again
+	text  []byte
+	right string
+	at    time.Time
+	rest  time.Duration // until the same text may be written again
+}
+
+// rests reports whether a patch has to wait. A status that somebody else has replaced is written
+// again, but more and more seldom.
+func (s *statuses) rests(one statusPatch, now time.Time) bool {
+	was, known := s.records[one.of.GetUID()]
+	return known && was.right == one.right && bytes.Equal(untimed(was.text), untimed(one.text)) &&
+		now.Sub(was.at) < was.rest
+}
+
+// forget drops the records of objects that nobody else has replaced for some time.
+func (s *statuses) forget(now time.Time) {
+	for uid, of := range s.records {
+		if now.Sub(of.at) >= 2*longestRest {
+			delete(s.records, uid)
+			s.contest(uid, nil)
+		}
+	}
+}
+
+// contest notes an object as one with a status that somebody else replaces, or no longer if it is nil.
+func (s *statuses) contest(uid types.UID, o *ingress.ObjectRef) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case o == nil:
+		delete(s.contested, uid)
+	case s.contested == nil:
+		s.contested = map[types.UID]ingress.ObjectRef{uid: *o}
+	default:
+		s.contested[uid] = *o
+	}
 }
 
 // apiStatuses returns the statuses of objects of Gateway API that are not as wished.
@@ -69,29 +103,23 @@ func (s *statuses) apiStatuses(wish *Publication, now time.Time) (all []statusPa
 					continue
 				}
 			}
-			if one, due := s.statusPatchOf(kind, o, next, now); due {
-				all = append(all, one)
-			}
+			all = append(all, s.statusPatchOf(kind, o, next))
 		}
 	}
 	s.lacking = lacking
 	return all
 }
 
-// statusPatchOf returns the patch that gives an object a status. It reports whether the patch is due:
-// a status that somebody else has replaced is written again, but more and more seldom.
-func (s *statuses) statusPatchOf(kind gatewayKind, o metav1.Object, status any, now time.Time) (statusPatch, bool) {
+// statusPatchOf returns the patch that gives an object a status.
+func (s *statuses) statusPatchOf(kind gatewayKind, o metav1.Object, status any) statusPatch {
 	body := map[string]any{
 		"metadata": map[string]any{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()}, "status": status,
 	}
 	text, _ := json.Marshal(status) // it came as JSON
-	if was, known := s.records[o.GetUID()]; known && bytes.Equal(untimed(was.text), untimed(text)) &&
-		now.Sub(was.at) < was.rest {
-		return statusPatch{}, false
-	}
 	right := kind.resource + "/status"
 	return statusPatch{
-		of: o, kind: types.MergePatchType, body: body, text: text, right: right, done: "status published",
+		of: o, kindName: kind.name, kind: types.MergePatchType, body: body, text: text, right: right,
+		done: "status published",
 		denied: "the appliance may not write the status of objects of Gateway API (verb patch; API group " +
 			gatewayv1.GroupName + "; resource " + right + "): apply what `sallyport manifests` prints",
 		log: s.log.With("namespace", o.GetNamespace(), "resource", kind.resource, "name", o.GetName()),
@@ -101,7 +129,7 @@ func (s *statuses) statusPatchOf(kind gatewayKind, o metav1.Object, status any, 
 			_, err := to.Patch(ctx, o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 			return err
 		},
-	}, true
+	}
 }
 
 // untimed returns a status as JSON without the times of its conditions.
@@ -129,15 +157,22 @@ func untimed(status []byte) []byte {
 	return text
 }
 
-// note notes that a status was written.
-func (s *statuses) note(uid types.UID, text []byte, now time.Time) {
+// note notes that a status was written. The second time that the same text had to be written again,
+// somebody else replaces it.
+func (s *statuses) note(one statusPatch, now time.Time) {
+	uid := one.of.GetUID()
 	was, rest := s.records[uid], republish
-	if bytes.Equal(untimed(was.text), untimed(text)) {
+	if was.right == one.right && bytes.Equal(untimed(was.text), untimed(one.text)) {
 		rest = min(2*was.rest, longestRest)
-		s.log.Warn("somebody else replaces a status that this appliance writes: two groups may have one GatewayClass",
-			"uid", uid, "again", rest)
+		if was.rest > republish {
+			one.log.Warn("somebody else replaces a status that this appliance writes: two appliances or groups may "+
+				"have one class", "again", rest)
+			s.contest(uid, &ingress.ObjectRef{
+				Kind: one.kindName, Namespace: one.of.GetNamespace(), Name: one.of.GetName(),
+			})
+		}
 	}
-	s.records[uid] = record{text, now, rest}
+	s.records[uid] = record{text: one.text, right: one.right, at: now, rest: rest}
 }
 
 // next returns the status that an object is to have, as JSON has it, or nil if it has that already.
@@ -165,7 +200,7 @@ func (s *statuses) next(o metav1.Object, of *gateway.Status, wish *Publication, 
 			return nil, false
 		}
 		want := *of.Listeners
-		if len(wish.Pending) > 0 {
+		if wish.Pending[of.Parent] {
 			want.Conditions = unprogrammed(want.Conditions, is.Status.Conditions)
 		}
 		want.Conditions = timed(want.Conditions, is.Status.Conditions, now)

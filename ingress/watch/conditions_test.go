@@ -169,16 +169,24 @@ func TestAStatusThatOthersReplaceIsWrittenMoreAndMoreSeldom(t *testing.T) {
 	var at []time.Duration
 	for after := time.Duration(0); after < 90*time.Second; after += time.Second {
 		for _, one := range s.apiStatuses(&wish, now.Add(after)) {
-			s.note("1", one.text, now.Add(after))
-			at = append(at, after)
+			if !s.rests(one, now.Add(after)) {
+				s.note(one, now.Add(after))
+				at = append(at, after)
+			}
+		}
+		if rivals := s.rivals(); len(rivals) > 0 != (len(at) > 2) {
+			t.Errorf("after %d writes: %q", len(at), rivals)
 		}
 	}
 	if want := []time.Duration{0, 5 * time.Second, 15 * time.Second, 35 * time.Second, 75 * time.Second}; !slices.Equal(at, want) {
 		t.Errorf("got %v, want %v", at, want)
 	}
 	other := wishFor(1, parentOf(ourController, "web", "Accepted False X 1"))
-	if got := len(s.apiStatuses(&other, now.Add(90*time.Second))); got != 1 {
+	if got := s.apiStatuses(&other, now.Add(90*time.Second)); len(got) != 1 || s.rests(got[0], now.Add(90*time.Second)) {
 		t.Error("another status waits as well")
+	}
+	if s.forget(now.Add(time.Hour)); len(s.rivals()) > 0 {
+		t.Errorf("a rival that has gone is still there: %q", s.rivals())
 	}
 }
 
@@ -220,6 +228,57 @@ func TestAGatewayIsProgrammedOnceHAProxyHasItsListeners(t *testing.T) {
 	wish.Pending = map[string]bool{"2": true}
 	if got, want := programmed(), "no change"; got != want {
 		t.Errorf("before a reload for something else: got %s, want %s", got, want)
+	}
+}
+
+func TestAListenerSetWaitsForItsOwnGatewayAlone(t *testing.T) {
+	set := &gatewayv1.ListenerSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "more", UID: "3", Generation: 1}}
+	for of, want := range map[string]string{"2": "False Pending", "9": "True Programmed"} {
+		s := aWriter()
+		s.objects = func(resource string) []metav1.Object {
+			if resource == "listenersets" {
+				return []metav1.Object{set}
+			}
+			return nil
+		}
+		patches := s.apiStatuses(&Publication{
+			Add: true, Replace: true, Pending: map[string]bool{of: true}, Statuses: []gateway.Status{{
+				Kind: "ListenerSet", UID: "3", Parent: "2", Generation: 1, Listeners: &gatewayv1.ListenerSetStatus{
+					Conditions: []metav1.Condition{condition("Programmed True Programmed 1")},
+				},
+			}},
+		}, time.Unix(100, 0))
+		var got gatewayv1.ListenerSetStatus
+		if err := json.Unmarshal(patches[0].text, &got); err != nil {
+			t.Fatal(err)
+		}
+		if text := string(got.Conditions[0].Status) + " " + got.Conditions[0].Reason; text != want {
+			t.Errorf("while Gateway %s waits: got %s, want %s", of, text, want)
+		}
+	}
+}
+
+// TestAnIngressThatOthersReplaceIsWrittenMoreAndMoreSeldom has a rival that writes another address at
+// once.
+func TestAnIngressThatOthersReplaceIsWrittenMoreAndMoreSeldom(t *testing.T) {
+	s, now := aWriter(), time.Unix(100, 0)
+	one := statusPatch{of: testIngress("web"), kindName: "Ingress", text: []byte(`[{"ip":"203.0.113.1"}]`), right: "status", log: s.log}
+	var at []time.Duration
+	for after := time.Duration(0); after < 90*time.Second; after += time.Second {
+		if !s.rests(one, now.Add(after)) {
+			s.note(one, now.Add(after))
+			at = append(at, after)
+		}
+	}
+	if want := []time.Duration{0, 5 * time.Second, 15 * time.Second, 35 * time.Second, 75 * time.Second}; !slices.Equal(at, want) {
+		t.Errorf("got %v, want %v", at, want)
+	}
+	if got := s.rivals(); len(got) != 1 || !strings.HasPrefix(got[0], "somebody else replaces the status of default/web (Ingress) ") {
+		t.Errorf("got %q", got)
+	}
+	one.text = []byte("null")
+	if s.rests(one, now.Add(90*time.Second)) {
+		t.Error("the removal waits as well")
 	}
 }
 

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"sync"
@@ -18,6 +19,7 @@ import (
 // A gatewayKind is a kind of Gateway API that is watched.
 type gatewayKind struct {
 	resource string
+	name     string
 	open     func(*Watcher, schema.GroupVersion) gatewayShelf
 }
 
@@ -71,7 +73,7 @@ func kindOf[T any, PT interface {
 	*T
 	object
 }](resource, kind, plural string, unread func(PT)) gatewayKind {
-	return gatewayKind{resource, func(w *Watcher, version schema.GroupVersion) gatewayShelf {
+	return gatewayKind{resource, kind, func(w *Watcher, version schema.GroupVersion) gatewayShelf {
 		most := w.cfg.Options.Limits.ObjectBytes
 		if w.cfg.Options.OneTenant || resource == classes {
 			most = 0
@@ -140,6 +142,11 @@ func (w *Watcher) surveyGateways(ctx context.Context, wg *sync.WaitGroup) time.D
 	if !w.cfg.Options.Gateway.Enabled {
 		return surveyEvery
 	}
+	w.mu.Lock()
+	g := &w.gateways
+	known := g.known
+	w.mu.Unlock()
+	ready := !known && w.ready(ctx)
 	versions, err := w.servedGateways(ctx)
 	bundle := ""
 	if len(versions) > 0 {
@@ -150,7 +157,6 @@ func (w *Watcher) surveyGateways(ctx context.Context, wg *sync.WaitGroup) time.D
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	g := &w.gateways
 	if bundle != g.bundle && bundle != "" {
 		g.bundle = bundle
 		defer w.tell()
@@ -168,8 +174,8 @@ func (w *Watcher) surveyGateways(ctx context.Context, wg *sync.WaitGroup) time.D
 	case g.noneSince.IsZero():
 		g.noneSince = time.Now()
 	}
-	// An API server that starts answers "not found" until it has read its CRDs.
-	if len(versions) > 0 || time.Since(g.noneSince) >= lasting {
+	// An API server that starts answers "not found" until it has read its CRDs. It is ready afterwards.
+	if len(versions) > 0 || ready || time.Since(g.noneSince) >= lasting {
 		if !g.known {
 			defer w.tell()
 		}
@@ -185,6 +191,38 @@ func (w *Watcher) surveyGateways(ctx context.Context, wg *sync.WaitGroup) time.D
 		return surveyNone
 	}
 	return surveyEvery
+}
+
+// GatewayKinds says which kinds of Gateway API a cluster serves, of those that are read.
+type GatewayKinds struct {
+	All, Missing []string
+	Experimental bool // the CRDs are those of the experimental channel
+}
+
+// GatewayKinds asks the cluster for its kinds of Gateway API.
+func (w *Watcher) GatewayKinds(ctx context.Context) (k GatewayKinds, err error) {
+	versions, err := w.servedGateways(ctx)
+	if err != nil {
+		return k, err
+	}
+	for _, kind := range gatewayKinds {
+		k.All = append(k.All, kind.name)
+		if versions[kind.resource].Empty() {
+			k.Missing = append(k.Missing, kind.name)
+		}
+	}
+	// only the experimental channel has this field of an HTTPRoute
+	schema, err := w.kube.Document(ctx, "/openapi/v3/apis/"+gatewayv1.GroupVersion.String())
+	k.Experimental = err == nil && bytes.Contains(schema, []byte(`"sessionPersistence"`))
+	return k, nil
+}
+
+// ready reports whether the API server says that it is ready.
+func (w *Watcher) ready(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	text, err := w.kube.Document(ctx, "/readyz")
+	return err == nil && string(text) == "ok"
 }
 
 // servedGateways returns for each kind of Gateway API that the cluster serves its group and version.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -144,6 +146,34 @@ func TestTheKindsOfGatewayAPIThatAreServedAreRead(t *testing.T) {
 		s, err := w.Snapshot()
 		return err == nil && len(s.API.TLSRoutes) == 1
 	})
+}
+
+// An API server that is ready knows all its CRDs, so nothing waits for those that it lacks.
+func TestAReadyServerIsBelievedThatItHasNoGateways(t *testing.T) {
+	for _, ready := range []bool{true, false} {
+		c := newCluster(calico.V1)
+		c.ready.Store(ready)
+		w := newWatcher(Config{Options: ingress.Options{Gateway: gatewayOptions}, Log: slog.New(slog.DiscardHandler)},
+			fakeAPI{c}, c.dynamic, apiServer{})
+		w.surveyGateways(t.Context(), new(sync.WaitGroup))
+		if got := w.gateways.known; got != ready {
+			t.Errorf("with ready %t: known is %t", ready, got)
+		}
+		if got := w.gateways.lacking() != ""; got != ready {
+			t.Errorf("with ready %t: the sentence about CRDs is there: %t", ready, got)
+		}
+	}
+}
+
+func TestTheDoctorLearnsWhichKindsAreMissing(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.serveGateways("v1 gatewayclasses gateways httproutes", "v1beta1 referencegrants")
+	w := newWatcher(Config{Log: slog.New(slog.DiscardHandler)}, fakeAPI{c}, c.dynamic, apiServer{})
+	k, err := w.GatewayKinds(t.Context())
+	want := []string{"ListenerSet", "GRPCRoute", "TLSRoute", "TCPRoute", "BackendTLSPolicy"}
+	if err != nil || !slices.Equal(k.Missing, want) || k.Experimental {
+		t.Errorf("got %+v and %v, want %q", k, err, want)
+	}
 }
 
 func TestWithoutGatewaysNothingOfThemIsRead(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -43,8 +44,9 @@ type publisher struct {
 	statuses, events chan struct{}               // knock after a new wish
 	wish             atomic.Pointer[Publication] // nil until the first wish
 
-	mu      sync.Mutex
-	refused map[string]string // by kind of object that may not be written: a sentence
+	mu        sync.Mutex
+	refused   map[string]string               // by kind of object that may not be written: a sentence
+	contested map[types.UID]ingress.ObjectRef // objects with a status that somebody else replaces
 }
 
 // A Publication has all that is to be written to a cluster.
@@ -88,6 +90,25 @@ func (p *publisher) refusals() (all []string) {
 	return all
 }
 
+// rivals returns a sentence if somebody else replaces statuses.
+func (p *publisher) rivals() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.contested) == 0 {
+		return nil
+	}
+	names := make([]string, 0, len(p.contested))
+	for _, o := range p.contested {
+		names = append(names, strings.TrimPrefix(o.Namespace+"/"+o.Name, "/")+" ("+o.Kind+")")
+	}
+	first := slices.Min(names)
+	if len(names) > 1 {
+		first += fmt.Sprintf(" and %d more", len(names)-1)
+	}
+	return []string{"somebody else replaces the status of " + first + " again and again: another appliance or group " +
+		"with other addresses has the same class; give each a class of its own, or the same ingress.publish"}
+}
+
 // refuse notes whether the appliance may write one kind of object.
 func (p *publisher) refuse(what, sentence string, err error) {
 	p.mu.Lock()
@@ -108,8 +129,8 @@ func (p *publisher) refuse(what, sentence string, err error) {
 }
 
 // republish is the time until a failed write is repeated. In this time a status that was just
-// written is not written again. The shelf has to see the new status first, and two writers of
-// one status must not answer each other at full speed.
+// written is not written again: the shelf has to see the new status first. Two writers of one status
+// answer each other more and more seldom (see note).
 const republish = 5 * time.Second
 
 // statusesPerSecond bounds the writes of status, which run one at a time. An API server on two busy
@@ -119,21 +140,12 @@ const statusesPerSecond = 50
 // publishStatuses writes statuses until ctx ends.
 func (p *publisher) publishStatuses(ctx context.Context) {
 	s := statuses{
-		publisher: p, written: make(map[types.UID]time.Time), records: make(map[types.UID]record),
+		publisher: p, records: make(map[types.UID]record),
 		budget: rate.NewLimiter(statusesPerSecond, 2*statusesPerSecond),
 	}
 	p.each(ctx, p.statuses, republish, func(wish *Publication) {
 		now := time.Now()
-		for uid, at := range s.written {
-			if now.Sub(at) >= republish {
-				delete(s.written, uid)
-			}
-		}
-		for uid, of := range s.records {
-			if now.Sub(of.at) >= 2*longestRest {
-				delete(s.records, uid)
-			}
-		}
+		s.forget(now)
 		s.write(ctx, wish, slices.Concat(
 			s.apiStatuses(wish, now), p.ingressStatuses(wish), p.serviceStatuses(wish)))
 	})
@@ -159,8 +171,7 @@ func (p *publisher) each(ctx context.Context, knocks <-chan struct{}, pause time
 // statuses write the status of objects. One goroutine owns them.
 type statuses struct {
 	*publisher
-	written map[types.UID]time.Time
-	records map[types.UID]record    // of objects of Gateway API
+	records map[types.UID]record
 	lacking map[types.UID]time.Time // since when an object of Gateway API lacks a status of ours
 	budget  *rate.Limiter
 	last    string // namespace that had its turn last
@@ -169,10 +180,8 @@ type statuses struct {
 // write writes statuses. Namespaces take turns. It ends when there is a newer wish, which
 // may have the change of another namespace.
 func (s *statuses) write(ctx context.Context, wish *Publication, patches []statusPatch) {
-	patches = slices.DeleteFunc(patches, func(one statusPatch) bool {
-		_, waits := s.written[one.of.GetUID()]
-		return waits
-	})
+	now := time.Now()
+	patches = slices.DeleteFunc(patches, func(one statusPatch) bool { return s.rests(one, now) })
 	denied := make(map[string]bool) // by right
 	for _, one := range inTurns(patches, s.last, func(one statusPatch) string { return one.of.GetNamespace() }) {
 		if denied[one.right] {
@@ -208,10 +217,12 @@ func (s *statuses) patch(ctx context.Context, one statusPatch) error {
 	err = one.send(call, patch)
 	cancel()
 	switch {
-	case one.text == nil:
-		s.written[one.of.GetUID()] = time.Now()
 	case err == nil, apierrors.IsInvalid(err):
-		s.note(one.of.GetUID(), one.text, time.Now())
+		s.note(one, time.Now())
+	case apierrors.IsForbidden(err):
+		s.records[one.of.GetUID()] = record{
+			text: one.text, right: one.right, at: time.Now(), rest: republish,
+		}
 	}
 	s.refuse(one.right, one.denied, err)
 	if err == nil {
@@ -262,7 +273,8 @@ func (p *publisher) ingressStatuses(wish *Publication) (all []statusPatch) {
 			continue
 		}
 		one := statusPatch{
-			of: ing, kind: types.JSONPatchType, right: "status", done: "status published",
+			of: ing, kindName: "Ingress", kind: types.JSONPatchType, text: []byte("null"), right: "status",
+			done: "status published",
 			denied: "the appliance may not write the status of Ingresses (verb patch; API group networking.k8s.io; " +
 				"resource ingresses/status): apply what `sallyport manifests` prints",
 			log: p.log.With("namespace", ing.Namespace, "ingress", ing.Name, "served", is[ing.UID]),
@@ -277,6 +289,7 @@ func (p *publisher) ingressStatuses(wish *Publication) (all []statusPatch) {
 				"metadata": map[string]any{"uid": ing.UID}, // never of another object of that name
 				"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ours}},
 			}
+			one.text, _ = json.Marshal(ours) // addresses and names
 		}
 		one.send = func(ctx context.Context, patch []byte) error {
 			to := p.kube.Ingresses(ing.Namespace)
@@ -291,9 +304,10 @@ func (p *publisher) ingressStatuses(wish *Publication) (all []statusPatch) {
 // A statusPatch changes the status of an object.
 type statusPatch struct {
 	of            metav1.Object
+	kindName      string // of the object
 	kind          types.PatchType
 	body          any
-	text          []byte // of the status, as JSON, if several may be written one after the other
+	text          []byte // of the status, as JSON
 	send          func(ctx context.Context, patch []byte) error
 	right, denied string // the right that it needs, and the sentence if the API server denies it: see refuse
 	done          string // what is logged once it was written
@@ -329,8 +343,10 @@ func (p *publisher) serviceStatuses(wish *Publication) (all []statusPatch) {
 		if same || !wish.may(len(has)) {
 			continue
 		}
+		text, _ := json.Marshal(ingress) // addresses
 		all = append(all, statusPatch{
-			of: s, kind: types.MergePatchType, right: "service status", done: "addresses of a Service recorded",
+			of: s, kindName: "Service", kind: types.MergePatchType, text: text, right: "service status",
+			done: "addresses of a Service recorded",
 			denied: "the appliance may not write the status of Services (verb patch; API group \"\"; resource " +
 				"services/status), and gives them no addresses: apply what `sallyport manifests` prints",
 			log: p.log.With("namespace", s.Namespace, "service", s.Name, "addresses", ingress),

@@ -95,6 +95,8 @@ type Health struct {
 	Missing []string `json:"missing,omitempty"`
 	// Odd has a sentence for each Calico object that cannot be read, or is not as it should be.
 	Odd []string `json:"odd,omitempty"`
+	// Rivals has a sentence if somebody else replaces statuses that we write.
+	Rivals []string `json:"rivals,omitempty"`
 	// Error has a sentence for each thing that keeps us from reading the cluster now. It is "" if
 	// the cluster can be read.
 	Error string `json:"error,omitempty"`
@@ -463,7 +465,7 @@ func (w *Watcher) Health() Health {
 	defer w.mu.Unlock()
 	h := w.health
 	h.Missing, h.Odd = append(w.credentials.sentences(time.Now()), w.missing()...), slices.Clone(w.topology.odd)
-	h.CredentialsExpire = w.credentials.expire()
+	h.CredentialsExpire, h.Rivals = w.credentials.expire(), w.publisher.rivals()
 	h.Error = w.troubles()
 	if w.calico.inUse != nil {
 		h.APIGroup = w.calico.inUse.group

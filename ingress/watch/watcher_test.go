@@ -46,6 +46,7 @@ type cluster struct {
 	*fake.Clientset
 	dynamic  *dynamicfake.FakeDynamicClient
 	gateways atomic.Pointer[map[string][]string] // the resources of Gateway API that it serves, by version
+	ready    atomic.Bool                         // /readyz answers that it is ready
 }
 
 func newCluster(groups ...string) *cluster {
@@ -187,6 +188,9 @@ func (f fakeAPI) CreateToken(ctx context.Context, namespace, account string,
 func (f fakeAPI) Document(_ context.Context, path string) ([]byte, error) {
 	if version, is := strings.CutPrefix(path, "/apis/"+gatewayv1.GroupName+"/"); is {
 		return f.gatewayDocument(version)
+	}
+	if path == "/readyz" && f.ready.Load() {
+		return []byte("ok"), nil
 	}
 	list, err := f.Discovery().ServerResourcesForGroupVersion(strings.TrimPrefix(path, "/apis/"))
 	if err != nil {

@@ -1,0 +1,69 @@
+package doctor
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"sallyport/appliance/config"
+	"sallyport/ingress"
+	"sallyport/ingress/watch"
+)
+
+func TestCRDsOfAnotherBundleAreAFault(t *testing.T) {
+	if got := kindFaults(watch.GatewayKinds{All: []string{"Gateway", "TLSRoute"}}); len(got) > 0 {
+		t.Errorf("got %q", got)
+	}
+	got := kindFaults(watch.GatewayKinds{
+		All: []string{"Gateway", "TLSRoute"}, Missing: []string{"TLSRoute"}, Experimental: true,
+	})
+	if len(got) != 2 || !strings.HasPrefix(got[0], "TLSRoute of Gateway API cannot be served") ||
+		!strings.Contains(got[1], "experimental channel") {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestAClassOfAnotherControllerIsAFault(t *testing.T) {
+	const ours = "sallyport.dev/gateway"
+	class := func(name, controller string) *gatewayv1.GatewayClass {
+		return &gatewayv1.GatewayClass{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       gatewayv1.GatewayClassSpec{ControllerName: gatewayv1.GatewayController(controller)},
+		}
+	}
+	for name, row := range map[string]struct {
+		classes []*gatewayv1.GatewayClass
+		want    []string // a part of each sentence
+	}{
+		"ours": {[]*gatewayv1.GatewayClass{class("sallyport", ours), class("web", "example.com/other")}, nil},
+		"ours under another name": {
+			[]*gatewayv1.GatewayClass{class("web", ours)}, nil,
+		},
+		"none": {nil, []string{
+			"no GatewayClass has controllerName sallyport.dev/gateway", "1 Gateway of a GatewayClass that does not exist: shop/web (web)",
+		}},
+		"claimed": {
+			[]*gatewayv1.GatewayClass{class("sallyport", "example.com/other"), class("web", "example.com/other")},
+			[]string{"no GatewayClass has controllerName", "GatewayClass sallyport belongs to the controller example.com/other"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := ingress.Snapshot{}
+			s.API.Classes = row.classes
+			s.API.Gateways = []*gatewayv1.Gateway{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: gatewayv1.GatewaySpec{GatewayClassName: "web"},
+			}}
+			got := classFaults(config.Cluster{Name: "lab", Gateway: config.Gateway{Controller: ours}}, s)
+			if len(got) != len(row.want) {
+				t.Fatalf("got %q, want %q", got, row.want)
+			}
+			for i, want := range row.want {
+				if !strings.Contains(got[i], want) {
+					t.Errorf("got %q, want %q", got[i], want)
+				}
+			}
+		})
+	}
+}
