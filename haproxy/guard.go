@@ -65,13 +65,17 @@ func guards(cfg *Config) map[string]string {
 	hosts := make(map[string]*host)
 	for i := range cfg.Routes {
 		r := &cfg.Routes[i]
-		if r.streams() || unguarded && !suspect[r.site()] {
+		if unguarded && !suspect[r.site()] {
 			continue
 		}
 		h := hosts[r.site()]
 		if h == nil {
 			h = &host{scoped: r.Scope != ""}
 			hosts[r.site()] = h
+		}
+		if r.streams() { // its row answers the other paths of the host, and leads to no backend
+			h.root = true
+			continue
 		}
 		for backend := range cfg.Targets(r) {
 			if !h.seen {

@@ -172,3 +172,24 @@ func TestAHostWhosePathsHaveTheSameGuardIsNotMarked(t *testing.T) {
 		}
 	}
 }
+
+// The default backend answers no path of a host whose TLS is passed through, so its guard is none of
+// the host's guards.
+func TestTheGuardOfTheDefaultBackendMarksNoHostThatPassesTLSThrough(t *testing.T) {
+	for rest, want := range map[PathMatch]string{Passthrough: "", Exact: guarded} {
+		cfg := &Config{
+			DefaultBackend: "b",
+			Backends: []*Backend{
+				{Name: "a", Directives: []Directive{Close()}},
+				{Name: "b", Directives: []Directive{OnlyOwnTLS(false)}},
+			},
+			Routes: []Route{
+				{Host: "a.test", Path: "/", Match: rest, Backend: "a"},
+				{Host: "a.test", Path: "/a", Match: Prefix, Backend: "a"},
+			},
+		}
+		if got := guards(cfg)["a.test"]; got != want {
+			t.Errorf("a path of the kind %s, and a default with another guard: got %q, want %q", rest, got, want)
+		}
+	}
+}
