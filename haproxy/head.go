@@ -115,7 +115,8 @@ func (h *head) writeGlobal() {
 	}{{authScript, "ask", h.askSocket(), h.asks()}, {mirrorScript, "mirror", h.mirrorSocket(), h.mirrors()}} {
 		if script.used {
 			global = append(global,
-				"lua-load-per-thread "+extras+"/"+script.name, "set-var proc."+script.knows+"socket str("+script.socket+")",
+				"lua-load-per-thread "+extras+"/"+script.name,
+				"set-var proc."+script.knows+"socket str("+script.socket+")",
 				"set-var proc."+script.knows+"secret str("+h.opt.Secret+")")
 		}
 	}

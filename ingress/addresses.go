@@ -447,7 +447,8 @@ func (a *allotter) boundKept(demands []demand, done [][2]bool) {
 		for family, asks := range [2]bool{d.four, d.six} {
 			if asks {
 				has[family]++
-				back[slot{of: d.of, kind: ownerKind(d.ref.Kind), service: d.service(), family: family}] = !done[i][family]
+				at := slot{of: d.of, kind: ownerKind(d.ref.Kind), service: d.service(), family: family}
+				back[at] = !done[i][family]
 			}
 		}
 		wants[d.of] = has

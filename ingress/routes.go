@@ -64,8 +64,9 @@ func (o *opener) copies(g *gate, r *gateway.Route, host string, n int) bool {
 	of := tenant{g.world, r.Object.GetNamespace()}
 	most := o.worlds[g.world].Options.Limits.Paths
 	if most > 0 && o.copied[of]+n > most {
-		r.Note(fmt.Sprintf("hostname %s: requests that match no rule for it are answered with status 404, because the "+
-			"hostnames of namespace %s would have more than %d matches of wider hostnames (clusters[].ingress.limits.paths)",
+		r.Note(fmt.Sprintf("hostname %s: requests that match no rule for it are answered with status 404, because "+
+			"the hostnames of namespace %s would have more than %d matches of wider hostnames "+
+			"(clusters[].ingress.limits.paths)",
 			host, of.namespace, most))
 		return false
 	}
@@ -234,7 +235,7 @@ func (o *opener) makeTarget(key targetFor) haproxy.Target {
 			}
 			o.mirror(g, p, rule, ref, &more)
 			if key.sealed || o.secure(g, ref, &more) {
-				share.Backend = o.backendOf(g, p, rule.Route.Kind, ref, more)
+				share.Backend = o.backendOf(p, rule.Route.Kind, ref, more)
 			}
 		}
 		shares = append(shares, share)
@@ -259,7 +260,8 @@ func (o *opener) mirror(g *gate, p petitioner, rule *gateway.Rule, ref gateway.R
 		return
 	}
 	if len(mirrors) > haproxy.MaxCopies {
-		rule.Note(fmt.Sprintf("a request has %d mirrors; only the first %d get copies", len(mirrors), haproxy.MaxCopies))
+		rule.Note(fmt.Sprintf("a request has %d mirrors; only the first %d get copies", len(mirrors),
+			haproxy.MaxCopies))
 		mirrors = mirrors[:haproxy.MaxCopies]
 	}
 	var copies []haproxy.Copy
@@ -269,7 +271,7 @@ func (o *opener) mirror(g *gate, p petitioner, rule *gateway.Rule, ref gateway.R
 			continue
 		}
 		copies = append(copies, haproxy.Copy{
-			Backend: o.backendOf(g, p, rule.Route.Kind, m.Ref, to), Part: m.Part, Of: m.Of,
+			Backend: o.backendOf(p, rule.Route.Kind, m.Ref, to), Part: m.Part, Of: m.Of,
 			Tenant: o.worlds[g.world].Cluster + "/" + p.ref.Namespace,
 		})
 	}
@@ -285,7 +287,7 @@ func (o *opener) mirror(g *gate, p petitioner, rule *gateway.Rule, ref gateway.R
 
 // backendOf returns the backend of a port of a Service. Without effects all routes and Ingresses
 // share it. Otherwise its name is made from the effects: all rules with the same ones share it.
-func (o *opener) backendOf(g *gate, p petitioner, kind string, ref gateway.Ref, own effects) string {
+func (o *opener) backendOf(p petitioner, kind string, ref gateway.Ref, own effects) string {
 	to := reference{service: ref.Service, number: ref.Port, traffic: annotations.Requests}
 	if kind == "TLSRoute" || kind == "TCPRoute" {
 		to.traffic = annotations.Ended

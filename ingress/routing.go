@@ -35,7 +35,7 @@ type routing struct {
 	attached []*gateway.Attachment     // by world; nil if the cluster has none
 	led      []ledTo
 	takers   map[scopedKey][]gateway.Entry // who takes the requests of a route: by each condition, then the rest
-	limited  bool                          // a claim is beyond a limit of its namespace, or waits for a host that is kept
+	limited  bool                          // a claim is beyond a limit, or waits for a host that is kept
 
 	certain period // no certificate expires or becomes valid, by the time of its cluster
 	keeps   period // nothing is released that is kept for a namespace, by Compiler.now

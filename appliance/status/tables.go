@@ -49,7 +49,8 @@ var ClusterTable = &Table[ClusterStatus]{
 			until = c.CredentialsExpire.UTC().Format(time.DateTime)
 		}
 		return []Cell{
-			{Text: c.Name, Link: []string{"cluster", c.Name}}, api, count(c.Nodes), count(c.Blocks), fault,
+			{Text: c.Name, Link: []string{"cluster", c.Name}},
+			api, count(c.Nodes), count(c.Blocks), fault,
 			text(c.APIGroup), text(until),
 		}
 	},
@@ -247,7 +248,8 @@ var RouteTable = &Table[RouteStatus]{
 		}
 		return []Cell{
 			text(r.Prefix.String()), text(r.Via.String()),
-			{Text: r.Node, Link: []string{"node", r.Cluster, r.Node}}, kernel, count(r.Servers), text(r.Cluster),
+			{Text: r.Node, Link: []string{"node", r.Cluster, r.Node}},
+			kernel, count(r.Servers), text(r.Cluster),
 			text(r.Why),
 		}
 	},

@@ -83,8 +83,8 @@ what this machine does with the address, and where its ports lead.`,
 		switch {
 		case to == "" && (method != "" || len(headers) > 0) || to != "" && !request:
 			return &failure{
-				exitUsage, errors.New("--method and --header need --to, and --to needs http://HOST/PATH: they are for " +
-					"a request to a Gateway"),
+				exitUsage, errors.New("--method and --header need --to, and --to needs http://HOST/PATH: they are " +
+					"for a request to a Gateway"),
 			}
 		case to != "":
 			query, err := requestTo(u, to, method, headers)

@@ -220,8 +220,8 @@ var (
 	})
 	serverProto = define(oneOf("h1", "h2"), Doc{
 		Name: "server-proto", Scopes: everywhere, Format: "h2 or h1",
-		Effect: "HTTP/2 to servers, without TLS unless server-ssl is set; or HTTP/1.1 only. It overrides appProtocol of " +
-			"the Service's port.",
+		Effect: "HTTP/2 to servers, without TLS unless server-ssl is set; or HTTP/1.1 only. It overrides " +
+			"appProtocol of the Service's port.",
 	})
 	timeoutCheck = define(duration, Doc{
 		Name: "timeout-check", Scopes: everywhere, Format: "time", Traffic: anyTraffic,

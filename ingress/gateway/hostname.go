@@ -47,11 +47,13 @@ func widerThan(host string) iter.Seq[string] {
 		if host == "" {
 			return
 		}
-		rest, more := strings.TrimPrefix(host, "*."), true
+		rest := strings.TrimPrefix(host, "*.")
 		for {
-			if _, rest, more = strings.Cut(rest, "."); !more {
+			_, parent, more := strings.Cut(rest, ".")
+			if !more {
 				break
 			}
+			rest = parent
 			if !yield("*." + rest) {
 				return
 			}

@@ -150,7 +150,7 @@ func crdsGo(ctx context.Context, s *testbed, r *rig.Rig) error {
 			return err
 		}
 		args := []string{"delete"}
-		for _, crd := range strings.Fields(names) {
+		for crd := range strings.FieldsSeq(names) {
 			if strings.HasSuffix(crd, "."+gatewayv1.GroupName) {
 				args = append(args, crd)
 			}

@@ -14,6 +14,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	clientrest "k8s.io/client-go/rest"
@@ -22,6 +23,9 @@ import (
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
+
+// gatewayGroup is the group and version of the routes.
+var gatewayGroup = schema.GroupVersion{Group: gatewayv1.GroupName, Version: "v1"}
 
 var routeRows = []row{
 	{31, "HTTPRoute → first 200, a request past 20,000 conditions, weights that change under load", alone, routesOfGateways},
@@ -60,9 +64,9 @@ func routesOfGateways(ctx context.Context, b *bench) (err error) {
 // furnish adds the Gateway and a Service.
 func (g *gateBed) furnish(ctx context.Context) error {
 	config := g.RESTConfig()
-	config.QPS, config.APIPath, config.GroupVersion = -1, "/apis", &gatewayv1.SchemeGroupVersion
+	config.QPS, config.APIPath, config.GroupVersion = -1, "/apis", &gatewayGroup
 	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
-	metav1.AddToGroupVersion(scheme.Scheme, gatewayv1.SchemeGroupVersion)
+	metav1.AddToGroupVersion(scheme.Scheme, gatewayGroup)
 	if err := gatewayv1.Install(scheme.Scheme); err != nil {
 		return err
 	}
@@ -303,7 +307,7 @@ func (g *gateBed) weights(ctx context.Context) error {
 	began := time.Now()
 	for i := range 20 {
 		want := made.Add(1) % 2
-		text, err := runtime.Encode(scheme.Codecs.LegacyCodec(gatewayv1.SchemeGroupVersion),
+		text, err := runtime.Encode(scheme.Codecs.LegacyCodec(gatewayGroup),
 			g.route("weights", "weights.bench", rule(int32(100*want)))) //nolint:gosec // 0 or 1
 		if err != nil {
 			return err

@@ -180,7 +180,7 @@ func (s *session) clear(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, kind := range strings.Fields(names) {
+	for kind := range strings.FieldsSeq(names) {
 		if strings.HasPrefix(kind, "gatewayclasses.") {
 			continue
 		}
