@@ -96,7 +96,12 @@ const secondPeering = "192.168.50.12"
 func newMembers(t *testing.T, opts world.Options, lines string) (a, b member) {
 	t.Helper()
 	opts.Appliances = 2
-	first := newTestbed(t, opts, settings{manifests: []string{"--address", secondPeering}})
+	cluster := rig.Cluster{Pools: "172.16.0.0/16"}
+	if opts.GatewayAPI {
+		cluster.Gateway = []string{"enabled: true"}
+	}
+	first := newTestbed(t, opts,
+		settings{clusters: []rig.Cluster{cluster}, manifests: []string{"--address", secondPeering}})
 	other, err := first.Another(2)
 	first.must(err)
 	t.Cleanup(func() {
@@ -110,8 +115,7 @@ func newMembers(t *testing.T, opts world.Options, lines string) (a, b member) {
 	})
 	a, b = member{first}, member{&testbed{Rig: other, t: t}}
 	for n, m := range []member{a, b} {
-		first.must(rig.Configure(m.Dir, "log: {level: debug}\n"+first.Group(n+1)+lines,
-			rig.Cluster{Pools: "172.16.0.0/16"}))
+		first.must(rig.Configure(m.Dir, "log: {level: debug}\n"+first.Group(n+1)+lines, cluster))
 	}
 	return a, b
 }

@@ -28,6 +28,7 @@ import (
 
 	"sallyport/test/lab/debian"
 	"sallyport/test/lab/world"
+	"sallyport/test/rig"
 )
 
 // A prometheus is a Prometheus on the client's host of a lab.
@@ -220,6 +221,12 @@ func (p *prometheus) typed(a firing, on map[string]member) (string, error) {
 	return "$ " + command + "\n" + string(out), err
 }
 
+// gateway returns a Gateway of our class with listeners.
+func gateway(name, listeners string) string {
+	return "---\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: " + name + "}\nspec:\n" +
+		"  gatewayClassName: sallyport\n  listeners: [" + listeners + "]\n"
+}
+
 // An outage is a fault that makes alerts fire.
 type outage struct {
 	name       string
@@ -231,7 +238,8 @@ type outage struct {
 
 func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
 	t.Parallel()
-	a, b := newMembers(t, world.Options{Name: "prom", Workers: 2, Router: world.RouterBIRD}, "")
+	opts := world.Options{Name: "prom", Workers: 2, Router: world.RouterBIRD, GatewayAPI: true}
+	a, b := newMembers(t, opts, "  pools: ["+rig.ServicePool(opts)+"]\n")
 	r := a.testbed
 	p := observed(a.testbed, b.testbed)
 	good := r.swapped(r.read("sallyport.yaml"), "haproxy: {",
@@ -244,7 +252,9 @@ func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
 	}
 	kubeconfig := r.read("kubeconfig")
 	served := ingress("app", "", "test.local / Prefix app")
-	r.apply(application("app", 4) + served)
+	r.apply(application("app", 4) + served + gateway("web", "{name: http, port: 80, protocol: HTTP}") +
+		"---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: web}\nspec:\n" +
+		"  parentRefs: [{name: web}]\n  rules: [{backendRefs: [{name: app, port: 80}]}]\n")
 	a.start()
 	b.start()
 	on := map[string]member{"192.168.50.21:9090": a, secondPeering + ":9090": b, "": a}
@@ -311,6 +321,15 @@ func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
 			make:   func() { r.apply(ingress("lost", "", "lost.local / Prefix nowhere")) },
 			mend:   func() { r.kubectl("delete", "ingress", "lost") },
 			alerts: map[string]string{"SallyportProblems": "nowhere"},
+		},
+		{
+			name: "a Gateway names a Secret that does not exist",
+			make: func() {
+				r.apply(gateway("edge", "{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: "+
+					"[{name: nowhere}]}}"))
+			},
+			mend:   func() { r.kubectl("delete", "gateway", "edge") },
+			alerts: map[string]string{"SallyportListenersClosed": "nowhere"},
 		},
 		{
 			name:   "the configuration file has a mistake",
