@@ -148,9 +148,7 @@ func TestAMasterWithoutTheCapabilityIsNotLocked(t *testing.T) {
 		r.opt.User, r.opt.Group = "nobody", "nogroup"
 		r.opt.Binary = filepath.Join(filepath.Dir(r.opt.RunDir), "haproxy")
 		wrapper := "#!/bin/sh\nexec setpriv --bounding-set=-sys_chroot " + binary + " \"$@\"\n"
-		if err := os.WriteFile(r.opt.Binary, []byte(wrapper), 0o700); err != nil { //nolint:gosec // a program
-			t.Fatal(err)
-		}
+		writeProgram(t, r.opt.Binary, wrapper)
 		r.p = r.fresh()
 		r.p.files.Jail = "" // this master could not start with it
 		r.p.text.opt = r.p.files
@@ -479,9 +477,7 @@ func TestNobodyWaitsForAHAProxyThatStartsAgain(t *testing.T) {
 		gate := filepath.Join(dir, "gate")
 		wrapper := "#!/bin/sh\n[ \"$1\" != -W ] || [ ! -p " + gate + " ] || read -r _ <" + gate + "\nexec " + binary +
 			" \"$@\"\n"
-		if err := os.WriteFile(r.opt.Binary, []byte(wrapper), 0o700); err != nil { //nolint:gosec // a program
-			t.Fatal(err)
-		}
+		writeProgram(t, r.opt.Binary, wrapper)
 		r.p = r.fresh()
 		r.run()
 		cfg := r.config(backend("app", origin(t, "a")))
@@ -1103,9 +1099,7 @@ func TestNewSaysWhatToDo(t *testing.T) {
 		posix: "HAProxy version 3.0.1\nFeature list : -PCRE -PCRE2 +LUA",
 		plain: "HAProxy version 3.0.1\nFeature list : -OPENSSL +PCRE2",
 	} {
-		if err := os.WriteFile(path, []byte("#!/bin/sh\necho '"+text+"'\n"), 0o700); err != nil { //nolint:gosec // a program
-			t.Fatal(err)
-		}
+		writeProgram(t, path, "#!/bin/sh\necho '"+text+"'\n")
 	}
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -150,9 +149,7 @@ func limited(t *testing.T, binary string, files int) string {
 	text := fmt.Sprintf("#!/bin/sh\n"+
 		"exec setpriv --bounding-set -sys_resource --inh-caps -sys_resource prlimit --nofile=%d:%d %s \"$@\"\n", files,
 		files, binary)
-	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	writeProgram(t, path, text)
 	return path
 }
 

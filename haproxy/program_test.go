@@ -1,7 +1,6 @@
 package haproxy
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,9 +22,8 @@ func TestAProgramKnowsItsFeatures(t *testing.T) {
 		}
 	}
 	bare := filepath.Join(t.TempDir(), "haproxy")
-	if err := os.WriteFile(bare, []byte("#!/bin/sh\necho HAProxy version 3.0.1\necho Feature list : -LIBCRYPT -LUA +OPENSSL +PCRE2 +PCRE2_JIT +PROMEX_OF_OTHERS +QUIC\n"), 0o700); err != nil { //nolint:gosec // a program
-		t.Fatal(err)
-	}
+	writeProgram(t, bare, "#!/bin/sh\necho HAProxy version 3.0.1\necho Feature list : -LIBCRYPT -LUA "+
+		"+OPENSSL +PCRE2 +PCRE2_JIT +PROMEX_OF_OTHERS +QUIC\n")
 	p, err := FindProgram(bare)
 	if err != nil {
 		t.Fatal(err)

@@ -77,6 +77,18 @@ type rig struct {
 	https  netip.AddrPort
 }
 
+// writeProgram writes a program that a test starts at once. No other process may start while the file
+// is open for writing: until its exec it has the file open, too, and the kernel would refuse to
+// execute the program (ETXTBSY).
+func writeProgram(t testing.TB, path, text string) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, []byte(text), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+}
+
 // newRig makes directories and a Proxy; HAProxy starts with the first Apply
 // or with run.
 func newRig(t testing.TB, binary string) *rig {
