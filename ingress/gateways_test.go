@@ -131,6 +131,7 @@ Gateway Programmed=True Programmed
 prefix  / -> 49152@default_svc_app_http+65536@invalid
 prefix  /no -> invalid
 default_svc_app_http 1
+default_svc_more_http 1
 Gateway Accepted=True Accepted
 Gateway Programmed=True Programmed
 `,

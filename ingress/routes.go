@@ -227,7 +227,8 @@ func (o *opener) makeTarget(key targetFor) haproxy.Target {
 	var shares []haproxy.Share
 	for _, ref := range rule.Refs {
 		share := haproxy.Share{Backend: haproxy.Invalid, Weight: int(max(ref.Weight, 0))}
-		if ref.Refused == nil && share.Weight > 0 {
+		// A backend with weight 0 is there as well, so that another weight needs no reload.
+		if ref.Refused == nil {
 			more, err := refEffects(own, ref)
 			if err != nil {
 				rule.Refuse(err.Error())
