@@ -172,6 +172,5 @@ func (s *testbed) baseline() []wanted {
 		{request{at: gateAddr, host: "gate.test", target: "/cart", header: "X-Version: a 2\r\n"}, "200 victim"},
 		{request{at: gateAddr, host: "gate.test", target: "/old"}, "302 no pod"},
 		{request{at: gateAddr, host: "shop.test"}, "404 no pod"},
-		{request{host: "gate.test"}, "200 default"},
 	}
 }
