@@ -93,15 +93,17 @@ func (s *Shape) asks() bool {
 	return slices.ContainsFunc(s.Extras, func(e *Extra) bool { return e.Name == authScript })
 }
 
-// askSocket returns the address where HAProxy accepts the requests of its script. It is abstract,
-// as that of passage.
-func (h *head) askSocket() string { return "abns@" + path.Dir(h.opt.StatsSocket) + "/ask" }
+// scriptSocket returns the address where HAProxy accepts the requests of a script. It is abstract, as
+// that of passage.
+func (h *head) scriptSocket(name string) string {
+	return "abns@" + path.Dir(h.opt.StatsSocket) + "/" + name
+}
 
 // writeAsking writes the frontend that leads the script's requests to their backends. A client of
 // this frontend can reach any backend, so it has to know the secret.
 func (h *head) writeAsking() {
 	h.section("frontend sallyport-auth")
-	h.line("bind", h.askSocket())
+	h.line("bind", h.scriptSocket("ask"))
 	h.line("no log")
 	h.line("http-request deny if !{ req.hdr(x-sallyport-secret) -m str", h.opt.Secret, "}")
 	h.line("http-request del-header x-sallyport-secret")

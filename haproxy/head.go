@@ -110,13 +110,13 @@ func (h *head) writeGlobal() {
 		global = append(global, ".if version_atleast(3.1)", "tune.lua.bool-sample-conversion normal", ".endif")
 	}
 	for _, script := range []struct {
-		name, knows, socket string
-		used                bool
-	}{{authScript, "ask", h.askSocket(), h.asks()}, {mirrorScript, "mirror", h.mirrorSocket(), h.mirrors()}} {
+		name, knows string
+		used        bool
+	}{{authScript, "ask", h.asks()}, {mirrorScript, "mirror", h.mirrors()}} {
 		if script.used {
 			global = append(global,
 				"lua-load-per-thread "+extras+"/"+script.name,
-				"set-var proc."+script.knows+"socket str("+script.socket+")",
+				"set-var proc."+script.knows+"socket str("+h.scriptSocket(script.knows)+")",
 				"set-var proc."+script.knows+"secret str("+h.opt.Secret+")")
 		}
 	}

@@ -3,7 +3,6 @@ package haproxy
 import (
 	_ "embed"
 	"fmt"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -79,15 +78,12 @@ func (s *Shape) mirrors() bool {
 	return slices.ContainsFunc(s.Extras, func(e *Extra) bool { return e.Name == mirrorScript })
 }
 
-// mirrorSocket returns the address where HAProxy accepts the copies, as askSocket does.
-func (h *head) mirrorSocket() string { return "abns@" + path.Dir(h.opt.StatsSocket) + "/mirror" }
-
 // writeMirrors writes the frontend that leads the copies to their backends. To the rules of such a
 // backend, a copy comes from the client of the request. A client of this frontend can reach any
 // backend, so it has to know the secret.
 func (h *head) writeMirrors() {
 	h.section("frontend sallyport-mirror")
-	h.line("bind", h.mirrorSocket())
+	h.line("bind", h.scriptSocket("mirror"))
 	h.line("maxconn", strconv.Itoa(mostCopies))
 	h.line("no log")
 	h.line("http-request deny if !{ req.hdr(x-sallyport-secret) -m str", h.opt.Secret, "}")

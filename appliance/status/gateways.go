@@ -16,11 +16,17 @@ import (
 // Gateways returns how each Gateway is served. A listener is programmed only once HAProxy has it.
 func (v *View) Gateways() []ingress.GatewayReport {
 	all := v.Compiled.Gateways()
+	has := make(map[netip.AddrPort]bool, len(v.Have.Listeners))
+	for _, l := range v.Have.Listeners {
+		has[l.At] = true
+	}
 	for i := range all {
 		g := &all[i]
 		for j := range g.Listeners {
 			l := &g.Listeners[j]
-			if l.Programmed && !v.listens(g.Addresses, l.Port) {
+			if l.Programmed && slices.ContainsFunc(g.Addresses, func(a netip.Addr) bool {
+				return !has[netip.AddrPortFrom(a, l.Port)]
+			}) {
 				l.Programmed, l.Reason, l.Why = false, "Pending", "HAProxy does not have the listener yet: it is "+
 					"reloaded soon"
 			}
@@ -53,14 +59,6 @@ func (v *View) tallyGateways(t *Tally) {
 		}
 		t.GatewayRoutes[ProblemKind{r.Cluster, reason}]++
 	}
-}
-
-// listens reports whether HAProxy has a listener at a port of all these addresses.
-func (v *View) listens(addresses []netip.Addr, port uint16) bool {
-	return !slices.ContainsFunc(addresses, func(a netip.Addr) bool {
-		at := netip.AddrPortFrom(a, port)
-		return !slices.ContainsFunc(v.Have.Listeners, func(l haproxy.Listener) bool { return l.At == at })
-	})
 }
 
 // A ListenerRow is a listener in the table of Gateways. Of a Gateway without listeners the listener

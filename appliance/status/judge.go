@@ -334,12 +334,7 @@ func (j *Judge) shut(v *View, warn finder) {
 		}
 	}
 	for _, cluster := range slices.Sorted(maps.Keys(closed)) {
-		if began, known := j.shutAt[cluster]; known {
-			now[cluster] = began
-		} else {
-			now[cluster] = v.At
-		}
-		if v.At.Sub(now[cluster]) >= Patience {
+		if lasting(j.shutAt, now, cluster, v.At) >= Patience {
 			warn(ClosedListeners, cluster, "cluster %s: %s of Gateways %s not served, %s; `sallyport status gateways` "+
 				"shows each", cluster, Counted(closed[cluster], "listener"),
 				Either(closed[cluster] == 1, "is", "are"), first[cluster])
@@ -432,14 +427,14 @@ func (a *alike) tell(code Code, warn finder) {
 // named returns a node and its address.
 func named(p bgp.Peer, at fmt.Stringer) string { return fmt.Sprintf("%s (%s)", Whose(p), at) }
 
-// lasting returns for how long a peer has been in a state. before holds when each peer entered the
-// state. lasting adds the peer to now.
-func lasting(before, now map[netip.Addr]time.Time, addr netip.Addr, at time.Time) time.Duration {
-	began, known := before[addr]
+// lasting returns for how long something has been in a state. before holds when each thing entered
+// the state. lasting adds the thing to now.
+func lasting[K comparable](before, now map[K]time.Time, of K, at time.Time) time.Duration {
+	began, known := before[of]
 	if !known {
 		began = at
 	}
-	now[addr] = began
+	now[of] = began
 	return at.Sub(began).Round(time.Second)
 }
 

@@ -42,8 +42,12 @@ type record struct {
 // again, but more and more seldom.
 func (s *statuses) rests(one statusPatch, now time.Time) bool {
 	was, known := s.records[one.of.GetUID()]
-	return known && was.right == one.right && bytes.Equal(untimed(was.text), untimed(one.text)) &&
-		now.Sub(was.at) < was.rest
+	return known && now.Sub(was.at) < was.rest && was.repeats(one)
+}
+
+// repeats reports whether a patch writes the status of the record again.
+func (r record) repeats(one statusPatch) bool {
+	return r.right == one.right && bytes.Equal(untimed(r.text), untimed(one.text))
 }
 
 // forget drops the records of objects that nobody else has replaced for some time.
@@ -162,7 +166,7 @@ func untimed(status []byte) []byte {
 func (s *statuses) note(one statusPatch, now time.Time) {
 	uid := one.of.GetUID()
 	was, rest := s.records[uid], republish
-	if was.right == one.right && bytes.Equal(untimed(was.text), untimed(one.text)) {
+	if was.repeats(one) {
 		rest = min(2*was.rest, longestRest)
 		if was.rest > republish {
 			one.log.Warn("somebody else replaces a status that this appliance writes: two appliances or groups may "+
