@@ -185,19 +185,24 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 			t.Errorf("while the service is not routed: %d, want 503", got)
 		}
 
-		// Another program on this machine finds the socket that is meant for the
-		// script.
-		name := "@" + r.opt.RunDir + "/ask"
-		stranger, err := net.Dial("unix", name+strings.Repeat("\x00", 108-len(name)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer stranger.Close()
-		_, _ = io.WriteString(stranger, "GET / HTTP/1.0\r\nx-sallyport-backend: app\r\n\r\n")
-		if line, err := bufio.NewReader(stranger).ReadString('\n'); err != nil || !strings.Contains(line, "403") {
-			t.Errorf("a stranger to the script's way: %q, %v, want 403", line, err)
-		}
+		r.admitsNoStranger("ask")
 	})
+}
+
+// admitsNoStranger asks at the socket of a script, as another program on this machine could that finds
+// it. The answer has to be 403.
+func (r *rig) admitsNoStranger(script string) {
+	r.t.Helper()
+	name := "@" + r.opt.RunDir + "/" + script
+	stranger, err := net.Dial("unix", name+strings.Repeat("\x00", 108-len(name)))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer stranger.Close()
+	_, _ = io.WriteString(stranger, "GET / HTTP/1.0\r\nx-sallyport-backend: app\r\n\r\n")
+	if line, err := bufio.NewReader(stranger).ReadString('\n'); err != nil || !strings.Contains(line, "403") {
+		r.t.Errorf("a stranger at the socket of %s: %q, %v, want 403", script, line, err)
+	}
 }
 
 // FuzzAsk checks that each setting of an Ask stays one word.

@@ -167,16 +167,7 @@ func TestARequestIsCopiedAndNeverWaitsForTheCopy(t *testing.T) {
 			t.Errorf("a closed server got %q", got)
 		}
 
-		name := "@" + r.opt.RunDir + "/mirror"
-		stranger, err := net.Dial("unix", name+strings.Repeat("\x00", 108-len(name)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer stranger.Close()
-		_, _ = io.WriteString(stranger, "GET / HTTP/1.0\r\nx-sallyport-backend: app\r\n\r\n")
-		if line, err := bufio.NewReader(stranger).ReadString('\n'); err != nil || !strings.Contains(line, "403") {
-			t.Errorf("a stranger to the script's way: %q, %v, want 403", line, err)
-		}
+		r.admitsNoStranger("mirror")
 	})
 }
 

@@ -146,7 +146,7 @@ func all(checks ...func(context.Context, *testbed) error) func(context.Context, 
 	}
 }
 
-// atEvil is a request to evil's Gateway.
+// atEvil returns a request to evil's Gateway.
 func atEvil(target string, headers ...string) request {
 	r := request{at: evilGate, host: "gate." + evilHost, target: target}
 	for _, h := range headers {

@@ -88,13 +88,8 @@ func (s *testbed) serve(ctx context.Context, members ...*rig.Rig) error {
 	for _, m := range members {
 		want = append(want, m.Machine())
 	}
-	slices.Sort(want)
 	return rig.Eventually(ctx, fmt.Sprint(want, " have the service addresses"), func() error {
-		got, err := s.Serving(ctx)
-		if err == nil && !slices.Equal(got, want) {
-			err = fmt.Errorf("the router sends clients to %q", got)
-		}
-		return err
+		return s.SendsTo(ctx, want...)
 	})
 }
 

@@ -40,12 +40,8 @@ func (s *session) serve(ctx context.Context, but string) error {
 			want = append(want, m.Machine())
 		}
 	}
-	slices.Sort(want)
 	return rig.Eventually(ctx, fmt.Sprint(want, " serve"), func() error {
-		got, err := s.Serving(ctx)
-		if err == nil && !slices.Equal(got, want) {
-			err = fmt.Errorf("the router sends clients to %q", got)
-		}
+		err := s.SendsTo(ctx, want...)
 		for _, m := range s.members {
 			if err != nil || !slices.Contains(want, m.Machine()) {
 				continue

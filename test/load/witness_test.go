@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A request that ends badly counts for the period in which it began, whether that was before or after
-// the end of what the clients were to witness, and not for the next one.
+// A request that ends badly counts for the period in which it began. It may begin while During calls
+// its function, or after that. It does not count for the next period.
 func TestAWitnessCountsARequestForThePeriodInWhichItBegan(t *testing.T) {
 	for name, waits := range map[string]bool{"while": true, "after": false} {
 		t.Run(name, func(t *testing.T) {

@@ -77,6 +77,15 @@ func (r *Rig) Serving(ctx context.Context) (hosts []string, err error) {
 	return r.Holders(ctx, ServiceAddresses(r.Options()), r.Options().Router == world.RouterBIRD)
 }
 
+// SendsTo returns an error unless the lab's router sends clients of the group to exactly these hosts.
+func (r *Rig) SendsTo(ctx context.Context, hosts ...string) error {
+	got, err := r.Serving(ctx)
+	if want := slices.Sorted(slices.Values(hosts)); err == nil && !slices.Equal(got, want) {
+		err = fmt.Errorf("the router sends clients to %q, want %q", got, want)
+	}
+	return err
+}
+
 // Holders returns the hosts of the appliances that the lab's router sends clients of addresses to,
 // sorted: by its routes, or by its neighbours in the lan.
 func (r *Rig) Holders(ctx context.Context, addresses []string, routed bool) (hosts []string, err error) {
