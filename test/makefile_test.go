@@ -1,7 +1,11 @@
 package test
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -67,4 +71,56 @@ func TestEveryTargetWithTestsRunsAtNight(t *testing.T) {
 	if count < 10 {
 		t.Errorf("%d targets run tests; is the Makefile read?", count)
 	}
+}
+
+// TestPackagesThatRaceLeavesOutStartNoGoroutine reads the Makefile's list of them, and their code and
+// tests. Two speakers of GoBGP race by themselves.
+func TestPackagesThatRaceLeavesOutStartNoGoroutine(t *testing.T) {
+	text, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := regexp.MustCompile(`UNRACED = \^sallyport/\((.*)\)`).FindSubmatch(text)
+	if list == nil {
+		t.Fatal("the Makefile has no list UNRACED")
+	}
+	for name := range strings.SplitSeq(string(list[1]), "|") {
+		if name == "bgp/upstream" {
+			continue
+		}
+		files, err := filepath.Glob("../" + name + "/*.go")
+		if err != nil || len(files) == 0 {
+			t.Errorf("%s has no files (%v)", name, err)
+		}
+		for _, path := range files {
+			for _, at := range goroutines(t, path) {
+				t.Errorf("%s starts a goroutine: take %s off the list UNRACED of the Makefile", at, name)
+			}
+		}
+	}
+	if len(goroutines(t, "../haproxy/process.go")) == 0 {
+		t.Error("no goroutine is found in a file that starts one")
+	}
+}
+
+// goroutines returns the places in a file where a goroutine starts, or a test runs beside others.
+func goroutines(t *testing.T, path string) (at []string) {
+	t.Helper()
+	set := token.NewFileSet()
+	file, err := parser.ParseFile(set, path, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			at = append(at, set.Position(n.Pos()).String())
+		case *ast.SelectorExpr:
+			if name := n.Sel.Name; name == "Go" || name == "Parallel" || name == "RunParallel" {
+				at = append(at, set.Position(n.Pos()).String())
+			}
+		}
+		return true
+	})
+	return at
 }

@@ -136,14 +136,7 @@ spec: {peerIP: 192.168.50.21, asNumber: 65009, nodeSelector: has(strict), filter
 		r.upgradeCalico("BlockAffinity", "IPAMBlock", "IPPool", "BGPConfiguration", "BGPPeer", "BGPFilter",
 			"ClusterInformation")
 		r.says("marks both as ready", "crd.projectcalico.org/v1 are read", "kubectl get clusterinformations")
-		ready := func(group string, yes bool) {
-			patch(r, "clusterinformations."+group+"/default", fmt.Sprintf(`{"datastoreReady":%t}`, yes))
-		}
-		ready("projectcalico.org", false)
-		ready("crd.projectcalico.org", false)
-		r.says("marks neither as ready", "kubectl get clusterinformations")
-		r.routed(two)
-		ready("projectcalico.org", true)
+		patch(r, "clusterinformations.crd.projectcalico.org/default", `{"datastoreReady":false}`)
 		r.eventually("the objects of the new group are read", func() error {
 			s, err := r.status()
 			if err == nil && s.Clusters[0].APIGroup != "projectcalico.org/v3" {

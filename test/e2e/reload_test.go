@@ -21,14 +21,15 @@ func (r *testbed) reload(lines string, clusters ...rig.Cluster) {
 }
 
 func TestTheConfigurationIsReadAgainUnderTraffic(t *testing.T) {
+	t.Parallel()
 	one := rig.Cluster{Name: "one", Pools: "172.16.0.0/16"}
-	r := newTestbed(t, world.Options{Name: "one", Workers: 1},
+	r := newTestbed(t, world.Options{Name: "reload", Workers: 1},
 		settings{clusters: []rig.Cluster{one}, manifests: []string{"--cluster", "one"}})
 	r.apply(application("one", 2) + ingress("app", "", "app.one.test / Prefix one"))
 	r.start()
 	r.ready()
 	r.answeredBy("http://app.one.test/", 2)
-	beside := newTestbed(t, world.Options{Name: "two", Site: 1, Workers: 1}, settings{})
+	beside := newTestbed(t, world.Options{Name: "another", Site: 1, Workers: 1}, settings{})
 	beside.apply(application("two", 2) + ingress("app", "", "app.two.test / Prefix two"))
 	r.must(beside.Lend(r.t.Context(), r.Lab))
 	two := rig.Cluster{Name: "two", Pools: "172.17.0.0/16", Kubeconfig: beside.file("kubeconfig")}
