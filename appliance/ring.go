@@ -49,13 +49,19 @@ func (kernelRing) Guard(ctx context.Context, g address.Guard) error { return add
 func (kernelRing) Unguard(ctx context.Context) error { return address.ClearGuard(ctx) }
 
 // Answers reports whether a machine accepts a TCP connection, or rejects it: its kernel is
-// alive in both cases.
+// alive in both cases. It asks up to asks times. A process that got no processor for a while finds
+// the answer and the end of its patience at once, and Go then reports the latter.
 func (kernelRing) Answers(ctx context.Context, at netip.AddrPort) bool {
-	conn, err := (&net.Dialer{Timeout: quickly}).DialContext(ctx, "tcp", at.String())
-	if err == nil {
-		_ = conn.Close()
+	for range asks {
+		conn, err := (&net.Dialer{Timeout: quickly}).DialContext(ctx, "tcp", at.String())
+		if err == nil {
+			_ = conn.Close()
+		}
+		if err == nil || errors.Is(err, syscall.ECONNREFUSED) {
+			return true
+		}
 	}
-	return err == nil || errors.Is(err, syscall.ECONNREFUSED)
+	return false
 }
 
 const (
@@ -67,9 +73,10 @@ const (
 	// firstWords is how long a process that starts waits for each member to be heard. Both sides
 	// need a few heartbeats to prove that theirs are no replay.
 	firstWords = 2 * time.Second
-	// quickly bounds how long a round waits for the machine of a member that fell silent. A busy
-	// machine with a restarting process answers later than an idle machine.
-	quickly = 250 * time.Millisecond
+	// asks is how often a round asks the machine of a member that fell silent, and quickly how long it
+	// waits each time.
+	asks    = 3
+	quickly = 100 * time.Millisecond
 	// afterwards is how long routers may take to follow a member that has changed. Until then
 	// this machine closes connections that it has to forget.
 	afterwards = 2 * time.Second
