@@ -80,7 +80,9 @@ func (g Guard) text() string {
 	if g.Port != 0 {
 		line("\tchain peers {")
 		from(g.Members, func(match string) { line("\t\t%s return", match) })
-		line("\t\tcounter drop")
+		// A member that this appliance does not list asks at this port whether the machine is alive,
+		// and passes packets on as long as it answers.
+		line("\t\tcounter reject with tcp reset")
 		line("\t}")
 	}
 	if g.BFD != 0 {
