@@ -198,7 +198,7 @@ func TestTheAddressOfAServiceIsAskedForAndThenRecordedAndServed(t *testing.T) {
 		"BGP false announced to nobody: no router of its family has a session with this appliance (sallyport " +
 			"status peers)",
 		"VRRP true another member has it",
-		"port true 80 leads to backend default_svc_web_80.lb: 2 of 2 servers open",
+		"port true 80 leads to backend demo__default_svc_web_80.lb: 2 of 2 servers open",
 	}, facts); diff != "" {
 		t.Errorf("the address is explained otherwise; want -, got +:\n%s", diff)
 	}

@@ -360,7 +360,7 @@ func TestPagesAreGoodToLookAt(t *testing.T) {
 		if name == "seven-nodes" {
 			maps.Copy(pages, map[string]string{
 				"-node": "/node/demo/worker7", "-block": "/block/demo/172.16.1.128/26",
-				"-backend": "/backend/default_svc_web_80", "-pod": "/pod/demo/default/web-7f9c6d-00006",
+				"-backend": "/backend/demo__default_svc_web_80", "-pod": "/pod/demo/default/web-7f9c6d-00006",
 				"-ingress": "/ingress/demo/default/web", "-cluster": "/cluster/demo",
 				"-servers": "/servers?state=closed", "-backends": "/backends?sort=requests",
 				"-search": "/search?q=worker7", "-none": "/pod/demo/default/gone",
@@ -441,9 +441,9 @@ func TestRatesFollowWithoutAReload(t *testing.T) {
 	b.eval(`window.same = true`)
 	s.samples.Rates.Set(haproxy.Load{
 		During:   status.SampleEvery,
-		Backends: []haproxy.BackendLoad{{Backend: "default_svc_web_80", Requests: 77_770, Open: 3}},
+		Backends: []haproxy.BackendLoad{{Backend: "demo__default_svc_web_80", Requests: 77_770, Open: 3}},
 	}, s.clock)
-	b.until(first + `.includes("7,777") && ` + first + `.includes("default_svc_web_80")`)
+	b.until(first + `.includes("7,777") && ` + first + `.includes("demo__default_svc_web_80")`)
 	if got := string(b.eval("window.same")); got != "true" {
 		t.Error("the page was loaded again")
 	}

@@ -44,7 +44,7 @@ func TestServersWaitForRoom(t *testing.T) {
 	}
 	_, page := endpointStatus(t, s)
 	for _, want := range []string{
-		"NoRoom", "8 of 32 servers of Service default/web port 80 wait",
+		"NoRoom", "8 of 32 servers of cluster demo, Service default/web port 80 wait",
 		"servers: 32 of 24 (133 %) in use: ",
 	} {
 		if !strings.Contains(page, want) {

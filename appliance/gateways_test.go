@@ -103,7 +103,7 @@ func TestEveryVoiceSpeaksOfGateways(t *testing.T) {
 		"/gateway/demo/default/web":   {"Gateway default/web", "Listeners", "Conditions", "listener https", "ResolvedRefs"},
 		"/search?q=stranger":          {"httproute/other/stranger"},
 		"/problems":                   {"Gateway default/web", "listener https: there is no Secret default/none"},
-		"/backend/default_svc_web_80": {"Gateway at 203.0.113.5:80"},
+		"/backend/demo__default_svc_web_80": {"Gateway at 203.0.113.5:80"},
 		"/route/demo/httproute/default/app": {
 			"HTTPRoute default/app", "attached to listener http of Gateway default/web", `header x-canary = "yes"`,
 			"RequestHeaderModifier: set x-from", "% to invalid", "no route to 172.16.189.66", "BackendNotFound",
@@ -186,14 +186,14 @@ func TestARequestToAGatewayIsExplained(t *testing.T) {
 	}
 	canary, _ := explain(at("X-Canary: yes"))
 	if len(canary.Rules) != 1 || canary.Rules[0].Rule != 1 || canary.Rules[0].When != `header x-canary = "yes"` ||
-		canary.Rules[0].Backend != "75 % to default_svc_web_80.r-"+hashIn(canary.Rules[0].Backend)+", 25 % to invalid" ||
+		canary.Rules[0].Backend != "75 % to demo__default_svc_web_80.r-"+hashIn(canary.Rules[0].Backend)+", 25 % to invalid" ||
 		canary.Ingress.Name != "app" || len(canary.Servers) != 1 || canary.Servers[0].Open != 1 ||
 		!strings.HasPrefix(canary.Servers[0].Servers[1].Why, "no route to 172.16.189.66") {
 		t.Errorf("the canary: got %+v", canary)
 	}
 	plain, _ := explain(at("X-Canary: no"))
 	if len(plain.Rules) != 1 || plain.Rules[0].Rule != 2 || plain.Rules[0].When != "" ||
-		plain.Rules[0].Backend != "default_svc_web_80" || plain.Request != "GET www.shop.example/x?y at 203.0.113.5:80" {
+		plain.Rules[0].Backend != "demo__default_svc_web_80" || plain.Request != "GET www.shop.example/x?y at 203.0.113.5:80" {
 		t.Errorf("without the header: got %+v", plain)
 	}
 	for name, row := range map[string]struct {

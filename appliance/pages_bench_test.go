@@ -18,7 +18,7 @@ const nothing = "/healthz"
 var largePages = []string{
 	"/", "/ingresses", "/ingresses?q=svc-09&page=2", "/backends?q=svc-0777", "/servers?page=1000",
 	"/servers?q=172.16.9&page=2", "/search?q=svc-0777",
-	"/ingress/demo/default/svc-00007", "/backend/default_svc_svc-00007_80", "/block/demo/172.16.0.64/26",
+	"/ingress/demo/default/svc-00007", "/backend/demo__default_svc_svc-00007_80", "/block/demo/172.16.0.64/26",
 	"/node/demo/worker1", "/cluster/demo",
 }
 

@@ -115,7 +115,7 @@ func TestThePageHasTheRatesOfBackends(t *testing.T) {
 		t.Error("the page has rates before the first sample")
 	}
 	s.samples.Rates.Set(traffic(haproxy.BackendLoad{
-		Backend: "default_svc_web_80", Requests: 12_340, Failed: 17,
+		Backend: "demo__default_svc_web_80", Requests: 12_340, Failed: 17,
 		Connections: 3, Open: 1, Response: 4 * time.Millisecond,
 	}), time.Now())
 	for path, words := range map[string][]string{
@@ -124,7 +124,7 @@ func TestThePageHasTheRatesOfBackends(t *testing.T) {
 			`data-label="connections" class="n">3<`,
 		},
 		"/backends?sort=errors":       {">errors/s<", `<option value="errors" selected>most errors first`},
-		"/backend/default_svc_web_80": {"<dt>requests</dt><dd>1,234/s", "1.7/s", "<dt>response time</dt><dd>4 ms"},
+		"/backend/demo__default_svc_web_80": {"<dt>requests</dt><dd>1,234/s", "1.7/s", "<dt>response time</dt><dd>4 ms"},
 	} {
 		_, text := ask(t, h, path)
 		for _, w := range words {
@@ -137,8 +137,8 @@ func TestThePageHasTheRatesOfBackends(t *testing.T) {
 
 func TestThePageListsTheBusiestBackendsFirst(t *testing.T) {
 	s := wide(t, 3)
-	s.samples.Rates.Set(traffic(haproxy.BackendLoad{Backend: "default_svc_docs_80", Requests: 9},
-		haproxy.BackendLoad{Backend: "default_svc_web_80", Requests: 500}), time.Now())
+	s.samples.Rates.Set(traffic(haproxy.BackendLoad{Backend: "demo__default_svc_docs_80", Requests: 9},
+		haproxy.BackendLoad{Backend: "demo__default_svc_web_80", Requests: 500}), time.Now())
 	h, _ := endpoint(s)
 	for _, path := range []string{"/", "/backends?sort=requests", "/backends?sort=requests&q=_80"} {
 		_, text := ask(t, h, path)
@@ -146,8 +146,8 @@ func TestThePageListsTheBusiestBackendsFirst(t *testing.T) {
 			_, text, _ = strings.Cut(text, `id="backends"`)
 		}
 		_, text, _ = strings.Cut(text, "<tbody")
-		web, docs, api := strings.Index(text, "default_svc_web_80"), strings.Index(text, "default_svc_docs_80"),
-			strings.Index(text, "default_svc_api_80")
+		web, docs, api := strings.Index(text, "demo__default_svc_web_80"), strings.Index(text, "demo__default_svc_docs_80"),
+			strings.Index(text, "demo__default_svc_api_80")
 		if web < 0 || docs < web || api < docs {
 			t.Errorf("%s: web at %d, docs at %d, api at %d", path, web, docs, api)
 		}

@@ -34,7 +34,7 @@ func TestTheTimelineTellsWhatChangedAndWhy(t *testing.T) {
 	}
 	for _, want := range []string{
 		"route: 172.16.171.64/26 via 192.168.50.23 added: a verified offer",
-		"server: 172.16.171.66:80 of default_svc_web_80 is open: routed",
+		"server: 172.16.171.66:80 of demo__default_svc_web_80 is open: routed",
 		"offer: offer of 172.16.9.0/26 by 192.168.50.24 refused: ",
 		"session: BGP session with node worker2 (192.168.50.24) is lost: hold timer expired",
 	} {
@@ -110,7 +110,7 @@ func TestTheChangesOfARoundAreToldInTurns(t *testing.T) {
 		list = append(list, plan.SetServer{ID: haproxy.ServerID{Backend: "evil_svc_web_http", Server: strconv.Itoa(i)}})
 	}
 	list = append(list, plan.SetServer{ID: haproxy.ServerID{Backend: "victim_svc_web_http", Server: "v"}},
-		plan.SetServer{ID: haproxy.ServerID{Backend: "east_victim_svc_web_http", Server: "e"}})
+		plan.SetServer{ID: haproxy.ServerID{Backend: "east__victim_svc_web_http", Server: "e"}})
 	got := status.InTurns(list, func(s plan.SetServer) string { return status.TenantOf(s.ID.Backend) })
 	var first []string
 	for _, s := range got[:5] {

@@ -23,7 +23,7 @@ func poolOf(text string) AddressRange {
 func wanting(name string, words ...string) demand {
 	namespace, short, _ := strings.Cut(name, "/")
 	d := demand{
-		ref: ObjectRef{Cluster: "c", Kind: "Service", Namespace: namespace, Name: short},
+		ref: ObjectRef{Cluster: Unnamed, Kind: "Service", Namespace: namespace, Name: short},
 		of:  tenant{0, namespace}, owner: namespace, holder: name, four: true,
 	}
 	for _, word := range words {

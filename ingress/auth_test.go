@@ -47,7 +47,7 @@ func TestAServiceThatIsAskedHasABackendOfItsOwn(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := snapshot(t, "c", app("web")+service("door", "http", 80)+slice("door", "a", "http", 8080, "172.16.1.2")+
+			s := snapshot(t, Unnamed, app("web")+service("door", "http", 80)+slice("door", "a", "http", 8080, "172.16.1.2")+
 				other+ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
 			s.Ingresses[0].Annotations = map[string]string{"sallyport.dev/auth-url": tt.url}
 			s.Options.ConfigMap, s.Options.AuthServices = "ops/keys", tt.shared
@@ -68,7 +68,7 @@ func TestAServiceThatIsAskedHasABackendOfItsOwn(t *testing.T) {
 				t.Error(err)
 			}
 			for _, b := range r.Config.Backends {
-				if namespace, _, _ := strings.Cut(b.Name, "_"); b.Cluster != "c" || b.Namespace != namespace {
+				if namespace, _, _ := strings.Cut(b.Name, "_"); b.Cluster != Unnamed || b.Namespace != namespace {
 					t.Errorf("the servers of %s are those of namespace %q of cluster %q", b.Name, b.Namespace,
 						b.Cluster)
 				}

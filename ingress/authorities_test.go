@@ -47,7 +47,7 @@ func withAuthorities(t *testing.T, key string) func(*Snapshot) {
 
 // toldPolicies returns the conditions of the policies in a Result.
 func toldPolicies(r Result) (all []string) {
-	for _, s := range r.Statuses["c"] {
+	for _, s := range r.Statuses[Unnamed] {
 		for _, a := range s.Ancestors {
 			for _, c := range a.Conditions {
 				all = append(all, fmt.Sprintf("%s at %s %s=%s %s", s.Name, a.AncestorRef.Name, c.Type, c.Status, c.Reason))

@@ -17,7 +17,7 @@ import (
 
 // manyServices returns a cluster of n Services, each with an Ingress and five endpoints.
 func manyServices(n int) Snapshot {
-	s := Snapshot{Cluster: "c", Options: Options{Limits: Limits{Hosts: 1e6, Paths: 1e6, Backends: 1e6, Servers: 1e6}}}
+	s := Snapshot{Cluster: Unnamed, Options: Options{Limits: Limits{Hosts: 1e6, Paths: 1e6, Backends: 1e6, Servers: 1e6}}}
 	s.Classes = []*networkingv1.IngressClass{{
 		ObjectMeta: metav1.ObjectMeta{Name: "haproxy"},
 		Spec:       networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"},

@@ -81,7 +81,7 @@ func TestAServiceTakesSomeOfTheRequests(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := snapshot(t, "c", app("web")+app("beta")+tt.manifests)
+			s := snapshot(t, Unnamed, app("web")+app("beta")+tt.manifests)
 			s.Options.OneTenant = true
 			for _, service := range s.Services {
 				if service.Name == "beta" {

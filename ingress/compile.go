@@ -26,7 +26,7 @@ import (
 // The lists may be in any order. The lists of a watch.Watcher are sorted by namespace and name
 // (slices by namespace, Service and name), so that Compile need not sort them.
 type Snapshot struct {
-	Cluster string    // a DNS label; part of every name when there are several clusters
+	Cluster string    // a DNS label; part of every name, unless it is Unnamed
 	At      time.Time // when it was taken: decides which certificates have expired; zero asks for no such check
 	Options Options
 	Objects
@@ -222,8 +222,7 @@ type Compiler struct {
 	Local []netip.Addr
 
 	// Unknown are the configured clusters that have no Snapshot yet: their names and Options. Hosts
-	// that the Options keep for such a cluster are closed to the other clusters. If several
-	// clusters are configured, names made for any cluster begin with the cluster's name.
+	// that the Options keep for such a cluster are closed to the other clusters.
 	Unknown []Snapshot
 
 	// Room is the number of servers that HAProxy can hold; 0 means any number.
@@ -364,8 +363,8 @@ func (c *Compiler) renew(snaps []Snapshot) (worlds []*world, n news) {
 		if i < len(c.worlds) {
 			was = *c.worlds[i]
 		}
-		w := c.renewWorld(was, s, leader, len(snaps)+len(c.Unknown) > 1, &n)
-		if i < len(c.worlds) && w.Cluster == was.Cluster && w.prefix == was.prefix {
+		w := c.renewWorld(was, s, leader, &n)
+		if i < len(c.worlds) && w.Cluster == was.Cluster {
 			n.touched[i] = difference(was.Slices, w.Slices)
 		}
 		worlds = append(worlds, w)
@@ -375,17 +374,13 @@ func (c *Compiler) renew(snaps []Snapshot) (worlds []*world, n news) {
 
 // renewWorld makes the new world of a Snapshot from the last world, and adds the differences to the
 // news. The keys of its ConfigMaps stay until they change.
-func (c *Compiler) renewWorld(was world, s Snapshot, leader string, several bool, n *news) *world {
+func (c *Compiler) renewWorld(was world, s Snapshot, leader string, n *news) *world {
 	w := new(was)
-	w.Snapshot, w.prefix, w.leader = s, "", leader
-	if several {
-		w.prefix = s.Cluster + "_"
-	}
+	w.Snapshot, w.prefix, w.leader = s, prefixOf(s.Cluster), leader
 	w.Options = s.Options.withDefaults()
 	w.Objects = s.Objects.keep(was.Objects)
 	same := w.withoutSlices().Same(was.withoutSlices())
-	other := w.Cluster != was.Cluster || w.prefix != was.prefix || w.leader != was.leader ||
-		!reflect.DeepEqual(w.Options, was.Options)
+	other := w.Cluster != was.Cluster || w.leader != was.leader || !reflect.DeepEqual(w.Options, was.Options)
 	if other || !slices.Equal(w.ownConfigMaps(), was.ownConfigMaps()) {
 		w.defaults = annotations.Read(annotations.ConfigMap, w.configMap(w.Options.ConfigMap).Data)
 		c.settled = nil // settings depend on options and ConfigMaps, which settledFor does not have
@@ -407,6 +402,20 @@ func (c *Compiler) renewWorld(was world, s Snapshot, leader string, several bool
 	}
 	n.moved = n.moved || !slices.Equal(w.Slices, was.Slices) || !slices.Equal(w.Beyond, was.Beyond)
 	return w
+}
+
+// Unnamed is the name of a cluster that the configuration file gives no name.
+const Unnamed = "default"
+
+// prefixOf returns the beginning of every name that is made for a cluster. It depends on nothing but
+// the cluster's name: a cluster that comes or goes renames nothing of another one. No name of
+// Kubernetes has a "_", and names put one between two parts. Only a prefix ends in "__", so no two
+// clusters share a name.
+func prefixOf(cluster string) string {
+	if cluster == Unnamed {
+		return ""
+	}
+	return cluster + "__"
 }
 
 // readProcess reads the ConfigMaps of a world that concern the whole process.

@@ -296,7 +296,7 @@ func TestIngressesBecomeRoutes(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := Compile([]Snapshot{snapshot(t, "c", tt.manifests)})
+			r := Compile([]Snapshot{snapshot(t, Unnamed, tt.manifests)})
 			if diff := cmp.Diff(tt.want, read(r)); diff != "" {
 				t.Errorf("want (-), got (+):\n%s", diff)
 			}
@@ -362,7 +362,7 @@ endpoints: [{addresses: [evil.test]}]
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := Compile([]Snapshot{
-				snapshot(t, "c", service("web", "http", 80)+ingress("i", 2020, fallback("web"))+tt.slices),
+				snapshot(t, Unnamed, service("web", "http", 80)+ingress("i", 2020, fallback("web"))+tt.slices),
 			})
 			want := strings.TrimSuffix("default -> default_svc_web_http\nbackend default_svc_web_http: "+tt.want, " ") +
 				"\n"
@@ -381,7 +381,7 @@ func TestWhatAnIngressSaysIsForItsOwnRequests(t *testing.T) {
 			", http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {name: http}}}}]}}]}\n" +
 			"---\n"
 	}
-	s := snapshot(t, "c", app("web")+
+	s := snapshot(t, Unnamed, app("web")+
 		said("a", "a.test", "")+
 		said("b", "b.test", `haproxy.org/timeout-server: 1s`)+
 		said("c", "c.test", `haproxy.org/timeout-server: 2s, haproxy.org/ssl-redirect: "true"`)+
@@ -448,7 +448,7 @@ func TestAGuardWithoutAPrefixGuards(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := snapshot(t, "c", app("web")+ingress("a", 2020,
+			s := snapshot(t, Unnamed, app("web")+ingress("a", 2020,
 				"rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]")+
 				ingress("b", 2021, "rules: ["+rule("b.test", path("/", "Prefix", "web"))+"]"))
 			s.Secrets = []*corev1.Secret{{
@@ -483,7 +483,7 @@ func TestAGuardWithoutAPrefixGuards(t *testing.T) {
 }
 
 func TestTheBackendsOfAnIngressCountInOneTable(t *testing.T) {
-	r := Compile([]Snapshot{snapshot(t, "c", app("web")+app("api")+`
+	r := Compile([]Snapshot{snapshot(t, Unnamed, app("web")+app("api")+`
 kind: Ingress
 metadata: {name: a, namespace: default, annotations: {haproxy.org/rate-limit-requests: "10"}}
 spec: {ingressClassName: haproxy, rules: [{host: a.test, http: {paths: [
@@ -497,7 +497,7 @@ spec: {ingressClassName: haproxy, rules: [{host: a.test, http: {paths: [
 }
 
 func TestAConfigMapSpeaksForAll(t *testing.T) {
-	s := snapshot(t, "c", app("web")+`
+	s := snapshot(t, Unnamed, app("web")+`
 kind: Ingress
 metadata: {name: a, namespace: default}
 spec: {ingressClassName: haproxy, rules: [{host: a.test, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {name: http}}}}]}}]}
@@ -539,7 +539,7 @@ spec: {ingressClassName: haproxy, rules: [{host: a.test, http: {paths: [{path: /
 }
 
 func TestAnIngressIsExplained(t *testing.T) {
-	s := snapshot(t, "c", app("web")+`
+	s := snapshot(t, Unnamed, app("web")+`
 kind: Ingress
 metadata: {name: a, namespace: default, creationTimestamp: 2020-01-01T00:00:00Z, annotations: {haproxy.org/timeout-server: 1s, haproxy.org/ssl-redirect: "true", haproxy.org/ssl-redirect-port: "8443"}}
 spec: {ingressClassName: haproxy, rules: [{host: a.test, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {name: http}}}}]}}]}
@@ -554,9 +554,9 @@ spec: {ingressClassName: nginx}
 `)
 	s.Services[0].Annotations = map[string]string{"haproxy.org/check-interval": "7s", "haproxy.org/typo": "x"}
 	r := Compile([]Snapshot{s})
-	got, ok := r.Explain("c", "default", "a")
+	got, ok := r.Explain(Unnamed, "default", "a")
 	want := Explanation{
-		Ingress: ObjectRef{Cluster: "c", Kind: "Ingress", Namespace: "default", Name: "a"},
+		Ingress: ObjectRef{Cluster: Unnamed, Kind: "Ingress", Namespace: "default", Name: "a"},
 		Rules: []ExplainedRule{{
 			Host: "a.test", Path: "/", Match: haproxy.Prefix,
 			Backend: "default_ing_a_svc_web_http", HTTPS: "302 to port 8443",
@@ -577,18 +577,18 @@ spec: {ingressClassName: nginx}
 	if diff := cmp.Diff(want, got); diff != "" || !ok {
 		t.Errorf("want (-), got (+):\n%s", diff)
 	}
-	if got, ok := r.Explain("c", "default", "b"); !ok || len(got.Rules) != 0 || len(got.Problems) != 1 {
+	if got, ok := r.Explain(Unnamed, "default", "b"); !ok || len(got.Rules) != 0 || len(got.Problems) != 1 {
 		t.Errorf("of one that came too late: %+v", got)
 	}
 	for _, name := range []string{"other", "nobody"} {
-		if _, ok := r.Explain("c", "default", name); ok {
+		if _, ok := r.Explain(Unnamed, "default", name); ok {
 			t.Errorf("%s is not ours", name)
 		}
 	}
 }
 
 func TestAServerSaysWhoItIs(t *testing.T) {
-	r := Compile([]Snapshot{snapshot(t, "c", service("web", "http", 80)+ingress("i", 2020, fallback("web"))+`
+	r := Compile([]Snapshot{snapshot(t, Unnamed, service("web", "http", 80)+ingress("i", 2020, fallback("web"))+`
 kind: EndpointSlice
 metadata: {name: x, namespace: default, labels: {kubernetes.io/service-name: web}}
 addressType: IPv4
@@ -600,7 +600,7 @@ endpoints: [{addresses: [172.16.1.1], nodeName: worker1, targetRef: {kind: Pod, 
 		got.Origin != "Service default/web port http" || !got.Options.Check {
 		t.Errorf("got %+v", got)
 	}
-	if want := (ObjectRef{"c", "Ingress", "default", "i", "ing-i"}); len(r.Served) != 1 || r.Served[0] != want {
+	if want := (ObjectRef{Unnamed, "Ingress", "default", "i", "ing-i"}); len(r.Served) != 1 || r.Served[0] != want {
 		t.Errorf("want %v served, got %v", want, r.Served)
 	}
 }
@@ -608,14 +608,14 @@ endpoints: [{addresses: [172.16.1.1], nodeName: worker1, targetRef: {kind: Pod, 
 // TestABackendIsOfTheNamespaceOfItsService does not trust the namespaces of pods in a
 // slice: the author of the slice chooses them.
 func TestABackendIsOfTheNamespaceOfItsService(t *testing.T) {
-	r := Compile([]Snapshot{snapshot(t, "c", service("web", "http", 80)+ingress("i", 2020, fallback("web"))+`
+	r := Compile([]Snapshot{snapshot(t, Unnamed, service("web", "http", 80)+ingress("i", 2020, fallback("web"))+`
 kind: EndpointSlice
 metadata: {name: x, namespace: default, labels: {kubernetes.io/service-name: web}}
 addressType: IPv4
 ports: [{name: http, port: 80}]
 endpoints: [{addresses: [172.16.1.1], targetRef: {kind: Pod, name: till, namespace: shop}}]
 `)})
-	if got := r.Config.Backends[0]; got.Cluster != "c" || got.Namespace != "default" {
+	if got := r.Config.Backends[0]; got.Cluster != Unnamed || got.Namespace != "default" {
 		t.Errorf("it is of namespace %q of cluster %q", got.Namespace, got.Cluster)
 	}
 }
@@ -686,7 +686,7 @@ func TestOnlyOurClassesAreServed(t *testing.T) {
 		"a namespace that is":      {class: "haproxy", options: Options{Namespaces: []string{"default"}}, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := snapshot(t, "c", tt.classes+app("web")+ingress("i", 2020, fallback("web")))
+			s := snapshot(t, Unnamed, tt.classes+app("web")+ingress("i", 2020, fallback("web")))
 			s.Options = tt.options
 			s.Namespaces = []*corev1.Namespace{
 				{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "web"}}},
@@ -718,7 +718,7 @@ func TestAnIngressSaysHowItsPathsAreCompared(t *testing.T) {
 		{"regex", "/(", first + web + "problem Ingress default/i InvalidPath\n"},
 		{"regex", "/ ", first + web + "problem Ingress default/i InvalidPath\n"},
 	} {
-		s := snapshot(t, "c", app("web")+
+		s := snapshot(t, Unnamed, app("web")+
 			ingress("i", 2020, "rules: ["+rule("a.test", path(tt.path, "ImplementationSpecific", "web"),
 				path("/p", "Prefix", "web"))+"]"))
 		s.Ingresses[0].Annotations = map[string]string{"sallyport.dev/path-type": tt.kind}
@@ -741,7 +741,7 @@ func TestAHostHasSoManyRegularExpressions(t *testing.T) {
 	for i := range maxPatterns + 2 {
 		paths = append(paths, path(fmt.Sprintf("/v%d[0-9]", i), "ImplementationSpecific", "web"))
 	}
-	s := snapshot(t, "c", app("web")+
+	s := snapshot(t, Unnamed, app("web")+
 		ingress("i", 2020, "rules: ["+rule("a.test", paths...)+", "+rule("b.test", paths[0])+"]"))
 	s.Ingresses[0].Annotations = map[string]string{"sallyport.dev/path-type": "regex"}
 	r := Compile([]Snapshot{s})
@@ -762,7 +762,7 @@ func TestAnOlderAnnotationNamesTheClass(t *testing.T) {
 		"haproxy.org/ingress.class": true, "haproxy.com/ingress.class": true,
 		"ingress.kubernetes.io/ingress.class": true, "nginx.ingress.kubernetes.io/ingress.class": false,
 	} {
-		s := snapshot(t, "c", app("web")+ingress("i", 2020, fallback("web")))
+		s := snapshot(t, Unnamed, app("web")+ingress("i", 2020, fallback("web")))
 		s.Ingresses[0].Spec.IngressClassName = nil
 		s.Ingresses[0].Annotations = map[string]string{annotation: "haproxy"}
 		r := Compile([]Snapshot{s})
@@ -780,10 +780,10 @@ func TestTheFirstClusterWins(t *testing.T) {
 		app("web")+ingress("old", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+", "+
 			rule("b.test", path("/", "Prefix", "web"))+"]"))
 	r := Compile([]Snapshot{first, second})
-	want := `prefix a.test/ -> east_default_svc_web_http
-prefix b.test/ -> west_default_svc_web_http
-backend east_default_svc_web_http: s_172-16-1-1_8080
-backend west_default_svc_web_http: s_172-16-1-1_8080
+	want := `prefix a.test/ -> east__default_svc_web_http
+prefix b.test/ -> west__default_svc_web_http
+backend east__default_svc_web_http: s_172-16-1-1_8080
+backend west__default_svc_web_http: s_172-16-1-1_8080
 problem Ingress default/old HostOwned
 `
 	if diff := cmp.Diff(want, read(r)); diff != "" {
@@ -794,22 +794,51 @@ problem Ingress default/old HostOwned
 	}
 }
 
-func TestNamesFollowTheConfiguredClustersNotTheKnownOnes(t *testing.T) {
-	east := snapshot(t, "east",
-		app("web")+ingress("i", 2024, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
-	c := Compiler{Unknown: []Snapshot{{Cluster: "west"}}}
-	alone := c.Compile([]Snapshot{east})
-	if got, want := backendNames(alone), []string{"east_default_svc_web_http"}; !slices.Equal(got, want) {
-		t.Errorf("while the other cluster is not known: backends %q, want %q", got, want)
+func TestAClusterThatComesOrGoesRenamesNothingOfAnother(t *testing.T) {
+	for name, first := range map[string]string{"east": "east__default_", Unnamed: "default_"} {
+		t.Run(name, func(t *testing.T) {
+			s := snapshot(t, name, app("web")+ingress("i", 2024, "tls: [{secretName: tls, hosts: [a.test]}], rules: ["+
+				rule("a.test", path("/", "Prefix", "web"))+"]"))
+			crt, key := certificate{names: []string{"a.test"}}.make(t)
+			s.Secrets = []*corev1.Secret{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tls"},
+				Type:       corev1.SecretTypeTLS, Data: map[string][]byte{"tls.crt": crt, "tls.key": key},
+			}}
+			var c Compiler
+			alone := c.Compile([]Snapshot{s})
+			if got, want := backendNames(alone), []string{first + "svc_web_http"}; !slices.Equal(got, want) {
+				t.Errorf("backends %q, want %q", got, want)
+			}
+			if got, want := alone.Config.Certs[0].Name, first+"tls.pem"; got != want {
+				t.Errorf("certificate %s, want %s", got, want)
+			}
+			same := func(when string, r Result) {
+				t.Helper()
+				if r.Config.Backends[0] != alone.Config.Backends[0] || r.Config.Certs[0] != alone.Config.Certs[0] {
+					t.Errorf("%s: %s and %s are others than before", when, r.Config.Backends[0].Name, r.Config.Certs[0].Name)
+				}
+			}
+			c.Unknown = []Snapshot{{Cluster: "west"}}
+			same("another cluster is configured", c.Compile([]Snapshot{s}))
+			c.Unknown = nil
+			same("another cluster is known", c.Compile([]Snapshot{s, {Cluster: "west"}}))
+			same("the other cluster is first", c.Compile([]Snapshot{{Cluster: "west"}, s}))
+			same("the other cluster is removed", c.Compile([]Snapshot{s}))
+		})
 	}
-	c.Unknown = nil
-	both := c.Compile([]Snapshot{east, {Cluster: "west"}})
-	if both.Config.Backends[0] != alone.Config.Backends[0] {
-		t.Errorf("the other cluster came: %s is another backend than before", both.Config.Backends[0].Name)
-	}
-	if got, want := backendNames(Compile([]Snapshot{east})),
-		[]string{"default_svc_web_http"}; !slices.Equal(got, want) {
-		t.Errorf("the only cluster: backends %q, want %q", got, want)
+}
+
+func TestNoTwoClustersShareAName(t *testing.T) {
+	asking := snapshot(t, Unnamed, app("web")+of("ops", app("door"))+ingress("i", 2024,
+		"rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
+	asking.Ingresses[0].Annotations = map[string]string{"sallyport.dev/auth-url": "svc://ops/door:http"}
+	asking.Options.AuthServices = []string{"ops/door"}
+	named := snapshot(t, "ops", of("auth", app("door")+ingress("i", 2024,
+		"rules: ["+rule("b.test", path("/", "Prefix", "door"))+"]")))
+	got := backendNames(Compile([]Snapshot{asking, named}))
+	want := []string{"default_ing_i_svc_web_http", "ops__auth_svc_door_http", "ops_auth_svc_door_http"}
+	if !slices.Equal(got, want) {
+		t.Errorf("backends %q, want %q", got, want)
 	}
 }
 
@@ -964,7 +993,7 @@ func TestTheDefaultOfAllHostsIsNotAnotherClusters(t *testing.T) {
 	two := snapshot(t, "two", app("web")+ingress("j", 2019, fallback("web")))
 	two.Options.OneTenant = true
 	two.Options.ConfigMap, two.ConfigMaps = one.Options.ConfigMap, one.ConfigMaps
-	if r := Compile([]Snapshot{one, two}); r.Config.DefaultBackend != "one_default_svc_web_http" {
+	if r := Compile([]Snapshot{one, two}); r.Config.DefaultBackend != "one__default_svc_web_http" {
 		t.Errorf("the default of all hosts is %q, want that of cluster one", r.Config.DefaultBackend)
 	}
 	one.Options.ConfigMap, two.Ingresses = "", nil
@@ -980,8 +1009,8 @@ func TestHostsAreKeptForAClusterThatIsNotKnownYet(t *testing.T) {
 	west := Snapshot{Cluster: "west", Options: Options{Hosts: []HostRule{{"*.west.test", []string{"*"}}}}}
 	c := Compiler{Unknown: []Snapshot{west}}
 	before := c.Compile([]Snapshot{east})
-	want := `prefix a.test/ -> east_default_svc_web_http
-backend east_default_svc_web_http: s_172-16-1-1_8080
+	want := `prefix a.test/ -> east__default_svc_web_http
+backend east__default_svc_web_http: s_172-16-1-1_8080
 problem Ingress default/i HostOwned
 `
 	if diff := cmp.Diff(want, read(before)); diff != "" {
@@ -1000,7 +1029,7 @@ func TestLongNamesStayApart(t *testing.T) {
 	for _, ns := range []string{long + "a", long + "b"} {
 		for _, svc := range []string{long + "a", long + "b"} {
 			for _, port := range []string{long + "a", long + "b"} {
-				s := Snapshot{Cluster: long}
+				var s Snapshot
 				s.Ingresses = []*networkingv1.Ingress{{
 					ObjectMeta: metav1.ObjectMeta{
 						Namespace: ns, Name: "i",
@@ -1015,8 +1044,8 @@ func TestLongNamesStayApart(t *testing.T) {
 						},
 					},
 				}}
-				for _, snaps := range [][]Snapshot{{s}, {s, {Cluster: "other"}}} {
-					r := Compile(snaps)
+				for _, s.Cluster = range []string{Unnamed, long} {
+					r := Compile([]Snapshot{s})
 					if err := r.Config.Validate(); err != nil {
 						t.Error(err)
 					}
@@ -1032,7 +1061,7 @@ func TestLongNamesStayApart(t *testing.T) {
 }
 
 func TestAnEndpointTouchesOnlyItsOwnBackend(t *testing.T) {
-	s := snapshot(t, "c", app("web")+app("other")+ingress("i", 2020,
+	s := snapshot(t, Unnamed, app("web")+app("other")+ingress("i", 2020,
 		"rules: ["+rule("a.test", path("/", "Prefix", "web"), path("/o", "Prefix", "other"))+"]"))
 	var c Compiler
 	before := c.Compile([]Snapshot{s})
@@ -1136,7 +1165,7 @@ func TestCertificates(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := snapshot(t, "c", app("web")+tt.secret+ingress("i", 2020, tt.spec+rules))
+			s := snapshot(t, Unnamed, app("web")+tt.secret+ingress("i", 2020, tt.spec+rules))
 			s.At = now
 			if tt.redirect != "" {
 				s.Ingresses[0].Annotations = map[string]string{"haproxy.org/ssl-redirect": tt.redirect}
@@ -1159,7 +1188,7 @@ func TestCertificates(t *testing.T) {
 
 func TestACertificateExpiresWithoutAnythingElseChanging(t *testing.T) {
 	end := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
-	s := snapshot(t, "c", app("web")+secretText(t, "tls", certificate{names: []string{"a.test"}, until: end})+
+	s := snapshot(t, Unnamed, app("web")+secretText(t, "tls", certificate{names: []string{"a.test"}, until: end})+
 		ingress("i", 2020, "tls: [{hosts: [a.test], secretName: tls}], "+fallback("web")))
 	var c Compiler
 	for _, tt := range []struct {
@@ -1261,7 +1290,7 @@ func TestACanarySharesWhatItsNamespaceHas(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := snapshot(t, "c", app("old")+app("new")+ingress("old", 2020, rules(path("/", "Prefix", "old")))+tt.text)
+			s := snapshot(t, Unnamed, app("old")+app("new")+ingress("old", 2020, rules(path("/", "Prefix", "old")))+tt.text)
 			said("new", tt.weight, s.Ingresses)
 			said("newer", tt.weight, s.Ingresses)
 			for _, i := range s.Ingresses {
@@ -1308,7 +1337,7 @@ func TestAConfigMapNamesTheDefaultOfAll(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := snapshot(t, "c", text+tt.more)
+			s := snapshot(t, Unnamed, text+tt.more)
 			s.Options.ConfigMap = "default/keys"
 			s.ConfigMaps = []*corev1.ConfigMap{{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "keys"},
@@ -1335,7 +1364,7 @@ func TestAConfigMapNamesTheDefaultOfAll(t *testing.T) {
 }
 
 func TestConfigMapsHoldFiles(t *testing.T) {
-	s := snapshot(t, "c", app("web")+ingress("i", 2020, fallback("web")))
+	s := snapshot(t, Unnamed, app("web")+ingress("i", 2020, fallback("web")))
 	s.Ingresses[0].Annotations = map[string]string{"haproxy.org/deny-list": "patterns/bad"}
 	s.Options.ErrorFiles, s.Options.PatternFiles = "ops/errors", "ops/lists"
 	held := func(name string, data map[string]string) *corev1.ConfigMap {
@@ -1351,7 +1380,7 @@ func TestConfigMapsHoldFiles(t *testing.T) {
 		return fmt.Sprint(len(r.Config.Lists), r.Config.Lists[0],
 			strings.Count(fmt.Sprint(r.Config.Backends[0].Directives), r.Config.Lists[0].Name))
 	}
-	if got, want := lists(r), "1 &{c_bad [192.0.2.0/24]} 1"; got != want {
+	if got, want := lists(r), "1 &{default_bad [192.0.2.0/24]} 1"; got != want {
 		t.Errorf("got lists %s, want %s", got, want)
 	}
 	if len(r.Config.Extras) != 1 || !slices.Equal(r.Config.Process.ErrorFiles, []int{503}) {
@@ -1368,7 +1397,7 @@ func TestConfigMapsHoldFiles(t *testing.T) {
 	before := r.Config.Backends[0].Directives
 	s.ConfigMaps = []*corev1.ConfigMap{s.ConfigMaps[0], held("lists", map[string]string{"bad": "10.0.0.0/8"})}
 	r = c.Compile([]Snapshot{s})
-	if got, want := lists(r), "1 &{c_bad [10.0.0.0/8]} 1"; got != want ||
+	if got, want := lists(r), "1 &{default_bad [10.0.0.0/8]} 1"; got != want ||
 		!slices.Equal(r.Config.Backends[0].Directives, before) {
 		t.Errorf("got lists %s, want %s; rules %v, before %v", got, want, r.Config.Backends[0].Directives, before)
 	}
@@ -1390,7 +1419,7 @@ func TestTheLongestHostAndPathAreServed(t *testing.T) {
 	host := strings.Repeat("a", 61) + strings.Repeat("."+strings.Repeat("b", 63), 3) // RFC 1035, 2.3.4
 	for length, served := range map[int]bool{haproxy.MaxPath: true, haproxy.MaxPath + 1: false} {
 		long := "/" + strings.Repeat("p", length-1)
-		s := snapshot(t, "c", app("web")+ingress("a", 2020, "rules: ["+rule(host, path(long, "Prefix", "web"))+"]"))
+		s := snapshot(t, Unnamed, app("web")+ingress("a", 2020, "rules: ["+rule(host, path(long, "Prefix", "web"))+"]"))
 		r := Compile([]Snapshot{s})
 		if err := r.Config.Validate(); err != nil {
 			t.Errorf("%d bytes: the configuration is not valid: %.200s", length, err)

@@ -104,7 +104,7 @@ func TestWhateverATenantWritesCostsNoMoreThanItsLimits(t *testing.T) {
 	const clients, checks, capture, hosts, paths, backends, servers, guesses, text = 5000, 20, 1000, 3, 6, 7, 9, 5, 6000
 	reached := map[string]bool{}
 	property := func(t *rapid.T) {
-		s := Snapshot{Cluster: "c", NoClasses: true, At: time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)}
+		s := Snapshot{Cluster: Unnamed, NoClasses: true, At: time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)}
 		l := &s.Options.Limits
 		l.Clients, l.Checks, l.CaptureBytes, l.Hosts, l.Paths, l.Backends, l.Servers, l.WrongPasswords, l.ConfigBytes =
 			clients, checks, capture, hosts, paths, backends, servers, guesses, text

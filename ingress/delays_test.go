@@ -11,18 +11,18 @@ import (
 func TestAnObjectWhoseChangeWaitsForAReloadSaysSo(t *testing.T) {
 	own := strings.Replace(ingress("own", 2021, "rules: ["+rule("own.test", path("/", "Prefix", "web"))+"]"),
 		"namespace: default,", "namespace: default, annotations: {haproxy.org/timeout-server: 1s},", 1)
-	s := snapshot(t, "c", service("web", "http", 80)+own+ingress("shared", 2020,
+	s := snapshot(t, Unnamed, service("web", "http", 80)+own+ingress("shared", 2020,
 		"rules: ["+rule("shared.test", path("/", "Prefix", "web"))+"]"))
 	s.Options.Limits.Reloads = 7
 	r := Compile([]Snapshot{s})
-	if got := r.Config.Reloads["c"]; got != 7 {
+	if got := r.Config.Reloads[Unnamed]; got != 7 {
 		t.Fatalf("got a budget of %d reloads, want 7", got)
 	}
 	var names []string
 	for _, b := range r.Config.Backends {
 		names = append(names, b.Name)
 	}
-	evil := haproxy.Tenant{Cluster: "c", Namespace: "default"}
+	evil := haproxy.Tenant{Cluster: Unnamed, Namespace: "default"}
 	got := r.Delayed([]haproxy.Wait{{Tenant: evil, Most: 7, Backends: append(names, "gone"), Closed: names[:1]}})
 	var told []string
 	for _, p := range got.Problems {
@@ -42,7 +42,7 @@ func TestAnObjectWhoseChangeWaitsForAReloadSaysSo(t *testing.T) {
 	if len(crowded.Problems) != 1 || crowded.Problems[0].Reason != "ReloadDelayed" {
 		t.Errorf("old workers: got %v", crowded.Problems)
 	}
-	if e, _ := got.Explain("c", "default", "own"); len(e.Problems) != 1 {
+	if e, _ := got.Explain(Unnamed, "default", "own"); len(e.Problems) != 1 {
 		t.Errorf("explain: got %v", e.Problems)
 	}
 }

@@ -51,7 +51,7 @@ func limitedIngresses(namespace string, sizes ...int) (objects string) {
 }
 
 func TestTheTablesOfANamespaceCountNoMoreClientsThanItsLimit(t *testing.T) {
-	s := snapshot(t, "c", limitedIngresses("evil", 1<<30, 100, 1<<20)+limitedIngresses("victim", 600))
+	s := snapshot(t, Unnamed, limitedIngresses("evil", 1<<30, 100, 1<<20)+limitedIngresses("victim", 600))
 	s.Options.Limits.Clients = 1000
 	r := Compile([]Snapshot{s})
 	got := map[string]int{}
@@ -105,7 +105,7 @@ func TestATableOfTheConfigMapIsTheOperators(t *testing.T) {
 	if err := r.Config.Validate(); err != nil {
 		t.Error(err)
 	}
-	if got := fmt.Sprint(r.Config.Tables); got != "[{one__rate 5000 1s} {two__rate 102400 1h0m0s}]" {
+	if got := fmt.Sprint(r.Config.Tables); got != "[{one___rate 5000 1s} {two___rate 102400 1h0m0s}]" {
 		t.Errorf("tables %s", got)
 	}
 }
@@ -125,7 +125,7 @@ func TestTheChecksOfANamespaceAreNoMoreThanItsLimit(t *testing.T) {
 		}
 		objects += strings.ReplaceAll(here+it, "namespace: default", "namespace: "+namespace)
 	}
-	s := snapshot(t, "c", objects)
+	s := snapshot(t, Unnamed, objects)
 	for most, want := range map[int]map[string]int{
 		0: {"evil": 0, "victim": 0}, 8: {"evil": 0, "victim": 0}, 7: {"evil": 2, "victim": 0},
 		4: {"evil": 2, "victim": 0}, 3: {"evil": 4, "victim": 0}, 1: {"evil": 8, "victim": 2},

@@ -202,7 +202,7 @@ func newWriter(t testing.TB) *writer {
 	if err := os.WriteFile(filepath.Join(w.dir, "certs/_default.pem"), slices.Concat(crt, key), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.world = Snapshot{Cluster: "c", Options: Options{WatchWithoutClass: true, PatternFiles: "ops/lists", ConfigMap: "ops/defaults"}}
+	w.world = Snapshot{Cluster: Unnamed, Options: Options{WatchWithoutClass: true, PatternFiles: "ops/lists", ConfigMap: "ops/defaults"}}
 	w.world.ConfigMaps = []*corev1.ConfigMap{
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "defaults"}, Data: map[string]string{"response-set-header": "X-Default yes", "syslog-server": "address:127.0.0.1"}},
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "lists"}, Data: map[string]string{"clients": "10.0.0.0/8\n"}},

@@ -207,7 +207,7 @@ func some[T any](t *rapid.T, what string, values ...T) *T {
 func TestRoutesOfOneTenantChangeNothingOfAnother(t *testing.T) {
 	served := 0
 	rapid.Check(t, func(t *rapid.T) {
-		s := Snapshot{Cluster: "c", NoClasses: true}
+		s := Snapshot{Cluster: Unnamed, NoClasses: true}
 		s.Options.Gateway = GatewayOptions{Enabled: true, Controller: "sallyport.dev/gateway"}
 		s.Options.Pools.Ranges = []AddressRange{poolOf("203.0.113.5-203.0.113.8")}
 		s.Options.Limits.Paths = rapid.SampledFrom([]int{0, 2, 100}).Draw(t, "limit")
@@ -243,7 +243,7 @@ func TestRoutesOfOneTenantChangeNothingOfAnother(t *testing.T) {
 				t.Fatalf("HAProxy does not take it: %v", err)
 			}
 			text := at(&r.Config)
-			for _, one := range r.Statuses["c"] {
+			for _, one := range r.Statuses[Unnamed] {
 				if one.Namespace == "victim" && one.Kind == "Gateway" {
 					status, err := json.MarshalIndent(one.Gateway, "", " ")
 					if err != nil {

@@ -45,7 +45,7 @@ spec: {parentRefs: [{name: gate}], %[2]s}
 // compileGates compiles manifests with Gateway API. All ports are free.
 func compileGates(t testing.TB, c *Compiler, manifests string, change func(*Snapshot)) Result {
 	t.Helper()
-	s := snapshot(t, "c", manifests)
+	s := snapshot(t, Unnamed, manifests)
 	s.Options.Gateway = GatewayOptions{Enabled: true, Controller: "sallyport.dev/gateway"}
 	s.Options.Pools.Ranges = []AddressRange{poolOf(gateAt + "-" + gateAt)}
 	if change != nil {
@@ -97,7 +97,7 @@ func tellGates(r Result) string {
 	for _, p := range r.Problems {
 		fmt.Fprintf(&b, "%s %s/%s %s: %s\n", p.Kind, p.Namespace, p.Name, p.Reason, p.Why)
 	}
-	for _, s := range r.Statuses["c"] {
+	for _, s := range r.Statuses[Unnamed] {
 		if s.Gateway == nil {
 			continue
 		}
@@ -221,7 +221,7 @@ func TestANamespaceHasNoMoreCopiesOfWiderHostsThanPaths(t *testing.T) {
 	if want := map[string]int{"": 1, "*.test": 5, "a.test": 6, "b.test": 2, "c.test": 1}; !maps.Equal(rows, want) {
 		t.Errorf("got %v, want %v", rows, want)
 	}
-	e, _ := r.ExplainAPI("c", "httproute", "default", "one")
+	e, _ := r.ExplainAPI(Unnamed, "httproute", "default", "one")
 	want := "hostname b.test: requests that match no rule for it are answered with status 404, because the hostnames of " +
 		"namespace default would have more than 7 matches of wider hostnames (clusters[].ingress.limits.paths)"
 	if got := strings.Join(e.Attached[1:], "; "); got != want {
@@ -270,8 +270,8 @@ func TestRequestsAreMirroredAndServedWhateverIsWrongWithAMirror(t *testing.T) {
 		"two, one of them of a part": {
 			main + ", filters: [" + mirror("more", "") + ", " + mirror("last", ", percent: 20") + "]",
 			"prefix  / -> default_svc_app_http.r-1\ndefault_svc_app_http.r-1 1\n" + preamble +
-				"http-request set-var(txn.copy0) str(c/default:default_svc_more_http.r-2); " +
-				"http-request set-var(txn.copy1) str(c/default:default_svc_last_http.r-2) if { rand(100) lt 20 }\n" +
+				"http-request set-var(txn.copy0) str(default/default:default_svc_more_http.r-2); " +
+				"http-request set-var(txn.copy1) str(default/default:default_svc_last_http.r-2) if { rand(100) lt 20 }\n" +
 				"default_svc_last_http.r-2 1\n" + target + "default_svc_more_http.r-2 1\n" + target,
 			"",
 		},
@@ -279,7 +279,7 @@ func TestRequestsAreMirroredAndServedWhateverIsWrongWithAMirror(t *testing.T) {
 			"backendRefs: [{name: app, port: 80, filters: [" +
 				mirror("more", ", fraction: {numerator: 1, denominator: 3}") + "]}]",
 			"prefix  / -> default_svc_app_http.r-1\ndefault_svc_app_http.r-1 1\n" + preamble +
-				"http-request set-var(txn.copy0) str(c/default:default_svc_more_http.r-2) if { rand(3) lt 1 }\n" +
+				"http-request set-var(txn.copy0) str(default/default:default_svc_more_http.r-2) if { rand(3) lt 1 }\n" +
 				"default_svc_more_http.r-2 1\n" + target,
 			"",
 		},
@@ -296,10 +296,10 @@ func TestRequestsAreMirroredAndServedWhateverIsWrongWithAMirror(t *testing.T) {
 		"too many": {
 			main + ", filters: [" + strings.Repeat(mirror("more", "")+", ", 5) + "]",
 			"prefix  / -> default_svc_app_http.r-1\ndefault_svc_app_http.r-1 1\n" + preamble +
-				"http-request set-var(txn.copy0) str(c/default:default_svc_more_http.r-2); " +
-				"http-request set-var(txn.copy1) str(c/default:default_svc_more_http.r-2); " +
-				"http-request set-var(txn.copy2) str(c/default:default_svc_more_http.r-2); " +
-				"http-request set-var(txn.copy3) str(c/default:default_svc_more_http.r-2)\n" +
+				"http-request set-var(txn.copy0) str(default/default:default_svc_more_http.r-2); " +
+				"http-request set-var(txn.copy1) str(default/default:default_svc_more_http.r-2); " +
+				"http-request set-var(txn.copy2) str(default/default:default_svc_more_http.r-2); " +
+				"http-request set-var(txn.copy3) str(default/default:default_svc_more_http.r-2)\n" +
 				"default_svc_more_http.r-2 1\n" + target,
 			"rule 1: a request has 5 mirrors; only the first 4 get copies",
 		},
@@ -311,7 +311,7 @@ func TestRequestsAreMirroredAndServedWhateverIsWrongWithAMirror(t *testing.T) {
 			if diff := cmp.Diff(want, numbered(tellGates(r))); diff != "" {
 				t.Errorf("want (-), got (+):\n%s", diff)
 			}
-			e, _ := r.ExplainAPI("c", "httproute", "default", "r")
+			e, _ := r.ExplainAPI(Unnamed, "httproute", "default", "r")
 			if got := strings.Join(e.Attached[1:], "; "); got != row.said {
 				t.Errorf("the status says %q, want %q", got, row.said)
 			}
@@ -374,7 +374,7 @@ func TestARuleIsRepeatedWithinItsTimeouts(t *testing.T) {
 			if got := strings.Join(lines, "; "); got != row.want {
 				t.Errorf("got %q, want %q", got, row.want)
 			}
-			e, _ := r.ExplainAPI("c", "httproute", "default", "r")
+			e, _ := r.ExplainAPI(Unnamed, "httproute", "default", "r")
 			if got := strings.Join(e.Attached[1:], "; "); got != row.note {
 				t.Errorf("the status says %q, want %q", got, row.note)
 			}
@@ -400,12 +400,12 @@ func TestRoutesAndGatewaysAreExplained(t *testing.T) {
 	r := compileGates(t, new(Compiler), gateOf("{name: http, port: 80, protocol: HTTP}")+app("app")+
 		httpRoute("r", `hostnames: [a.test], rules: [{matches: [{path: {value: /x}, method: GET}],
 			backendRefs: [{name: app, port: 80}]}]`), nil)
-	e, ok := r.ExplainAPI("c", "httproute", "default", "r")
+	e, ok := r.ExplainAPI(Unnamed, "httproute", "default", "r")
 	if !ok || len(e.Backends) != 1 {
 		t.Fatalf("got %+v", e)
 	}
 	want := Explanation{
-		Ingress:  ObjectRef{Cluster: "c", Kind: "HTTPRoute", Namespace: "default", Name: "r", UID: "r"},
+		Ingress:  ObjectRef{Cluster: Unnamed, Kind: "HTTPRoute", Namespace: "default", Name: "r", UID: "r"},
 		Attached: []string{"attached to listener http of Gateway default/gate"},
 		Rules: []ExplainedRule{{
 			Host: "a.test", Path: "/x", Match: haproxy.Prefix, Backend: "default_svc_app_http", When: "method GET",
@@ -420,12 +420,12 @@ func TestRoutesAndGatewaysAreExplained(t *testing.T) {
 	if diff := cmp.Diff(want, e, cmpopts.EquateComparable(haproxy.Directive{})); diff != "" {
 		t.Errorf("want (-), got (+):\n%s", diff)
 	}
-	e, ok = r.ExplainAPI("c", "gateway", "default", "gate")
+	e, ok = r.ExplainAPI(Unnamed, "gateway", "default", "gate")
 	one := "listener http of Gateway default/gate: HTTP on port 80, 1 routes"
 	if got := strings.Join(e.Attached, "\n"); !ok || got != one {
 		t.Errorf("got %q", got)
 	}
-	if _, ok = r.ExplainAPI("c", "gateway", "default", "r"); ok {
+	if _, ok = r.ExplainAPI(Unnamed, "gateway", "default", "r"); ok {
 		t.Error("a route is explained as a Gateway")
 	}
 }
@@ -450,9 +450,9 @@ func TestARouteHearsOfAServiceThatComes(t *testing.T) {
 		httpRoute("r", "rules: [{backendRefs: [{name: app, port: 80}]}]")
 	compileGates(t, &c, before, nil)
 	s := c.worlds[0].Snapshot
-	s.Services = snapshot(t, "c", app("app")).Services
+	s.Services = snapshot(t, Unnamed, app("app")).Services
 	r := c.Compile([]Snapshot{s})
-	for _, status := range r.Statuses["c"] {
+	for _, status := range r.Statuses[Unnamed] {
 		for _, p := range status.Parents {
 			if got := p.Conditions[1]; got.Status != "True" {
 				t.Errorf("got %+v", got)

@@ -156,7 +156,7 @@ func TestAHostBelongsToOneParty(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := snapshot(t, "c", of("shop", app("web"))+of("evil", app("web"))+tt.manifests)
+			s := snapshot(t, Unnamed, of("shop", app("web"))+of("evil", app("web"))+tt.manifests)
 			s.Options.Hosts, s.Options.OneTenant = tt.hosts, tt.one
 			if tt.owners != nil {
 				s.Owners = &Owners{Namespaces: tt.owners}
@@ -168,8 +168,8 @@ func TestAHostBelongsToOneParty(t *testing.T) {
 			if err := r.Config.Validate(); err != nil {
 				t.Error(err)
 			}
-			s.Owners = r.Owners["c"]
-			if again := Compile([]Snapshot{s}); read(again) != read(r) || again.Owners["c"] != s.Owners {
+			s.Owners = r.Owners[Unnamed]
+			if again := Compile([]Snapshot{s}); read(again) != read(r) || again.Owners[Unnamed] != s.Owners {
 				t.Errorf("with the owners it named itself:\n%s", read(again))
 			}
 		})
@@ -183,7 +183,7 @@ func TestACertificateIsNotShownForAnothersHost(t *testing.T) {
 			rule("b.test", path("/", "Prefix", "web"))+"]")) +
 		of("shop", app("web")+ingress("a", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]")) +
 		of("late", wild+ingress("c", 2021, "tls: [{secretName: tls}]"))
-	r := Compile([]Snapshot{snapshot(t, "c", text)})
+	r := Compile([]Snapshot{snapshot(t, Unnamed, text)})
 	if len(r.Config.Certs) != 2 {
 		t.Fatalf("certificates %v, want two", r.Config.Certs)
 	}
@@ -197,7 +197,7 @@ func TestACertificateIsNotShownForAnothersHost(t *testing.T) {
 }
 
 func TestACertificateOfManyHostsHasSeveralEntries(t *testing.T) {
-	s := snapshot(t, "c", secretText(t, "tls", certificate{names: []string{"*.test"}})+
+	s := snapshot(t, Unnamed, secretText(t, "tls", certificate{names: []string{"*.test"}})+
 		ingress("a", 2020, "tls: [{hosts: [x.test], secretName: tls}]"))
 	entry := &s.Ingresses[0].Spec.TLS[0]
 	for i := range 1000 {
@@ -318,7 +318,7 @@ func TestClustersThatTrustTheirNamespacesDoNotTrustEachOther(t *testing.T) {
 		ingress("b", 2020, "tls: [{hosts: [a.test], secretName: tls}], rules: ["+
 			rule("a.test", path("/login", "Prefix", "web"))+"]"))
 	one.Options.OneTenant, two.Options.OneTenant = true, true
-	want := "prefix a.test/ -> one_default_svc_web_http\nbackend one_default_svc_web_http: s_172-16-1-1_8080\n" +
+	want := "prefix a.test/ -> one__default_svc_web_http\nbackend one__default_svc_web_http: s_172-16-1-1_8080\n" +
 		"problem Ingress default/b HostOwned\n"
 	r := Compile([]Snapshot{one, two})
 	if diff := cmp.Diff(want, read(r)); diff != "" {

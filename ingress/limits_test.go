@@ -109,7 +109,7 @@ func TestANamespaceGetsNoMoreThanItsLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			others := strings.ReplaceAll(strings.ReplaceAll(row.younger, "namespace: default", "namespace: other"),
 				".test", ".example")
-			s := snapshot(t, "c", row.younger+older+others+app("web")+app("choosy"))
+			s := snapshot(t, Unnamed, row.younger+older+others+app("web")+app("choosy"))
 			s.Services[1].Annotations = map[string]string{"haproxy.org/route-acl": "path_beg /x"}
 			s.Options.Limits, s.Options.OneTenant = row.limits, true
 			r := Compile([]Snapshot{s})
@@ -160,7 +160,7 @@ func TestAGuardBeyondALimitClosesItsHost(t *testing.T) {
 	}
 	elsewhere := ingress("elsewhere", 2020, rules(rule("c.test", path("/", "Prefix", "web"))))
 	closed := func(text string) (all []string) {
-		s := snapshot(t, "c", text+app("web"))
+		s := snapshot(t, Unnamed, text+app("web"))
 		s.Options.Limits = Limits{Paths: 4}
 		r := Compile([]Snapshot{s})
 		for _, route := range r.Config.Routes {
@@ -196,7 +196,7 @@ func TestTheKeysOfANamespaceTakeNoMoreBytesThanItsLimit(t *testing.T) {
 		guard("again", 2022, 300, rule("a.test", path("/again", "Prefix", "web"), path("/and", "Prefix", "web"))) +
 		ingress("by-service", 2023, "rules: ["+rule("a.test", path("/by-service", "Prefix", "long"))+"]") +
 		ingress("plain", 2024, "rules: ["+rule("a.test", path("/plain", "Prefix", "more"))+"]")
-	s := snapshot(t, "c", objects+
+	s := snapshot(t, Unnamed, objects+
 		strings.ReplaceAll(guard("other", 2023, 900, rule("other.test", path("/", "Prefix", "web"))),
 			"namespace: default", "namespace: other")+app("web")+app("more")+app("long"))
 	for _, service := range s.Services {
@@ -249,7 +249,7 @@ func TestANamespaceGetsNoMoreServersThanItsLimit(t *testing.T) {
 		objects += service(name, "http", 80) + slice(name, "a", "http", 8080, fmt.Sprintf("172.16.%d.1", i),
 			fmt.Sprintf("172.16.%d.2", i))
 	}
-	s := snapshot(t, "c", objects+
+	s := snapshot(t, Unnamed, objects+
 		ingress("it", 2020, "rules: ["+rule("a.test", path("/a", "Prefix", "a"), path("/b", "Prefix", "b"),
 			path("/c", "Prefix", "c"))+"]"))
 	for most, want := range map[int][]int{0: {2, 2, 2}, 6: {2, 2, 2}, 5: {2, 2, 1}, 3: {2, 1, 0}, 1: {1, 0, 0}} {
@@ -291,7 +291,7 @@ func TestASecretThatIsTooBigIsNotKept(t *testing.T) {
 			Data:       map[string][]byte{"tls.crt": crt, "tls.key": key},
 		}
 		Options{Limits: Limits{SecretBytes: most}}.Strip(secret)
-		s := snapshot(t, "c", app("web")+
+		s := snapshot(t, Unnamed, app("web")+
 			ingress("a", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+
 				"], tls: [{hosts: [a.test], secretName: it}]"))
 		s.Secrets = []*corev1.Secret{secret}
@@ -314,7 +314,7 @@ func TestASecretThatIsTooBigIsNotKept(t *testing.T) {
 }
 
 func TestOneObjectDoesNotFillTheStatus(t *testing.T) {
-	s := snapshot(t, "c", ingress("b", 2020, fallback("gone")))
+	s := snapshot(t, Unnamed, ingress("b", 2020, fallback("gone")))
 	bad := s.Ingresses[0].DeepCopy()
 	bad.Name = "a"
 	for i := range 50 {
@@ -335,13 +335,13 @@ func TestANamespaceDoesNotFillTheStatus(t *testing.T) {
 	var all []Problem
 	for i := range mostOfNamespace + 7 {
 		all = append(all, Problem{ObjectRef: ObjectRef{
-			Cluster: "c", Kind: "Ingress", Namespace: "evil",
+			Cluster: Unnamed, Kind: "Ingress", Namespace: "evil",
 			Name: fmt.Sprintf("i%06d", i),
 		}, Reason: "R", Why: "w"})
 	}
 	for i := range mostTold + 3 {
 		all = append(all, Problem{
-			ObjectRef: ObjectRef{Cluster: "c", Kind: "Ingress", Namespace: "victim", Name: "i"},
+			ObjectRef: ObjectRef{Cluster: Unnamed, Kind: "Ingress", Namespace: "victim", Name: "i"},
 			Reason:    "R", Why: fmt.Sprint(i),
 		})
 	}

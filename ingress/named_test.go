@@ -30,7 +30,7 @@ func TestANamespaceNamesNoMoreSecretsThanItsLimit(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "haproxy"},
 		Spec:       networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"},
 	}
-	s := Snapshot{Cluster: "c", Options: Options{Limits: Limits{Secrets: 3}}, Objects: Objects{
+	s := Snapshot{Cluster: Unnamed, Options: Options{Limits: Limits{Secrets: 3}}, Objects: Objects{
 		Classes: []*networkingv1.IngressClass{class},
 		Ingresses: []*networkingv1.Ingress{
 			at(naming("a", "late", "old-1", "later"), "evil", 2), at(naming("b", "old-1", "old-1", "old-2"), "evil", 1),
@@ -67,7 +67,7 @@ func TestANamespaceNamesNoMoreConfigMapsThanItsLimit(t *testing.T) {
 		}
 		return p
 	}
-	s := Snapshot{Cluster: "c", Options: Options{Limits: Limits{Secrets: 2}}}
+	s := Snapshot{Cluster: Unnamed, Options: Options{Limits: Limits{Secrets: 2}}}
 	s.API.TLSPolicies = []*gatewayv1.BackendTLSPolicy{
 		policy("evil", "a", 2, "late", "later"), policy("evil", "b", 1, "old"), policy("victim", "c", 3, "one", "two"),
 	}

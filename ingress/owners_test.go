@@ -73,7 +73,7 @@ func (h *history) serves(host, want string) {
 	var got []string
 	for _, r := range h.Config.Routes {
 		if r.Host == host {
-			got = append(got, strings.TrimSuffix(strings.TrimPrefix(cmp.Or(r.Backend, "404"), "one_"), "_svc_web_http"))
+			got = append(got, strings.TrimSuffix(strings.TrimPrefix(cmp.Or(r.Backend, "404"), "one__"), "_svc_web_http"))
 		}
 	}
 	if strings.Join(got, ",") != want {

@@ -111,7 +111,7 @@ func TestTheOldestWhoNamesAHostSaysWhetherItsTLSEndsHere(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := Compile([]Snapshot{snapshot(t, "c", tt.manifests)})
+			r := Compile([]Snapshot{snapshot(t, Unnamed, tt.manifests)})
 			if diff := cmp.Diff(tt.want, read(r)); diff != "" {
 				t.Errorf("want (-), got (+):\n%s", diff)
 			}
@@ -165,9 +165,9 @@ func TestTCPServicesHavePortsOfTheirOwn(t *testing.T) {
 		t.Error(err)
 	}
 	want := []haproxy.Stream{
-		{Port: 5432, Backend: "one_default_svc_db_http.tcp-5432"},
-		{Port: 5433, Backend: "one_default_svc_db_http.tcp-5433", TLS: true, Proxy: true},
-		{Port: 5434, Backend: "two_default_svc_db_http.tcp-5434"},
+		{Port: 5432, Backend: "one__default_svc_db_http.tcp-5432"},
+		{Port: 5433, Backend: "one__default_svc_db_http.tcp-5433", TLS: true, Proxy: true},
+		{Port: 5434, Backend: "two__default_svc_db_http.tcp-5434"},
 	}
 	if diff := cmp.Diff(want, r.Config.Streams, cmpopts.EquateComparable(haproxy.Stream{})); diff != "" {
 		t.Errorf("want (-), got (+):\n%s", diff)

@@ -126,10 +126,10 @@ func TestProgramsThatReadStatusesSeeWhatIsServed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			manifests := gateOf(row.gate) + app("app") + row.route
-			s := snapshot(t, "c", manifests)
+			s := snapshot(t, Unnamed, manifests)
 			r := compileGates(t, new(Compiler), manifests, nil)
 			var gate, of gateway.Status
-			for _, one := range r.Statuses["c"] {
+			for _, one := range r.Statuses[Unnamed] {
 				switch one.Kind {
 				case "Gateway":
 					gate = one

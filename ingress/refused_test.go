@@ -71,7 +71,7 @@ func TestWhatHAProxyRefusesClosesWhatItGuards(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := snapshot(t, "c", objects+ingress("i", 2021,
+			s := snapshot(t, Unnamed, objects+ingress("i", 2021,
 				"tls: [{hosts: [a.test], secretName: pair}], rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
 			for _, ing := range s.Ingresses {
 				if ing.Name == "i" {
@@ -137,7 +137,7 @@ func TestWhatHAProxyRefusesClosesWhatItGuards(t *testing.T) {
 }
 
 func TestAnErrorPageThatHAProxyRefusesIsLeftOut(t *testing.T) {
-	s := snapshot(t, "c", app("web"))
+	s := snapshot(t, Unnamed, app("web"))
 	s.Options.ErrorFiles = "ops/pages"
 	s.ConfigMaps = []*corev1.ConfigMap{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "pages"},

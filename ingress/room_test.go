@@ -24,7 +24,7 @@ func crowd(t *testing.T, servers map[string]int, years map[string]int) Snapshot 
 		objects += service(name, "http", 80) + slice(name, "a", "http", 8080, addrs...) +
 			ingress("to-"+name, years[name], "rules: ["+rule(name+".test", path("/", "Prefix", name))+"]")
 	}
-	s := snapshot(t, "c", objects)
+	s := snapshot(t, Unnamed, objects)
 	for _, svc := range s.Services {
 		svc.CreationTimestamp = metav1.Date(years[svc.Name], 1, 1, 0, 0, 0, 0, metav1.Now().Location())
 	}

@@ -565,8 +565,8 @@ func (c *claim) tlsOnly(key routeKey) bool {
 
 // backend finds the Service and port of a reference, and names its backend.
 //
-// The name is NAMESPACE_svc_SERVICE_PORT. If the port has a name, PORT is this name: references by
-// name and by number share a backend. No name of Kubernetes has a "_", so two ports never share a
+// The name is NAMESPACE_svc_SERVICE_PORT, after the prefix of the cluster (prefixOf). If the port has a
+// name, PORT is this name: references by name and by number share a backend. No name of Kubernetes has a "_", so two ports never share a
 // backend. The name ends in ".none" if the Service has no such port, so that number 80 and a port
 // named "80" differ, and in ".tls" if TLS connections are passed on. An Ingress with keys that
 // change the backend has a backend of its own, with "_ing_INGRESS" in the name. Its keys therefore

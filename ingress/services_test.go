@@ -165,7 +165,7 @@ func TestServicesOfTypeLoadBalancerAreServed(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := Snapshot{Cluster: "c", Objects: Objects{Services: []*corev1.Service{row.service}}}
+			s := Snapshot{Cluster: Unnamed, Objects: Objects{Services: []*corev1.Service{row.service}}}
 			s.Options.Pools.Ranges = []AddressRange{poolOf(at + "-" + at)}
 			if row.options != nil {
 				row.options(&s.Options)
@@ -223,14 +223,14 @@ func TestAServiceIsExplained(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := Snapshot{Cluster: "c", Objects: Objects{Services: []*corev1.Service{row.service}}}
+			s := Snapshot{Cluster: Unnamed, Objects: Objects{Services: []*corev1.Service{row.service}}}
 			s.Options.Pools.Ranges = []AddressRange{poolOf("203.0.113.5-203.0.113.5")}
 			c := Compiler{}
 			c.Judge(haproxy.Verdicts{
 				haproxy.FreeListener(netip.MustParseAddrPort("203.0.113.5:5432")).Part(): haproxy.Good,
 			})
 			r := c.Compile([]Snapshot{s})
-			b, e, ok := r.ExplainBalancer("c", "shop", "db")
+			b, e, ok := r.ExplainBalancer(Unnamed, "shop", "db")
 			if !ok || e.Ingress.Kind != "Service" {
 				t.Fatalf("got %+v, %t", e, ok)
 			}
@@ -241,7 +241,7 @@ func TestAServiceIsExplained(t *testing.T) {
 			if got := fmt.Sprintf("%s; %v", strings.Join(b.Reasons, ", "), backends); got != row.want {
 				t.Errorf("\ngot  %s\nwant %s", got, row.want)
 			}
-			if _, _, ok := r.ExplainBalancer("c", "shop", "other"); ok {
+			if _, _, ok := r.ExplainBalancer(Unnamed, "shop", "other"); ok {
 				t.Error("a Service that does not exist is explained")
 			}
 		})

@@ -279,7 +279,7 @@ func TestATenantChangesNothingForAnother(t *testing.T) {
 	secrets = append(secrets, map[string][]byte{"ann": []byte("$5$salt$" + strings.Repeat("a", 43))})
 	owned := map[string]int{}
 	property := func(t *rapid.T) {
-		s := Snapshot{Cluster: "c", NoClasses: true, At: time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)}
+		s := Snapshot{Cluster: Unnamed, NoClasses: true, At: time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)}
 		s.Options.ConfigMap = "ops/keys"
 		s.ConfigMaps = []*corev1.ConfigMap{{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "keys"},
@@ -292,7 +292,7 @@ func TestATenantChangesNothingForAnother(t *testing.T) {
 			drawTenant(t, &s, "shop", victimHosts, 1, secrets)
 		}
 		r := Compile([]Snapshot{s})
-		s.Owners = r.Owners["c"]
+		s.Owners = r.Owners[Unnamed]
 		var hosts []string
 		for host, namespace := range s.Owners.Namespaces {
 			switch {
@@ -313,7 +313,7 @@ func TestATenantChangesNothingForAnother(t *testing.T) {
 		for range rapid.IntRange(1, 5).Draw(t, "steps") {
 			drawTenant(t, &s, "evil", evilHosts, 0, secrets)
 			r = c.Compile([]Snapshot{s})
-			s.Owners = r.Owners["c"]
+			s.Owners = r.Owners[Unnamed]
 			got := answers(r, "shop", hosts)
 			for _, what := range slices.Sorted(maps.Keys(want)) {
 				if got[what] != want[what] {

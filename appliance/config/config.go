@@ -66,6 +66,7 @@ type Config struct {
 // Cluster is one Kubernetes cluster that runs Calico.
 type Cluster struct {
 	// Name of the cluster: lower-case letters, digits and dashes. With more than one cluster each needs its own.
+	// Names in HAProxy begin with it and `__`, except those of a cluster `default`.
 	Name string `json:"name" jsonschema:"default=default"`
 	// Credentials: the path of a kubeconfig file, or the kubeconfig itself (as a block of text or as keys).
 	Kubeconfig Kubeconfig `json:"kubeconfig" jsonschema:"required"`

@@ -52,11 +52,11 @@ func TestEachMistakeInCalicosObjectsIsSaid(t *testing.T) {
 		r.kubectl("delete", "bgpconfiguration", "default")
 		r.says("BGPConfiguration", "does not exist", "AS 64512", "expects AS 65000",
 			"kubectl get bgpconfigurations.crd.projectcalico.org -o yaml")
-		r.established("lab", 2) // in AS 64512
+		r.established("default", 2) // in AS 64512
 		r.routed(two)
 		r.apply(before)
 		r.unsays("BGPConfiguration")
-		r.established("lab", 2)
+		r.established("default", 2)
 		r.routed(two)
 	})
 	r.sub("one node has an AS of its own", func(t *testing.T, r *testbed) {

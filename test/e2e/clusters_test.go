@@ -299,7 +299,7 @@ func TestTwoClustersShareAnApplianceAndFailApart(t *testing.T) {
 			r.says("cluster two", "picture")
 			r.answeredBy("http://app.one.test/", 3)
 		})
-		r.opened("one_default_svc_one_web", 3)
+		r.opened("one__default_svc_one_web", 3)
 	})
 	r.sub("two is back, and served", func(_ *testing.T, r *testbed) {
 		r.undisturbed("http://app.one.test/", "one", func() {

@@ -260,24 +260,24 @@ func TestTheDoctorFindsEachFaultBeforeTheFirstStart(t *testing.T) {
 	})
 	r.sub("the kubeconfig is missing", func(_ *testing.T, r *testbed) {
 		r.must(os.Rename(r.file("kubeconfig"), r.file("away")))
-		r.finds(file, status.Failed, "cluster lab", "kubeconfig cannot be read")
+		r.finds(file, status.Failed, "cluster default", "kubeconfig cannot be read")
 		r.must(os.Rename(r.file("away"), r.file("kubeconfig")))
 	})
 	r.sub("the kubeconfig is no kubeconfig", func(_ *testing.T, r *testbed) {
 		good := r.read("kubeconfig")
 		r.write("kubeconfig", "nonsense")
-		r.finds(file, status.Failed, "cluster lab", "correct the kubeconfig", "config view")
+		r.finds(file, status.Failed, "cluster default", "correct the kubeconfig", "config view")
 		r.write("kubeconfig", good)
-		r.lacks(file, "cluster lab")
+		r.lacks(file, "cluster default")
 	})
 	r.sub("the API server does not answer", func(_ *testing.T, r *testbed) {
 		mend := r.without(r.api())
-		r.finds(file, status.Failed, "cluster lab", "its API server cannot be reached", "get --raw /readyz")
+		r.finds(file, status.Failed, "cluster default", "its API server cannot be reached", "get --raw /readyz")
 		mend()
-		r.lacks(file, "cluster lab")
+		r.lacks(file, "cluster default")
 	})
 	r.sub("credentials expire soon, and nobody renews them", func(t *testing.T, r *testbed) {
-		r.finds(file, status.Doubt, "credentials", "the token or certificate in the kubeconfig of cluster lab",
+		r.finds(file, status.Doubt, "credentials", "the token or certificate in the kubeconfig of cluster default",
 			"expires at", "sallyport manifests")
 		lasting, err := r.ServiceAccountKubeconfig(t.Context(), "kube-system", "sallyport", 365*24*time.Hour)
 		r.must(err)
@@ -292,19 +292,19 @@ func TestTheDoctorFindsEachFaultBeforeTheFirstStart(t *testing.T) {
 			// another signature
 			r.write("refused", regexp.MustCompile("(token: .*)....").ReplaceAllString(r.read("kubeconfig"), "${1}AAAA"))
 			other := with(r, "kubeconfig: kubeconfig", "kubeconfig: refused")
-			r.finds(other, status.Failed, "cluster lab", "check the address, the CA and the credentials",
+			r.finds(other, status.Failed, "cluster default", "check the address, the CA and the credentials",
 				"auth can-i --list")
 			r.must(os.MkdirAll(r.file("state"), 0o750))
-			r.write("state/token-lab", saved[1])
-			r.lacks(other, "cluster lab")
-			r.must(os.Remove(r.file("state/token-lab")))
+			r.write("state/token-default", saved[1])
+			r.lacks(other, "cluster default")
+			r.must(os.Remove(r.file("state/token-default")))
 		})
 	r.sub("the clocks differ, and the API server's certificate expires soon", func(t *testing.T, r *testbed) {
 		r.write("proxied", r.proxied(t, r.read("kubeconfig"), time.Now().AddDate(0, 0, 9)))
 		other := with(r, "kubeconfig: kubeconfig", "kubeconfig: proxied")
 		r.finds(other, status.Doubt, "clock", "1h0m", "apart", "timedatectl")
 		r.lacks(file, "clock")
-		r.finds(other, status.Doubt, "certificate", "a certificate of the API server of cluster lab", "expires at",
+		r.finds(other, status.Doubt, "certificate", "a certificate of the API server of cluster default", "expires at",
 			"kubeadm certs renew apiserver")
 		r.lacks(file, "certificate")
 	})
@@ -312,11 +312,11 @@ func TestTheDoctorFindsEachFaultBeforeTheFirstStart(t *testing.T) {
 		r.apply(ingress("tls", "tls: [{hosts: [tls.local], secretName: web-tls}]", "tls.local / Prefix app"))
 		valid := func(days int) { r.apply(secretUntil(t, "web-tls", "tls.local", time.Now().AddDate(0, 0, days))) }
 		valid(90)
-		r.finds(file, status.Healthy, "certificate", "Secret default/web-tls of cluster lab (tls.local)",
+		r.finds(file, status.Healthy, "certificate", "Secret default/web-tls of cluster default (tls.local)",
 			"is valid until")
 		valid(9)
 		r.finds(file, status.Doubt, "certificate", "the one in Secret ",
-			"default/web-tls of cluster lab (tls.local)", "expires at", "renew it",
+			"default/web-tls of cluster default (tls.local)", "expires at", "renew it",
 			"kubectl -n default create secret tls web-tls")
 		valid(-1)
 		r.finds(file, status.Failed, "certificate", "Secret default/web-tls", "expired at",
@@ -594,9 +594,9 @@ func TestTheDoctorFindsEachFaultBeforeTheFirstStart(t *testing.T) {
 		r.finds(file, status.Healthy, "ports-to-pods")
 	})
 	r.sub("two clusters have a pool in common", func(_ *testing.T, r *testbed) {
-		first := text[strings.Index(text, "- {name: lab"):strings.Index(text, "\nhaproxy:")]
-		twin := strings.NewReplacer("name: lab", "name: twin", `172.16.0.0/16, "fd00:172:16::/48"`, "").Replace(first)
-		r.finds(with(r, first, first+"\n"+twin), status.Failed, "pools", "of cluster lab and",
+		first := text[strings.Index(text, "- {name: default"):strings.Index(text, "\nhaproxy:")]
+		twin := strings.NewReplacer("name: default", "name: twin", `172.16.0.0/16, "fd00:172:16::/48"`, "").Replace(first)
+		r.finds(with(r, first, first+"\n"+twin), status.Failed, "pools", "of cluster default and",
 			"of cluster twin have addresses in common")
 	})
 }

@@ -79,7 +79,7 @@ func TestFaultsOfTheClusterCloseNoMoreThanTheyMust(t *testing.T) {
 	r.sub("calico-node restarts: nothing is closed", func(_ *testing.T, r *testbed) { r.outlives("worker1") })
 	lost := r.api()
 	r.sub("the API server is gone: traffic flows, and a restart changes nothing", func(_ *testing.T, r *testbed) {
-		r.pictured(r.file("state/picture-lab.json"))
+		r.pictured(r.file("state/picture-default.json"))
 		r.must(lost.Make(r.t.Context()))
 		r.answeredBy("http://test.local/", 4)
 		r.end(syscall.SIGKILL)

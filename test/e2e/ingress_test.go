@@ -270,7 +270,7 @@ func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
 			"192.168.50.23:10250":  "the port of the kubelet",
 			"192.168.50.24:179":    "the port of BGP",
 			"192.168.50.21:9090":   "this machine's own address",
-			"192.168.50.1:80":      "in no block of cluster lab",
+			"192.168.50.1:80":      "in no block of cluster default",
 			"172.16.171.127:32000": "assigned to no pod",
 		}
 		i := 0

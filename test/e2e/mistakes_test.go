@@ -143,13 +143,13 @@ func TestEachMistakeInAGroupIsASentence(t *testing.T) {
 			"{apiVersion: v1, kind: Node, metadata: {name: liar, annotations: {projectcalico.org/IPv4Address: "+service+
 				"/24}}}",
 			"the service address "+service+
-				" is also the address of node liar in cluster lab, so no route is learned from that node: give the "+
+				" is also the address of node liar in cluster default, so no route is learned from that node: give the "+
 				"group another address"),
 		object("a pool has the address",
 			"{apiVersion: crd.projectcalico.org/v1, kind: IPPool, metadata: {name: wide}, spec: {cidr: "+
 				"203.0.113.0/24, disabled: true, ipipMode: Never, vxlanMode: Never, nodeSelector: all()}}",
 			"the service address "+service+
-				" is in IP pool wide (203.0.113.0/24) of cluster lab, and the pod that gets it is not reached: give "+
+				" is in IP pool wide (203.0.113.0/24) of cluster default, and the pod that gets it is not reached: give "+
 				"the group another address"),
 		{
 			what:  "another machine has the address",
@@ -168,8 +168,8 @@ func TestEachMistakeInAGroupIsASentence(t *testing.T) {
 				restart(func() { on(r, b.Machine(), "ip address del 203.0.113.250/24 dev eth0") })
 			},
 		},
-		file("a router that is a node", "the router 192.168.50.23 is also the address of node worker1 in cluster lab",
-			"the router 192.168.50.23 is also the address of node worker1 in cluster lab, so no route is learned "+
+		file("a router that is a node", "the router 192.168.50.23 is also the address of node worker1 in cluster default",
+			"the router 192.168.50.23 is also the address of node worker1 in cluster default, so no route is learned "+
 				"from that node: give the router's own address in group.upstream.peers",
 			"peers: [{address: 192.168.50.2}]", "peers: [{address: 192.168.50.2}, {address: 192.168.50.23}]"),
 		{

@@ -395,7 +395,7 @@ func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
 			name: "a member dies, and the other one starts without the API server",
 			make: func() {
 				b.end(syscall.SIGKILL)
-				r.pictured(r.file("state/picture-lab.json"))
+				r.pictured(r.file("state/picture-default.json"))
 				a.end(syscall.SIGKILL)
 				noAPI = r.without(r.api())
 				a.start()

@@ -236,7 +236,7 @@ func (r *Rig) Manifests(ctx context.Context, flags ...string) (string, error) {
 // A Cluster is an entry of clusters in the config file. Pairs are "key: value", added to
 // those that every rig has.
 type Cluster struct {
-	Name       string   // default: lab
+	Name       string   // default: default, so that names in HAProxy have no prefix
 	Kubeconfig string   // default: the one that New writes into dir
 	Pools      string   // a YAML list without brackets
 	BGP        []string // pairs of bgp
@@ -272,7 +272,7 @@ func ConfigureHAProxy(dir string, pairs []string, lines string, clusters ...Clus
 			gateway = ", gateway: {" + strings.Join(c.Gateway, ", ") + "}"
 		}
 		fmt.Fprintf(&file, "- {name: %s, kubeconfig: %s, pools: [%s], bgp: {%s}, ingress: {%s}%s}\n",
-			cmp.Or(c.Name, "lab"), cmp.Or(c.Kubeconfig, "kubeconfig"), c.Pools,
+			cmp.Or(c.Name, "default"), cmp.Or(c.Kubeconfig, "kubeconfig"), c.Pools,
 			strings.Join(append([]string{"asn: 65000"}, c.BGP...), ", "),
 			strings.Join(append([]string{"publish: [192.168.50.21]"}, c.Ingress...), ", "), gateway)
 	}
