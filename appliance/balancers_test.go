@@ -19,7 +19,7 @@ import (
 	"sallyport/appliance/config"
 	"sallyport/appliance/group"
 	"sallyport/appliance/status"
-	"sallyport/ingress"
+	"sallyport/ingress/input"
 	"sallyport/routes"
 	"sallyport/routes/address"
 )
@@ -54,7 +54,7 @@ func newBalancing(t *testing.T) *balancing {
 	s.member.of = s.cfg.Group
 	s.watcher.snapshot.Options.Pools = PoolsOf(s.cfg)
 	web := s.watcher.snapshot.Services[0].DeepCopy()
-	class := ingress.LoadBalancerClass
+	class := input.LoadBalancerClass
 	web.Spec.Type, web.Spec.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, &class
 	s.watcher.snapshot.Services = []*corev1.Service{web}
 	return b

@@ -15,6 +15,7 @@ import (
 	"sallyport/appliance/picture"
 	"sallyport/appliance/status"
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 	"sallyport/routes"
 )
 
@@ -166,7 +167,7 @@ func (c *cluster) turn() {
 	}
 	c.close()
 	c.opened, c.next = *c.next, nil
-	c.told, c.toldOf = ingress.Result{}, ingress.Snapshot{} // the new watcher has published nothing yet
+	c.told, c.toldOf = ingress.Result{}, input.Snapshot{} // the new watcher has published nothing yet
 }
 
 // openWatcher opens a watcher, and passes its knocks on to the loop.

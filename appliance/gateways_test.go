@@ -16,7 +16,7 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/status"
-	"sallyport/ingress"
+	"sallyport/ingress/input"
 )
 
 const gatewayAt = "203.0.113.5"
@@ -41,7 +41,7 @@ func gated(t *testing.T) *scene {
 	s.cfg.HAProxy.Addresses = []config.Pool{{First: netip.MustParseAddr(gatewayAt), Last: netip.MustParseAddr(gatewayAt)}}
 	s.kernel.held = addrs(gatewayAt)
 	snapshot := &s.watcher.snapshot
-	snapshot.Options.Gateway = ingress.GatewayOptions{Enabled: true, Controller: "sallyport.dev/gateway"}
+	snapshot.Options.Gateway = input.GatewayOptions{Enabled: true, Controller: "sallyport.dev/gateway"}
 	snapshot.Options.Pools = PoolsOf(s.cfg)
 	snapshot.API.Classes = []*gatewayv1.GatewayClass{read[gatewayv1.GatewayClass](t, `
 metadata: {name: sallyport, uid: class}

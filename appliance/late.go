@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 	"sallyport/ingress/watch"
 )
 
@@ -57,11 +58,11 @@ func (l *lateWatcher) run(ctx context.Context, log *slog.Logger, try func() (*wa
 // an attempt to open it fails.
 func (l *lateWatcher) Changed() <-chan struct{} { return l.changed }
 
-func (l *lateWatcher) Snapshot() (ingress.Snapshot, error) {
+func (l *lateWatcher) Snapshot() (input.Snapshot, error) {
 	if w := l.value.Load(); w != nil {
 		return w.Snapshot()
 	}
-	return ingress.Snapshot{}, *l.why.Load()
+	return input.Snapshot{}, *l.why.Load()
 }
 
 func (l *lateWatcher) Health() watch.Health {

@@ -5,6 +5,7 @@ import (
 
 	"sallyport/appliance/group"
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 )
 
 // A process that starts does not know whom hosts and addresses are kept for, or its picture of that
@@ -54,7 +55,7 @@ func (l *loop) awaits(c *cluster) bool {
 // remembered returns the memory of the longest-standing member that knows a cluster. from is the
 // name of that member, or "" if no member has told its memory. mute is a member that may still tell
 // it. A member that asks itself does not count, because it does not know more.
-func (l *loop) remembered(cluster string, heard []group.Heard) (memory ingress.Memory, from, mute string) {
+func (l *loop) remembered(cluster string, heard []group.Heard) (memory input.Memory, from, mute string) {
 	var best group.Word
 	for _, h := range heard {
 		if !h.Alive {
@@ -66,7 +67,7 @@ func (l *loop) remembered(cluster string, heard []group.Heard) (memory ingress.M
 			}
 			continue
 		}
-		m, err := ingress.Learn([]byte(h.Told))
+		m, err := input.Learn([]byte(h.Told))
 		if err != nil {
 			l.log.Warn("what a member remembers cannot be read", "member", h.Member.Name, "err", err)
 			mute = h.Member.Name

@@ -19,6 +19,7 @@ import (
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 	"sallyport/ingress/watch"
 	"sallyport/routes"
 )
@@ -35,7 +36,7 @@ type (
 		Changed() <-chan struct{}
 	}
 	watcher interface {
-		Snapshot() (ingress.Snapshot, error)
+		Snapshot() (input.Snapshot, error)
 		Health() watch.Health
 		Serve(ingress.Result)
 		Publish(watch.Publication)
@@ -82,15 +83,15 @@ type cluster struct {
 	peering  config.Peering // the BGP settings for its nodes
 	opened                  // the watcher in use
 	next     *opened        // the watcher with newer settings, until it has read the whole cluster; else nil
-	snapshot ingress.Snapshot
+	snapshot input.Snapshot
 	known    bool      // snapshot holds something: live, or the last good picture
 	live     bool      // snapshot has come from the API since the start
 	pictured time.Time // when the picture in use was taken; zero once live
 	answered time.Time // when its API first answered, if this appliance is in a group: awaits may wait after that
 
-	told    ingress.Result   // the last Result published to the cluster
-	toldOf  ingress.Snapshot // the snapshot of that Result
-	toldMay consent          // the changes of statuses that were allowed with that Result
+	told    ingress.Result // the last Result published to the cluster
+	toldOf  input.Snapshot // the snapshot of that Result
+	toldMay consent        // the changes of statuses that were allowed with that Result
 
 	toldPending map[string]bool // the Gateways that HAProxy did not serve yet with that Result
 }
@@ -231,7 +232,7 @@ func knock(door chan<- struct{}) {
 
 // A reading holds everything that a round has read, and whether the round may act on it.
 type reading struct {
-	snapshots, unknown []ingress.Snapshot
+	snapshots, unknown []input.Snapshot
 	topologies         []routes.Topology
 	local              routes.Local
 	peers              []bgp.Peer // the nodes and route reflectors of the clusters
@@ -480,7 +481,7 @@ func once[T comparable](list []T, compare func(a, b T) int) []T {
 // After a reload, a cluster that was removed from the configuration stays until the other clusters
 // are known, or patience has passed. Until then a cluster that is not known counts as not
 // configured, because it may be the removed cluster under a new name.
-func (l *loop) look() (snapshots, unknown []ingress.Snapshot, mayAct bool) {
+func (l *loop) look() (snapshots, unknown []input.Snapshot, mayAct bool) {
 	known, missing := 0, 0
 	for _, c := range l.clusters {
 		c.turn()
@@ -515,7 +516,7 @@ func (l *loop) look() (snapshots, unknown []ingress.Snapshot, mayAct bool) {
 		case c.known:
 			snapshots = append(snapshots, c.snapshot)
 		case !waits:
-			unknown = append(unknown, ingress.Snapshot{Cluster: c.name, Options: c.snapshot.Options})
+			unknown = append(unknown, input.Snapshot{Cluster: c.name, Options: c.snapshot.Options})
 		}
 	}
 	return snapshots, unknown, missing == 0 || len(snapshots) > 0 && l.now().Sub(l.started) > status.Patience

@@ -28,6 +28,7 @@ import (
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 	"sallyport/ingress/watch"
 	"sallyport/routes"
 	"sallyport/routes/address"
@@ -219,12 +220,12 @@ func (f *fakeProxy) String() string {
 }
 
 type fakeWatcher struct {
-	snapshot  ingress.Snapshot
+	snapshot  input.Snapshot
 	err       error
 	published []watch.Publication
 }
 
-func (f *fakeWatcher) Snapshot() (ingress.Snapshot, error) { return f.snapshot, f.err }
+func (f *fakeWatcher) Snapshot() (input.Snapshot, error) { return f.snapshot, f.err }
 func (f *fakeWatcher) Health() watch.Health {
 	if f.err != nil {
 		return watch.Health{Error: f.err.Error()}
@@ -311,7 +312,7 @@ func (s *scene) settle(t testing.TB) {
 	t.Fatalf("not settled after %d rounds, last steps %v", roundsAtOnce, s.view.Load().Steps)
 }
 
-func demoSnapshot(name string) ingress.Snapshot {
+func demoSnapshot(name string) input.Snapshot {
 	meta := metav1.ObjectMeta{Namespace: "default", Name: "web"}
 	class, path, ready, port, portName := "haproxy", networkingv1.PathTypePrefix, true, int32(80), ""
 	tcp := corev1.ProtocolTCP
@@ -328,9 +329,9 @@ func demoSnapshot(name string) ingress.Snapshot {
 			Addresses: []string{pod}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
 		})
 	}
-	return ingress.Snapshot{
+	return input.Snapshot{
 		Cluster: name,
-		Objects: ingress.Objects{
+		Objects: input.Objects{
 			Classes: []*networkingv1.IngressClass{{
 				ObjectMeta: metav1.ObjectMeta{Name: "haproxy"},
 				Spec:       networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"},
@@ -655,7 +656,7 @@ func TestAFailedReadIsNotAnEmptyWorld(t *testing.T) {
 		"the kernel":    func(s *scene) { s.kernel.err = errors.New("no answer") },
 		"HAProxy":       func(s *scene) { s.proxy.err = errors.New("no answer") },
 		"the API": func(s *scene) {
-			s.watcher.snapshot, s.watcher.err = ingress.Snapshot{}, errors.New("no answer")
+			s.watcher.snapshot, s.watcher.err = input.Snapshot{}, errors.New("no answer")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -734,7 +735,7 @@ func TestAClusterThatIsAwayRenamesNothingOfTheOthers(t *testing.T) {
 	s.clock = s.clock.Add(status.Patience + time.Second)
 	s.settle(t)
 	alone := s.view.Load().Config.Backends
-	away.snapshot, away.err = ingress.Snapshot{Cluster: "other"}, nil
+	away.snapshot, away.err = input.Snapshot{Cluster: "other"}, nil
 	s.settle(t)
 	if both := s.view.Load().Config.Backends; len(alone) != 1 || !slices.Equal(both, alone) {
 		t.Errorf("got backends %v before and %v after the other cluster answered, want the same one", alone, both)

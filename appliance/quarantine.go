@@ -17,6 +17,7 @@ import (
 	"sallyport/appliance/status"
 	"sallyport/haproxy"
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 )
 
 // A quarantine ends a loop of crashes. An object that crashes the process would also crash the next
@@ -38,8 +39,8 @@ type quarantine struct {
 	path string
 	log  *slog.Logger
 
-	older  map[string]ingress.Objects // of the last good pictures, by cluster
-	sums   ingress.Sums
+	older  map[string]input.Objects // of the last good pictures, by cluster
+	sums   input.Sums
 	seen   map[string]inspection // by cluster
 	since  time.Time             // when the use of Trial began
 	failed string                // the last error of save
@@ -63,7 +64,7 @@ type crashes struct {
 // A suspect is a version of an object of a cluster.
 type suspect struct {
 	Cluster string `json:"cluster"`
-	ingress.Version
+	input.Version
 }
 
 func (s suspect) named() suspect { return suspect{s.Cluster, s.Named()} }
@@ -75,7 +76,7 @@ func compareSuspects(a, b suspect) int {
 
 // An inspection is the decision of a quarantine about the objects of a cluster.
 type inspection struct {
-	live, used ingress.Objects
+	live, used input.Objects
 	waiting    []suspect // versions that were not tried yet
 	problems   []ingress.Problem
 }
@@ -164,7 +165,7 @@ func (q *quarantine) on() bool {
 func (q *quarantine) trying() bool { return len(q.Trial) > 0 }
 
 // begin gives a cluster its last good picture.
-func (q *quarantine) begin(cluster string, o ingress.Objects) {
+func (q *quarantine) begin(cluster string, o input.Objects) {
 	if q.on() {
 		q.older[cluster] = o
 	}
@@ -173,14 +174,14 @@ func (q *quarantine) begin(cluster string, o ingress.Objects) {
 // forget drops all inspections and sums, so that they are made again from the state.
 func (q *quarantine) forget() {
 	if q.older == nil {
-		q.older = map[string]ingress.Objects{}
+		q.older = map[string]input.Objects{}
 	}
-	q.sums, q.seen = ingress.Sums{}, map[string]inspection{}
+	q.sums, q.seen = input.Sums{}, map[string]inspection{}
 }
 
 // use returns the objects of a cluster that the appliance may use, and a problem for each object
 // that is held.
-func (q *quarantine) use(cluster string, live ingress.Objects) (ingress.Objects, []ingress.Problem) {
+func (q *quarantine) use(cluster string, live input.Objects) (input.Objects, []ingress.Problem) {
 	if !q.on() {
 		return live, nil
 	}
@@ -199,8 +200,8 @@ func (q *quarantine) use(cluster string, live ingress.Objects) (ingress.Objects,
 			names[s.named()] = true
 		}
 	}
-	concerned := func(named ingress.Version) bool { return q.Careful && pictured || names[suspect{cluster, named}] }
-	l.used = live.Holding(older, q.sums, concerned, func(v ingress.Version, of ingress.ObjectRef) bool {
+	concerned := func(named input.Version) bool { return q.Careful && pictured || names[suspect{cluster, named}] }
+	l.used = live.Holding(older, q.sums, concerned, func(v input.Version, of ingress.ObjectRef) bool {
 		s := suspect{cluster, v}
 		switch {
 		case may[s]:

@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sallyport/appliance/picture"
-	"sallyport/ingress"
+	"sallyport/ingress/input"
 	"sallyport/ingress/watch"
 )
 
@@ -31,12 +31,12 @@ type crashing struct {
 	dir     string
 	boot    string // of the machine
 	clock   time.Time
-	picture ingress.Objects
-	live    ingress.Objects
+	picture input.Objects
+	live    input.Objects
 	fatal   map[string]bool // versions of Services, by the text of version
 	after   time.Duration   // that a process lives with a fatal version
 	crashes int
-	used    ingress.Objects
+	used    input.Objects
 }
 
 func service(name string, version int) *corev1.Service {
@@ -219,7 +219,7 @@ func TestADeletionThatEndsTheProcessIsHeld(t *testing.T) {
 	c.put(service("a", 1), service("b", 1))
 	c.begin()
 	c.settle()
-	ends := func(o ingress.Objects) bool { return len(o.Services) == 1 }
+	ends := func(o input.Objects) bool { return len(o.Services) == 1 }
 	c.live.Services = c.live.Services[1:]
 	for range 20 {
 		c.clock = c.clock.Add(2 * time.Second)

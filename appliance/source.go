@@ -7,13 +7,14 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 	"sallyport/ingress/watch"
 )
 
 // source is a cluster of the configuration file.
 type source struct {
 	config.Cluster
-	pools      ingress.Pools
+	pools      input.Pools
 	kubeconfig config.Secret // the document, read with the file; empty if it cannot be read
 }
 
@@ -25,7 +26,7 @@ func (s source) watched() source {
 
 // WatcherConfig returns how a cluster is watched, with the newest token that an appliance has renewed.
 func WatcherConfig(
-	cfg *config.Config, c *config.Cluster, pools ingress.Pools, kubeconfig []byte, own []netip.Addr, log *slog.Logger,
+	cfg *config.Config, c *config.Cluster, pools input.Pools, kubeconfig []byte, own []netip.Addr, log *slog.Logger,
 ) watch.Config {
 	publish := make([]string, len(c.Ingress.Publish))
 	for i, a := range c.Ingress.Publish {
@@ -44,28 +45,28 @@ func WatcherConfig(
 }
 
 // OptionsOf returns the settings of a cluster as package ingress has them.
-func OptionsOf(c *config.Cluster, pools ingress.Pools) ingress.Options {
+func OptionsOf(c *config.Cluster, pools input.Pools) input.Options {
 	in := &c.Ingress
-	var hosts []ingress.HostRule
+	var hosts []input.HostRule
 	for _, h := range in.Hosts {
-		hosts = append(hosts, ingress.HostRule(h))
+		hosts = append(hosts, input.HostRule(h))
 	}
-	return ingress.Options{
+	return input.Options{
 		Class: in.Class, Controller: in.Controller, WatchWithoutClass: in.WatchWithoutClass,
 		ConfigMap: in.ConfigMap, ErrorFiles: in.ErrorFiles, PatternFiles: in.PatternFiles, TCPServices: in.TCPServices,
 		Namespaces: in.Namespaces, NotNamespaces: in.NotNamespaces, NamespaceSelector: in.NamespaceSelector,
 		AuthServices: in.AuthServices, CrossNamespaceSecrets: in.CrossNamespaceSecrets,
 		OneTenant: in.Trust == config.TrustCluster, Hosts: hosts, ReleaseAfter: in.ReleaseAfter,
 		NoSnippets: in.NoSnippets, Snippets: in.Snippets, Process: in.Process,
-		Limits: ingress.Limits(in.Limits), Pools: pools, Gateway: ingress.GatewayOptions(c.Gateway),
+		Limits: input.Limits(in.Limits), Pools: pools, Gateway: input.GatewayOptions(c.Gateway),
 	}
 }
 
 // PoolsOf returns the addresses for Services and Gateways as package ingress has them.
-func PoolsOf(c *config.Config) ingress.Pools {
-	p := ingress.Pools{Unclassed: c.Group.DefaultLoadBalancer, Local: !c.Group.Exists()}
+func PoolsOf(c *config.Config) input.Pools {
+	p := input.Pools{Unclassed: c.Group.DefaultLoadBalancer, Local: !c.Group.Exists()}
 	for _, pool := range c.Pools() {
-		p.Ranges = append(p.Ranges, ingress.AddressRange(pool))
+		p.Ranges = append(p.Ranges, input.AddressRange(pool))
 	}
 	return p
 }

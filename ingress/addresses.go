@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
-	"math/bits"
 	"net/netip"
 	"slices"
 	"time"
@@ -27,47 +26,11 @@ import (
 //   - Nothing is served at an address before its record is there (see balance). So while two
 //     members disagree, neither serves.
 
-// An AddressRange holds the addresses from First to Last, both included. They are of one
-// family.
-type AddressRange struct{ First, Last netip.Addr }
-
-func (r AddressRange) contains(a netip.Addr) bool {
-	return a.Is4() == r.First.Is4() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
-}
-
-// mostOfRange bounds how many addresses of a range are given to Services that do not ask for a
-// particular address.
-const mostOfRange = 1 << 32
-
-// size returns how many addresses the range has, at most mostOfRange.
-func (r AddressRange) size() uint64 {
-	first, last := r.First.As16(), r.Last.As16()
-	low, borrow := bits.Sub64(binary.BigEndian.Uint64(last[8:]), binary.BigEndian.Uint64(first[8:]), 0)
-	high, _ := bits.Sub64(binary.BigEndian.Uint64(last[:8]), binary.BigEndian.Uint64(first[:8]), borrow)
-	if high > 0 || low >= mostOfRange {
-		return mostOfRange
-	}
-	return low + 1
-}
-
-// at returns the address at a place, from 0 to size.
-func (r AddressRange) at(place uint64) netip.Addr {
-	a := r.First.As16()
-	low, carry := bits.Add64(binary.BigEndian.Uint64(a[8:]), place, 0)
-	binary.BigEndian.PutUint64(a[8:], low)
-	binary.BigEndian.PutUint64(a[:8], binary.BigEndian.Uint64(a[:8])+carry)
-	out := netip.AddrFrom16(a)
-	if r.First.Is4() {
-		out = out.Unmap()
-	}
-	return out
-}
-
 // A demand is a Service that asks for addresses: at most one of each family.
 type demand struct {
 	ref    ObjectRef
 	of     tenant
-	owner  string       // its namespace, or everyone
+	owner  string       // its namespace, or input.Everyone
 	holder string       // Services with the same holder may share an address
 	ports  []uint16     // that it opens at its addresses
 	four   bool         // it asks for an IPv4 address
@@ -107,7 +70,7 @@ const addressShare = 4
 
 // lacks reports whether an address is in the Pools, but the machine does not have it.
 func (a *allotter) lacks(addr netip.Addr) bool {
-	return a.Local && a.contain(addr) && !slices.Contains(a.local, addr)
+	return a.Local && a.Contain(addr) && !slices.Contains(a.local, addr)
 }
 
 // without returns the end of a sentence that says why there are no addresses of a family.
@@ -122,7 +85,7 @@ func (a *allotter) without() string {
 func (a *allotter) total(six bool) (n uint64) {
 	for _, r := range a.ranges {
 		if r.First.Is6() == six {
-			n += r.size()
+			n += r.Size()
 		}
 	}
 	return n
@@ -177,7 +140,7 @@ type lease struct {
 // addresses.
 func (a *allotter) allot(demands []demand, fresh bool) (all []allotment) {
 	const looks = 4 // in thousands of random cases three were enough
-	a.ranges = a.usable(a.local)
+	a.ranges = a.Usable(a.local)
 	demands = slices.Clone(demands)
 	for range looks {
 		all = a.look(demands, fresh)
@@ -275,10 +238,10 @@ func inFamily(addresses []netip.Addr, six bool) netip.Addr {
 
 // take gives an address to a demand, or says why not.
 func (a *allotter) take(d *demand, addr netip.Addr) refusal {
-	if !a.contain(addr) {
+	if !a.Contain(addr) {
 		return refusal{
 			"AddressOutsidePools",
-			fmt.Sprintf("%s is in none of the pools of the appliance (%s)", addr, a.key()),
+			fmt.Sprintf("%s is in none of the pools of the appliance (%s)", addr, a.Key()),
 		}
 	}
 	// A record stays while the address is away from the machine for a moment.
@@ -286,7 +249,7 @@ func (a *allotter) take(d *demand, addr netip.Addr) refusal {
 		return refusal{
 			"AddressNotUsable",
 			fmt.Sprintf("the appliance does not have %s: add it to an interface of that machine, or ask for another "+
-				"address of %s", addr, a.key()),
+				"address of %s", addr, a.Key()),
 		}
 	}
 	if by := a.closed[addr]; by != "" {
@@ -380,7 +343,7 @@ func (a *allotter) choose(d *demand, six bool) (netip.Addr, refusal) {
 	}
 	return netip.Addr{}, refusal{
 		noAddress,
-		fmt.Sprintf("all %d %s addresses of the pools are %s (%s)", total, family, use, a.key()),
+		fmt.Sprintf("all %d %s addresses of the pools are %s (%s)", total, family, use, a.Key()),
 	}
 }
 
@@ -390,11 +353,11 @@ func (a *allotter) place(place uint64, six bool) netip.Addr {
 		if r.First.Is6() != six {
 			continue
 		}
-		if size := r.size(); place >= size {
+		if size := r.Size(); place >= size {
 			place -= size
 			continue
 		}
-		return r.at(place)
+		return r.At(place)
 	}
 	return netip.Addr{}
 }

@@ -15,7 +15,7 @@ import (
 // poolOf returns a range written as "FIRST-LAST".
 func poolOf(text string) AddressRange {
 	first, last, _ := strings.Cut(text, "-")
-	return AddressRange{netip.MustParseAddr(first), netip.MustParseAddr(last)}
+	return AddressRange{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 }
 
 // wanting returns the demand of a Service NAMESPACE/NAME for an IPv4 address, with words as
@@ -258,29 +258,6 @@ func TestOnlyAddressesOfTheMachineAreGiven(t *testing.T) {
 	}
 }
 
-func TestARangeCountsItsAddresses(t *testing.T) {
-	for text, want := range map[string]uint64{
-		"10.0.0.0-10.0.0.0":                      1,
-		"10.0.0.250-10.0.1.3":                    10,
-		"0.0.0.0-255.255.255.255":                1 << 32,
-		"fd00::ffff-fd00::1:0":                   2,
-		"fd00::-fd00:0:0:1::":                    1 << 32,
-		"fd00::-fd00::fffe:ffff":                 1<<32 - 1<<16,
-		"fd00::ffff:ffff:ffff:ffff-fd00:0:0:1::": 2,
-	} {
-		r := poolOf(text)
-		if got := r.size(); got != want {
-			t.Errorf("%s: got %d addresses, want %d", text, got, want)
-		}
-		if got := r.at(0); got != r.First {
-			t.Errorf("%s: the first address is %s", text, got)
-		}
-		if got := r.at(want - 1); want < mostOfRange && got != r.Last {
-			t.Errorf("%s: the last address is %s", text, got)
-		}
-	}
-}
-
 // drawDemands returns Services of few names, addresses, keys and ports, the older first.
 func drawDemands(t *rapid.T) []demand {
 	var all []demand
@@ -354,7 +331,7 @@ func TestNoAddressIsGivenTwice(t *testing.T) {
 					t.Fatalf("%s is kept for %s, and given to %s", addr, k.Namespace, d.ref.Namespace)
 				}
 				if a.closed[addr] != "" || !slices.ContainsFunc(a.Ranges, func(r AddressRange) bool {
-					return r.contains(addr)
+					return r.Contains(addr)
 				}) {
 					t.Fatalf("%s is not to be given", addr)
 				}

@@ -12,6 +12,7 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/gateway"
+	"sallyport/ingress/input"
 )
 
 // Most changes concern few of many Ingresses. amend routes only these few, once as they were and
@@ -127,10 +128,10 @@ func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
 	d.lost = make(map[any]bool)
 	for i, w := range now {
 		was := before[i]
-		if !w.others().Same(was.others()) {
+		if !others(w.Objects).Same(others(was.Objects)) {
 			return d, false
 		}
-		ours := classesOf(w)
+		ours := input.ClassesOf(&w.Snapshot)
 		gone, come := missing(was.Ingresses, w.Ingresses), missing(w.Ingresses, was.Ingresses)
 		if len(gone)+len(come) > mostPlaced {
 			return d, false
@@ -142,24 +143,24 @@ func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
 			}
 		}
 		for _, ing := range come {
-			if ours.has(ing) {
+			if ours.Has(ing) {
 				c.made.claims++
 				c.parsed[ing] = readIngress(w.Cluster, ing)
 				d.come, d.open = append(d.come, placedIngress{i, ing}), append(d.open, c.parsed[ing].links(i)...)
 			}
 		}
 		for _, s := range missing(was.Services, w.Services) {
-			d.open, d.lost[s] = append(d.open, link{toService, i, KeyOf(s)}), true
+			d.open, d.lost[s] = append(d.open, link{toService, i, input.KeyOf(s)}), true
 		}
 		for _, s := range missing(w.Services, was.Services) {
-			d.open = append(d.open, link{toService, i, KeyOf(s)})
+			d.open = append(d.open, link{toService, i, input.KeyOf(s)})
 		}
 	}
 	return d, true
 }
 
 // others returns the objects that amend takes to be unchanged.
-func (o Objects) others() Objects {
+func others(o Objects) Objects {
 	o.Ingresses, o.Services, o.Slices = nil, nil, nil
 	return o
 }
@@ -247,7 +248,7 @@ func (c *Compiler) neighbours(open []link) (all []placedIngress, ok bool) {
 func (c *Compiler) plain(worlds []*world, placed []placedIngress) bool {
 	return !slices.ContainsFunc(placed, func(m placedIngress) bool {
 		return slices.ContainsFunc(c.parsed[m.Ingress].paths, func(p pathClaim) bool {
-			service, ok := Find(worlds[m.world].Services, p.to.service)
+			service, ok := input.Find(worlds[m.world].Services, p.to.service)
 			return p.match == haproxy.Regexp ||
 				ok && annotations.Conditional(annotations.Read(annotations.Service, service.Annotations))
 		})
@@ -278,7 +279,7 @@ func (c *Compiler) routeAlone(worlds []*world, placed []placedIngress, hosts map
 				part.Ingresses = append(part.Ingresses, m.Ingress)
 			}
 		}
-		slices.SortFunc(part.Ingresses, ByName)
+		slices.SortFunc(part.Ingresses, input.ByName)
 		alone.worlds[i] = &part
 	}
 	r := alone.route(alone.worlds)
@@ -339,7 +340,7 @@ func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*w
 	next.exchangeNeeds(then.needs, now.needs)
 	next.Owners = maps.Clone(r.Owners)
 	for cluster, o := range next.Owners {
-		if next.Owners[cluster] = o.replace(hosts, now.Owners[cluster]); next.Owners[cluster].equal(o) {
+		if next.Owners[cluster] = o.Replace(hosts, now.Owners[cluster]); next.Owners[cluster].Equal(o) {
 			next.Owners[cluster] = o
 		}
 	}

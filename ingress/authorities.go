@@ -11,6 +11,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/gateway"
+	"sallyport/ingress/input"
 )
 
 // Certificates of authorities for Gateways
@@ -26,7 +27,7 @@ type bundle struct {
 
 // bundleIn returns the authorities in a ConfigMap, or why they cannot be used.
 func (b *builder) bundleIn(w *world, key serviceKey) (read *bundle, why string) {
-	m, ok := Find(w.ConfigMaps, key)
+	m, ok := input.Find(w.ConfigMaps, key)
 	switch {
 	case !w.Options.ReadsSecretsOf(key.Namespace):
 		return nil, fmt.Sprintf("ConfigMap %s is in a namespace whose ConfigMaps are not read; allowed are those of "+
@@ -57,12 +58,12 @@ func (b *builder) refusal(e *haproxy.Extra) string {
 }
 
 func readBundle(m *corev1.ConfigMap) *bundle {
-	if why := tooLarge(m); why != "" {
+	if why := input.TooLarge(m); why != "" {
 		return &bundle{unusable: why}
 	}
-	read, err := haproxy.Authorities("any", []byte(m.Data[authoritiesKey]))
+	read, err := haproxy.Authorities("any", []byte(m.Data[input.AuthoritiesKey]))
 	if err != nil {
-		return &bundle{unusable: fmt.Sprintf("has no authorities that can be used in %s: %v", authoritiesKey, err)}
+		return &bundle{unusable: fmt.Sprintf("has no authorities that can be used in %s: %v", input.AuthoritiesKey, err)}
 	}
 	return &bundle{content: read.Content}
 }
@@ -73,7 +74,7 @@ func (b *builder) authorities(w *world, keys ...serviceKey) *haproxy.Extra {
 	var names []string
 	var content []byte
 	for _, key := range keys {
-		m, _ := Find(w.ConfigMaps, key)
+		m, _ := input.Find(w.ConfigMaps, key)
 		names, content = append(names, key.Namespace+"_cm_"+key.Name), slices.Concat(content, b.api.bundles[m].content)
 	}
 	return b.extra(&haproxy.Extra{Name: shorten(w.prefix+strings.Join(names, "_"), "_") + ".ca.pem", Content: content})

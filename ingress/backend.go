@@ -11,6 +11,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/input"
 )
 
 // part builds the backend of a need out of the EndpointSlices of its Service.
@@ -43,7 +44,7 @@ func (c *Compiler) part(n need) part {
 		why := fmt.Sprintf(format, args...)
 		p.problems = append(p.problems, Problem{ObjectRef: n.ref(w.Cluster), Reason: reason, Why: why})
 	}
-	for _, s := range SlicesOf(w.Slices, n.service) {
+	for _, s := range input.SlicesOf(w.Slices, n.service) {
 		if s.AddressType != discoveryv1.AddressTypeIPv4 && s.AddressType != discoveryv1.AddressTypeIPv6 {
 			report("UnsupportedEndpoints", "EndpointSlice %s has addresses of type %s; allowed are IPv4 and IPv6; it "+
 				"is not used", annotations.Quote(s.Name), annotations.Quote(string(s.AddressType)))

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
-	"encoding/pem"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/input"
 )
 
 // A pair is the certificate and key of a TLS Secret, parsed and checked.
@@ -30,8 +30,8 @@ func readPair(s *corev1.Secret) *pair {
 	refuse := func(format string, args ...any) *pair { return &pair{unusable: fmt.Sprintf(format, args...)} }
 	crt, key := s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey]
 	switch {
-	case tooLarge(s) != "":
-		return refuse("%s", tooLarge(s))
+	case input.TooLarge(s) != "":
+		return refuse("%s", input.TooLarge(s))
 	case len(crt) == 0:
 		return refuse("has no %s", corev1.TLSCertKey)
 	case len(key) == 0:
@@ -53,45 +53,6 @@ func readPair(s *corev1.Secret) *pair {
 		}
 	}
 	return p
-}
-
-// A Certificate is a certificate in a Secret that Ingresses, Services or ConfigMaps name.
-type Certificate struct {
-	Namespace, Secret string
-	Names             []string  // host names that it is for
-	Expires           time.Time // the first of its chain to do so
-}
-
-// Certificates returns the certificates of the Secrets, those first that expire first. It leaves
-// out certificates that cannot be read: Compile reports them as Problems.
-func (s Snapshot) Certificates() (all []Certificate) {
-	for _, secret := range s.Secrets {
-		text := secret.Data[corev1.TLSCertKey]
-		if len(text) == 0 {
-			text = secret.Data["ca.crt"]
-		}
-		var chain []*x509.Certificate
-		for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-			if c, err := x509.ParseCertificate(block.Bytes); err == nil {
-				chain = append(chain, c)
-			}
-		}
-		if len(chain) > 0 {
-			all = append(all, Certificate{
-				Namespace: secret.Namespace, Secret: secret.Name, Names: chain[0].DNSNames, Expires: firstEnd(chain),
-			})
-		}
-	}
-	slices.SortStableFunc(all, func(a, b Certificate) int { return a.Expires.Compare(b.Expires) })
-	return all
-}
-
-// firstEnd returns when the first of some certificates expires, or the zero time if all is empty.
-func firstEnd(all []*x509.Certificate) (first time.Time) {
-	for _, c := range all {
-		first = earliest(first, c.NotAfter)
-	}
-	return first
 }
 
 // accepted returns a pair that is unusable if HAProxy has refused it.

@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sallyport/ingress/input"
 )
 
 func TestCertificatesComeInTheOrderInWhichTheyExpire(t *testing.T) {
@@ -27,7 +29,11 @@ func TestCertificatesComeInTheOrderInWhichTheyExpire(t *testing.T) {
 		secret("authority", "ca.crt", crt(5)),
 		secret("chain", "tls.crt", append(crt(8), crt(3)...)),
 	}}}.Certificates()
-	want := []Certificate{{"n", "chain", nil, end(3)}, {"n", "authority", nil, end(5)}, {"n", "late", nil, end(9)}}
+	want := []input.Certificate{
+		{Namespace: "n", Secret: "chain", Expires: end(3)},
+		{Namespace: "n", Secret: "authority", Expires: end(5)},
+		{Namespace: "n", Secret: "late", Expires: end(9)},
+	}
 	if len(got) != len(want) {
 		t.Fatalf("got %v, want %v", got, want)
 	}

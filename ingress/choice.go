@@ -7,6 +7,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/input"
 )
 
 // A conditional is a path with a Service that takes only requests that meet a condition.
@@ -20,7 +21,7 @@ type conditional struct {
 // has no condition.
 func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
 	w := b.worlds[c.world]
-	service, ok := Find(w.Services, path.to.service)
+	service, ok := input.Find(w.Services, path.to.service)
 	if !ok {
 		return false
 	}
@@ -34,7 +35,7 @@ func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
 	switch first := cmp.Or(b.claimed[key], b.owner[key]); {
 	case key.match == haproxy.Regexp:
 		b.report(c, "RouteACLConflict", "%s is not served: Service %s has a route-acl, which does not go with "+
-			"a regular expression", path, KeyOf(service))
+			"a regular expression", path, input.KeyOf(service))
 	case first != nil && !together(first, c):
 		b.conflict(c, path, first)
 	default:

@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -17,162 +15,8 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/gateway"
-	"sallyport/routes"
+	"sallyport/ingress/input"
 )
-
-// A Snapshot is one cluster's objects at one moment. The objects it points to are never changed: a
-// new version of an object is a new pointer, so a [Compiler] can remember results by pointer.
-//
-// The lists may be in any order. The lists of a watch.Watcher are sorted by namespace and name
-// (slices by namespace, Service and name), so that Compile need not sort them.
-type Snapshot struct {
-	Cluster string    // a DNS label; part of every name, unless it is Unnamed
-	At      time.Time // when it was taken: decides which certificates have expired; zero asks for no such check
-	Options Options
-	Objects
-	NoSecrets bool            // Secrets is empty because we may not read them
-	NoClasses bool            // Classes is empty because we may not read them
-	APIBundle string          `json:",omitempty"` // version of the CRDs of Gateway API; empty if it is not known
-	Topology  routes.Topology // not for Compile: the nodes and blocks of the cluster at the same moment
-
-	// Incomplete are the namespaces, in order, with Ingresses that are left out because they are
-	// beyond the limits. An Ingress that is left out may have been a guard, so all
-	// clients of the others are rejected.
-	Incomplete []string `json:",omitempty"`
-
-	// Beyond has a problem for each namespace that exceeds its limits, so that some of its objects
-	// are left out. It also has a problem for each object that names more Secrets than its
-	// namespace may.
-	Beyond []Problem `json:"-"`
-
-	// Owners are the owners of the Result before, or nil if nothing had an owner.
-	Owners *Owners
-}
-
-// Options say which Ingresses of a cluster are ours and how they are read.
-type Options struct {
-	// Class is our value of the annotation kubernetes.io/ingress.class, and the name
-	// of our IngressClass while IngressClasses cannot be read. Empty means "haproxy".
-	Class string
-	// Controller is the spec.controller of the IngressClasses that are ours, alone or followed by
-	// "/" and Class. If it is empty, it is "haproxy.org/ingress-controller".
-	Controller string
-	// WatchWithoutClass takes Ingresses without a class while the cluster has no
-	// default class.
-	WatchWithoutClass bool
-	// Namespaces are the namespaces that Ingresses are taken from; none means all.
-	Namespaces []string
-	// NotNamespaces are namespaces that Ingresses are never taken from.
-	NotNamespaces []string
-	// NamespaceSelector is a label selector, as "team=web,!old", for the namespaces that
-	// Ingresses are taken from. Without it, Ingresses are taken from all.
-	NamespaceSelector string
-	// CrossNamespaceSecrets lets Ingresses and Services name Secrets of other
-	// namespaces. A ConfigMap always may.
-	CrossNamespaceSecrets bool
-	// AuthServices are the Services, as NAMESPACE/NAME, that Ingresses of every
-	// namespace may name in auth-url. The Services of its own namespace every Ingress
-	// may name.
-	AuthServices []string
-	// OneTenant makes one tenant of all namespaces: they share every host, the oldest
-	// claim to a path counts, and their Ingresses and Services may bring text for
-	// HAProxy's configuration. A ConfigMap always may.
-	OneTenant bool
-	// Hosts say which namespaces may use which hosts. The first rule that matches
-	// counts. OneTenant decides on a host that no rule matches.
-	Hosts []HostRule
-	// Process says that the ConfigMaps of this cluster set the keys of the whole HAProxy process.
-	// The first cluster with it counts. If no cluster has it, the first cluster of all counts.
-	Process bool
-	// Snippets lets the cluster bring text for HAProxy's configuration although another cluster
-	// sets the keys of the whole process.
-	Snippets bool
-	// ReleaseAfter is how long a host, or an address of a Service, is kept for its namespace
-	// after nothing there uses it any more.
-	ReleaseAfter time.Duration
-	// NoSnippets are the sections (global, frontend and backend) for which no object may bring
-	// text.
-	NoSnippets []string
-	// ConfigMap, as NAMESPACE/NAME, holds keys for all Ingresses. It is optional.
-	ConfigMap string
-	// ErrorFiles names a ConfigMap of the answers that HAProxy gives, by their status. The
-	// ConfigMap is optional.
-	ErrorFiles string
-	// PatternFiles names a ConfigMap of lists, which keys refer to as "patterns/KEY". The
-	// ConfigMap is optional.
-	PatternFiles string
-	// TCPServices names a ConfigMap of Services by port. Each takes the connections to its port.
-	// The ConfigMap is optional.
-	TCPServices string
-	// Pools hold the addresses for Gateways and Services of type LoadBalancer; the same in all
-	// clusters.
-	Pools Pools
-	// Gateway says whether the objects of Gateway API are served.
-	Gateway GatewayOptions
-	// Limits bound what one namespace may bring.
-	Limits Limits
-}
-
-// GatewayOptions say whether the objects of Gateway API of a cluster are served.
-type GatewayOptions struct {
-	Enabled bool
-	// Controller is the spec.controllerName of the GatewayClasses that are ours.
-	Controller string
-}
-
-// ConfigMaps returns the name of every ConfigMap of the options once, as NAMESPACE/NAME.
-func (o Options) ConfigMaps() []string {
-	var names []string
-	for _, name := range []string{o.ConfigMap, o.ErrorFiles, o.PatternFiles, o.TCPServices} {
-		if name != "" && !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// SecretNamespaces returns the namespaces of the Secrets, and of the ConfigMaps of authorities, that
-// are read. One entry "" means all namespaces.
-func (o Options) SecretNamespaces() []string {
-	if len(o.Namespaces) == 0 || o.CrossNamespaceSecrets {
-		return []string{metav1.NamespaceAll}
-	}
-	all := slices.Clone(o.Namespaces)
-	if namespace, _, named := strings.Cut(o.ConfigMap, "/"); named {
-		all = append(all, namespace)
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
-}
-
-// ReadsSecretsOf reports whether the Secrets of a namespace, and its ConfigMaps of authorities, are
-// read.
-func (o Options) ReadsSecretsOf(namespace string) bool {
-	all := o.SecretNamespaces()
-	return all[0] == metav1.NamespaceAll || slices.Contains(all, namespace)
-}
-
-func (o Options) withDefaults() Options {
-	o.Class = cmp.Or(o.Class, "haproxy")
-	o.Controller = cmp.Or(o.Controller, "haproxy.org/ingress-controller")
-	return o
-}
-
-// ObjectRef names an object of a cluster.
-type ObjectRef struct {
-	Cluster   string `json:"cluster"`
-	Kind      string `json:"kind"` // Ingress, Service, ConfigMap or EndpointSlice
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name"`
-	UID       string `json:"uid,omitempty"`
-}
-
-// A Problem says why an object, or a part of it, is not served as it asks.
-type Problem struct {
-	ObjectRef
-	Reason string `json:"reason"` // CamelCase, the reason of the Event
-	Why    string `json:"why"`    // what, where, what is allowed, what to do
-}
 
 // A Result is compiled from the objects of all clusters.
 type Result struct {
@@ -377,12 +221,12 @@ func (c *Compiler) renew(snaps []Snapshot) (worlds []*world, n news) {
 func (c *Compiler) renewWorld(was world, s Snapshot, leader string, n *news) *world {
 	w := new(was)
 	w.Snapshot, w.prefix, w.leader = s, prefixOf(s.Cluster), leader
-	w.Options = s.Options.withDefaults()
-	w.Objects = s.Objects.keep(was.Objects)
-	same := w.withoutSlices().Same(was.withoutSlices())
+	w.Options = s.Options.WithDefaults()
+	w.Objects = s.Objects.Keep(was.Objects)
+	same := w.WithoutSlices().Same(was.WithoutSlices())
 	other := w.Cluster != was.Cluster || w.leader != was.leader || !reflect.DeepEqual(w.Options, was.Options)
 	if other || !slices.Equal(w.ownConfigMaps(), was.ownConfigMaps()) {
-		w.defaults = annotations.Read(annotations.ConfigMap, w.configMap(w.Options.ConfigMap).Data)
+		w.defaults = annotations.Read(annotations.ConfigMap, w.ConfigMap(w.Options.ConfigMap).Data)
 		c.settled = nil // settings depend on options and ConfigMaps, which settledFor does not have
 	}
 	if other || !same || c.judged {
@@ -394,7 +238,7 @@ func (c *Compiler) renewWorld(was world, s Snapshot, leader string, n *news) *wo
 		n.rerouted = true
 	}
 	// The owners of the last Result change nothing when they come back.
-	if !w.Owners.equal(was.Owners) && w.Owners != c.result.Owners[w.Cluster] {
+	if !w.Owners.Equal(was.Owners) && w.Owners != c.result.Owners[w.Cluster] {
 		n.rerouted = true
 	}
 	if c.routing != nil && !c.routing.certain.has(w.At) {
@@ -420,12 +264,12 @@ func prefixOf(cluster string) string {
 
 // readProcess reads the ConfigMaps of a world that concern the whole process.
 func (c *Compiler) readProcess(w *world) {
-	services := w.configMap(w.Options.TCPServices).Data
+	services := w.ConfigMap(w.Options.TCPServices).Data
 	w.streams, w.badStreams = annotations.Streams(services)
 	found := new(settings)
 	env := c.env(w, "", found)
 	w.global, w.set, w.odd = annotations.Process(env, annotations.StreamLayer(services), w.defaults)
-	w.badFiles = w.global.AddErrorFiles(env, w.configMap(w.Options.ErrorFiles).Data)
+	w.badFiles = w.global.AddErrorFiles(env, w.ConfigMap(w.Options.ErrorFiles).Data)
 	w.refused = found.refused
 }
 
@@ -555,12 +399,12 @@ func difference(old, new []*discoveryv1.EndpointSlice) map[serviceKey]bool {
 	}
 	for _, s := range new {
 		if !gone[s] {
-			changed[ServiceOf(s)] = true
+			changed[input.ServiceOf(s)] = true
 		}
 		delete(gone, s)
 	}
 	for s := range gone {
-		changed[ServiceOf(s)] = true
+		changed[input.ServiceOf(s)] = true
 	}
 	return changed
 }
@@ -586,3 +430,26 @@ func sorted(worlds []*world, problems []Problem) []Problem {
 
 // sortedKeys returns the keys of m in order.
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+
+// Services returns the Services of a cluster that something leads to, each with the names of its
+// backends. It reports whether the Result has the cluster.
+func (r Result) Services(cluster string) (users map[types.NamespacedName][]string, known bool) {
+	if r.routing == nil {
+		return nil, false
+	}
+	i := slices.IndexFunc(r.routing.of, func(w *world) bool { return w.Cluster == cluster })
+	if i < 0 {
+		return nil, false
+	}
+	return r.routing.users[i], true
+}
+
+// LeadsAs reports whether something leads to the same Services of a cluster in two Results.
+func (r Result) LeadsAs(other Result, cluster string) bool {
+	if r.routing == other.routing {
+		return true
+	}
+	mine, known := r.Services(cluster)
+	theirs, knownToo := other.Services(cluster)
+	return known == knownToo && maps.EqualFunc(mine, theirs, func(_, _ []string) bool { return true })
+}

@@ -600,7 +600,8 @@ endpoints: [{addresses: [172.16.1.1], nodeName: worker1, targetRef: {kind: Pod, 
 		got.Origin != "Service default/web port http" || !got.Options.Check {
 		t.Errorf("got %+v", got)
 	}
-	if want := (ObjectRef{Unnamed, "Ingress", "default", "i", "ing-i"}); len(r.Served) != 1 || r.Served[0] != want {
+	want := ObjectRef{Cluster: Unnamed, Kind: "Ingress", Namespace: "default", Name: "i", UID: "ing-i"}
+	if len(r.Served) != 1 || r.Served[0] != want {
 		t.Errorf("want %v served, got %v", want, r.Served)
 	}
 }
@@ -1006,7 +1007,9 @@ func TestHostsAreKeptForAClusterThatIsNotKnownYet(t *testing.T) {
 	east := snapshot(t, "east",
 		app("web")+ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+", "+
 			rule("kept.west.test", path("/", "Prefix", "web"))+"]"))
-	west := Snapshot{Cluster: "west", Options: Options{Hosts: []HostRule{{"*.west.test", []string{"*"}}}}}
+	west := Snapshot{
+		Cluster: "west", Options: Options{Hosts: []HostRule{{Host: "*.west.test", Namespaces: []string{"*"}}}},
+	}
 	c := Compiler{Unknown: []Snapshot{west}}
 	before := c.Compile([]Snapshot{east})
 	want := `prefix a.test/ -> east__default_svc_web_http

@@ -3,9 +3,9 @@
 // Ingresses are served, and a [Problem] for each part that is not.
 //
 // It alone knows the meaning of Kubernetes' objects. It is pure: it touches nothing but its
-// arguments, and knows no API server. Package watch reads the objects there and writes the outcome
-// back, package annotations reads the keys that users set in annotations, and package calico reads
-// Calico's objects.
+// arguments, and knows no API server. Its arguments are the Snapshots of package input. Package
+// watch reads the objects there and writes the outcome back, package annotations reads the keys that
+// users set in annotations, and package calico reads Calico's objects.
 //
 // It promises that one broken object never stops another object. It checks names, hosts, paths,
 // addresses and certificates from the API before it passes them on. A namespace changes nothing for
@@ -21,7 +21,7 @@
 //
 //	compile.go                compares the objects with those of the round before
 //	amend.go                  routes only the few Ingresses that a change concerns, if that is enough
-//	ingresses.go, class.go    collect claims; the rest knows no Ingress (claims.go)
+//	ingresses.go              collect claims; the rest knows no Ingress (claims.go)
 //	hosts.go                  assigns each host to an owner
 //	limits.go                 bounds what each namespace claims
 //	routing.go, cert.go       certifies hosts; grants paths, the older claim first
@@ -35,6 +35,5 @@
 //	backend.go                adds the servers out of EndpointSlices
 //
 // A second source of claims needs a file like ingresses.go, an entry in collect, and its Secrets in
-// namers (named.go). [Snapshot.NamedSecrets] and [Snapshot.NamedConfigMaps] tell a watcher which
-// objects to read. [Options.Strip] removes the fields that a watcher need not keep.
+// the namers of package input.
 package ingress

@@ -15,6 +15,7 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/gateway"
+	"sallyport/ingress/input"
 )
 
 // Gateways
@@ -82,12 +83,12 @@ func (b *builder) petitionerOf(world int, kind string, o metav1.Object) petition
 // apiOf returns all that package gateway may know of a world.
 func (b *builder) apiOf(world int) gateway.World {
 	w := b.worlds[world]
-	admitted := classesOf(w)
+	admitted := input.ClassesOf(&w.Snapshot)
 	return gateway.World{
 		Objects: w.API, Controller: w.Options.Gateway.Controller, Bundle: w.APIBundle, Mirrors: b.mirrors(),
-		Admits: admitted.admits,
+		Admits: admitted.Admits,
 		Labels: func(namespace string) labels.Set {
-			of, known := Find(w.Namespaces, serviceKey{Name: namespace})
+			of, known := input.Find(w.Namespaces, serviceKey{Name: namespace})
 			if !known {
 				return nil
 			}
@@ -104,7 +105,7 @@ func (b *builder) apiOf(world int) gateway.World {
 			return nil
 		},
 		Service: func(key serviceKey, port int32, _ string) *gateway.Refusal {
-			service, ok := Find(w.Services, key)
+			service, ok := input.Find(w.Services, key)
 			n := need{reference: reference{service: key, number: port}}
 			if why := n.find(service, ok); why.Reason != "" {
 				return &gateway.Refusal{Reason: string(gatewayv1.RouteReasonBackendNotFound), Why: why.Why}
@@ -143,7 +144,7 @@ func (b *builder) mirrors() bool {
 
 // pairIn returns the certificate in a Secret, or why it cannot be used.
 func (b *builder) pairIn(w *world, key serviceKey) (read *pair, why string) {
-	secret, ok := Find(w.Secrets, key)
+	secret, ok := input.Find(w.Secrets, key)
 	switch {
 	case !ok && w.NoSecrets:
 		return nil, fmt.Sprintf("Secret %s cannot be read: the appliance may not list Secrets in this cluster", key)
@@ -272,7 +273,7 @@ func (b *builder) demandGate(one *balancer, opened map[tenant]int) {
 				Reason: string(gatewayv1.GatewayReasonAddressNotUsable),
 				Why:    fmt.Sprintf("%s in spec.addresses is not an address", annotations.Quote(a.Value)),
 			}
-		case w.Options.Pools.contain(addr) && (!w.Options.Pools.Local || slices.Contains(b.Local, addr)):
+		case w.Options.Pools.Contain(addr) && (!w.Options.Pools.Local || slices.Contains(b.Local, addr)):
 			usable = append(usable, addr)
 		default:
 			rest = append(rest, addr)

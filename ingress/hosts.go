@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/input"
 )
 
 // Who owns a host
@@ -28,48 +29,12 @@ import (
 // An owner keeps the host while any of its claims names it, even if by then another
 // namespace has an older claim, and for Options.ReleaseAfter after that (owners.go).
 
-// A HostRule says which namespaces may use the hosts that a pattern matches.
-type HostRule struct {
-	// Host is a name; "*.name", which matches every name below it and the wildcard
-	// host "*.name" itself; or "*", which matches every host, and rules without a
-	// host.
-	Host string
-	// Namespaces share these hosts: the oldest claim to a path takes effect. "*" means every
-	// namespace. If it is empty, no namespace may use the hosts.
-	Namespaces []string
-}
-
-func (r *HostRule) matches(host string) bool {
-	if below, many := strings.CutPrefix(r.Host, "*"); many {
-		return strings.HasSuffix(host, below)
-	}
-	return r.Host == host
-}
-
-func (r *HostRule) admits(namespace string) bool {
-	return slices.Contains(r.Namespaces, namespace) || slices.Contains(r.Namespaces, "*")
-}
-
-// hostRule returns the first rule for a host, or nil.
-func (o *Options) hostRule(host string) *HostRule {
-	for i := range o.Hosts {
-		if o.Hosts[i].matches(host) {
-			return &o.Hosts[i]
-		}
-	}
-	return nil
-}
-
 // A party is the owner of a host: one namespace of a cluster, all namespaces of a cluster, or
 // all namespaces that the operator lets share the host.
 type party struct{ cluster, namespace string }
 
 // listed is the party of the namespaces that a HostRule lets share a host, in any cluster.
-var listed = party{namespace: everyone}
-
-// everyone stands for all namespaces of a cluster that lets them share hosts (Options.OneTenant).
-// No namespace has this name.
-const everyone = "*"
+var listed = party{namespace: input.Everyone}
 
 // A hold says which party has a host.
 type hold struct {
@@ -89,19 +54,19 @@ func (b *builder) party(c *claim, host string) (party, error) {
 	return b.partyOf(c.world, c.ref.Namespace, host)
 }
 
-// partyOf is party for a namespace of a world. The namespace everyone is admitted only where
+// partyOf is party for a namespace of a world. The namespace input.Everyone is admitted only where
 // all are.
 func (b *builder) partyOf(world int, namespace, host string) (party, error) {
 	w := b.worlds[world]
-	if rule := w.Options.hostRule(host); rule != nil {
-		if rule.admits(namespace) {
+	if rule := w.Options.HostRule(host); rule != nil {
+		if rule.Admits(namespace) {
 			return listed, nil
 		}
 		return party{}, fmt.Errorf("the configuration file reserves it for %s", keptFor(rule))
 	}
 	reserved := func(s *Snapshot) error {
 		// A last rule for "*" concerns only its own cluster.
-		if rule := s.Options.hostRule(host); rule != nil && rule.Host != "*" && len(rule.Namespaces) > 0 {
+		if rule := s.Options.HostRule(host); rule != nil && rule.Host != "*" && len(rule.Namespaces) > 0 {
 			return fmt.Errorf("the configuration file reserves it for cluster %s, %s", s.Cluster, keptFor(rule))
 		}
 		return nil
@@ -117,7 +82,7 @@ func (b *builder) partyOf(world int, namespace, host string) (party, error) {
 		}
 	}
 	if w.Options.OneTenant {
-		return party{cluster: w.Cluster, namespace: everyone}, nil
+		return party{cluster: w.Cluster, namespace: input.Everyone}, nil
 	}
 	return party{cluster: w.Cluster, namespace: namespace}, nil
 }
@@ -177,7 +142,7 @@ func (b *builder) may(c *claim, host string) error {
 // spellParty returns the name of a party that is not listed.
 func (b *builder) spellParty(p party) string {
 	switch {
-	case p.namespace == everyone:
+	case p.namespace == input.Everyone:
 		return "cluster " + p.cluster
 	case len(b.worlds) > 1:
 		return "namespace " + p.namespace + " of cluster " + p.cluster

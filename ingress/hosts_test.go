@@ -127,24 +127,24 @@ func TestAHostBelongsToOneParty(t *testing.T) {
 		},
 		"a host can be reserved": {
 			manifests: of("evil", host("b", 2019, "a.test", root)) + of("shop", host("a", 2020, "a.test", root)),
-			hosts:     []HostRule{{"a.test", []string{"shop"}}},
+			hosts:     []HostRule{{Host: "a.test", Namespaces: []string{"shop"}}},
 			want:      "prefix a.test/ -> shop_svc_web_http\n" + shop + "problem Ingress evil/b HostOwned\n",
 		},
 		"before anybody names it": {
 			manifests: of("evil", host("b", 2019, "x.a.test", root)),
-			hosts:     []HostRule{{"*.a.test", []string{"shop"}}},
+			hosts:     []HostRule{{Host: "*.a.test", Namespaces: []string{"shop"}}},
 			want:      "problem Ingress evil/b HostOwned\n",
 		},
 		"or shared": {
 			manifests: of("shop", host("a", 2020, "a.test", root)) +
 				of("evil", host("b", 2021, "a.test", root, path("/y", "Prefix", "web"))),
-			hosts: []HostRule{{"a.test", []string{"shop", "evil"}}},
+			hosts: []HostRule{{Host: "a.test", Namespaces: []string{"shop", "evil"}}},
 			want: "prefix a.test/ -> shop_svc_web_http\nprefix a.test/y -> evil_svc_web_http\n" + evil + shop +
 				"problem Ingress evil/b PathConflict\n",
 		},
 		"the first rule that matches counts": {
 			manifests: of("evil", host("b", 2019, "b.test", root)) + of("shop", host("a", 2020, "a.test", root)),
-			hosts:     []HostRule{{"a.test", []string{"*"}}, {"*", nil}},
+			hosts:     []HostRule{{Host: "a.test", Namespaces: []string{"*"}}, {Host: "*"}},
 			want:      "prefix a.test/ -> shop_svc_web_http\n" + shop + "problem Ingress evil/b HostOwned\n",
 		},
 		"of one tenant the oldest path wins": {

@@ -12,14 +12,15 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/input"
 )
 
 // ingresses yields the Ingresses of a world that are ours. It is a source.
 func ingresses(w *world) iter.Seq2[metav1.Object, func() *claim] {
 	return func(yield func(metav1.Object, func() *claim) bool) {
-		ours := classesOf(w)
+		ours := input.ClassesOf(&w.Snapshot)
 		for _, ing := range w.Ingresses {
-			if ours.has(ing) && !yield(ing, func() *claim { return readIngress(w.Cluster, ing) }) {
+			if ours.Has(ing) && !yield(ing, func() *claim { return readIngress(w.Cluster, ing) }) {
 				return
 			}
 		}

@@ -8,35 +8,8 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/input"
 )
-
-// Limits bound the objects and settings of one namespace: all namespaces share HAProxy's memory,
-// its reloads, and the time that some requests take. 0 is no bound.
-type Limits struct {
-	// Of all Ingresses of the namespace together.
-	Hosts, Paths, RegularExpressions, Conditions, Backends, Servers, Certificates int
-	// Secrets that all Ingresses and Services of the namespace name.
-	Secrets int
-	// Reloads that its changes may cause at once, see haproxy.Config.
-	Reloads int
-	// Of all Services of type LoadBalancer of the namespace together. Without a bound of
-	// their own, Addresses are a share of the pools.
-	Addresses, Ports int
-	// Clients that the tables of all its Ingresses count, and in a second checks of its
-	// servers and wrong passwords of its clients.
-	Clients, Checks, WrongPasswords int
-	// Bytes of configuration that the keys of all its Ingresses and Services take.
-	ConfigBytes int
-	// Of one annotation.
-	Lines, ListEntries int
-	// Of all samples of request-capture of one Ingress.
-	CaptureBytes int
-	// Of one Secret.
-	SecretBytes int
-	// Bytes of all Ingresses of the namespace together, of all its Services, of all its
-	// EndpointSlices, and of all its objects in the last good picture.
-	ObjectBytes, SliceBytes, PictureBytes int
-}
 
 // A tenant is a namespace of a cluster.
 type tenant struct {
@@ -55,7 +28,7 @@ func (b *builder) limit() {
 			b.accounts[of] = newAccount(w.Options)
 		}
 		layerOf := func(service serviceKey) annotations.Layer {
-			s, _ := Find(w.Services, service)
+			s, _ := input.Find(w.Services, service)
 			return b.layer(s)
 		}
 		kept, refused := b.accounts[of].admit(c, func(service serviceKey) bool {

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"maps"
 	"net/netip"
+	"sallyport/ingress/input"
 	"slices"
 	"strings"
 	"time"
@@ -22,47 +23,6 @@ import (
 //
 // A memory never overrides a cluster that is configured earlier, so it does not matter when a
 // cluster became known. An entry of Options.Hosts overrides every memory.
-
-// Owners hold which namespace of one cluster has or had each host, and each address of a
-// Service. They are never changed.
-type Owners struct {
-	// Namespaces are the owners of hosts. The host "" is any host that no claim names, the
-	// namespace "*" is all namespaces of a cluster that trusts them.
-	Namespaces map[string]string `json:"namespaces"`
-	// Left holds since when nothing in its namespace names a host any more.
-	Left map[string]time.Time `json:"left,omitempty"`
-	// Addresses hold who has or had each address.
-	Addresses map[netip.Addr]AddressOwner `json:"addresses,omitempty"`
-}
-
-// An AddressOwner is the Service or Gateway that has or had an address.
-type AddressOwner struct {
-	Namespace string    `json:"namespace"`      // "*" is all namespaces of a cluster that trusts them
-	Kind      string    `json:"kind,omitempty"` // Gateway, or empty for a Service
-	Service   string    `json:"service"`        // its namespace and name: of the first of those that shared it
-	Left      time.Time `json:"left,omitzero"`  // since when nothing of the namespace has it; zero while it is in use
-}
-
-// String returns the kind and name of the owner.
-func (a AddressOwner) String() string { return cmp.Or(a.Kind, "Service") + " " + a.Service }
-
-func (o *Owners) equal(p *Owners) bool {
-	return o == p || o != nil && p != nil && maps.Equal(o.Namespaces, p.Namespaces) &&
-		maps.EqualFunc(o.Left, p.Left, time.Time.Equal) && maps.EqualFunc(o.Addresses, p.Addresses, AddressOwner.equal)
-}
-
-func (a AddressOwner) equal(b AddressOwner) bool {
-	return a.Namespace == b.Namespace && a.Kind == b.Kind && a.Service == b.Service && a.Left.Equal(b.Left)
-}
-
-// release returns when a thing is released that was left at some time. It rounds up to a 60th of
-// ReleaseAfter, so releases come together, for two reasons: each release makes the whole routing
-// anew; and the members of a group saw the owner leave at slightly different times, but should
-// agree on the moment of the release.
-func (o *Options) release(left time.Time) time.Time {
-	step := o.ReleaseAfter / 60
-	return left.Add(o.ReleaseAfter).Truncate(step).Add(step)
-}
 
 // leaving returns since when something is left: as remembered, or since now. A time in the
 // future is the mistake of a clock.
@@ -113,11 +73,11 @@ func (b *builder) keep() {
 				continue
 			}
 			if is, err := b.partyOf(i, namespace, host); err != nil || is != who ||
-				namespace == everyone && !w.Options.OneTenant {
+				namespace == input.Everyone && !w.Options.OneTenant {
 				continue // the configuration file has changed
 			}
 			left := leaving(w.Owners.Left[host], now)
-			if until := w.Options.release(left); now.Before(until) {
+			if until := w.Options.Release(left); now.Before(until) {
 				all = append(all, keptHost{
 					host,
 					hold{party: who, world: i, since: len(b.claims), left: left, until: until},
@@ -176,7 +136,7 @@ func (b *builder) reportKept() {
 		w := b.worlds[c.world]
 		who := party{w.Cluster, c.ref.Namespace}
 		if w.Options.OneTenant {
-			who.namespace = everyone
+			who.namespace = input.Everyone
 		}
 		if first[who] == nil {
 			first[who] = c
@@ -227,7 +187,7 @@ func (b *builder) remember() {
 // owner returns how Owners name the owner of a thing of a namespace.
 func (w *world) owner(namespace string) string {
 	if w.Options.OneTenant {
-		return everyone
+		return input.Everyone
 	}
 	return namespace
 }
@@ -243,14 +203,14 @@ func (b *builder) keptAddresses(pools Pools) map[netip.Addr]keptAddress {
 		}
 		for addr, was := range w.Owners.Addresses {
 			namespace, _, _ := strings.Cut(was.Service, "/")
-			if _, taken := all[addr]; taken || !pools.contain(addr) || was.Namespace != w.owner(namespace) {
+			if _, taken := all[addr]; taken || !pools.Contain(addr) || was.Namespace != w.owner(namespace) {
 				continue
 			}
 			given := was.Left.IsZero()
 			was.Left = leaving(was.Left, now)
 			var until time.Time
 			if w.Options.ReleaseAfter > 0 {
-				until = w.Options.release(was.Left)
+				until = w.Options.Release(was.Left)
 			}
 			if given || now.Before(until) {
 				all[addr] = keptAddress{AddressOwner: was, of: tenant{i, namespace}, until: until, given: given}
@@ -322,51 +282,10 @@ func (b *builder) reportKeptAddresses(all []balancer, a *allotter) {
 // settleOwners lets Owners that are equal to the ones before keep their pointer.
 func (b *builder) settleOwners() {
 	for _, w := range b.worlds {
-		if b.Owners[w.Cluster].equal(w.Owners) {
+		if b.Owners[w.Cluster].Equal(w.Owners) {
 			b.Owners[w.Cluster] = w.Owners
 		}
 	}
-}
-
-// replace returns the Owners o, but with the entries of others for the given hosts.
-func (o *Owners) replace(hosts map[string]bool, others *Owners) *Owners {
-	next := *o
-	next.Namespaces, next.Left = maps.Clone(o.Namespaces), maps.Clone(o.Left)
-	for host := range hosts {
-		delete(next.Namespaces, host)
-		delete(next.Left, host)
-		if _, has := others.Namespaces[host]; has {
-			others.copyTo(&next, entry{host: host})
-		}
-	}
-	return &next
-}
-
-// copyTo sets the entry of one host or address in the Owners to. It makes the maps that to lacks.
-func (o *Owners) copyTo(to *Owners, e entry) {
-	if e.addr.IsValid() {
-		if to.Addresses == nil {
-			to.Addresses = make(map[netip.Addr]AddressOwner)
-		}
-		to.Addresses[e.addr] = o.Addresses[e.addr]
-		return
-	}
-	to.Namespaces[e.host] = o.Namespaces[e.host]
-	delete(to.Left, e.host)
-	if left, has := o.Left[e.host]; has {
-		if to.Left == nil {
-			to.Left = make(map[string]time.Time)
-		}
-		to.Left[e.host] = left
-	}
-}
-
-// left returns since when nothing names a host or an address, or the zero time if something does.
-func (o *Owners) left(e entry) time.Time {
-	if e.addr.IsValid() {
-		return o.Addresses[e.addr].Left
-	}
-	return o.Left[e.host]
 }
 
 // A Kept is a host, or an address, that is kept for the namespace that had it last.
@@ -391,17 +310,65 @@ func (r Result) Kept() (all []Kept) {
 		for _, host := range sortedKeys(o.Left) {
 			all = append(all, Kept{
 				Cluster: w.Cluster, Namespace: o.Namespaces[host], Host: cmp.Or(host, "*"),
-				Until: w.Options.release(o.Left[host]),
+				Until: w.Options.Release(o.Left[host]),
 			})
 		}
 		for _, addr := range slices.SortedFunc(maps.Keys(o.Addresses), netip.Addr.Compare) {
 			if is := o.Addresses[addr]; !is.Left.IsZero() {
 				all = append(all, Kept{
 					Cluster: w.Cluster, Namespace: is.Namespace, Address: addr,
-					Until: w.Options.release(is.Left),
+					Until: w.Options.Release(is.Left),
 				})
 			}
 		}
 	}
 	return all
+}
+
+// Memory returns the facts about owners in some clusters that cannot be decided from the objects.
+func (r Result) Memory(clusters []string) input.Memory {
+	m := input.Memory{Clusters: make(map[string]*Owners)}
+	if r.routing == nil {
+		return m
+	}
+	first := make([]map[string]bool, len(r.routing.of)) // by world: the hosts with a claim seen so far
+	for i, w := range r.routing.of {
+		first[i] = make(map[string]bool)
+		o := r.Owners[w.Cluster]
+		if o == nil || !slices.Contains(clusters, w.Cluster) {
+			continue
+		}
+		known := &Owners{
+			Namespaces: make(map[string]string), Left: maps.Clone(o.Left),
+			Addresses: maps.Clone(o.Addresses),
+		}
+		for host := range o.Left {
+			known.Namespaces[host] = o.Namespaces[host]
+		}
+		m.Clusters[w.Cluster] = known
+	}
+	for _, c := range r.routing.claims {
+		w := r.routing.of[c.world]
+		known := m.Clusters[w.Cluster]
+		if known == nil {
+			continue
+		}
+		for _, host := range c.names {
+			if first[c.world][host] {
+				continue
+			}
+			first[c.world][host] = true
+			if owner, has := r.Owners[w.Cluster].Namespaces[host]; has && owner != w.owner(c.ref.Namespace) {
+				known.Namespaces[host] = owner
+			}
+		}
+	}
+	for _, b := range r.Balancers {
+		if known := m.Clusters[b.Cluster]; known != nil {
+			for _, addr := range b.Recorded {
+				delete(known.Addresses, addr)
+			}
+		}
+	}
+	return m
 }

@@ -59,7 +59,7 @@ func (h *history) round(later time.Duration, clusters ...string) {
 		if err == nil {
 			err = json.Unmarshal(text, again)
 		}
-		if err != nil || !again.equal(o) {
+		if err != nil || !again.Equal(o) {
 			h.t.Fatalf("over a restart %+v becomes %+v: %v", o, again, err)
 		}
 		h.owners[cluster] = again
@@ -227,7 +227,7 @@ func (h *history) balanced(later time.Duration, services ...*corev1.Service) {
 	if err == nil {
 		err = json.Unmarshal(text, again)
 	}
-	if err != nil || !again.equal(h.Owners["one"]) {
+	if err != nil || !again.Equal(h.Owners["one"]) {
 		h.t.Fatalf("over a restart %+v becomes %+v: %v", h.Owners["one"], again, err)
 	}
 	h.owners["one"] = again

@@ -14,6 +14,7 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/gateway"
+	"sallyport/ingress/input"
 )
 
 // requests makes the routes of the listeners of one port, which is for HTTP or HTTPS.
@@ -319,7 +320,7 @@ func (o *opener) backendOf(p petitioner, kind string, ref gateway.Ref, own effec
 // whether requests may go there: HAProxy never connects without TLS to servers that a policy is for.
 func (o *opener) secure(g *gate, ref gateway.Ref, own *effects) bool {
 	w := o.worlds[g.world]
-	service, _ := Find(w.Services, ref.Service)
+	service, _ := input.Find(w.Services, ref.Service)
 	name := ""
 	for _, port := range service.Spec.Ports {
 		if port.Port == ref.Port {

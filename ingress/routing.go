@@ -17,6 +17,7 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/gateway"
+	"sallyport/ingress/input"
 )
 
 // A routing is the part of a Result that does not depend on endpoints. Its Config has no
@@ -416,7 +417,7 @@ func (b *builder) grantImplicit() {
 // passes reports whether TLS connections are passed on to a backend undecrypted.
 func (b *builder) passes(c *claim, to reference) bool {
 	w := b.worlds[c.world]
-	service, _ := Find(w.Services, to.service)
+	service, _ := input.Find(w.Services, to.service)
 	yes, problems := annotations.Passthrough(b.layer(service), c.layer, w.defaults)
 	b.reportKeys(c.petitioner, service, problems)
 	return yes
@@ -477,7 +478,7 @@ func (b *builder) fallBack() {
 		return
 	}
 	ref := referTo(serviceKey{Namespace: to.Service.Namespace, Name: to.Service.Name}, to.Port, annotations.Requests)
-	if service, ok := Find(w.Services, ref.service); ok && to.Port == "" && len(service.Spec.Ports) > 0 {
+	if service, ok := input.Find(w.Services, ref.service); ok && to.Port == "" && len(service.Spec.Ports) > 0 {
 		ref.port, ref.number = service.Spec.Ports[0].Name, service.Spec.Ports[0].Port
 	}
 	n, why := b.backend(c, ref)
@@ -574,7 +575,7 @@ func (c *claim) tlsOnly(key routeKey) bool {
 func (b *builder) backend(c petitioner, to reference) (n need, why Problem) {
 	w, key := b.worlds[c.world], to.service
 	n = need{world: c.world, reference: to}
-	service, ok := Find(w.Services, key)
+	service, ok := input.Find(w.Services, key)
 	n.settings = b.settle(c, service, to.traffic)
 	owner := ""
 	if n.settings.by != nil {
@@ -677,7 +678,7 @@ func (b *builder) ask(c petitioner, one askedOne, what fmt.Stringer) {
 		name: one.backend, origin: "checks requests (auth-url): ", world: c.world,
 		reference: referTo(one.key, one.port, checks),
 	}
-	service, ok := Find(b.worlds[c.world].Services, one.key)
+	service, ok := input.Find(b.worlds[c.world].Services, one.key)
 	of := settledFor{service: service, world: c.world, traffic: checks}
 	n.settings = b.compile("", of, b.layer(service), b.worlds[c.world].defaults)
 	b.reportKeys(c, service, n.settings.problems)
@@ -785,7 +786,7 @@ func (x *certifier) entry(c *claim, t tlsClaim, clients annotations.Clients) {
 // read returns the pair of a Secret, or nil if it cannot be used, which read reports.
 func (x *certifier) read(c *claim, t tlsClaim, key serviceKey) *pair {
 	w := x.worlds[c.world]
-	secret, ok := Find(w.Secrets, key)
+	secret, ok := input.Find(w.Secrets, key)
 	if !ok {
 		why := fmt.Sprintf("there is no Secret %s", key)
 		if w.NoSecrets {

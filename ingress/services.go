@@ -13,67 +13,8 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/gateway"
+	"sallyport/ingress/input"
 )
-
-// LoadBalancerClass is the spec.loadBalancerClass of Services that get an address.
-const LoadBalancerClass = "sallyport.dev/appliance"
-
-// Pools hold the addresses for Gateways and Services of type LoadBalancer. If there are no Ranges,
-// nothing gets an address.
-type Pools struct {
-	Ranges    []AddressRange // they never overlap
-	Unclassed bool           // Services without a class get addresses, too
-	Local     bool           // only addresses that the machine has already can be used, see Compiler.Local
-}
-
-// key returns the key of the configuration file that has the addresses.
-func (p Pools) key() string {
-	if p.Local {
-		return "haproxy.addresses"
-	}
-	return "group.pools"
-}
-
-func (p Pools) contain(a netip.Addr) bool {
-	return slices.ContainsFunc(p.Ranges, func(r AddressRange) bool { return r.contains(a) })
-}
-
-// usable returns the ranges of the addresses that can be given, if the machine has the local
-// addresses.
-func (p Pools) usable(local []netip.Addr) []AddressRange {
-	if !p.Local {
-		return p.Ranges
-	}
-	var all []AddressRange
-	for _, addr := range local {
-		if p.contain(addr) {
-			all = append(all, AddressRange{addr, addr})
-		}
-	}
-	return all
-}
-
-// ours reports whether a Service asks for an address of the pools.
-func (p Pools) ours(s *corev1.Service) bool {
-	if len(p.Ranges) == 0 || s.Spec.Type != corev1.ServiceTypeLoadBalancer {
-		return false
-	}
-	if class := s.Spec.LoadBalancerClass; class != nil {
-		return *class == LoadBalancerClass
-	}
-	return p.Unclassed
-}
-
-// Stale reports whether the status of a Service has an address of the pools although the Service no
-// longer asks for an address. If the Service names the class of another load balancer, that may
-// have given it the address.
-func (p Pools) Stale(s *corev1.Service) bool {
-	return (s.Spec.Type != corev1.ServiceTypeLoadBalancer || p.ours(s)) &&
-		slices.ContainsFunc(s.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool {
-			a, err := netip.ParseAddr(in.IP)
-			return err == nil && p.contain(a)
-		})
-}
 
 // A Balancer is a Service of type LoadBalancer, or a Gateway, that is ours.
 type Balancer struct {
@@ -109,9 +50,9 @@ func (b *builder) balance() {
 			continue
 		}
 		pools = w.Options.Pools
-		admitted := classesOf(w)
+		admitted := input.ClassesOf(&w.Snapshot)
 		for _, s := range w.Services {
-			if w.Options.Pools.ours(s) && admitted.admits(s.Namespace) {
+			if w.Options.Pools.Ours(s) && admitted.Admits(s.Namespace) {
 				of := &claimant{ref: w.serviceRef(s), created: s.CreationTimestamp.Time}
 				all = append(all, balancer{petitioner: petitioner{claimant: of, world: i}, service: s})
 			}
@@ -255,7 +196,7 @@ func (b *builder) open(one balancer, addr netip.Addr) {
 		case !verdict.Known:
 			continue
 		}
-		to := reference{service: KeyOf(one.service), number: p.Port, traffic: annotations.Ended}
+		to := reference{service: input.KeyOf(one.service), number: p.Port, traffic: annotations.Ended}
 		n, why := b.backend(one.petitioner, to)
 		if why.Reason != "" { // its own port is there
 			b.reportOn(one.petitioner.ref, why.Reason, "port %d is not served: %s", port, why.Why)

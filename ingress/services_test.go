@@ -11,11 +11,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/input"
 )
 
 // balancerOf returns a Service of type LoadBalancer with the port 5432 and one pod.
 func balancerOf(name string, change func(*corev1.Service)) *corev1.Service {
-	class := LoadBalancerClass
+	class := input.LoadBalancerClass
 	namespace, short, _ := strings.Cut(name, "/")
 	s := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: short, CreationTimestamp: metav1.Unix(1, 0)},

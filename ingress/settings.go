@@ -1,7 +1,6 @@
 package ingress
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,6 +11,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/input"
 )
 
 // settings hold the result of all keys for one backend: those of an Ingress, a Service
@@ -58,7 +58,7 @@ func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
 			return why
 		},
 		Pattern: func(name string) (string, bool) {
-			text, has := w.configMap(w.Options.PatternFiles).Data[name]
+			text, has := w.ConfigMap(w.Options.PatternFiles).Data[name]
 			return text, has
 		},
 		TakenUDP: c.TakenUDP,
@@ -90,46 +90,20 @@ func (w *world) allows(scope annotations.Scope, section haproxy.Section) error {
 	return nil
 }
 
-// named returns the object that a key names. own is false if that is of another
-// namespace than home, the one of the key's own object. The operator's ConfigMap may
-// name objects of every namespace as its own.
-func (w *world) named(scope annotations.Scope, home string, ref annotations.Ref) (key serviceKey, own bool) {
-	if scope == annotations.ConfigMap {
-		home, _, _ = strings.Cut(w.Options.ConfigMap, "/")
-	}
-	key = serviceKey{Namespace: cmp.Or(ref.Namespace, home), Name: ref.Name}
-	return key, key.Namespace == home || scope == annotations.ConfigMap
-}
-
-// secretNamedBy returns the Secret that a key names. An error says why the key may not
-// name it.
-func (w *world) secretNamedBy(scope annotations.Scope, home string, ref annotations.Ref) (serviceKey, error) {
-	key, own := w.named(scope, home, ref)
-	switch {
-	case !own && !w.Options.CrossNamespaceSecrets:
-		return key, fmt.Errorf("Secret %s is in another namespace, which the configuration file does not allow "+
-			"(clusters[].ingress.crossNamespaceSecrets)", key)
-	case !w.Options.ReadsSecretsOf(key.Namespace):
-		return key, fmt.Errorf("Secret %s is in a namespace whose Secrets are not read; allowed are those of "+
-			"clusters[].ingress.namespaces and the one of the ConfigMap", key)
-	}
-	return key, nil
-}
-
 // finder returns a function that looks up Secrets for objects of a namespace, and
 // notes them in found.
 func (w *world) finder(home string, found *[]foundSecret) annotations.Secrets {
 	return func(scope annotations.Scope, ref annotations.Ref) (annotations.Secret, error) {
-		key, err := w.secretNamedBy(scope, home, ref)
+		key, err := w.SecretNamedBy(scope, home, ref)
 		if err != nil {
 			return annotations.Secret{}, err
 		}
-		secret, ok := Find(w.Secrets, key)
+		secret, ok := input.Find(w.Secrets, key)
 		*found = append(*found, foundSecret{key, secret})
 		if !ok {
 			return annotations.Secret{}, fmt.Errorf("there is no Secret %s, or it cannot be read", key)
 		}
-		if why := tooLarge(secret); why != "" {
+		if why := input.TooLarge(secret); why != "" {
 			return annotations.Secret{}, fmt.Errorf("Secret %s %s", key, why)
 		}
 		name := shorten(w.prefix+key.Namespace+"_"+key.Name, "_")
@@ -141,7 +115,7 @@ func (w *world) finder(home string, found *[]foundSecret) annotations.Secrets {
 // for objects of a namespace, and notes it in found.
 func (w *world) asker(home string, found *[]askedOne) func(annotations.Scope, annotations.ServicePort) (string, error) {
 	return func(scope annotations.Scope, to annotations.ServicePort) (string, error) {
-		key, own := w.named(scope, home, to.Service)
+		key, own := w.Named(scope, home, to.Service)
 		if !own && !slices.Contains(w.Options.AuthServices, key.String()) {
 			return "", fmt.Errorf("Service %s is in another namespace, and not in the list of the configuration file "+
 				"(clusters[].ingress.authServices)", key)
@@ -237,22 +211,12 @@ func (b *builder) reportKeys(c petitioner, service *corev1.Service, problems []a
 	}
 }
 
-// configMap returns the ConfigMap NAMESPACE/NAME, or an empty one if it does not
-// exist.
-func (w *world) configMap(name string) *corev1.ConfigMap {
-	namespace, name, _ := strings.Cut(name, "/")
-	if m, ok := Find(w.ConfigMaps, serviceKey{Namespace: namespace, Name: name}); ok {
-		return m
-	}
-	return &corev1.ConfigMap{}
-}
-
 // ownConfigMaps returns the ConfigMaps that Options name; nil for each that does not exist. The content
 // of other ConfigMaps concerns no settings.
 func (w *world) ownConfigMaps() (all []*corev1.ConfigMap) {
 	for _, full := range w.Options.ConfigMaps() {
 		namespace, name, _ := strings.Cut(full, "/")
-		m, _ := Find(w.ConfigMaps, serviceKey{Namespace: namespace, Name: name})
+		m, _ := input.Find(w.ConfigMaps, serviceKey{Namespace: namespace, Name: name})
 		all = append(all, m)
 	}
 	return all
@@ -261,7 +225,7 @@ func (w *world) ownConfigMaps() (all []*corev1.ConfigMap) {
 // refer returns a reference to a ConfigMap, which may not exist.
 func (w *world) refer(configMap string) ObjectRef {
 	namespace, name, _ := strings.Cut(configMap, "/")
-	uid := string(w.configMap(configMap).UID)
+	uid := string(w.ConfigMap(configMap).UID)
 	return ObjectRef{Cluster: w.Cluster, Kind: "ConfigMap", Namespace: namespace, Name: name, UID: uid}
 }
 
@@ -286,7 +250,7 @@ func (b *builder) checkConfigMaps(w *world) {
 	add(w.Options.TCPServices, w.badStreams)
 	b.overruled(w)
 	for _, name := range w.Options.ConfigMaps() {
-		if w.configMap(name).Name == "" {
+		if w.ConfigMap(name).Name == "" {
 			b.reportOn(w.refer(name), "ConfigMapNotFound", "the ConfigMap does not exist, or the appliance may not "+
 				"read it: Ingresses are served without its content")
 		}
@@ -325,7 +289,7 @@ func (b *builder) overruled(w *world) {
 	slices.Sort(names)
 	report(w.Options.ConfigMap, names)
 	var files []string
-	ours, theirs := w.configMap(w.Options.ErrorFiles).Data, heard.configMap(heard.Options.ErrorFiles).Data
+	ours, theirs := w.ConfigMap(w.Options.ErrorFiles).Data, heard.ConfigMap(heard.Options.ErrorFiles).Data
 	for _, status := range slices.Sorted(maps.Keys(ours)) {
 		if ours[status] != theirs[status] {
 			files = append(files, status)
@@ -349,7 +313,7 @@ func (b *builder) layer(service *corev1.Service) annotations.Layer {
 func (b *builder) compile(owner string, of settledFor, layers ...annotations.Layer) *settings {
 	s, known := b.settled[of]
 	w := b.worlds[of.world]
-	changed := func(f foundSecret) bool { now, _ := Find(w.Secrets, f.key); return now != f.secret }
+	changed := func(f foundSecret) bool { now, _ := input.Find(w.Secrets, f.key); return now != f.secret }
 	if !known || slices.ContainsFunc(s.secrets, changed) {
 		s = &settings{by: of.claimant}
 		home := ""

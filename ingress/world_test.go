@@ -28,6 +28,7 @@ import (
 	"pgregory.net/rapid"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/input"
 )
 
 // A certificate describes a certificate to make.
@@ -156,7 +157,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 						LoadBalancerIP: pick("load balancer IP", "", "", "203.0.113.1", "203.0.113.2", "192.0.2.1",
 							"?"),
 					}}
-					if class := pick("load balancer class", "", LoadBalancerClass, LoadBalancerClass,
+					if class := pick("load balancer class", "", input.LoadBalancerClass, input.LoadBalancerClass,
 						"other"); class != "" {
 						one.Spec.LoadBalancerClass = &class
 					}
@@ -329,7 +330,7 @@ func truth(t *rapid.T) *bool {
 // change returns list without the object of o's name, in any order. It adds o unless the
 // object is to be gone.
 func change[T metav1.Object](t *rapid.T, list []T, o T, gone bool) []T {
-	list = slices.DeleteFunc(slices.Clone(list), func(x T) bool { return KeyOf(x) == KeyOf(o) })
+	list = slices.DeleteFunc(slices.Clone(list), func(x T) bool { return input.KeyOf(x) == input.KeyOf(o) })
 	if !gone {
 		list = slices.Insert(list, rapid.IntRange(0, len(list)).Draw(t, "at"), o)
 	}

@@ -23,7 +23,7 @@ import (
 	"sallyport/appliance/status"
 	"sallyport/bgp"
 	"sallyport/haproxy"
-	"sallyport/ingress"
+	"sallyport/ingress/input"
 	"sallyport/ingress/watch"
 )
 
@@ -37,9 +37,9 @@ type doctor struct {
 	status *status.Status // of the running appliance; nil if no appliance runs
 	odd    []string       // faults of Calico's objects; a running appliance has the same warnings
 
-	program        haproxy.Program    // the zero Program if there is no usable HAProxy here
-	known, unknown []ingress.Snapshot // of the clusters; the unknown ones could not be read
-	wire           *bgp.Capture       // nil if the doctor may not see packets
+	program        haproxy.Program  // the zero Program if there is no usable HAProxy here
+	known, unknown []input.Snapshot // of the clusters; the unknown ones could not be read
+	wire           *bgp.Capture     // nil if the doctor may not see packets
 }
 
 // Examine checks everything that an appliance with this configuration file needs, and reports each
@@ -74,7 +74,7 @@ func Examine(ctx context.Context, path string, report func(status.Finding)) {
 			d.known = append(d.known, s)
 		} else {
 			d.unknown = append(d.unknown,
-				ingress.Snapshot{Cluster: c.Name, Options: appliance.OptionsOf(&c, appliance.PoolsOf(d.cfg))})
+				input.Snapshot{Cluster: c.Name, Options: appliance.OptionsOf(&c, appliance.PoolsOf(d.cfg))})
 		}
 	}
 	d.overlaps()
@@ -237,7 +237,7 @@ func (d *doctor) looksAt(c config.Cluster, kubeconfig []byte) watch.Config {
 }
 
 // cluster checks one cluster, and returns its objects.
-func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none ingress.Snapshot, ok bool) {
+func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none input.Snapshot, ok bool) {
 	r := d.about(c.Name)
 	text, err := c.Kubeconfig.Read()
 	if err != nil {

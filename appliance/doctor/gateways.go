@@ -8,13 +8,13 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/status"
-	"sallyport/ingress"
+	"sallyport/ingress/input"
 	"sallyport/ingress/watch"
 )
 
 // gatewayFaults returns which kinds of Gateway API a cluster lacks, and the faults of its GatewayClasses,
 // in sentences. Problems of Gateways and routes are among those of all objects.
-func gatewayFaults(ctx context.Context, c config.Cluster, w *watch.Watcher, s ingress.Snapshot) (all []string) {
+func gatewayFaults(ctx context.Context, c config.Cluster, w *watch.Watcher, s input.Snapshot) (all []string) {
 	if !c.Gateway.Enabled {
 		return nil
 	}
@@ -42,7 +42,7 @@ func kindFaults(of watch.GatewayKinds) (all []string) {
 }
 
 // classFaults returns the faults of the GatewayClasses of a cluster, in sentences.
-func classFaults(c config.Cluster, s ingress.Snapshot) (all []string) {
+func classFaults(c config.Cluster, s input.Snapshot) (all []string) {
 	owner := make(map[string]string)
 	ours := false
 	for _, class := range s.API.Classes {

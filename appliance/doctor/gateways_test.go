@@ -8,7 +8,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/appliance/config"
-	"sallyport/ingress"
+	"sallyport/ingress/input"
 	"sallyport/ingress/watch"
 )
 
@@ -50,7 +50,7 @@ func TestAClassOfAnotherControllerIsAFault(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := ingress.Snapshot{}
+			s := input.Snapshot{}
 			s.API.Classes = row.classes
 			s.API.Gateways = []*gatewayv1.Gateway{{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: gatewayv1.GatewaySpec{GatewayClassName: "web"},

@@ -17,6 +17,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 )
 
 // A Store holds the pictures of all clusters. Run saves a change after Interval at the earliest, so
@@ -45,14 +46,14 @@ type Store struct {
 
 // unsaved is a snapshot to be saved, with the Result that served it.
 type unsaved struct {
-	ingress.Snapshot
+	input.Snapshot
 	by ingress.Result
 }
 
 // saved holds the last snapshot of a cluster that this process has written, and the size of its
 // files.
 type saved struct {
-	snapshot ingress.Snapshot
+	snapshot input.Snapshot
 	taken    time.Time // of the whole picture
 	whole    int64     // bytes of the whole picture
 	updates  int64     // bytes of the updates
@@ -71,12 +72,12 @@ const (
 
 // A Picture holds the objects of a cluster as they were once served. The first line of the file has
 // the Picture without its objects. Every object follows on a line of its own, in the order of
-// ingress.Objects.All, as many as Counts says.
+// input.Objects.All, as many as Counts says.
 type Picture struct {
-	Version  int              `json:"version"`
-	Taken    time.Time        `json:"taken"`
-	Snapshot ingress.Snapshot `json:"snapshot"` // without the objects
-	Counts   []int            `json:"counts"`
+	Version  int            `json:"version"`
+	Taken    time.Time      `json:"taken"`
+	Snapshot input.Snapshot `json:"snapshot"` // without the objects
+	Counts   []int          `json:"counts"`
 }
 
 // New returns a Store with its files in a folder.
@@ -97,7 +98,7 @@ func (p *Store) path(cluster string) string {
 }
 
 // Keep notes a snapshot to be saved soon, and the Result that served it. It never blocks.
-func (p *Store) Keep(s ingress.Snapshot, by ingress.Result) {
+func (p *Store) Keep(s input.Snapshot, by ingress.Result) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last := p.kept[s.Cluster]
@@ -183,18 +184,18 @@ func (p *Store) Fault(cluster string) error {
 
 // same reports whether two snapshots hold the same objects. Objects are never changed
 // in place, so comparing pointers is enough.
-func same(a, b ingress.Snapshot) bool {
+func same(a, b input.Snapshot) bool {
 	return a.Same(b.Objects) && a.Owners == b.Owners && reflect.DeepEqual(a.Topology, b.Topology)
 }
 
 // encode writes a picture that is taken now.
-func (p *Store) encode(to io.Writer, s ingress.Snapshot) (taken time.Time, err error) {
+func (p *Store) encode(to io.Writer, s input.Snapshot) (taken time.Time, err error) {
 	head := Picture{Version: version, Taken: time.Now()}
 	lists := s.All()
 	for _, objects := range lists {
 		head.Counts = append(head.Counts, len(objects))
 	}
-	s.Objects = ingress.Objects{}
+	s.Objects = input.Objects{}
 	head.Snapshot = s
 	e := json.NewEncoder(to)
 	if err := e.Encode(head); err != nil {
@@ -235,8 +236,10 @@ func decode(from io.Reader) (Picture, error) {
 
 // write saves the objects of a snapshot that something served refers to, as far as they fit. It
 // appends an update if that is shorter than a whole picture.
-func (p *Store) write(s ingress.Snapshot, by ingress.Result) error {
-	s.Objects = s.Referred(s.Cluster, by)
+func (p *Store) write(s input.Snapshot, by ingress.Result) error {
+	if served, known := by.Services(s.Cluster); known {
+		s.Objects = s.Referred(served)
+	}
 	if p.sizes[s.Cluster] == nil {
 		p.sizes[s.Cluster] = map[any]int{}
 	}
@@ -255,7 +258,7 @@ func (p *Store) write(s ingress.Snapshot, by ingress.Result) error {
 
 // replace replaces the file in one step, so that after a crash the file has either the old picture
 // or the new picture. Updates of the old picture do not apply to the new picture.
-func (p *Store) replace(s ingress.Snapshot) error {
+func (p *Store) replace(s input.Snapshot) error {
 	var taken time.Time
 	to := &bounded{most: p.most, rest: p.most}
 	err := haproxy.Replace(p.path(s.Cluster), 0o600, func(file io.Writer) (err error) {

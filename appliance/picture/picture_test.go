@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 	"sallyport/routes"
 )
 
@@ -56,7 +57,7 @@ func TestAPictureComesBackAsItWas(t *testing.T) {
 }
 
 // snapshotOfEveryKind returns a snapshot with at least one object of each kind.
-func snapshotOfEveryKind() ingress.Snapshot {
+func snapshotOfEveryKind() input.Snapshot {
 	s := demoSnapshot("demo")
 	named := metav1.ObjectMeta{Namespace: "default", Name: "web"}
 	s.Secrets = []*corev1.Secret{{
@@ -67,16 +68,16 @@ func snapshotOfEveryKind() ingress.Snapshot {
 	s.Namespaces = []*corev1.Namespace{
 		{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "web"}}},
 	}
-	s.Options = ingress.Options{
+	s.Options = input.Options{
 		ConfigMap: "default/web", NamespaceSelector: "team=web",
-		Hosts: []ingress.HostRule{{Host: "*", Namespaces: []string{"default"}}},
+		Hosts: []input.HostRule{{Host: "*", Namespaces: []string{"default"}}},
 	}
-	s.Owners = &ingress.Owners{Namespaces: map[string]string{"test.local": "default"}}
+	s.Owners = &input.Owners{Namespaces: map[string]string{"test.local": "default"}}
 	return s
 }
 
 // TestAPictureThatAnOlderProgramKeptIsRead reads a file from a program that did not
-// have ingress.Objects yet. After an update the appliance starts with such a file. Only
+// have input.Objects yet. After an update the appliance starts with such a file. Only
 // a new version may change the format.
 func TestAPictureThatAnOlderProgramKeptIsRead(t *testing.T) {
 	text, err := os.ReadFile("testdata/picture-demo.json")
@@ -269,7 +270,7 @@ func TestAPictureThatCannotBeSavedIsToldOnce(t *testing.T) {
 }
 
 // demoSnapshot returns a cluster with one Ingress, whose Service has two endpoints.
-func demoSnapshot(name string) ingress.Snapshot {
+func demoSnapshot(name string) input.Snapshot {
 	const (
 		block1, node1, pod1 = "172.16.171.64/26", "192.168.50.23", "172.16.171.66"
 		block2, node2, pod2 = "172.16.189.64/26", "192.168.50.24", "172.16.189.66"
@@ -290,9 +291,9 @@ func demoSnapshot(name string) ingress.Snapshot {
 			Addresses: []string{pod}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
 		})
 	}
-	return ingress.Snapshot{
+	return input.Snapshot{
 		Cluster: name,
-		Objects: ingress.Objects{
+		Objects: input.Objects{
 			Classes: []*networkingv1.IngressClass{{
 				ObjectMeta: metav1.ObjectMeta{Name: "haproxy"},
 				Spec:       networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"},
@@ -355,7 +356,7 @@ func podsOf(block string) map[netip.Addr]string {
 
 // crowd returns a cluster with n Services, and a function that replaces one of its
 // EndpointSlices and one of its blocks by the other of two versions.
-func crowd(n int) (all *ingress.Snapshot, toggle func()) {
+func crowd(n int) (all *input.Snapshot, toggle func()) {
 	one := demoSnapshot("demo")
 	crowd := one
 	crowd.Ingresses, crowd.Services, crowd.Slices = nil, nil, nil
@@ -398,10 +399,10 @@ func TestWhatIsServedLaterIsInThePictureToo(t *testing.T) {
 		}
 		return len(pic.Snapshot.Slices)
 	}
-	if got := slicesWith(compiler.Compile([]ingress.Snapshot{unserved})); got != 0 {
+	if got := slicesWith(compiler.Compile([]input.Snapshot{unserved})); got != 0 {
 		t.Errorf("the picture has %d EndpointSlices, and no Service is served", got)
 	}
-	if got := slicesWith(compiler.Compile([]ingress.Snapshot{s})); got != len(s.Slices) || got == 0 {
+	if got := slicesWith(compiler.Compile([]input.Snapshot{s})); got != len(s.Slices) || got == 0 {
 		t.Errorf("the picture has %d EndpointSlices of %d, and their Service is served", got, len(s.Slices))
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 )
 
 // A portion is the part of a picture that one namespace has.
@@ -23,7 +24,7 @@ type portion struct {
 // each namespace that it leaves out. The map sizes has the bytes of objects that were measured
 // before. Its entries are replaced by those of this snapshot. A namespace is left out as a whole,
 // because Ingresses without their Secrets or servers would only reject clients.
-func bound(s ingress.Snapshot, most int, sizes map[any]int) (part ingress.Snapshot, left []ingress.Problem, err error) {
+func bound(s input.Snapshot, most int, sizes map[any]int) (part input.Snapshot, left []ingress.Problem, err error) {
 	portions, now, total := map[string]*portion{}, map[any]int{}, 0
 	for _, list := range s.All() {
 		for _, o := range list {
@@ -54,7 +55,7 @@ func bound(s ingress.Snapshot, most int, sizes map[any]int) (part ingress.Snapsh
 				of.most = size
 				of.largest = ingress.ObjectRef{
 					Cluster: s.Cluster, Kind: reflect.TypeOf(o).Elem().Name(),
-					Namespace: named.GetNamespace(), Name: named.GetName(), UID: ingress.UIDOf(o),
+					Namespace: named.GetNamespace(), Name: named.GetName(), UID: input.UIDOf(o),
 				}
 			}
 		}

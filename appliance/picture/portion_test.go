@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 )
 
 // large returns a Secret of a size.
@@ -111,7 +112,7 @@ func TestThePictureHasOnlyEndpointsThatSomethingServedRefersTo(t *testing.T) {
 			Namespace: "evil", Name: "hoard",
 			Labels: map[string]string{discoveryv1.LabelServiceName: "none"},
 		}})
-	p.Keep(s, ingress.Compile([]ingress.Snapshot{s}))
+	p.Keep(s, ingress.Compile([]input.Snapshot{s}))
 	p.Save()
 	got, err := p.Load("demo")
 	if err != nil || len(got.Snapshot.Slices) != want || want == 0 {

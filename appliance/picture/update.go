@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"sallyport/haproxy"
-	"sallyport/ingress"
+	"sallyport/ingress/input"
 	"sallyport/routes"
 )
 
@@ -23,8 +23,8 @@ import (
 type update struct {
 	Of         time.Time           `json:"of"` // when the picture was taken
 	Taken      time.Time           `json:"taken"`
-	Snapshot   ingress.Snapshot    `json:"snapshot"` // without the objects, and without the blocks of its Topology
-	Changes    []ingress.Change    `json:"changes,omitempty"`
+	Snapshot   input.Snapshot      `json:"snapshot"` // without the objects, and without the blocks of its Topology
+	Changes    []input.Change      `json:"changes,omitempty"`
 	Blocks     []*routes.IPAMBlock `json:"blocks,omitempty"`     // new ones, and new versions
 	GoneBlocks []netip.Prefix      `json:"goneBlocks,omitempty"` // networks of blocks that are gone
 }
@@ -33,7 +33,7 @@ func (p *Store) updatesPath(cluster string) string { return p.path(cluster) + ".
 
 // append writes the changes since the last save. After an error the contents of the file are
 // unknown.
-func (p *Store) append(was *saved, s ingress.Snapshot) error {
+func (p *Store) append(was *saved, s input.Snapshot) error {
 	whole, err := os.Lstat(p.path(s.Cluster))
 	if err != nil {
 		return err
@@ -42,7 +42,7 @@ func (p *Store) append(was *saved, s ingress.Snapshot) error {
 		return errors.New("the picture is no longer the one that was saved")
 	}
 	u := update{Of: was.taken, Taken: time.Now(), Snapshot: s}
-	u.Snapshot.Objects, u.Snapshot.Topology.Blocks = ingress.Objects{}, nil
+	u.Snapshot.Objects, u.Snapshot.Topology.Blocks = input.Objects{}, nil
 	if u.Changes, err = s.Since(was.snapshot.Objects); err != nil {
 		return err
 	}

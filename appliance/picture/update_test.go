@@ -19,13 +19,14 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 	"sallyport/routes"
 )
 
 // moments are snapshots of a cluster one after the other.
-func moments() []ingress.Snapshot {
+func moments() []input.Snapshot {
 	s := snapshotOfEveryKind()
-	var all []ingress.Snapshot
+	var all []input.Snapshot
 	add := func(change func()) {
 		change()
 		all = append(all, s)
@@ -53,7 +54,7 @@ func moments() []ingress.Snapshot {
 	return all
 }
 
-func samePicture(t *testing.T, what string, want ingress.Snapshot, got Picture) {
+func samePicture(t *testing.T, what string, want input.Snapshot, got Picture) {
 	t.Helper()
 	if diff := cmp.Diff(want, got.Snapshot, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
 		cmpopts.EquateEmpty()); diff != "" {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -135,7 +136,7 @@ func (s *shelf[T]) room(item T) (is, displaced bool) {
 			}
 			if !sh.first(o) {
 				victims = append(victims, o)
-				over -= bytesOf(s.latest[ingress.KeyOf(o)])
+				over -= bytesOf(s.latest[input.KeyOf(o)])
 			}
 		}
 	}
@@ -145,8 +146,8 @@ func (s *shelf[T]) room(item T) (is, displaced bool) {
 	}
 	for _, o := range victims {
 		s.take(o)
-		sh.drop(s.latest[ingress.KeyOf(o)])
-		delete(s.latest, ingress.KeyOf(o))
+		sh.drop(s.latest[input.KeyOf(o)])
+		delete(s.latest, input.KeyOf(o))
 		sh.refuse(o)
 	}
 	return true, true
@@ -167,12 +168,12 @@ func (s *shelf[T]) within(items []T, latest map[types.NamespacedName]T) []T {
 	sh.beyond = nil
 	for _, first := range []bool{true, false} {
 		for _, o := range items {
-			last := latest[ingress.KeyOf(o)]
+			last := latest[input.KeyOf(o)]
 			switch {
 			case sh.first(o) != first:
 			case sh.most > 0 && sh.bytes[o.GetNamespace()]+bytesOf(last) > sh.most:
 				sh.refuse(o)
-				delete(latest, ingress.KeyOf(o))
+				delete(latest, input.KeyOf(o))
 			default:
 				sh.hold(last)
 			}
@@ -183,7 +184,7 @@ func (s *shelf[T]) within(items []T, latest map[types.NamespacedName]T) []T {
 			short.example, short.after = was.example, was.after
 		}
 	}
-	return slices.DeleteFunc(items, func(o T) bool { _, kept := latest[ingress.KeyOf(o)]; return !kept })
+	return slices.DeleteFunc(items, func(o T) bool { _, kept := latest[input.KeyOf(o)]; return !kept })
 }
 
 // refer notes that something else refers to objects now: namespaces with objects that were not kept
@@ -319,8 +320,8 @@ func refill[T object, L runtime.Object](ctx context.Context, s *shelf[T], list l
 func (s *shelf[T]) offer(of *reading, o T) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, known := s.latest[ingress.KeyOf(o)]
-	return s.share.reading == of && !known && !of.watched[ingress.KeyOf(o)] && s.set(o)
+	_, known := s.latest[input.KeyOf(o)]
+	return s.share.reading == of && !known && !of.watched[input.KeyOf(o)] && s.set(o)
 }
 
 // refills reads namespaces again until ctx ends, whenever more of their objects may be kept. It

@@ -20,6 +20,7 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress"
 	"sallyport/ingress/calico"
+	"sallyport/ingress/input"
 )
 
 // A sliceWorld is the EndpointSlices of a cluster, with a watch that lags behind.
@@ -33,7 +34,7 @@ func (w *sliceWorld) List(_ context.Context, namespace string,
 	o metav1.ListOptions,
 ) (*discoveryv1.EndpointSliceList, error) {
 	page := &discoveryv1.EndpointSliceList{}
-	for _, key := range slices.SortedFunc(maps.Keys(w.is), ingress.CompareKeys) {
+	for _, key := range slices.SortedFunc(maps.Keys(w.is), input.CompareKeys) {
 		switch {
 		case key.String() < o.Continue || namespace != "" && namespace != key.Namespace:
 		case len(page.Items) == 2:
@@ -47,7 +48,7 @@ func (w *sliceWorld) List(_ context.Context, namespace string,
 }
 
 func (w *sliceWorld) write(o *discoveryv1.EndpointSlice) {
-	w.is[ingress.KeyOf(o)] = o
+	w.is[input.KeyOf(o)] = o
 	w.late = append(w.late, func(s *shelf[*discoveryv1.EndpointSlice]) { _ = s.Update(o.DeepCopy()) })
 }
 
@@ -87,17 +88,17 @@ func TestANamespaceHasItsShareAndLosesNothingWithinIt(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w, served, version := &sliceWorld{is: map[types.NamespacedName]*discoveryv1.EndpointSlice{}},
 			map[types.NamespacedName]bool{}, 0
-		s := &shelf[*discoveryv1.EndpointSlice]{order: ingress.ByService, knock: func() {}, full: true}
-		s.strip = func(o *discoveryv1.EndpointSlice) { ingress.Options{}.Strip(o) }
+		s := &shelf[*discoveryv1.EndpointSlice]{order: input.ByService, knock: func() {}, full: true}
+		s.strip = func(o *discoveryv1.EndpointSlice) { input.Options{}.Strip(o) }
 		s.share = newAllowance("sliceBytes", "EndpointSlice", most, func(o *discoveryv1.EndpointSlice) bool {
-			return served[ingress.ServiceOf(o)]
+			return served[input.ServiceOf(o)]
 		})
 		pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
 		namespace := func() string { return pick("namespace", "evil", "victim") }
 		check := func() {
 			bytes := map[string]int{}
 			for _, o := range s.list() {
-				bytes[o.Namespace] += bytesOf(s.latest[ingress.KeyOf(o)])
+				bytes[o.Namespace] += bytesOf(s.latest[input.KeyOf(o)])
 			}
 			if !maps.Equal(bytes, s.share.bytes) || bytes["evil"] > most || bytes["victim"] > most ||
 				len(s.items) != len(s.latest) {
@@ -162,13 +163,13 @@ func TestANamespaceHasItsShareAndLosesNothingWithinIt(t *testing.T) {
 		for _, o := range w.is {
 			clean, _ := s.clean(o.DeepCopy())
 			all[o.Namespace] += bytesOf(clean)
-			if served[ingress.ServiceOf(o)] {
+			if served[input.ServiceOf(o)] {
 				first[o.Namespace] += bytesOf(clean)
 			}
 		}
 		for _, o := range s.list() {
-			now := w.is[ingress.KeyOf(o)]
-			if now == nil || len(now.Endpoints) != len(o.Endpoints) || ingress.ServiceOf(now) != ingress.ServiceOf(o) {
+			now := w.is[input.KeyOf(o)]
+			if now == nil || len(now.Endpoints) != len(o.Endpoints) || input.ServiceOf(now) != input.ServiceOf(o) {
 				t.Fatalf("it holds %v, which is %v", o, now)
 			}
 		}
@@ -180,7 +181,7 @@ func TestANamespaceHasItsShareAndLosesNothingWithinIt(t *testing.T) {
 				t.Fatalf("%v is not held, and that is not told", key)
 			case !held && all[key.Namespace] <= most:
 				t.Fatalf("%v is not held, although namespace %s has %d bytes", key, key.Namespace, all[key.Namespace])
-			case !held && served[ingress.ServiceOf(o)] && first[key.Namespace] <= most:
+			case !held && served[input.ServiceOf(o)] && first[key.Namespace] <= most:
 				t.Fatalf("%v is not held, although something refers to it", key)
 			}
 		}
@@ -205,14 +206,14 @@ func TestOneNamespaceDoesNotGetTheMemoryOfAll(t *testing.T) {
 	}
 	slice(sliceOf("victim", "web", "web", 3, 1))
 	const most = 64 << 10
-	w := c.watch(t, Config{Options: ingress.Options{Limits: ingress.Limits{SliceBytes: most}}})
+	w := c.watch(t, Config{Options: input.Options{Limits: input.Limits{SliceBytes: most}}})
 	synced(t, w)
 	for i := range 20 { // by the watch, as the others by the list
 		slice(sliceOf("evil", fmt.Sprintf("t%02d", i), fmt.Sprintf("m%02d", i), 300, i))
 	}
 	slice(sliceOf("victim", "web2", "web", 3, 1))
 	until(t, w, "victim's second slice", func() bool {
-		return len(ingress.SlicesOf(synced(t, w).Slices, types.NamespacedName{Namespace: "victim", Name: "web"})) == 2
+		return len(input.SlicesOf(synced(t, w).Slices, types.NamespacedName{Namespace: "victim", Name: "web"})) == 2
 	})
 	got, bytes := synced(t, w), map[string]int{}
 	for _, s := range got.Slices {
@@ -221,8 +222,8 @@ func TestOneNamespaceDoesNotGetTheMemoryOfAll(t *testing.T) {
 	if bytes["evil"] > most || bytes["evil"] < most/2 {
 		t.Errorf("it keeps %v bytes, the bound is %d", bytes, most)
 	}
-	told := func(s ingress.Snapshot) []ingress.Problem {
-		return slices.DeleteFunc(ingress.Compile([]ingress.Snapshot{s}).Problems, func(p ingress.Problem) bool {
+	told := func(s input.Snapshot) []ingress.Problem {
+		return slices.DeleteFunc(ingress.Compile([]input.Snapshot{s}).Problems, func(p ingress.Problem) bool {
 			return p.Kind != "EndpointSlice" || p.Namespace != "evil" || p.Reason != "LimitReached" ||
 				!strings.Contains(p.Why, "limits.sliceBytes")
 		})
@@ -231,12 +232,12 @@ func TestOneNamespaceDoesNotGetTheMemoryOfAll(t *testing.T) {
 		t.Errorf("it is not told once, but in %v", told(got))
 	}
 	last := types.NamespacedName{Namespace: "evil", Name: "m19"}
-	if len(ingress.SlicesOf(got.Slices, last)) > 0 {
+	if len(input.SlicesOf(got.Slices, last)) > 0 {
 		t.Fatal("the last slice had room")
 	}
 	w.Serve(leadingTo(t, last))
 	until(t, w, "the slice that something refers to", func() bool {
-		return len(ingress.SlicesOf(synced(t, w).Slices, last)) == 1
+		return len(input.SlicesOf(synced(t, w).Slices, last)) == 1
 	})
 	for i := range 20 {
 		for _, letter := range []string{"s", "t"} {
@@ -254,7 +255,7 @@ func leadingTo(t *testing.T, to types.NamespacedName) ingress.Result {
 		Namespace: to.Namespace, Name: to.Name,
 		Annotations: map[string]string{"kubernetes.io/ingress.class": "haproxy"},
 	}
-	r := ingress.Compile([]ingress.Snapshot{{Cluster: "c", Objects: ingress.Objects{
+	r := ingress.Compile([]input.Snapshot{{Cluster: "c", Objects: input.Objects{
 		Ingresses: []*networkingv1.Ingress{{ObjectMeta: of, Spec: networkingv1.IngressSpec{
 			DefaultBackend: &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
 				Name: to.Name, Port: networkingv1.ServiceBackendPort{Number: 80},
@@ -299,9 +300,9 @@ func TestAnIngressThatIsNotKeptOpensNothing(t *testing.T) {
 		}}}
 		mustCreate(t, c.NetworkingV1().Ingresses(ing.Namespace).Create, ing)
 	}
-	w := c.watch(t, Config{Options: ingress.Options{Limits: ingress.Limits{ObjectBytes: 8 << 10}}})
+	w := c.watch(t, Config{Options: input.Options{Limits: input.Limits{ObjectBytes: 8 << 10}}})
 	closed := func() map[string]bool {
-		r, is := ingress.Compile([]ingress.Snapshot{synced(t, w)}), map[string]bool{}
+		r, is := ingress.Compile([]input.Snapshot{synced(t, w)}), map[string]bool{}
 		for _, route := range r.Config.Routes {
 			is[route.Host+route.Path] = slices.ContainsFunc(r.Config.Backends, func(b *haproxy.Backend) bool {
 				return b.Name == route.Backend && slices.Contains(b.Directives, haproxy.Close())
@@ -327,7 +328,7 @@ func TestAnIngressThatIsNotKeptOpensNothing(t *testing.T) {
 			t.Errorf("%s: closed %v", at, is)
 		}
 	}
-	if !slices.ContainsFunc(ingress.Compile([]ingress.Snapshot{synced(t, w)}).Problems, func(p ingress.Problem) bool {
+	if !slices.ContainsFunc(ingress.Compile([]input.Snapshot{synced(t, w)}).Problems, func(p ingress.Problem) bool {
 		return p.Reason == "LimitReached" && p.Namespace == "evil" &&
 			strings.Contains(p.Why, "(clusters[].ingress.limits.objectBytes)")
 	}) {
@@ -352,9 +353,9 @@ func TestServicesThatAreServedDisplaceOthersOfTheNamespace(t *testing.T) {
 	}
 	service("victim", "web")
 	const most = 8 << 10
-	w := c.watch(t, Config{Options: ingress.Options{Limits: ingress.Limits{ObjectBytes: most}}})
+	w := c.watch(t, Config{Options: input.Options{Limits: input.Limits{ObjectBytes: most}}})
 	has := func(key types.NamespacedName) bool {
-		_, has := ingress.Find(synced(t, w).Services, key)
+		_, has := input.Find(synced(t, w).Services, key)
 		return has
 	}
 	bytes := 0

@@ -17,9 +17,9 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"sallyport/ingress"
 	"sallyport/ingress/calico"
 	"sallyport/ingress/gateway"
+	"sallyport/ingress/input"
 )
 
 const ourController = "sallyport.dev/gateway"
@@ -297,7 +297,7 @@ func TestAWriterThatComesSecondTriesAgainAtOnce(t *testing.T) {
 		refused = true
 		return true, nil, apierrors.NewConflict(schema.GroupResource{Resource: "httproutes"}, "r", nil)
 	})
-	w := c.watch(t, Config{Options: ingress.Options{Gateway: gatewayOptions}})
+	w := c.watch(t, Config{Options: input.Options{Gateway: gatewayOptions}})
 	synced(t, w)
 	w.Publish(wishFor(1, parentOf(ourController, "web", "Accepted True Accepted 1")))
 	until(t, w, "the status", func() bool {

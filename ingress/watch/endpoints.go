@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -45,7 +46,7 @@ func only(all map[types.NamespacedName][]string, namespace string) map[types.Nam
 // referred reports whether something that is served leads to the Service of a slice. The
 // slices of the API server are needed in any case.
 func (e *endpoints) referred(s *discoveryv1.EndpointSlice) bool {
-	return ingress.ServiceOf(s) == ingress.APIServer || e.needed(ingress.ServiceOf(s))
+	return input.ServiceOf(s) == input.APIServer || e.needed(input.ServiceOf(s))
 }
 
 // needed reports whether something that is served leads to a Service.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,9 +40,9 @@ type followers struct {
 	// name it, and how long it holds back the first snapshot.
 	patience time.Duration
 
-	from   ingress.Snapshot // the objects that the names were read from
+	from   input.Snapshot // the objects that the names were read from
 	beyond []ingress.Problem
-	handed ingress.Objects // those of the last snapshot
+	handed input.Objects // those of the last snapshot
 }
 
 // A followed has the objects of one kind that something names.
@@ -75,7 +76,7 @@ func (f *followed[T]) named(key types.NamespacedName) bool {
 
 // referred adds to a snapshot the Secrets and ConfigMaps that its objects name, and replaces objects
 // that are held back. Until synced, it returns the objects that the first snapshot waits for.
-func (w *Watcher) referred(s *ingress.Snapshot, synced bool) (waiting []string) {
+func (w *Watcher) referred(s *input.Snapshot, synced bool) (waiting []string) {
 	f := &w.followers
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,7 +99,7 @@ func (w *Watcher) referred(s *ingress.Snapshot, synced bool) (waiting []string) 
 		f.since = time.Now() // patience begins once the TLS Secrets are known
 		return waiting
 	}
-	slices.SortFunc(s.Secrets, ingress.ByName)
+	slices.SortFunc(s.Secrets, input.ByName)
 	secrets, awaited := f.secrets.follow(s.Secrets)
 	s.Secrets = secrets
 	if again := f.secrets.sum.count(s.Secrets); len(again) > 0 {
@@ -131,7 +132,7 @@ func (w *Watcher) referred(s *ingress.Snapshot, synced bool) (waiting []string) 
 
 // called returns the names of objects for a sentence.
 func (f *followed[T]) called(keys map[types.NamespacedName]bool) (all []string) {
-	for _, key := range slices.SortedFunc(maps.Keys(keys), ingress.CompareKeys) {
+	for _, key := range slices.SortedFunc(maps.Keys(keys), input.CompareKeys) {
 		all = append(all, f.kind+" "+key.String())
 	}
 	return all
@@ -147,7 +148,7 @@ func (f *followed[T]) reread(keys []types.NamespacedName) {
 // only returns the objects that a namedReader has read.
 func (f *followed[T]) only(list []T) (all []T) {
 	for _, one := range list {
-		if r := f.of[one.GetNamespace()]; r != nil && r.has(ingress.KeyOf(one)) {
+		if r := f.of[one.GetNamespace()]; r != nil && r.has(input.KeyOf(one)) {
 			all = append(all, one)
 		}
 	}
@@ -155,14 +156,14 @@ func (f *followed[T]) only(list []T) (all []T) {
 }
 
 // withoutSlices returns the objects without EndpointSlices, which name no Secrets.
-func withoutSlices(o ingress.Objects) ingress.Objects {
+func withoutSlices(o input.Objects) input.Objects {
 	o.Slices = nil
 	return o
 }
 
 // read finds the names in the objects of a snapshot, if these have changed.
-func (f *followers) read(s *ingress.Snapshot) {
-	now := ingress.Snapshot{
+func (f *followers) read(s *input.Snapshot) {
+	now := input.Snapshot{
 		Cluster: s.Cluster, Options: s.Options, NoClasses: s.NoClasses, Objects: withoutSlices(s.Objects),
 	}
 	if f.secrets.wanted.Load() == nil || now.NoClasses != f.from.NoClasses || !now.Same(f.from.Objects) {
@@ -197,7 +198,7 @@ func (f *followed[T]) follow(shelved []T) (have []T, awaited map[types.Namespace
 	}
 	missing := make(map[string]map[types.NamespacedName]bool)
 	for key := range *f.wanted.Load() {
-		if _, has := ingress.Find(shelved, key); has {
+		if _, has := input.Find(shelved, key); has {
 			continue
 		}
 		if missing[key.Namespace] == nil {
@@ -225,7 +226,7 @@ func (f *followed[T]) follow(shelved []T) (have []T, awaited map[types.Namespace
 		return shelved, awaited
 	}
 	have = slices.Concat(shelved, have)
-	slices.SortFunc(have, ingress.ByName)
+	slices.SortFunc(have, input.ByName)
 	return have, awaited
 }
 
@@ -233,7 +234,7 @@ func (f *followed[T]) follow(shelved []T) (have []T, awaited map[types.Namespace
 // version that was handed out before, or lacks the object if no version was. So the object changes
 // in one step, with those that it names. A policy without an earlier version is not held back: without
 // it, its Service would take requests that the policy forbids.
-func (f *followers) hold(s *ingress.Snapshot, awaited, awaitedMaps map[types.NamespacedName]bool) {
+func (f *followers) hold(s *input.Snapshot, awaited, awaitedMaps map[types.NamespacedName]bool) {
 	waits := f.from.Naming(awaited, awaitedMaps)
 	secrets, configMaps := f.secrets.names, f.configMaps.names
 	if len(waits) > 0 {
@@ -243,7 +244,7 @@ func (f *followers) hold(s *ingress.Snapshot, awaited, awaitedMaps map[types.Nam
 		s.API.Gateways = holdBack(s.API.Gateways, f.handed.API.Gateways, waits)
 		s.API.ListenerSets = holdBack(s.API.ListenerSets, f.handed.API.ListenerSets, waits)
 		for _, p := range s.API.TLSPolicies {
-			if _, has := ingress.Find(f.handed.API.TLSPolicies, ingress.KeyOf(p)); !has {
+			if _, has := input.Find(f.handed.API.TLSPolicies, input.KeyOf(p)); !has {
 				delete(waits, p)
 			}
 		}
@@ -255,7 +256,7 @@ func (f *followers) hold(s *ingress.Snapshot, awaited, awaitedMaps map[types.Nam
 	}
 	if f.secrets.keep(secrets) {
 		s.Secrets = slices.DeleteFunc(s.Secrets,
-			func(one *corev1.Secret) bool { return !f.secrets.named(ingress.KeyOf(one)) })
+			func(one *corev1.Secret) bool { return !f.secrets.named(input.KeyOf(one)) })
 		for _, shelf := range f.tls {
 			shelf.drop()
 		}
@@ -263,7 +264,7 @@ func (f *followers) hold(s *ingress.Snapshot, awaited, awaitedMaps map[types.Nam
 	if f.configMaps.keep(configMaps) {
 		unnamed := f.configMaps.only(s.ConfigMaps)
 		s.ConfigMaps = slices.DeleteFunc(slices.Clone(s.ConfigMaps), func(one *corev1.ConfigMap) bool {
-			return slices.Contains(unnamed, one) && !f.configMaps.named(ingress.KeyOf(one))
+			return slices.Contains(unnamed, one) && !f.configMaps.named(input.KeyOf(one))
 		})
 	}
 	f.handed = withoutSlices(s.Objects)
@@ -289,7 +290,7 @@ func holdBack[T object](list, former []T, waits map[metav1.Object]bool) []T {
 	for _, o := range list {
 		if waits[o] {
 			var has bool
-			if o, has = ingress.Find(former, ingress.KeyOf(o)); !has {
+			if o, has = input.Find(former, input.KeyOf(o)); !has {
 				continue
 			}
 		}
@@ -349,7 +350,7 @@ func (w *Watcher) startSecrets(
 					return nil, err
 				}
 				page.Items = slices.DeleteFunc(page.Items,
-					func(one corev1.Secret) bool { return !s.wants(ingress.KeyOf(&one)) })
+					func(one corev1.Secret) bool { return !s.wants(input.KeyOf(&one)) })
 				for i := range page.Items {
 					s.clean(&page.Items[i])
 				}

@@ -22,6 +22,7 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress"
 	"sallyport/ingress/calico"
+	"sallyport/ingress/input"
 )
 
 // A secretServer answers for Secrets as an API server does: it returns only those that
@@ -111,7 +112,7 @@ func (s *secretServer) add(one *corev1.Secret) {
 	}
 }
 
-func namesOf(s ingress.Snapshot) (names []string) {
+func namesOf(s input.Snapshot) (names []string) {
 	for _, one := range s.Secrets {
 		names = append(names, one.Name)
 	}
@@ -204,7 +205,7 @@ func TestASecretThatIsRefusedDoesNotHoldOthersUp(t *testing.T) {
 		return err == nil && len(s.Ingresses) == 1 && len(s.Secrets) == 0
 	})
 	s, _ := w.Snapshot()
-	r := ingress.Compile([]ingress.Snapshot{s})
+	r := ingress.Compile([]input.Snapshot{s})
 	if !slices.ContainsFunc(r.Problems, func(p ingress.Problem) bool {
 		return strings.Contains(p.Why, "there is no Secret default/users")
 	}) {
@@ -284,10 +285,10 @@ func TestOfTLSSecretsOnlyThoseThatAreNamedAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if big, _ := ingress.Find(s.Secrets, types.NamespacedName{Namespace: "default", Name: "unnamed-07"}); len(big.Data) > 0 {
+	if big, _ := input.Find(s.Secrets, types.NamespacedName{Namespace: "default", Name: "unnamed-07"}); len(big.Data) > 0 {
 		t.Errorf("a Secret that is too large has %d values", len(big.Data))
 	}
-	if problems := ingress.Compile([]ingress.Snapshot{s}).Problems; !slices.ContainsFunc(problems,
+	if problems := ingress.Compile([]input.Snapshot{s}).Problems; !slices.ContainsFunc(problems,
 		func(p ingress.Problem) bool {
 			return strings.Contains(p.Why, "bytes; allowed: 262144")
 		}) {
@@ -354,12 +355,12 @@ func TestSecretsAreReadInTheNamespacesOfTheConfigurationOnly(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "keys"},
 		Data:       map[string]string{"client-ca": "own", "ssl-certificate": "elsewhere/first"},
 	})
-	w := c.watch(t, Config{Options: ingress.Options{Namespaces: []string{"default", "web"}, ConfigMap: "ops/keys"}})
+	w := c.watch(t, Config{Options: input.Options{Namespaces: []string{"default", "web"}, ConfigMap: "ops/keys"}})
 	s := synced(t, w)
 	if len(s.Secrets) != 2 || s.Secrets[0].Namespace != "default" || s.Secrets[1].Namespace != "ops" || s.NoSecrets {
 		t.Errorf("got %v, %t", s.Secrets, s.NoSecrets)
 	}
-	if problems := ingress.Compile([]ingress.Snapshot{s}).Problems; !slices.ContainsFunc(problems,
+	if problems := ingress.Compile([]input.Snapshot{s}).Problems; !slices.ContainsFunc(problems,
 		func(p ingress.Problem) bool {
 			return strings.Contains(p.Why, "Secret elsewhere/first is in a namespace whose Secrets are not read")
 		}) {

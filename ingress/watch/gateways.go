@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"sallyport/ingress"
+	"sallyport/ingress/input"
 )
 
 // A gatewayKind is a kind of Gateway API that is watched.
@@ -82,7 +82,7 @@ func kindOf[T any, PT interface {
 		share.plural = plural
 		share.follows = "each may restrict the access to others, so all clients of the namespace are rejected until " +
 			"it has fewer or smaller ones"
-		s := newShare(w, version.Group, resource, ingress.ByName[PT], share,
+		s := newShare(w, version.Group, resource, input.ByName[PT], share,
 			func(namespace string) reader[runtime.Object] {
 				return w.kube.API(version.WithResource(resource), namespace)
 			})
@@ -286,7 +286,7 @@ func (w *Watcher) openNamespaces(ctx context.Context, wg *sync.WaitGroup) {
 	if w.cfg.Options.NamespaceSelector != "" || w.gateways.shelves[resource] != nil {
 		return
 	}
-	s := newOne[*corev1.Namespace](w, corev1.GroupName, resource, ingress.ByName, w.kube.Namespaces(), "")
+	s := newOne[*corev1.Namespace](w, corev1.GroupName, resource, input.ByName, w.kube.Namespaces(), "")
 	s.without = "Namespaces cannot be read: no Gateway is served"
 	w.openShelf(ctx, wg, resource, "v1", s)
 }
@@ -304,7 +304,7 @@ func (w *Watcher) openShelf(ctx context.Context, wg *sync.WaitGroup, resource, v
 // addGateways adds the objects of Gateway API to a snapshot. It returns the names of the lists that
 // the snapshot waits for. If one kind cannot be read, it adds none of them, because a policy or a
 // grant changes the meaning of a route.
-func (w *Watcher) addGateways(s *ingress.Snapshot) (waiting []string) {
+func (w *Watcher) addGateways(s *input.Snapshot) (waiting []string) {
 	if !w.cfg.Options.Gateway.Enabled {
 		return nil
 	}

@@ -23,8 +23,8 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"sallyport/ingress"
 	"sallyport/ingress/calico"
+	"sallyport/ingress/input"
 )
 
 // serveGateways makes the cluster serve resources of Gateway API, as "v1 gateways gatewayclasses".
@@ -123,7 +123,7 @@ const aGateway = `{"kind": "Gateway", "metadata": {"name": "web", "namespace": "
 		{"name": "https", "port": 443, "protocol": "HTTPS", "tls": {"certificateRefs": [{"name": "web"},
 			{"name": "shared", "namespace": "certs"}, {"name": "stolen", "namespace": "bank"}]}}]}}`
 
-var gatewayOptions = ingress.GatewayOptions{Enabled: true, Controller: "sallyport.dev/gateway"}
+var gatewayOptions = input.GatewayOptions{Enabled: true, Controller: "sallyport.dev/gateway"}
 
 func TestTheKindsOfGatewayAPIThatAreServedAreRead(t *testing.T) {
 	c := newCluster(calico.V1)
@@ -134,7 +134,7 @@ func TestTheKindsOfGatewayAPIThatAreServedAreRead(t *testing.T) {
 	mustCreate(t, c.CoreV1().Namespaces().Create, &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"team": "web"}},
 	})
-	w := c.watch(t, Config{Options: ingress.Options{Gateway: gatewayOptions}})
+	w := c.watch(t, Config{Options: input.Options{Gateway: gatewayOptions}})
 	s := synced(t, w)
 	if len(s.API.Gateways) != 1 || len(s.API.Grants) != 1 || len(s.Namespaces) != 1 {
 		t.Fatalf("got %d Gateways, %d grants, %d Namespaces", len(s.API.Gateways), len(s.API.Grants), len(s.Namespaces))
@@ -153,7 +153,7 @@ func TestAReadyServerIsBelievedThatItHasNoGateways(t *testing.T) {
 	for _, ready := range []bool{true, false} {
 		c := newCluster(calico.V1)
 		c.ready.Store(ready)
-		w := newWatcher(Config{Options: ingress.Options{Gateway: gatewayOptions}, Log: slog.New(slog.DiscardHandler)},
+		w := newWatcher(Config{Options: input.Options{Gateway: gatewayOptions}, Log: slog.New(slog.DiscardHandler)},
 			fakeAPI{c}, c.dynamic, apiServer{})
 		w.surveyGateways(t.Context(), new(sync.WaitGroup))
 		if got := w.gateways.known; got != ready {
@@ -194,7 +194,7 @@ func TestAKindThatIsGoneIsNoEmptyList(t *testing.T) {
 	c := newCluster(calico.V1)
 	c.serveGateways("v1 gatewayclasses gateways httproutes")
 	c.createGateway(t, "v1", "gateways", aGateway)
-	w := c.watch(t, Config{Options: ingress.Options{Gateway: gatewayOptions}})
+	w := c.watch(t, Config{Options: input.Options{Gateway: gatewayOptions}})
 	synced(t, w)
 	c.serveGateways("v1 gatewayclasses")
 	w.askSurvey()
@@ -216,7 +216,7 @@ func TestOneKindThatCannotBeReadClosesAllGateways(t *testing.T) {
 	c.dynamic.PrependReactor("list", "backendtlspolicies", func(k8stesting.Action) (bool, runtime.Object, error) {
 		return true, nil, forbidden
 	})
-	w := c.watch(t, Config{Options: ingress.Options{Gateway: gatewayOptions}})
+	w := c.watch(t, Config{Options: input.Options{Gateway: gatewayOptions}})
 	until(t, w, "a snapshot without the policies", func() bool { _, err := w.Snapshot(); return err == nil })
 	if s := synced(t, w); len(s.API.Gateways) != 0 {
 		t.Error("the Gateway is served without its policies")
@@ -244,7 +244,7 @@ func TestASecretOfAGatewayNeedsAGrantInAnotherNamespace(t *testing.T) {
 			Data: map[string][]byte{corev1.TLSCertKey: []byte("x")},
 		})
 	}
-	w := c.watch(t, Config{Options: ingress.Options{Gateway: gatewayOptions}})
+	w := c.watch(t, Config{Options: input.Options{Gateway: gatewayOptions}})
 	var got []string
 	for _, one := range synced(t, w).Secrets {
 		got = append(got, one.Namespace+"/"+one.Name)
@@ -281,7 +281,7 @@ func TestConfigMapsOfAuthoritiesAreReadIfTheyAreNamed(t *testing.T) {
 	mustCreate(t, c.CoreV1().ConfigMaps("ops").Create, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "keys", Namespace: "ops"}, Data: map[string]string{"maxconn": "1"},
 	})
-	w := c.watch(t, Config{Options: ingress.Options{Gateway: gatewayOptions, ConfigMap: "ops/keys"}})
+	w := c.watch(t, Config{Options: input.Options{Gateway: gatewayOptions, ConfigMap: "ops/keys"}})
 	read := func() (all []string) {
 		s, err := w.Snapshot()
 		if err != nil {
@@ -334,7 +334,7 @@ func TestAPolicyIsNeverHeldBackForItsAuthorities(t *testing.T) {
 		}
 		return false, nil, nil
 	})
-	w := c.watch(t, Config{Options: ingress.Options{Gateway: gatewayOptions}})
+	w := c.watch(t, Config{Options: input.Options{Gateway: gatewayOptions}})
 	w.followers.mu.Lock()
 	w.followers.patience = time.Hour
 	w.followers.mu.Unlock()
@@ -355,7 +355,7 @@ func TestTheVersionOfGatewayAPIIsRead(t *testing.T) {
 		},
 	}}
 	c.create(t, "apiextensions.k8s.io/v1", "customresourcedefinitions", crd)
-	w := c.watch(t, Config{Options: ingress.Options{Gateway: gatewayOptions}})
+	w := c.watch(t, Config{Options: input.Options{Gateway: gatewayOptions}})
 	if got := synced(t, w).APIBundle; got != "v1.6.3" {
 		t.Errorf("got version %q", got)
 	}

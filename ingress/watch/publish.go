@@ -18,6 +18,7 @@ import (
 
 	"sallyport/ingress"
 	"sallyport/ingress/gateway"
+	"sallyport/ingress/input"
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
@@ -34,7 +35,7 @@ type publisher struct {
 	kube      api
 	log       *slog.Logger
 	addresses []string // addresses or host names that Ingresses get; without one, no status of an Ingress is written
-	pools     ingress.Pools
+	pools     input.Pools
 	ingresses *shelf[*networkingv1.Ingress]
 	services  *shelf[*corev1.Service]
 

@@ -14,6 +14,7 @@ import (
 
 	"sallyport/ingress"
 	"sallyport/ingress/calico"
+	"sallyport/ingress/input"
 )
 
 func TestNamespacesTakeTurns(t *testing.T) {
@@ -119,13 +120,13 @@ func TestStatusesAreWrittenWhileEventsWait(t *testing.T) {
 }
 
 // documentation are pools with five addresses.
-var documentation = ingress.Pools{Ranges: []ingress.AddressRange{{
+var documentation = input.Pools{Ranges: []input.AddressRange{{
 	First: netip.MustParseAddr("203.0.113.5"), Last: netip.MustParseAddr("203.0.113.9"),
 }}}
 
 // balancerOf returns a Service of type LoadBalancer with the port 5432 and one pod.
 func balancerOf(name string, change func(*corev1.Service)) *corev1.Service {
-	class := ingress.LoadBalancerClass
+	class := input.LoadBalancerClass
 	namespace, short, _ := strings.Cut(name, "/")
 	s := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: short, CreationTimestamp: metav1.Unix(1, 0)},
@@ -189,7 +190,7 @@ func TestAddressesOfServicesAreRecorded(t *testing.T) {
 			beacon := recordOf(balancerOf("shop/zzz", nil))
 			beacon.UID = "2"
 			mustCreate(t, c.CoreV1().Services("shop").Create, beacon)
-			w := c.watch(t, Config{Options: ingress.Options{Pools: documentation}})
+			w := c.watch(t, Config{Options: input.Options{Pools: documentation}})
 			synced(t, w)
 			p := Publication{
 				Add: row.add, Replace: row.replace,

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"sallyport/ingress"
+	"sallyport/ingress/input"
 
 	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -80,7 +80,7 @@ func startReader[T object](
 		most = readAtOnce
 	}
 	r := &namedReader[T]{
-		names: newShelf[*metav1.PartialObjectMetadata](w, "", f.resource, ingress.ByName), stop: stop, tell: w.tell,
+		names: newShelf[*metav1.PartialObjectMetadata](w, "", f.resource, input.ByName), stop: stop, tell: w.tell,
 		wake: make(chan struct{}, 1), budget: rate.NewLimiter(readsPerSecond, most),
 		have: make(map[types.NamespacedName]answer[T]), patience: w.followers.patience,
 	}
@@ -148,7 +148,7 @@ func readNamed[T object](
 		return none, err
 	}
 	for _, one := range list {
-		if ingress.KeyOf(one) == key {
+		if input.KeyOf(one) == key {
 			one.SetManagedFields(nil)
 			w.cfg.Options.Strip(one)
 			f.sum.admit(one)
@@ -335,7 +335,7 @@ func (r *namedReader[T]) due() (due []dueObject, gone bool) {
 			due = append(due, dueObject{key, name.ResourceVersion})
 		}
 	}
-	slices.SortFunc(due, func(a, b dueObject) int { return ingress.CompareKeys(a.key, b.key) })
+	slices.SortFunc(due, func(a, b dueObject) int { return input.CompareKeys(a.key, b.key) })
 	return due, gone
 }
 

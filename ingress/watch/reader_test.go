@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"sallyport/ingress"
+	"sallyport/ingress/input"
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
@@ -71,7 +71,7 @@ func annotationOf(w *Watcher, namespace, name, key string) string {
 	if err != nil {
 		return err.Error()
 	}
-	ing, _ := ingress.Find(s.Ingresses, types.NamespacedName{Namespace: namespace, Name: name})
+	ing, _ := input.Find(s.Ingresses, types.NamespacedName{Namespace: namespace, Name: name})
 	if ing == nil {
 		return "no Ingress"
 	}
@@ -152,17 +152,17 @@ func TestAnObjectChangesTogetherWithItsSecrets(t *testing.T) {
 		return annotationOf(w, "default", "other", "changed") == "yes"
 	})
 	s := synced(t, w)
-	held, _ := ingress.Find(s.Ingresses, types.NamespacedName{Namespace: "default", Name: "ours"})
+	held, _ := input.Find(s.Ingresses, types.NamespacedName{Namespace: "default", Name: "ours"})
 	if held == nil || held.Spec.TLS[0].SecretName != "former" || !slices.Equal(namesOf(s), []string{"former"}) {
 		t.Errorf("want the former version with its Secret, got %v with %q", held, namesOf(s))
 	}
-	if _, has := ingress.Find(s.Ingresses, types.NamespacedName{Namespace: "default", Name: "new"}); has {
+	if _, has := input.Find(s.Ingresses, types.NamespacedName{Namespace: "default", Name: "new"}); has {
 		t.Error("a new Ingress is there before its Secret was read")
 	}
 	stop()
 	until(t, w, "the Secret", func() bool { s, _ := w.Snapshot(); return slices.Equal(namesOf(s), []string{"later"}) })
 	s = synced(t, w)
-	if now, _ := ingress.Find(s.Ingresses,
+	if now, _ := input.Find(s.Ingresses,
 		types.NamespacedName{Namespace: "default", Name: "ours"}); now.Spec.TLS[0].SecretName != "later" ||
 		len(s.Ingresses) != 3 {
 		t.Errorf("got %v", s.Ingresses)
@@ -191,7 +191,7 @@ func TestReadsOfANamespaceStayWithinItsBudget(t *testing.T) {
 		reads, told := 0, atomic.Int32{}
 		r := &namedReader[*corev1.Secret]{
 			names: &shelf[*metav1.PartialObjectMetadata]{
-				order: ingress.ByName[*metav1.PartialObjectMetadata], knock: func() {},
+				order: input.ByName[*metav1.PartialObjectMetadata], knock: func() {},
 			},
 			wake: make(chan struct{}, 1), budget: rate.NewLimiter(readsPerSecond, most),
 			have: make(map[types.NamespacedName]answer[*corev1.Secret]), patience: patience, tell: func() { told.Add(1) },
@@ -204,7 +204,7 @@ func TestReadsOfANamespaceStayWithinItsBudget(t *testing.T) {
 		keys := make(map[types.NamespacedName]bool)
 		for i := range most {
 			one := nameOf(opaque("evil", fmt.Sprint(i)))
-			all, keys[ingress.KeyOf(one)] = append(all, one), true
+			all, keys[input.KeyOf(one)] = append(all, one), true
 		}
 		if err := r.names.Replace(all, ""); err != nil {
 			t.Fatal(err)
@@ -279,7 +279,7 @@ func TestNamesOfSecretsAreReadWithoutTheirContent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := list.Items; len(got) != 2 || ingress.KeyOf(&got[1]) != (types.NamespacedName{Namespace: "evil", Name: "b"}) ||
+	if got := list.Items; len(got) != 2 || input.KeyOf(&got[1]) != (types.NamespacedName{Namespace: "evil", Name: "b"}) ||
 		got[1].ResourceVersion != "7" || list.ResourceVersion != "7" {
 		t.Errorf("got %v", list)
 	}

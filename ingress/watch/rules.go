@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"sallyport/ingress"
 	"sallyport/ingress/calico"
+	"sallyport/ingress/input"
 )
 
 // A Rule is one rule of an RBAC ClusterRole, or of a Role in some namespaces.
@@ -57,7 +57,7 @@ var Rules = []Rule{
 // RulesFor returns [Rules] and the rules for Gateway API, the ConfigMaps, the pools and the selector
 // of namespaces in Options. If Options restrict Secrets to certain namespaces, the rules allow reading
 // Secrets, and writing, only in these namespaces.
-func RulesFor(o ingress.Options) []Rule {
+func RulesFor(o input.Options) []Rule {
 	rules := slices.Clone(Rules)
 	if in := o.SecretNamespaces(); in[0] != metav1.NamespaceAll {
 		for i := range rules {
@@ -109,7 +109,7 @@ func RulesFor(o ingress.Options) []Rule {
 // The certificates of authorities are in ConfigMaps. RBAC cannot allow only those that a Gateway or a
 // policy names. The watcher asks for the names of the ConfigMaps in namespaces where it needs some, and
 // for those that are named.
-func gatewayRules(o ingress.Options) []Rule {
+func gatewayRules(o input.Options) []Rule {
 	group := []string{gatewayv1.GroupName}
 	var read, status []string
 	for _, kind := range gatewayKinds {

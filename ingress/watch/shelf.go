@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -128,7 +129,7 @@ type anyShelf interface {
 	state() (full bool, err error)
 	awaited() bool
 	lacking() string
-	addTo(*ingress.Objects)
+	addTo(*input.Objects)
 	problems(cluster string) []ingress.Problem
 }
 
@@ -151,7 +152,7 @@ func (s *shelf[T]) lacking() string {
 }
 
 // addTo puts the objects into the list of their kind, if all has such a list.
-func (s *shelf[T]) addTo(all *ingress.Objects) { all.Add(s.list()) }
+func (s *shelf[T]) addTo(all *input.Objects) { all.Add(s.list()) }
 
 func (s *shelf[T]) name() string {
 	if s.called != "" {
@@ -184,7 +185,7 @@ func (s *shelf[T]) Update(o any) error {
 func (s *shelf[T]) put(item T) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.watched(ingress.KeyOf(item))
+	s.watched(input.KeyOf(item))
 	return s.set(item)
 }
 
@@ -197,20 +198,20 @@ func (s *shelf[T]) watched(key types.NamespacedName) {
 
 // set does the work of put. The caller holds mu.
 func (s *shelf[T]) set(item T) (changed bool) {
-	old, known := s.latest[ingress.KeyOf(item)]
-	if !s.wants(ingress.KeyOf(item)) {
+	old, known := s.latest[input.KeyOf(item)]
+	if !s.wants(input.KeyOf(item)) {
 		return false // drop has removed it when it was no longer wanted
 	}
 	if known {
 		s.share.drop(old)
 	}
 	if known && s.unchanged(old, item) {
-		s.latest[ingress.KeyOf(item)] = item
+		s.latest[input.KeyOf(item)] = item
 		s.share.hold(item)
 		return false
 	}
 	if known {
-		delete(s.latest, ingress.KeyOf(item))
+		delete(s.latest, input.KeyOf(item))
 		s.take(old)
 	}
 	room, displaced := s.room(item)
@@ -224,7 +225,7 @@ func (s *shelf[T]) set(item T) (changed bool) {
 	if s.latest == nil {
 		s.latest = make(map[types.NamespacedName]T)
 	}
-	s.latest[ingress.KeyOf(item)] = item
+	s.latest[input.KeyOf(item)] = item
 	i, _ := slices.BinarySearchFunc(s.items, item, s.order)
 	s.own()
 	s.items = slices.Insert(s.items, i, item)
@@ -238,8 +239,8 @@ func (s *shelf[T]) Delete(o any) error {
 		return nil
 	}
 	s.mu.Lock()
-	s.watched(ingress.KeyOf(item))
-	old, known := s.latest[ingress.KeyOf(item)]
+	s.watched(input.KeyOf(item))
+	old, known := s.latest[input.KeyOf(item)]
 	if s.wary {
 		if known && s.doubt == nil {
 			s.doubt = time.AfterFunc(doubtful, s.relist)
@@ -248,7 +249,7 @@ func (s *shelf[T]) Delete(o any) error {
 		return nil
 	}
 	if known {
-		delete(s.latest, ingress.KeyOf(item))
+		delete(s.latest, input.KeyOf(item))
 		s.take(old)
 		s.share.drop(old)
 	}
@@ -279,7 +280,7 @@ func (s *shelf[T]) Replace(list []any, _ string) error {
 	s.mu.Lock()
 	held := make(map[types.NamespacedName]T, len(s.items))
 	for _, o := range s.items {
-		held[ingress.KeyOf(o)] = o
+		held[input.KeyOf(o)] = o
 	}
 	latest := make(map[types.NamespacedName]T, len(list))
 	items := make([]T, 0, len(list))
@@ -288,13 +289,13 @@ func (s *shelf[T]) Replace(list []any, _ string) error {
 		if !ok {
 			continue
 		}
-		if !s.wants(ingress.KeyOf(item)) {
+		if !s.wants(input.KeyOf(item)) {
 			continue
 		}
-		latest[ingress.KeyOf(item)] = item
+		latest[input.KeyOf(item)] = item
 		// The list after a lost watch has a new pointer for every object. An unchanged object keeps
 		// its old pointer, since others use the pointer as a key.
-		if old, known := held[ingress.KeyOf(item)]; known && s.unchanged(old, item) {
+		if old, known := held[input.KeyOf(item)]; known && s.unchanged(old, item) {
 			item = old
 		}
 		items = append(items, item)

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"sallyport/ingress"
+	"sallyport/ingress/input"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,7 +25,7 @@ import (
 func TestAShelfHoldsWhatItWasTold(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		knocks := 0
-		s := &shelf[*discoveryv1.EndpointSlice]{order: ingress.ByService, knock: func() { knocks++ }}
+		s := &shelf[*discoveryv1.EndpointSlice]{order: input.ByService, knock: func() { knocks++ }}
 		want := map[string]*discoveryv1.EndpointSlice{}
 		version := 0
 		draw := func() *discoveryv1.EndpointSlice {
@@ -77,7 +77,7 @@ func TestAShelfHoldsWhatItWasTold(t *testing.T) {
 			}
 			got := s.list()
 			lent = append(lent, loan{got, slices.Clone(got)})
-			if len(got) != len(want) || !slices.IsSortedFunc(got, ingress.ByService) {
+			if len(got) != len(want) || !slices.IsSortedFunc(got, input.ByService) {
 				t.Fatalf("want %d in order, got %v", len(want), got)
 			}
 			for _, o := range got {
@@ -100,7 +100,7 @@ func TestAShelfHoldsWhatItWasTold(t *testing.T) {
 }
 
 func TestWhatIsTheSameKeepsItsPointer(t *testing.T) {
-	s := &shelf[*discoveryv1.EndpointSlice]{order: ingress.ByService, knock: func() {}}
+	s := &shelf[*discoveryv1.EndpointSlice]{order: input.ByService, knock: func() {}}
 	o := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "1"}}
 	if err := s.Replace([]any{o}, ""); err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func (v *server) watch(_ context.Context, o metav1.ListOptions) (watch.Interface
 }
 
 func (v *server) fill(t *testing.T) *shelf[*discoveryv1.EndpointSlice] {
-	s := &shelf[*discoveryv1.EndpointSlice]{order: ingress.ByService, knock: func() {}, told: func(error, bool) {}}
+	s := &shelf[*discoveryv1.EndpointSlice]{order: input.ByService, knock: func() {}, told: func(error, bool) {}}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {

@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"sallyport/ingress"
+	"sallyport/ingress/input"
 )
 
 // A sum bounds the bytes of all Secrets, or ConfigMaps, of each namespace that are kept. An object
@@ -32,7 +32,7 @@ func newSum[T object](most int) *sum[T] {
 // admit counts an object that arrives instead of the one of its name, and removes its data if there
 // is no room. A second call changes nothing.
 func (m *sum[T]) admit(s T) {
-	key, size := ingress.KeyOf(s), ingress.Size(s)
+	key, size := input.KeyOf(s), input.Size(s)
 	if m.most == 0 {
 		return
 	}
@@ -44,7 +44,7 @@ func (m *sum[T]) admit(s T) {
 	}
 	if rest+size > m.most {
 		m.without[key] = size
-		ingress.Withhold(s, size, m.most)
+		input.Withhold(s, size, m.most)
 		size = 0
 	}
 	m.bytes[key], m.sums[key.Namespace] = size, rest+size
@@ -61,12 +61,12 @@ func (m *sum[T]) count(kept []T) (again []types.NamespacedName) {
 	clear(m.bytes)
 	clear(m.sums)
 	for _, s := range kept {
-		size := ingress.Size(s)
-		m.bytes[ingress.KeyOf(s)] = size
+		size := input.Size(s)
+		m.bytes[input.KeyOf(s)] = size
 		m.sums[s.GetNamespace()] += size
 	}
 	planned := make(map[string]int)
-	for _, key := range slices.SortedFunc(maps.Keys(m.without), ingress.CompareKeys) {
+	for _, key := range slices.SortedFunc(maps.Keys(m.without), input.CompareKeys) {
 		size := m.without[key]
 		if _, is := m.bytes[key]; !is {
 			delete(m.without, key)

@@ -13,6 +13,7 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress"
 	"sallyport/ingress/calico"
+	"sallyport/ingress/input"
 )
 
 // TestTheSecretsOfANamespaceHaveNoMoreBytesThanItsLimit fills the memory for the Secrets of a namespace
@@ -22,7 +23,7 @@ func TestTheSecretsOfANamespaceHaveNoMoreBytesThanItsLimit(t *testing.T) {
 	c := newCluster(calico.V1)
 	server := &secretServer{}
 	server.serve(c)
-	w := c.watch(t, Config{Options: ingress.Options{Limits: ingress.Limits{ObjectBytes: most}}})
+	w := c.watch(t, Config{Options: input.Options{Limits: input.Limits{ObjectBytes: most}}})
 	synced(t, w)
 	mustCreate(t, c.CoreV1().Services("default").Create, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
@@ -56,7 +57,7 @@ func TestTheSecretsOfANamespaceHaveNoMoreBytesThanItsLimit(t *testing.T) {
 			return 0, 0
 		}
 		for _, one := range s.Secrets {
-			if n := ingress.Size(one); n > 0 {
+			if n := input.Size(one); n > 0 {
 				bytes, with = bytes+n, with+1
 			}
 		}
@@ -67,7 +68,7 @@ func TestTheSecretsOfANamespaceHaveNoMoreBytesThanItsLimit(t *testing.T) {
 	if got, with := state(); got > most || with < 4 {
 		t.Errorf("%d Secrets with %d bytes are kept, the bound is %d", with, got, most)
 	}
-	r := ingress.Compile([]ingress.Snapshot{synced(t, w)})
+	r := ingress.Compile([]input.Snapshot{synced(t, w)})
 	told := func(of string) bool {
 		return slices.ContainsFunc(r.Problems, func(p ingress.Problem) bool {
 			return strings.Contains(p.Why, of) && strings.Contains(p.Why, "(clusters[].ingress.limits.objectBytes)")
@@ -86,10 +87,10 @@ func TestTheSecretsOfANamespaceHaveNoMoreBytesThanItsLimit(t *testing.T) {
 		is := slices.IndexFunc(r.Config.Backends, func(b *haproxy.Backend) bool {
 			return b.Name == r.Config.Routes[at].Backend
 		})
-		if closed := slices.Contains(r.Config.Backends[is].Directives, haproxy.Close()); closed != (ingress.Size(s) == 0) {
-			t.Errorf("%s has %d bytes, and its path is closed: %v", s.Name, ingress.Size(s), closed)
+		if closed := slices.Contains(r.Config.Backends[is].Directives, haproxy.Close()); closed != (input.Size(s) == 0) {
+			t.Errorf("%s has %d bytes, and its path is closed: %v", s.Name, input.Size(s), closed)
 		}
-		seen[ingress.Size(s) > 0] = true
+		seen[input.Size(s) > 0] = true
 	}
 	if !seen[false] || !seen[true] {
 		t.Errorf("no path is open, or none is closed: %v", seen)

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"sallyport/ingress"
+	"sallyport/ingress/input"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -202,7 +202,7 @@ func (w *Watcher) open(ctx context.Context, wg *sync.WaitGroup, group string, se
 		if !slices.Contains(served, r) {
 			continue
 		}
-		s := newShelf[*unstructured.Unstructured](w, version.Group, r, ingress.ByName)
+		s := newShelf[*unstructured.Unstructured](w, version.Group, r, input.ByName)
 		s.strip = func(u *unstructured.Unstructured) {
 			// Annotations of v1 objects repeat their metadata.
 			u.SetAnnotations(nil)

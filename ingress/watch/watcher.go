@@ -22,8 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 
-	"sallyport/ingress"
 	"sallyport/ingress/calico"
+	"sallyport/ingress/input"
 	"sallyport/routes"
 )
 
@@ -34,7 +34,7 @@ type Config struct {
 	TokenFile  string // path of the newest token that was renewed; "" if it is not kept in a file
 	OnlyLook   bool   // another process renews the token
 	APIGroup   string // calico.V1 or calico.V3; empty asks the cluster
-	Options    ingress.Options
+	Options    input.Options
 	Publish    []string       // addresses or host names for status.loadBalancer; without one, none is written
 	OwnAddrs   []netip.Addr   // addresses of the appliance, to find the BGPPeers that name it
 	Bounds     []netip.Prefix // handed on in the Topology
@@ -180,11 +180,11 @@ func (w *Watcher) watchNamed() {
 	}
 	w.followers.tls = make(map[string]*shelf[*corev1.Secret])
 	for _, namespace := range w.cfg.Options.SecretNamespaces() {
-		one := newShelf[*corev1.Secret](w, "", "secrets", ingress.ByName)
+		one := newShelf[*corev1.Secret](w, "", "secrets", input.ByName)
 		one.wanted = secrets.named
 		one.strip = func(s *corev1.Secret) {
 			w.cfg.Options.Strip(s)
-			if one.wants(ingress.KeyOf(s)) {
+			if one.wants(input.KeyOf(s)) {
 				secrets.sum.admit(s)
 			}
 		}
@@ -211,21 +211,21 @@ func (w *Watcher) watchAll() {
 	networking, discovery, options := networkingv1.GroupName, discoveryv1.GroupName, w.cfg.Options
 	w.watchClaims()
 	w.classes = watchOne[*networkingv1.IngressClass](
-		w, networking, "ingressclasses", ingress.ByName, w.kube.IngressClasses(), "",
+		w, networking, "ingressclasses", input.ByName, w.kube.IngressClasses(), "",
 	)
 	w.classes.without = "IngressClasses cannot be read: classes are known by name only"
-	w.endpoints.shelf = watchShare(w, discovery, "endpointslices", ingress.ByService,
+	w.endpoints.shelf = watchShare(w, discovery, "endpointslices", input.ByService,
 		newAllowance("sliceBytes", "EndpointSlice", options.Limits.SliceBytes, w.endpoints.referred),
 		w.kube.EndpointSlices)
-	w.nodes = watchOne[*corev1.Node](w, core, "nodes", ingress.ByName, w.kube.Nodes(), "")
+	w.nodes = watchOne[*corev1.Node](w, core, "nodes", input.ByName, w.kube.Nodes(), "")
 	w.nodes.strip = stripNode
 	if options.NamespaceSelector != "" {
-		watchOne[*corev1.Namespace](w, core, "namespaces", ingress.ByName, w.kube.Namespaces(), "")
+		watchOne[*corev1.Namespace](w, core, "namespaces", input.ByName, w.kube.Namespaces(), "")
 	}
 	for _, full := range options.ConfigMaps() {
 		namespace, name, _ := strings.Cut(full, "/")
 		one := watchOne[*corev1.ConfigMap](
-			w, core, "configmaps", ingress.ByName, w.kube.ConfigMaps(namespace), "metadata.name="+name,
+			w, core, "configmaps", input.ByName, w.kube.ConfigMaps(namespace), "metadata.name="+name,
 		)
 		one.called = "ConfigMap " + full
 		one.without = one.called + " cannot be read: Ingresses are served without its content"
@@ -243,13 +243,13 @@ func (w *Watcher) watchClaims() {
 	ings.plural = "Ingresses"
 	ings.follows = "each may be a guard, so all clients of the other Ingresses are rejected until the namespace " +
 		"has fewer or smaller ones"
-	w.ingresses = watchShare(w, networkingv1.GroupName, "ingresses", ingress.ByName, ings,
+	w.ingresses = watchShare(w, networkingv1.GroupName, "ingresses", input.ByName, ings,
 		func(namespace string) reader[*networkingv1.IngressList] { return w.kube.Ingresses(namespace) })
 	w.ingresses.same = sameButStatus
 	services := newAllowance("objectBytes", "Service", most,
-		func(s *corev1.Service) bool { return w.endpoints.needed(ingress.KeyOf(s)) })
+		func(s *corev1.Service) bool { return w.endpoints.needed(input.KeyOf(s)) })
 	services.follows = "those that something served refers to are used first"
-	w.services = watchShare(w, corev1.GroupName, "services", ingress.ByName, services,
+	w.services = watchShare(w, corev1.GroupName, "services", input.ByName, services,
 		func(namespace string) reader[*corev1.ServiceList] { return w.kube.Services(namespace) })
 }
 
@@ -393,9 +393,9 @@ func start[T object, L runtime.Object](
 // It does without TLS Secrets, IngressClasses, ConfigMaps, and all of Calico but BlockAffinities if
 // the appliance may not read them. If any other list is refused, that is an error: a list that
 // cannot be read is not an empty list.
-func (w *Watcher) Snapshot() (ingress.Snapshot, error) {
+func (w *Watcher) Snapshot() (input.Snapshot, error) {
 	var waiting []string
-	s := ingress.Snapshot{Cluster: w.cfg.Name, At: time.Now(), Options: w.cfg.Options}
+	s := input.Snapshot{Cluster: w.cfg.Name, At: time.Now(), Options: w.cfg.Options}
 	for _, one := range w.watched {
 		if one.awaited() {
 			waiting = append(waiting, one.name())
@@ -421,7 +421,7 @@ func (w *Watcher) Snapshot() (ingress.Snapshot, error) {
 		waiting = append(waiting, "Calico's objects")
 	}
 	if len(waiting) > 0 {
-		return ingress.Snapshot{}, fmt.Errorf("cluster %s was not read completely yet; waiting for %s: %s",
+		return input.Snapshot{}, fmt.Errorf("cluster %s was not read completely yet; waiting for %s: %s",
 			w.cfg.Name, strings.Join(waiting, ", "), cmp.Or(w.troubles(), "no error so far"))
 	}
 	if !w.health.Synced {
@@ -541,7 +541,7 @@ func (w *Watcher) protectedNow(all []*discoveryv1.EndpointSlice) []netip.AddrPor
 	for _, ip := range w.protected {
 		servers = append(servers, netip.AddrPortFrom(ip, w.server.port))
 	}
-	for _, s := range ingress.SlicesOf(all, ingress.APIServer) {
+	for _, s := range input.SlicesOf(all, input.APIServer) {
 		for _, e := range s.Endpoints {
 			for _, text := range e.Addresses {
 				ip, err := netip.ParseAddr(text)

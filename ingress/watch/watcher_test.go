@@ -39,6 +39,7 @@ import (
 	"sallyport/ingress"
 	"sallyport/ingress/calico"
 	"sallyport/ingress/gateway"
+	"sallyport/ingress/input"
 )
 
 // A cluster is a small API server.
@@ -281,7 +282,7 @@ func until(t *testing.T, w *Watcher, what string, holds func() bool) {
 	}
 }
 
-func synced(t *testing.T, w *Watcher) ingress.Snapshot {
+func synced(t *testing.T, w *Watcher) input.Snapshot {
 	t.Helper()
 	until(t, w, "the first snapshot", func() bool { _, err := w.Snapshot(); return err == nil })
 	s, err := w.Snapshot()
@@ -579,7 +580,7 @@ func TestServedIngressesAreToldSo(t *testing.T) {
 }
 
 func TestEveryResourceIsAllowedByTheRules(t *testing.T) {
-	for _, options := range []ingress.Options{
+	for _, options := range []input.Options{
 		{},
 		{NamespaceSelector: "team=web", ConfigMap: "ops/keys"},
 		{Namespaces: []string{"default", "web"}, ConfigMap: "ops/keys"},
@@ -589,7 +590,7 @@ func TestEveryResourceIsAllowedByTheRules(t *testing.T) {
 	}
 }
 
-func resourcesAreAllowed(t *testing.T, options ingress.Options) {
+func resourcesAreAllowed(t *testing.T, options input.Options) {
 	t.Helper()
 	rules := RulesFor(options)
 	allowed := func(group, resource, verb, namespace string) bool {
@@ -642,7 +643,7 @@ func resourcesAreAllowed(t *testing.T, options ingress.Options) {
 
 func TestNamespacesAreWatchedForTheirLabels(t *testing.T) {
 	c := newCluster(calico.V1)
-	w := c.watch(t, Config{Options: ingress.Options{Class: "haproxy", NamespaceSelector: "team=web"}})
+	w := c.watch(t, Config{Options: input.Options{Class: "haproxy", NamespaceSelector: "team=web"}})
 	mustCreate(t, c.NetworkingV1().Ingresses("default").Create, testIngress("i"))
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name:   "default",
@@ -659,7 +660,7 @@ func TestNamespacesAreWatchedForTheirLabels(t *testing.T) {
 				t.Error("more than the labels is kept")
 			}
 		}
-		_, ours := ingress.Compile([]ingress.Snapshot{s}).Explain("c", "default", "i")
+		_, ours := ingress.Compile([]input.Snapshot{s}).Explain("c", "default", "i")
 		return ours
 	}
 	until(t, w, "the Ingress of a namespace with the label", served)
@@ -778,7 +779,7 @@ func TestSilenceOfTheAPIServerIsToldInWords(t *testing.T) {
 }
 
 func TestEveryKindOfObjectsIsWatchedAndAllowed(t *testing.T) {
-	options := ingress.Options{ConfigMap: "ops/defaults", NamespaceSelector: "team=web"}
+	options := input.Options{ConfigMap: "ops/defaults", NamespaceSelector: "team=web"}
 	options.Gateway.Enabled = true
 	w := newWatcher(Config{Options: options}, new(clients), nil, apiServer{})
 	for _, kind := range gatewayKinds {
@@ -797,7 +798,7 @@ func TestEveryKindOfObjectsIsWatchedAndAllowed(t *testing.T) {
 			t.Errorf("%s is watched, and no rule allows it", s.name())
 		}
 	}
-	want := reflect.TypeFor[ingress.Objects]().NumField() - 1 + reflect.TypeFor[gateway.Objects]().NumField() + 1
+	want := reflect.TypeFor[input.Objects]().NumField() - 1 + reflect.TypeFor[gateway.Objects]().NumField() + 1
 	if got := len(watched); got != want {
 		t.Errorf("%d resources are watched, want %d: those of Objects, and nodes", got, want)
 	}

@@ -29,6 +29,7 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress"
 	"sallyport/ingress/gateway"
+	"sallyport/ingress/input"
 	"sallyport/routes"
 	netns "sallyport/test/namespace"
 	"sallyport/test/rig"
@@ -55,7 +56,7 @@ type paper struct {
 	objects  map[string]metav1.Object // by kind, namespace and name
 	created  int                      // objects so far: each is a second younger than the one before
 	problems []ingress.Problem
-	owners   *ingress.Owners
+	owners   *input.Owners
 	statuses []gateway.Status
 }
 
@@ -240,21 +241,21 @@ func read(manifest string) (all []metav1.Object, err error) {
 }
 
 // snapshot returns the stored objects as a watcher would.
-func (p *paper) snapshot() ingress.Snapshot {
-	s := ingress.Snapshot{
+func (p *paper) snapshot() input.Snapshot {
+	s := input.Snapshot{
 		Cluster: "cluster", At: time.Now(), Owners: p.owners,
-		Options: ingress.Options{
+		Options: input.Options{
 			ConfigMap: "default/defaults", ReleaseAfter: time.Hour,
-			Hosts: []ingress.HostRule{{Host: reserved, Namespaces: []string{"victim"}}},
+			Hosts: []input.HostRule{{Host: reserved, Namespaces: []string{"victim"}}},
 		},
 	}
 	// the defaults
-	s.Options.Limits = ingress.Limits{
+	s.Options.Limits = input.Limits{
 		Clients: 1 << 20, Checks: 2500, WrongPasswords: 10, CaptureBytes: 4096,
 		ConfigBytes: 4 << 20,
 	}
-	s.Options.Gateway = ingress.GatewayOptions{Enabled: true, Controller: controller}
-	s.Options.Pools = ingress.Pools{Local: true, Ranges: []ingress.AddressRange{{
+	s.Options.Gateway = input.GatewayOptions{Enabled: true, Controller: controller}
+	s.Options.Pools = input.Pools{Local: true, Ranges: []input.AddressRange{{
 		First: netip.MustParseAddr(rig.GatewayAddress(0)), Last: netip.MustParseAddr(lackingAddr),
 	}}}
 	for _, n := range slices.Sorted(maps.Keys(p.objects)) {
@@ -314,9 +315,9 @@ func sliceOf(s *corev1.Service) *discoveryv1.EndpointSlice {
 func (p *paper) serve(ctx context.Context) error {
 	for range 10 {
 		p.compiler.Judge(maps.Clone(p.verdicts))
-		r := p.compiler.Compile([]ingress.Snapshot{p.snapshot()})
+		r := p.compiler.Compile([]input.Snapshot{p.snapshot()})
 		for p.record(r.Statuses["cluster"]) {
-			r = p.compiler.Compile([]ingress.Snapshot{p.snapshot()})
+			r = p.compiler.Compile([]input.Snapshot{p.snapshot()})
 		}
 		p.problems, p.owners, p.statuses = r.Problems, r.Owners["cluster"], r.Statuses["cluster"]
 		var unknown []haproxy.Question

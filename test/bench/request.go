@@ -24,6 +24,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 	"sallyport/test/lab/debian"
 	"sallyport/test/load"
 )
@@ -93,7 +94,7 @@ var crowds = []crowd{
 
 // compiled returns the Config that the appliance has in a crowd.
 func compiled(c crowd) (*haproxy.Config, error) {
-	s := ingress.Snapshot{Cluster: "bench", NoClasses: true}
+	s := input.Snapshot{Cluster: "bench", NoClasses: true}
 	s.Options.OneTenant = true
 	for name, annotations := range map[string]map[string]string{"app": nil, "conditional": c.service} {
 		s.Services = append(s.Services,
@@ -116,11 +117,11 @@ func compiled(c crowd) (*haproxy.Config, error) {
 	}
 	var compiler ingress.Compiler
 	verdicts := haproxy.Verdicts{}
-	for _, q := range compiler.Compile([]ingress.Snapshot{s}).Questions {
+	for _, q := range compiler.Compile([]input.Snapshot{s}).Questions {
 		verdicts[q.Part()] = haproxy.Good
 	}
 	compiler.Judge(verdicts)
-	r := compiler.Compile([]ingress.Snapshot{s})
+	r := compiler.Compile([]input.Snapshot{s})
 	if len(r.Problems) > 0 {
 		return nil, fmt.Errorf("%d problems, the first: Ingress %s: %s", len(r.Problems), r.Problems[0].Name,
 			r.Problems[0].Why)

@@ -1,4 +1,4 @@
-package ingress
+package input
 
 import (
 	"crypto/sha256"

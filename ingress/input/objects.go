@@ -1,9 +1,8 @@
-package ingress
+package input
 
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -70,8 +69,8 @@ func (o Objects) Same(p Objects) bool {
 	return true
 }
 
-// withoutSlices returns the objects on which routing depends.
-func (o Objects) withoutSlices() Objects {
+// WithoutSlices returns the objects on which routing depends.
+func (o Objects) WithoutSlices() Objects {
 	o.Slices = nil
 	return o
 }
@@ -82,44 +81,6 @@ func (o Objects) Without(namespaces map[string]bool) Objects {
 		l.filter(func(one metav1.Object) bool { return !namespaces[one.GetNamespace()] })
 	}
 	return o
-}
-
-// Referred returns the objects without the EndpointSlices of Services that nothing leads
-// to in a Result. Of a cluster that the Result does not have it returns all.
-func (o Objects) Referred(cluster string, by Result) Objects {
-	served, known := by.Services(cluster)
-	if !known {
-		return o
-	}
-	listAt(&o.Slices, ByService).filter(func(one metav1.Object) bool {
-		service := serviceKey{Namespace: one.GetNamespace(), Name: one.GetLabels()[discoveryv1.LabelServiceName]}
-		_, leads := served[service]
-		return leads || service == APIServer
-	})
-	return o
-}
-
-// Services returns the Services of a cluster that something leads to, each with the names of its
-// backends. It reports whether the Result has the cluster.
-func (r Result) Services(cluster string) (users map[types.NamespacedName][]string, known bool) {
-	if r.routing == nil {
-		return nil, false
-	}
-	i := slices.IndexFunc(r.routing.of, func(w *world) bool { return w.Cluster == cluster })
-	if i < 0 {
-		return nil, false
-	}
-	return r.routing.users[i], true
-}
-
-// LeadsAs reports whether something leads to the same Services of a cluster in two Results.
-func (r Result) LeadsAs(other Result, cluster string) bool {
-	if r.routing == other.routing {
-		return true
-	}
-	mine, known := r.Services(cluster)
-	theirs, knownToo := other.Services(cluster)
-	return known == knownToo && maps.EqualFunc(mine, theirs, func(_, _ []string) bool { return true })
 }
 
 // APIServer is the Service of the API server.
@@ -181,15 +142,15 @@ func (o Objects) Since(older Objects) (changes []Change, err error) {
 // Take makes the objects those that Since saw after the changes.
 func (o *Objects) Take(changes []Change) error {
 	lists := o.lists()
-	by := make([]map[serviceKey]json.RawMessage, len(lists))
+	by := make([]map[types.NamespacedName]json.RawMessage, len(lists))
 	for _, c := range changes {
 		if c.List < 0 || c.List >= len(lists) {
 			return fmt.Errorf("there is no list %d of objects", c.List)
 		}
 		if by[c.List] == nil {
-			by[c.List] = make(map[serviceKey]json.RawMessage)
+			by[c.List] = make(map[types.NamespacedName]json.RawMessage)
 		}
-		by[c.List][serviceKey{Namespace: c.Namespace, Name: c.Name}] = c.Object
+		by[c.List][types.NamespacedName{Namespace: c.Namespace, Name: c.Name}] = c.Object
 	}
 	for i, l := range lists {
 		if err := l.take(by[i]); err != nil {
@@ -206,9 +167,9 @@ func (o *Objects) Add(objects any) {
 	}
 }
 
-// keep returns the objects in order, in slices of our own. A list that holds
+// Keep returns the objects in order, in slices of our own. A list that holds
 // the same as in old is the very slice of old.
-func (o Objects) keep(old Objects) Objects {
+func (o Objects) Keep(old Objects) Objects {
 	before := old.lists()
 	for i, l := range o.lists() {
 		l.keep(before[i])
@@ -226,7 +187,7 @@ type objectList interface {
 	filter(keep func(metav1.Object) bool)
 	hold(place int, older objectList, sums Sums, concerned func(named Version) bool, held func(Version, ObjectRef) bool)
 	since(place int, older objectList) ([]Change, error)
-	take(changes map[serviceKey]json.RawMessage) error
+	take(changes map[types.NamespacedName]json.RawMessage) error
 }
 
 type listOf[T any] struct {
@@ -280,7 +241,7 @@ func (l listOf[T]) since(place int, older objectList) (changes []Change, err err
 	for len(was) > 0 && len(is) > 0 && was[0] == is[0] {
 		was, is = was[1:], is[1:]
 	}
-	had, has := make(map[*T]bool, len(was)), make(map[serviceKey]bool, len(is))
+	had, has := make(map[*T]bool, len(was)), make(map[types.NamespacedName]bool, len(is))
 	for _, o := range was {
 		had[o] = true
 	}
@@ -304,7 +265,7 @@ func (l listOf[T]) since(place int, older objectList) (changes []Change, err err
 	return changes, nil
 }
 
-func (l listOf[T]) take(changes map[serviceKey]json.RawMessage) error {
+func (l listOf[T]) take(changes map[types.NamespacedName]json.RawMessage) error {
 	if len(changes) == 0 {
 		return nil
 	}
@@ -354,4 +315,17 @@ func inOrder[T comparable](list, old []T, order func(a, b T) int) bool {
 		}
 	}
 	return true
+}
+
+// Referred returns the objects without the EndpointSlices of Services that are not served. The
+// Service of the API server counts as served.
+func (o Objects) Referred(served map[types.NamespacedName][]string) Objects {
+	listAt(&o.Slices, ByService).filter(func(one metav1.Object) bool {
+		service := types.NamespacedName{
+			Namespace: one.GetNamespace(), Name: one.GetLabels()[discoveryv1.LabelServiceName],
+		}
+		_, leads := served[service]
+		return leads || service == APIServer
+	})
+	return o
 }

@@ -1,4 +1,4 @@
-package ingress
+package input
 
 import (
 	"cmp"
@@ -47,8 +47,8 @@ const maxSecret = 256 << 10
 // is too large. It exists only in memory. Its value is the size of the data and the bound.
 const sizeOf = "sallyport.dev/too-large"
 
-// authoritiesKey is the key of the certificates in a ConfigMap of authorities.
-const authoritiesKey = "ca.crt"
+// AuthoritiesKey is the key of the certificates in a ConfigMap of authorities.
+const AuthoritiesKey = "ca.crt"
 
 // stripSecret removes from a Secret all but its type and its data, and the data too if it is too
 // large. It keeps and counts only those keys of a TLS Secret that Compile reads.
@@ -68,7 +68,7 @@ func (o Options) stripConfigMap(m *corev1.ConfigMap) {
 	if slices.Contains(o.ConfigMaps(), KeyOf(m).String()) {
 		return
 	}
-	maps.DeleteFunc(m.Data, func(key, _ string) bool { return key != authoritiesKey })
+	maps.DeleteFunc(m.Data, func(key, _ string) bool { return key != AuthoritiesKey })
 	m.BinaryData = nil
 	o.bound(m)
 }
@@ -114,8 +114,8 @@ func empty(object metav1.Object) {
 	}
 }
 
-// tooLarge returns why the data of a Secret or a ConfigMap was removed, or "" if it was not.
-func tooLarge(object metav1.Object) string {
+// TooLarge returns why the data of a Secret or a ConfigMap was removed, or "" if it was not.
+func TooLarge(object metav1.Object) string {
 	text, large := object.GetAnnotations()[sizeOf]
 	if !large {
 		return ""

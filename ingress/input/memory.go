@@ -1,4 +1,4 @@
-package ingress
+package input
 
 import (
 	"bytes"
@@ -38,54 +38,6 @@ type entry struct {
 	cluster, namespace string
 	host               string
 	addr               netip.Addr
-}
-
-// Memory returns the facts about owners in some clusters that cannot be decided from the objects.
-func (r Result) Memory(clusters []string) Memory {
-	m := Memory{Clusters: make(map[string]*Owners)}
-	if r.routing == nil {
-		return m
-	}
-	first := make([]map[string]bool, len(r.routing.of)) // by world: the hosts with a claim seen so far
-	for i, w := range r.routing.of {
-		first[i] = make(map[string]bool)
-		o := r.Owners[w.Cluster]
-		if o == nil || !slices.Contains(clusters, w.Cluster) {
-			continue
-		}
-		known := &Owners{
-			Namespaces: make(map[string]string), Left: maps.Clone(o.Left),
-			Addresses: maps.Clone(o.Addresses),
-		}
-		for host := range o.Left {
-			known.Namespaces[host] = o.Namespaces[host]
-		}
-		m.Clusters[w.Cluster] = known
-	}
-	for _, c := range r.routing.claims {
-		w := r.routing.of[c.world]
-		known := m.Clusters[w.Cluster]
-		if known == nil {
-			continue
-		}
-		for _, host := range c.names {
-			if first[c.world][host] {
-				continue
-			}
-			first[c.world][host] = true
-			if owner, has := r.Owners[w.Cluster].Namespaces[host]; has && owner != w.owner(c.ref.Namespace) {
-				known.Namespaces[host] = owner
-			}
-		}
-	}
-	for _, b := range r.Balancers {
-		if known := m.Clusters[b.Cluster]; known != nil {
-			for _, addr := range b.Recorded {
-				delete(known.Addresses, addr)
-			}
-		}
-	}
-	return m
 }
 
 // Encode writes a Memory in at most most bytes. If it does not fit, the namespaces get room in turns,
@@ -218,7 +170,7 @@ func (o *Owners) check() error {
 		switch {
 		case !addr.IsValid() || addr.Zone() != "" || addr.Is4In6():
 			return fmt.Errorf("%q is no address of a Service", addr)
-		case !isOwner(who.Namespace) || !isOwner(namespace) || who.Namespace != everyone && who.Namespace != namespace:
+		case !isOwner(who.Namespace) || !isOwner(namespace) || who.Namespace != Everyone && who.Namespace != namespace:
 			return fmt.Errorf("%q is no namespace of Service %q", who.Namespace, who.Service)
 		case len(validation.IsDNS1123Subdomain(name)) > 0:
 			return fmt.Errorf("%q is no Service or Gateway", who.Service)
@@ -229,7 +181,7 @@ func (o *Owners) check() error {
 
 // isOwner reports whether a name may be the namespace of an owner.
 func isOwner(namespace string) bool {
-	return namespace == everyone || len(validation.IsDNS1123Label(namespace)) == 0
+	return namespace == Everyone || len(validation.IsDNS1123Label(namespace)) == 0
 }
 
 // Owners returns the owners in a cluster for a process that learns them. What it knows itself may
