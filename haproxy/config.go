@@ -207,6 +207,7 @@ type Route struct {
 	TLSOnly bool   // plain HTTP is redirected to HTTPS
 	TLSCode int    // the status of the redirect, one of RedirectCodes; 0 stands for 302
 	TLSPort uint16 // the port of the redirect; 0 stands for the first port of Bind.HTTPS
+	Plain   bool   // plain HTTP is served even if all clients need a certificate (Process.ClientCA)
 
 	Canary       string // the backend for a part of the requests
 	CanaryWeight int    // how many of 100 requests go to Canary, by chance, from 0 to 100

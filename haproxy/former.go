@@ -120,6 +120,7 @@ func hold(told, want *Config, lacks func(name string) bool) (h held) {
 				h.keep(one.Backend, r.Backend)
 			}
 		}
+		f.Plain = f.Plain && r.Plain
 		h.routes[i] = f
 	}
 	for _, s := range told.Streams {

@@ -32,7 +32,7 @@ func (h *head) writeHTTP() {
 	h.writeRouteRules()
 	h.writeRedirects()
 	if h.demandsClients() {
-		h.line(answer(403, "only over TLS", " if !{ ssl_fc }"))
+		h.line(answer(403, "only over TLS", " if !{ ssl_fc } !{ var(txn.route),field(2,/) -m str "+plainHTTP+" }"))
 	}
 	h.lead()
 }

@@ -48,7 +48,7 @@ func guards(cfg *Config) map[string]string {
 	suspect := make(map[string]bool)
 	for i := range cfg.Routes {
 		r := &cfg.Routes[i]
-		is := r.Choice != ""
+		is := r.Choice != "" || r.Plain
 		if len(of) > 0 {
 			for name := range cfg.Targets(r) {
 				is = is || of[name] != ""
@@ -85,7 +85,7 @@ func guards(cfg *Config) map[string]string {
 		}
 		h.root = h.root || r.Path == "/" && (r.Match == Prefix || r.Match == Begin)
 		h.strict = h.strict || r.Match == Regexp || !plain.MatchString(r.Path)
-		h.differ = h.differ || r.Choice != "" // a condition may compare the path
+		h.differ = h.differ || r.Choice != "" || r.Plain // a condition may compare the path
 	}
 	marks := make(map[string]string)
 	for name, h := range hosts {

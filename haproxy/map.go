@@ -415,6 +415,9 @@ func covered(all []*hostTables, names []row) (more []row) {
 	return more
 }
 
+// plainHTTP stands in the value of a Route of Plain, in the place of the status of a redirect.
+const plainHTTP = "plain"
+
 // value returns the value of a Route in a map (see rows).
 func (r *Route) value(port uint16, in workerNames, patterns, guard string) string {
 	words := []string{cmp.Or(in.of(r.Backend), nowhere), "", "", "", "", patterns, r.Choice, guard}
@@ -423,6 +426,8 @@ func (r *Route) value(port uint16, in workerNames, patterns, guard string) strin
 		if port := cmp.Or(r.TLSPort, port); port != 443 {
 			words[2] = ":" + strconv.Itoa(int(port))
 		}
+	} else if r.Plain {
+		words[1] = plainHTTP
 	}
 	if r.Canary != "" {
 		words[3], words[4] = in.of(r.Canary), strconv.Itoa(r.CanaryWeight)

@@ -60,6 +60,9 @@ func (c *Config) Sum() string {
 		if r.TLSOnly || r.Canary != "" {
 			fmt.Fprintln(h, r.TLSOnly, r.TLSCode, r.TLSPort, r.CanaryWeight)
 		}
+		if r.Plain {
+			_, _ = io.WriteString(h, plainHTTP+"\n")
+		}
 		if r.Scope != "" {
 			fmt.Fprintln(h, r.Scope, r.To, r.Pick) // a Pick's name is derived from its content
 		}

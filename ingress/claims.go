@@ -78,6 +78,7 @@ type reference struct {
 	port    string
 	number  int32
 	traffic annotations.Traffic
+	open    bool // no guard of the ConfigMap keeps clients out (sallyport.dev/acme)
 }
 
 // referTo returns a reference to a port as a ConfigMap names it: by name or by

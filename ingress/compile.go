@@ -118,9 +118,11 @@ type world struct {
 	leader string // the cluster that sets the keys of the whole process
 
 	defaults   annotations.Layer // keys of the ConfigMap for all Ingresses
+	acme       bool              // the challenges of ACME servers pass the guards of defaults
 	global     annotations.Global
 	set        []annotations.Effective // keys that global is made from
 	odd        []annotations.Problem   // problems of global
+	badACME    []annotations.Problem   // problems of acme
 	badFiles   []annotations.Problem   // problems of the error files
 	refused    []haproxy.Part          // parts of global that HAProxy refuses
 	streams    []annotations.Stream
@@ -227,6 +229,7 @@ func (c *Compiler) renewWorld(was world, s Snapshot, leader string, n *news) *wo
 	other := w.Cluster != was.Cluster || w.leader != was.leader || !reflect.DeepEqual(w.Options, was.Options)
 	if other || !slices.Equal(w.ownConfigMaps(), was.ownConfigMaps()) {
 		w.defaults = annotations.Read(annotations.ConfigMap, w.ConfigMap(w.Options.ConfigMap).Data)
+		w.acme, w.badACME = annotations.ACME(w.defaults)
 		c.settled = nil // settings depend on options and ConfigMaps, which settledFor does not have
 	}
 	if other || !same || c.judged {

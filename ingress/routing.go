@@ -371,7 +371,7 @@ func (b *builder) grantPath(c *claim, path pathClaim) {
 	if other, taken := b.owner[key]; taken {
 		if other != c {
 			b.conflict(c, path, other)
-		} else if backend, _ := b.backend(c.petitioner, path.to); backend.name != b.routed[key].Backend {
+		} else if backend, _ := b.backend(c.petitioner, b.opened(c, path)); backend.name != b.routed[key].Backend {
 			b.report(c, "PathConflict", "%s is listed twice with different backends; the first one is served", path)
 		}
 		return
@@ -383,7 +383,15 @@ func (b *builder) grantPath(c *claim, path pathClaim) {
 			return
 		}
 	}
-	b.give(key, c, path.to, path)
+	b.give(key, c, b.opened(c, path), path)
+}
+
+// opened returns the reference of a path. It is open if the path is for the challenges of an ACME
+// server, and the operator wants the ConfigMap's guards to let these pass.
+func (b *builder) opened(c *claim, path pathClaim) reference {
+	to := path.to
+	to.open = path.isChallenge() && b.worlds[c.world].acme
+	return to
 }
 
 // grantImplicit gives "/" of each host to the oldest claim that names the host and has a default.
@@ -535,15 +543,23 @@ func (d defaultOf) String() string { return "the default of " + cmp.Or(string(d)
 func (b *builder) give(key routeKey, c *claim, to reference, what fmt.Stringer) {
 	b.owner[key] = c
 	c.effective = true
-	b.routed[key] = haproxy.Route{
+	route := haproxy.Route{
 		Host: key.host, Path: key.path, Match: key.match,
-		Backend: b.need(c.petitioner, to, what),
-		TLSOnly: c.tlsOnly(key),
+		Backend: b.need(c.petitioner, to, what), TLSOnly: c.tlsOnly(key),
 	}
-	if route := b.routed[key]; route.TLSOnly {
+	if to.open {
+		route.TLSOnly, route.Plain = c.insists(), b.demanded.Required()
+	}
+	if route.TLSOnly {
 		route.TLSCode, route.TLSPort = c.redirect.Code, c.redirect.Port
-		b.routed[key] = route
 	}
+	b.routed[key] = route
+}
+
+// insists reports whether a key of the claim itself redirects plain HTTP to TLS.
+func (c *claim) insists() bool {
+	own, _ := annotations.SSLRedirect(c.layer)
+	return own.Wanted != nil && *own.Wanted
 }
 
 // tlsOnly reports whether plain HTTP is redirected to TLS. The annotation decides;
@@ -567,24 +583,28 @@ func (c *claim) tlsOnly(key routeKey) bool {
 // backend finds the Service and port of a reference, and names its backend.
 //
 // The name is NAMESPACE_svc_SERVICE_PORT, after the prefix of the cluster (prefixOf). If the port has a
-// name, PORT is this name: references by name and by number share a backend. No name of Kubernetes has a "_", so two ports never share a
-// backend. The name ends in ".none" if the Service has no such port, so that number 80 and a port
-// named "80" differ, and in ".tls" if TLS connections are passed on. An Ingress with keys that
-// change the backend has a backend of its own, with "_ing_INGRESS" in the name. Its keys therefore
-// change nothing for other Ingresses.
+// name, PORT is this name: references by name and by number share a backend. No name of Kubernetes has
+// a "_", so two ports never share a backend. The name ends in ".none" if the Service has no such port,
+// so that number 80 and a port named "80" differ. It ends in ".tls" if TLS connections are passed on,
+// and in ".acme" if the guards of the ConfigMap do not apply. An Ingress with keys that change the
+// backend has a backend of its own, with "_ing_INGRESS" in the name. Its keys therefore change nothing
+// for other Ingresses.
 func (b *builder) backend(c petitioner, to reference) (n need, why Problem) {
 	w, key := b.worlds[c.world], to.service
 	n = need{world: c.world, reference: to}
 	service, ok := input.Find(w.Services, key)
-	n.settings = b.settle(c, service, to.traffic)
+	n.settings = b.settle(c, service, to)
 	owner := ""
 	if n.settings.by != nil {
 		owner = "_ing_" + c.ref.Name
 		n.origin = b.spellOf(c) + ", "
 	}
 	named := func(port string) string {
-		if to.traffic == annotations.Passed {
+		switch {
+		case to.traffic == annotations.Passed:
 			port += ".tls"
+		case to.open:
+			port += ".acme"
 		}
 		return shorten(w.prefix+key.Namespace+owner+"_svc_"+key.Name+"_"+port, ".")
 	}

@@ -134,6 +134,7 @@ type settledFor struct {
 	world    int
 	traffic  annotations.Traffic
 	closed   bool // for a claim that is closed: its keys are not read
+	open     bool // without the guards of the ConfigMap that keep clients out
 }
 
 // forget drops everything that is remembered about objects that are gone.
@@ -160,13 +161,16 @@ func (c *Compiler) forgetOthers() {
 
 // settle returns the settings of a backend of a claim. service is nil if it does not
 // exist.
-func (b *builder) settle(c petitioner, service *corev1.Service, traffic annotations.Traffic) *settings {
+func (b *builder) settle(c petitioner, service *corev1.Service, to reference) *settings {
 	if c.closed {
-		return b.shut(c, traffic)
+		return b.shut(c, to.traffic)
 	}
 	defaults := b.worlds[c.world].defaults
+	if to.open {
+		defaults = defaults.Open()
+	}
 	// An Ingress without keys of its own counts in a table of the cluster's ConfigMap.
-	of := settledFor{service: service, world: c.world, traffic: traffic}
+	of := settledFor{service: service, world: c.world, traffic: to.traffic, open: to.open}
 	shared := b.compile(b.worlds[c.world].prefix, of, b.layer(service), defaults)
 	both := shared
 	if !c.layer.Empty() {
@@ -243,6 +247,7 @@ func (b *builder) checkConfigMaps(w *world) {
 		}
 	}
 	add(w.Options.ConfigMap, w.defaults.Odd)
+	add(w.Options.ConfigMap, w.badACME)
 	if w.leads() {
 		add(w.Options.ConfigMap, w.odd)
 		add(w.Options.ErrorFiles, w.badFiles)

@@ -288,6 +288,9 @@ func TestATenantChangesNothingForAnother(t *testing.T) {
 		if rapid.Bool().Draw(t, "a default of all") {
 			s.ConfigMaps[0].Data["default-backend-service"] = "ops/none:80"
 		}
+		if rapid.Bool().Draw(t, "challenges pass the guards of all") {
+			s.ConfigMaps[0].Data["allow-list"], s.ConfigMaps[0].Data["acme"] = "10.0.0.0/8", "true"
+		}
 		for range 4 {
 			drawTenant(t, &s, "shop", victimHosts, 1, secrets)
 		}

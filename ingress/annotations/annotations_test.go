@@ -740,6 +740,31 @@ tcp-request content reject
 			`! ConfigMap InvalidAnnotation: key default-backend-service: "errors": want namespace/Service, or namespace/Service:port; it is ignored`,
 		},
 
+		// An Ingress without the guards of the ConfigMap.
+		{on4("allow-list: 0.0.0.0/0, ::/0"), ""},
+		{onAll("acme: true"), ""},
+		{[]string{"configmap auth-secret: users", "configmap auth-opt-out: true", "ingress auth-type: none"}, ""},
+		{
+			[]string{"configmap auth-url: svc://ops/door:80", "configmap auth-opt-out: true", "ingress auth-type: none"},
+			"",
+		},
+		{
+			[]string{"configmap auth-secret: users", "ingress auth-type: none"},
+			"CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-type: none is not allowed, since the " +
+				"ConfigMap sets auth-secret: the operator can allow it there (auth-opt-out: true); all clients are " +
+				"rejected until it is corrected",
+		},
+		{
+			[]string{"configmap auth-opt-out: true", "ingress auth-secret: users", "ingress auth-type: none"},
+			"CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-type: none, and haproxy.org/auth-secret is " +
+				"set, too: remove one of the two; all clients are rejected until it is corrected",
+		},
+		{
+			onAll("auth-type: none"),
+			`CLOSED! ConfigMap InvalidAnnotation: key auth-type: "none": allowed are basic-auth; all clients are ` +
+				"rejected until it is corrected",
+		},
+
 		// What should guard and cannot lets nobody in.
 		{
 			on4("auth-type: basic-auth"),
@@ -748,7 +773,7 @@ tcp-request content reject
 		},
 		{
 			on4("auth-type: digest", "auth-secret: users"),
-			`CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-type: "digest": allowed are basic-auth; all clients are rejected until it is corrected`,
+			`CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-type: "digest": allowed are basic-auth, none; all clients are rejected until it is corrected`,
 		},
 		{
 			on4("auth-secret: gone"),

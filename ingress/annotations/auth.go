@@ -99,7 +99,7 @@ func signIn(s string) (string, error) {
 // ask adds the directive that asks a Service whether a request is allowed (auth-url).
 func ask(v *values, s *Settings) {
 	url, said := get(v, authURL)
-	if !said {
+	if !said || v.optsOut {
 		return
 	}
 	a := haproxy.Ask{Host: url.to.Service.Name, Path: url.path}

@@ -29,7 +29,7 @@ type Settings struct {
 // If a guard cannot be used, the backend is closed.
 func Compile(owner string, env Env, layers ...Layer) (Settings, []Effective, []Problem) {
 	v := heed(env, layers)
-	v.owner = owner
+	v.owner, v.optsOut = owner, optOut(v)
 	s := Settings{}
 	for _, group := range []func(*values, *Settings){
 		servers, serverCerts, access, clientCerts, authenticate, ask, cors,
@@ -82,7 +82,7 @@ func CompileTCP(env Env, traffic Traffic, layers ...Layer) (Settings, []Effectiv
 		key    key[haproxy.Networks]
 		others bool
 	}{{allowList, true}, {denyList, false}} {
-		if networks, said := get(v, list.key); said {
+		if networks, said := get(v, list.key); said && (!list.others || !everyone(networks)) {
 			s.add(haproxy.Reject(s.from(networks), list.others))
 		}
 	}
@@ -221,7 +221,7 @@ func (s *Settings) from(n haproxy.Networks) haproxy.Networks {
 // access adds the directives that allow, reject and limit requests.
 func access(v *values, s *Settings) {
 	say(v, s, sourceHeader)
-	if list, said := get(v, allowList); said {
+	if list, said := get(v, allowList); said && !everyone(list) {
 		s.add(haproxy.Deny(s.from(list), true))
 	}
 	if list, said := get(v, denyList); said {

@@ -165,6 +165,13 @@ func defineClients(d Doc) key[haproxy.Networks] {
 	}, d)
 }
 
+// everyone reports whether networks are all that there are, so that a list of them allows every client.
+// A list of the operator may change without the backend, and therefore counts as a list of some.
+func everyone(n haproxy.Networks) bool {
+	all := func(a netip.Addr) bool { return slices.Contains(n.Of, netip.PrefixFrom(a, 0)) }
+	return n.List == "" && all(netip.IPv4Unspecified()) && all(netip.IPv6Unspecified())
+}
+
 // networks reads addresses and networks with commas or spaces between.
 func networks(s string) ([]netip.Prefix, error) {
 	if _, is := listed(s); is {

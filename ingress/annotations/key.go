@@ -399,6 +399,7 @@ type values struct {
 	owner    string
 	env      Env
 	closed   bool // a guard cannot be used
+	optsOut  bool // of the password and the auth-url of the ConfigMap
 	problems []Problem
 	used     []Effective
 }

@@ -2,6 +2,7 @@ package annotations
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -25,7 +26,7 @@ var (
 		Name: "allow-list", Aliases: []Alias{{Name: "whitelist"}}, Scopes: notOnTheService, Guard: true,
 		Traffic: anyTraffic,
 		Effect: "Clients with other addresses are answered 403; with ssl-passthrough or a TCP service their " +
-			"connections are closed.",
+			"connections are closed. `0.0.0.0/0,::/0` allows every client, also where the ConfigMap has a list.",
 	})
 	denyList = defineClients(Doc{
 		Name: "deny-list", Aliases: []Alias{{Name: "blacklist"}}, Scopes: notOnTheService, Guard: true,
@@ -315,6 +316,30 @@ var (
 		Effect: "Port in the URL of ssl-redirect, left out if it is 443. Without it: the port of HTTPS.",
 	})
 )
+
+var acme = define(boolean, Doc{
+	Name: own + "acme", Scopes: ConfigMap, Format: "true or false", Default: "false",
+	Effect: "The ConfigMap's ssl-redirect, allow-list, auth-secret, auth-url and client-ca do not apply to paths of " +
+		"Ingresses below `/.well-known/acme-challenge/`, so that a CA can check who has a host (cert-manager). Keys of " +
+		"an Ingress itself apply.",
+})
+
+// ACME reports whether challenges of ACME servers pass the guards of the ConfigMap (see Layer.Open).
+func ACME(l Layer) (bool, []Problem) {
+	v := &values{layers: []Layer{l}}
+	yes, _ := get(v, acme)
+	return yes, v.problems
+}
+
+// Open returns a Layer of the ConfigMap without the guards that the challenges of ACME servers pass.
+// Networks in deny-list stay out. A Layer with a misspelled guard stays closed.
+func (l Layer) Open() Layer {
+	l.Values = maps.Clone(l.Values)
+	for _, d := range []Doc{allowList.Doc, authType.Doc, authSecret.Doc, authURL.Doc} {
+		delete(l.Values, d.Name)
+	}
+	return l
+}
 
 var sslPassthrough = define(boolean, Doc{
 	Name: "ssl-passthrough", Scopes: everywhere, Format: "true or false", Default: "false", Traffic: anyTraffic,

@@ -53,9 +53,16 @@ func reference(s string) (Ref, error) {
 }
 
 var (
-	authType = define(oneOf("basic-auth"), Doc{
-		Name: "auth-type", Scopes: notOnTheService, Format: "basic-auth", Guard: true,
-		Effect: "Clients need a name and a password. With an auth-secret the key can be left out.",
+	authType = defineIn(authKind, Doc{
+		Name: "auth-type", Scopes: notOnTheService, Format: "basic-auth; on an Ingress also none", Guard: true,
+		Effect: "Clients need a name and a password. With an auth-secret the key can be left out. With `none` an " +
+			"Ingress is served without the password and the auth-url of the ConfigMap, if the ConfigMap has " +
+			"auth-opt-out.",
+	})
+	authOptOut = define(boolean, Doc{
+		Name: own + "auth-opt-out", Scopes: ConfigMap, Format: "true or false", Default: "false",
+		Effect: "Ingresses may set `auth-type: none`. They are then served without the password and the auth-url of " +
+			"the ConfigMap.",
 	})
 	authSecret = defineSecret(Doc{
 		Name: "auth-secret", Scopes: notOnTheService, Guard: true,
@@ -184,6 +191,9 @@ func pair[T any](read func(name string, chain []byte) (T, error)) func(Secret) (
 // authenticate adds the directives that ask clients for a password. It leaves out each user with a
 // name or hash that cannot be used. If no user is left, the guard cannot be used.
 func authenticate(v *values, s *Settings) {
+	if v.optsOut {
+		return
+	}
 	_, asked := get(v, authType)
 	name, _ := get(v, authRealm)
 	var left []error
@@ -219,6 +229,49 @@ func authenticate(v *values, s *Settings) {
 	}
 	s.Userlists = append(s.Userlists, list)
 	s.add(d)
+}
+
+// none is the auth-type of an Ingress without the password and the auth-url of the ConfigMap.
+const none = "none"
+
+func authKind(_ Env, scope Scope, s string) (string, error) {
+	if scope == ConfigMap {
+		return oneOf("basic-auth")(s)
+	}
+	return oneOf("basic-auth", none)(s)
+}
+
+// optOut reports whether requests need no password and no auth-url, since the Ingress opts out of
+// those of the ConfigMap. An Ingress that sets both none and a password or an auth-url is closed.
+func optOut(v *values) bool {
+	said := slices.ContainsFunc(v.layers, func(l Layer) bool {
+		return l.Scope != ConfigMap && l.Values[authType.Name].Text == none
+	})
+	if !said {
+		return false
+	}
+	if kind, ok := get(v, authType); !ok || kind != none {
+		return false
+	}
+	for _, l := range v.layers {
+		for _, d := range []Doc{authSecret.Doc, authURL.Doc} {
+			used, has := l.Values[d.Name]
+			if !has {
+				continue
+			}
+			allowed, _ := get(v, authOptOut)
+			switch {
+			case l.Scope != ConfigMap:
+				v.wrong(authType.Doc, fmt.Errorf("none, and %s is set, too: remove one of the two", used.As))
+				return false
+			case !allowed:
+				v.wrong(authType.Doc, fmt.Errorf("none is not allowed, since the ConfigMap sets %s: the operator can "+
+					"allow it there (auth-opt-out: true)", used.As))
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // users reads the names and hashes of a Secret. left has an error for each user that
@@ -298,6 +351,9 @@ type Clients struct {
 	Optional bool
 	Closed   bool // they have to show a certificate, but the authority cannot be used
 }
+
+// Required reports whether no client is served without a certificate.
+func (c Clients) Required() bool { return c.Closed || c.CA != nil && !c.Optional }
 
 // ClientCA reads the keys of an Ingress about client certificates.
 func ClientCA(env Env, l Layer) (Clients, []Problem) {

@@ -381,6 +381,29 @@ func cases() []conformity {
 			{request: "GET /", curl: []string{"-u", "old:rasmuslerdorf"}, want: []string{"401"}},
 		}},
 		{
+			name: "basic auth for all, without it", config: []string{"auth-secret: default/users", "auth-opt-out: true"},
+			ingress: []string{"auth-type: none"}, asks: []ask{{request: "GET /", want: []string{"200"}}},
+		},
+		{
+			name: "basic auth for all, without it unasked", config: []string{"auth-secret: default/users"},
+			ingress: []string{"auth-type: none"}, asks: []ask{{request: "GET /", want: []string{"503"}}},
+		},
+		{
+			name: "guards for all, and a challenge of ACME", path: "/.well-known/acme-challenge/token",
+			config: []string{
+				"auth-secret: default/users", "allow-list: 10.0.0.0/8", "ssl-redirect: true", "acme: true",
+			},
+			asks: []ask{{request: "GET /.well-known/acme-challenge/token", want: []string{"200"}}},
+		},
+		{
+			name: "certificates of clients for all, and a challenge of ACME", path: "/.well-known/acme-challenge/token",
+			config: []string{"client-ca: default/authority", "acme: true"}, asks: []ask{
+				{request: "GET /.well-known/acme-challenge/token", want: []string{"200"}},
+				{request: "GET /.well-known/acme-challenge/token/../x", curl: []string{"--path-as-is"}, want: []string{"400"}},
+				{request: "GET /x", want: []string{"403"}},
+			},
+		},
+		{
 			name: "basic auth of nobody", ingress: []string{"auth-type: basic-auth", "auth-secret: gone"},
 			asks: []ask{{request: "GET /", want: []string{"503"}}},
 		},
