@@ -3,6 +3,7 @@ package ingress
 import (
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/input"
 )
 
 // TestAFewIngressesAreRoutedAlone walks random histories in which Ingresses, Services and
@@ -275,5 +277,23 @@ func fill(v reflect.Value) {
 		v.SetUint(1)
 	default:
 		v.SetInt(1)
+	}
+}
+
+// A host that is beyond the limit of its last owner is not kept, and another namespace has it at once.
+func TestAHostThatIsNotKeptBeyondALimitGoesWithItsIngress(t *testing.T) {
+	s := snapshot(t, "one", of("shop", app("web"))+of("evil", app("web"))+claiming("shop/a", 2022, "a.test")+
+		claiming("shop/b", 2022, "b.test")+claiming("evil/a", 2023, "a.test"))
+	s.At, s.Options.ReleaseAfter, s.Options.Limits.Hosts = time.Unix(1_800_000_000, 0), time.Hour, 1
+	all := slices.SortedFunc(slices.Values(s.Ingresses), input.ByName[*networkingv1.Ingress])
+	evilA, shopA, shopB := all[0], all[1], all[2]
+	var c Compiler
+	for _, ingresses := range [][]*networkingv1.Ingress{{evilA, shopA}, {evilA, shopB}, {shopB}} {
+		s.Ingresses = ingresses
+		got, want := c.Compile([]Snapshot{s}), Compile([]Snapshot{s})
+		if diff := cmp.Diff(read(want), read(got)); diff != "" {
+			t.Errorf("from nothing (-), remembered (+):\n%s", diff)
+		}
+		s.Owners, s.At = got.Owners["one"], s.At.Add(time.Second)
 	}
 }

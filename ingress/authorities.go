@@ -63,7 +63,9 @@ func readBundle(m *corev1.ConfigMap) *bundle {
 	}
 	read, err := haproxy.Authorities("any", []byte(m.Data[input.AuthoritiesKey]))
 	if err != nil {
-		return &bundle{unusable: fmt.Sprintf("has no authorities that can be used in %s: %v", input.AuthoritiesKey, err)}
+		return &bundle{
+			unusable: fmt.Sprintf("has no authorities that can be used in %s: %v", input.AuthoritiesKey, err),
+		}
 	}
 	return &bundle{content: read.Content}
 }

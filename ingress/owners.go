@@ -5,10 +5,11 @@ import (
 	"iter"
 	"maps"
 	"net/netip"
-	"sallyport/ingress/input"
 	"slices"
 	"strings"
 	"time"
+
+	"sallyport/ingress/input"
 )
 
 // What is remembered of owners
@@ -85,7 +86,9 @@ func (b *builder) keep() {
 			}
 		}
 		if most := w.Options.Limits.Hosts; most > 0 && len(all) > 0 && b.about == nil {
-			all = b.within(all, most)
+			kept := b.within(all, most)
+			b.limited = b.limited || len(kept) < len(all) // a part that is routed alone has no such limit
+			all = kept
 		}
 		for _, k := range all {
 			b.holds[k.host] = k.hold
