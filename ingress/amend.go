@@ -5,7 +5,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
 
@@ -15,71 +14,48 @@ import (
 	"sallyport/ingress/input"
 )
 
-// Most changes concern few of many Ingresses. amend routes only these few, once as they were and
-// once as they are. It then replaces the old part of the routing by the new part.
+// Most changes concern few of many Ingresses and routes. amend routes only these few, once as they
+// were and once as they are. It then replaces the old part of the routing by the new part.
 //
-// That is right only if no other Ingress changes their routes, and they change no other Ingress's
-// routes. So amend also routes each Ingress that shares a link with one of the few: a host, a
-// Service, or a Secret. Some things concern all Ingresses: wildcard hosts and defaults, conditions
-// and regular expressions, limits that are reached, keys of the whole process. If a change concerns
-// one of these, amend returns nil, and the caller makes the whole routing anew.
+// That is right only if no other object changes their routes, and they change no other object's
+// routes. amend therefore also routes each object that shares a link with one of the few: a host, a
+// Service, or a Secret. Some things concern all Ingresses: wildcard hosts and defaults, conditions and
+// regular expressions, limits that are reached, keys of the whole process. If a change concerns one of
+// these, amend returns nil, and the caller makes the whole routing anew.
+//
+// Routes of Gateway API are attached to the Gateways of the routing before, which a change of a route
+// leaves as they are. A host at a listener links them. Requests for it may also fall to wider hosts,
+// so the part has the routes of those as well, and makes no rows for them.
 
-// A link is a thing through which one Ingress changes the routes of another Ingress.
-type link struct {
-	kind  linkKind
-	world int // of a Service or Secret
-	name  serviceKey
-}
-
-type linkKind int
-
-const (
-	byHost linkKind = iota
-	toService
-	toSecret
-	toAnyHost
-)
-
-// anyHost is the link of a claim to the hosts that its certificate names.
-var anyHost = link{kind: toAnyHost}
-
-func hostLink(host string) link { return link{kind: byHost, name: serviceKey{Name: host}} }
-
-// links returns the links of a claim.
-func (c *claim) links(world int) (all []link) {
-	for _, host := range c.names {
-		all = append(all, hostLink(host))
-	}
-	for _, p := range c.paths {
-		all = append(all, link{toService, world, p.to.service})
-	}
-	if c.fallback != nil {
-		all = append(all, link{toService, world, c.fallback.service})
-	}
-	for _, t := range c.tls {
-		all = append(all, link{toSecret, world, serviceKey{Namespace: c.ref.Namespace, Name: t.secret}})
-		if len(t.hosts) == 0 {
-			all = append(all, anyHost)
-		}
-	}
-	return all
-}
-
-// A placedIngress is an Ingress with its world.
-type placedIngress struct {
-	world int
-	*networkingv1.Ingress
-}
-
-// mostPlaced bounds how many Ingresses may change, and how many others may share links with them,
-// for amend.
+// mostPlaced bounds how many Ingresses and routes may change, and how many others may share links with
+// them, for amend.
 const mostPlaced = 200
+
+// A subject is all that the routing of a part is about.
+type subject struct {
+	hosts map[string]bool            // of Ingresses
+	at    map[hostAt]bool            // of routes
+	wide  map[*gateway.Listener]bool // it is about all hosts of these
+	whole *routing                   // it has the Gateways
+}
+
+// A hostAt is a host at a listener of a Gateway.
+type hostAt struct {
+	listener *gateway.Listener
+	host     string
+}
+
+// has reports whether a routing is about a host at a listener. If s is nil, it is about all.
+func (s *subject) has(l *gateway.Listener, host string) bool {
+	return s == nil || s.wide[l] || s.at[hostAt{l, host}]
+}
 
 // An edit is the difference between two rounds.
 type edit struct {
-	gone, come []placedIngress
-	open       []link       // of gone and come, and to changed Services
-	lost       map[any]bool // objects and claimants of before
+	gone, come []placed
+	links      map[placed][]link // of come
+	open       []link            // to changed Services
+	lost       map[any]bool      // objects and claimants of before
 }
 
 // amend returns the routing of the worlds now. They may differ from the worlds before only in their
@@ -87,58 +63,104 @@ type edit struct {
 func (c *Compiler) amend(before, now []*world) *routing {
 	d, ok := c.compare(before, now)
 	if !ok {
-		c.linked = nil
 		return nil
 	}
 	if c.linked == nil {
-		c.linked = make(map[link][]placedIngress, 2*len(c.parsed))
-		for i, w := range before {
-			for _, ing := range w.Ingresses {
-				c.join(placedIngress{i, ing})
-			}
-		}
+		c.linked = c.link(before)
 	}
-	few, ok := c.neighbours(d.open)
-	few = slices.DeleteFunc(few, func(m placedIngress) bool { return slices.Contains(d.gone, m) })
+	c.readRoutes(&d, now)
+	d.gone = slices.DeleteFunc(d.gone, func(m placed) bool { _, is := c.linked.of[m]; return !is })
+	open := d.open
+	about := &subject{
+		hosts: make(map[string]bool), at: make(map[hostAt]bool), wide: make(map[*gateway.Listener]bool),
+		whole: c.routing,
+	}
 	for _, m := range d.gone {
-		c.leave(m)
+		open = append(open, opens(c.linked.of[m])...)
+		about.add(c.linked.of[m])
 	}
 	for _, m := range d.come {
-		c.join(m)
+		open = append(open, opens(d.links[m])...)
+		about.add(d.links[m])
+	}
+	few, wider, ok := c.linked.neighbours(open)
+	for _, m := range few {
+		about.add(c.linked.of[m])
+	}
+	few = slices.DeleteFunc(few, func(m placed) bool { return slices.Contains(d.gone, m) })
+	wider = slices.DeleteFunc(wider, func(m placed) bool { return slices.Contains(d.gone, m) })
+	for _, m := range d.gone {
+		c.linked.leave(m)
+	}
+	for _, m := range d.come {
+		c.linked.join(m, d.links[m])
 	}
 	if !ok || c.routing.limited || !c.plain(now, slices.Concat(few, d.come)) {
 		return nil
 	}
-	hosts := c.hostsOf(slices.Concat(few, d.gone, d.come))
-	was := c.routeAlone(before, slices.Concat(few, d.gone), hosts)
-	r := c.routing.replace(was, c.routeAlone(now, slices.Concat(few, d.come), hosts), hosts, now)
-	if r == nil || !r.roomy(slices.Concat(d.come, d.gone)) {
+	was, is := slices.Concat(few, d.gone), slices.Concat(few, d.come)
+	then, next := c.routeAlone(before, was, wider, about), c.routeAlone(now, is, wider, about)
+	r := c.routing.replace(then, next, about.hosts, now)
+	if r == nil || !r.replaceRoutes(then, next, was, is) || !r.roomy(slices.Concat(d.come, d.gone)) {
 		return nil
 	}
 	for _, m := range d.gone {
-		delete(c.parsed, m.Ingress)
+		delete(c.parsed, m.object)
 	}
 	c.forget(func(o any) bool { return d.lost[o] })
+	c.forgetDerived(r)
 	return r
 }
 
+// add adds the hosts that links name.
+func (s *subject) add(links []link) {
+	for _, l := range links {
+		switch l.kind {
+		case byHost:
+			s.hosts[l.name.Name] = true
+		case byHostAt:
+			s.at[hostAt{l.at, l.name.Name}] = true
+			s.wide[l.at] = s.wide[l.at] || isWide(l.name.Name) // then the part has all routes of the listener
+		}
+	}
+}
+
+// link returns the links of all Ingresses and routes of the last routing.
+func (c *Compiler) link(worlds []*world) *linkage {
+	k := &linkage{of: make(map[placed][]link), by: make(map[link][]placed)}
+	for i, w := range worlds {
+		for _, ing := range w.Ingresses {
+			if known := c.parsed[ing]; known != nil {
+				k.join(placed{i, ing}, known.links(i))
+			}
+		}
+		if a := c.routing.attached[i]; a != nil {
+			for _, r := range a.Routes {
+				k.join(placed{i, r.Object}, linksOf(i, r))
+			}
+		}
+	}
+	return k
+}
+
 // compare finds the differences, and reads the Ingresses that came. ok is false if objects other
-// than Ingresses, Services and endpoints changed, or too many objects.
+// than Ingresses, routes, Services and endpoints changed, or too many objects.
 func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
-	d.lost = make(map[any]bool)
+	d.lost, d.links = make(map[any]bool), make(map[placed][]link)
 	for i, w := range now {
 		was := before[i]
 		if !others(w.Objects).Same(others(was.Objects)) {
 			return d, false
 		}
-		ours := input.ClassesOf(&w.Snapshot)
 		gone, come := missing(was.Ingresses, w.Ingresses), missing(w.Ingresses, was.Ingresses)
-		if len(gone)+len(come) > mostPlaced {
+		lost, found := routesBut(&was.API, &w.API), routesBut(&w.API, &was.API)
+		if len(gone)+len(come)+len(lost)+len(found) > mostPlaced {
 			return d, false
 		}
+		ours := input.ClassesOf(&w.Snapshot)
 		for _, ing := range gone {
 			if known := c.parsed[ing]; known != nil {
-				d.gone, d.open = append(d.gone, placedIngress{i, ing}), append(d.open, known.links(i)...)
+				d.gone = append(d.gone, placed{i, ing})
 				d.lost[known.claimant] = true
 			}
 		}
@@ -146,14 +168,23 @@ func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
 			if ours.Has(ing) {
 				c.made.claims++
 				c.parsed[ing] = readIngress(w.Cluster, ing)
-				d.come, d.open = append(d.come, placedIngress{i, ing}), append(d.open, c.parsed[ing].links(i)...)
+				d.come, d.links[placed{i, ing}] = append(d.come, placed{i, ing}), c.parsed[ing].links(i)
 			}
 		}
+		for _, r := range lost {
+			d.gone = append(d.gone, placed{i, r})
+		}
+		for _, r := range found {
+			d.come = append(d.come, placed{i, r})
+		}
 		for _, s := range missing(was.Services, w.Services) {
-			d.open, d.lost[s] = append(d.open, link{toService, i, input.KeyOf(s)}), true
+			d.lost[s] = true
+			d.open = append(d.open, link{kind: toService, world: i, name: input.KeyOf(s)},
+				link{kind: fromRoute, world: i, name: input.KeyOf(s)})
 		}
 		for _, s := range missing(w.Services, was.Services) {
-			d.open = append(d.open, link{toService, i, input.KeyOf(s)})
+			d.open = append(d.open, link{kind: toService, world: i, name: input.KeyOf(s)},
+				link{kind: fromRoute, world: i, name: input.KeyOf(s)})
 		}
 	}
 	return d, true
@@ -162,6 +193,7 @@ func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
 // others returns the objects that amend takes to be unchanged.
 func others(o Objects) Objects {
 	o.Ingresses, o.Services, o.Slices = nil, nil, nil
+	o.API.HTTPRoutes, o.API.GRPCRoutes, o.API.TLSRoutes, o.API.TCPRoutes = nil, nil, nil, nil
 	return o
 }
 
@@ -183,71 +215,11 @@ func missing[T comparable](list, from []T) (all []T) {
 	return all
 }
 
-// join adds an Ingress to those with its links.
-func (c *Compiler) join(m placedIngress) {
-	if known := c.parsed[m.Ingress]; known != nil {
-		for _, l := range known.links(m.world) {
-			c.linked[l] = append(c.linked[l], m)
-		}
-	}
-}
-
-// leave removes an Ingress from those with its links.
-func (c *Compiler) leave(m placedIngress) {
-	for _, l := range c.parsed[m.Ingress].links(m.world) {
-		c.linked[l] = slices.DeleteFunc(c.linked[l], func(o placedIngress) bool { return o == m })
-		if len(c.linked[l]) == 0 {
-			delete(c.linked, l)
-		}
-	}
-}
-
-// neighbours returns all Ingresses with one of the open links, and all that share a link with one of
-// these. ok is false if there are too many Ingresses, or if a link concerns hosts that are
-// not named.
-func (c *Compiler) neighbours(open []link) (all []placedIngress, ok bool) {
-	if len(c.linked[anyHost])+len(c.linked[hostLink("")]) > 0 {
-		return nil, false
-	}
-	seen, in := make(map[link]bool), make(map[placedIngress]bool)
-	for len(open) > 0 {
-		l := open[0]
-		open = open[1:]
-		if c.routing.routesTo[l] {
-			return nil, false // routes of Gateway API lead to the Service, too
-		}
-		if seen[l] {
-			continue
-		}
-		seen[l] = true
-		if host := l.name.Name; l.kind == byHost {
-			_, parent, _ := strings.Cut(host, ".")
-			if host == "" || strings.HasPrefix(host, "*") || len(c.linked[hostLink("*."+parent)]) > 0 {
-				return nil, false
-			}
-		}
-		if l == anyHost || len(c.linked[l]) > mostPlaced {
-			return nil, false
-		}
-		for _, m := range c.linked[l] {
-			if in[m] {
-				continue
-			}
-			in[m], all = true, append(all, m)
-			open = append(open, c.parsed[m.Ingress].links(m.world)...)
-		}
-		if len(all) > mostPlaced {
-			return nil, false
-		}
-	}
-	return all, true
-}
-
 // plain reports whether no Ingress has a path that counts for a limit of its own: a regular
 // expression, or a Service with a condition.
-func (c *Compiler) plain(worlds []*world, placed []placedIngress) bool {
-	return !slices.ContainsFunc(placed, func(m placedIngress) bool {
-		return slices.ContainsFunc(c.parsed[m.Ingress].paths, func(p pathClaim) bool {
+func (c *Compiler) plain(worlds []*world, these []placed) bool {
+	return !slices.ContainsFunc(these, func(m placed) bool {
+		return m.isIngress() && slices.ContainsFunc(c.parsed[m.object].paths, func(p pathClaim) bool {
 			service, ok := input.Find(worlds[m.world].Services, p.to.service)
 			return p.match == haproxy.Regexp ||
 				ok && annotations.Conditional(annotations.Read(annotations.Service, service.Annotations))
@@ -255,35 +227,30 @@ func (c *Compiler) plain(worlds []*world, placed []placedIngress) bool {
 	})
 }
 
-// hostsOf returns the hosts that Ingresses name.
-func (c *Compiler) hostsOf(placed []placedIngress) map[string]bool {
-	hosts := make(map[string]bool)
-	for _, m := range placed {
-		for _, host := range c.parsed[m.Ingress].names {
-			hosts[host] = true
-		}
-	}
-	return hosts
-}
-
-// routeAlone returns the routing of worlds with only these Ingresses, and with a memory of only
-// these hosts.
-func (c *Compiler) routeAlone(worlds []*world, placed []placedIngress, hosts map[string]bool) *routing {
+// routeAlone returns the routing of worlds with only these Ingresses and routes, with the routes of
+// wider hosts, and with a memory of only the hosts that it is about.
+func (c *Compiler) routeAlone(worlds []*world, these, wider []placed, about *subject) *routing {
 	alone := *c // it shares what is remembered
-	alone.routing, alone.about, alone.worlds = nil, hosts, make([]*world, len(worlds))
+	alone.routing, alone.about, alone.worlds = nil, about, make([]*world, len(worlds))
 	for i, w := range worlds {
 		part := *w
-		part.Ingresses, part.API, part.Options.Gateway.Enabled = nil, gateway.Objects{}, false
-		for _, m := range placed {
-			if m.world == i {
-				part.Ingresses = append(part.Ingresses, m.Ingress)
+		part.Ingresses, part.API = nil, gateway.Objects{}
+		for _, m := range slices.Concat(these, wider) {
+			if m.world != i {
+				continue
+			}
+			if ing, is := m.object.(*networkingv1.Ingress); is {
+				part.Ingresses = append(part.Ingresses, ing)
+			} else {
+				addRoute(&part.API, m.object)
 			}
 		}
 		slices.SortFunc(part.Ingresses, input.ByName)
 		alone.worlds[i] = &part
 	}
+	alone.made.routed = 0
 	r := alone.route(alone.worlds)
-	c.made.routed += len(r.claims)
+	c.made.routed += alone.made.routed
 	maps.Copy(c.pairs, alone.pairs)
 	maps.Copy(c.api.derived, alone.api.derived)
 	return r
@@ -299,6 +266,8 @@ func (r *routing) rest() routing {
 	rest.needs, rest.users = nil, nil
 	rest.Config.Routes, rest.Config.Certs = nil, nil
 	rest.Served, rest.Problems, rest.Owners, rest.Refused = nil, nil, nil, nil
+	rest.attached, rest.led, rest.takers, rest.forms, rest.copied = nil, nil, nil, nil, nil
+	rest.Config.Picks, rest.Config.Forms, rest.Statuses, rest.Unmet = nil, nil, nil, nil
 	return rest
 }
 
@@ -306,7 +275,8 @@ func (r *routing) rest() routing {
 // two parts differ in something that concerns the rest of the routing (see rest).
 func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*world) *routing {
 	asks := func(n need) bool { return n.traffic == checks } // auth-url names a Service that is no link
-	if now.limited || !reflect.DeepEqual(then.rest(), now.rest()) || len(then.Refused)+len(now.Refused) > 0 ||
+	if then.limited || now.limited || !reflect.DeepEqual(then.rest(), now.rest()) ||
+		len(then.Refused)+len(now.Refused) > 0 ||
 		slices.ContainsFunc(slices.Concat(then.needs, now.needs), asks) {
 		return nil
 	}
@@ -321,7 +291,8 @@ func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*w
 	}
 	for _, list := range [][]Problem{then.Problems, now.Problems} {
 		for _, p := range list {
-			if lost[p] != found[p] && p.Kind == "ConfigMap" {
+			shared := p.Kind == "ConfigMap" || p.Kind == "Service" && len(r.led) > 0
+			if lost[p] != found[p] && shared {
 				return nil // others may have caused it as well
 			}
 			if !lost[p] {
@@ -337,7 +308,6 @@ func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*w
 	next.Config.Routes = exchange(r.Config.Routes, then.Config.Routes, now.Config.Routes, compareScoped)
 	next.Config.Certs = exchange(r.Config.Certs, then.Config.Certs, now.Config.Certs,
 		func(a, b *haproxy.Cert) int { return cmp.Compare(a.Name, b.Name) })
-	next.exchangeNeeds(then.needs, now.needs)
 	next.Owners = maps.Clone(r.Owners)
 	for cluster, o := range next.Owners {
 		if next.Owners[cluster] = o.Replace(hosts, now.Owners[cluster]); next.Owners[cluster].Equal(o) {
@@ -348,58 +318,38 @@ func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*w
 	return &next
 }
 
-// exchangeNeeds replaces needs. It keeps the needs that both lists have, since other claims may
-// share them.
-func (r *routing) exchangeNeeds(then, now []need) {
-	lost, found := setOf(then), setOf(now)
-	then = slices.DeleteFunc(slices.Clone(then), func(n need) bool { return found[n] })
-	now = slices.DeleteFunc(slices.Clone(now), func(n need) bool { return lost[n] })
-	r.needs = exchange(r.needs, then, now, func(a, b need) int { return cmp.Compare(a.name, b.name) })
-	r.users = slices.Clone(r.users)
-	mine := make(map[int]bool) // the worlds that have a clone of their map
-	change := func(n need, to func(names []string) []string) {
-		if !mine[n.world] {
-			r.users[n.world], mine[n.world] = maps.Clone(r.users[n.world]), true
-		}
-		users := r.users[n.world]
-		if users[n.service] = to(slices.Clone(users[n.service])); len(users[n.service]) == 0 {
-			delete(users, n.service)
-		}
-	}
-	for _, n := range then {
-		change(n, func(names []string) []string {
-			return slices.DeleteFunc(names, func(name string) bool { return name == n.name })
-		})
-	}
-	for _, n := range now {
-		change(n, func(names []string) []string { return append(names, n.name) })
-	}
-}
-
-// roomy reports whether the namespaces of these Ingresses are within their limits even if no
+// roomy reports whether the namespaces of these objects are within their limits even if no
 // thing of theirs is counted twice.
-func (r *routing) roomy(come []placedIngress) bool {
+func (r *routing) roomy(come []placed) bool {
 	tenants := make(map[tenant]bool)
 	for _, m := range come {
-		tenants[tenant{m.world, m.Namespace}] = true
+		tenants[tenant{m.world, m.object.GetNamespace()}] = true
 	}
 	for of := range tenants {
 		limits := r.of[of.world].Options.Limits
-		if r.routesOf[of] {
-			return false // its routes count, too
-		}
-		var hosts, paths, certs, bytes int
+		var n amounts
+		certs, bytes := 0, 0
 		for _, c := range r.claims {
 			if c.world == of.world && c.ref.Namespace == of.namespace {
-				hosts, paths, certs, bytes = hosts+len(c.names), paths+len(c.paths)+1, certs+len(c.tls), bytes+c.bytes
+				n.hosts, n.paths, n.backends = n.hosts+len(c.names), n.paths+len(c.paths)+1, n.backends+len(c.paths)+1
+				certs, bytes = certs+len(c.tls), bytes+c.bytes
+				n.regexps += c.patterns()
 			}
 		}
 		if len(r.Owners[r.of[of.world].Cluster].Left) > 0 {
-			hosts = r.hostsOf(of)
+			n.hosts = r.hostsOf(of)
+		}
+		if a := r.attached[of.world]; a != nil {
+			for _, route := range a.Routes {
+				if route.Object.GetNamespace() == of.namespace {
+					n.count(route)
+				}
+			}
 		}
 		within := func(count, most int) bool { return most == 0 || count <= most }
-		if !within(hosts, limits.Hosts) || !within(paths, limits.Paths) || !within(paths, limits.Backends) ||
-			!within(certs, limits.Certificates) || !within(bytes, limits.ConfigBytes) {
+		if !within(n.hosts, limits.Hosts) || !within(n.paths, limits.Paths) || !within(n.backends, limits.Backends) ||
+			!within(n.regexps, limits.RegularExpressions) || !within(certs, limits.Certificates) ||
+			!within(bytes, limits.ConfigBytes) {
 			return false
 		}
 	}
@@ -431,17 +381,24 @@ func exchange[T any](list, gone, come []T, compare func(a, b T) int) []T {
 		return list
 	}
 	out := make([]T, 0, len(list)+len(come))
-	for _, x := range list {
-		for len(come) > 0 && compare(come[0], x) < 0 {
+	for len(gone)+len(come) > 0 {
+		leaves := len(come) == 0 || len(gone) > 0 && compare(gone[0], come[0]) <= 0
+		next := gone
+		if !leaves {
+			next = come
+		}
+		i, found := slices.BinarySearchFunc(list, next[0], compare)
+		out, list = append(out, list[:i]...), list[i:]
+		switch {
+		case !leaves:
 			out, come = append(out, come[0]), come[1:]
-		}
-		if len(gone) > 0 && compare(gone[0], x) == 0 {
+		case found:
+			list, gone = list[1:], gone[1:]
+		default:
 			gone = gone[1:]
-			continue
 		}
-		out = append(out, x)
 	}
-	return append(out, come...)
+	return append(out, list...)
 }
 
 // exchangeKeys returns a map without the keys of gone, and with the entries of come.

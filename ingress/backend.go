@@ -18,6 +18,9 @@ import (
 func (c *Compiler) part(n need) part {
 	c.made.parts++
 	w := c.worlds[n.world]
+	if n.named {
+		n.origin = c.spellRef(n.by) + n.origin
+	}
 	backend := &haproxy.Backend{
 		Name: n.name, Origin: n.origin + "Service " + n.service.String() + " port " + n.portText(),
 		Cluster: w.Cluster, Namespace: n.service.Namespace, Service: n.service.String() + ":" + n.portText(),

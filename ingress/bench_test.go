@@ -178,17 +178,52 @@ func withMatch(s Snapshot, at int, path string) Snapshot {
 	return s
 }
 
+// withGates returns a Compiler for which port 80 of the Gateway is free.
+func withGates() *Compiler {
+	c := new(Compiler)
+	c.Judge(haproxy.Verdicts{
+		haproxy.LuaSupport().Part(): haproxy.Good,
+		haproxy.FreeListener(netip.AddrPortFrom(netip.MustParseAddr(gateAt), 80)).Part(): haproxy.Good,
+	})
+	return c
+}
+
+// One changed route makes Compile route as much in a large cluster as in a small one, also if all
+// routes lead to one Service.
+func TestOneChangedRouteCompilesTheSameInAnyCluster(t *testing.T) {
+	for what, of := range map[string]func(n int) Snapshot{
+		"each with a Service": manyRoutes,
+		"all to one Service": func(n int) Snapshot {
+			s := manyRoutes(n)
+			for _, r := range s.API.HTTPRoutes {
+				r.Spec.Rules[0].BackendRefs[0].Name = "svc-00000"
+			}
+			return s
+		},
+	} {
+		for _, n := range []int{10, 10_000} {
+			s, c := of(n), withGates()
+			c.Compile([]Snapshot{s})
+			after := c.Compile([]Snapshot{withMatch(s, n/2, "/other")})
+			if c.made.routed != 2 || c.made.parts > 0 || !c.made.amended { // as it was, and as it is
+				t.Errorf("%s: of %d it routes %d and makes %d parts, want 2 and 0", what, n, c.made.routed, c.made.parts)
+			}
+			if found, _, _ := after.Config.FindAt(haproxy.Request{
+				Scope: gateAt + ":80", Host: fmt.Sprintf("svc-%05d.test", n/2), Path: "/other",
+			}); found.Path != "/other" {
+				t.Errorf("%s: of %d the changed path is not served", what, n)
+			}
+		}
+	}
+}
+
 // BenchmarkOneRoute measures what one changed HTTPRoute costs among n.
 func BenchmarkOneRoute(b *testing.B) {
 	for _, n := range []int{10, 1000, 10_000} {
 		s := manyRoutes(n)
 		versions := []Snapshot{withMatch(s, n/2, "/other"), s}
 		b.Run(fmt.Sprint("HTTPRoute of ", n), func(b *testing.B) {
-			c := new(Compiler)
-			c.Judge(haproxy.Verdicts{
-				haproxy.LuaSupport().Part(): haproxy.Good,
-				haproxy.FreeListener(netip.AddrPortFrom(netip.MustParseAddr(gateAt), 80)).Part(): haproxy.Good,
-			})
+			c := withGates()
 			if r := c.Compile([]Snapshot{s}); len(r.Config.Backends) != n {
 				b.Fatalf("%d backends, want %d", len(r.Config.Backends), n)
 			}

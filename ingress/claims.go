@@ -57,6 +57,16 @@ type pathClaim struct {
 	to         reference
 }
 
+// patterns returns how many paths of a claim are regular expressions.
+func (c *claim) patterns() (n int) {
+	for i := range c.paths {
+		if c.paths[i].match == haproxy.Regexp {
+			n++
+		}
+	}
+	return n
+}
+
 // isChallenge reports whether an ACME server may ask for the path, to check who has the host
 // (RFC 8555, 8.3).
 func (c pathClaim) isChallenge() bool {

@@ -98,12 +98,12 @@ type Compiler struct {
 	}
 
 	routing *routing
-	about   map[string]bool          // hosts that the routing is about; nil means all
-	linked  map[link][]placedIngress // the Ingresses of the worlds by their links; nil until amend needs them
-	parts   []part                   // one for each of routing.needs
-	servers map[tenant]int           // of the parts, by namespace
-	checks  map[tenant]int           // that they take in 1,000 seconds
-	smaller struct {                 // backends that replace those of the parts
+	about   *subject       // what the routing is about; nil means everything
+	linked  *linkage       // of the Ingresses and routes of the worlds; nil until amend needs it
+	parts   []part         // one for each of routing.needs
+	servers map[tenant]int // of the parts, by namespace
+	checks  map[tenant]int // that they take in 1,000 seconds
+	smaller struct {       // backends that replace those of the parts
 		bounded map[*haproxy.Backend]*haproxy.Backend // those with fewer servers, see bound
 		paced   map[*haproxy.Backend]*haproxy.Backend // of those, the ones that are checked less often, see pace
 		fitted  map[*haproxy.Backend]*haproxy.Backend // of those, the ones with still fewer servers, see fit
@@ -163,10 +163,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 	}
 
 	needed := c.routing
-	switch {
-	case news.rerouted:
-		c.linked = nil
-	case news.amended:
+	if news.amended && !news.rerouted {
 		if next := c.amend(old, worlds); next != nil {
 			c.routing, c.made.amended = next, true
 		} else {
@@ -174,6 +171,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		}
 	}
 	if news.rerouted {
+		c.linked = nil // it has listeners of the routing before
 		c.routing = c.route(worlds)
 		c.forgetOthers()
 	}

@@ -20,7 +20,8 @@
 // A round walks the files in this order. The function route (routing.go) is the middle of it:
 //
 //	compile.go                compares the objects with those of the round before
-//	amend.go                  routes only the few Ingresses that a change concerns, if that is enough
+//	amend.go, linked.go       routes only the few Ingresses and routes that a change concerns, if that
+//	exchange.go               is enough
 //	ingresses.go              collect claims; the rest knows no Ingress (claims.go)
 //	hosts.go                  assigns each host to an owner
 //	limits.go                 bounds what each namespace claims

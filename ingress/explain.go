@@ -112,7 +112,7 @@ func (r Result) ExplainAPI(cluster, kind, namespace, name string) (e Explanation
 	for _, g := range a.Gateways {
 		if kind == "gateway" && g.Key() == key {
 			refer("Gateway", string(g.Object.UID))
-			e.Attached = g.Explain()
+			e.Attached = a.Explain(g)
 		}
 	}
 	for _, route := range a.Routes {

@@ -38,7 +38,16 @@ type gate struct {
 type gates struct {
 	all    []*gate
 	routes []haproxy.Route
+	added  []string                 // names of the needs that were added so far
 	pairs  map[*corev1.Secret]*pair // of the round before
+}
+
+// An openPort is an address and port where a Gateway listens.
+type openPort struct {
+	*gate
+	scope     string
+	kind      haproxy.ListenerKind
+	listeners []*gateway.Listener
 }
 
 // An apiMemory holds what one round made of objects of Gateway API, and the next round may need.
@@ -59,7 +68,12 @@ func newAPIMemory() apiMemory {
 func (b *builder) attach() {
 	b.attached = make([]*gateway.Attachment, len(b.worlds))
 	for i, w := range b.worlds {
-		if !w.Options.Gateway.Enabled {
+		if b.about != nil && b.about.whole.attached[i] != nil {
+			b.attached[i] = b.about.whole.attached[i].Alone(b.apiOf(i))
+			b.admitRoutes(i, b.attached[i])
+			continue
+		}
+		if b.about != nil || !w.Options.Gateway.Enabled {
 			continue
 		}
 		a := gateway.Attach(b.apiOf(i))
@@ -74,10 +88,15 @@ func (b *builder) attach() {
 
 // petitionerOf returns an object of Gateway API as a petitioner. It has no keys.
 func (b *builder) petitionerOf(world int, kind string, o metav1.Object) petitioner {
-	return petitioner{world: world, claimant: &claimant{created: o.GetCreationTimestamp().Time, ref: ObjectRef{
-		Cluster: b.worlds[world].Cluster, Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(),
-		UID: string(o.GetUID()),
-	}}}
+	return petitioner{world: world, claimant: &claimant{
+		created: o.GetCreationTimestamp().Time, ref: referenceTo(b.worlds[world].Cluster, kind, o),
+	}}
+}
+
+func referenceTo(cluster, kind string, o metav1.Object) ObjectRef {
+	return ObjectRef{
+		Cluster: cluster, Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()),
+	}
 }
 
 // apiOf returns all that package gateway may know of a world.
@@ -165,14 +184,9 @@ func (b *builder) pairIn(w *world, key serviceKey) (read *pair, why string) {
 // first, after the Ingresses.
 func (b *builder) admitRoutes(world int, a *gateway.Attachment) {
 	w := b.worlds[world]
+	b.made.routed += len(a.Routes)
 	for _, r := range a.Routes {
 		of := tenant{world, r.Object.GetNamespace()}
-		b.routesOf[of] = true
-		for _, rule := range r.Rules {
-			for _, ref := range rule.All() {
-				b.routesTo[link{toService, world, ref.Service}] = true // it may not exist yet
-			}
-		}
 		if b.accounts[of] == nil {
 			b.accounts[of] = newAccount(w.Options)
 		}
@@ -181,6 +195,7 @@ func (b *builder) admitRoutes(world int, a *gateway.Attachment) {
 				strings.Join(refused, "; and more than "))
 			b.reportOn(b.petitionerOf(world, r.Kind, r.Object).ref, "LimitReached", "%s", why)
 			a.Drop(r, gateway.Refusal{Reason: "LimitReached", Why: why})
+			b.limited = true
 		}
 	}
 }
@@ -223,24 +238,47 @@ func (b *builder) listen() {
 	}
 	o := opener{
 		builder: b, targets: make(map[targetFor]haproxy.Target), picks: make(map[string]*haproxy.Pick),
-		forms: make(map[string]map[string]bool), looks: make(map[string]bool), copied: make(map[tenant]int),
+		looks: make(map[string]bool),
 	}
-	b.takers = make(map[scopedKey][]gateway.Entry)
+	if b.about != nil {
+		for _, one := range b.about.whole.ports {
+			o.serve(one)
+		}
+		o.finish()
+		return
+	}
 	for _, g := range b.gateways.all {
 		for _, addr := range g.at {
 			for _, port := range g.Ports() {
-				o.openPort(g, netip.AddrPortFrom(addr, port))
+				o.listenAt(g, netip.AddrPortFrom(addr, port))
 			}
 		}
 	}
+	for _, one := range b.ports {
+		o.serve(one)
+	}
 	o.finish()
-	b.Statuses = make(map[string][]gateway.Status)
-	for i, w := range b.worlds {
-		if a := b.attached[i]; a != nil {
-			b.Statuses[w.Cluster] = a.Statuses()
+	b.tellStatuses()
+}
+
+// serve makes the routes at an address and port of a Gateway.
+func (o *opener) serve(one openPort) {
+	if one.kind == haproxy.ListenHTTP || one.kind == haproxy.ListenHTTPS {
+		o.requests(one)
+	} else {
+		o.connections(one)
+	}
+}
+
+// tellStatuses makes the statuses of all objects of Gateway API, and the Problems that they tell.
+func (r *routing) tellStatuses() {
+	r.Statuses = make(map[string][]gateway.Status)
+	for i, w := range r.of {
+		if a := r.attached[i]; a != nil {
+			r.Statuses[w.Cluster] = a.Statuses()
 		}
 	}
-	b.Unmet = b.unmet()
+	r.Unmet = r.unmet()
 }
 
 // demandGate reads the addresses and ports that a Gateway asks for, within the limits of its
@@ -350,14 +388,12 @@ func (b *builder) settleGate(one balancer, got allotment, a *allotter) Balancer 
 type opener struct {
 	*builder
 	targets map[targetFor]haproxy.Target
-	picks   map[string]*haproxy.Pick   // by name
-	forms   map[string]map[string]bool // names of Forms, by the namespace that brings them
-	looks   map[string]bool            // names of all Forms
-	copied  map[tenant]int             // matches of wider hosts in the rows of hosts
+	picks   map[string]*haproxy.Pick // by name
+	looks   map[string]bool          // names of all Forms
 }
 
-// openPort makes the listener at one address and port, unless the port is in use there.
-func (o *opener) openPort(g *gate, at netip.AddrPort) {
+// listenAt makes the listener at one address and port, unless the port is in use there.
+func (o *opener) listenAt(g *gate, at netip.AddrPort) {
 	var these []*gateway.Listener
 	for _, l := range g.Listeners {
 		if l.Port == at.Port() && l.Serves() {
@@ -397,12 +433,7 @@ func (o *opener) openPort(g *gate, at netip.AddrPort) {
 		listener.ClientCA, listener.Insecure = ca.Name, c.Insecure
 	}
 	scope := haproxy.ScopeOf(at)
-	switch listener.Kind {
-	case haproxy.ListenHTTP, haproxy.ListenHTTPS:
-		o.requests(g, scope, these)
-	default:
-		o.connections(g, scope, these)
-	}
+	o.ports = append(o.ports, openPort{gate: g, scope: scope, kind: listener.Kind, listeners: these})
 	if listener.Kind == haproxy.ListenHTTPS || listener.Kind == haproxy.ListenTLS {
 		o.certificates(g, scope, these)
 	}

@@ -106,7 +106,7 @@ func (b *builder) remembered(o *Owners) iter.Seq2[string, string] {
 		return maps.All(o.Namespaces)
 	}
 	return func(yield func(string, string) bool) {
-		for host := range b.about {
+		for host := range b.about.hosts {
 			if namespace, known := o.Namespaces[host]; known && !yield(host, namespace) {
 				return
 			}

@@ -77,13 +77,13 @@ func (r Result) attachments(do func(cluster string, a *gateway.Attachment)) {
 func (r Result) Gateways() (all []GatewayReport) {
 	r.attachments(func(cluster string, a *gateway.Attachment) {
 		for _, g := range a.Gateways {
-			all = append(all, reportOf(cluster, g))
+			all = append(all, reportOf(cluster, a, g))
 		}
 	})
 	return all
 }
 
-func reportOf(cluster string, g *gateway.Gateway) GatewayReport {
+func reportOf(cluster string, a *gateway.Attachment, g *gateway.Gateway) GatewayReport {
 	out := GatewayReport{
 		ObjectRef: reportedOn(cluster, "Gateway", g.Key(), string(g.Object.UID)), Listeners: []ListenerReport{},
 	}
@@ -98,7 +98,7 @@ func reportOf(cluster string, g *gateway.Gateway) GatewayReport {
 	for _, l := range g.Listeners {
 		one := ListenerReport{
 			Name: l.Name, Set: l.Set(), Protocol: string(l.Protocol), Port: l.Port, Hostname: l.Hostname,
-			Routes: len(l.Attached), Programmed: l.Unprogrammed() == nil,
+			Routes: len(a.At(l)), Programmed: l.Unprogrammed() == nil,
 		}
 		if why := cmp.Or(l.Unprogrammed(), l.Unresolved()); why != nil {
 			one.Reason, one.Why = why.Reason, why.Why
@@ -152,11 +152,14 @@ func (r Result) AllProblems() []Problem {
 }
 
 // unmet returns a Problem for each sentence that the conditions of objects have.
-func (b *builder) unmet() (all []Problem) {
-	for _, cluster := range sortedKeys(b.Statuses) {
-		statuses := b.Statuses[cluster]
+func (r *routing) unmet() (all []Problem) {
+	for _, cluster := range sortedKeys(r.Statuses) {
+		statuses := r.Statuses[cluster]
 		for i := range statuses {
 			s := &statuses[i]
+			if s.Parents != nil && !s.Unmet {
+				continue
+			}
 			on := ObjectRef{Cluster: cluster, Kind: s.Kind, Namespace: s.Namespace, Name: s.Name, UID: s.UID}
 			said := make(map[string]bool)
 			for _, c := range s.Conditions() {

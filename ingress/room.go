@@ -29,7 +29,7 @@ func (c *Compiler) fit(parts []part, wanted int) []part {
 		order[i] = i
 	}
 	slices.SortFunc(order, func(a, b int) int {
-		return cmp.Or(cmp.Compare(needs[a].since, needs[b].since), cmp.Compare(needs[a].name, needs[b].name))
+		return cmp.Or(cmp.Compare(needs[a].since(), needs[b].since()), cmp.Compare(needs[a].name, needs[b].name))
 	})
 	places := make([]int, len(parts))
 	for _, most := range []int{firstServers, wanted} {

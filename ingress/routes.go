@@ -18,13 +18,21 @@ import (
 )
 
 // requests makes the routes of the listeners of one port, which is for HTTP or HTTPS.
-func (o *opener) requests(g *gate, scope string, listeners []*gateway.Listener) {
-	rows := gateway.RowsOf(listeners, o.reservedHosts(), func(namespace, host string) bool {
-		_, err := o.partyOf(g.world, namespace, host)
-		return err == nil
-	}, func(r *gateway.Route, host string, copies int) bool { return o.copies(g, r, host, copies) })
+func (o *opener) requests(at openPort) {
+	g := at.gate
+	rows := o.attached[g.world].RowsOf(at.listeners, gateway.Hosts{
+		More: o.reservedHosts(),
+		May: func(namespace, host string) bool {
+			_, err := o.partyOf(g.world, namespace, host)
+			// A part does not know whether the route is in effect for its own host.
+			o.limited = o.limited || err != nil && o.about != nil
+			return err == nil
+		},
+		Takes: func(r *gateway.Route, host string, copies int) bool { return o.copies(g, r, host, copies) },
+		Only:  o.about.has,
+	})
 	for _, row := range rows {
-		route := haproxy.Route{Scope: scope, Host: row.Host, Path: row.Path, Match: matchOf(row.Type)}
+		route := haproxy.Route{Scope: at.scope, Host: row.Host, Path: row.Path, Match: matchOf(row.Type)}
 		var cases []haproxy.PickCase
 		var takers []gateway.Entry // of the cases, then of the rest
 		for _, e := range row.Chain {
@@ -40,6 +48,7 @@ func (o *opener) requests(g *gate, scope string, listeners []*gateway.Listener) 
 			}
 			if err := o.look(o.worlds[g.world].Cluster+"/"+e.Route.Object.GetNamespace(), when.Form()); err != nil {
 				e.Drop(fmt.Sprintf("a match cannot be used: %v", err))
+				o.limited = true
 				continue
 			}
 			cases, takers = append(cases, haproxy.PickCase{If: when, To: to}), append(takers, e)
@@ -69,6 +78,7 @@ func (o *opener) copies(g *gate, r *gateway.Route, host string, n int) bool {
 			"the hostnames of namespace %s would have more than %d matches of wider hostnames "+
 			"(clusters[].ingress.limits.paths)",
 			host, of.namespace, most))
+		o.limited = true
 		return false
 	}
 	o.copied[of] += n
@@ -152,22 +162,22 @@ func whenOf(m *gateway.Match) haproxy.When {
 }
 
 // connections makes the routes of the listeners of one port, which is for TLS or TCP.
-func (o *opener) connections(g *gate, scope string, listeners []*gateway.Listener) {
+func (o *opener) connections(at openPort) {
 	taken := make(map[string]bool)
-	for _, l := range listeners {
+	for _, l := range at.listeners {
 		match := haproxy.Passthrough
 		if l.Protocol == gatewayv1.TLSProtocolType && !l.Passthrough {
 			match = haproxy.Terminate
 		}
-		for _, r := range l.Attached { // the oldest has the host
+		for _, r := range o.attached[at.world].At(l) { // the oldest has the host
 			for _, host := range r.At {
-				if taken[host] || len(r.Rules) == 0 || gateway.OwnerOf(listeners, host) != l {
+				if taken[host] || len(r.Rules) == 0 || gateway.OwnerOf(at.listeners, host) != l || !o.about.has(l, host) {
 					continue
 				}
 				taken[host] = true
-				to := o.targetOf(targetFor{rule: r.Rules[0], gate: g, sealed: match == haproxy.Passthrough})
+				to := o.targetOf(targetFor{rule: r.Rules[0], gate: at.gate, sealed: match == haproxy.Passthrough})
 				o.gateways.routes = append(o.gateways.routes, haproxy.Route{
-					Scope: scope, Host: host, Path: "/", Match: match, To: to,
+					Scope: at.scope, Host: host, Path: "/", Match: match, To: to,
 				})
 			}
 		}
@@ -176,8 +186,16 @@ func (o *opener) connections(g *gate, scope string, listeners []*gateway.Listene
 
 // A ledTo is a rule, and where its requests go.
 type ledTo struct {
-	rule *gateway.Rule
-	to   haproxy.Target
+	world int
+	rule  *gateway.Rule
+	to    haproxy.Target
+	needs []string // the names of the backends, with those of mirrors
+}
+
+// petitioner returns a need with nothing but the route, as the object that leads there.
+func (l *ledTo) petitioner(of []*world) *need {
+	r := l.rule.Route
+	return &need{by: referenceTo(of[l.world].Cluster, r.Kind, r.Object), asked: r.Created().Unix()}
 }
 
 // A targetFor holds all that the target of a rule depends on.
@@ -203,9 +221,10 @@ func (o *opener) target(g *gate, e gateway.Entry) haproxy.Target {
 func (o *opener) targetOf(key targetFor) haproxy.Target {
 	to, known := o.targets[key]
 	if !known {
+		o.gateways.added = nil
 		to = o.makeTarget(key)
 		o.targets[key] = to
-		o.led = append(o.led, ledTo{key.rule, to})
+		o.led = append(o.led, ledTo{world: key.gate.world, rule: key.rule, to: to, needs: o.gateways.added})
 	}
 	return to
 }
@@ -307,7 +326,7 @@ func (o *opener) backendOf(p petitioner, kind string, ref gateway.Ref, own effec
 	if !own.none() {
 		n.settings = o.derive(n.settings, own)
 		n.name = shorten(n.name+".r-"+n.settings.hash, ".")
-		n.origin = o.spellOf(p) + ", "
+		n.origin, n.named = ", ", true
 	}
 	o.add(n, p)
 	for _, one := range n.settings.asks {
@@ -328,11 +347,15 @@ func (o *opener) secure(g *gate, ref gateway.Ref, own *effects) bool {
 		}
 	}
 	policies := o.attached[g.world].PoliciesOf(ref.Service, name)
-	for _, p := range policies {
-		p.Serve(g.Gateway)
-	}
 	if len(policies) == 0 {
 		return true
+	}
+	if o.about != nil { // which Gateways lead to the policies is not known
+		o.limited = true
+		return true
+	}
+	for _, p := range policies {
+		p.Serve(g.Gateway)
 	}
 	policy := policies[0]
 	if policy.Closed() != "" {
@@ -357,7 +380,7 @@ func (o *opener) redirect(p petitioner, own effects) string {
 	n := need{
 		world:     p.world,
 		reference: reference{service: serviceKey{Namespace: p.ref.Namespace}, traffic: annotations.Requests},
-		settings:  o.derive(noSettings, own), origin: o.spellOf(p) + ", redirects",
+		settings:  o.derive(noSettings, own), origin: ", redirects", named: true,
 	}
 	n.name = shorten(o.worlds[p.world].prefix+p.ref.Namespace+"_redirect.r-"+n.settings.hash, ".")
 	o.add(n, p)

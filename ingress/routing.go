@@ -31,12 +31,13 @@ type routing struct {
 	chosen   map[routeKey][]conditional
 	needs    []need                    // sorted by name
 	users    []map[serviceKey][]string // by world and Service: the names of its needs
-	routesTo map[link]bool             // the Services that routes of Gateway API lead to
-	routesOf map[tenant]bool           // the namespaces with such routes
 	attached []*gateway.Attachment     // by world; nil if the cluster has none
+	ports    []openPort                // of Gateways
 	led      []ledTo
 	takers   map[scopedKey][]gateway.Entry // who takes the requests of a route: by each condition, then the rest
-	limited  bool                          // a claim is beyond a limit, or waits for a host that is kept
+	forms    map[string]map[string]bool    // names of Forms, by the namespace that brings them
+	copied   map[tenant]int                // matches of wider hosts in the rows of hosts
+	limited  bool                          // something is beyond a limit, or waits for a host that is kept
 
 	certain period // no certificate expires or becomes valid, by the time of its cluster
 	keeps   period // nothing is released that is kept for a namespace, by Compiler.now
@@ -61,12 +62,25 @@ type need struct {
 	reference
 	name     string
 	origin   string // for people: begins the Origin of the backend; "" if Ingresses share it
+	named    bool   // the name of by comes before origin
 	world    int
 	uid      string    // of the Service
-	since    int64     // since when the Service exists, and something leads to it; in seconds of Unix time
+	made     int64     // when the Service was created; in seconds of Unix time
 	by       ObjectRef // the oldest that leads to it
+	asked    int64     // when by was created; in seconds of Unix time
 	exists   bool      // its Service and port exist, and their endpoints may be used
 	settings *settings
+}
+
+// since returns since when the Service exists, and something leads to it.
+func (n *need) since() int64 { return max(n.made, n.asked) }
+
+// byOlder makes the older one of the objects that lead to n and to m that of n.
+func (n *need) byOlder(m *need) {
+	if cmp.Or(cmp.Compare(m.asked, n.asked), cmp.Compare(m.by.Namespace, n.by.Namespace),
+		cmp.Compare(m.by.Name, n.by.Name), cmp.Compare(m.by.Kind, n.by.Kind)) < 0 {
+		n.by, n.asked = m.by, m.asked
+	}
 }
 
 // ref returns a reference to the Service of a need.
@@ -137,7 +151,8 @@ func (c *Compiler) route(worlds []*world) *routing {
 		claimed: make(map[routeKey]*claim), patterns: make(map[string]int), needed: make(map[string]need, size),
 		routing: &routing{
 			of: worlds, owner: make(map[routeKey]*claim, size), canaries: make(map[routeKey]*claim),
-			chosen: make(map[routeKey][]conditional), routesTo: make(map[link]bool), routesOf: make(map[tenant]bool),
+			chosen: make(map[routeKey][]conditional), takers: make(map[scopedKey][]gateway.Entry),
+			forms: make(map[string]map[string]bool), copied: make(map[tenant]int),
 		},
 	}
 	all := b.speaker.global
@@ -597,7 +612,7 @@ func (b *builder) backend(c petitioner, to reference) (n need, why Problem) {
 	owner := ""
 	if n.settings.by != nil {
 		owner = "_ing_" + c.ref.Name
-		n.origin = b.spellOf(c) + ", "
+		n.origin, n.named = ", ", true
 	}
 	named := func(port string) string {
 		switch {
@@ -649,7 +664,7 @@ func (n *need) find(service *corev1.Service, ok bool) Problem {
 	if !ok {
 		return Problem{Reason: "ServiceNotFound", Why: fmt.Sprintf("there is no Service %s", n.service)}
 	}
-	n.uid, n.since = string(service.UID), service.CreationTimestamp.Unix()
+	n.uid, n.made = string(service.UID), service.CreationTimestamp.Unix()
 	if service.Spec.Type == corev1.ServiceTypeExternalName {
 		return Problem{Reason: "ExternalName", Why: fmt.Sprintf("Service %s is of type ExternalName: "+
 			"a server is an address with a verified route, not a name", n.service)}
@@ -711,11 +726,12 @@ func (b *builder) ask(c petitioner, one askedOne, what fmt.Stringer) {
 
 // add adds a need of a claim. The backend is as old as the oldest of its claims.
 func (b *builder) add(n need, c petitioner) {
-	n.since, n.by = max(n.since, c.created.Unix()), c.ref
-	if was, known := b.needed[n.name]; known && was.since <= n.since {
-		n.since, n.by = was.since, was.by
+	n.by, n.asked = c.ref, c.created.Unix()
+	if was, known := b.needed[n.name]; known {
+		n.byOlder(&was)
 	}
 	b.needed[n.name] = n
+	b.gateways.added = append(b.gateways.added, n.name)
 }
 
 func (b *builder) keys() []routeKey {
@@ -934,9 +950,13 @@ func earliest(a, b time.Time) time.Time {
 func (b *builder) spell(c *claim) string { return b.spellOf(c.petitioner) }
 
 func (b *builder) spellOf(c petitioner) string {
-	name := c.ref.Kind + " " + c.ref.Namespace + "/" + c.ref.Name
-	if len(b.worlds) > 1 {
-		name += " of cluster " + b.worlds[c.world].Cluster
+	return b.spellRef(c.ref)
+}
+
+func (c *Compiler) spellRef(o ObjectRef) string {
+	name := o.Kind + " " + o.Namespace + "/" + o.Name
+	if len(c.worlds) > 1 {
+		name += " of cluster " + o.Cluster
 	}
 	return name
 }

@@ -145,6 +145,18 @@ func (c *Compiler) forget(gone func(object any) bool) {
 	})
 }
 
+// forgetDerived drops derived settings that no backend has, if they are many.
+func (c *Compiler) forgetDerived(r *routing) {
+	if len(c.api.derived) <= 2*len(r.needs)+mostPlaced {
+		return
+	}
+	here := make(map[*settings]bool, len(r.needs))
+	for i := range r.needs {
+		here[r.needs[i].settings] = true
+	}
+	maps.DeleteFunc(c.api.derived, func(_ derivedFor, s *settings) bool { return !here[s] })
+}
+
 // forgetOthers drops everything that is remembered about objects that are not in the worlds now.
 func (c *Compiler) forgetOthers() {
 	here := make(map[any]bool, len(c.routing.claims))

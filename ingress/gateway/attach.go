@@ -43,6 +43,7 @@ type Attachment struct {
 	Policies []*Policy
 
 	world    *World
+	attached map[*Listener][]*Attached          // the routes of each listener, the older first
 	classes  map[string]*gatewayv1.GatewayClass // that are ours and accepted
 	grants   grants
 	policies map[types.NamespacedName][]*Policy // by Service, the older first
@@ -101,7 +102,7 @@ func (a *Attachment) Mirrors() bool { return a.world.Mirrors }
 // Attach decides which listeners exist, and which routes attach to them.
 func Attach(w World) *Attachment {
 	a := &Attachment{
-		world: &w, classes: make(map[string]*gatewayv1.GatewayClass),
+		world: &w, attached: make(map[*Listener][]*Attached), classes: make(map[string]*gatewayv1.GatewayClass),
 		gateways: make(map[types.NamespacedName]*Gateway), sets: make(map[types.NamespacedName]*listenerSet),
 	}
 	a.grants = grantsOf(w.Grants)

@@ -510,7 +510,7 @@ metadata: {name: sets}
 spec: {parentRefs: [{name: set, kind: ListenerSet, group: gateway.networking.k8s.io}]}`)))
 	var got []string
 	for _, l := range a.Gateways[0].Listeners {
-		for _, r := range l.Attached {
+		for _, r := range a.At(l) {
 			got = append(got, l.Name+" "+r.Object.GetName())
 		}
 	}
@@ -538,8 +538,8 @@ func TestTheObjectsOfTheManualAreServed(t *testing.T) {
 		}
 	}
 	for _, l := range a.Gateways[0].Listeners {
-		if len(l.Attached) != 1 {
-			t.Errorf("%s has %d routes, want 1", l, len(l.Attached))
+		if len(a.At(l)) != 1 {
+			t.Errorf("%s has %d routes, want 1", l, len(a.At(l)))
 		}
 	}
 }

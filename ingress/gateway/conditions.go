@@ -18,13 +18,14 @@ func (a *Attachment) Statuses() (all []Status) {
 		}
 	}
 	for _, g := range a.Gateways {
-		all = append(all, g.status())
+		all = append(all, a.gatewayStatus(g))
 		for _, s := range g.sets {
-			all = append(all, s.status())
+			all = append(all, a.setStatus(s))
 		}
 	}
+	all = slices.Grow(all, len(a.Routes))
 	for _, r := range a.Routes {
-		all = append(all, r.status(a.world.Controller))
+		all = append(all, *a.StatusOf(r))
 	}
 	for _, p := range a.Policies {
 		if len(p.ancestors) > 0 {
@@ -76,7 +77,7 @@ func (g *Gateway) programmed() *Refusal {
 	return nil
 }
 
-func (g *Gateway) status() Status {
+func (a *Attachment) gatewayStatus(g *Gateway) Status {
 	s := statusOf("Gateway", g.Object)
 	said := conditions{generation: g.Object.Generation}
 	var bad []string
@@ -125,15 +126,15 @@ func (g *Gateway) status() Status {
 	}
 	for _, l := range g.Listeners {
 		if l.set == nil {
-			status.Listeners = append(status.Listeners, l.status(g.Object.Generation))
+			status.Listeners = append(status.Listeners, a.listenerStatus(l, g.Object.Generation))
 		}
 	}
 	s.Gateway = status
 	return s
 }
 
-// status returns the status of a listener in an object of that generation.
-func (l *Listener) status(generation int64) gatewayv1.ListenerStatus {
+// listenerStatus returns the status of a listener in an object of that generation.
+func (a *Attachment) listenerStatus(l *Listener, generation int64) gatewayv1.ListenerStatus {
 	said := conditions{generation: generation}
 	said.hold(string(gatewayv1.ListenerConditionAccepted), string(gatewayv1.ListenerReasonAccepted),
 		cmp.Or(l.refused, l.conflict))
@@ -154,7 +155,7 @@ func (l *Listener) status(generation int64) gatewayv1.ListenerStatus {
 	}
 	out := gatewayv1.ListenerStatus{
 		Name: gatewayv1.SectionName(l.Name), Conditions: said.all, SupportedKinds: []gatewayv1.RouteGroupKind{},
-		AttachedRoutes: int32(len(l.Attached)), //nolint:gosec // a count of objects
+		AttachedRoutes: int32(len(a.attached[l])), //nolint:gosec // a count of objects
 	}
 	group := gatewayv1.Group(gatewayv1.GroupName)
 	for _, kind := range l.kinds {
@@ -172,7 +173,7 @@ func (s *listenerSet) valid() bool {
 	})
 }
 
-func (s *listenerSet) status() Status {
+func (a *Attachment) setStatus(s *listenerSet) Status {
 	out := statusOf("ListenerSet", s.object)
 	out.Parent = string(s.gateway.Object.UID)
 	said := conditions{generation: s.object.Generation}
@@ -195,9 +196,18 @@ func (s *listenerSet) status() Status {
 	out.Listeners = &gatewayv1.ListenerSetStatus{Conditions: said.all}
 	for _, l := range s.listeners {
 		out.Listeners.Listeners = append(out.Listeners.Listeners,
-			gatewayv1.ListenerEntryStatus(l.status(s.object.Generation)))
+			gatewayv1.ListenerEntryStatus(a.listenerStatus(l, s.object.Generation)))
 	}
 	return out
+}
+
+// StatusOf returns the Status of a route. Nothing may change the route afterwards.
+func (a *Attachment) StatusOf(r *Route) *Status {
+	if r.said == nil {
+		s := r.status(a.world.Controller)
+		r.said = &s
+	}
+	return r.said
 }
 
 func (r *Route) status(controller string) Status {
@@ -211,6 +221,7 @@ func (r *Route) status(controller string) Status {
 			said.add(string(gatewayv1.RouteConditionPartiallyInvalid), true,
 				string(gatewayv1.RouteReasonUnsupportedValue), "Dropped Rule: "+strings.Join(r.odd, "; "))
 		}
+		s.Unmet = s.Unmet || refused != nil || r.unresolved != nil || len(r.odd) > 0
 		s.Parents = append(s.Parents, gatewayv1.RouteParentStatus{
 			ParentRef: p.ref, ControllerName: gatewayv1.GatewayController(controller), Conditions: said.all,
 		})
@@ -219,7 +230,7 @@ func (r *Route) status(controller string) Status {
 }
 
 // Explain returns a sentence for each listener of a Gateway, and one for each thing that is wrong.
-func (g *Gateway) Explain() (all []string) {
+func (a *Attachment) Explain(g *Gateway) (all []string) {
 	if why := g.programmed(); why != nil {
 		all = append(all, why.Why+" ("+why.Reason+")")
 	}
@@ -228,7 +239,7 @@ func (g *Gateway) Explain() (all []string) {
 		if l.Hostname != "" {
 			text += " for " + l.Hostname
 		}
-		text += fmt.Sprintf(", %d routes", len(l.Attached))
+		text += fmt.Sprintf(", %d routes", len(a.attached[l]))
 		for _, why := range []*Refusal{l.refused, l.conflict, l.unresolved, l.closed} {
 			if why != nil && !strings.HasSuffix(text, why.Why+" ("+why.Reason+")") {
 				text += "; " + why.Why + " (" + why.Reason + ")"

@@ -40,9 +40,9 @@ func Contains(wide, narrow string) bool {
 	return strings.HasSuffix(narrow, suffix) && len(narrow) > len(suffix)
 }
 
-// widerThan yields the hostnames that contain a host, except for the host itself. The longest comes
+// WiderThan yields the hostnames that contain a host, except for the host itself. The longest comes
 // first.
-func widerThan(host string) iter.Seq[string] {
+func WiderThan(host string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		if host == "" {
 			return

@@ -19,7 +19,6 @@ type Listener struct {
 	Hostname     string
 	Passthrough  bool                   // TLS goes to the servers as it is
 	Certificates []types.NamespacedName // Secrets; those that are usable
-	Attached     []*Attached            // the routes, the older first
 	Clients      *Clients               // nil if clients need no certificate; the same for all listeners of a port
 
 	spec       *gatewayv1.Listener

@@ -130,7 +130,7 @@ func TestAttachHoldsForAnyObjects(t *testing.T) {
 				if l.HTTP() && l.Serves() && l.Port == 80 {
 					http = append(http, l)
 				}
-				for _, r := range l.Attached {
+				for _, r := range a.At(l) {
 					namespace := r.Object.GetNamespace()
 					if namespace == "foreign" || !a.allows(l, namespace) {
 						t.Fatalf("a route of namespace %q is at %s", namespace, l)
@@ -143,7 +143,7 @@ func TestAttachHoldsForAnyObjects(t *testing.T) {
 				}
 			}
 			may := func(namespace, host string) bool { return a.world.Host(namespace, host) == nil }
-			rows := RowsOf(http, []string{"reserved.example.com"}, may, anyCopies)
+			rows := a.RowsOf(http, Hosts{More: []string{"reserved.example.com"}, May: may, Takes: anyCopies})
 			for _, row := range rows {
 				for j, e := range row.Chain {
 					if e.Bare() && j < len(row.Chain)-1 {
@@ -160,7 +160,7 @@ func TestAttachHoldsForAnyObjects(t *testing.T) {
 					others = append(others, l)
 				}
 			}
-			if x, y := written(rows), written(RowsOf(others, []string{"reserved.example.com"}, may, anyCopies)); !reflect.DeepEqual(x, y) {
+			if x, y := written(rows), written(b.RowsOf(others, Hosts{More: []string{"reserved.example.com"}, May: may, Takes: anyCopies})); !reflect.DeepEqual(x, y) {
 				t.Fatalf("the order of objects changes rows: %q and %q", x, y)
 			}
 		}

@@ -22,6 +22,7 @@ type Route struct {
 
 	parents    []*parent
 	at         map[*Listener]*Attached
+	said       *Status  // nil until Statuses is called
 	unresolved *Refusal // some of its references cannot be used
 	refused    *Refusal // nothing of it can be served
 	odd        []string // the parts of it that are not served as they ask, in sentences
@@ -105,6 +106,15 @@ func (r *Rule) All() []Ref {
 	return all
 }
 
+// Size returns the number of Refs that All returns.
+func (r *Rule) Size() int {
+	n := len(r.Refs) + len(r.Mirrors)
+	for i := range r.Refs {
+		n += len(r.Refs[i].Mirrors)
+	}
+	return n
+}
+
 // Listeners returns the listeners that the route is attached to, each once.
 func (r *Route) Listeners() (all []*Listener) {
 	for _, p := range r.parents {
@@ -128,7 +138,7 @@ func (r *Route) HostsAt(l *Listener) []string {
 // Drop says that nothing of a route is served, and removes it from its listeners.
 func (a *Attachment) Drop(r *Route, why Refusal) {
 	for _, l := range r.Listeners() {
-		l.Attached = slices.DeleteFunc(l.Attached, func(at *Attached) bool { return at.Route == r })
+		a.attached[l] = slices.DeleteFunc(a.attached[l], func(at *Attached) bool { return at.Route == r })
 	}
 	r.refused, r.at = &why, nil
 }
@@ -152,6 +162,9 @@ type Attached struct {
 	*Route
 	At []string // the hostnames of the listener and the route together
 }
+
+// At returns the routes that are attached to a listener, the older first.
+func (a *Attachment) At(l *Listener) []*Attached { return a.attached[l] }
 
 // attachRoutes reads the routes, and attaches each to listeners.
 func (a *Attachment) attachRoutes() {
@@ -302,7 +315,7 @@ func (a *Attachment) joinBy(r *Route, p *parent) {
 		p.on = append(p.on, l)
 		if r.at[l] == nil {
 			r.at[l] = &Attached{Route: r, At: hosts}
-			l.Attached = append(l.Attached, r.at[l])
+			a.attached[l] = append(a.attached[l], r.at[l])
 		}
 	}
 	switch {

@@ -25,6 +25,12 @@ type Entry struct {
 	place int // of the Match in its Rule
 }
 
+// Of returns the same entry in another reading of its route.
+func (e Entry) Of(r *Route) Entry {
+	rule := r.Rules[e.Index-1]
+	return Entry{rule, &rule.Matches[e.place], e.place}
+}
+
 // A pathKey is a path with its type.
 type pathKey struct {
 	path string
@@ -34,25 +40,32 @@ type pathKey struct {
 // A hostTable holds the entries of one host by their paths.
 type hostTable map[pathKey][]Entry
 
+// Hosts answers questions about the hosts of rows.
+type Hosts struct {
+	// More get rows of their own, even if no route names them.
+	More []string
+	// May reports whether routes of a namespace may have a host.
+	May func(namespace, host string) bool
+	// Takes counts the copies of matches of wider hosts for the oldest route of a host. If it returns
+	// false, there are no copies: requests that match nothing of the host itself are answered with 404.
+	Takes func(r *Route, host string, copies int) bool
+	// Only reports whether a host of a listener gets rows. If it is nil, all hosts get rows.
+	Only func(l *Listener, host string) bool
+}
+
 // RowsOf returns the rows of one port, sorted by host and path. The listeners are those of the port.
-// The hosts in more get rows of their own, even if no route names them. may reports whether routes of
-// a namespace may have a host.
 //
 // A request belongs to the listener with the most specific hostname, and sees only the routes of that
 // listener. A match that fails lets the next match try, also a match of a wider hostname of this
 // listener. The chains of the narrower host therefore contain copies of the matches of the wider
-// hosts. takes counts the copies for the oldest route of the host. If it returns false, there are no
-// copies: requests that match nothing of the host itself are answered with 404.
-func RowsOf(
-	listeners []*Listener, more []string, may func(namespace, host string) bool,
-	takes func(r *Route, host string, copies int) bool,
-) []Row {
+// hosts.
+func (a *Attachment) RowsOf(listeners []*Listener, hosts Hosts) []Row {
 	tables := make(map[*Listener]hostTables)
 	for _, l := range listeners {
 		tables[l] = hostTables{l.Hostname: {}}
 	}
 	for _, l := range listeners {
-		for _, r := range l.Attached {
+		for _, r := range a.attached[l] {
 			for _, host := range r.At {
 				if OwnerOf(listeners, host) == l {
 					tables[l].add(host, r.Route)
@@ -60,7 +73,7 @@ func RowsOf(
 			}
 		}
 	}
-	for _, host := range more {
+	for _, host := range hosts.More {
 		if l := OwnerOf(listeners, host); l != nil && tables[l][host] == nil {
 			tables[l][host] = hostTable{}
 		}
@@ -75,19 +88,22 @@ func RowsOf(
 			if OwnerOf(listeners, host) != l {
 				continue // its own hostname, in conflict
 			}
-			r, these := tables[l][host].oldest(), []hostTable{tables[l][host].only(host, may)}
-			for wider := range widerThan(host) {
+			if hosts.Only != nil && !hosts.Only(l, host) {
+				continue
+			}
+			r, these := tables[l][host].oldest(), []hostTable{tables[l][host].only(host, hosts.May)}
+			for wider := range WiderThan(host) {
 				if these[len(these)-1].ends() {
 					break
 				}
 				if sizes[wider] == 0 {
 					continue
 				}
-				if r != nil && !takes(r, host, sizes[wider]) {
+				if r != nil && !hosts.Takes(r, host, sizes[wider]) {
 					these = these[:1]
 					break
 				}
-				these = append(these, tables[l][wider].only(host, may))
+				these = append(these, tables[l][wider].only(host, hosts.May))
 			}
 			all = append(all, rowsOf(host, these)...)
 		}

@@ -107,7 +107,7 @@ metadata: {name: gate}
 spec: {gatewayClassName: ours, listeners: [{name: http, port: 80, protocol: HTTP}]}
 ---
 `+c.objects)))
-			got := written(RowsOf(a.Gateways[0].Listeners, nil, anyHost, anyCopies))
+			got := written(a.RowsOf(a.Gateways[0].Listeners, Hosts{May: anyHost, Takes: anyCopies}))
 			if !slices.Equal(got, c.want) {
 				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
@@ -140,7 +140,7 @@ spec: {parentRefs: [{name: gate, sectionName: wild}], rules: [{matches: [{path: 
 kind: HTTPRoute
 metadata: {name: ones}
 spec: {parentRefs: [{name: gate, sectionName: one}], rules: [{matches: [{path: {value: /o}}]}]}`)))
-	got := written(RowsOf(a.Gateways[0].Listeners, nil, anyHost, anyCopies))
+	got := written(a.RowsOf(a.Gateways[0].Listeners, Hosts{May: anyHost, Takes: anyCopies}))
 	want := []string{
 		"prefix  /: ", "prefix *.example.com /: ", "prefix *.example.com /w: wilds/1", "prefix a.example.com /: ",
 		"prefix a.example.com /o: ones/1", "prefix c.org /: everywhere/1",
@@ -168,9 +168,9 @@ spec: {parentRefs: [{name: gate}], rules: [{}]}
 kind: HTTPRoute
 metadata: {name: theirs, namespace: bank}
 spec: {parentRefs: [{name: gate, namespace: web}], rules: [{matches: [{path: {value: /bank}}]}]}`)))
-	got := written(RowsOf(a.Gateways[0].Listeners, []string{"reserved.example.com"}, func(namespace, host string) bool {
-		return a.world.Host(namespace, host) == nil
-	}, anyCopies))
+	may := func(namespace, host string) bool { return a.world.Host(namespace, host) == nil }
+	got := written(a.RowsOf(a.Gateways[0].Listeners,
+		Hosts{More: []string{"reserved.example.com"}, May: may, Takes: anyCopies}))
 	want := []string{
 		"prefix  /: any/1", "prefix  /bank: theirs/1", "prefix reserved.example.com /: ",
 		"prefix reserved.example.com /bank: theirs/1",
@@ -180,7 +180,7 @@ spec: {parentRefs: [{name: gate, namespace: web}], rules: [{matches: [{path: {va
 	}
 }
 
-// TestWiderHostnamesAreThoseThatContainAHost compares widerThan with Contains.
+// TestWiderHostnamesAreThoseThatContainAHost compares WiderThan with Contains.
 func TestWiderHostnamesAreThoseThatContainAHost(t *testing.T) {
 	hosts := []string{"", "*.a", "a", "b.a", "*.b.a", "c.b.a", "*.c.b.a", "d.c.b.a", "xb.a", "*.xb.a"}
 	for _, host := range hosts {
@@ -190,7 +190,7 @@ func TestWiderHostnamesAreThoseThatContainAHost(t *testing.T) {
 				want = append(want, wide)
 			}
 		}
-		for wide := range widerThan(host) {
+		for wide := range WiderThan(host) {
 			if slices.Contains(hosts, wide) {
 				got = append(got, wide)
 			}

@@ -19,6 +19,7 @@ type Status struct {
 	Gateway   *gatewayv1.GatewayStatus
 	Listeners *gatewayv1.ListenerSetStatus
 	Parents   []gatewayv1.RouteParentStatus    // of a route; entries of other controllers stay as they are
+	Unmet     bool                             // of a route: some condition says that it is not served as it asks
 	Ancestors []gatewayv1.PolicyAncestorStatus // of a policy; entries of other controllers stay as they are
 }
 

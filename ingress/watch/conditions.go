@@ -83,15 +83,21 @@ func (s *statuses) apiStatuses(wish *Publication, now time.Time) (all []statusPa
 	for i := range wish.Statuses {
 		want[types.UID(wish.Statuses[i].UID)] = &wish.Statuses[i]
 	}
-	lacking := make(map[types.UID]time.Time)
+	lacking, right := make(map[types.UID]time.Time), make(map[types.UID]verdict, len(s.right))
 	for _, kind := range gatewayKinds {
 		for _, o := range s.objects(kind.resource) {
 			of := want[o.GetUID()]
 			if of != nil && of.Generation < o.GetGeneration() {
 				continue // a wish about the newer object is under way
 			}
+			is := verdictOf(o, of)
+			if is.of != nil && s.right[o.GetUID()] == is { // as of nearly all
+				right[o.GetUID()] = is
+				continue
+			}
 			next, ours := s.next(o, of, wish, metav1.NewTime(now))
 			if next == nil {
+				right[o.GetUID()] = is
 				continue
 			}
 			if !wish.Replace {
@@ -110,8 +116,22 @@ func (s *statuses) apiStatuses(wish *Publication, now time.Time) (all []statusPa
 			all = append(all, s.statusPatchOf(kind, o, next))
 		}
 	}
-	s.lacking = lacking
+	s.lacking, s.right = lacking, right
 	return all
+}
+
+// A verdict is an object that was compared with the status it is to have. Neither is ever changed: a
+// new version of one is a new pointer.
+type verdict struct {
+	object metav1.Object
+	of     *gatewayv1.RouteParentStatus // the first; nil for all but routes with a status
+}
+
+func verdictOf(o metav1.Object, of *gateway.Status) verdict {
+	if of == nil || len(of.Parents) == 0 {
+		return verdict{}
+	}
+	return verdict{o, &of.Parents[0]}
 }
 
 // statusPatchOf returns the patch that gives an object a status.

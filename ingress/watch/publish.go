@@ -174,6 +174,7 @@ type statuses struct {
 	*publisher
 	records map[types.UID]record
 	lacking map[types.UID]time.Time // since when an object of Gateway API lacks a status of ours
+	right   map[types.UID]verdict   // routes of Gateway API that have the status they are to have
 	budget  *rate.Limiter
 	last    string // namespace that had its turn last
 }

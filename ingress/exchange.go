@@ -1,0 +1,303 @@
+package ingress
+
+import (
+	"cmp"
+	"maps"
+	"reflect"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"sallyport/haproxy"
+	"sallyport/ingress/gateway"
+)
+
+// routesBut returns the routes of all kinds that other objects do not have.
+func routesBut(o, others *gateway.Objects) (all []metav1.Object) {
+	all = objectsOf(all, missing(o.HTTPRoutes, others.HTTPRoutes))
+	all = objectsOf(all, missing(o.GRPCRoutes, others.GRPCRoutes))
+	all = objectsOf(all, missing(o.TLSRoutes, others.TLSRoutes))
+	return objectsOf(all, missing(o.TCPRoutes, others.TCPRoutes))
+}
+
+func objectsOf[T metav1.Object](all []metav1.Object, list []T) []metav1.Object {
+	for _, o := range list {
+		all = append(all, o)
+	}
+	return all
+}
+
+// addRoute adds a route to the list of its kind.
+func addRoute(o *gateway.Objects, route metav1.Object) {
+	switch r := route.(type) {
+	case *gatewayv1.HTTPRoute:
+		o.HTTPRoutes = append(o.HTTPRoutes, r)
+	case *gatewayv1.GRPCRoute:
+		o.GRPCRoutes = append(o.GRPCRoutes, r)
+	case *gatewayv1.TLSRoute:
+		o.TLSRoutes = append(o.TLSRoutes, r)
+	case *gatewayv1.TCPRoute:
+		o.TCPRoutes = append(o.TCPRoutes, r)
+	}
+}
+
+// readRoutes reads the links of the routes that came, and leaves out the routes that are not ours.
+func (c *Compiler) readRoutes(d *edit, now []*world) {
+	b := &builder{Compiler: c, routing: &routing{of: now}}
+	for i, a := range c.routing.attached {
+		var routes gateway.Objects
+		for _, m := range d.come {
+			if m.world == i {
+				addRoute(&routes, m.object)
+			}
+		}
+		if a == nil || reflect.ValueOf(routes).IsZero() {
+			continue
+		}
+		w := b.apiOf(i)
+		w.Objects = routes
+		for _, r := range a.Alone(w).Routes {
+			d.links[placed{i, r.Object}] = linksOf(i, r)
+		}
+	}
+	d.come = slices.DeleteFunc(d.come, func(m placed) bool { _, ours := d.links[m]; return !ours })
+}
+
+// replaceRoutes replaces the routes of Gateway API of a part, and all that comes of them. replace did the
+// rest. was and is are the objects of the two parts. replaceRoutes returns false if the whole routing
+// has to be made anew.
+func (r *routing) replaceRoutes(then, now *routing, was, is []placed) bool {
+	lost, found := make(map[*gateway.Route]bool), make(map[*gateway.Route]bool)
+	r.attached = slices.Clone(r.attached)
+	for i, a := range r.attached {
+		if a == nil {
+			continue
+		}
+		gone, come := routesOf(i, was, a), routesOf(i, is, now.attached[i])
+		for _, r := range gone {
+			lost[r] = true
+		}
+		for _, r := range come {
+			found[r] = true
+		}
+		if !sameBeside(then.attached[i], now.attached[i], found) {
+			return false
+		}
+		r.attached[i] = a.Exchange(r.of[i].API, gone, come)
+	}
+	if !r.replaceMatches(then, now, found) {
+		return false
+	}
+	rest := make([]ledTo, 0, len(r.led)+len(now.led))
+	for _, one := range r.led {
+		if !lost[one.rule.Route] {
+			rest = append(rest, one)
+		}
+	}
+	r.replaceNeeds(then.needs, now.needs, rest)
+	for _, one := range now.led {
+		if found[one.rule.Route] {
+			rest = append(rest, one)
+		}
+	}
+	r.led = rest
+	r.tellStatuses()
+	return true
+}
+
+// routesOf returns the routes that an Attachment has of objects of a world.
+func routesOf(world int, these []placed, a *gateway.Attachment) (all []*gateway.Route) {
+	for _, m := range these {
+		if m.world != world || m.isIngress() {
+			continue
+		}
+		if r := a.RouteOf(m.object); r != nil {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// sameBeside reports whether two parts say the same about the routes that are there only because
+// requests fall to their hosts.
+func sameBeside(then, now *gateway.Attachment, changed map[*gateway.Route]bool) bool {
+	said := make(map[metav1.Object]*gateway.Status)
+	for _, r := range then.Routes {
+		said[r.Object] = then.StatusOf(r)
+	}
+	return !slices.ContainsFunc(now.Routes, func(r *gateway.Route) bool {
+		return !changed[r] && !reflect.DeepEqual(said[r.Object], now.StatusOf(r))
+	})
+}
+
+// replaceMatches replaces the conditions of routes, and who takes their requests. It returns false if
+// something new would count for a limit. found are the routes of the part now. The other routes of its
+// rows stay as they are.
+func (r *routing) replaceMatches(then, now *routing, found map[*gateway.Route]bool) bool {
+	for _, takers := range now.takers {
+		for i, e := range takers {
+			for _, a := range r.attached {
+				if a != nil && !found[e.Route] && a.RouteOf(e.Route.Object) != nil {
+					takers[i] = e.Of(a.RouteOf(e.Route.Object))
+				}
+			}
+		}
+	}
+	r.takers = exchangeKeys(r.takers, then.takers, now.takers)
+	for namespace, forms := range now.forms {
+		for name := range forms {
+			if !r.forms[namespace][name] {
+				return false
+			}
+		}
+	}
+	r.copied = maps.Clone(r.copied)
+	for of, n := range then.copied {
+		r.copied[of] -= n
+	}
+	for of, n := range now.copied {
+		r.copied[of] += n
+		if most := r.of[of.world].Options.Limits.Paths; most > 0 && r.copied[of] > most {
+			return false
+		}
+	}
+	picks := make(map[string]bool) // that may have no route now
+	for _, p := range then.Config.Picks {
+		picks[p.Name] = true
+	}
+	byName := func(p *haproxy.Pick, name string) int { return cmp.Compare(p.Name, name) }
+	var come []*haproxy.Pick
+	for _, p := range now.Config.Picks {
+		delete(picks, p.Name)
+		if _, known := slices.BinarySearchFunc(r.Config.Picks, p.Name, byName); !known {
+			come = append(come, p)
+		}
+	}
+	if len(picks) > 0 {
+		for i := range r.Config.Routes {
+			delete(picks, r.Config.Routes[i].Pick)
+		}
+	}
+	var gone []*haproxy.Pick
+	for _, p := range then.Config.Picks {
+		if picks[p.Name] {
+			gone = append(gone, p)
+		}
+	}
+	r.Config.Picks = exchange(r.Config.Picks, gone, come,
+		func(a, b *haproxy.Pick) int { return cmp.Compare(a.Name, b.Name) })
+	if !reflect.DeepEqual(then.Config.Forms, now.Config.Forms) {
+		r.Config.Forms = haproxy.FormsOf(r.Config.Picks)
+	}
+	return true
+}
+
+// replaceNeeds replaces needs. The rules in rest lead to backends as well, and are in neither part.
+// All Ingresses that lead to a backend of a part are in it.
+func (r *routing) replaceNeeds(then, now []need, rest []ledTo) {
+	was, is := needsByName(then), needsByName(now)
+	same := func(n *need) bool { return was[n.name] != nil && is[n.name] != nil && *was[n.name] == *is[n.name] }
+	others := make(map[string]*need) // of those that differ: with the oldest object that leads there
+	for _, list := range [][]need{then, now} {
+		for i := range list {
+			if n := &list[i]; !same(n) {
+				others[n.name] = nil
+			}
+		}
+	}
+	if len(others) == 0 {
+		return
+	}
+	for i := range rest {
+		for _, name := range rest[i].needs {
+			if of, differs := others[name]; differs {
+				n := rest[i].petitioner(r.of)
+				if of != nil {
+					n.byOlder(of)
+				}
+				others[name] = n
+			}
+		}
+	}
+	var gone, come []need
+	for _, name := range sortedKeys(others) {
+		at, known := slices.BinarySearchFunc(r.needs, name,
+			func(n need, name string) int { return cmp.Compare(n.name, name) })
+		var next *need
+		switch {
+		case is[name] != nil:
+			next = is[name]
+			if others[name] != nil {
+				next.byOlder(others[name])
+			}
+		case others[name] != nil:
+			n := r.needs[at]
+			n.by, n.asked = others[name].by, others[name].asked
+			next = &n
+		}
+		if known && next != nil && r.needs[at] == *next {
+			continue
+		}
+		if known {
+			gone = append(gone, r.needs[at])
+		}
+		if next != nil {
+			come = append(come, *next)
+		}
+	}
+	r.exchangeNeeds(gone, come)
+}
+
+func needsByName(list []need) map[string]*need {
+	all := make(map[string]*need, len(list))
+	for i := range list {
+		all[list[i].name] = &list[i]
+	}
+	return all
+}
+
+// exchangeNeeds removes the needs of gone, and adds those of come.
+func (r *routing) exchangeNeeds(gone, come []need) {
+	r.needs = exchange(r.needs, gone, come, func(a, b need) int { return cmp.Compare(a.name, b.name) })
+	r.users = slices.Clone(r.users)
+	mine := make(map[int]bool) // the worlds that have a clone of their map
+	change := func(n need, to func(names []string) []string) {
+		if !mine[n.world] {
+			r.users[n.world], mine[n.world] = maps.Clone(r.users[n.world]), true
+		}
+		users := r.users[n.world]
+		if users[n.service] = to(slices.Clone(users[n.service])); len(users[n.service]) == 0 {
+			delete(users, n.service)
+		}
+	}
+	for _, n := range gone {
+		change(n, func(names []string) []string {
+			return slices.DeleteFunc(names, func(name string) bool { return name == n.name })
+		})
+	}
+	for _, n := range come {
+		change(n, func(names []string) []string { return append(names, n.name) })
+	}
+}
+
+// amounts are how many things a namespace may have.
+type amounts struct{ hosts, paths, regexps, backends int }
+
+// count adds the things of a route.
+func (n *amounts) count(r *gateway.Route) {
+	matches, patterns := 0, 0
+	for _, rule := range r.Rules {
+		matches += len(rule.Matches)
+		n.backends += rule.Size()
+		for i := range rule.Matches {
+			if rule.Matches[i].Type == gateway.Regexp {
+				patterns++
+			}
+		}
+	}
+	for _, l := range r.Listeners() {
+		hosts := len(r.HostsAt(l))
+		n.hosts, n.paths, n.regexps = n.hosts+hosts, n.paths+hosts*matches, n.regexps+hosts*patterns
+	}
+}

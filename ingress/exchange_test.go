@@ -1,0 +1,290 @@
+package ingress
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"sallyport/haproxy"
+)
+
+// TestAFewRoutesAreRoutedAlone walks random histories. In most steps, routes of Gateway API change. It
+// compares a Compiler with Compile at every step: the Result, and the reports about Gateways and routes.
+func TestAFewRoutesAreRoutedAlone(t *testing.T) {
+	alone, all := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		verdicts := haproxy.Verdicts{haproxy.LuaSupport().Part(): haproxy.Good}
+		for _, port := range []uint16{80, 81, 82, 443, 5432} {
+			verdicts[haproxy.FreeListener(netip.AddrPortFrom(netip.MustParseAddr(gateAt), port)).Part()] = haproxy.Good
+		}
+		var c Compiler
+		c.Judge(verdicts)
+		s := drawGates(t)
+		before := ""
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			for range rapid.IntRange(1, 2).Draw(t, "changes") {
+				changeOneRoute(t, &s)
+			}
+			var fresh Compiler
+			fresh.Judge(verdicts)
+			got, want := c.Compile([]Snapshot{s}), fresh.Compile([]Snapshot{s})
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(),
+				cmpopts.EquateComparable(netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{}, haproxy.Text{},
+					haproxy.Question{}, haproxy.Part{}), comparesRoutes, cmpopts.IgnoreUnexported(Result{})); diff != "" {
+				t.Fatalf("from nothing (-), remembered (+):\n%s", diff)
+			}
+			if diff := cmp.Diff(tellAll(want), tellAll(got), cmpopts.EquateEmpty()); diff != "" {
+				t.Fatalf("reported, from nothing (-), remembered (+):\n%s", diff)
+			}
+			if diff := cmp.Diff(oldestOf(&fresh), oldestOf(&c)); diff != "" {
+				t.Fatalf("who leads to backends, from nothing (-), remembered (+):\n%s", diff)
+			}
+			// A change that changes nothing that is served says little.
+			if now := tellGates(got); now != before {
+				before, all = now, all+1
+				if c.made.amended {
+					alone++
+				}
+			}
+		}
+	})
+	if t.Logf("%d of %d routings were made of the one before", alone, all); all >= 100 && alone < all/5 {
+		t.Errorf("%d of %d routings were made of the one before: the test hardly tests it", alone, all)
+	}
+}
+
+// drawGates draws a cluster with two Gateways at one address, which take routes of all namespaces or of
+// their own.
+func drawGates(t *rapid.T) Snapshot {
+	s := Snapshot{Cluster: "c", NoClasses: true}
+	s.Options.WatchWithoutClass = true
+	s.Options.Gateway = GatewayOptions{Enabled: true, Controller: "sallyport.dev/gateway"}
+	s.Options.Pools.Ranges = []AddressRange{poolOf(gateAt + "-" + gateAt)}
+	few := func(label string) int { return rapid.SampledFrom([]int{0, 0, 0, 8}).Draw(t, label) }
+	s.Options.Limits = Limits{
+		Hosts: few("hosts"), Paths: few("paths"), Backends: few("backends"), RegularExpressions: few("patterns"),
+	}
+	if rapid.IntRange(0, 4).Draw(t, "reserved") == 0 {
+		s.Options.Hosts = []HostRule{{Host: "b.test", Namespaces: []string{"n"}}}
+	}
+	s.API.Classes = []*gatewayv1.GatewayClass{{
+		ObjectMeta: metav1.ObjectMeta{Name: "ours"},
+		Spec:       gatewayv1.GatewayClassSpec{ControllerName: "sallyport.dev/gateway"},
+	}}
+	s.API.Gateways = []*gatewayv1.Gateway{manyListeners()}
+	for _, namespace := range []string{"m", "n"} {
+		for _, name := range []string{"a", "b", "c"} {
+			s.Services = append(s.Services, plainService(namespace, name))
+		}
+		s.API.Grants = append(s.API.Grants, &gatewayv1.ReferenceGrant{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "g"},
+			Spec: gatewayv1.ReferenceGrantSpec{
+				From: []gatewayv1.ReferenceGrantFrom{{Group: gatewayv1.GroupName, Kind: "HTTPRoute", Namespace: "m"}},
+				To:   []gatewayv1.ReferenceGrantTo{{Kind: "Service"}},
+			},
+		})
+	}
+	return s
+}
+
+// manyListeners returns a Gateway with listeners of most kinds.
+func manyListeners() *gatewayv1.Gateway {
+	g := &gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "m", Name: "g0", UID: "g"}}
+	g.Spec.GatewayClassName = "ours"
+	from, through := gatewayv1.NamespacesFromAll, gatewayv1.TLSModePassthrough
+	add := func(name gatewayv1.SectionName, port int32, protocol gatewayv1.ProtocolType, host gatewayv1.Hostname) {
+		g.Spec.Listeners = append(g.Spec.Listeners, gatewayv1.Listener{
+			Name: name, Port: port, Protocol: protocol, Hostname: &host,
+			AllowedRoutes: &gatewayv1.AllowedRoutes{Namespaces: &gatewayv1.RouteNamespaces{From: &from}},
+		})
+	}
+	add("any", 80, "HTTP", "")
+	add("wild", 80, "HTTP", "*.test")
+	add("other", 81, "HTTP", "")
+	add("one", 82, "HTTP", "a.test")
+	add("tls", 443, "TLS", "")
+	add("tcp", 5432, "TCP", "")
+	g.Spec.Listeners[4].TLS = &gatewayv1.ListenerTLSConfig{Mode: &through}
+	g.Status.Addresses = []gatewayv1.GatewayStatusAddress{{Value: gateAt}}
+	return g
+}
+
+func plainService(namespace, name string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+}
+
+// changeOneRoute changes one object: a route in most cases.
+func changeOneRoute(t *rapid.T, s *Snapshot) {
+	pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
+	gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0
+	meta := metav1.ObjectMeta{
+		Namespace: pick("namespace", "m", "m", "n"), Name: pick("name", "p", "q", "r", "s", "t"), UID: "x",
+		CreationTimestamp: metav1.Unix(int64(rapid.IntRange(1, 4).Draw(t, "age")), 0),
+	}
+	home := gatewayv1.Namespace("m")
+	parents := gatewayv1.CommonRouteSpec{ParentRefs: []gatewayv1.ParentReference{{Name: "g0", Namespace: &home}}}
+	section := gatewayv1.SectionName(pick("section", "any", "wild", "other", "one", "", "tls", "tcp", "none"))
+	if section != "" {
+		parents.ParentRefs[0].SectionName = &section
+	}
+	hosts := rapid.SliceOfN(rapid.SampledFrom([]gatewayv1.Hostname{
+		"a.test", "b.test", "c.test", "x.a.test", "y.a.test", "d.test", "*.a.test", "?",
+	}), 1, 2).Draw(t, "hosts")
+	if rapid.IntRange(0, 9).Draw(t, "any host") == 0 {
+		hosts = nil
+	}
+	port := int32(80)
+	of := gatewayv1.Namespace(pick("service of", "m", "n"))
+	to := gatewayv1.BackendRef{BackendObjectReference: gatewayv1.BackendObjectReference{
+		Name: gatewayv1.ObjectName(pick("service", "a", "b", "c", "d")), Port: &port, Namespace: &of,
+	}}
+	switch rapid.IntRange(0, 19).Draw(t, "kind") {
+	case 0:
+		s.API.GRPCRoutes = change(t, s.API.GRPCRoutes, &gatewayv1.GRPCRoute{ObjectMeta: meta, Spec: gatewayv1.GRPCRouteSpec{
+			CommonRouteSpec: parents, Hostnames: hosts,
+			Rules: []gatewayv1.GRPCRouteRule{{BackendRefs: []gatewayv1.GRPCBackendRef{{BackendRef: to}}}},
+		}}, gone)
+	case 1:
+		s.API.TLSRoutes = change(t, s.API.TLSRoutes, &gatewayv1.TLSRoute{ObjectMeta: meta, Spec: gatewayv1.TLSRouteSpec{
+			CommonRouteSpec: parents, Hostnames: hosts, Rules: []gatewayv1.TLSRouteRule{{BackendRefs: []gatewayv1.BackendRef{to}}},
+		}}, gone)
+	case 2:
+		s.API.TCPRoutes = change(t, s.API.TCPRoutes, &gatewayv1.TCPRoute{ObjectMeta: meta, Spec: gatewayv1.TCPRouteSpec{
+			CommonRouteSpec: parents, Rules: []gatewayv1.TCPRouteRule{{BackendRefs: []gatewayv1.BackendRef{to}}},
+		}}, gone)
+	case 3, 4:
+		service := plainService(meta.Namespace, string(to.Name))
+		service.Annotations = drawAnnotations(pick, "timeout-server")
+		speaks := pick("protocol", "", "kubernetes.io/h2c")
+		service.Spec.Ports[0].AppProtocol = &speaks
+		s.Services = change(t, s.Services, service, gone)
+	case 5, 6:
+		s.Ingresses = change(t, s.Ingresses, ingressTo(meta, pick("host", "a.test", "i.test"), string(to.Name)), gone)
+	case 7:
+		if rapid.IntRange(0, 2).Draw(t, "policy") == 0 {
+			policy := &gatewayv1.BackendTLSPolicy{ObjectMeta: meta}
+			policy.Spec.TargetRefs = []gatewayv1.LocalPolicyTargetReferenceWithSectionName{{
+				LocalPolicyTargetReference: gatewayv1.LocalPolicyTargetReference{Kind: "Service", Name: to.Name},
+			}}
+			s.API.TLSPolicies = change(t, s.API.TLSPolicies, policy, gone)
+		}
+	default:
+		r := &gatewayv1.HTTPRoute{ObjectMeta: meta, Spec: gatewayv1.HTTPRouteSpec{CommonRouteSpec: parents, Hostnames: hosts}}
+		for range rapid.IntRange(1, 2).Draw(t, "rules") {
+			r.Spec.Rules = append(r.Spec.Rules, drawRule(t, to))
+		}
+		s.API.HTTPRoutes = change(t, s.API.HTTPRoutes, r, gone)
+	}
+}
+
+func ingressTo(meta metav1.ObjectMeta, host, service string) *networkingv1.Ingress {
+	kind := networkingv1.PathTypePrefix
+	return &networkingv1.Ingress{ObjectMeta: meta, Spec: networkingv1.IngressSpec{Rules: []networkingv1.IngressRule{{
+		Host: host,
+		IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{
+			Paths: []networkingv1.HTTPIngressPath{{Path: "/", PathType: &kind, Backend: networkingv1.IngressBackend{
+				Service: &networkingv1.IngressServiceBackend{Name: service, Port: networkingv1.ServiceBackendPort{Number: 80}},
+			}}},
+		}},
+	}}}}
+}
+
+// drawRule draws a rule that leads to one or two Services.
+func drawRule(t *rapid.T, to gatewayv1.BackendRef) (rule gatewayv1.HTTPRouteRule) {
+	seldom := func(what string) bool { return rapid.IntRange(0, 5).Draw(t, what) == 0 }
+	for range rapid.IntRange(0, 2).Draw(t, "matches") {
+		path := rapid.SampledFrom([]string{"/", "/a", "/a/b", "/c", "/%zz"}).Draw(t, "path")
+		m := gatewayv1.HTTPRouteMatch{Path: &gatewayv1.HTTPPathMatch{
+			Value: &path,
+			Type: some(t, "type", gatewayv1.PathMatchExact, gatewayv1.PathMatchPathPrefix, gatewayv1.PathMatchPathPrefix,
+				gatewayv1.PathMatchRegularExpression),
+		}}
+		if seldom("condition") {
+			m.Headers = []gatewayv1.HTTPHeaderMatch{{
+				Name:  gatewayv1.HTTPHeaderName(rapid.SampledFrom([]string{"h", "i", "bad name"}).Draw(t, "header")),
+				Value: rapid.SampledFrom([]string{"1", "2"}).Draw(t, "value"),
+			}}
+		}
+		rule.Matches = append(rule.Matches, m)
+	}
+	weight := rapid.SampledFrom([]int32{1, 1, 0, 9}).Draw(t, "weight")
+	to.Weight = &weight
+	rule.BackendRefs = []gatewayv1.HTTPBackendRef{{BackendRef: to}}
+	if seldom("shares") {
+		other := to
+		other.Name = "a"
+		rule.BackendRefs = append(rule.BackendRefs, gatewayv1.HTTPBackendRef{BackendRef: other})
+	}
+	value := rapid.SampledFrom([]string{"1", "2"}).Draw(t, "sets")
+	switch {
+	case seldom("filter"):
+		rule.Filters = []gatewayv1.HTTPRouteFilter{{
+			Type:                  gatewayv1.HTTPRouteFilterRequestHeaderModifier,
+			RequestHeaderModifier: &gatewayv1.HTTPHeaderFilter{Set: []gatewayv1.HTTPHeader{{Name: "X-A", Value: value}}},
+		}}
+	case seldom("prefix"):
+		rule.Filters = []gatewayv1.HTTPRouteFilter{{
+			Type: gatewayv1.HTTPRouteFilterURLRewrite,
+			URLRewrite: &gatewayv1.HTTPURLRewriteFilter{Path: &gatewayv1.HTTPPathModifier{
+				Type: gatewayv1.PrefixMatchHTTPPathModifier, ReplacePrefixMatch: &value,
+			}},
+		}}
+	case seldom("redirect"):
+		rule.Filters = []gatewayv1.HTTPRouteFilter{{
+			Type:            gatewayv1.HTTPRouteFilterRequestRedirect,
+			RequestRedirect: &gatewayv1.HTTPRequestRedirectFilter{Scheme: &value},
+		}}
+	case seldom("mirror"):
+		rule.Filters = []gatewayv1.HTTPRouteFilter{{
+			Type:          gatewayv1.HTTPRouteFilterRequestMirror,
+			RequestMirror: &gatewayv1.HTTPRequestMirrorFilter{BackendRef: to.BackendObjectReference},
+		}}
+	}
+	return rule
+}
+
+// tellAll returns all that a Result reports of Gateways, routes and requests.
+func tellAll(r Result) (all []string) {
+	add := func(x any) { all = append(all, fmt.Sprintf("%+v", x)) }
+	for _, g := range r.Gateways() {
+		add(g)
+		e, _ := r.ExplainAPI(g.Cluster, "gateway", g.Namespace, g.Name)
+		add(e)
+	}
+	for _, one := range r.Routes() {
+		add(one)
+		e, ok := r.ExplainAPI(one.Cluster, strings.ToLower(one.Kind), one.Namespace, one.Name)
+		add(ok)
+		add(e)
+	}
+	for _, host := range []string{"a.test", "b.test", "x.a.test", "z.a.test", "o.example"} {
+		for _, path := range []string{"/", "/a", "/a/b/c"} {
+			for _, port := range []string{"80", "81", "82"} {
+				e, why := r.ExplainAt(haproxy.Request{Scope: gateAt + ":" + port, Host: host, Path: path, Method: "GET"})
+				add(e)
+				add(why)
+			}
+		}
+	}
+	return all
+}
+
+// oldestOf returns for each backend the object that brings it.
+func oldestOf(c *Compiler) (all []string) {
+	for _, n := range c.routing.needs {
+		all = append(all, fmt.Sprint(n.name, n.by, n.asked, n.since()))
+	}
+	return all
+}
