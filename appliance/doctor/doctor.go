@@ -25,6 +25,7 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress/input"
 	"sallyport/ingress/watch"
+	"sallyport/routes"
 )
 
 // A doctor examines a configuration, the machine, the clusters, and an appliance that runs here. It
@@ -359,22 +360,17 @@ func (d *doctor) members(g *status.GroupStatus, version string) {
 	}
 }
 
-// overlaps checks that no two clusters have pools with addresses in common.
+// overlaps checks that no two clusters have addresses in common.
 func (d *doctor) overlaps() {
-	for i, a := range d.known {
-		for _, b := range d.known[i+1:] {
-			for _, p := range a.Topology.Pools {
-				for _, q := range b.Topology.Pools {
-					if p.CIDR.Overlaps(q.CIDR) {
-						d.failed("pools", fmt.Sprintf("IP pool %s (%s) of cluster %s and %s (%s) of cluster %s have "+
-							"addresses in common: the routes go to cluster %s alone", p.Name, p.CIDR, a.Cluster, q.Name,
-							q.CIDR, b.Cluster, a.Cluster),
-							"give one of them other addresses, or bound the clusters with clusters[].pools",
-							"kubectl get ippools -o yaml    # in each of the two")
-					}
-				}
-			}
-		}
+	topologies := make([]routes.Topology, len(d.known))
+	for i := range d.known {
+		topologies[i] = d.known[i].Topology
+	}
+	for _, o := range routes.Overlaps(topologies) {
+		d.failed("pools", fmt.Sprintf("%s of cluster %s and %s of cluster %s have addresses in common: routes to these "+
+			"addresses are taken from cluster %s alone", o.Of, o.First, o.Network, o.Second, o.First),
+			"give one of them other IP pools, or give both clusters[].pools without common addresses",
+			"kubectl get ippools -o yaml    # in each of the two")
 	}
 }
 

@@ -598,6 +598,9 @@ func TestTheDoctorFindsEachFaultBeforeTheFirstStart(t *testing.T) {
 		twin := strings.NewReplacer("name: default", "name: twin", `172.16.0.0/16, "fd00:172:16::/48"`, "").Replace(first)
 		r.finds(with(r, first, first+"\n"+twin), status.Failed, "pools", "of cluster default and",
 			"of cluster twin have addresses in common")
+		r.lacks(with(r, first, strings.Replace(first, "172.16.0.0/16", "172.16.0.0/17", 1)+"\n"+
+			strings.NewReplacer("name: default", "name: twin", "172.16.0.0/16", "172.16.128.0/17",
+				"fd00:172:16::/48", "fd00:172:17::/48").Replace(first)), "pools")
 	})
 }
 
