@@ -90,6 +90,6 @@ func (n *endpoints) local() http.Handler {
 
 // sample takes a sample of HAProxy's counts and of the open servers at intervals, until ctx ends.
 func (n *endpoints) sample(ctx context.Context) {
-	open := func() int { return n.loop.view.Load().Tally().Servers[haproxy.Open] }
+	open := func() int { return n.loop.view.Load().Tally().Open() }
 	n.samples.Run(ctx, n.edges.proxy.Meter().Read, open)
 }

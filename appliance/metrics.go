@@ -145,12 +145,14 @@ var (
 	prefixesDesc = desc("bgp_prefixes_received", "Prefixes held from the peer.", "cluster", "node", "peer")
 	flapsDesc    = desc("bgp_session_losses_total", "How often the session left Established.", "cluster", "node",
 		"peer")
-	routesDesc    = desc("routes", "Wanted routes, by whether the kernel holds them.", "installed")
-	refusedDesc   = desc("offers_refused", "Offers that are not routes at present, by reason.", "reason")
-	serversDesc   = desc("servers", "Servers by state.", "state")
-	backendsDesc  = desc("backends", "Backends.")
-	noServersDesc = desc("backends_without_open_server", "Backends that have servers, none of them open.")
-	problemsDesc  = desc("problems", "Objects of a cluster, or parts of them, that are not served, by reason.",
+	routesDesc  = desc("routes", "Wanted routes, by whether the kernel holds them.", "installed")
+	refusedDesc = desc("offers_refused", "Offers that are not routes at present, by reason.", "reason")
+	serversDesc = desc("servers",
+		"Servers by cluster and state. The cluster is empty for servers that no cluster has any more.", "cluster", "state")
+	backendsDesc  = desc("backends", "Backends by cluster.", "cluster")
+	noServersDesc = desc("backends_without_open_server", "Backends that have servers, none of them open.",
+		"cluster")
+	problemsDesc = desc("problems", "Objects of a cluster, or parts of them, that are not served, by reason.",
 		"cluster", "reason")
 	gatewaysDesc = desc("gateways", "Gateways, by whether all their listeners are programmed.", "cluster",
 		"programmed")
@@ -233,11 +235,13 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for reason, n := range s.Refused.Counts {
 		p.gauge(refusedDesc, float64(n), string(reason))
 	}
-	for state, n := range t.Servers {
-		p.gauge(serversDesc, float64(n), haproxy.State(state).String())
+	for cluster, c := range t.Clusters {
+		for state, n := range c.Servers {
+			p.gauge(serversDesc, float64(n), cluster, haproxy.State(state).String())
+		}
+		p.gauge(backendsDesc, float64(c.Backends), cluster)
+		p.gauge(noServersDesc, float64(c.Unserved), cluster)
 	}
-	p.gauge(backendsDesc, float64(t.Backends))
-	p.gauge(noServersDesc, float64(t.Unserved))
 	for k, n := range t.Problems {
 		p.gauge(problemsDesc, float64(n), k.Cluster, k.Reason)
 	}

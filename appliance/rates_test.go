@@ -123,7 +123,7 @@ func TestThePageHasTheRatesOfBackends(t *testing.T) {
 			">requests/s<", ">1,234<", `▲</span>1.7</span>`,
 			`data-label="connections" class="n">3<`,
 		},
-		"/backends?sort=errors":       {">errors/s<", `<option value="errors" selected>most errors first`},
+		"/backends?sort=errors":             {">errors/s<", `<option value="errors" selected>most errors first`},
 		"/backend/demo__default_svc_web_80": {"<dt>requests</dt><dd>1,234/s", "1.7/s", "<dt>response time</dt><dd>4 ms"},
 	} {
 		_, text := ask(t, h, path)

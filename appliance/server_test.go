@@ -253,8 +253,8 @@ func TestMetricsKeepPrometheusConventions(t *testing.T) {
 	for _, want := range []string{
 		`sallyport_routes{installed="true"} 1`,
 		`sallyport_offers_refused{reason="no-affinity"} 1`,
-		`sallyport_servers{state="open"} 1`,
-		`sallyport_servers{state="closed"} 1`,
+		`sallyport_servers{cluster="demo",state="open"} 1`,
+		`sallyport_servers{cluster="demo",state="closed"} 1`,
 		`sallyport_steps_total{step="add_route"} 1`,
 	} {
 		if !strings.Contains(text, want) {
@@ -271,15 +271,24 @@ func TestMetricsCountWhatTheStatusLists(t *testing.T) {
 	})
 	s.round(t.Context())
 	all, got := status.NewIndex(s.view.Load()).Status(haproxy.Info{}), s.view.Load().Tally()
-	want := status.Tally{Routes: len(all.Routes), Backends: len(all.Backends), Problems: map[status.ProblemKind]int{}}
+	want := status.Tally{
+		Routes: len(all.Routes), Clusters: map[string]status.Count{"demo": {}, "": {}},
+		Problems: map[status.ProblemKind]int{},
+	}
 	for _, r := range all.Routes {
 		if r.Installed {
 			want.Installed++
 		}
 	}
 	for _, b := range all.Backends {
+		cluster := "demo"
+		if b.Name == "of_nobody" {
+			cluster = ""
+		}
+		count := want.Clusters[cluster]
+		count.Backends++
 		for _, server := range b.Servers {
-			want.Servers[slices.IndexFunc(
+			count.Servers[slices.IndexFunc(
 				[]haproxy.State{haproxy.Absent, haproxy.Closed, haproxy.Drain, haproxy.Open}, func(
 					s haproxy.State,
 				) bool {
@@ -287,13 +296,14 @@ func TestMetricsCountWhatTheStatusLists(t *testing.T) {
 				})]++
 		}
 		if len(b.Servers) > 0 && b.Open == 0 {
-			want.Unserved++
+			count.Unserved++
 		}
+		want.Clusters[cluster] = count
 	}
 	for _, p := range all.Problems {
 		want.Problems[status.ProblemKind{Cluster: p.Cluster, Reason: p.Reason}]++
 	}
-	if !reflect.DeepEqual(got, want) || want.Installed == 0 || want.Unserved == 0 {
+	if !reflect.DeepEqual(got, want) || want.Installed == 0 || want.Clusters[""].Unserved == 0 {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -274,13 +274,26 @@ func ProblemStatuses(problems []ingress.Problem) (all []ProblemStatus) {
 // clusters.
 type Tally struct {
 	Routes, Installed int
-	Servers           [haproxy.Open + 1]int // by state
-	Backends          int
-	Unserved          int // backends that have servers, none of them open
+	Clusters          map[string]Count // by cluster; "" has the backends that no cluster has any more
 	Problems          map[ProblemKind]int
 	Gateways          map[Programmed]int
 	Listeners         map[Programmed]int  // of Gateways
 	GatewayRoutes     map[ProblemKind]int // with reason Accepted those that are attached
+}
+
+// A Count counts the servers and backends of a cluster.
+type Count struct {
+	Servers  [haproxy.Open + 1]int // by state
+	Backends int
+	Unserved int // backends that have servers, none of them open
+}
+
+// Open returns the number of servers that are open.
+func (t Tally) Open() (n int) {
+	for _, c := range t.Clusters {
+		n += c.Servers[haproxy.Open]
+	}
+	return n
 }
 
 // Programmed says whether Gateways or listeners of a cluster are programmed.
@@ -292,32 +305,37 @@ type Programmed struct {
 type ProblemKind struct{ Cluster, Reason string }
 
 func (v *View) Tally() Tally {
-	t := Tally{Routes: len(v.Want.Routes), Problems: map[ProblemKind]int{}}
+	t := Tally{Routes: len(v.Want.Routes), Clusters: map[string]Count{}, Problems: map[ProblemKind]int{}}
+	for _, c := range v.Clusters {
+		t.Clusters[c.Name] = Count{}
+	}
 	for p, via := range v.Want.Routes {
 		if v.Have.Routes[p] == via {
 			t.Installed++
 		}
 	}
-	count := func(live *haproxy.LiveBackend, want []haproxy.Server) {
-		t.Backends++
-		all, open := 0, t.Servers[haproxy.Open]
+	count := func(cluster string, live *haproxy.LiveBackend, want []haproxy.Server) {
+		c := t.Clusters[cluster]
+		c.Backends++
+		all, open := 0, c.Servers[haproxy.Open]
 		for _, s := range live.Match(want) {
 			all++
 			if s == nil {
-				t.Servers[haproxy.Absent]++
+				c.Servers[haproxy.Absent]++
 			} else {
-				t.Servers[s.State]++
+				c.Servers[s.State]++
 			}
 		}
-		if all > 0 && t.Servers[haproxy.Open] == open {
-			t.Unserved++
+		if all > 0 && c.Servers[haproxy.Open] == open {
+			c.Unserved++
 		}
+		t.Clusters[cluster] = c
 	}
 	for _, b := range v.Want.Backends {
-		count(v.Have.Backends.Get(b.Name), b.Servers)
+		count(b.Cluster, v.Have.Backends.Get(b.Name), b.Servers)
 	}
 	for _, name := range haproxy.Unwanted(v.Want.Backends, v.Have.Backends) {
-		count(v.Have.Backends.Get(name), nil)
+		count("", v.Have.Backends.Get(name), nil)
 	}
 	for _, p := range v.Problems {
 		t.Problems[ProblemKind{p.Cluster, p.Reason}]++

@@ -344,6 +344,7 @@ func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
 			alerts: map[string]string{
 				"SallyportOffersRefused":    "172.16.189.64/26",
 				"SallyportBackendsUnserved": "the offer of 172.16.",
+				"SallyportClusterUnserved":  "the offer of 172.16.",
 			},
 		},
 		{
