@@ -148,7 +148,8 @@ var (
 	routesDesc  = desc("routes", "Wanted routes, by whether the kernel holds them.", "installed")
 	refusedDesc = desc("offers_refused", "Offers that are not routes at present, by reason.", "reason")
 	serversDesc = desc("servers",
-		"Servers by cluster and state. The cluster is empty for servers that no cluster has any more.", "cluster", "state")
+		"Servers by cluster and state. The cluster is empty for servers that no cluster has any more.", "cluster",
+		"state")
 	backendsDesc  = desc("backends", "Backends by cluster.", "cluster")
 	noServersDesc = desc("backends_without_open_server", "Backends that have servers, none of them open.",
 		"cluster")

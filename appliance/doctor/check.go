@@ -30,7 +30,7 @@ var Checks = []struct {
 	{"rights and objects", status.MissingRights, "the rights of the appliance, and the kinds of objects"},
 	{"Calico's objects", status.OddObjects, "whether Calico's objects agree with each other and the configuration"},
 	{"pool", "pool-not-exported", "whether nodes announce each IP pool"},
-	{"pools", "pools", "whether two clusters have addresses in common, by `clusters[].pools` or else by their IP pools"},
+	{"pools", "pools", "whether two clusters have addresses in common: `clusters[].pools`, or else their IP pools"},
 	{"mesh", "mesh", "what connects the nodes of a cluster to one another"},
 	{"BGPPeer", "bgppeer", "whether each BGPPeer leads to an appliance"},
 	{"node", "node", "the way to a node, and its BGP speaker"},

@@ -367,8 +367,8 @@ func (d *doctor) overlaps() {
 		topologies[i] = d.known[i].Topology
 	}
 	for _, o := range routes.Overlaps(topologies) {
-		d.failed("pools", fmt.Sprintf("%s of cluster %s and %s of cluster %s have addresses in common: routes to these "+
-			"addresses are taken from cluster %s alone", o.Of, o.First, o.Network, o.Second, o.First),
+		d.failed("pools", fmt.Sprintf("%s of cluster %s and %s of cluster %s have addresses in common: routes to "+
+			"these addresses are taken from cluster %s alone", o.Of, o.First, o.Network, o.Second, o.First),
 			"give one of them other IP pools, or give both clusters[].pools without common addresses",
 			"kubectl get ippools -o yaml    # in each of the two")
 	}
