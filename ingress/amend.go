@@ -266,7 +266,7 @@ func (r *routing) rest() routing {
 	rest.needs, rest.users = nil, nil
 	rest.Config.Routes, rest.Config.Certs = nil, nil
 	rest.Served, rest.Problems, rest.Owners, rest.Refused = nil, nil, nil, nil
-	rest.attached, rest.led, rest.takers, rest.forms, rest.copied = nil, nil, nil, nil, nil
+	rest.attached, rest.led, rest.takers, rest.forms, rest.copied, rest.weight = nil, nil, nil, nil, nil, nil
 	rest.Config.Picks, rest.Config.Forms, rest.Statuses, rest.Unmet = nil, nil, nil, nil
 	return rest
 }
@@ -328,7 +328,7 @@ func (r *routing) roomy(come []placed) bool {
 	for of := range tenants {
 		limits := r.of[of.world].Options.Limits
 		var n amounts
-		certs, bytes := 0, 0
+		certs, bytes := 0, r.weight[of]
 		for _, c := range r.claims {
 			if c.world == of.world && c.ref.Namespace == of.namespace {
 				n.hosts, n.paths, n.backends = n.hosts+len(c.names), n.paths+len(c.paths)+1, n.backends+len(c.paths)+1

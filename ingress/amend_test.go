@@ -205,7 +205,7 @@ func TestAFieldOfTheRoutingIsExchangedOrMakesTheWholeAnew(t *testing.T) {
 		"Config.Routes": true, "Config.Certs": true, "Served": true, "Problems": true, "Owners": true,
 		"Refused": true, "of": true, "claims": true, "owner": true, "canaries": true, "chosen": true, "needs": true,
 		"users": true, "limited": true, "certain": true, "keeps": true,
-		"attached": true, "led": true, "takers": true, "forms": true, "copied": true, "Statuses": true, "Unmet": true,
+		"attached": true, "led": true, "takers": true, "forms": true, "copied": true, "weight": true, "Statuses": true, "Unmet": true,
 		"Config.Picks": true, "Config.Forms": true,
 		"Servers": false, "Balancers": false, "Questions": false, "routing": false, "ports": false,
 	}

@@ -152,7 +152,10 @@ func (r *routing) replaceMatches(then, now *routing, found map[*gateway.Route]bo
 			}
 		}
 	}
-	r.copied = maps.Clone(r.copied)
+	r.copied, r.weight = maps.Clone(r.copied), maps.Clone(r.weight)
+	for of, n := range now.weight {
+		r.weight[of] += n // what the part took before is not taken off: other routes may share it
+	}
 	for of, n := range then.copied {
 		r.copied[of] -= n
 	}

@@ -72,6 +72,7 @@ func drawGates(t *rapid.T) Snapshot {
 	few := func(label string) int { return rapid.SampledFrom([]int{0, 0, 0, 8}).Draw(t, label) }
 	s.Options.Limits = Limits{
 		Hosts: few("hosts"), Paths: few("paths"), Backends: few("backends"), RegularExpressions: few("patterns"),
+		ConfigBytes: 50 * few("bytes"),
 	}
 	if rapid.IntRange(0, 4).Draw(t, "reserved") == 0 {
 		s.Options.Hosts = []HostRule{{Host: "b.test", Namespaces: []string{"n"}}}

@@ -190,7 +190,11 @@ func (b *builder) admitRoutes(world int, a *gateway.Attachment) {
 		if b.accounts[of] == nil {
 			b.accounts[of] = newAccount(w.Options)
 		}
-		if refused := b.accounts[of].admitRoute(r); len(refused) > 0 {
+		refused := b.accounts[of].admitRoute(r)
+		if why := b.bearRoute(of, r); why != "" {
+			refused = append(refused, why)
+		}
+		if len(refused) > 0 {
 			why := fmt.Sprintf("the Ingresses and routes of namespace %s have more than %s", of.namespace,
 				strings.Join(refused, "; and more than "))
 			b.reportOn(b.petitionerOf(world, r.Kind, r.Object).ref, "LimitReached", "%s", why)
@@ -198,6 +202,45 @@ func (b *builder) admitRoutes(world int, a *gateway.Attachment) {
 			b.limited = true
 		}
 	}
+}
+
+// bearRoute counts the bytes of configuration that a route takes: its filters and the keys of its
+// Services, which each backend repeats. It returns a part of a sentence if they are beyond the limit.
+// Then they count for nothing.
+func (b *builder) bearRoute(of tenant, r *gateway.Route) string {
+	w, a := b.worlds[of.world], b.accounts[of]
+	bytes, most := 0, w.Options.Limits.ConfigBytes
+	var added []backendOf
+	for _, rule := range r.Rules {
+		own := rule.Bytes()
+		if replacesPrefix(rule.Filters) { // there are backends for the path of each match
+			own *= max(len(rule.Matches), 1)
+		}
+		if len(rule.Refs) == 0 {
+			bytes += own
+		}
+		for _, ref := range rule.All() {
+			service, _ := input.Find(w.Services, ref.Service)
+			keys, shared := b.layer(service).Bytes(), backendOf{to: reference{service: ref.Service, number: ref.Port}}
+			switch {
+			case own+ref.Bytes() > 0: // the backend has a name of its own
+				bytes += own + ref.Bytes() + keys
+			case keys > 0 && !a.weighed[shared]:
+				a.weighed[shared] = true
+				added, bytes = append(added, shared), bytes+keys
+			}
+		}
+	}
+	if most > 0 && a.bytes+bytes > most {
+		for _, one := range added {
+			delete(a.weighed, one)
+		}
+		return fmt.Sprintf("%d bytes of HAProxy's configuration (clusters[].ingress.limits.configBytes): this %s "+
+			"takes %d with its filters and the keys of its Services, which each backend repeats", most, r.Kind, bytes)
+	}
+	a.bytes += bytes
+	b.weight[of] += bytes
+	return ""
 }
 
 // admitRoute counts a route against the limits. It returns a sentence for each limit that something

@@ -463,3 +463,33 @@ func TestARouteHearsOfAServiceThatComes(t *testing.T) {
 		t.Errorf("%d backends, want the one of the Service", len(r.Config.Backends))
 	}
 }
+
+// TestTheFiltersOfRoutesCountAsConfiguration has more and more routes with a filter. Each takes
+// configuration of the namespace, and so do the keys of the Service, which its backend repeats.
+func TestTheFiltersOfRoutesCountAsConfiguration(t *testing.T) {
+	service := strings.Replace(app("app"), "name: app",
+		`name: app, annotations: {haproxy.org/timeout-server: 7s}`, 1)
+	filter := func(i int) string {
+		return fmt.Sprintf("rules: [{filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: X-A, "+
+			"value: %q}]}}], backendRefs: [{name: app, port: 80}]}]", strings.Repeat(strconv.Itoa(i), 300))
+	}
+	manifests := gateOf("{name: http, port: 80, protocol: HTTP}") + service
+	for i := range 4 {
+		manifests += httpRoute(fmt.Sprint("r", i), fmt.Sprintf("hostnames: [r%d.test], ", i)+filter(i))
+	}
+	for i := range 4 { // these share the backend of the Service
+		manifests += httpRoute(fmt.Sprint("plain", i), "hostnames: [p.test], rules: [{backendRefs: [{name: app, port: 80}]}]")
+	}
+	for most, want := range map[int]int{0: 0, 1000: 2, 4000: 0} {
+		r := compileGates(t, &Compiler{}, manifests, func(s *Snapshot) { s.Options.Limits.ConfigBytes = most })
+		refused := 0
+		for _, p := range r.Problems {
+			if p.Reason == "LimitReached" && strings.Contains(p.Why, "configBytes") && strings.HasPrefix(p.Name, "r") {
+				refused++
+			}
+		}
+		if refused != want || len(r.Problems) != want {
+			t.Errorf("with at most %d bytes: %d routes are refused, want %d:\n%v", most, refused, want, r.Problems)
+		}
+	}
+}

@@ -47,7 +47,8 @@ func (c *claim) links(world int) (all []link) {
 		all = append(all, link{kind: toService, world: world, name: c.fallback.service})
 	}
 	for _, t := range c.tls {
-		all = append(all, link{kind: toSecret, world: world, name: serviceKey{Namespace: c.ref.Namespace, Name: t.secret}})
+		secret := serviceKey{Namespace: c.ref.Namespace, Name: t.secret}
+		all = append(all, link{kind: toSecret, world: world, name: secret})
 		if len(t.hosts) == 0 {
 			all = append(all, anyHost)
 		}

@@ -171,7 +171,8 @@ func (o *opener) connections(at openPort) {
 		}
 		for _, r := range o.attached[at.world].At(l) { // the oldest has the host
 			for _, host := range r.At {
-				if taken[host] || len(r.Rules) == 0 || gateway.OwnerOf(at.listeners, host) != l || !o.about.has(l, host) {
+				if taken[host] || len(r.Rules) == 0 || !o.about.has(l, host) ||
+					gateway.OwnerOf(at.listeners, host) != l {
 					continue
 				}
 				taken[host] = true

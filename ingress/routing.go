@@ -37,6 +37,7 @@ type routing struct {
 	takers   map[scopedKey][]gateway.Entry // who takes the requests of a route: by each condition, then the rest
 	forms    map[string]map[string]bool    // names of Forms, by the namespace that brings them
 	copied   map[tenant]int                // matches of wider hosts in the rows of hosts
+	weight   map[tenant]int                // bytes of configuration that routes take, or more
 	limited  bool                          // something is beyond a limit, or waits for a host that is kept
 
 	certain period // no certificate expires or becomes valid, by the time of its cluster
@@ -152,7 +153,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 		routing: &routing{
 			of: worlds, owner: make(map[routeKey]*claim, size), canaries: make(map[routeKey]*claim),
 			chosen: make(map[routeKey][]conditional), takers: make(map[scopedKey][]gateway.Entry),
-			forms: make(map[string]map[string]bool), copied: make(map[tenant]int),
+			forms: make(map[string]map[string]bool), copied: make(map[tenant]int), weight: make(map[tenant]int),
 		},
 	}
 	all := b.speaker.global

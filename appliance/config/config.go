@@ -162,7 +162,8 @@ type Limits struct {
 	// Bytes of HAProxy's configuration that the keys of all Ingresses of a namespace, and of their
 	// Services, take together: what an Ingress and its Service have in annotations counts once for
 	// each backend that it leads to. Older Ingresses count first, and all clients of one that is
-	// beyond are rejected. HAProxy reads 4 MiB in 0.2 seconds, and each of its workers takes 50 MB
+	// beyond are rejected. The filters of routes count after them, and a route that is beyond is not
+	// served. HAProxy reads 4 MiB in 0.2 seconds, and each of its workers takes 50 MB
 	// for them.
 	ConfigBytes int `json:"configBytes" jsonschema:"default=4194304,minimum=65536,maximum=1073741824"`
 	// Lines of one annotation that holds several: headers, rewrites.

@@ -19,7 +19,8 @@ func (a *Attachment) Alone(w World) *Attachment {
 
 // RouteOf returns the route of an object, or nil if a does not have it.
 func (a *Attachment) RouteOf(o metav1.Object) *Route {
-	i, _ := slices.BinarySearchFunc(a.Routes, o, func(r *Route, o metav1.Object) int { return olderObject(r.Object, o) })
+	i, _ := slices.BinarySearchFunc(a.Routes, o,
+		func(r *Route, o metav1.Object) int { return olderObject(r.Object, o) })
 	for ; i < len(a.Routes) && olderObject(a.Routes[i].Object, o) == 0; i++ {
 		if a.Routes[i].Object == o {
 			return a.Routes[i]
@@ -52,7 +53,8 @@ func (a *Attachment) Exchange(o Objects, gone, come []*Route) *Attachment {
 			for _, r := range join[l] {
 				attached = append(attached, r.at[l])
 			}
-			next.attached[l] = exchange(a.attached[l], leave[l], attached, func(at *Attached) *Route { return at.Route })
+			next.attached[l] = exchange(a.attached[l], leave[l], attached,
+				func(at *Attached) *Route { return at.Route })
 		}
 	}
 	return &next

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -104,6 +105,28 @@ func (r *Rule) All() []Ref {
 		add(ref.Mirrors)
 	}
 	return all
+}
+
+// Bytes returns the length of the filters, timeouts and retries of a rule. Each backend of the rule has
+// them.
+func (r *Rule) Bytes() int {
+	n := bytesOf(r.Filters)
+	if r.Timeouts != nil || r.Retry != nil {
+		n += bytesOf([]any{r.Timeouts, r.Retry})
+	}
+	return n
+}
+
+// Bytes returns the length of the filters of a reference.
+func (r *Ref) Bytes() int { return bytesOf(r.Filters) }
+
+// bytesOf returns the length of values as JSON, or 0 if there are none.
+func bytesOf[T any](values []T) int {
+	if len(values) == 0 {
+		return 0
+	}
+	text, _ := json.Marshal(values) // they came as JSON
+	return len(text)
 }
 
 // Size returns the number of Refs that All returns.
