@@ -57,7 +57,12 @@ func (w *witnesses) during(do func()) load.Count {
 // undisturbed calls do while the clients ask. Nothing may fail.
 func (w *witnesses) undisturbed(do func()) {
 	w.r.t.Helper()
-	count := w.during(do)
+	w.noLosses(w.during(do))
+}
+
+// noLosses fails the test if something was lost, and shows the logs of that time.
+func (w *witnesses) noLosses(count load.Count) {
+	w.r.t.Helper()
 	err := count.Losses()
 	if err == nil {
 		return

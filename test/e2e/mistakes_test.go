@@ -20,6 +20,7 @@ type mistake struct {
 	what          string
 	make, undo    func(r *testbed)
 	first, second string           // among the warnings of each, which the page begins with
+	cuts          bool             // the members lose kept connections by it
 	doctor        func(r *testbed) // waits until the doctor of the first one finds it; nil if it has no check
 }
 
@@ -153,6 +154,7 @@ func TestEachMistakeInAGroupIsASentence(t *testing.T) {
 				"the group another address"),
 		{
 			what:  "another machine has the address",
+			cuts:  true, // those to that address at the second one
 			first: "has the service address " + service + ", so this appliance does not take it",
 			second: "has the service address " + service +
 				", so this appliance does not take it: give that machine or the group another address",
@@ -192,7 +194,7 @@ func TestEachMistakeInAGroupIsASentence(t *testing.T) {
 					return err
 				})
 			}
-			clients.undisturbed(func() {
+			count := clients.during(func() {
 				m.make(r)
 				shows(b, m.second)
 				shows(a, m.first)
@@ -200,6 +202,10 @@ func TestEachMistakeInAGroupIsASentence(t *testing.T) {
 					m.doctor(r)
 				}
 			})
+			if m.cuts {
+				count.Broken = nil
+			}
+			clients.noLosses(count)
 			m.undo(r)
 			if m.doctor != nil {
 				r.lacks(own, second)
