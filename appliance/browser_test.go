@@ -353,7 +353,7 @@ func TestPagesAreGoodToLookAt(t *testing.T) {
 	pair.settle(t)
 	for name, s := range map[string]*scene{
 		"three-nodes": wide(t, 3), "seven-nodes": wide(t, 7),
-		"300-nodes": wide(t, 300), "pair": pair,
+		"300-nodes": wide(t, 300), "pair": pair, "gateway": gated(t),
 	} {
 		url := site(t, s)
 		pages := map[string]string{"": "/"}
@@ -364,6 +364,12 @@ func TestPagesAreGoodToLookAt(t *testing.T) {
 				"-ingress": "/ingress/demo/default/web", "-cluster": "/cluster/demo",
 				"-servers": "/servers?state=closed", "-backends": "/backends?sort=requests",
 				"-search": "/search?q=worker7", "-none": "/pod/demo/default/gone",
+			})
+		}
+		if name == "gateway" {
+			maps.Copy(pages, map[string]string{
+				"-all": "/gateways", "-routes": "/gateway-routes", "-one": "/gateway/demo/default/web",
+				"-route": "/route/demo/httproute/default/app", "-refused": "/route/demo/httproute/other/stranger",
 			})
 		}
 		for kind, path := range pages {

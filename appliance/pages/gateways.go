@@ -38,13 +38,16 @@ func (q *request) gatewayPage(cluster, namespace, name string) (page.Page, bool)
 	p.Sections[0].Lines = problemLines(e)
 	rest := routes[:min(len(routes), rowsPaged)]
 	section := page.Section{
-		ID: "routes", Title: status.GatewayRouteTable.Title, Table: tableOf(q, status.GatewayRouteTable, rest),
+		ID: "routes", Title: status.GatewayRouteTable.Title,
+		Table: tableOf(q, status.GatewayRouteTable, rest, "gateway"),
 	}
 	if len(routes) > len(rest) {
 		section.Note = fmt.Sprintf("the first %d of %s", len(rest), page.Comma(len(routes)))
 	}
 	p.Sections = append(p.Sections,
-		page.Section{ID: "listeners", Title: "Listeners", Table: tableOf(q, status.GatewayTable, listeners)},
+		page.Section{
+			ID: "listeners", Title: "Listeners", Table: tableOf(q, status.GatewayTable, listeners, "gateway", "addresses"),
+		},
 		section, conditions(e))
 	return p, true
 }

@@ -38,9 +38,12 @@ func listOf[T any](q *request, size int, of *status.Table[T], rows []T, hint str
 	return page.Section{ID: of.Name, Title: of.Title, Table: t, Filter: q.filter(hint, "broken", "good")}, n
 }
 
-// tableOf returns a table with all of some rows.
-func tableOf[T any](q *request, of *status.Table[T], rows []T) *page.Table {
+// tableOf returns a table with all of some rows, without the columns that the page shows elsewhere.
+func tableOf[T any](q *request, of *status.Table[T], rows []T, without ...string) *page.Table {
 	shown := q.shown(&of.Head, true)
+	for i, c := range of.Columns {
+		shown[i] = shown[i] && !slices.Contains(without, c.Name)
+	}
 	t := &page.Table{Columns: columnsOf(&of.Head, shown), Empty: of.Empty}
 	for _, row := range rows {
 		t.Rows = append(t.Rows, cellsOf(&of.Head, shown, of.Row(&q.status, row)))
