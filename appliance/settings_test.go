@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"sallyport/appliance/config"
-
+	"sallyport/ingress/nginx"
 	"sallyport/routes"
 )
 
@@ -368,5 +368,18 @@ func TestOtherSettingsOfTheSessionsAloneOpenNoWatcher(t *testing.T) {
 	if got := f.speaker.peers[0]; len(f.opened) != 1 || got.Password != "x" || got.PrefixLimit != 7 || !got.Active {
 		t.Errorf("%d watchers were opened, and the peer has the limit %d; want 1, and 7 with a password", len(f.opened),
 			got.PrefixLimit)
+	}
+}
+
+// TestEachGuardOfNginxCanBeGivenUp compares the names that the configuration file takes with the guards.
+func TestEachGuardOfNginxCanBeGivenUp(t *testing.T) {
+	var guards []string
+	for _, row := range nginx.Rows() {
+		if row.Guard {
+			guards = append(guards, row.Name)
+		}
+	}
+	if !slices.Equal(guards, config.NginxGuards) {
+		t.Errorf("guards %q, and the configuration file takes %q", guards, config.NginxGuards)
 	}
 }

@@ -59,6 +59,7 @@ func OptionsOf(c *config.Cluster, pools input.Pools) input.Options {
 		OneTenant: in.Trust == config.TrustCluster, Hosts: hosts, ReleaseAfter: in.ReleaseAfter,
 		NoSnippets: in.NoSnippets, Snippets: in.Snippets, Process: in.Process,
 		Limits: input.Limits(in.Limits), Pools: pools, Gateway: input.GatewayOptions(c.Gateway),
+		Nginx: input.NginxOptions(in.Nginx),
 	}
 }
 

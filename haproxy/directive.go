@@ -500,6 +500,50 @@ func ReplacePath(match, value string) (Directive, error) {
 	return Directive{phase: phasePath, text: "http-request replace-path " + pattern + " " + path}, err
 }
 
+// A PathRewrite replaces a path that matches a regular expression, see ReplacePath.
+type PathRewrite struct{ Match, Value string }
+
+// ReplaceFirst is ReplacePath for several expressions. Only the first one that matches the path of the
+// request replaces it.
+func ReplaceFirst(all []PathRewrite) (Directive, error) {
+	var finds, replaces []string
+	for i, one := range all {
+		d, err := ReplacePath(one.Match, one.Value)
+		if err != nil {
+			return Directive{}, err
+		}
+		pattern, err := quote(matchLimit + one.Match)
+		if err != nil {
+			return Directive{}, err
+		}
+		n := strconv.Itoa(i + 1)
+		finds = append(finds, "http-request set-var(txn.rewrite) int("+n+") if { path -m reg "+pattern+
+			" } !{ var(txn.rewrite) -m found }")
+		replaces = append(replaces, d.text+" if { var(txn.rewrite) -m int "+n+" }")
+	}
+	return Directive{phase: phasePath, text: strings.Join(slices.Concat(finds, replaces), "\n")}, nil
+}
+
+// RedirectTo redirects every request to one URL. The path and the query of the request do not count.
+func RedirectTo(url string, code int) (Directive, error) {
+	_, rest, _ := strings.Cut(url, "://")
+	authority, _, _ := strings.Cut(rest, "/")
+	authority, _, _ = strings.Cut(authority, "?")
+	switch {
+	case !slices.Contains(RedirectCodes, code):
+		return Directive{}, fmt.Errorf("%d is not the status of a redirect: allowed are 301, 302, 303, 307 and 308",
+			code)
+	case !strings.HasPrefix(url, "http://") && !strings.HasPrefix(url, "https://") || !isAuthority(authority):
+		return Directive{}, fmt.Errorf("%s is not a URL, as https://HOST/PATH", shown(url))
+	case strings.ContainsFunc(url, func(c rune) bool { return c <= ' ' || c > '~' }):
+		return Directive{}, fmt.Errorf("%s has a space, or a character that is not printable ASCII", shown(url))
+	}
+	word, err := quote(Literal(url))
+	return Directive{
+		phase: phaseRedirect, text: "http-request redirect location " + word + " code " + strconv.Itoa(code),
+	}, err
+}
+
 // RedirectCodes are the statuses a redirect may have.
 var RedirectCodes = []int{301, 302, 303, 307, 308}
 

@@ -165,9 +165,9 @@ func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
 			}
 		}
 		for _, ing := range come {
-			if ours.Has(ing) {
+			if as := ours.Kind(ing); as != input.Strange {
 				c.made.claims++
-				c.parsed[ing] = readIngress(w.Cluster, ing)
+				c.parsed[ing] = w.readIngress(ing, as)
 				d.come, d.links[placed{i, ing}] = append(d.come, placed{i, ing}), c.parsed[ing].links(i)
 			}
 		}

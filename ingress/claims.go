@@ -19,6 +19,7 @@ type claimant struct {
 	ref     ObjectRef         // where its problems are reported
 	created time.Time         // the older of two claims to the same thing takes effect
 	layer   annotations.Layer // its keys
+	usual   annotations.Layer // the values, in its dialect, of keys that no object sets
 }
 
 // A petitioner is a claimant of a world. Backends are made for petitioners.

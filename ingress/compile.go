@@ -233,6 +233,9 @@ func (c *Compiler) renewWorld(was world, s Snapshot, leader string, n *news) *wo
 	if other || !same || c.judged {
 		c.readProcess(w)
 	}
+	if w.rereads(&was) {
+		c.parsed = make(map[metav1.Object]*claim)
+	}
 	n.amended = n.amended || !same
 	if other || w.NoSecrets != was.NoSecrets || w.NoClasses != was.NoClasses || w.APIBundle != was.APIBundle ||
 		!slices.Equal(w.Incomplete, was.Incomplete) {

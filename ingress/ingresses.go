@@ -13,6 +13,7 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/input"
+	"sallyport/ingress/nginx"
 )
 
 // ingresses yields the Ingresses of a world that are ours. It is a source.
@@ -20,7 +21,8 @@ func ingresses(w *world) iter.Seq2[metav1.Object, func() *claim] {
 	return func(yield func(metav1.Object, func() *claim) bool) {
 		ours := input.ClassesOf(&w.Snapshot)
 		for _, ing := range w.Ingresses {
-			if ours.Has(ing) && !yield(ing, func() *claim { return readIngress(w.Cluster, ing) }) {
+			as := ours.Kind(ing)
+			if as != input.Strange && !yield(ing, func() *claim { return w.readIngress(ing, as) }) {
 				return
 			}
 		}
@@ -28,8 +30,8 @@ func ingresses(w *world) iter.Seq2[metav1.Object, func() *claim] {
 }
 
 // readIngress reads the claim of one Ingress. An error costs only the rule it is in.
-func readIngress(cluster string, ing *networkingv1.Ingress) *claim {
-	ref := ObjectRef{Cluster: cluster, Kind: "Ingress", Namespace: ing.Namespace, Name: ing.Name, UID: string(ing.UID)}
+func (w *world) readIngress(ing *networkingv1.Ingress, as input.Kind) *claim {
+	ref := ObjectRef{Cluster: w.Cluster, Kind: "Ingress", Namespace: ing.Namespace, Name: ing.Name, UID: string(ing.UID)}
 	of := &claimant{ref: ref, created: ing.CreationTimestamp.Time}
 	c := &claim{petitioner: petitioner{claimant: of}, ruleless: len(ing.Spec.Rules) == 0}
 	report := func(reason, format string, args ...any) {
@@ -40,7 +42,10 @@ func readIngress(cluster string, ing *networkingv1.Ingress) *claim {
 			"nothing of the Ingress is served")
 		return c
 	}
-	c.layer = annotations.Read(annotations.Ingress, ing.Annotations)
+	of.layer = annotations.Read(annotations.Ingress, ing.Annotations)
+	if as == input.OfNginx {
+		w.readNginx(of, ing)
+	}
 	usual, odd := annotations.PathType(c.layer)
 	for _, p := range slices.Concat(c.layer.Odd, odd) {
 		report(p.Reason, "%s", p.Why)
@@ -71,6 +76,9 @@ func readIngress(cluster string, ing *networkingv1.Ingress) *claim {
 				report("InvalidPath", "rule %d: path %s %s; the path is not served",
 					i+1, annotations.Quote(p.Path), why)
 				continue
+			}
+			if as == input.OfNginx && match == haproxy.Regexp {
+				path = nginx.AnyCase(path)
 			}
 			to, why := refer(ing.Namespace, p.Backend)
 			if why != "" {

@@ -277,7 +277,7 @@ func (b *builder) collect() {
 				c.world = i
 				b.Problems = append(b.Problems, c.problems...)
 				var odd []annotations.Problem
-				c.redirect, odd = annotations.SSLRedirect(c.layer, w.defaults)
+				c.redirect, odd = annotations.SSLRedirect(c.layer, w.defaults, c.usual)
 				b.reportKeys(c.petitioner, nil, odd)
 				c.weight, c.canary, odd = annotations.Canary(c.layer)
 				b.reportKeys(c.petitioner, nil, odd)

@@ -185,10 +185,10 @@ func (b *builder) settle(c petitioner, service *corev1.Service, to reference) *s
 	of := settledFor{service: service, world: c.world, traffic: to.traffic, open: to.open}
 	shared := b.compile(b.worlds[c.world].prefix, of, b.layer(service), defaults)
 	both := shared
-	if !c.layer.Empty() {
+	if !c.layer.Empty() || !c.usual.Empty() {
 		owner := shorten(b.worlds[c.world].prefix+c.ref.Namespace+"_ing_"+c.ref.Name, ".")
 		of.claimant = c.claimant
-		both = b.compile(owner, of, b.layer(service), c.layer, defaults)
+		both = b.compile(owner, of, b.layer(service), c.layer, defaults, c.usual)
 	}
 	b.reportKeys(c, service, both.problems)
 	if both.Options == shared.Options && slices.Equal(both.Directives, shared.Directives) &&

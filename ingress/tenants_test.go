@@ -17,6 +17,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/nginx"
 )
 
 // written holds HAProxy's files, read without the code that wrote them.
@@ -178,6 +179,18 @@ func drawWords(t *rapid.T, scope annotations.Scope) map[string]string {
 	return said
 }
 
+// drawNginx draws values for some of the annotations of ingress-nginx.
+func drawNginx(t *rapid.T, annotations map[string]string) {
+	rows := nginx.Rows()
+	values := append([]string{
+		"/$1", "$host", "basic", "cookie", "http://web.evil.svc/x", "http://web.shop.svc/x", "HTTPS", "on", "optional", "10",
+	}, valuesOfKeys...)
+	for range rapid.IntRange(0, 5).Draw(t, "annotations") {
+		row := rows[rapid.IntRange(0, len(rows)-1).Draw(t, "annotation")]
+		annotations[nginx.Prefix+row.Name] = rapid.SampledFrom(values).Draw(t, "value")
+	}
+}
+
 var victimHosts, evilHosts = []string{"a.test", "b.test", "*.w.test", ""},
 	[]string{"a.test", "b.test", "*.test", "*.w.test", "x.w.test", "", "evil.test", "*.a.test"}
 
@@ -198,8 +211,11 @@ func drawTenant(t *rapid.T, s *Snapshot, namespace string, hosts []string, least
 		default:
 			ing := &networkingv1.Ingress{ObjectMeta: meta(one("name", "i", "j", "k"))}
 			ing.Annotations = drawWords(t, annotations.Ingress)
-			ing.Spec.IngressClassName = new(string)
-			*ing.Spec.IngressClassName = "haproxy"
+			class := one("class", "haproxy", "haproxy", "nginx")
+			ing.Spec.IngressClassName = &class
+			if class == "nginx" {
+				drawNginx(t, ing.Annotations)
+			}
 			backend := func() networkingv1.IngressBackend {
 				return networkingv1.IngressBackend{
 					Service: &networkingv1.IngressServiceBackend{
@@ -280,7 +296,7 @@ func TestATenantChangesNothingForAnother(t *testing.T) {
 	owned := map[string]int{}
 	property := func(t *rapid.T) {
 		s := Snapshot{Cluster: Unnamed, NoClasses: true, At: time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)}
-		s.Options.ConfigMap = "ops/keys"
+		s.Options.ConfigMap, s.Options.Nginx.Class = "ops/keys", "nginx"
 		s.ConfigMaps = []*corev1.ConfigMap{{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "keys"},
 			Data:       map[string]string{},

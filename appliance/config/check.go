@@ -106,6 +106,7 @@ func checkIngress(p *problems, at string, in Ingress) {
 	if in.Controller == "" {
 		p.add(at+".controller", "is empty; the default is haproxy.org/ingress-controller")
 	}
+	checkNginx(p, at+".nginx", in)
 	for key, name := range map[string]string{
 		"configMap": in.ConfigMap, "errorFiles": in.ErrorFiles,
 		"patternFiles": in.PatternFiles, "tcpServices": in.TCPServices,
@@ -142,6 +143,33 @@ func checkIngress(p *problems, at string, in Ingress) {
 			return name == "*" || isNamespace(name)
 		}, notANamespace+", or * for every namespace")
 	}
+}
+
+func checkNginx(p *problems, at string, in Ingress) {
+	n := in.Nginx
+	switch {
+	case n.Class == "":
+	case !class.MatchString(n.Class):
+		p.add(at+".class", "%q is not allowed; allowed: the name of an IngressClass", n.Class)
+	case n.Class == in.Class:
+		p.add(at+".class", "%q is the class of the other Ingresses, too; allowed: another one", n.Class)
+	}
+	if n.Controller == "" || n.Class != "" && n.Controller == in.Controller {
+		p.add(at+".controller", "%q is empty, or the controller of the other Ingresses; the default is "+
+			"k8s.io/ingress-nginx", n.Controller)
+	}
+	each(p, at+".without", n.Without, func(name string) bool { return slices.Contains(NginxGuards, name) },
+		"%q is not a guard that can be given up; allowed: "+strings.Join(NginxGuards, ", "))
+}
+
+// NginxGuards are the annotations of ingress-nginx that may keep clients out.
+var NginxGuards = []string{
+	"allowlist-source-range", "auth-method", "auth-response-headers", "auth-secret", "auth-signin",
+	"auth-signin-redirect-param", "auth-snippet", "auth-tls-match-cn", "auth-tls-secret",
+	"auth-tls-verify-client", "auth-type", "auth-url", "configuration-snippet", "denylist-source-range",
+	"enable-modsecurity", "enable-owasp-core-rules", "modsecurity-snippet", "proxy-ssl-name",
+	"proxy-ssl-secret", "proxy-ssl-server-name", "proxy-ssl-verify", "server-snippet", "stream-snippet",
+	"whitelist-source-range",
 }
 
 // selector returns an expression that matches a label selector as kubectl takes it.

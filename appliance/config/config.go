@@ -256,6 +256,21 @@ type Ingress struct {
 	ReleaseAfter time.Duration `json:"releaseAfter" jsonschema:"default=1h"`
 	// Limits for each namespace. Anything beyond a limit is reported and not served; older Ingresses take precedence.
 	Limits Limits `json:"limits"`
+	// Whether Ingresses of ingress-nginx are served, with its annotations (ingress/NGINX.md).
+	Nginx Nginx `json:"nginx"`
+}
+
+// Nginx says which Ingresses are read with the annotations of ingress-nginx.
+type Nginx struct {
+	// Name of the IngressClass whose Ingresses are read with the annotations of ingress-nginx
+	// (nginx.ingress.kubernetes.io/), as nginx. Empty: none are.
+	Class string `json:"class"`
+	// Controller that an IngressClass must name so that its Ingresses are read so (spec.controller).
+	Controller string `json:"controller" jsonschema:"default=k8s.io/ingress-nginx"`
+	// Annotations without their prefix, as enable-modsecurity or configuration-snippet, that may guard
+	// an Ingress and have no equal here. Without an entry, such an annotation closes its Ingress: all
+	// clients get 503.
+	Without []string `json:"without"`
 }
 
 // Gateway says whether the objects of Gateway API of a cluster are served.

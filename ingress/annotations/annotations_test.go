@@ -740,6 +740,28 @@ tcp-request content reject
 			`! ConfigMap InvalidAnnotation: key default-backend-service: "errors": want namespace/Service, or namespace/Service:port; it is ignored`,
 		},
 
+		// Several expressions for a path, of which one applies; and a redirect to one URL.
+		{
+			on4("path-rewrite: ^/a/(.*) /\\1\n^/b /c", "sallyport.dev/path-rewrite-first: true"),
+			"http-request set-var(txn.rewrite) int(1) if { path -m reg '(*LIMIT_MATCH=10000)^/a/(.*)' } " +
+				"!{ var(txn.rewrite) -m found }\n" +
+				"http-request set-var(txn.rewrite) int(2) if { path -m reg '(*LIMIT_MATCH=10000)^/b' } " +
+				"!{ var(txn.rewrite) -m found }\n" +
+				"http-request replace-path '(*LIMIT_MATCH=10000)^/a/(.*)' '/\\1' if { var(txn.rewrite) -m int 1 }\n" +
+				"http-request replace-path '(*LIMIT_MATCH=10000)^/b' '/c' if { var(txn.rewrite) -m int 2 }",
+		},
+		{
+			on4("sallyport.dev/redirect-to: https://new.test/a%20b?c=d", "request-redirect: other.test",
+				"request-redirect-code: 301"),
+			"http-request redirect location 'https://new.test/a%%20b?c=d' code 301",
+		},
+		{
+			on4("sallyport.dev/redirect-to: https://new.test/%[src] x"),
+			`! Ingress InvalidAnnotation: annotation sallyport.dev/redirect-to: "https://new.test/%[src] x" has a space, ` +
+				"or a character that is not printable ASCII; it is ignored",
+		},
+		{on4("sallyport.dev/cors-expose-headers: X-A, X-B"), ""},
+
 		// An Ingress without the guards of the ConfigMap.
 		{on4("allow-list: 0.0.0.0/0, ::/0"), ""},
 		{onAll("acme: true"), ""},

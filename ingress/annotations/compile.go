@@ -263,6 +263,7 @@ func cors(v *values, s *Settings) {
 	c.Headers, _ = get(v, corsHeaders)
 	c.Credentials, _ = get(v, corsCredentials)
 	c.MaxAge, _ = get(v, corsMaxAge)
+	c.Expose, _ = get(v, corsExpose)
 	c.Respond, _ = get(v, corsRespond)
 	d, err := c.Directives()
 	if err != nil {
@@ -275,12 +276,12 @@ func cors(v *values, s *Settings) {
 // that change answers.
 func rewriting(v *values, s *Settings) {
 	for _, k := range []key[[]haproxy.Directive]{
-		requestDelete, requestHeaders, requestAdd, pathRewrite, responseDelete,
-		responseHeaders, responseAdd,
+		requestDelete, requestHeaders, requestAdd, responseDelete, responseHeaders, responseAdd,
 	} {
 		d, _ := get(v, k)
 		s.add(d...)
 	}
+	rewritePath(v, s)
 	if list, said := get(v, captures); said {
 		length := captureLength(v, len(list))
 		for _, d := range list {
@@ -295,9 +296,29 @@ func rewriting(v *values, s *Settings) {
 		preload, _ := get(v, hstsPreload)
 		s.add(haproxy.HSTS(age, subdomains, preload))
 	}
-	if to, said := get(v, redirect); said {
-		code, _ := get(v, redirectCode)
+	code, _ := get(v, redirectCode)
+	if to, said := get(v, redirectTo); said {
+		if d, err := haproxy.RedirectTo(to, code); err == nil { // found good when it was read
+			s.add(d)
+		}
+	} else if to, said := get(v, redirect); said {
 		if d, err := haproxy.Redirect(to.scheme, to.authority, code); err == nil { // found good when it was read
+			s.add(d)
+		}
+	}
+}
+
+// rewritePath adds the directives that change the path of requests. Each was checked when it was read.
+func rewritePath(v *values, s *Settings) {
+	changes, _ := get(v, pathRewrite)
+	if first, _ := get(v, rewriteFirst); first && len(changes) > 1 {
+		if d, err := haproxy.ReplaceFirst(changes); err == nil {
+			s.add(d)
+		}
+		return
+	}
+	for _, c := range changes {
+		if d, err := haproxy.ReplacePath(c.Match, c.Value); err == nil {
 			s.add(d)
 		}
 	}

@@ -235,19 +235,21 @@ func filled[T any](read func(string) (T, error)) func(string) (T, error) {
 
 // rewrite reads a regular expression and the path that replaces its match. If there is only a path,
 // it replaces every path.
-func rewrite(line string) (haproxy.Directive, error) {
+func rewrite(line string) (change haproxy.PathRewrite, err error) {
 	words := strings.Fields(line)
 	if slices.ContainsFunc(words, func(word string) bool { return unquote(word) == "" }) {
-		return haproxy.Directive{}, fmt.Errorf("%s has an empty word", Quote(line))
+		return change, fmt.Errorf("%s has an empty word", Quote(line))
 	}
 	switch len(words) {
 	case 1:
 		words = []string{"(.*)", words[0]}
 	case 2:
 	default:
-		return haproxy.Directive{}, fmt.Errorf("%s: want a path, or a regular expression and a path", Quote(line))
+		return change, fmt.Errorf("%s: want a path, or a regular expression and a path", Quote(line))
 	}
-	return haproxy.ReplacePath(unquote(words[0]), unquote(words[1]))
+	change = haproxy.PathRewrite{Match: unquote(words[0]), Value: unquote(words[1])}
+	_, err = haproxy.ReplacePath(change.Match, change.Value)
+	return change, err
 }
 
 // maxLines bounds the lines of one value. Each request runs through all lines, in a thread that
@@ -279,8 +281,8 @@ func lines[T any](read func(string) (T, error)) func(string) ([]T, error) {
 }
 
 // defineLines makes a key that has one directive on each line of its value.
-func defineLines(read func(string) ([]haproxy.Directive, error), d Doc) key[[]haproxy.Directive] {
-	return defineIn(func(e Env, scope Scope, s string) ([]haproxy.Directive, error) {
+func defineLines[T any](read func(string) ([]T, error), d Doc) key[[]T] {
+	return defineIn(func(e Env, scope Scope, s string) ([]T, error) {
 		all, err := read(s)
 		if err == nil && scope != ConfigMap && e.Lines > 0 && len(all) > e.Lines {
 			err = fmt.Errorf("it has %d lines; allowed are %d (clusters[].ingress.limits.lines)", len(all), e.Lines)
@@ -320,6 +322,12 @@ func location(s string) (target, error) {
 	}
 	_, err := haproxy.Redirect(scheme, authority, 302)
 	return target{scheme, authority}, err
+}
+
+// url reads the target of a redirect.
+func url(s string) (string, error) {
+	_, err := haproxy.RedirectTo(s, 302)
+	return s, err
 }
 
 // cookie reads the name of a cookie.

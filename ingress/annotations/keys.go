@@ -74,6 +74,10 @@ var (
 		Default: "*",
 		Effect:  "Value of Access-Control-Allow-Headers.",
 	})
+	corsExpose = define(headerNames, Doc{
+		Name: own + "cors-expose-headers", Scopes: notOnTheService, Format: "`*` or names of headers, with commas",
+		Effect: "Value of Access-Control-Expose-Headers: the headers of the answer that a page may read.",
+	})
 	corsCredentials = define(boolean, Doc{
 		Name: "cors-allow-credentials", Scopes: notOnTheService, Format: "true or false", Default: "false",
 		Effect: "Sets Access-Control-Allow-Credentials. Browsers then accept no `*`, so answers name the origin of " +
@@ -143,6 +147,11 @@ var (
 		Format: "a path; or a regular expression and a path with `\\1`; one a line",
 		Effect: "The path of the request is rewritten before it is sent to a server.",
 	})
+	rewriteFirst = define(boolean, Doc{
+		Name: own + "path-rewrite-first", Scopes: notOnTheService, Format: "true or false", Default: "false",
+		Effect: "Of several lines of path-rewrite, only the first with an expression that matches the path of the " +
+			"request applies. Without it, each line applies to the result of the lines before.",
+	})
 	podMaxconn = define(number(1, 1<<20), Doc{
 		Name: "pod-maxconn", Scopes: everywhere, Format: "number from 1", Traffic: anyTraffic,
 		Effect: "Most connections to one pod; further requests wait for timeout-queue.",
@@ -204,7 +213,12 @@ var (
 	})
 	redirectCode = define(status(haproxy.RedirectCodes), Doc{
 		Name: "request-redirect-code", Scopes: notOnTheService, Format: "301, 302, 303, 307 or 308", Default: "302",
-		Effect: "Status of the answer that request-redirect gives.",
+		Effect: "Status of the answer that request-redirect and redirect-to give.",
+	})
+	redirectTo = define(url, Doc{
+		Name: own + "redirect-to", Scopes: notOnTheService, Format: "URL, with http:// or https://",
+		Effect: "Every request is redirected to exactly this URL, with the status of request-redirect-code. It " +
+			"overrides request-redirect.",
 	})
 	setHost = define(filled(hostFormat), Doc{
 		Name: "set-host", Scopes: notOnTheService, Format: "host; it may hold `%[...]`, see below",

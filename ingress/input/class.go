@@ -8,19 +8,33 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/nginx"
+)
+
+// A Kind says whether an Ingress is ours, and whose annotations it has.
+type Kind int
+
+// The kinds of Ingresses.
+const (
+	Strange   Kind = iota // it is not ours
+	OfHAProxy             // it has the annotations of HAProxy's controller, and ours
+	OfNginx               // it also has those of ingress-nginx
 )
 
 // Classes decide which Ingresses of a cluster are ours.
 type Classes struct {
 	*Snapshot
-	ours     map[string]bool // by name, of the classes that exist
-	unnamed  bool            // an Ingress without a class is ours
+	kinds    map[string]Kind // by name, of the classes that exist
+	unnamed  Kind            // of an Ingress without a class
 	selector labels.Selector // for the labels of the namespace; nil if every namespace matches
 }
 
 // ClassesOf returns the Classes of a Snapshot. Its Options have their defaults.
 func ClassesOf(s *Snapshot) Classes {
-	c := Classes{Snapshot: s, ours: make(map[string]bool), unnamed: s.Options.WatchWithoutClass}
+	c := Classes{Snapshot: s, kinds: make(map[string]Kind)}
+	if s.Options.WatchWithoutClass {
+		c.unnamed = OfHAProxy
+	}
 	if s.Options.NamespaceSelector != "" {
 		var err error
 		if c.selector, err = labels.Parse(s.Options.NamespaceSelector); err != nil {
@@ -31,8 +45,14 @@ func ClassesOf(s *Snapshot) Classes {
 	var first *networkingv1.IngressClass
 	for _, class := range s.Classes {
 		controller := class.Spec.Controller
-		c.ours[class.Name] = controller == s.Options.Controller ||
-			controller == s.Options.Controller+"/"+s.Options.Class
+		switch {
+		case controller == s.Options.Controller || controller == s.Options.Controller+"/"+s.Options.Class:
+			c.kinds[class.Name] = OfHAProxy
+		case s.Options.Nginx.Class != "" && controller == s.Options.Nginx.Controller:
+			c.kinds[class.Name] = OfNginx
+		default:
+			c.kinds[class.Name] = Strange
+		}
 		if class.Annotations[networkingv1.AnnotationIsDefaultIngressClass] != "true" {
 			continue
 		}
@@ -41,7 +61,7 @@ func ClassesOf(s *Snapshot) Classes {
 		}
 	}
 	if first != nil {
-		c.unnamed = c.ours[first.Name]
+		c.unnamed = c.kinds[first.Name]
 	}
 	return c
 }
@@ -61,14 +81,17 @@ func (c Classes) Admits(namespace string) bool {
 	return known && c.selector.Matches(labels.Set(of.Labels))
 }
 
-// Has reports whether an Ingress is ours. The annotation overrides the field, as the
+// Has reports whether an Ingress is ours.
+func (c Classes) Has(ing *networkingv1.Ingress) bool { return c.Kind(ing) != Strange }
+
+// Kind returns the kind of an Ingress. The annotation overrides the field, as the
 // API demands (Ingress v1, IngressSpec.IngressClassName). The annotation may name our
 // class even if no such IngressClass exists. The field may do so only while
 // IngressClasses cannot be read: an Ingress of a class that was deleted, or has
 // another controller, is not ours.
-func (c Classes) Has(ing *networkingv1.Ingress) bool {
+func (c Classes) Kind(ing *networkingv1.Ingress) Kind {
 	if !c.Admits(ing.Namespace) {
-		return false
+		return Strange
 	}
 	name, noted := annotations.Class(ing.Annotations)
 	if !noted && ing.Spec.IngressClassName != nil {
@@ -77,8 +100,36 @@ func (c Classes) Has(ing *networkingv1.Ingress) bool {
 	if name == "" {
 		return c.unnamed
 	}
-	if ours, exists := c.ours[name]; exists {
-		return ours
+	if of, exists := c.kinds[name]; exists {
+		return of
 	}
-	return name == c.Options.Class && (noted || c.NoClasses)
+	switch {
+	case !noted && !c.NoClasses:
+	case name == c.Options.Class:
+		return OfHAProxy
+	case name == c.Options.Nginx.Class:
+		return OfNginx
+	}
+	return Strange
+}
+
+// NginxOptions are those of package nginx.
+type NginxOptions = nginx.Options
+
+// ReadNginx returns the values that the annotations of ingress-nginx on an Ingress stand for.
+func (s *Snapshot) ReadNginx(ing *networkingv1.Ingress) nginx.Reading {
+	own := annotations.Read(annotations.Ingress, ing.Annotations).Values
+	of := nginx.Ingress{Annotations: ing.Annotations, Has: func(key string) bool {
+		_, has := own[key]
+		return has
+	}}
+	for _, rule := range ing.Spec.Rules {
+		if rule.HTTP == nil {
+			continue
+		}
+		for _, p := range rule.HTTP.Paths {
+			of.Paths = append(of.Paths, p.Path)
+		}
+	}
+	return s.Options.Nginx.Read(of)
 }

@@ -101,6 +101,7 @@ func withDefaults(s Snapshot) *Snapshot {
 type namer struct {
 	kind   string // Ingress, Service, Gateway, ListenerSet, BackendTLSPolicy or ConfigMap
 	object metav1.Object
+	nginx  bool // it has the annotations of ingress-nginx
 }
 
 // namers returns the objects of a cluster that may name Secrets or ConfigMaps.
@@ -108,32 +109,33 @@ func (s *Snapshot) namers() iter.Seq[namer] {
 	return func(yield func(namer) bool) {
 		ours := ClassesOf(s)
 		for _, ing := range s.Ingresses {
-			if ours.Has(ing) && !yield(namer{"Ingress", ing}) {
+			as := ours.Kind(ing)
+			if as != Strange && !yield(namer{kind: "Ingress", object: ing, nginx: as == OfNginx}) {
 				return
 			}
 		}
 		for _, service := range s.Services {
-			if len(service.Annotations) > 0 && !yield(namer{"Service", service}) {
+			if len(service.Annotations) > 0 && !yield(namer{kind: "Service", object: service}) {
 				return
 			}
 		}
 		for _, g := range s.API.Gateways {
-			if s.classOf(g) && ours.Admits(g.Namespace) && !yield(namer{"Gateway", g}) {
+			if s.classOf(g) && ours.Admits(g.Namespace) && !yield(namer{kind: "Gateway", object: g}) {
 				return
 			}
 		}
 		for _, set := range s.API.ListenerSets {
-			if ours.Admits(set.Namespace) && !yield(namer{"ListenerSet", set}) {
+			if ours.Admits(set.Namespace) && !yield(namer{kind: "ListenerSet", object: set}) {
 				return
 			}
 		}
 		for _, p := range s.API.TLSPolicies {
-			if ours.Admits(p.Namespace) && !yield(namer{"BackendTLSPolicy", p}) {
+			if ours.Admits(p.Namespace) && !yield(namer{kind: "BackendTLSPolicy", object: p}) {
 				return
 			}
 		}
 		if m := s.ConfigMap(s.Options.ConfigMap); m.Name != "" {
-			yield(namer{"ConfigMap", m})
+			yield(namer{kind: "ConfigMap", object: m})
 		}
 	}
 }
@@ -147,9 +149,13 @@ func (s *Snapshot) classOf(g *gatewayv1.Gateway) bool {
 // secretsNamedBy returns the Secrets that an object names.
 func (s *Snapshot) secretsNamedBy(by namer) (keys []objectKey) {
 	scope, values := annotations.Service, by.object.GetAnnotations()
+	var refs []annotations.Ref
 	switch o := by.object.(type) {
 	case *networkingv1.Ingress:
 		scope = annotations.Ingress
+		if by.nginx {
+			refs = annotations.Read(scope, values).With(s.ReadNginx(o).Said...).Refers()
+		}
 		for _, t := range o.Spec.TLS {
 			if t.SecretName != "" {
 				keys = append(keys, objectKey{Namespace: o.Namespace, Name: t.SecretName})
@@ -167,7 +173,10 @@ func (s *Snapshot) secretsNamedBy(by namer) (keys []objectKey) {
 	case *corev1.ConfigMap:
 		scope, values = annotations.ConfigMap, o.Data
 	}
-	for _, ref := range annotations.Refers(scope, values) {
+	if !by.nginx {
+		refs = annotations.Refers(scope, values)
+	}
+	for _, ref := range refs {
 		if key, err := s.SecretNamedBy(scope, by.object.GetNamespace(), ref); err == nil {
 			keys = append(keys, key)
 		}

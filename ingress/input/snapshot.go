@@ -103,6 +103,8 @@ type Options struct {
 	Gateway GatewayOptions
 	// Limits bound what one namespace may bring.
 	Limits Limits
+	// Nginx says which Ingresses are read with the annotations of ingress-nginx.
+	Nginx NginxOptions
 }
 
 // GatewayOptions say whether the objects of Gateway API of a cluster are served.

@@ -128,7 +128,9 @@ func certificate(to io.Writer, dir string) error {
 }
 
 // The client is 192.168.50.10.
-func cases() []conformity {
+func cases() []conformity { return slices.Concat(ownCases(), nginxCases()) }
+
+func ownCases() []conformity {
 	const page = "Origin: https://page.test"
 	get := func(want ...string) []ask {
 		return []ask{{request: "GET /a?b=c", want: append([]string{"200"}, want...)}}
@@ -380,6 +382,31 @@ func cases() []conformity {
 			{request: "GET /", curl: []string{"-u", "ann:secret"}, want: []string{"200"}},
 			{request: "GET /", curl: []string{"-u", "old:rasmuslerdorf"}, want: []string{"401"}},
 		}},
+		{
+			name:    "path-rewrite-first",
+			ingress: []string{"path-rewrite: ^/a(.*) /b\\1\n^/b /c", "sallyport.dev/path-rewrite-first: true"},
+			asks: []ask{
+				{request: "GET /a/x?y=z", want: []string{"200", "url /b/x?y=z"}},
+				{request: "GET /b/x", want: []string{"200", "url /c"}},
+			},
+		},
+		{
+			name:    "redirect-to",
+			ingress: []string{"sallyport.dev/redirect-to: https://new.test/a%20b?c=d", "request-redirect-code: 301"},
+			asks: []ask{
+				{request: "GET /x?y=z", want: []string{"301", "response Location: https://new.test/a%20b?c=d"}},
+			},
+		},
+		{
+			name:    "cors-expose-headers",
+			ingress: []string{"cors-enable: true", "sallyport.dev/cors-expose-headers: X-A, X-B"},
+			asks: []ask{
+				{
+					request: "GET /", headers: []string{page},
+					want: []string{"200", "response Access-Control-Expose-Headers: X-A, X-B"},
+				},
+			},
+		},
 		{
 			name: "basic auth for all, without it", config: []string{"auth-secret: default/users", "auth-opt-out: true"},
 			ingress: []string{"auth-type: none"}, asks: []ask{{request: "GET /", want: []string{"200"}}},

@@ -79,7 +79,7 @@ func run(ctx context.Context) error {
 	options := world.Options{Name: "conformance", Workers: 1, Progress: io.Discard}
 	ingress := []string{
 		"configMap: default/defaults", "tcpServices: default/tcp", "patternFiles: default/lists",
-		"trust: cluster",
+		"trust: cluster", "nginx: {class: nginx, without: [server-snippet]}",
 	}
 	return rig.In(ctx, options, "", ingress, func(r *rig.Rig) error {
 		var manifest strings.Builder

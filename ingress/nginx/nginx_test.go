@@ -1,0 +1,346 @@
+package nginx
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
+)
+
+var update = flag.Bool("update", false, "write the table in ../NGINX.md anew")
+
+// tell returns a Reading as lines.
+func tell(r Reading) string {
+	var lines []string
+	for _, s := range r.Said {
+		if s.As != byDefault {
+			lines = append(lines, s.Key+" = "+strings.ReplaceAll(s.Text, "\n", " | "))
+		}
+	}
+	slices.Sort(lines)
+	for _, p := range r.Problems {
+		lines = append(lines, "! "+p.Reason+" "+strings.TrimPrefix(p.Why, "annotation "+Prefix))
+	}
+	if r.Closed {
+		lines = append(lines, "CLOSED")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// reads lists values of annotations, and the keys that they stand for.
+var reads = []struct {
+	set   []string // "name: value"
+	paths []string
+	want  string
+}{
+	{set: []string{"rewrite-target: /$2"}, paths: []string{"/app(/|$)(.*)"},
+		want: "path-rewrite = (?i:/app(/|$)(.*)) /\\2\nsallyport.dev/path-type = regex"},
+	{set: []string{"rewrite-target: /x"}, paths: []string{"/a", "/b/c", "/a"},
+		want: "path-rewrite = (?i:/b/c) /x | (?i:/a) /x\nsallyport.dev/path-rewrite-first = true\n" +
+			"sallyport.dev/path-type = regex"},
+	{set: []string{"rewrite-target: /"}, paths: []string{"/"}, want: ""},
+	{set: []string{"rewrite-target: /50%/$3"}, paths: []string{"/a(.*)"},
+		want: "path-rewrite = (?i:/a(.*)) /50%%/\nsallyport.dev/path-type = regex"},
+	{set: []string{"rewrite-target: /%[src]\\1"}, paths: []string{"/a(.*)"},
+		want: `! InvalidAnnotation rewrite-target: "/%[src]\\1" has a quote, a backslash, a space, a ? or a #; it is ignored`},
+	{set: []string{"rewrite-target: /$host"}, paths: []string{"/a"},
+		want: `! InvalidAnnotation rewrite-target: "/$host" has a $ that no number of a group follows; it is ignored`},
+	{set: []string{"rewrite-target: https://x.test/"}, paths: []string{"/a"},
+		want: `! InvalidAnnotation rewrite-target: "https://x.test/" begins neither with "/" nor with a group; it is ignored`},
+	{set: []string{"use-regex: true"}, want: "sallyport.dev/path-type = regex"},
+	{set: []string{"use-regex: maybe"},
+		want: `! InvalidAnnotation use-regex: "maybe" is neither "true" nor "false"; it is ignored`},
+	{set: []string{"app-root: /start"}, want: "sallyport.dev/app-root = /start"},
+	{set: []string{"ssl-redirect: true"}, want: ""},
+	{set: []string{"ssl-redirect: false"}, want: "ssl-redirect = false"},
+	{set: []string{"ssl-redirect: false", "force-ssl-redirect: true"}, want: "ssl-redirect = true"},
+	{set: []string{"permanent-redirect: https://new.test/x"},
+		want: "request-redirect-code = 301\nsallyport.dev/redirect-to = https://new.test/x"},
+	{set: []string{"permanent-redirect: https://new.test/x", "permanent-redirect-code: 308"},
+		want: "request-redirect-code = 308\nsallyport.dev/redirect-to = https://new.test/x"},
+	{set: []string{"permanent-redirect: https://a.test/", "temporal-redirect: https://b.test/",
+		"temporal-redirect-code: 307"},
+		want: "request-redirect-code = 307\nsallyport.dev/redirect-to = https://b.test/"},
+	{set: []string{"permanent-redirect: https://$host/"},
+		want: "! InvalidAnnotation permanent-redirect: variables of nginx are not allowed; it is ignored"},
+	{set: []string{"x-forwarded-prefix: /app"}, want: ""},
+	{set: []string{"x-forwarded-prefix: /app", "rewrite-target: /"}, paths: []string{"/app"},
+		want: "path-rewrite = (?i:/app) /\nrequest-set-header = X-Forwarded-Prefix /app\nsallyport.dev/path-type = regex"},
+	{set: []string{"upstream-vhost: inner.test"}, want: "set-host = inner.test"},
+	{set: []string{"upstream-vhost: $host.100%"}, want: "set-host = %[req.hdr(host),host_only,lower].100%%"},
+	{set: []string{"upstream-vhost: ${http_x_tenant}.test"}, want: "set-host = %[req.hdr(x-tenant)].test"},
+	{set: []string{"upstream-vhost: $proxy_host"},
+		want: "! InvalidAnnotation upstream-vhost: the variable $proxy_host of nginx has no equal here; it is ignored"},
+	{set: []string{"canary: true", "canary-weight: 30"}, want: "sallyport.dev/canary-weight = 30"},
+	{set: []string{"canary: true"}, want: "sallyport.dev/canary-weight = 0"},
+	{set: []string{"canary: false", "canary-weight: 30"}, want: ""},
+	{set: []string{"canary: true", "canary-weight: 100", "canary-weight-total: 200"},
+		want: "sallyport.dev/canary-weight = 50"},
+	{set: []string{"canary: true", "canary-by-header: X-New"}, want: "sallyport.dev/canary-weight = 0\n" +
+		"! NotServed canary-by-header has no effect here: requests go to the canary by canary-weight alone"},
+	{set: []string{"whitelist-source-range: 10.0.0.0/8,172.16.0.0/12"}, want: "allow-list = 10.0.0.0/8,172.16.0.0/12"},
+	{set: []string{"whitelist-source-range: 10.0.0.0/8", "allowlist-source-range: 10.1.0.0/16"},
+		want: "allow-list = 10.1.0.0/16"},
+	{set: []string{"denylist-source-range: 10.0.0.1"}, want: "deny-list = 10.0.0.1"},
+	{set: []string{"denylist-source-range: 10.0.0.1\n10.0.0.2"}, want: "! InvalidAnnotation denylist-source-range: " +
+		`"10.0.0.1\n10.0.0.2" has a character that is not printable ASCII; all clients are rejected until it is ` +
+		"corrected\nCLOSED"},
+	{set: []string{"auth-type: basic", "auth-secret: users", "auth-realm: Us"},
+		want: "auth-realm = Us\nauth-secret = users\nauth-type = basic-auth"},
+	{set: []string{"auth-type: basic"}, want: "auth-type = basic-auth"},
+	{set: []string{"auth-type: digest", "auth-secret: users"}, want: `! InvalidAnnotation auth-type: "digest": HAProxy ` +
+		"can check only basic; all clients are rejected until it is corrected\nCLOSED"},
+	{set: []string{"auth-url: http://door.ops.svc.cluster.local:8080/check?a=b"},
+		want: "sallyport.dev/auth-url = svc://ops/door:8080/check?a=b"},
+	{set: []string{"auth-url: http://door"}, want: "sallyport.dev/auth-url = svc://door:80/"},
+	{set: []string{"auth-url: https://$host/oauth2/auth"},
+		want: `! InvalidAnnotation auth-url: "https://$host/oauth2/auth" is not the URL of a Service of the cluster, as ` +
+			"http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH: set sallyport.dev/auth-url: svc://NAMESPACE/NAME:PORT/PATH" +
+			"; all clients are rejected until it is corrected\nCLOSED"},
+	{set: []string{"auth-url: http://door.ops.svc/", "auth-method: POST", "auth-response-headers: X-User, X-Mail",
+		"auth-signin: https://$host/oauth2/start"},
+		want: "sallyport.dev/auth-headers-succeed = X-User, X-Mail\nsallyport.dev/auth-method = POST\n" +
+			"sallyport.dev/auth-signin = https://%[req.hdr(host),host_only,lower]/oauth2/start?rd=" +
+			"%[req.hdr(x-forwarded-proto)]://%[req.hdr(host)]%[pathq,url_enc]\n" +
+			"sallyport.dev/auth-url = svc://ops/door:80/"},
+	{set: []string{"auth-url: http://door.ops.svc/", "auth-signin: https://in.test/?to=$escaped_request_uri",
+		"auth-signin-redirect-param: to"},
+		want: "sallyport.dev/auth-signin = https://in.test/?to=%[pathq,url_enc]\n" +
+			"sallyport.dev/auth-url = svc://ops/door:80/"},
+	{set: []string{"enable-global-auth: false"}, want: "auth-type = none"},
+	{set: []string{"enable-global-auth: false", "auth-type: basic", "auth-secret: u"},
+		want: "auth-secret = u\nauth-type = basic-auth"},
+	{set: []string{"auth-tls-secret: shop/ca"}, want: "client-ca = shop/ca"},
+	{set: []string{"auth-tls-secret: ca", "auth-tls-verify-client: optional"},
+		want: "client-ca = ca\nclient-crt-optional = true"},
+	{set: []string{"auth-tls-secret: ca", "auth-tls-verify-client: off"}, want: ""},
+	{set: []string{"auth-tls-secret: ca", "auth-tls-verify-client: optional_no_ca"},
+		want: `! InvalidAnnotation auth-tls-verify-client: "optional_no_ca": allowed are on, off and optional; all ` +
+			"clients are rejected until it is corrected\nCLOSED"},
+	{set: []string{"ssl-passthrough: true"}, want: "ssl-passthrough = true"},
+	{set: []string{"limit-connections: 3"}, want: "sallyport.dev/limit-connections = 3"},
+	{set: []string{"limit-rps: 10"},
+		want: "rate-limit-period = 6s\nrate-limit-requests = 60\nrate-limit-status-code = 503"},
+	{set: []string{"limit-rpm: 10", "limit-burst-multiplier: 1"},
+		want: "rate-limit-period = 120s\nrate-limit-requests = 20\nrate-limit-status-code = 503"},
+	{set: []string{"limit-rps: 0"}, want: `! InvalidAnnotation limit-rps: "0" is not a number from 1 to 1048576; it is ignored`},
+	{set: []string{"limit-whitelist: 10.0.0.0/8"}, want: "rate-limit-whitelist = 10.0.0.0/8"},
+	{set: []string{"enable-cors: true"}, want: "cors-allow-credentials = false\n" +
+		"cors-allow-headers = DNT,Keep-Alive,User-Agent,X-Requested-With,If-Modified-Since,Cache-Control,Content-Type," +
+		"Range,Authorization\ncors-allow-methods = GET, PUT, POST, DELETE, PATCH, OPTIONS\ncors-allow-origin = *\n" +
+		"cors-enable = true\ncors-max-age = 1728000s\ncors-respond-to-options = true"},
+	{set: []string{"enable-cors: true", "cors-allow-origin: https://*.a.test:8443, null", "cors-allow-methods: GET",
+		"cors-allow-headers: X-A", "cors-allow-credentials: true", "cors-max-age: 60", "cors-expose-headers: X-B"},
+		want: "cors-allow-credentials = true\ncors-allow-headers = X-A\ncors-allow-methods = GET\n" +
+			`cors-allow-origin = (?i:https://[A-Za-z0-9-]+\.a\.test:8443|null)` + "\n" +
+			"cors-enable = true\ncors-max-age = 60s\ncors-respond-to-options = true\n" +
+			"sallyport.dev/cors-expose-headers = X-B"},
+	{set: []string{"enable-cors: true", "cors-allow-origin: .*"},
+		want: `! InvalidAnnotation cors-allow-origin: ".*" is not an origin, as https://page.example; no page of another ` +
+			"origin is allowed; it is ignored"},
+	{set: []string{"backend-protocol: https"}, want: "server-ssl = true"},
+	{set: []string{"backend-protocol: GRPCS"}, want: "server-proto = h2\nserver-ssl = true"},
+	{set: []string{"backend-protocol: FCGI"},
+		want: `! InvalidAnnotation backend-protocol: "FCGI": allowed are HTTP, HTTPS, GRPC and GRPCS; it is ignored`},
+	{set: []string{"backend-protocol: HTTPS", "proxy-ssl-secret: pair", "proxy-ssl-verify: on", "proxy-ssl-name: in.test",
+		"proxy-ssl-server-name: on"},
+		want: "sallyport.dev/secure-sni = in.test\nsallyport.dev/secure-verify-hostname = in.test\n" +
+			"server-ca = pair\nserver-crt = pair\nserver-ssl = true"},
+	{set: []string{"backend-protocol: HTTPS", "proxy-ssl-secret: pair"}, want: "server-crt = pair\nserver-ssl = true"},
+	{set: []string{"proxy-connect-timeout: 7"}, want: "timeout-connect = 7s"},
+	{set: []string{"proxy-connect-timeout: 7s"},
+		want: `! InvalidAnnotation proxy-connect-timeout: "7s" is not a number from 1 to 1048576; it is ignored`},
+	{set: []string{"proxy-read-timeout: 30", "proxy-send-timeout: 90"}, want: "timeout-server = 90s"},
+	{set: []string{"proxy-read-timeout: 7200"}, want: "timeout-server = 7200s\ntimeout-tunnel = 7200s"},
+	{set: []string{"proxy-body-size: 8M"}, want: "sallyport.dev/proxy-body-size = 8m"},
+	{set: []string{"proxy-body-size: 0"}, want: ""},
+	{set: []string{"load-balance: ewma"}, want: "load-balance = leastconn"},
+	{set: []string{"load-balance: ewma", "upstream-hash-by: $request_uri"}, want: "load-balance = uri whole"},
+	{set: []string{"upstream-hash-by: ${http_x_user}"}, want: "load-balance = hdr(x-user)"},
+	{set: []string{"upstream-hash-by: $host$uri"}, want: `! InvalidAnnotation upstream-hash-by: "$host$uri" is not one ` +
+		"variable of $request_uri, $uri, $remote_addr, $host, $http_NAME and $arg_NAME; it is ignored"},
+	{set: []string{"affinity: cookie"},
+		want: "sallyport.dev/session-cookie-keywords = httponly\nsallyport.dev/session-cookie-name = INGRESSCOOKIE"},
+	{set: []string{"affinity: cookie", "session-cookie-name: at", "session-cookie-secure: true",
+		"session-cookie-samesite: Lax", "session-cookie-domain: a.test"},
+		want: "sallyport.dev/session-cookie-domain = a.test\nsallyport.dev/session-cookie-keywords = httponly secure\n" +
+			"sallyport.dev/session-cookie-name = at\nsallyport.dev/session-cookie-same-site = Lax"},
+	{set: []string{"enable-modsecurity: true"}, want: "! GuardNotKept enable-modsecurity may keep clients out, and has " +
+		"no effect here: HAProxy has no web application firewall. All clients are rejected until it is removed, or given " +
+		"up in the configuration file (clusters[].ingress.nginx.without: [enable-modsecurity])\nCLOSED"},
+	{set: []string{"enable-modsecurity: false"}, want: ""},
+	{set: []string{"proxy-buffering: on", "service-upstream: true"}, want: ""},
+	{set: []string{"server-alias: b.test"},
+		want: "! NotServed server-alias has no effect here: add a rule for each other host"},
+	{set: []string{"enable-websockets: true"}, want: `! UnknownAnnotation annotation ` +
+		`"nginx.ingress.kubernetes.io/enable-websockets" is unknown, and ingress-nginx 1.15 does not read it either`},
+}
+
+func ingressOf(set, paths []string) Ingress {
+	of := Ingress{Annotations: map[string]string{"example.com/other": "x"}, Paths: paths}
+	for _, s := range set {
+		name, value, _ := strings.Cut(s, ": ")
+		of.Annotations[Prefix+name] = value
+	}
+	return of
+}
+
+func TestAnAnnotationOfNginxStandsForKeys(t *testing.T) {
+	for _, tt := range reads {
+		if diff := cmp.Diff(tt.want, tell(new(Options).Read(ingressOf(tt.set, tt.paths)))); diff != "" {
+			t.Errorf("%q: want (-), got (+):\n%s", tt.set, diff)
+		}
+	}
+}
+
+// TestNoGuardIsLostSilently sets each guard to a value that nobody can read, and each guard that has no
+// equal here.
+func TestNoGuardIsLostSilently(t *testing.T) {
+	for _, row := range Rows() {
+		value := "\x01"
+		if slices.Contains(snippets, row.Name) {
+			value = "deny all;"
+		}
+		for _, without := range [][]string{nil, {row.Name}} {
+			o := Options{Without: without}
+			r := o.Read(ingressOf([]string{row.Name + ": " + value}, nil))
+			if len(r.Problems) != 1 {
+				t.Errorf("%s: want one problem, got %v", row.Name, r.Problems)
+			}
+			if want := row.Guard && without == nil; r.Closed != want {
+				t.Errorf("%s without %q: closed %t, want %t", row.Name, without, r.Closed, want)
+			}
+			for _, p := range r.Problems {
+				if strings.Contains(p.Why, "deny all") {
+					t.Errorf("the snippet is told: %s", p.Why)
+				}
+			}
+		}
+	}
+}
+
+// TestEachKeyOfARowIsOne checks the table against the keys, and each row with an effect against the
+// cases above.
+func TestEachKeyOfARowIsOne(t *testing.T) {
+	docs := map[string]bool{}
+	for _, d := range annotations.Docs() {
+		docs[d.Name] = true
+	}
+	for _, row := range Rows() {
+		has := slices.ContainsFunc(reads, func(r struct {
+			set   []string
+			paths []string
+			want  string
+		}) bool {
+			return slices.ContainsFunc(r.set, func(s string) bool { return strings.HasPrefix(s, row.Name+": ") })
+		})
+		switch {
+		case row.Keys == "":
+			if row.Verdict == Same || row.Verdict == Differs || row.Note == "" {
+				t.Errorf("%s: verdict %q without keys, note %q", row.Name, row.Verdict, row.Note)
+			}
+			continue
+		case row.Verdict == Lost || row.Verdict == Nothing:
+			t.Errorf("%s: verdict %q with keys", row.Name, row.Verdict)
+		case !has && row.Name != "limit-allowlist":
+			t.Errorf("%s has no case", row.Name)
+		}
+		for key := range strings.SplitSeq(row.Keys, ", ") {
+			if !docs[key] {
+				t.Errorf("%s: there is no key %s", row.Name, key)
+			}
+		}
+	}
+	if n := len(Rows()); n != 138 {
+		t.Errorf("%d rows, want the 136 annotations of ingress-nginx and 2 older names", n)
+	}
+}
+
+func TestThePageHasTheTable(t *testing.T) {
+	var table bytes.Buffer
+	fmt.Fprintln(&table, "| annotation | here | keys | remarks |\n|---|---|---|---|")
+	for _, row := range Rows() {
+		name, keys, note := "`"+row.Name+"`", row.Keys, row.Note
+		if row.Guard {
+			name += " (guard)"
+		}
+		if keys != "" {
+			keys = "`" + strings.ReplaceAll(keys, ", ", "`, `") + "`"
+		}
+		if note != "" {
+			note = strings.ToUpper(note[:1]) + strings.TrimSuffix(note[1:], ".") + "."
+		}
+		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", name, row.Verdict, keys, note)
+	}
+	const file, begin, end = "../NGINX.md", "<!-- annotations: begin -->\n", "<!-- annotations: end -->"
+	page, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(page), begin)
+	_, after, closed := strings.Cut(rest, end)
+	if !found || !closed {
+		t.Fatalf("%s has no place for the table", file)
+	}
+	want := before + begin + table.String() + end + after
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil { //nolint:gosec // a document
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(want, string(page)); diff != "" {
+		t.Errorf("go test ./ingress/nginx -update\n-want +got\n%s", diff)
+	}
+}
+
+// FuzzRead checks that every problem has one line, and that the Layer of every value can be compiled.
+func FuzzRead(f *testing.F) {
+	for i, tt := range reads {
+		_, value, _ := strings.Cut(tt.set[0], ": ")
+		f.Add(uint16(i), value, "/a(/|$)(.*)")
+	}
+	f.Add(uint16(0), "%[src]'\"\n$1", "/a'b")
+	all := Rows()
+	f.Fuzz(func(t *testing.T, which uint16, value, path string) {
+		row := all[int(which)%len(all)]
+		of := ingressOf([]string{"auth-type: basic", "enable-cors: true", "affinity: cookie", "canary: true",
+			"backend-protocol: HTTPS", "auth-url: http://a.b.svc/"}, []string{path, "/b"})
+		of.Annotations[Prefix+row.Name] = value
+		r := new(Options).Read(of)
+		for _, p := range r.Problems {
+			if strings.ContainsAny(p.Why, "\n\x1b") {
+				t.Errorf("a problem in several lines: %q", p.Why)
+			}
+		}
+		l := annotations.Read(annotations.Ingress, of.Annotations).With(r.Said...)
+		s, _, problems := annotations.Compile("n_i", annotations.Env{
+			Secrets: func(annotations.Scope, annotations.Ref) (annotations.Secret, error) {
+				return annotations.Secret{}, fmt.Errorf("there is none")
+			},
+			Service: func(annotations.Scope, annotations.ServicePort) (string, error) { return "b", nil },
+			Allowed: func(annotations.Scope, haproxy.Section) error { return nil },
+			Verdict: func(haproxy.Question) haproxy.Verdict { return haproxy.Good },
+			Refusal: func(haproxy.Part) string { return "" },
+			Pattern: func(string) (string, bool) { return "10.0.0.0/8", true },
+		}, l, annotations.Layer{}.With(r.Usual...))
+		for _, d := range s.Directives {
+			if strings.Contains(d.String(), "\x01") {
+				t.Errorf("%s: %q is written as %q", row.Name, value, d)
+			}
+		}
+		for _, p := range problems {
+			if strings.ContainsAny(p.Why, "\n\x1b") {
+				t.Errorf("a problem in several lines: %q", p.Why)
+			}
+		}
+	})
+}

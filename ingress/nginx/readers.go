@@ -1,0 +1,486 @@
+package nginx
+
+import (
+	"cmp"
+	"errors"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sallyport/ingress/annotations"
+)
+
+// as returns a reader for an annotation with the values of a key.
+func as(key string) func(*reading, string) {
+	return func(r *reading, value string) { r.say(key, r.at.Name, value) }
+}
+
+// also adds the value of an annotation, if it is set, for a key.
+func (r *reading) also(name, key string) {
+	if value, has := r.values[name]; has {
+		r.say(key, name, value)
+	}
+}
+
+// AnyCase returns a path that is a regular expression, as one that matches in any case.
+func AnyCase(path string) string {
+	if path == "/" || path == "" {
+		return path
+	}
+	return path[:1] + "(?i:" + path[1:] + ")"
+}
+
+// whole returns an expression for the paths that a path of nginx matches.
+func whole(path string) string { return "(?i:" + path + ")" }
+
+// rewrite replaces the whole path of a request. Each path of the Ingress is an expression for it.
+func rewrite(r *reading, value string) {
+	paths := slices.Clone(r.Paths)
+	slices.SortFunc(paths, func(a, b string) int { // the order of nginx
+		return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(b, a))
+	})
+	paths = slices.Compact(paths)
+	if len(paths) == 1 && paths[0] == value {
+		return // as nginx has it
+	}
+	var lines []string
+	for _, path := range paths {
+		to, err := target(value, groups(path))
+		if err == nil && (strings.ContainsAny(path, " \t\"'") || path == "") {
+			err = errors.New("a path of the Ingress is no expression that HAProxy can have")
+		}
+		if err != nil {
+			r.fail(r.at, "%v", err)
+			return
+		}
+		lines = append(lines, whole(path)+" "+to)
+	}
+	if len(lines) == 0 {
+		return
+	}
+	r.say(pathType, r.at.Name, "regex")
+	r.say("path-rewrite", r.at.Name, strings.Join(lines, "\n"))
+	if len(lines) > 1 {
+		r.say("sallyport.dev/path-rewrite-first", r.at.Name, "true")
+	}
+}
+
+// groups returns how many groups an expression has that a target can name.
+func groups(path string) int {
+	e, err := regexp.Compile(path)
+	if err != nil {
+		return 0 // it is not served
+	}
+	return e.NumSubexp()
+}
+
+func useRegex(r *reading, _ string) {
+	if r.is(r.at.Name) {
+		r.say(pathType, r.at.Name, "regex")
+	}
+}
+
+func sslRedirect(r *reading, value string) {
+	if yes, err := boolean(value); err != nil {
+		r.fail(r.at, "%v", err)
+	} else if !yes {
+		r.say("ssl-redirect", r.at.Name, "false")
+	}
+}
+
+func forceRedirect(r *reading, _ string) {
+	if r.is(r.at.Name) {
+		r.say("ssl-redirect", r.at.Name, "true")
+	}
+}
+
+func permanentRedirect(r *reading, value string) {
+	if r.values["temporal-redirect"] == "" {
+		redirect(r, value, "permanent-redirect-code", "301")
+	}
+}
+
+func temporalRedirect(r *reading, value string) {
+	redirect(r, value, "temporal-redirect-code", "302")
+}
+
+func redirect(r *reading, value, codeName, code string) {
+	if err := plain(value); err != nil {
+		r.fail(r.at, "%v", err)
+		return
+	}
+	name := r.at.Name
+	if said, has := r.values[codeName]; has {
+		name, code = codeName, said
+	}
+	r.say("sallyport.dev/redirect-to", r.at.Name, value)
+	r.say("request-redirect-code", name, code)
+}
+
+func forwardedPrefix(r *reading, value string) {
+	if r.values["rewrite-target"] == "" {
+		return
+	}
+	if to, err := text(value); err != nil {
+		r.fail(r.at, "%v", err)
+	} else if to != "" {
+		r.set(r.at.Name, "X-Forwarded-Prefix", to)
+	}
+}
+
+func upstreamHost(r *reading, value string) {
+	to, err := text(value)
+	if err != nil {
+		r.fail(r.at, "%v", err)
+		return
+	}
+	r.say("set-host", r.at.Name, to)
+}
+
+func canary(r *reading, _ string) {
+	if !r.is(r.at.Name) {
+		return
+	}
+	name, weight, total := r.at.Name, 0, 100
+	if value, has := r.values["canary-weight-total"]; has {
+		n, err := number(value, 1, 1<<30)
+		if err != nil {
+			r.fail(known["canary-weight-total"], "%v", err)
+		}
+		total = max(n, 100)
+	}
+	if value, has := r.values["canary-weight"]; has {
+		n, err := number(value, 0, 1<<30)
+		if err != nil {
+			r.fail(known["canary-weight"], "%v", err)
+		}
+		name, weight = "canary-weight", min(n, total)
+	}
+	r.say("sallyport.dev/canary-weight", name, strconv.Itoa((weight*100+total/2)/total))
+}
+
+func authType(r *reading, value string) {
+	if strings.ToLower(value) != "basic" {
+		r.fail(r.at, "%s: HAProxy can check only basic", annotations.Quote(value))
+		return
+	}
+	r.say("auth-type", r.at.Name, "basic-auth")
+	r.also("auth-secret", "auth-secret")
+	r.also("auth-realm", "auth-realm")
+}
+
+func globalAuth(r *reading, value string) {
+	yes, err := boolean(value)
+	_, password := r.values["auth-type"]
+	_, asks := r.values["auth-url"]
+	switch {
+	case err != nil:
+		r.fail(r.at, "%v", err)
+	case !yes && !password && !asks:
+		r.say("auth-type", r.at.Name, "none")
+	}
+}
+
+// service matches the URL of a Service: its name, its namespace, a port and a path.
+var service = regexp.MustCompile(
+	`^http://([a-z0-9-]+)(?:\.([a-z0-9-]+))?(?:\.svc(?:\.cluster\.local)?)?(?::([0-9]+))?(/.*)?$`)
+
+func authURL(r *reading, value string) {
+	m := service.FindStringSubmatch(value)
+	if m == nil || strings.Contains(value, "$") {
+		r.fail(r.at, "%s is not the URL of a Service of the cluster, as http://NAME.NAMESPACE.svc.cluster.local:PORT"+
+			"/PATH: set sallyport.dev/auth-url: svc://NAMESPACE/NAME:PORT/PATH", annotations.Quote(value))
+		return
+	}
+	to := "svc://"
+	if m[2] != "" {
+		to += m[2] + "/"
+	}
+	r.say("sallyport.dev/auth-url", r.at.Name, to+m[1]+":"+cmp.Or(m[3], "80")+cmp.Or(m[4], "/"))
+	r.also("auth-method", "sallyport.dev/auth-method")
+	r.also("auth-response-headers", "sallyport.dev/auth-headers-succeed")
+	if page, has := r.values["auth-signin"]; has {
+		to, err := text(page)
+		if err != nil {
+			r.fail(known["auth-signin"], "%v", err)
+			return
+		}
+		param := cmp.Or(r.values["auth-signin-redirect-param"], "rd")
+		if err := plain(param); err != nil || !word.MatchString(param) {
+			r.fail(known["auth-signin-redirect-param"], "%s is not the name of a parameter", annotations.Quote(param))
+			return
+		}
+		if !strings.Contains(to, "?"+param+"=") && !strings.Contains(to, "&"+param+"=") {
+			between := "?"
+			if strings.Contains(to, "?") {
+				between = "&"
+			}
+			to += between + param + "=%[req.hdr(x-forwarded-proto)]://%[req.hdr(host)]%[pathq,url_enc]"
+		}
+		r.say("sallyport.dev/auth-signin", "auth-signin", to)
+	}
+}
+
+var word = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+func clientCA(r *reading, value string) {
+	switch verify := cmp.Or(r.values["auth-tls-verify-client"], "on"); verify {
+	case "on":
+		r.say("client-ca", r.at.Name, value)
+	case "optional":
+		r.say("client-ca", r.at.Name, value)
+		r.say("client-crt-optional", "auth-tls-verify-client", "true")
+	case "off":
+	default:
+		r.fail(known["auth-tls-verify-client"], "%s: allowed are on, off and optional", annotations.Quote(verify))
+	}
+}
+
+func limitRPS(r *reading, value string) { limit(r, value, 1) }
+
+func limitRPM(r *reading, value string) {
+	if r.values["limit-rps"] == "" {
+		limit(r, value, 60)
+	}
+}
+
+// limit counts the burst of nginx within the period: of r requests a second with a burst of m times r,
+// a client may send r times (m+1) within m+1 seconds.
+func limit(r *reading, value string, period int) {
+	rate, err := number(value, 1, 1<<20)
+	if err != nil {
+		r.fail(r.at, "%v", err)
+		return
+	}
+	burst := 5
+	if said, has := r.values["limit-burst-multiplier"]; has {
+		if burst, err = number(said, 1, 1000); err != nil {
+			r.fail(known["limit-burst-multiplier"], "%v", err)
+			burst = 5
+		}
+	}
+	r.say("rate-limit-requests", r.at.Name, strconv.Itoa(rate*(burst+1)))
+	r.say("rate-limit-period", r.at.Name, strconv.Itoa(period*(burst+1))+"s")
+	r.say("rate-limit-status-code", r.at.Name, "503")
+}
+
+func cors(r *reading, _ string) {
+	if !r.is(r.at.Name) {
+		return
+	}
+	name := r.at.Name
+	origin, anyone, err := origins(cmp.Or(r.values["cors-allow-origin"], "*"))
+	if err != nil {
+		r.fail(known["cors-allow-origin"], "%v; no page of another origin is allowed", err)
+		return
+	}
+	r.say("cors-enable", name, "true")
+	r.say("cors-respond-to-options", name, "true")
+	r.say("cors-allow-origin", cmp.Or(r.wrote("cors-allow-origin"), name), origin)
+	for _, one := range []struct{ name, key, usual string }{
+		{"cors-allow-methods", "cors-allow-methods", "GET, PUT, POST, DELETE, PATCH, OPTIONS"},
+		{
+			"cors-allow-headers", "cors-allow-headers", "DNT,Keep-Alive,User-Agent,X-Requested-With," +
+				"If-Modified-Since,Cache-Control,Content-Type,Range,Authorization",
+		},
+	} {
+		r.say(one.key, cmp.Or(r.wrote(one.name), name), cmp.Or(r.values[one.name], one.usual))
+	}
+	age := cmp.Or(r.values["cors-max-age"], "1728000")
+	if _, err := number(age, 0, 1<<30); err != nil {
+		r.fail(known["cors-max-age"], "%v", err)
+		age = "1728000"
+	}
+	r.say("cors-max-age", cmp.Or(r.wrote("cors-max-age"), name), age+"s")
+	_, credentials := r.values["cors-allow-credentials"]
+	credentials = !credentials || r.is("cors-allow-credentials")
+	r.say("cors-allow-credentials", cmp.Or(r.wrote("cors-allow-credentials"), name),
+		strconv.FormatBool(credentials && !anyone))
+	r.also("cors-expose-headers", "sallyport.dev/cors-expose-headers")
+}
+
+// wrote returns a name if the Ingress has the annotation, or "".
+func (r *reading) wrote(name string) string {
+	if _, has := r.values[name]; has {
+		return name
+	}
+	return ""
+}
+
+// originForm matches an origin, which may have one label "*".
+var originForm = regexp.MustCompile(`^([a-z][a-z0-9+.-]*)://(\*\.)?([A-Za-z0-9.-]+)(?::([0-9]+))?$`)
+
+// origins returns the expression for a list of origins, or "*". anyone reports whether all are allowed.
+func origins(list string) (expression string, anyone bool, err error) {
+	var all []string
+	for one := range strings.SplitSeq(list, ",") {
+		one = strings.TrimSpace(one)
+		m := originForm.FindStringSubmatch(one)
+		switch {
+		case one == "*":
+			return "*", true, nil
+		case one == "":
+			continue
+		case one == "null":
+			all = append(all, "null")
+			continue
+		case m == nil:
+			return "", false, errors.New(annotations.Quote(one) + " is not an origin, as https://page.example")
+		}
+		host := regexp.QuoteMeta(m[3])
+		if m[2] != "" {
+			host = `[A-Za-z0-9-]+\.` + host
+		}
+		if m[4] != "" {
+			host += ":" + m[4]
+		}
+		all = append(all, regexp.QuoteMeta(m[1])+"://"+host)
+	}
+	if len(all) == 0 {
+		return "", false, errors.New("it names no origin")
+	}
+	return "(?i:" + strings.Join(all, "|") + ")", false, nil
+}
+
+func backendProtocol(r *reading, value string) {
+	tls, h2 := false, false
+	switch strings.ToUpper(value) {
+	case "HTTP":
+	case "HTTPS":
+		tls = true
+	case "GRPC":
+		h2 = true
+	case "GRPCS":
+		tls, h2 = true, true
+	default:
+		r.fail(r.at, "%s: allowed are HTTP, HTTPS, GRPC and GRPCS", annotations.Quote(value))
+		return
+	}
+	if h2 {
+		r.say("server-proto", r.at.Name, "h2")
+	}
+	if !tls {
+		return
+	}
+	r.say("server-ssl", r.at.Name, "true")
+	secret, has := r.values["proxy-ssl-secret"]
+	verify := r.on("proxy-ssl-verify") && has
+	if has {
+		r.say("server-crt", "proxy-ssl-secret", secret)
+	}
+	if verify {
+		r.say("server-ca", "proxy-ssl-secret", secret)
+	}
+	if name, has := r.values["proxy-ssl-name"]; has {
+		if r.on("proxy-ssl-server-name") {
+			r.say("sallyport.dev/secure-sni", "proxy-ssl-name", name)
+		}
+		if verify {
+			r.say("sallyport.dev/secure-verify-hostname", "proxy-ssl-name", name)
+		}
+	}
+}
+
+// on reports whether the value of an annotation is "on", as directives of nginx have it.
+func (r *reading) on(name string) bool {
+	value, has := r.values[name]
+	if has && value != "on" && value != "off" {
+		r.fail(known[name], `%s is neither "on" nor "off"`, annotations.Quote(value))
+	}
+	return value == "on"
+}
+
+func connectTimeout(r *reading, value string) {
+	if n, err := seconds(value); err != nil {
+		r.fail(r.at, "%v", err)
+	} else {
+		r.say("timeout-connect", r.at.Name, strconv.Itoa(n)+"s")
+	}
+}
+
+func serverTimeout(r *reading, value string) {
+	if _, err := seconds(value); err != nil {
+		r.fail(r.at, "%v", err)
+		return
+	}
+	longest := 0
+	for _, name := range []string{"proxy-read-timeout", "proxy-send-timeout"} {
+		n, err := seconds(cmp.Or(r.values[name], "60"))
+		if err == nil {
+			longest = max(longest, n)
+		}
+	}
+	r.say("timeout-server", r.at.Name, strconv.Itoa(longest)+"s")
+	if longest > 3600 {
+		r.say("timeout-tunnel", r.at.Name, strconv.Itoa(longest)+"s")
+	}
+}
+
+// size matches a size as nginx has it.
+var size = regexp.MustCompile(`^[0-9]+[kKmMgG]?$`)
+
+func bodySize(r *reading, value string) {
+	switch {
+	case !size.MatchString(value):
+		r.fail(r.at, "%s is not a number, with k, m or g at its end", annotations.Quote(value))
+	case value != "0":
+		r.say("sallyport.dev/proxy-body-size", r.at.Name, strings.ToLower(value))
+	}
+}
+
+func loadBalance(r *reading, value string) {
+	if r.values["upstream-hash-by"] != "" {
+		return
+	}
+	algorithm := map[string]string{"round_robin": "roundrobin", "ewma": "leastconn"}[value]
+	if algorithm == "" {
+		r.fail(r.at, "%s: allowed are round_robin and ewma", annotations.Quote(value))
+		return
+	}
+	r.say("load-balance", r.at.Name, algorithm)
+}
+
+func hashBy(r *reading, value string) {
+	m := variable.FindStringSubmatch(strings.TrimPrefix(value, "$"))
+	name := ""
+	if m != nil && strings.HasPrefix(value, "$") && len(m[0])+1 == len(value) {
+		name = m[1] + m[2]
+	}
+	algorithm := ""
+	switch header, isHeader := strings.CutPrefix(name, "http_"); {
+	case name == "request_uri":
+		algorithm = "uri whole"
+	case name == "uri":
+		algorithm = "uri"
+	case name == "remote_addr" || name == "binary_remote_addr":
+		algorithm = "source"
+	case name == "host":
+		algorithm = "hdr(host)"
+	case isHeader && header != "":
+		algorithm = "hdr(" + strings.ReplaceAll(header, "_", "-") + ")"
+	case strings.HasPrefix(name, "arg_") && name != "arg_":
+		algorithm = "url_param " + strings.TrimPrefix(name, "arg_")
+	default:
+		r.fail(r.at, "%s is not one variable of $request_uri, $uri, $remote_addr, $host, $http_NAME and $arg_NAME",
+			annotations.Quote(value))
+		return
+	}
+	r.say("load-balance", r.at.Name, algorithm)
+}
+
+func affinity(r *reading, value string) {
+	if value != "cookie" {
+		r.fail(r.at, "%s: allowed is cookie", annotations.Quote(value))
+		return
+	}
+	r.say("sallyport.dev/session-cookie-name", cmp.Or(r.wrote("session-cookie-name"), r.at.Name),
+		cmp.Or(r.values["session-cookie-name"], "INGRESSCOOKIE"))
+	r.also("session-cookie-domain", "sallyport.dev/session-cookie-domain")
+	r.also("session-cookie-samesite", "sallyport.dev/session-cookie-same-site")
+	keywords := "httponly"
+	if r.is("session-cookie-secure") {
+		keywords += " secure"
+	}
+	r.say("sallyport.dev/session-cookie-keywords", cmp.Or(r.wrote("session-cookie-secure"), r.at.Name), keywords)
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"strings"
+
+	"sallyport/ingress/nginx"
+)
+
+// nginxCases are Ingresses with annotations of ingress-nginx, and its answers.
+func nginxCases() (all []conformity) {
+	add := func(name, path string, annotations []string, asks ...ask) {
+		said := []string{"kubernetes.io/ingress.class: nginx"}
+		for _, a := range annotations {
+			said = append(said, nginx.Prefix+a)
+		}
+		all = append(all, conformity{name: "nginx: " + name, path: path, ingress: said, asks: asks})
+	}
+	get := func(request string, want ...string) ask { return ask{request: "GET " + request, want: want} }
+	add("nothing set", "", nil, get("/a?b=c", "200", "url /a?b=c", "host HOST"),
+		ask{request: "POST /", curl: []string{"-d", "x", "-H", "Content-Length: 1048577"}, want: []string{"413"}})
+	add("a path is a string", "/a", nil, get("/abc", "200"), get("/A", "404"))
+	add("rewrite-target with a group", "/app(/|$)(.*)", []string{"rewrite-target: /$2"},
+		get("/app/x/y?z=1", "200", "url /x/y?z=1"), get("/APP", "200", "url /"), get("/ap", "404"))
+	add("rewrite-target with a prefix", "/app", []string{"rewrite-target: /in", "x-forwarded-prefix: /app"},
+		get("/app/x", "200", "url /in", "request X-Forwarded-Prefix: /app"))
+	add("use-regex", "/i/[0-9]+", []string{"use-regex: true"}, get("/I/7", "200", "url /I/7"), get("/i/x", "404"))
+	add("app-root", "", []string{"app-root: /start"}, get("/", "302", "response Location: /start"),
+		get("/x", "200"))
+	add("force-ssl-redirect", "", []string{"force-ssl-redirect: true"}, get("/x?y=z", "308"))
+	add("permanent-redirect", "", []string{"permanent-redirect: https://new.test/there"},
+		get("/x?y=z", "301", "response Location: https://new.test/there"))
+	add("temporal-redirect", "", []string{"temporal-redirect: https://new.test/", "temporal-redirect-code: 307"},
+		get("/x", "307", "response Location: https://new.test/"))
+	add("upstream-vhost", "", []string{"upstream-vhost: inner.test"}, get("/", "200", "host inner.test"))
+	add("allowlist-source-range without the client", "", []string{"whitelist-source-range: 10.0.0.0/8"}, get("/", "403"))
+	add("denylist-source-range", "", []string{"denylist-source-range: 192.168.50.0/24"}, get("/", "403"))
+	add("auth-type basic", "", []string{"auth-type: basic", "auth-secret: users", "auth-realm: Us"},
+		get("/", "401", `response Www-Authenticate: Basic realm="Us"`),
+		ask{request: "GET /", curl: []string{"-u", "ann:secret"}, want: []string{"200"}})
+	add("auth-type digest", "", []string{"auth-type: digest", "auth-secret: users"}, get("/", "503"))
+	add("auth-url of a stranger", "", []string{"auth-url: https://idp.test/check"}, get("/", "503"))
+	add("a preflight", "", []string{"enable-cors: true", "cors-allow-origin: https://*.page.test"},
+		ask{
+			request: "OPTIONS /", headers: []string{"Origin: https://a.page.test", "Access-Control-Request-Method: PUT"},
+			want: []string{
+				"204", "response Access-Control-Allow-Origin: https://a.page.test",
+				"response Access-Control-Allow-Methods: GET, PUT, POST, DELETE, PATCH, OPTIONS",
+				"response Access-Control-Allow-Credentials: true", "response Access-Control-Max-Age: 1728000",
+			},
+		},
+		ask{
+			request: "GET /", headers: []string{"Origin: https://page.other"},
+			want: []string{"200", "response Access-Control-Allow-Origin: (none)"},
+		})
+	add("proxy-body-size", "", []string{"proxy-body-size: 1k"},
+		ask{request: "POST /", curl: []string{"-d", strings.Repeat("x", 1025)}, want: []string{"413"}})
+	add("a snippet", "", []string{"configuration-snippet: deny all;"}, get("/", "503"))
+	add("a snippet that is given up", "", []string{"server-snippet: deny all;"}, get("/", "200"))
+	add("a firewall", "", []string{"enable-modsecurity: true"}, get("/", "503"))
+	return all
+}
