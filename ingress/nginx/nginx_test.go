@@ -50,11 +50,13 @@ var reads = []struct {
 	{set: []string{"rewrite-target: /50%/$3"}, paths: []string{"/a(.*)"},
 		want: "path-rewrite = (?i:/a(.*)) /50%%/\nsallyport.dev/path-type = regex"},
 	{set: []string{"rewrite-target: /%[src]\\1"}, paths: []string{"/a(.*)"},
-		want: `! InvalidAnnotation rewrite-target: "/%[src]\\1" has a quote, a backslash, a space, a ? or a #; it is ignored`},
+		want: `! InvalidAnnotation rewrite-target: "/%[src]\\1" has a quote, a backslash, a space, a ? or a #` +
+			"; it is ignored"},
 	{set: []string{"rewrite-target: /$host"}, paths: []string{"/a"},
 		want: `! InvalidAnnotation rewrite-target: "/$host" has a $ that no number of a group follows; it is ignored`},
 	{set: []string{"rewrite-target: https://x.test/"}, paths: []string{"/a"},
-		want: `! InvalidAnnotation rewrite-target: "https://x.test/" begins neither with "/" nor with a group; it is ignored`},
+		want: `! InvalidAnnotation rewrite-target: "https://x.test/" begins neither with "/" nor with a group` +
+			"; it is ignored"},
 	{set: []string{"use-regex: true"}, want: "sallyport.dev/path-type = regex"},
 	{set: []string{"use-regex: maybe"},
 		want: `! InvalidAnnotation use-regex: "maybe" is neither "true" nor "false"; it is ignored`},
@@ -131,7 +133,8 @@ var reads = []struct {
 		want: "rate-limit-period = 6s\nrate-limit-requests = 60\nrate-limit-status-code = 503"},
 	{set: []string{"limit-rpm: 10", "limit-burst-multiplier: 1"},
 		want: "rate-limit-period = 120s\nrate-limit-requests = 20\nrate-limit-status-code = 503"},
-	{set: []string{"limit-rps: 0"}, want: `! InvalidAnnotation limit-rps: "0" is not a number from 1 to 1048576; it is ignored`},
+	{set: []string{"limit-rps: 0"}, want: `! InvalidAnnotation limit-rps: "0" is not a number from 1 to 1048576` +
+		"; it is ignored"},
 	{set: []string{"limit-whitelist: 10.0.0.0/8"}, want: "rate-limit-whitelist = 10.0.0.0/8"},
 	{set: []string{"enable-cors: true"}, want: "cors-allow-credentials = false\n" +
 		"cors-allow-headers = DNT,Keep-Alive,User-Agent,X-Requested-With,If-Modified-Since,Cache-Control,Content-Type," +

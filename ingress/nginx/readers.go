@@ -447,7 +447,7 @@ func hashBy(r *reading, value string) {
 	if m != nil && strings.HasPrefix(value, "$") && len(m[0])+1 == len(value) {
 		name = m[1] + m[2]
 	}
-	algorithm := ""
+	var algorithm string
 	switch header, isHeader := strings.CutPrefix(name, "http_"); {
 	case name == "request_uri":
 		algorithm = "uri whole"

@@ -60,7 +60,9 @@ func sample(name string) (string, error) {
 	if s, has := samples[name]; has {
 		return s, nil
 	}
-	for prefix, form := range map[string]string{"http_": "req.hdr(%s)", "cookie_": "req.cook(%s)", "arg_": "url_param(%s)"} {
+	for prefix, form := range map[string]string{
+		"http_": "req.hdr(%s)", "cookie_": "req.cook(%s)", "arg_": "url_param(%s)",
+	} {
 		if rest, is := strings.CutPrefix(name, prefix); is && rest != "" {
 			if prefix == "http_" {
 				rest = strings.ReplaceAll(rest, "_", "-")
