@@ -132,7 +132,8 @@ func pair(t *testing.T, name string, router world.RouterKind) (first *testbed, a
 	t.Helper()
 	opts := world.Options{Name: name, Workers: 2, Router: router}
 	pool := netip.MustParsePrefix(rig.ServicePool(opts))
-	a, b = newMembers(t, opts, "  pools: ["+pool.String()+"]\n")
+	// Clients keep their connections, so a drain takes as long as it may.
+	a, b = newMembers(t, opts, "  pools: ["+pool.String()+"]\n  drain: {timeout: 15s}\n")
 	first = a.testbed
 	manifests, err := first.Manifests(t.Context(), "--address", secondPeering)
 	first.must(err)
