@@ -111,6 +111,9 @@ var samples = map[string][]string{
 	"sallyport.dev/app-root":  {"/start", "/a/b?c=d", "/%20"},
 	"sallyport.dev/path-type": {"regex", "begin", "exact", "prefix"},
 
+	"sallyport.dev/cors-expose-headers": headerNames, "sallyport.dev/path-rewrite-first": booleans,
+	"sallyport.dev/redirect-to": {"https://other.test/x", "http://other.test", "https://other.test:8443/a%20b?c=d"},
+
 	"check-http":          {"/health", "GET /health", "HEAD /health HTTP/1.1", "OPTIONS *", "GET /a?b=c HTTP/1.0"},
 	"load-balance":        {"roundrobin", "leastconn", "first", "source", "static-rr", "random", "random(2)", "uri", "uri path-only whole len 5 depth 3", "url_param id", "url_param id check_post", "hdr(X-User)", "hdr(Host) use_domain_only"},
 	"send-proxy-protocol": {"proxy", "proxy-v1", "proxy-v2", "proxy-v2-ssl", "proxy-v2-ssl-cn"},
