@@ -28,5 +28,6 @@ func (w *world) rereads(was *world) bool {
 		return false
 	}
 	return now.Class != before.Class || now.Controller != before.Controller ||
-		!slices.Equal(now.Without, before.Without) || w.NoClasses != was.NoClasses || !slices.Equal(w.Classes, was.Classes)
+		!slices.Equal(now.Without, before.Without) ||
+		w.NoClasses != was.NoClasses || !slices.Equal(w.Classes, was.Classes)
 }

@@ -31,7 +31,9 @@ func ingresses(w *world) iter.Seq2[metav1.Object, func() *claim] {
 
 // readIngress reads the claim of one Ingress. An error costs only the rule it is in.
 func (w *world) readIngress(ing *networkingv1.Ingress, as input.Kind) *claim {
-	ref := ObjectRef{Cluster: w.Cluster, Kind: "Ingress", Namespace: ing.Namespace, Name: ing.Name, UID: string(ing.UID)}
+	ref := ObjectRef{
+		Cluster: w.Cluster, Kind: "Ingress", Namespace: ing.Namespace, Name: ing.Name, UID: string(ing.UID),
+	}
 	of := &claimant{ref: ref, created: ing.CreationTimestamp.Time}
 	c := &claim{petitioner: petitioner{claimant: of}, ruleless: len(ing.Spec.Rules) == 0}
 	report := func(reason, format string, args ...any) {

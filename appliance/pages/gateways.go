@@ -46,7 +46,8 @@ func (q *request) gatewayPage(cluster, namespace, name string) (page.Page, bool)
 	}
 	p.Sections = append(p.Sections,
 		page.Section{
-			ID: "listeners", Title: "Listeners", Table: tableOf(q, status.GatewayTable, listeners, "gateway", "addresses"),
+			ID: "listeners", Title: "Listeners",
+			Table: tableOf(q, status.GatewayTable, listeners, "gateway", "addresses"),
 		},
 		section, conditions(e))
 	return p, true

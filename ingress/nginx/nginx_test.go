@@ -41,98 +41,154 @@ var reads = []struct {
 	paths []string
 	want  string
 }{
-	{set: []string{"rewrite-target: /$2"}, paths: []string{"/app(/|$)(.*)"},
-		want: "path-rewrite = (?i:/app(/|$)(.*)) /\\2\nsallyport.dev/path-type = regex"},
-	{set: []string{"rewrite-target: /x"}, paths: []string{"/a", "/b/c", "/a"},
+	{
+		set: []string{"rewrite-target: /$2"}, paths: []string{"/app(/|$)(.*)"},
+		want: "path-rewrite = (?i:/app(/|$)(.*)) /\\2\nsallyport.dev/path-type = regex",
+	},
+	{
+		set: []string{"rewrite-target: /x"}, paths: []string{"/a", "/b/c", "/a"},
 		want: "path-rewrite = (?i:/b/c) /x | (?i:/a) /x\nsallyport.dev/path-rewrite-first = true\n" +
-			"sallyport.dev/path-type = regex"},
+			"sallyport.dev/path-type = regex",
+	},
 	{set: []string{"rewrite-target: /"}, paths: []string{"/"}, want: ""},
-	{set: []string{"rewrite-target: /50%/$3"}, paths: []string{"/a(.*)"},
-		want: "path-rewrite = (?i:/a(.*)) /50%%/\nsallyport.dev/path-type = regex"},
-	{set: []string{"rewrite-target: /%[src]\\1"}, paths: []string{"/a(.*)"},
+	{
+		set: []string{"rewrite-target: /50%/$3"}, paths: []string{"/a(.*)"},
+		want: "path-rewrite = (?i:/a(.*)) /50%%/\nsallyport.dev/path-type = regex",
+	},
+	{
+		set: []string{"rewrite-target: /%[src]\\1"}, paths: []string{"/a(.*)"},
 		want: `! InvalidAnnotation rewrite-target: "/%[src]\\1" has a quote, a backslash, a space, a ? or a #` +
-			"; it is ignored"},
-	{set: []string{"rewrite-target: /$host"}, paths: []string{"/a"},
-		want: `! InvalidAnnotation rewrite-target: "/$host" has a $ that no number of a group follows; it is ignored`},
-	{set: []string{"rewrite-target: https://x.test/"}, paths: []string{"/a"},
+			"; it is ignored",
+	},
+	{
+		set: []string{"rewrite-target: /$host"}, paths: []string{"/a"},
+		want: `! InvalidAnnotation rewrite-target: "/$host" has a $ that no number of a group follows; it is ignored`,
+	},
+	{
+		set: []string{"rewrite-target: https://x.test/"}, paths: []string{"/a"},
 		want: `! InvalidAnnotation rewrite-target: "https://x.test/" begins neither with "/" nor with a group` +
-			"; it is ignored"},
+			"; it is ignored",
+	},
 	{set: []string{"use-regex: true"}, want: "sallyport.dev/path-type = regex"},
-	{set: []string{"use-regex: maybe"},
-		want: `! InvalidAnnotation use-regex: "maybe" is neither "true" nor "false"; it is ignored`},
+	{
+		set:  []string{"use-regex: maybe"},
+		want: `! InvalidAnnotation use-regex: "maybe" is neither "true" nor "false"; it is ignored`,
+	},
 	{set: []string{"app-root: /start"}, want: "sallyport.dev/app-root = /start"},
 	{set: []string{"ssl-redirect: true"}, want: ""},
 	{set: []string{"ssl-redirect: false"}, want: "ssl-redirect = false"},
 	{set: []string{"ssl-redirect: false", "force-ssl-redirect: true"}, want: "ssl-redirect = true"},
-	{set: []string{"permanent-redirect: https://new.test/x"},
-		want: "request-redirect-code = 301\nsallyport.dev/redirect-to = https://new.test/x"},
-	{set: []string{"permanent-redirect: https://new.test/x", "permanent-redirect-code: 308"},
-		want: "request-redirect-code = 308\nsallyport.dev/redirect-to = https://new.test/x"},
-	{set: []string{"permanent-redirect: https://a.test/", "temporal-redirect: https://b.test/",
-		"temporal-redirect-code: 307"},
-		want: "request-redirect-code = 307\nsallyport.dev/redirect-to = https://b.test/"},
-	{set: []string{"permanent-redirect: https://$host/"},
-		want: "! InvalidAnnotation permanent-redirect: variables of nginx are not allowed; it is ignored"},
+	{
+		set:  []string{"permanent-redirect: https://new.test/x"},
+		want: "request-redirect-code = 301\nsallyport.dev/redirect-to = https://new.test/x",
+	},
+	{
+		set:  []string{"permanent-redirect: https://new.test/x", "permanent-redirect-code: 308"},
+		want: "request-redirect-code = 308\nsallyport.dev/redirect-to = https://new.test/x",
+	},
+	{
+		set: []string{
+			"permanent-redirect: https://a.test/", "temporal-redirect: https://b.test/",
+			"temporal-redirect-code: 307",
+		},
+		want: "request-redirect-code = 307\nsallyport.dev/redirect-to = https://b.test/",
+	},
+	{
+		set:  []string{"permanent-redirect: https://$host/"},
+		want: "! InvalidAnnotation permanent-redirect: variables of nginx are not allowed; it is ignored",
+	},
 	{set: []string{"x-forwarded-prefix: /app"}, want: ""},
-	{set: []string{"x-forwarded-prefix: /app", "rewrite-target: /"}, paths: []string{"/app"},
-		want: "path-rewrite = (?i:/app) /\nrequest-set-header = X-Forwarded-Prefix /app\nsallyport.dev/path-type = regex"},
+	{
+		set: []string{"x-forwarded-prefix: /app", "rewrite-target: /"}, paths: []string{"/app"},
+		want: "path-rewrite = (?i:/app) /\nrequest-set-header = X-Forwarded-Prefix /app\nsallyport.dev/path-type = regex",
+	},
 	{set: []string{"upstream-vhost: inner.test"}, want: "set-host = inner.test"},
 	{set: []string{"upstream-vhost: $host.100%"}, want: "set-host = %[req.hdr(host),host_only,lower].100%%"},
 	{set: []string{"upstream-vhost: ${http_x_tenant}.test"}, want: "set-host = %[req.hdr(x-tenant)].test"},
-	{set: []string{"upstream-vhost: $proxy_host"},
-		want: "! InvalidAnnotation upstream-vhost: the variable $proxy_host of nginx has no equal here; it is ignored"},
+	{
+		set:  []string{"upstream-vhost: $proxy_host"},
+		want: "! InvalidAnnotation upstream-vhost: the variable $proxy_host of nginx has no equal here; it is ignored",
+	},
 	{set: []string{"canary: true", "canary-weight: 30"}, want: "sallyport.dev/canary-weight = 30"},
 	{set: []string{"canary: true"}, want: "sallyport.dev/canary-weight = 0"},
 	{set: []string{"canary: false", "canary-weight: 30"}, want: ""},
-	{set: []string{"canary: true", "canary-weight: 100", "canary-weight-total: 200"},
-		want: "sallyport.dev/canary-weight = 50"},
+	{
+		set:  []string{"canary: true", "canary-weight: 100", "canary-weight-total: 200"},
+		want: "sallyport.dev/canary-weight = 50",
+	},
 	{set: []string{"canary: true", "canary-by-header: X-New"}, want: "sallyport.dev/canary-weight = 0\n" +
 		"! NotServed canary-by-header has no effect here: requests go to the canary by canary-weight alone"},
 	{set: []string{"whitelist-source-range: 10.0.0.0/8,172.16.0.0/12"}, want: "allow-list = 10.0.0.0/8,172.16.0.0/12"},
-	{set: []string{"whitelist-source-range: 10.0.0.0/8", "allowlist-source-range: 10.1.0.0/16"},
-		want: "allow-list = 10.1.0.0/16"},
+	{
+		set:  []string{"whitelist-source-range: 10.0.0.0/8", "allowlist-source-range: 10.1.0.0/16"},
+		want: "allow-list = 10.1.0.0/16",
+	},
 	{set: []string{"denylist-source-range: 10.0.0.1"}, want: "deny-list = 10.0.0.1"},
 	{set: []string{"denylist-source-range: 10.0.0.1\n10.0.0.2"}, want: "! InvalidAnnotation denylist-source-range: " +
 		`"10.0.0.1\n10.0.0.2" has a character that is not printable ASCII; all clients are rejected until it is ` +
 		"corrected\nCLOSED"},
-	{set: []string{"auth-type: basic", "auth-secret: users", "auth-realm: Us"},
-		want: "auth-realm = Us\nauth-secret = users\nauth-type = basic-auth"},
+	{
+		set:  []string{"auth-type: basic", "auth-secret: users", "auth-realm: Us"},
+		want: "auth-realm = Us\nauth-secret = users\nauth-type = basic-auth",
+	},
 	{set: []string{"auth-type: basic"}, want: "auth-type = basic-auth"},
 	{set: []string{"auth-type: digest", "auth-secret: users"}, want: `! InvalidAnnotation auth-type: "digest": HAProxy ` +
 		"can check only basic; all clients are rejected until it is corrected\nCLOSED"},
-	{set: []string{"auth-url: http://door.ops.svc.cluster.local:8080/check?a=b"},
-		want: "sallyport.dev/auth-url = svc://ops/door:8080/check?a=b"},
+	{
+		set:  []string{"auth-url: http://door.ops.svc.cluster.local:8080/check?a=b"},
+		want: "sallyport.dev/auth-url = svc://ops/door:8080/check?a=b",
+	},
 	{set: []string{"auth-url: http://door"}, want: "sallyport.dev/auth-url = svc://door:80/"},
-	{set: []string{"auth-url: https://$host/oauth2/auth"},
+	{
+		set: []string{"auth-url: https://$host/oauth2/auth"},
 		want: `! InvalidAnnotation auth-url: "https://$host/oauth2/auth" is not the URL of a Service of the cluster, as ` +
 			"http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH: set sallyport.dev/auth-url: svc://NAMESPACE/NAME:PORT/PATH" +
-			"; all clients are rejected until it is corrected\nCLOSED"},
-	{set: []string{"auth-url: http://door.ops.svc/", "auth-method: POST", "auth-response-headers: X-User, X-Mail",
-		"auth-signin: https://$host/oauth2/start"},
+			"; all clients are rejected until it is corrected\nCLOSED",
+	},
+	{
+		set: []string{
+			"auth-url: http://door.ops.svc/", "auth-method: POST", "auth-response-headers: X-User, X-Mail",
+			"auth-signin: https://$host/oauth2/start",
+		},
 		want: "sallyport.dev/auth-headers-succeed = X-User, X-Mail\nsallyport.dev/auth-method = POST\n" +
 			"sallyport.dev/auth-signin = https://%[req.hdr(host),host_only,lower]/oauth2/start?rd=" +
 			"%[req.hdr(x-forwarded-proto)]://%[req.hdr(host)]%[pathq,url_enc]\n" +
-			"sallyport.dev/auth-url = svc://ops/door:80/"},
-	{set: []string{"auth-url: http://door.ops.svc/", "auth-signin: https://in.test/?to=$escaped_request_uri",
-		"auth-signin-redirect-param: to"},
+			"sallyport.dev/auth-url = svc://ops/door:80/",
+	},
+	{
+		set: []string{
+			"auth-url: http://door.ops.svc/", "auth-signin: https://in.test/?to=$escaped_request_uri",
+			"auth-signin-redirect-param: to",
+		},
 		want: "sallyport.dev/auth-signin = https://in.test/?to=%[pathq,url_enc]\n" +
-			"sallyport.dev/auth-url = svc://ops/door:80/"},
+			"sallyport.dev/auth-url = svc://ops/door:80/",
+	},
 	{set: []string{"enable-global-auth: false"}, want: "auth-type = none"},
-	{set: []string{"enable-global-auth: false", "auth-type: basic", "auth-secret: u"},
-		want: "auth-secret = u\nauth-type = basic-auth"},
+	{
+		set:  []string{"enable-global-auth: false", "auth-type: basic", "auth-secret: u"},
+		want: "auth-secret = u\nauth-type = basic-auth",
+	},
 	{set: []string{"auth-tls-secret: shop/ca"}, want: "client-ca = shop/ca"},
-	{set: []string{"auth-tls-secret: ca", "auth-tls-verify-client: optional"},
-		want: "client-ca = ca\nclient-crt-optional = true"},
+	{
+		set:  []string{"auth-tls-secret: ca", "auth-tls-verify-client: optional"},
+		want: "client-ca = ca\nclient-crt-optional = true",
+	},
 	{set: []string{"auth-tls-secret: ca", "auth-tls-verify-client: off"}, want: ""},
-	{set: []string{"auth-tls-secret: ca", "auth-tls-verify-client: optional_no_ca"},
+	{
+		set: []string{"auth-tls-secret: ca", "auth-tls-verify-client: optional_no_ca"},
 		want: `! InvalidAnnotation auth-tls-verify-client: "optional_no_ca": allowed are on, off and optional; all ` +
-			"clients are rejected until it is corrected\nCLOSED"},
+			"clients are rejected until it is corrected\nCLOSED",
+	},
 	{set: []string{"ssl-passthrough: true"}, want: "ssl-passthrough = true"},
 	{set: []string{"limit-connections: 3"}, want: "sallyport.dev/limit-connections = 3"},
-	{set: []string{"limit-rps: 10"},
-		want: "rate-limit-period = 6s\nrate-limit-requests = 60\nrate-limit-status-code = 503"},
-	{set: []string{"limit-rpm: 10", "limit-burst-multiplier: 1"},
-		want: "rate-limit-period = 120s\nrate-limit-requests = 20\nrate-limit-status-code = 503"},
+	{
+		set:  []string{"limit-rps: 10"},
+		want: "rate-limit-period = 6s\nrate-limit-requests = 60\nrate-limit-status-code = 503",
+	},
+	{
+		set:  []string{"limit-rpm: 10", "limit-burst-multiplier: 1"},
+		want: "rate-limit-period = 120s\nrate-limit-requests = 20\nrate-limit-status-code = 503",
+	},
 	{set: []string{"limit-rps: 0"}, want: `! InvalidAnnotation limit-rps: "0" is not a number from 1 to 1048576` +
 		"; it is ignored"},
 	{set: []string{"limit-whitelist: 10.0.0.0/8"}, want: "rate-limit-whitelist = 10.0.0.0/8"},
@@ -140,27 +196,41 @@ var reads = []struct {
 		"cors-allow-headers = DNT,Keep-Alive,User-Agent,X-Requested-With,If-Modified-Since,Cache-Control,Content-Type," +
 		"Range,Authorization\ncors-allow-methods = GET, PUT, POST, DELETE, PATCH, OPTIONS\ncors-allow-origin = *\n" +
 		"cors-enable = true\ncors-max-age = 1728000s\ncors-respond-to-options = true"},
-	{set: []string{"enable-cors: true", "cors-allow-origin: https://*.a.test:8443, null", "cors-allow-methods: GET",
-		"cors-allow-headers: X-A", "cors-allow-credentials: true", "cors-max-age: 60", "cors-expose-headers: X-B"},
+	{
+		set: []string{
+			"enable-cors: true", "cors-allow-origin: https://*.a.test:8443, null", "cors-allow-methods: GET",
+			"cors-allow-headers: X-A", "cors-allow-credentials: true", "cors-max-age: 60", "cors-expose-headers: X-B",
+		},
 		want: "cors-allow-credentials = true\ncors-allow-headers = X-A\ncors-allow-methods = GET\n" +
 			`cors-allow-origin = (?i:https://[A-Za-z0-9-]+\.a\.test:8443|null)` + "\n" +
 			"cors-enable = true\ncors-max-age = 60s\ncors-respond-to-options = true\n" +
-			"sallyport.dev/cors-expose-headers = X-B"},
-	{set: []string{"enable-cors: true", "cors-allow-origin: .*"},
+			"sallyport.dev/cors-expose-headers = X-B",
+	},
+	{
+		set: []string{"enable-cors: true", "cors-allow-origin: .*"},
 		want: `! InvalidAnnotation cors-allow-origin: ".*" is not an origin, as https://page.example; no page of another ` +
-			"origin is allowed; it is ignored"},
+			"origin is allowed; it is ignored",
+	},
 	{set: []string{"backend-protocol: https"}, want: "server-ssl = true"},
 	{set: []string{"backend-protocol: GRPCS"}, want: "server-proto = h2\nserver-ssl = true"},
-	{set: []string{"backend-protocol: FCGI"},
-		want: `! InvalidAnnotation backend-protocol: "FCGI": allowed are HTTP, HTTPS, GRPC and GRPCS; it is ignored`},
-	{set: []string{"backend-protocol: HTTPS", "proxy-ssl-secret: pair", "proxy-ssl-verify: on", "proxy-ssl-name: in.test",
-		"proxy-ssl-server-name: on"},
+	{
+		set:  []string{"backend-protocol: FCGI"},
+		want: `! InvalidAnnotation backend-protocol: "FCGI": allowed are HTTP, HTTPS, GRPC and GRPCS; it is ignored`,
+	},
+	{
+		set: []string{
+			"backend-protocol: HTTPS", "proxy-ssl-secret: pair", "proxy-ssl-verify: on", "proxy-ssl-name: in.test",
+			"proxy-ssl-server-name: on",
+		},
 		want: "sallyport.dev/secure-sni = in.test\nsallyport.dev/secure-verify-hostname = in.test\n" +
-			"server-ca = pair\nserver-crt = pair\nserver-ssl = true"},
+			"server-ca = pair\nserver-crt = pair\nserver-ssl = true",
+	},
 	{set: []string{"backend-protocol: HTTPS", "proxy-ssl-secret: pair"}, want: "server-crt = pair\nserver-ssl = true"},
 	{set: []string{"proxy-connect-timeout: 7"}, want: "timeout-connect = 7s"},
-	{set: []string{"proxy-connect-timeout: 7s"},
-		want: `! InvalidAnnotation proxy-connect-timeout: "7s" is not a number from 1 to 1048576; it is ignored`},
+	{
+		set:  []string{"proxy-connect-timeout: 7s"},
+		want: `! InvalidAnnotation proxy-connect-timeout: "7s" is not a number from 1 to 1048576; it is ignored`,
+	},
 	{set: []string{"proxy-read-timeout: 30", "proxy-send-timeout: 90"}, want: "timeout-server = 90s"},
 	{set: []string{"proxy-read-timeout: 7200"}, want: "timeout-server = 7200s\ntimeout-tunnel = 7200s"},
 	{set: []string{"proxy-body-size: 8M"}, want: "sallyport.dev/proxy-body-size = 8m"},
@@ -170,19 +240,27 @@ var reads = []struct {
 	{set: []string{"upstream-hash-by: ${http_x_user}"}, want: "load-balance = hdr(x-user)"},
 	{set: []string{"upstream-hash-by: $host$uri"}, want: `! InvalidAnnotation upstream-hash-by: "$host$uri" is not one ` +
 		"variable of $request_uri, $uri, $remote_addr, $host, $http_NAME and $arg_NAME; it is ignored"},
-	{set: []string{"affinity: cookie"},
-		want: "sallyport.dev/session-cookie-keywords = httponly\nsallyport.dev/session-cookie-name = INGRESSCOOKIE"},
-	{set: []string{"affinity: cookie", "session-cookie-name: at", "session-cookie-secure: true",
-		"session-cookie-samesite: Lax", "session-cookie-domain: a.test"},
+	{
+		set:  []string{"affinity: cookie"},
+		want: "sallyport.dev/session-cookie-keywords = httponly\nsallyport.dev/session-cookie-name = INGRESSCOOKIE",
+	},
+	{
+		set: []string{
+			"affinity: cookie", "session-cookie-name: at", "session-cookie-secure: true",
+			"session-cookie-samesite: Lax", "session-cookie-domain: a.test",
+		},
 		want: "sallyport.dev/session-cookie-domain = a.test\nsallyport.dev/session-cookie-keywords = httponly secure\n" +
-			"sallyport.dev/session-cookie-name = at\nsallyport.dev/session-cookie-same-site = Lax"},
+			"sallyport.dev/session-cookie-name = at\nsallyport.dev/session-cookie-same-site = Lax",
+	},
 	{set: []string{"enable-modsecurity: true"}, want: "! GuardNotKept enable-modsecurity may keep clients out, and has " +
 		"no effect here: HAProxy has no web application firewall. All clients are rejected until it is removed, or given " +
 		"up in the configuration file (clusters[].ingress.nginx.without: [enable-modsecurity])\nCLOSED"},
 	{set: []string{"enable-modsecurity: false"}, want: ""},
 	{set: []string{"proxy-buffering: on", "service-upstream: true"}, want: ""},
-	{set: []string{"server-alias: b.test"},
-		want: "! NotServed server-alias has no effect here: add a rule for each other host"},
+	{
+		set:  []string{"server-alias: b.test"},
+		want: "! NotServed server-alias has no effect here: add a rule for each other host",
+	},
 	{set: []string{"enable-websockets: true"}, want: `! UnknownAnnotation annotation ` +
 		`"nginx.ingress.kubernetes.io/enable-websockets" is unknown, and ingress-nginx 1.15 does not read it either`},
 }
@@ -242,7 +320,8 @@ func TestEachKeyOfARowIsOne(t *testing.T) {
 			set   []string
 			paths []string
 			want  string
-		}) bool {
+		},
+		) bool {
 			return slices.ContainsFunc(r.set, func(s string) bool { return strings.HasPrefix(s, row.Name+": ") })
 		})
 		switch {
@@ -315,8 +394,10 @@ func FuzzRead(f *testing.F) {
 	all := Rows()
 	f.Fuzz(func(t *testing.T, which uint16, value, path string) {
 		row := all[int(which)%len(all)]
-		of := ingressOf([]string{"auth-type: basic", "enable-cors: true", "affinity: cookie", "canary: true",
-			"backend-protocol: HTTPS", "auth-url: http://a.b.svc/"}, []string{path, "/b"})
+		of := ingressOf([]string{
+			"auth-type: basic", "enable-cors: true", "affinity: cookie", "canary: true",
+			"backend-protocol: HTTPS", "auth-url: http://a.b.svc/",
+		}, []string{path, "/b"})
 		of.Annotations[Prefix+row.Name] = value
 		r := new(Options).Read(of)
 		for _, p := range r.Problems {

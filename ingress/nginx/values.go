@@ -35,7 +35,7 @@ var variable = regexp.MustCompile(`^(?:\{([a-z0-9_]+)\}|([a-z0-9_]+))`)
 
 // samples are the samples of HAProxy with the value of a variable of nginx. The frontends set
 // X-Forwarded-Proto to the scheme of the request.
-var samples = map[string]string{
+var samples = map[string]string{ //nolint:gosec // no credentials
 	"host":                "req.hdr(host),host_only,lower",
 	"best_http_host":      "req.hdr(host)",
 	"http_host":           "req.hdr(host)",
