@@ -15,7 +15,7 @@ N        ?= 20
 PKG      ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down test packages e2e changed manual boot test-calico race apparatus check nightly fresh go lint bench profile conformance gateway attack chaos soak soak-tests fuzz golden
+.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down test packages e2e changed manual boot test-calico race apparatus check nightly fresh go lint bench rivals profile conformance gateway attack chaos soak soak-tests fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -127,6 +127,9 @@ lint: go ## Hold the code to the house rules
 
 bench: ready ## Measure, and print a table of ratios; BENCH has its flags
 	go run ./test/bench $(BENCH)
+
+rivals: ready ## Make the same faults for sallyport and for others, and count what clients lose; RIVALS has its flags
+	go run ./test/rivals -o .build/rivals.json $(RIVALS)
 
 profile: ready ## Leave profiles of the appliance in .build/profiles: endpoint changes, churn, start; BENCH has flags of bench
 	go run ./test/bench -only 6,11,12 -profiles .build/profiles $(BENCH)

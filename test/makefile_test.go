@@ -14,7 +14,7 @@ import (
 // daytime are targets that make nightly does not run, with the reason.
 var daytime = map[string]string{
 	"packages": "make check runs them under the race detector",
-	"bench":    "it measures, and make fresh tries it", "profile": "it measures",
+	"bench":    "it measures, and make fresh tries it", "profile": "it measures", "rivals": "it measures",
 	"soak": "it measures memory for an hour or more", "soak-tests": "it repeats the tests of make test",
 	"golden": "it writes files, and make fresh tries it",
 }

@@ -1,0 +1,150 @@
+// Command rivals makes the same faults in the same lab for sallyport and for other programs in its
+// place, and counts the requests that clients lose.
+//
+//	go run ./test/rivals                       all contenders
+//	go run ./test/rivals -of sallyport,kic     some of them
+//	go run ./test/rivals -only 1,4             some of the events
+//	go run ./test/rivals -o rivals.json        the figures in a file, too
+//	go run ./test/rivals -calico real          on nodes that run Calico itself
+//
+// Read the README beside it for how each contender is set up, and why.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"sallyport/test/lab/world"
+	"sallyport/test/rig"
+)
+
+// A figure counts the requests of one contender's clients during one event.
+type figure struct {
+	Contender string  `json:"contender"`
+	Event     string  `json:"event"`
+	Sent      int     `json:"sent"`            // requests on connections of their own
+	Failed    int     `json:"failed"`          // of these
+	Broken    int     `json:"broken"`          // kept connections that ended before an answer
+	Slowest   float64 `json:"slowest"`         // ms, of an answer
+	First     string  `json:"first,omitempty"` // the first failure
+	P50       float64 `json:"p50,omitempty"`   // ms, of times that were measured; zero means that requests were counted
+	P99       float64 `json:"p99,omitempty"`
+}
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == modelArg {
+		rig.Main(modelArg, func(ctx context.Context) error { return follow(ctx, os.Args[2:]) })
+		return
+	}
+	rig.Main("rivals", run)
+}
+
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().Format(time.TimeOnly)+" "+format+"\n", args...)
+}
+
+// chosen returns the words of a list with commas, or nil.
+func chosen(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+func run(ctx context.Context) error {
+	of := flag.String("of", "", "contenders, as sallyport,kic; empty: all")
+	only := flag.String("only", "", "numbers of events, as 1,4; empty: all")
+	file := flag.String("o", "", "`file` for the figures, as JSON")
+	calico := flag.String("calico", string(world.StandIn), "stand-in or real: the Calico of the lab")
+	keep := flag.String("keep", "", "`folder` in which the programs of the rivals lie or are built; empty: the cache")
+	flag.Parse()
+
+	field, err := contenders(ctx, *keep)
+	if err != nil {
+		return err
+	}
+	names := chosen(*of)
+	for _, name := range names {
+		if !slices.ContainsFunc(field, func(c contender) bool { return c.name == name }) {
+			return fmt.Errorf("-of %s: the contenders are %s", name, strings.Join(namesOf(field), ", "))
+		}
+	}
+	for _, number := range chosen(*only) {
+		if n, err := strconv.Atoi(number); err != nil || n < 1 || n > len(events) {
+			return fmt.Errorf("-only %s: the events have the numbers 1 to %d", number, len(events))
+		}
+	}
+	var figures []figure
+	for _, c := range field {
+		if len(names) > 0 && !slices.Contains(names, c.name) {
+			continue
+		}
+		more, version, failed := play(ctx, c, world.Calico(*calico), chosen(*only))
+		progress("%s: %s", c.name, version)
+		figures = append(figures, more...)
+		if err = errors.Join(err, failed); ctx.Err() != nil {
+			break
+		}
+	}
+	table(os.Stdout, figures)
+	return errors.Join(err, write(figures, *file))
+}
+
+func namesOf(field []contender) (names []string) {
+	for _, c := range field {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// write writes the figures into a file, if one is named.
+func write(figures []figure, file string) error {
+	if file == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(figures, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(text, '\n'), 0o600)
+}
+
+func (f figure) String() string {
+	if f.P50 > 0 {
+		return fmt.Sprintf("%.1f ms, %.1f ms", f.P50, f.P99)
+	}
+	return fmt.Sprintf("%d of %d, %d cut", f.Failed, f.Sent, f.Broken)
+}
+
+// table prints a row for each event, and a column for each contender: how many requests of how many
+// failed, and how many kept connections broke.
+func table(out io.Writer, figures []figure) {
+	var rows, columns []string
+	cells := map[[2]string]string{}
+	for _, f := range figures {
+		if !slices.Contains(rows, f.Event) {
+			rows = append(rows, f.Event)
+		}
+		if !slices.Contains(columns, f.Contender) {
+			columns = append(columns, f.Contender)
+		}
+		cells[[2]string{f.Event, f.Contender}] = f.String()
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "EVENT\t%s\n", strings.ToUpper(strings.Join(columns, "\t")))
+	for _, row := range rows {
+		fmt.Fprint(w, row)
+		for _, column := range columns {
+			fmt.Fprint(w, "\t", cells[[2]string{row, column}])
+		}
+		fmt.Fprintln(w)
+	}
+	_ = w.Flush()
+}
