@@ -186,7 +186,7 @@ var others = func() (all []Other) {
 			"the official suite of Gateway API takes minutes; make nightly runs it",
 		},
 		{
-			`make (chaos.*|soak.*|profile|race|lint|image-again|test-image)|go run \./test/chaos .*`, "",
+			`make (chaos.*|rivals.*|soak.*|profile|race|lint|image-again|test-image)|go run \./test/chaos .*`, "",
 			"it takes many minutes",
 		},
 		{
