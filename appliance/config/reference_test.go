@@ -3,13 +3,13 @@ package config_test
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/invopop/jsonschema"
 
 	"sallyport/appliance/config"
+	"sallyport/test/manual"
 )
 
 // reference returns a row of a table for each key below a schema.
@@ -46,7 +46,6 @@ func reference(root, of *jsonschema.Schema, at string) (rows []string) {
 }
 
 func TestTheReferenceIsThatOfTheSchema(t *testing.T) {
-	const file, begin, end = "../README.md", "<!-- keys: begin -->\n", "<!-- keys: end -->"
 	root := new(jsonschema.Schema)
 	if err := json.Unmarshal(config.Schema(), root); err != nil {
 		t.Fatal(err)
@@ -55,23 +54,6 @@ func TestTheReferenceIsThatOfTheSchema(t *testing.T) {
 	if len(rows) < 60 {
 		t.Fatalf("only %d keys: %q", len(rows), rows)
 	}
-	want := "| key | default | meaning |\n|---|---|---|\n" + strings.Join(rows, "")
-	page, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, _ := strings.Cut(string(page), begin)
-	got, after, found := strings.Cut(rest, end)
-	if !found {
-		t.Fatalf("%s has no place for the keys", file)
-	}
-	if *update {
-		if err := os.WriteFile(file, []byte(before+begin+want+end+after), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if got != want {
-		t.Errorf("the keys of %s are old; run make golden. want\n%s", file, want)
-	}
+	table := "| key | default | meaning |\n|---|---|---|\n" + strings.Join(rows, "")
+	manual.Hold(t, "../README.md", "keys", table, *update)
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
+
+	"sallyport/test/manual"
 )
 
 var anew = flag.Bool("update", false, "write the golden files anew")
@@ -613,9 +615,8 @@ func section(t *testing.T, name string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, ok := strings.Cut(string(page), "<!-- "+name+": begin -->\n")
-	text, _, ok2 := strings.Cut(rest, "<!-- "+name+": end -->")
-	if !ok || !ok2 {
+	_, text, _, ok := manual.Part(string(page), name)
+	if !ok {
 		t.Fatalf("the page has no section %q", name)
 	}
 	var lines []string

@@ -11,10 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+
+	"sallyport/test/manual"
 )
 
 // The build of the Debian package sets it.
-var manual = flag.String("manual", "", "write the manual pages into this folder (absolute)")
+var manDir = flag.String("manual", "", "write the manual pages into this folder (absolute)")
 
 // writeManual writes sallyport(1), a page for each command, and sallyport.yaml(5), whose keys
 // are those of appliance/README.md.
@@ -32,9 +34,8 @@ func writeManual(root *cobra.Command, dir string) error {
 	if err != nil {
 		return err
 	}
-	_, rest, _ := strings.Cut(string(page), "<!-- keys: begin -->\n")
-	table, _, found := strings.Cut(rest, "<!-- keys: end -->")
-	if !found {
+	_, table, _, ok := manual.Part(string(page), "keys")
+	if !ok {
 		return errors.New("appliance/README.md has no table of keys")
 	}
 	roff := strings.NewReplacer(`\|`, "|", `\`, `\e`, "-", `\-`, "`", "")
@@ -63,7 +64,7 @@ func writeManual(root *cobra.Command, dir string) error {
 }
 
 func TestTheManualHasAPageForEachCommand(t *testing.T) {
-	dir := *manual
+	dir := *manDir
 	if dir == "" {
 		dir = t.TempDir()
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"sallyport/haproxy"
+	"sallyport/test/manual"
 )
 
 var update = flag.Bool("update", false, "write the table in ../README.md anew")
@@ -1293,24 +1294,5 @@ func TestTheTableIsWhatTheKeysSay(t *testing.T) {
 		}
 		fmt.Fprintf(&table, "| %s | %s | %s | %s | %s | %s |\n", name, d.Scopes, d.Format, d.Default, d.Effect, d.Since)
 	}
-	const file, begin, end = "../README.md", "<!-- keys: begin -->\n", "<!-- keys: end -->"
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, found := strings.Cut(string(text), begin)
-	_, after, closed := strings.Cut(rest, end)
-	if !found || !closed {
-		t.Fatalf("%s has no place for the table", file)
-	}
-	want := before + begin + table.String() + end + after
-	if *update {
-		if err := os.WriteFile(file, []byte(want), 0o644); err != nil { //nolint:gosec // a document
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := cmp.Diff(want, string(text)); diff != "" {
-		t.Errorf("go test ./ingress/annotations -update\n-want +got\n%s", diff)
-	}
+	manual.Hold(t, "../README.md", "keys", table.String(), *update)
 }

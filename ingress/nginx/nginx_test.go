@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/test/manual"
 )
 
 var update = flag.Bool("update", false, "write the table in ../NGINX.md anew")
@@ -362,26 +362,7 @@ func TestThePageHasTheTable(t *testing.T) {
 		}
 		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", name, row.Verdict, keys, note)
 	}
-	const file, begin, end = "../NGINX.md", "<!-- annotations: begin -->\n", "<!-- annotations: end -->"
-	page, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, found := strings.Cut(string(page), begin)
-	_, after, closed := strings.Cut(rest, end)
-	if !found || !closed {
-		t.Fatalf("%s has no place for the table", file)
-	}
-	want := before + begin + table.String() + end + after
-	if *update {
-		if err := os.WriteFile(file, []byte(want), 0o644); err != nil { //nolint:gosec // a document
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := cmp.Diff(want, string(page)); diff != "" {
-		t.Errorf("go test ./ingress/nginx -update\n-want +got\n%s", diff)
-	}
+	manual.Hold(t, "../NGINX.md", "annotations", table.String(), *update)
 }
 
 // FuzzRead checks that every problem has one line, and that the Layer of every value can be compiled.

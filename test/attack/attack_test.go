@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"sallyport/test/lab/debian"
+	"sallyport/test/manual"
 	"sallyport/test/rig"
 )
 
@@ -49,24 +50,7 @@ func TestNobodyTakesReadsWeakensOrStopsWhatBelongsToAnother(t *testing.T) {
 var update = flag.Bool("update", false, "write the table into test/README.md")
 
 func TestTheTableOfTheREADMEIsThisOne(t *testing.T) {
-	const file, begin, end = "../README.md", "<!-- attacks: begin -->\n", "<!-- attacks: end -->"
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, rest, found := strings.Cut(string(text), begin)
-	_, tail, closed := strings.Cut(rest, end)
-	if !found || !closed {
-		t.Fatalf("%s has no place for the table", file)
-	}
-	want := head + begin + table() + end + tail
-	if *update {
-		if err := os.WriteFile(file, []byte(want), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	} else if want != string(text) {
-		t.Errorf("%s has another table: go test ./test/attack -run Table -update", file)
-	}
+	manual.Hold(t, "../README.md", "attacks", table(), *update)
 }
 
 func TestWhatSECURITYNamesIsThere(t *testing.T) {
