@@ -177,12 +177,11 @@ func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
 		for _, r := range found {
 			d.come = append(d.come, placed{i, r})
 		}
-		for _, s := range missing(was.Services, w.Services) {
+		old := missing(was.Services, w.Services)
+		for _, s := range old {
 			d.lost[s] = true
-			d.open = append(d.open, link{kind: toService, world: i, name: input.KeyOf(s)},
-				link{kind: fromRoute, world: i, name: input.KeyOf(s)})
 		}
-		for _, s := range missing(w.Services, was.Services) {
+		for _, s := range slices.Concat(old, missing(w.Services, was.Services)) {
 			d.open = append(d.open, link{kind: toService, world: i, name: input.KeyOf(s)},
 				link{kind: fromRoute, world: i, name: input.KeyOf(s)})
 		}
@@ -301,12 +300,12 @@ func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*w
 		}
 	}
 	next.certain, next.keeps = r.certain.both(now.certain), r.keeps.both(now.keeps)
-	next.claims = exchange(r.claims, then.claims, now.claims, older)
+	next.claims = gateway.Replace(r.claims, then.claims, now.claims, older)
 	next.owner = exchangeKeys(r.owner, then.owner, now.owner)
 	next.canaries = exchangeKeys(r.canaries, then.canaries, now.canaries)
 	next.chosen = exchangeKeys(r.chosen, then.chosen, now.chosen)
-	next.Config.Routes = exchange(r.Config.Routes, then.Config.Routes, now.Config.Routes, compareScoped)
-	next.Config.Certs = exchange(r.Config.Certs, then.Config.Certs, now.Config.Certs,
+	next.Config.Routes = gateway.Replace(r.Config.Routes, then.Config.Routes, now.Config.Routes, compareScoped)
+	next.Config.Certs = gateway.Replace(r.Config.Certs, then.Config.Certs, now.Config.Certs,
 		func(a, b *haproxy.Cert) int { return cmp.Compare(a.Name, b.Name) })
 	next.Owners = maps.Clone(r.Owners)
 	for cluster, o := range next.Owners {
@@ -372,33 +371,6 @@ func (r *routing) hostsOf(of tenant) (n int) {
 		}
 	}
 	return n
-}
-
-// exchange returns a sorted list without the entries of gone, and with those of come. Both are
-// sorted lists.
-func exchange[T any](list, gone, come []T, compare func(a, b T) int) []T {
-	if len(gone)+len(come) == 0 {
-		return list
-	}
-	out := make([]T, 0, len(list)+len(come))
-	for len(gone)+len(come) > 0 {
-		leaves := len(come) == 0 || len(gone) > 0 && compare(gone[0], come[0]) <= 0
-		next := gone
-		if !leaves {
-			next = come
-		}
-		i, found := slices.BinarySearchFunc(list, next[0], compare)
-		out, list = append(out, list[:i]...), list[i:]
-		switch {
-		case !leaves:
-			out, come = append(out, come[0]), come[1:]
-		case found:
-			list, gone = list[1:], gone[1:]
-		default:
-			gone = gone[1:]
-		}
-	}
-	return append(out, list...)
 }
 
 // exchangeKeys returns a map without the keys of gone, and with the entries of come.

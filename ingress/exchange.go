@@ -188,7 +188,7 @@ func (r *routing) replaceMatches(then, now *routing, found map[*gateway.Route]bo
 			gone = append(gone, p)
 		}
 	}
-	r.Config.Picks = exchange(r.Config.Picks, gone, come,
+	r.Config.Picks = gateway.Replace(r.Config.Picks, gone, come,
 		func(a, b *haproxy.Pick) int { return cmp.Compare(a.Name, b.Name) })
 	if !reflect.DeepEqual(then.Config.Forms, now.Config.Forms) {
 		r.Config.Forms = haproxy.FormsOf(r.Config.Picks)
@@ -262,7 +262,7 @@ func needsByName(list []need) map[string]*need {
 
 // exchangeNeeds removes the needs of gone, and adds those of come.
 func (r *routing) exchangeNeeds(gone, come []need) {
-	r.needs = exchange(r.needs, gone, come, func(a, b need) int { return cmp.Compare(a.name, b.name) })
+	r.needs = gateway.Replace(r.needs, gone, come, func(a, b need) int { return cmp.Compare(a.name, b.name) })
 	r.users = slices.Clone(r.users)
 	mine := make(map[int]bool) // the worlds that have a clone of their map
 	change := func(n need, to func(names []string) []string) {

@@ -36,48 +36,49 @@ func (a *Attachment) Exchange(o Objects, gone, come []*Route) *Attachment {
 	next.world = &World{Objects: o, Controller: a.world.Controller, Bundle: a.world.Bundle, Mirrors: a.world.Mirrors}
 	next.attached = maps.Clone(a.attached)
 	gone, come = slices.SortedFunc(slices.Values(gone), olderRoute), slices.SortedFunc(slices.Values(come), olderRoute)
-	next.Routes = exchange(a.Routes, gone, come, func(r *Route) *Route { return r })
-	those := func(routes []*Route) map[*Listener][]*Route {
-		at := make(map[*Listener][]*Route)
+	next.Routes = Replace(a.Routes, gone, come, olderRoute)
+	those := func(routes []*Route) map[*Listener][]*Attached {
+		at := make(map[*Listener][]*Attached)
 		for _, r := range routes {
-			for l := range r.at {
-				at[l] = append(at[l], r)
+			for l, here := range r.at {
+				at[l] = append(at[l], here)
 			}
 		}
 		return at
 	}
 	leave, join := those(gone), those(come)
-	for _, at := range []map[*Listener][]*Route{leave, join} {
+	for _, at := range []map[*Listener][]*Attached{leave, join} {
 		for l := range at {
-			var attached []*Attached
-			for _, r := range join[l] {
-				attached = append(attached, r.at[l])
-			}
-			next.attached[l] = exchange(a.attached[l], leave[l], attached,
-				func(at *Attached) *Route { return at.Route })
+			next.attached[l] = Replace(a.attached[l], leave[l], join[l],
+				func(a, b *Attached) int { return olderRoute(a.Route, b.Route) })
 		}
 	}
 	return &next
 }
 
-// exchange returns a list without the entries of gone, and with those of come. All are sorted by age.
-func exchange[T any](list []T, gone []*Route, come []T, of func(T) *Route) []T {
-	out := make([]T, 0, len(list)+len(come))
-	upTo := func(r *Route) (found bool) {
-		i, found := slices.BinarySearchFunc(list, r, func(x T, r *Route) int { return olderRoute(of(x), r) })
-		out, list = append(out, list[:i]...), list[i:]
-		return found
+// Replace returns a sorted list without the entries of gone, and with those of come. Both are sorted
+// lists, too.
+func Replace[T any](list, gone, come []T, compare func(a, b T) int) []T {
+	if len(gone)+len(come) == 0 {
+		return list
 	}
+	out := make([]T, 0, len(list)+len(come))
 	for len(gone)+len(come) > 0 {
-		if len(come) == 0 || len(gone) > 0 && olderRoute(gone[0], of(come[0])) <= 0 {
-			if upTo(gone[0]) {
-				list = list[1:]
-			}
-			gone = gone[1:]
-			continue
+		leaves := len(come) == 0 || len(gone) > 0 && compare(gone[0], come[0]) <= 0
+		next := gone
+		if !leaves {
+			next = come
 		}
-		upTo(of(come[0]))
-		out, come = append(out, come[0]), come[1:]
+		i, found := slices.BinarySearchFunc(list, next[0], compare)
+		out, list = append(out, list[:i]...), list[i:]
+		switch {
+		case !leaves:
+			out, come = append(out, come[0]), come[1:]
+		case found:
+			list, gone = list[1:], gone[1:]
+		default:
+			gone = gone[1:]
+		}
 	}
 	return append(out, list...)
 }
