@@ -269,43 +269,42 @@ func cors(r *reading, _ string) {
 	if !r.is(r.at.Name) {
 		return
 	}
-	name := r.at.Name
 	origin, anyone, err := origins(cmp.Or(r.values["cors-allow-origin"], "*"))
 	if err != nil {
 		r.fail(known["cors-allow-origin"], "%v; no page of another origin is allowed", err)
 		return
 	}
-	r.say("cors-enable", name, "true")
-	r.say("cors-respond-to-options", name, "true")
-	r.say("cors-allow-origin", cmp.Or(r.wrote("cors-allow-origin"), name), origin)
-	for _, one := range []struct{ name, key, usual string }{
-		{"cors-allow-methods", "cors-allow-methods", "GET, PUT, POST, DELETE, PATCH, OPTIONS"},
+	r.say("cors-enable", r.at.Name, "true")
+	r.say("cors-respond-to-options", r.at.Name, "true")
+	r.say("cors-allow-origin", r.source("cors-allow-origin"), origin)
+	for _, one := range []struct{ name, usual string }{ // names of keys, too
+		{"cors-allow-methods", "GET, PUT, POST, DELETE, PATCH, OPTIONS"},
 		{
-			"cors-allow-headers", "cors-allow-headers", "DNT,Keep-Alive,User-Agent,X-Requested-With," +
+			"cors-allow-headers", "DNT,Keep-Alive,User-Agent,X-Requested-With," +
 				"If-Modified-Since,Cache-Control,Content-Type,Range,Authorization",
 		},
 	} {
-		r.say(one.key, cmp.Or(r.wrote(one.name), name), cmp.Or(r.values[one.name], one.usual))
+		r.say(one.name, r.source(one.name), cmp.Or(r.values[one.name], one.usual))
 	}
 	age := cmp.Or(r.values["cors-max-age"], "1728000")
 	if _, err := number(age, 0, 1<<30); err != nil {
 		r.fail(known["cors-max-age"], "%v", err)
 		age = "1728000"
 	}
-	r.say("cors-max-age", cmp.Or(r.wrote("cors-max-age"), name), age+"s")
+	r.say("cors-max-age", r.source("cors-max-age"), age+"s")
 	_, credentials := r.values["cors-allow-credentials"]
 	credentials = !credentials || r.is("cors-allow-credentials")
-	r.say("cors-allow-credentials", cmp.Or(r.wrote("cors-allow-credentials"), name),
-		strconv.FormatBool(credentials && !anyone))
+	r.say("cors-allow-credentials", r.source("cors-allow-credentials"), strconv.FormatBool(credentials && !anyone))
 	r.also("cors-expose-headers", "sallyport.dev/cors-expose-headers")
 }
 
-// wrote returns a name if the Ingress has the annotation, or "".
-func (r *reading) wrote(name string) string {
+// source returns the annotation that a value comes from: name if the Ingress has it, or else the
+// annotation that is read now.
+func (r *reading) source(name string) string {
 	if _, has := r.values[name]; has {
 		return name
 	}
-	return ""
+	return r.at.Name
 }
 
 // originForm matches an origin, which may have one label "*".
@@ -404,16 +403,16 @@ func serverTimeout(r *reading, value string) {
 		r.fail(r.at, "%v", err)
 		return
 	}
-	longest := 0
+	most := 0
 	for _, name := range []string{"proxy-read-timeout", "proxy-send-timeout"} {
 		n, err := seconds(cmp.Or(r.values[name], "60"))
 		if err == nil {
-			longest = max(longest, n)
+			most = max(most, n)
 		}
 	}
-	r.say("timeout-server", r.at.Name, strconv.Itoa(longest)+"s")
-	if longest > 3600 {
-		r.say("timeout-tunnel", r.at.Name, strconv.Itoa(longest)+"s")
+	r.say("timeout-server", r.at.Name, strconv.Itoa(most)+"s")
+	if most > 3600 {
+		r.say("timeout-tunnel", r.at.Name, strconv.Itoa(most)+"s")
 	}
 }
 
@@ -474,7 +473,7 @@ func affinity(r *reading, value string) {
 		r.fail(r.at, "%s: allowed is cookie", annotations.Quote(value))
 		return
 	}
-	r.say("sallyport.dev/session-cookie-name", cmp.Or(r.wrote("session-cookie-name"), r.at.Name),
+	r.say("sallyport.dev/session-cookie-name", r.source("session-cookie-name"),
 		cmp.Or(r.values["session-cookie-name"], "INGRESSCOOKIE"))
 	r.also("session-cookie-domain", "sallyport.dev/session-cookie-domain")
 	r.also("session-cookie-samesite", "sallyport.dev/session-cookie-same-site")
@@ -482,5 +481,5 @@ func affinity(r *reading, value string) {
 	if r.is("session-cookie-secure") {
 		keywords += " secure"
 	}
-	r.say("sallyport.dev/session-cookie-keywords", cmp.Or(r.wrote("session-cookie-secure"), r.at.Name), keywords)
+	r.say("sallyport.dev/session-cookie-keywords", r.source("session-cookie-secure"), keywords)
 }

@@ -28,7 +28,7 @@ func number(s string, least, most int) (int, error) {
 	return n, nil
 }
 
-// seconds reads a time without a unit, and returns it with its unit.
+// seconds reads a time without a unit.
 func seconds(s string) (int, error) { return number(s, 1, 1<<20) }
 
 var variable = regexp.MustCompile(`^(?:\{([a-z0-9_]+)\}|([a-z0-9_]+))`)
