@@ -101,7 +101,7 @@ func (c *Compiler) amend(before, now []*world) *routing {
 	was, is := slices.Concat(few, d.gone), slices.Concat(few, d.come)
 	then, next := c.routeAlone(before, was, wider, about), c.routeAlone(now, is, wider, about)
 	r := c.routing.replace(then, next, about.hosts, now)
-	if r == nil || !r.replaceRoutes(then, next, was, is) || !r.roomy(slices.Concat(d.come, d.gone)) {
+	if r == nil || !r.replaceRoutes(then, next, was, is) || !r.roomy(slices.Concat(is, d.gone)) {
 		return nil
 	}
 	for _, m := range d.gone {
@@ -319,36 +319,34 @@ func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*w
 
 // roomy reports whether the namespaces of these objects are within their limits even if no
 // thing of theirs is counted twice.
-func (r *routing) roomy(come []placed) bool {
-	tenants := make(map[tenant]bool)
-	for _, m := range come {
-		tenants[tenant{m.world, m.object.GetNamespace()}] = true
+func (r *routing) roomy(these []placed) bool {
+	sums := make(map[tenant]*amounts)
+	for _, m := range these {
+		of := tenant{m.world, m.object.GetNamespace()}
+		sums[of] = &amounts{bytes: r.weight[of]}
 	}
-	for of := range tenants {
-		limits := r.of[of.world].Options.Limits
-		var n amounts
-		certs, bytes := 0, r.weight[of]
-		for _, c := range r.claims {
-			if c.world == of.world && c.ref.Namespace == of.namespace {
-				n.hosts, n.paths, n.backends = n.hosts+len(c.names), n.paths+len(c.paths)+1, n.backends+len(c.paths)+1
-				certs, bytes = certs+len(c.tls), bytes+c.bytes
-				n.regexps += c.patterns()
-			}
+	for _, c := range r.claims {
+		if n := sums[tenant{c.world, c.ref.Namespace}]; n != nil {
+			n.countClaim(c)
 		}
+	}
+	for of, n := range sums {
 		if len(r.Owners[r.of[of.world].Cluster].Left) > 0 {
 			n.hosts = r.hostsOf(of)
 		}
-		if a := r.attached[of.world]; a != nil {
-			for _, route := range a.Routes {
-				if route.Object.GetNamespace() == of.namespace {
-					n.count(route)
-				}
+	}
+	for i, a := range r.attached {
+		if a == nil {
+			continue
+		}
+		for _, route := range a.Routes {
+			if n := sums[tenant{i, route.Object.GetNamespace()}]; n != nil {
+				n.count(route)
 			}
 		}
-		within := func(count, most int) bool { return most == 0 || count <= most }
-		if !within(n.hosts, limits.Hosts) || !within(n.paths, limits.Paths) || !within(n.backends, limits.Backends) ||
-			!within(n.regexps, limits.RegularExpressions) || !within(certs, limits.Certificates) ||
-			!within(bytes, limits.ConfigBytes) {
+	}
+	for of, n := range sums {
+		if !n.within(&r.of[of.world].Options.Limits) {
 			return false
 		}
 	}

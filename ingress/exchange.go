@@ -285,7 +285,21 @@ func (r *routing) exchangeNeeds(gone, come []need) {
 }
 
 // amounts are how many things a namespace may have.
-type amounts struct{ hosts, paths, regexps, backends int }
+type amounts struct{ hosts, paths, regexps, backends, certs, bytes int }
+
+// within reports whether no limit is exceeded.
+func (n *amounts) within(limits *Limits) bool {
+	fits := func(count, most int) bool { return most == 0 || count <= most }
+	return fits(n.hosts, limits.Hosts) && fits(n.paths, limits.Paths) && fits(n.backends, limits.Backends) &&
+		fits(n.regexps, limits.RegularExpressions) && fits(n.certs, limits.Certificates) &&
+		fits(n.bytes, limits.ConfigBytes)
+}
+
+// countClaim adds the things of a claim, with one path and one backend for its default.
+func (n *amounts) countClaim(c *claim) {
+	n.hosts, n.paths, n.backends = n.hosts+len(c.names), n.paths+len(c.paths)+1, n.backends+len(c.paths)+1
+	n.certs, n.bytes, n.regexps = n.certs+len(c.tls), n.bytes+c.bytes, n.regexps+c.patterns()
+}
 
 // count adds the things of a route.
 func (n *amounts) count(r *gateway.Route) {

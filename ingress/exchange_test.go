@@ -3,6 +3,7 @@ package ingress
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,10 +23,7 @@ import (
 func TestAFewRoutesAreRoutedAlone(t *testing.T) {
 	alone, all := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
-		verdicts := haproxy.Verdicts{haproxy.LuaSupport().Part(): haproxy.Good}
-		for _, port := range []uint16{80, 81, 82, 443, 5432} {
-			verdicts[haproxy.FreeListener(netip.AddrPortFrom(netip.MustParseAddr(gateAt), port)).Part()] = haproxy.Good
-		}
+		verdicts := verdictsOfGates()
 		var c Compiler
 		c.Judge(verdicts)
 		s := drawGates(t)
@@ -62,13 +60,63 @@ func TestAFewRoutesAreRoutedAlone(t *testing.T) {
 	}
 }
 
-// drawGates draws a cluster with two Gateways at one address, which take routes of all namespaces or of
-// their own.
+// verdictsOfGates returns good verdicts on the ports of the Gateway of gated.
+func verdictsOfGates() haproxy.Verdicts {
+	verdicts := haproxy.Verdicts{haproxy.LuaSupport().Part(): haproxy.Good}
+	for _, port := range []uint16{80, 81, 82, 443, 5432} {
+		verdicts[haproxy.FreeListener(netip.AddrPortFrom(netip.MustParseAddr(gateAt), port)).Part()] = haproxy.Good
+	}
+	return verdicts
+}
+
+// The keys of a Service count for the routes that lead there, and one namespace has a limit for all
+// routes. The Service alone changes here, so that one of the two routes is routed again.
+func TestAServiceThatGrowsTakesARouteBeyondTheLimit(t *testing.T) {
+	s := gated()
+	s.Options.Limits.ConfigBytes = 400
+	home, port := gatewayv1.Namespace("m"), int32(80)
+	for i, name := range []gatewayv1.ObjectName{"a", "b"} {
+		route := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "m", Name: string(name), UID: "x"}}
+		route.Spec.ParentRefs = []gatewayv1.ParentReference{{Name: "g0", Namespace: &home}}
+		route.Spec.Hostnames = []gatewayv1.Hostname{gatewayv1.Hostname(name) + ".example"}
+		rule := gatewayv1.HTTPRouteRule{Filters: []gatewayv1.HTTPRouteFilter{{
+			Type: gatewayv1.HTTPRouteFilterRequestHeaderModifier,
+			RequestHeaderModifier: &gatewayv1.HTTPHeaderFilter{
+				Set: []gatewayv1.HTTPHeader{{Name: "X-A", Value: fmt.Sprint(i)}},
+			},
+		}}}
+		rule.BackendRefs = []gatewayv1.HTTPBackendRef{{BackendRef: gatewayv1.BackendRef{
+			BackendObjectReference: gatewayv1.BackendObjectReference{Name: name, Port: &port},
+		}}}
+		route.Spec.Rules = []gatewayv1.HTTPRouteRule{rule}
+		s.API.HTTPRoutes = append(s.API.HTTPRoutes, route)
+	}
+	grow := func(i, bytes int) {
+		s.Services = slices.Clone(s.Services)
+		s.Services[i] = s.Services[i].DeepCopy()
+		s.Services[i].Annotations = map[string]string{"haproxy.org/check-http": "/" + strings.Repeat("x", bytes)}
+	}
+	var c Compiler
+	c.Judge(verdictsOfGates())
+	refused := func() (all []string) {
+		for _, p := range c.Compile([]Snapshot{s}).Problems {
+			all = append(all, p.Kind+" "+p.Name+" "+p.Reason)
+		}
+		return all
+	}
+	grow(0, 100)
+	if got := refused(); len(got) > 0 {
+		t.Fatalf("within the limit: %q", got)
+	}
+	grow(1, 200)
+	if got, want := refused(), []string{"HTTPRoute b LimitReached"}; !slices.Equal(got, want) {
+		t.Errorf("with a longer key of a Service: got %q, want %q", got, want)
+	}
+}
+
+// drawGates draws limits for gated.
 func drawGates(t *rapid.T) Snapshot {
-	s := Snapshot{Cluster: "c", NoClasses: true}
-	s.Options.WatchWithoutClass = true
-	s.Options.Gateway = GatewayOptions{Enabled: true, Controller: "sallyport.dev/gateway"}
-	s.Options.Pools.Ranges = []AddressRange{poolOf(gateAt + "-" + gateAt)}
+	s := gated()
 	few := func(label string) int { return rapid.SampledFrom([]int{0, 0, 0, 8}).Draw(t, label) }
 	s.Options.Limits = Limits{
 		Hosts: few("hosts"), Paths: few("paths"), Backends: few("backends"), RegularExpressions: few("patterns"),
@@ -77,6 +125,15 @@ func drawGates(t *rapid.T) Snapshot {
 	if rapid.IntRange(0, 4).Draw(t, "reserved") == 0 {
 		s.Options.Hosts = []HostRule{{Host: "b.test", Namespaces: []string{"n"}}}
 	}
+	return s
+}
+
+// gated returns a cluster with a Gateway, which takes routes of all namespaces.
+func gated() Snapshot {
+	s := Snapshot{Cluster: "c", NoClasses: true}
+	s.Options.WatchWithoutClass = true
+	s.Options.Gateway = GatewayOptions{Enabled: true, Controller: "sallyport.dev/gateway"}
+	s.Options.Pools.Ranges = []AddressRange{poolOf(gateAt + "-" + gateAt)}
 	s.API.Classes = []*gatewayv1.GatewayClass{{
 		ObjectMeta: metav1.ObjectMeta{Name: "ours"},
 		Spec:       gatewayv1.GatewayClassSpec{ControllerName: "sallyport.dev/gateway"},
