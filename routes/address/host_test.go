@@ -54,16 +54,20 @@ func (h *host) do(f func()) {
 	f()
 }
 
-// run runs a command line of the shell on the host.
+// run runs a command line of the shell on the host, and returns what it wrote on its standard
+// output. What it wrote on standard error is shown if it failed: ip warns there of a peer whose
+// namespace goes, and succeeds.
 func (h *host) run(line string) string {
 	h.t.Helper()
-	var out []byte
-	var err error
-	h.do(func() { out, err = exec.Command("sh", "-c", line).CombinedOutput() })
-	if err != nil {
-		h.t.Fatalf("%s: %v\n%s", line, err, out)
-	}
-	return strings.TrimSpace(string(out))
+	var out, warnings strings.Builder
+	h.do(func() {
+		cmd := exec.Command("sh", "-c", line)
+		cmd.Stdout, cmd.Stderr = &out, &warnings
+		if err := cmd.Run(); err != nil {
+			h.t.Fatalf("%s: %v\n%s%s", line, err, out.String(), warnings.String())
+		}
+	})
+	return strings.TrimSpace(out.String())
 }
 
 func must(t *testing.T, err error) {

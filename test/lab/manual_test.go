@@ -28,7 +28,8 @@ func TestEveryCommandOfTheLabRuns(t *testing.T) {
 	// presumed maps the beginning of what is typed to what the page tells the reader to do before it.
 	presumed := map[string]string{
 		"exec client -- curl": lab + "exec appliance -- " + dir + "/app -listen 192.168.50.21:80 >" + dir +
-			"/log 2>&1 &",
+			"/log 2>&1 &\n" + lab + "exec client -- curl -s -o /dev/null --retry 60 --retry-delay 1 " +
+			"--retry-connrefused http://192.168.50.21/",
 		"kubeconfig --serviceaccount": lab + "kubectl -- -n kube-system create serviceaccount sallyport",
 	}
 	for _, c := range all {
