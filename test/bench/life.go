@@ -58,19 +58,15 @@ func memory(ctx context.Context, b *bench) error {
 	b.add(value("start → every Ingress has its status", time.Since(b.started).Seconds(), "s"))
 	const span = 10 * time.Second
 	// A picture of the cluster is saved some seconds after a change.
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(span):
+	if err := rig.Pause(ctx, span); err != nil {
+		return err
 	}
 	before, err := rig.CPU(b.Pid())
 	if err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(span):
+	if err := rig.Pause(ctx, span); err != nil {
+		return err
 	}
 	after, err := rig.CPU(b.Pid())
 	if err != nil {

@@ -126,7 +126,7 @@ func failedReload(ctx context.Context, s *testbed) error {
 	for weight := range 5 {
 		err = errors.Join(err, s.Apply(ctx, routeOf("app", "web", "test.local", weight, 5)))
 	}
-	err = errors.Join(err, pause(ctx, 2*time.Second))
+	err = errors.Join(err, rig.Pause(ctx, 2*time.Second))
 	after, failed := s.reloads(ctx)
 	if after != before {
 		s.fail("%d reloads while the configuration directory was read-only", after-before)

@@ -232,7 +232,7 @@ func (s *testbed) afterCrash(ctx context.Context, m *rig.Rig) error {
 	if s.Options().Router != world.RouterBIRD {
 		return s.avoid(ctx, m)
 	}
-	return errors.Join(pause(ctx, 2*time.Second), s.serve(ctx, s.members()...))
+	return errors.Join(rig.Pause(ctx, 2*time.Second), s.serve(ctx, s.members()...))
 }
 
 // crashAll kills the processes of all members in the same moment, and starts them again later.
@@ -244,7 +244,7 @@ func crashAll(ctx context.Context, s *testbed) error {
 	if err := faults.Kill(pids...); err != nil {
 		return err
 	}
-	err := pause(ctx, 4*time.Second)
+	err := rig.Pause(ctx, 4*time.Second)
 	for _, m := range s.members() {
 		err = errors.Join(err, m.Stop(syscall.SIGKILL), m.Start(ctx)) // Stop waits for the end
 	}
@@ -282,7 +282,7 @@ func cutMember(limit time.Duration) func(context.Context, *testbed) error {
 			s.fail("the router sent clients to the dead member for %d ms, at most %s is allowed",
 				router.lasts.Milliseconds(), limit)
 		}
-		err = errors.Join(router.err, s.serve(ctx, s.without(m)...), pause(ctx, 2*time.Second))
+		err = errors.Join(router.err, s.serve(ctx, s.without(m)...), rig.Pause(ctx, 2*time.Second))
 		if err = errors.Join(err, s.ReviveNode(ctx, m.Machine()), s.serve(ctx, s.members()...)); err != nil {
 			return err
 		}
@@ -315,7 +315,7 @@ func updateMembers(ctx context.Context, s *testbed) error {
 }
 
 func killMembersHAProxy(ctx context.Context, s *testbed) error {
-	return errors.Join(s.remember(ctx, s.last()), faults.KillHAProxy(ctx, s.last()), pause(ctx, 2*time.Second))
+	return errors.Join(s.remember(ctx, s.last()), faults.KillHAProxy(ctx, s.last()), rig.Pause(ctx, 2*time.Second))
 }
 
 // cutFromNodes keeps a member from hearing the nodes. The router and the other members still hear
@@ -324,7 +324,7 @@ func cutFromNodes(ctx context.Context, s *testbed) error {
 	m := s.last()
 	cut := faults.Cut(s.Rig, m.Machine(), world.AllTraffic, world.Master, "worker1", "worker2")
 	return cut.During(ctx, func() error {
-		return errors.Join(s.serve(ctx, s.without(m)...), pause(ctx, 2*time.Second))
+		return errors.Join(s.serve(ctx, s.without(m)...), rig.Pause(ctx, 2*time.Second))
 	})
 }
 
@@ -339,7 +339,7 @@ func (s *testbed) noAPI() faults.Fault {
 
 func apiAwayForAll(ctx context.Context, s *testbed) error {
 	return s.noAPI().During(ctx, func() error {
-		err := pause(ctx, 20*time.Second)
+		err := rig.Pause(ctx, 20*time.Second)
 		for _, m := range s.members() {
 			st, serr := m.Status(ctx)
 			if err = errors.Join(err, serr); serr == nil && st.Group.Class != "full" {
@@ -360,7 +360,7 @@ func allSpare(ctx context.Context, s *testbed) error {
 				return err
 			}
 		}
-		return errors.Join(s.serve(ctx, s.members()...), pause(ctx, 3*time.Second))
+		return errors.Join(s.serve(ctx, s.members()...), rig.Pause(ctx, 3*time.Second))
 	})
 }
 
@@ -434,7 +434,7 @@ func loseHeartbeats(ctx context.Context, s *testbed) error {
 		}
 		return nil
 	})
-	return errors.Join(err, pause(ctx, 5*time.Second), cut.Mend(ctx))
+	return errors.Join(err, rig.Pause(ctx, 5*time.Second), cut.Mend(ctx))
 }
 
 // split returns a fault that drops packets among the members, long enough for two masters of
@@ -442,7 +442,7 @@ func loseHeartbeats(ctx context.Context, s *testbed) error {
 func split(what world.Traffic) func(context.Context, *testbed) error {
 	return func(ctx context.Context, s *testbed) error {
 		err := pairs(s.members(), func(a, b string) error { return s.Partition(ctx, a, b, what) })
-		err = errors.Join(err, pause(ctx, 12*time.Second))
+		err = errors.Join(err, rig.Pause(ctx, 12*time.Second))
 		return errors.Join(err, pairs(s.members(), func(a, b string) error { return s.Heal(ctx, a, b) }))
 	}
 }
@@ -474,7 +474,7 @@ func killKeepalived(ctx context.Context, s *testbed) error {
 		}
 		return err
 	})
-	return errors.Join(err, pause(ctx, 3*time.Second))
+	return errors.Join(err, rig.Pause(ctx, 3*time.Second))
 }
 
 // floodFromRouter makes the router announce far more to a member than an upstream router may.
@@ -497,5 +497,5 @@ func floodFromRouter(ctx context.Context, s *testbed) error {
 		}
 		return fmt.Errorf("peers %+v", st.Peers)
 	}))
-	return errors.Join(err, pause(ctx, 3*time.Second), s.FloodFromRouter(m.Machine(), 0))
+	return errors.Join(err, rig.Pause(ctx, 3*time.Second), s.FloodFromRouter(m.Machine(), 0))
 }

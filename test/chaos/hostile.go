@@ -91,7 +91,7 @@ func claimBlock(ctx context.Context, s *testbed) error {
 	mark := s.mark()
 	for _, state := range []string{"pending", "confirmed", "pendingDeletion"} {
 		if err := errors.Join(s.Apply(ctx, affinity("worker2", blockOf1, state)),
-			pause(ctx, 2*time.Second)); err != nil {
+			rig.Pause(ctx, 2*time.Second)); err != nil {
 			return err
 		}
 		if got, err := s.via(ctx, blockOf1); err != nil || got != "192.168.50.23" {
@@ -102,7 +102,7 @@ func claimBlock(ctx context.Context, s *testbed) error {
 		`{"spec":{"deleted":"true","state":"confirmed"}}`); err != nil {
 		return err
 	}
-	err := pause(ctx, time.Second)
+	err := rig.Pause(ctx, time.Second)
 	_, deleted := s.Kubectl(ctx, "delete", "blockaffinity", name)
 	if s.said(mark, "state=closed") || s.said(mark, "route dropped") || s.said(mark, "route added") {
 		s.fail("a server was closed or a route changed")
@@ -175,7 +175,7 @@ func hostilePeer(ctx context.Context, s *testbed) error {
 		evil.Blocks[0].String(), "0.0.0.0/0", blockOf1, "172.16.200.64/26", "172.16.171.70/32", "172.16.4.64/27",
 		"172.16.0.0/16", "192.168.50.0/24", "192.168.50.22/32", "10.96.0.0/16",
 	}
-	if err := errors.Join(s.announce(ctx, evil, 65000, lies...), pause(ctx, 3*time.Second)); err != nil {
+	if err := errors.Join(s.announce(ctx, evil, 65000, lies...), rig.Pause(ctx, 3*time.Second)); err != nil {
 		return err
 	}
 	if err := rig.Eventually(ctx, "the lies are refused", func() error {
@@ -192,7 +192,7 @@ func hostilePeer(ctx context.Context, s *testbed) error {
 	for i := range 100_000 {
 		flood = append(flood, fmt.Sprintf("10.%d.%d.%d/32", 128+i>>16, i>>8&255, i&255))
 	}
-	if err := errors.Join(s.announce(ctx, evil, 65000, flood...), pause(ctx, 5*time.Second)); err != nil {
+	if err := errors.Join(s.announce(ctx, evil, 65000, flood...), rig.Pause(ctx, 5*time.Second)); err != nil {
 		return err
 	}
 	if err := rig.Eventually(ctx, "the session ends", func() error {
@@ -207,7 +207,7 @@ func hostilePeer(ctx context.Context, s *testbed) error {
 		return err
 	}
 	check("100,000 prefixes")
-	if err := errors.Join(s.announce(ctx, evil, 64999, lies...), pause(ctx, 3*time.Second)); err != nil {
+	if err := errors.Join(s.announce(ctx, evil, 64999, lies...), rig.Pause(ctx, 3*time.Second)); err != nil {
 		return err
 	}
 	check("another AS")
@@ -219,7 +219,7 @@ func hostilePeer(ctx context.Context, s *testbed) error {
 			if _, err := s.BIRD(ctx, "evil", 4, verb, "all"); err != nil {
 				return err
 			}
-			if err := pause(ctx, 100*time.Millisecond); err != nil {
+			if err := rig.Pause(ctx, 100*time.Millisecond); err != nil {
 				return err
 			}
 		}
@@ -376,7 +376,7 @@ func churn(length time.Duration) func(context.Context, *testbed) error {
 			case 4:
 				name := fmt.Sprintf("churn-%d", rounds)
 				err = errors.Join(s.Apply(ctx, rig.Service("default", name, "app")+
-					ingressOf(name, name+".local", name)), pause(ctx, 2*time.Second))
+					ingressOf(name, name+".local", name)), rig.Pause(ctx, 2*time.Second))
 				_, derr := s.Kubectl(ctx, "delete", "ingress/"+name, "service/"+name)
 				err = errors.Join(err, derr)
 			case 5:

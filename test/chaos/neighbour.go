@@ -183,7 +183,7 @@ func hostileNeighbour(ctx context.Context, s *testbed) (err error) {
 		return err
 	}
 	for range 20 {
-		err = errors.Join(err, pause(ctx, 500*time.Millisecond))
+		err = errors.Join(err, rig.Pause(ctx, 500*time.Millisecond))
 		serving, serr := s.Serving(ctx)
 		if err = errors.Join(err, serr); serr == nil && len(serving) != len(s.members()) {
 			s.fail("the router sends clients to %q alone", serving)

@@ -82,8 +82,7 @@ func suites(soak time.Duration) []suite {
 
 // rollout waits until all pods of the Deployment are current and available.
 func (s *testbed) rollout(ctx context.Context) error {
-	_, err := s.Kubectl(ctx, "rollout", "status", "deployment/app", "--timeout", rig.Limit.String())
-	return err
+	return s.Rollout(ctx, "app")
 }
 
 func rollingRestart(ctx context.Context, s *testbed) error {
@@ -192,7 +191,7 @@ func killAppliance(ctx context.Context, s *testbed) error {
 	if _, err := s.Kubectl(ctx, "delete", "pod", pod, "--wait=false"); err != nil {
 		return err
 	}
-	if err := pause(ctx, 5*time.Second); err != nil {
+	if err := rig.Pause(ctx, 5*time.Second); err != nil {
 		return err
 	}
 	if now, err := s.observer.routes(); err != nil || len(now) != len(routes) {
@@ -365,14 +364,14 @@ func (s *testbed) lost(ctx context.Context, nodes ...string) error {
 
 func cutBGP(ctx context.Context, s *testbed) error {
 	return faults.Cut(s.Rig, world.Appliance, world.OnlyBGP, "worker1").During(ctx, func() error {
-		return errors.Join(s.lost(ctx, "worker1"), pause(ctx, 3*time.Second))
+		return errors.Join(s.lost(ctx, "worker1"), rig.Pause(ctx, 3*time.Second))
 	})
 }
 
 func cutAllBGP(ctx context.Context, s *testbed) error {
 	nodes := []string{"master", "worker1", "worker2"}
 	mark, cut := s.mark(), faults.Cut(s.Rig, world.Appliance, world.OnlyBGP, nodes...)
-	if err := errors.Join(cut.Make(ctx), s.lost(ctx, nodes...), pause(ctx, 3*time.Second)); err != nil {
+	if err := errors.Join(cut.Make(ctx), s.lost(ctx, nodes...), rig.Pause(ctx, 3*time.Second)); err != nil {
 		return err
 	}
 	st, err := s.Status(ctx)
@@ -394,7 +393,7 @@ func apiAway(ctx context.Context, s *testbed) error {
 		return err
 	}
 	began := time.Now()
-	err := errors.Join(pause(ctx, 15*time.Second), s.Stop(syscall.SIGKILL), s.Start(ctx))
+	err := errors.Join(rig.Pause(ctx, 15*time.Second), s.Stop(syscall.SIGKILL), s.Start(ctx))
 	if err != nil {
 		return err
 	}
@@ -405,7 +404,7 @@ func apiAway(ctx context.Context, s *testbed) error {
 		}
 		return err
 	})
-	return errors.Join(err, pause(ctx, time.Until(began.Add(time.Minute))), lost.Mend(ctx))
+	return errors.Join(err, rig.Pause(ctx, time.Until(began.Add(time.Minute))), lost.Mend(ctx))
 }
 
 // reboot ends everything on the appliance's host, and keeps only its files on disk.
@@ -515,7 +514,7 @@ func flush(ctx context.Context, s *testbed) error {
 	}
 	// The kernel prefers the route with the better metric to ours.
 	if err := errors.Join(on("ip route add 172.16.171.64/26 via 192.168.50.22 metric 1"),
-		pause(ctx, 2*time.Second)); err != nil {
+		rig.Pause(ctx, 2*time.Second)); err != nil {
 		return err
 	}
 	open, err := s.observer.open()

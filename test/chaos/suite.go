@@ -79,19 +79,7 @@ func (s *testbed) fail(format string, args ...any) {
 }
 
 // ingressOf returns an Ingress for a host and a Service.
-func ingressOf(name, host, service string) string {
-	return fmt.Sprintf(`
----
-apiVersion: networking.k8s.io/v1
-kind: Ingress
-metadata: {name: %s}
-spec:
-  ingressClassName: haproxy
-  rules:
-  - host: %s
-    http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: %s, port: {name: web}}}}]}
-`, name, host, service)
-}
+func ingressOf(name, host, service string) string { return rig.Ingress(name, "haproxy", host, service) }
 
 const replicas = 6
 
@@ -258,7 +246,7 @@ func (s *testbed) run(ctx context.Context, sc scenario) (result, error) {
 	}
 	s.observer.take()
 	// A random wait, so that the fault comes at another moment between two keepalives and two checks.
-	if err := pause(ctx, rand.N(time.Second)); err != nil { //nolint:gosec // nobody's secret
+	if err := rig.Pause(ctx, rand.N(time.Second)); err != nil { //nolint:gosec // nobody's secret
 		return res, err
 	}
 	if err := sc.fault(ctx, s); err != nil {
@@ -435,14 +423,4 @@ func (s *testbed) mark() int {
 		return 0
 	}
 	return int(info.Size())
-}
-
-// pause lets time pass as a part of a fault. It waits for nothing.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
 }

@@ -55,3 +55,17 @@ func Service(namespace, name, app string) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {namespace: %s, name: %s}\nspec:\n"+
 		"  selector: {app: %s}\n  ports: [{name: web, port: 80, targetPort: http}]\n", namespace, name, app)
 }
+
+// Ingress returns an Ingress of a class, which sends a host to the port web of a Service.
+func Ingress(name, class, host, service string) string {
+	return fmt.Sprintf(`---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: %s}
+spec:
+  ingressClassName: %s
+  rules:
+  - host: %s
+    http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: %s, port: {name: web}}}}]}
+`, name, class, host, service)
+}

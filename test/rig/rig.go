@@ -417,6 +417,12 @@ func (r *Rig) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
+// Rollout waits until all pods of a Deployment of the namespace default are current and available.
+func (r *Rig) Rollout(ctx context.Context, deployment string) error {
+	_, err := r.Kubectl(ctx, "rollout", "status", "deployment/"+deployment, "--timeout", Limit.String())
+	return err
+}
+
 // CPU returns the processor time that a process has used (proc_pid_stat(5), fields 14 and 15, in
 // hundredths of a second).
 func CPU(pid int) (time.Duration, error) {
@@ -550,6 +556,16 @@ func Within(ctx context.Context, limit, every time.Duration, what string, ask fu
 			return fmt.Errorf("not within %s: %s: %w", limit, what, err)
 		case <-tick.C:
 		}
+	}
+}
+
+// Pause lets time pass as a part of a test's plot, or until ctx ends. It waits for nothing.
+func Pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
 	}
 }
 

@@ -44,11 +44,6 @@ const again = time.Second
 // start runs a program on a host of the lab, until the arena closes. Its output goes into a file with
 // the part's name.
 func (a *arena) start(ctx context.Context, host, name string, args ...string) error {
-	return a.startIn(ctx, host, name, "", args...)
-}
-
-// startIn does as start, in a folder.
-func (a *arena) startIn(ctx context.Context, host, name, folder string, args ...string) error {
 	log, err := os.OpenFile(a.path(name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -61,7 +56,7 @@ func (a *arena) startIn(ctx context.Context, host, name, folder string, args ...
 		defer log.Close() //nolint:errcheck // a log
 		for life.Err() == nil {
 			cmd := a.Command(life, host, args...)
-			cmd.Dir, cmd.Stdout, cmd.Stderr = folder, log, log
+			cmd.Stdout, cmd.Stderr = log, log
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 			cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 			cmd.WaitDelay = 5 * time.Second
@@ -102,13 +97,14 @@ func (a *arena) path(name ...string) string {
 	return filepath.Join(append([]string{a.Dir}, name...)...)
 }
 
-// play brings up a lab, has a contender serve the application in it, and makes the events. It returns
-// the figures of those that were made, and the versions of the contender's programs.
-func play(ctx context.Context, c contender, calico world.Calico, only []string) (
+// play brings up a lab, has a contender serve the application in it, and makes the events. The programs
+// of package rig lie in a folder. play returns the figures of the events that were made, and the versions
+// of the contender's programs.
+func play(ctx context.Context, c contender, programs string, calico world.Calico, only []string) (
 	figures []figure, version string, err error,
 ) {
-	progress("%s: building", c.name)
 	if c.build != nil {
+		progress("%s: building", c.name)
 		if err := c.build(ctx); err != nil {
 			return nil, "", fmt.Errorf("%s: %w", c.name, err)
 		}
@@ -121,7 +117,10 @@ func play(ctx context.Context, c contender, calico world.Calico, only []string) 
 	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // HAProxy's worker, another user, passes through
 		return nil, "", err
 	}
-	if err := errors.Join(rig.Build(ctx, dir), rig.Configure(dir, "")); err != nil {
+	for _, program := range []string{"sallyport", "app"} {
+		err = errors.Join(err, os.Symlink(filepath.Join(programs, program), filepath.Join(dir, program)))
+	}
+	if err := errors.Join(err, rig.Configure(dir, "")); err != nil {
 		return nil, "", err
 	}
 	progress("%s: a cluster", c.name)
@@ -183,22 +182,12 @@ func (a *arena) furnish(ctx context.Context) error {
 
 // ingress returns an Ingress of the contender's class for a host and a Service.
 func (a *arena) ingress(name, host, service string) string {
-	return fmt.Sprintf(`---
-apiVersion: networking.k8s.io/v1
-kind: Ingress
-metadata: {name: %s}
-spec:
-  ingressClassName: %s
-  rules:
-  - host: %s
-    http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: %s, port: {name: web}}}}]}
-`, name, a.contender.ingressClass(), host, service)
+	return rig.Ingress(name, a.contender.ingressClass(), host, service)
 }
 
 // rollout waits until all pods of the application are current and available.
 func (a *arena) rollout(ctx context.Context) error {
-	_, err := a.Kubectl(ctx, "rollout", "status", "deployment/app", "--timeout", rig.Limit.String())
-	return err
+	return a.Rollout(ctx, "app")
 }
 
 // serves waits until ten requests for a host in a row are answered.
@@ -262,19 +251,9 @@ func (a *arena) make(ctx context.Context, only []string) (figures []figure, err 
 		figures = append(figures, f)
 		progress("%s: %s: %d of %d failed, %d cut; %s", f.Contender, f.Event, f.Failed, f.Sent, f.Broken, f.First)
 		// The aftermath of an event counts for no event.
-		if _, err := during(func() error { return wait(ctx, 3*time.Second) }); err != nil {
+		if _, err := during(func() error { return rig.Pause(ctx, 3*time.Second) }); err != nil {
 			return figures, err
 		}
 	}
 	return figures, nil
-}
-
-// wait returns after a time, or when ctx ends. An event has a length.
-func wait(ctx context.Context, long time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(long):
-		return nil
-	}
 }

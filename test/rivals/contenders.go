@@ -88,7 +88,8 @@ func versions(ctx context.Context, err error, programs ...string) (string, error
 	return strings.Join(all, "; "), nil
 }
 
-// kic is HAProxy's own ingress controller in its external mode beside BIRD, as its documents describe.
+// kic returns HAProxy's own ingress controller in its external mode beside BIRD, as its documents
+// describe.
 func kic(folder, haproxy string) contender {
 	program := filepath.Join(folder, "kic")
 	return contender{
@@ -106,7 +107,8 @@ func kic(folder, haproxy string) contender {
 				err = errors.Join(err, os.MkdirAll(a.path(name), 0o755))
 			}
 			err = errors.Join(err, a.start(ctx, world.Appliance, controller, program,
-				"--external", "--ingress.class=kic", "--kubeconfig="+a.KubeconfigFile(), "--configmap=default/haproxy-kubernetes-ingress",
+				"--external", "--ingress.class=kic", "--kubeconfig="+a.KubeconfigFile(),
+				"--configmap=default/haproxy-kubernetes-ingress",
 				"--program="+haproxy, "--disable-ipv6", "--ipv4-bind-address=0.0.0.0",
 				"--http-bind-port=80", "--https-bind-port=443", "--config-dir="+a.path("kic-config"),
 				"--runtime-dir="+a.path("kic-run")))
@@ -116,7 +118,7 @@ func kic(folder, haproxy string) contender {
 	}
 }
 
-// traefik is Traefik outside the cluster beside BIRD.
+// traefik returns Traefik outside the cluster, beside BIRD.
 func traefik(folder string) contender {
 	program := filepath.Join(folder, "traefik")
 	return contender{

@@ -68,7 +68,7 @@ func drain(ctx context.Context, a *arena) error {
 }
 
 func powerLoss(ctx context.Context, a *arena) error {
-	return faults.Power(a.Rig, "worker2").During(ctx, func() error { return wait(ctx, 20*time.Second) })
+	return faults.Power(a.Rig, "worker2").During(ctx, func() error { return rig.Pause(ctx, 20*time.Second) })
 }
 
 func restartCalico(ctx context.Context, a *arena) error {
@@ -80,9 +80,9 @@ func restartCalico(ctx context.Context, a *arena) error {
 }
 
 func cutBGP(ctx context.Context, a *arena) error {
-	filter := faults.Filter(a.Rig, world.Appliance, "input ip saddr 192.168.50.24 tcp sport 179 drop",
-		"input ip saddr 192.168.50.24 tcp dport 179 drop", "input ip saddr 192.168.50.24 udp dport 3784 drop")
-	return filter.During(ctx, func() error { return wait(ctx, 15*time.Second) })
+	return faults.Cut(a.Rig, world.Appliance, world.OnlyBGP, "worker2").During(ctx, func() error {
+		return rig.Pause(ctx, 15*time.Second)
+	})
 }
 
 // join adds a node, and restarts the application, so that the node gets pods. An operator who has to
@@ -92,7 +92,7 @@ func join(ctx context.Context, a *arena) error {
 		return err
 	}
 	err := restart(ctx, a)
-	err = errors.Join(err, wait(ctx, 10*time.Second))
+	err = errors.Join(err, rig.Pause(ctx, 10*time.Second))
 	if a.contender.joined != nil {
 		err = errors.Join(err, a.contender.joined(ctx, a, "worker3"))
 	}
@@ -111,12 +111,12 @@ func endPod(ctx context.Context, a *arena) error {
 
 func apiAway(ctx context.Context, a *arena) error {
 	return faults.API(a.Rig, world.Appliance).During(ctx, func() error {
-		return errors.Join(wait(ctx, 5*time.Second), endPod(ctx, a), wait(ctx, 15*time.Second))
+		return errors.Join(rig.Pause(ctx, 5*time.Second), endPod(ctx, a), rig.Pause(ctx, 15*time.Second))
 	})
 }
 
 func killController(ctx context.Context, a *arena) error {
-	return errors.Join(a.kill(controller), endPod(ctx, a), wait(ctx, 5*time.Second))
+	return errors.Join(a.kill(controller), endPod(ctx, a), rig.Pause(ctx, 5*time.Second))
 }
 
 func churn(ctx context.Context, a *arena) error {

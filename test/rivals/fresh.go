@@ -46,7 +46,7 @@ func (a *arena) fresh(ctx context.Context) (figure, error) {
 			return f, err
 		}
 		took = append(took, time.Since(began))
-		if err := wait(ctx, 100*time.Millisecond); err != nil {
+		if err := rig.Pause(ctx, 100*time.Millisecond); err != nil {
 			return f, err
 		}
 	}

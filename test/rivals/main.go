@@ -58,7 +58,7 @@ func chosen(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-func run(ctx context.Context) error {
+func run(ctx context.Context) (err error) {
 	of := flag.String("of", "", "contenders, as sallyport,kic; empty: all")
 	only := flag.String("only", "", "numbers of events, as 1,4; empty: all")
 	file := flag.String("o", "", "`file` for the figures, as JSON")
@@ -81,12 +81,21 @@ func run(ctx context.Context) error {
 			return fmt.Errorf("-only %s: the events have the numbers 1 to %d", number, len(events))
 		}
 	}
+	programs, err := os.MkdirTemp("", "sallyport-rivals-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(programs)) }()
+	progress("building")
+	if err := errors.Join(os.Chmod(programs, 0o711), rig.Build(ctx, programs)); err != nil { //nolint:gosec // as its labs
+		return err
+	}
 	var figures []figure
 	for _, c := range field {
 		if len(names) > 0 && !slices.Contains(names, c.name) {
 			continue
 		}
-		more, version, failed := play(ctx, c, world.Calico(*calico), chosen(*only))
+		more, version, failed := play(ctx, c, programs, world.Calico(*calico), chosen(*only))
 		progress("%s: %s", c.name, version)
 		figures = append(figures, more...)
 		if err = errors.Join(err, failed); ctx.Err() != nil {

@@ -30,7 +30,7 @@ import (
 // records.
 const modelArg = "model"
 
-// model is a model of ours. F5 CIS and Avi's AKO document this for Calico without BGP: a static route
+// model returns a model of ours. F5 CIS and Avi's AKO document this for Calico without BGP: a static route
 // for each block affinity, and pool members as soon as the API names them. Nothing orders routes and
 // members. The proxy is HAProxy, so that only the order differs from ours.
 func model(haproxy string) contender {
@@ -172,7 +172,8 @@ func wantedRoutes(ctx context.Context, client kubernetes.Interface, objects dyna
 func (m *follower) setRoutes(ctx context.Context, want []string) error {
 	var errs []error
 	run := func(verb, route string) {
-		out, err := exec.CommandContext(ctx, "ip", append([]string{"route", verb}, strings.Fields(route)...)...).CombinedOutput()
+		words := append([]string{"route", verb}, strings.Fields(route)...)
+		out, err := exec.CommandContext(ctx, "ip", words...).CombinedOutput()
 		if err != nil {
 			errs = append(errs, fmt.Errorf("ip route %s %s: %w: %s", verb, route, err, bytes.TrimSpace(out)))
 		}
