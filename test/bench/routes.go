@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,8 @@ import (
 	clientrest "k8s.io/client-go/rest"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"sallyport/appliance/status"
+	"sallyport/ingress"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
@@ -275,8 +278,17 @@ func (g *gateBed) weights(ctx context.Context) error {
 	if _, err := g.served("weights.bench@" + gateAt); err != nil {
 		return err
 	}
-	before, err := g.Status(ctx)
-	if err != nil {
+	// The status tells of a round, and of its reload, only after the first answer.
+	var before status.Status
+	if err := rig.Eventually(ctx, "the status has the route", func() (err error) {
+		before, err = g.Status(ctx)
+		if err == nil && !slices.ContainsFunc(before.GatewayRoutes, func(r ingress.RouteReport) bool {
+			return r.Name == "weights"
+		}) {
+			err = errors.New("it has not")
+		}
+		return err
+	}); err != nil {
 		return err
 	}
 	// made counts the changes. since counts the changes that an answer has shown.
