@@ -78,7 +78,7 @@ func TestThePageSaysWhyAServerIsNotOpen(t *testing.T) {
 		t.Fatalf("answers %d: %s", code, page)
 	}
 	for _, want := range []string{
-		"172.16.171.64/26", "installed", "test.local", "demo__default_svc_web_80",
+		"172.16.171.64/26", `data-label="kernel"`, "test.local", "demo__default_svc_web_80",
 		"no route to 172.16.189.66: node worker2 announces none of its blocks, although its BGP session is established",
 		"172.16.9.0/26", "no-affinity", "reloads of HAProxy",
 	} {

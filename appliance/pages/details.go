@@ -82,7 +82,7 @@ func (q *request) clusterPage(name string) (page.Page, bool) {
 		for _, n := range q.index.Nodes {
 			if n.Cluster == name {
 				nodes = append(nodes, n)
-				mark = mark.Worse(markOfNode(n))
+				mark = mark.Worse(marks[n.Level()])
 			}
 		}
 		p := q.detail(mark, "Cluster "+name, "", facts, page.Link{Text: name})
@@ -124,7 +124,7 @@ func (q *request) nodePage(name status.NodeName) (page.Page, bool) {
 			Cell: page.Cell{Text: "reports the node as unreachable", Mark: page.Bad},
 		})
 	}
-	p := q.detail(markOfNode(n), "Node "+n.Name, q.serversInWords(n.Counts), facts,
+	p := q.detail(marks[n.Level()], "Node "+n.Name, q.serversInWords(n.Counts), facts,
 		page.Link{Text: n.Cluster, Href: pathOf("cluster", n.Cluster)}, page.Link{Text: n.Name})
 	for _, s := range n.Peers {
 		if !s.Up() {
@@ -134,10 +134,12 @@ func (q *request) nodePage(name status.NodeName) (page.Page, bool) {
 	}
 	p.Sections = append(p.Sections,
 		page.Section{ID: "paths", Title: "Path", Diagram: q.diagram([]*status.Node{n})})
-	blocks := &page.Table{Columns: blockColumns, Empty: "none: the node has no pod yet"}
+	var rows []status.RouteStatus
 	for _, b := range n.Blocks[:min(len(n.Blocks), blocksShown)] {
-		blocks.Rows = append(blocks.Rows, q.blockRow(b))
+		rows = append(rows, q.index.RouteRow(b))
 	}
+	blocks := tableOf(q, status.RouteTable, rows)
+	blocks.Empty = "none: the node has no pod yet"
 	var some []int
 	for i, s := range q.index.Servers {
 		if s.Node == n {
@@ -239,11 +241,11 @@ func (q *request) backendPage(name string) (page.Page, bool) {
 	}
 	facts := []page.Fact{{Name: "stands for", Cell: page.Cell{Text: b.Origin()}}}
 	if r, known := q.pages.Samples.Rates.Of(name); known {
-		failed := page.Cell{Text: perSecond(r.Errors) + "/s"}
+		failed := page.Cell{Text: thousands(status.PerSecond(r.Errors)) + "/s"}
 		if r.Errors > 0 {
 			failed.Mark = page.Warn
 		}
-		facts = append(facts, page.Fact{Name: "requests", Cell: page.Cell{Text: perSecond(r.Requests) + "/s"}},
+		facts = append(facts, page.Fact{Name: "requests", Cell: page.Cell{Text: thousands(status.PerSecond(r.Requests)) + "/s"}},
 			page.Fact{Name: "errors (5xx)", Cell: failed},
 			page.Fact{Name: "connections", Cell: page.Cell{Text: page.Comma(r.Connections)}})
 		if r.Response != nil {
@@ -253,10 +255,10 @@ func (q *request) backendPage(name string) (page.Page, bool) {
 			})
 		}
 	}
-	p := q.detail(markOfBackend(b), "Backend "+name, q.serversInWords(b.Counts), facts,
+	p := q.detail(marks[b.Level()], "Backend "+name, q.serversInWords(b.Counts), facts,
 		page.Link{Text: "backends", Href: "/backends"}, page.Link{Text: name})
-	if why := q.whyBackend(b).String(); why != "" {
-		p.Sections[0].Lines = []page.Line{{Mark: markOfBackend(b), Text: why}}
+	if why := q.index.WhyBackend(b).String(); why != "" {
+		p.Sections[0].Lines = []page.Line{{Mark: marks[b.Level()], Text: why}}
 	}
 	if b.N > 0 {
 		p.Sections = append(p.Sections,
@@ -338,12 +340,12 @@ func (q *request) podPage(cluster, pod string) (page.Page, bool) {
 		facts = append(facts, page.Fact{
 			Name: "block",
 			Cell: page.Cell{
-				Text: b.Affinity.Prefix.String(), Href: blockAddress(b.Cluster, b.Affinity.Prefix),
-				Mono: true,
+				Text: b.Affinity.Prefix.String(), Mono: true,
+				Href: pathOf("block", b.Cluster) + "/" + b.Affinity.Prefix.String(),
 			},
 		})
 	}
-	mark := markOfCounts(sum)
+	mark := marks[sum.Level()]
 	p := q.detail(mark, "Pod "+pod, q.serversInWords(sum), facts,
 		page.Link{Text: cluster, Href: pathOf("cluster", cluster)},
 		page.Link{Text: first.Node.Name, Href: pathOf("node", cluster, first.Node.Name)}, page.Link{Text: pod})
@@ -364,7 +366,7 @@ func (q *request) ingressPage(cluster, namespace, name string) (page.Page, bool)
 		return page.Page{}, false
 	}
 	some, sum := q.serversOf(e)
-	p := q.detail(markOfCounts(sum), "Ingress "+namespace+"/"+name, q.serversInWords(sum), []page.Fact{
+	p := q.detail(marks[sum.Level()], "Ingress "+namespace+"/"+name, q.serversInWords(sum), []page.Fact{
 		{Name: "cluster", Cell: page.Cell{Text: cluster, Href: pathOf("cluster", cluster)}},
 		{Name: "namespace", Cell: page.Cell{Text: namespace, Href: "/ingresses?q=" + namespace + "%2F"}},
 	}, page.Link{Text: "Ingresses", Href: "/ingresses"}, page.Link{Text: namespace + "/" + name})
@@ -380,11 +382,10 @@ func (q *request) ingressPage(cluster, namespace, name string) (page.Page, bool)
 	for _, in := range q.index.Ingresses() {
 		if in.Ref.Cluster == cluster && in.Ref.Namespace == namespace && in.Ref.Name == name {
 			if certs := q.index.CertsOf(in.Hosts); len(certs) > 0 {
-				t := &page.Table{Columns: certificateColumns}
-				for _, c := range certs[:min(len(certs), rowsPaged)] {
-					t.Rows = append(t.Rows, q.certificateRow(c))
-				}
-				p.Sections = append(p.Sections, page.Section{ID: "certificates", Title: "Certificates", Table: t})
+				p.Sections = append(p.Sections, page.Section{
+					ID: "certificates", Title: status.CertificateTable.Title,
+					Table: tableOf(q, status.CertificateTable, certs[:min(len(certs), rowsPaged)]),
+				})
 			}
 		}
 	}

@@ -1,15 +1,12 @@
 package pages
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
 	"sallyport/appliance/page"
 	"sallyport/appliance/status"
-	"sallyport/bgp"
-	"sallyport/haproxy"
 )
 
 const (
@@ -56,7 +53,7 @@ func (q *request) diagram(nodes []*status.Node) *page.Diagram {
 	var good, more []*status.Node
 	for _, n := range nodes {
 		switch {
-		case faulty(markOfNode(n)) == "good":
+		case !n.Level().Fault():
 			good = append(good, n)
 		case len(broken) < brokenApart:
 			broken = append(broken, q.row(n))
@@ -94,48 +91,29 @@ func (q *request) diagram(nodes []*status.Node) *page.Diagram {
 // row describes the path over one node.
 func (q *request) row(n *status.Node) page.Row {
 	x := q.index
-	r := page.Row{Server: doorOfServers(n.Counts), Route: doorOfNode(n), Pods: boxOfPods(n.Counts)}
+	r := page.Row{Server: doorOf(n.Counts.Servers()), Route: doorOf(n.Routes()), Pods: boxOfPods(n.Counts)}
 	r.Node = page.Box{
 		Title: n.Name, Href: pathOf("node", n.Cluster, n.Name),
 		Lines: []string{n.Where(len(x.View.Clusters) > 1)},
 	}
 	r.Pods.Href = pathOf("node", n.Cluster, n.Name) + "#servers"
-	r.Node.Mark = r.Route.Mark.Worse(markOfSessions(n))
+	r.Node.Mark = r.Route.Mark.Worse(marks[n.Sessions()])
 	if n.Name == "" {
 		r.Node, r.Pods.Href = page.Box{
 			Title: "no node", Lines: []string{"at addresses of no known node"},
 			Mark: page.Bad,
 		}, "/servers?state=closed"
-		r.Route = page.Door{Mark: page.Bad, Label: "no block"}
 	}
-	if r.Route.Mark == page.Bad || r.Route.Mark == page.Warn {
-		r.Why = x.WhyNoRoute(n)
-	} else {
-		r.Why = x.WhyNoSession(n)
-	}
+	r.Why = x.WhyPath(n)
 	if r.Server.Mark == page.Bad && n.Counts.Failing == 0 {
 		r.Pods.Mark, r.Pods.Lines = page.Idle, []string{"not reached"}
-	}
-	unrouted := r.Route.Mark == page.Bad || r.Route.Mark == page.Warn
-	seen := map[reason]bool{}
-	for _, i := range n.Broken {
-		s := x.Servers[i]
-		why := x.Why(s)
-		if kind := reasonOf(why); kind == (reason{}) || markOfServer(s) != page.Bad || seen[kind] ||
-			unrouted && why.Unrouted {
-			continue
-		}
-		seen[reasonOf(why)] = true
-		if len(r.Why) < status.WhysOfRow {
-			r.Why = append(r.Why, fmt.Sprintf("%s: %s", cmp.Or(s.Pod(), s.Addr().String()), why))
-		}
 	}
 	return r
 }
 
 // groupRow describes the paths over several nodes in one row.
 func (q *request) groupRow(nodes []*status.Node, line, href string) page.Row {
-	var sum status.Node
+	sum := status.Node{NodeName: status.NodeName{Name: line}}
 	empty := 0
 	for _, n := range nodes {
 		sum.Counts.Sum(n.Counts)
@@ -144,7 +122,7 @@ func (q *request) groupRow(nodes []*status.Node, line, href string) page.Row {
 			empty++
 		}
 	}
-	r := page.Row{Server: doorOfServers(sum.Counts), Route: doorOfNode(&sum), Pods: boxOfPods(sum.Counts)}
+	r := page.Row{Server: doorOf(sum.Counts.Servers()), Route: doorOf(sum.Routes()), Pods: boxOfPods(sum.Counts)}
 	if empty > 0 {
 		line += ", " + page.Comma(empty) + " unused"
 	}
@@ -153,35 +131,9 @@ func (q *request) groupRow(nodes []*status.Node, line, href string) page.Row {
 	return r
 }
 
-// door describes the door "server": whether HAProxy sends requests.
-func doorOfServers(c status.Counts) page.Door {
-	passing := c.Open + c.Failing
-	d := page.Door{Mark: passingOf(c), Label: fmt.Sprintf("%s of %s", page.Comma(passing), page.Comma(c.All))}
-	switch {
-	case c.All == 0:
-		d.Label = "no servers"
-	case d.Mark == page.Idle:
-		d.Label = page.Count(c.Draining, "server") + " draining"
-	}
-	return d
-}
-
-// passing returns the mark of the door "server".
-func passingOf(c status.Counts) page.Mark {
-	switch closed := c.Closed() > 0; {
-	case c.Open+c.Failing == 0 && !closed:
-		return page.Idle
-	case c.Open+c.Failing == 0:
-		return page.Bad
-	case closed:
-		return page.Warn
-	}
-	return page.Good
-}
-
-// pods describes the servers at the end of a path.
+// boxOfPods describes the servers at the end of a path.
 func boxOfPods(c status.Counts) page.Box {
-	b := page.Box{Title: page.Count(c.All, "server"), Mark: answeringOf(c), Lines: []string{"no check fails"}}
+	b := page.Box{Title: page.Count(c.All, "server"), Mark: marks[c.Answering()], Lines: []string{"no check fails"}}
 	switch {
 	case c.All == 0:
 		b.Title, b.Lines[0] = "no servers", "no Ingress leads here"
@@ -193,72 +145,4 @@ func boxOfPods(c status.Counts) page.Box {
 		b.Lines[0] = "draining"
 	}
 	return b
-}
-
-// answering returns the mark for the health checks of the servers.
-func answeringOf(c status.Counts) page.Mark {
-	switch {
-	case c.Failing > 0 && c.Open == 0:
-		return page.Bad
-	case c.Failing > 0:
-		return page.Warn
-	case c.All == 0, c.Open == 0 && c.Draining > 0:
-		return page.Idle
-	}
-	return page.Good
-}
-
-// mark returns the mark of the servers.
-func markOfCounts(c status.Counts) page.Mark { return passingOf(c).Worse(answeringOf(c)) }
-
-// door describes the door "route": whether the kernel holds the routes to the blocks.
-func doorOfNode(n *status.Node) page.Door {
-	installed := 0
-	for _, b := range n.Blocks {
-		if b.Installed {
-			installed++
-		}
-	}
-	d := page.Door{Mark: page.Good, Label: fmt.Sprintf("%s of %s", page.Comma(installed), page.Comma(len(n.Blocks)))}
-	switch {
-	case len(n.Blocks) == 0 && n.Counts.All > 0:
-		return page.Door{Mark: page.Idle, Label: "not needed"}
-	case len(n.Blocks) == 0:
-		return page.Door{Mark: page.Idle, Label: "no block yet"}
-	case installed == 0:
-		d.Mark = page.Bad
-	case installed < len(n.Blocks):
-		d.Mark = page.Warn
-	}
-	return d
-}
-
-// mark returns the mark of a node and the path over it.
-func markOfNode(n *status.Node) page.Mark {
-	if n.Name == "" { // servers at addresses of no known node
-		return page.Bad
-	}
-	return doorOfNode(n).Mark.Worse(markOfCounts(n.Counts)).Worse(markOfSessions(n))
-}
-
-// session returns the mark for the BGP sessions with a node. It is never worse than Warn, because a
-// path stays open for a while without a session.
-func markOfSessions(n *status.Node) page.Mark {
-	if slices.ContainsFunc(n.Peers, func(p bgp.PeerState) bool { return !p.Up() }) {
-		return page.Warn
-	}
-	return page.Plain
-}
-
-// mark returns the mark of a server.
-func markOfServer(s status.Server) page.Mark {
-	switch {
-	case s.State == haproxy.Open && s.Check == haproxy.Down:
-		return page.Bad
-	case s.State == haproxy.Open:
-		return page.Good
-	case s.State == haproxy.Drain, s.Want == nil, s.Want.Drain:
-		return page.Idle
-	}
-	return page.Bad
 }

@@ -61,7 +61,7 @@ func (q *request) routePage(cluster, kind, namespace, name string) (page.Page, b
 		return page.Page{}, false
 	}
 	servers, sum := q.serversOf(e)
-	mark := markOfCounts(sum)
+	mark := marks[sum.Level()]
 	if slices.ContainsFunc(e.Conditions, func(c ingress.Condition) bool { return !c.Good() }) {
 		mark = mark.Worse(page.Warn)
 	}

@@ -2,11 +2,8 @@ package pages
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
-	"math"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -127,18 +124,6 @@ func pathOf(kind string, names ...string) string {
 		kind += "/" + url.PathEscape(n)
 	}
 	return "/" + kind
-}
-
-func blockAddress(cluster string, p netip.Prefix) string {
-	return pathOf("block", cluster) + "/" + p.String()
-}
-
-func podAddress(cluster, pod string) string {
-	namespace, name, ok := strings.Cut(pod, "/")
-	if !ok {
-		return ""
-	}
-	return pathOf("pod", cluster, namespace, name)
 }
 
 // mark returns the mark of the appliance.
@@ -427,39 +412,13 @@ func (q *request) filter(hint string, states ...string) *page.Filter {
 
 func (q *request) inState(is string) bool { return q.state == "" || q.state == is }
 
-// clusterCell returns the name of a cluster if the configuration has several clusters.
-func (q *request) clusterCell(name string) page.Cell {
-	if len(q.index.View.Clusters) < 2 {
-		return page.Cell{}
-	}
-	return page.Cell{Text: name, Href: pathOf("cluster", name)}
-}
-
-// faulty returns the state that a filter has for a mark.
-func faulty(m page.Mark) string {
-	if m == page.Bad || m == page.Warn {
-		return "broken"
-	}
-	return "good"
-}
-
 func (q *request) nodeList(nodes []*status.Node, size int) (page.Section, int) {
-	t, n := paged(q, size, nodes, func(n *status.Node, text string) bool {
-		return q.inState(faulty(markOfNode(n))) && has(text, n.Name, n.Cluster, n.Where(false))
-	}, func(n *status.Node) []page.Cell {
-		why := q.row(n).Why
-		route, server := doorOfNode(n), doorOfServers(n.Counts)
-		return []page.Cell{
-			{Text: cmp.Or(n.Name, "no node"), Href: pathOf("node", n.Cluster, n.Name)},
-			{Text: n.Where(false), Mono: true},
-			q.clusterCell(n.Cluster),
-			{Text: route.Label, Mark: route.Mark},
-			{Text: server.Label, Mark: server.Mark},
-			{Text: strings.Join(why, "; ")},
-		}
-	}, columns("node", "address", "cluster", "routes", "open servers", "~why")...)
-	t.Empty = cmp.Or(t.Empty, "none: no cluster has a node")
-	return page.Section{ID: "nodes", Title: "Nodes", Table: t, Filter: q.filter("name or address", "broken", "good")}, n
+	return listBy(q, size, status.NodeTable, nodes, func(n *status.Node, text string) bool {
+		return q.inState(broken(n.Level().Fault())) && has(text, n.Name, n.Cluster, n.Where(false))
+	}, func(n *status.Node) status.NodeRow {
+		return status.NodeRow{Node: n, Why: q.index.WhyPath(n)}
+	}, q.shown(&status.NodeTable.Head, true),
+		q.filter("name or address", "broken", "good"))
 }
 
 // stateOf describes the state of a session: since when, and how BFD sees the peer.
@@ -484,74 +443,28 @@ func (q *request) stateOf(p bgp.PeerState) page.Cell {
 
 func (q *request) routeList(size int) (page.Section, int) {
 	blocks := firstOf(q.index.Blocks, len(q.index.Blocks), func(b *status.Block) bool { return !b.Installed })
-	t, n := paged(q, size, blocks, func(b *status.Block, text string) bool {
+	return listBy(q, size, status.RouteTable, blocks, func(b *status.Block, text string) bool {
 		return q.inState(status.Either(b.Installed, "installed", "missing")) &&
 			has(text, b.Affinity.Prefix.String(), b.Affinity.Node, b.Cluster, b.Via.String())
-	}, q.blockRow, blockColumns...)
-	t.Empty = cmp.Or(t.Empty, "none: no node owns a block")
-	return page.Section{
-		ID: "routes", Title: "Routes", Table: t,
-		Filter: q.filter("block, next hop or node", "installed", "missing"),
-	}, n
-}
-
-var blockColumns = columns("block", "via", "node", "cluster", "in the kernel", ">open servers", "~why")
-
-func (q *request) blockRow(b *status.Block) []page.Cell {
-	n := q.index.Node[status.NodeName{Cluster: b.Cluster, Name: b.Affinity.Node}]
-	state := page.Cell{Text: "installed", Mark: page.Good}
-	why, via := "", ""
-	if !b.Installed {
-		state, why = page.Cell{Text: "missing", Mark: page.Bad}, q.index.WhyNoRouteTo(n, b).String()
-	}
-	if b.Via.IsValid() {
-		via = b.Via.String()
-	}
-	return []page.Cell{
-		{Text: b.Affinity.Prefix.String(), Href: blockAddress(b.Cluster, b.Affinity.Prefix), Mono: true},
-		{Text: via, Mono: true},
-		{Text: b.Affinity.Node, Href: pathOf("node", b.Cluster, b.Affinity.Node)},
-		q.clusterCell(b.Cluster),
-		state,
-		{Text: fmt.Sprintf("%s of %s", page.Comma(b.Counts.Open+b.Counts.Failing), page.Comma(b.Counts.All))},
-		{Text: why},
-	}
+	}, q.index.RouteRow, q.shown(&status.RouteTable.Head, true),
+		q.filter("block, next hop or node", "installed", "missing"))
 }
 
 func (q *request) ingressList(all []*status.Ingress, size int) (page.Section, int) {
 	if size == rowsShown {
-		all = firstOf(all, size, func(in *status.Ingress) bool { return faulty(markOfIngress(in)) == "broken" })
+		all = firstOf(all, size, func(in *status.Ingress) bool { return in.Level().Fault() })
 	}
-	t, n := paged(q, size, all, func(in *status.Ingress, text string) bool {
-		return q.inState(faulty(markOfIngress(in))) && (text == "" || has(text, in.Ref.Namespace+"/"+in.Ref.Name) ||
-			has(text, in.Hosts...))
-	}, func(in *status.Ingress) []page.Cell {
-		problems := page.Cell{}
-		if in.Problems > 0 {
-			problems = page.Cell{Text: page.Count(in.Problems, "problem"), Mark: page.Warn}
-		}
-		certificate := page.Cell{}
+	return listBy(q, size, status.IngressTable, all, func(in *status.Ingress, text string) bool {
+		return q.inState(broken(in.Level().Fault())) && (text == "" ||
+			has(text, in.Ref.Namespace+"/"+in.Ref.Name) || has(text, in.Hosts...))
+	}, func(in *status.Ingress) status.IngressRow {
+		row := status.IngressRow{Ingress: in}
 		if certs := q.index.CertsOf(in.Hosts); len(certs) > 0 {
-			certificate = q.expiry(certs[0])
+			row.Cert = certs[0]
 		}
-		return []page.Cell{
-			{
-				Text: in.Ref.Namespace + "/" + in.Ref.Name,
-				Href: pathOf("ingress", in.Ref.Cluster, in.Ref.Namespace, in.Ref.Name),
-			},
-			q.clusterCell(in.Ref.Cluster),
-			firstFew(in.Hosts),
-			{Text: page.Comma(len(in.Routes))},
-			{Text: doorOfServers(in.Counts).Label, Mark: markOfIngress(in)},
-			certificate,
-			problems,
-		}
-	}, columns("Ingress", "cluster", "~hosts", ">paths", "open servers", "certificate expires", "problems")...)
-	t.Empty = cmp.Or(t.Empty, "none: no Ingress is served")
-	return page.Section{
-		ID: "ingresses", Title: "Ingresses", Table: t,
-		Filter: q.filter("host, namespace or name", "broken", "good"),
-	}, n
+		return row
+	}, q.shown(&status.IngressTable.Head, true),
+		q.filter("host, namespace or name", "broken", "good"))
 }
 
 // firstOf moves the first few items that match to the front. It keeps the order of the rest.
@@ -575,39 +488,24 @@ func (q *request) backendList(size int) (page.Section, int) {
 	all := q.byLoad(key)
 	at, brief := func(i int) status.Backend { return q.index.Backends[i] }, inOneTable()
 	if size == rowsShown {
-		all = firstOf(all, size, func(i int) bool { return faulty(markOfBackend(at(i))) == "broken" })
+		all = firstOf(all, size, func(i int) bool { return at(i).Level().Fault() })
 	}
-	t, n := paged(q, size, all, func(i int, text string) bool {
-		return q.inState(faulty(markOfBackend(at(i)))) && (text == "" || has(text, at(i).Name, at(i).Origin()))
-	}, func(i int) []page.Cell {
-		b := at(i)
-		var load [3]page.Cell
-		if r, known := q.pages.Samples.Rates.Of(b.Name); known {
-			load = [3]page.Cell{
-				{Text: perSecond(r.Requests)},
-				{Text: perSecond(r.Errors)},
-				{Text: page.Comma(r.Connections)},
-			}
-			if r.Errors > 0 {
-				load[1].Mark = page.Warn
-			}
-		}
-		return []page.Cell{
-			{Text: b.Name, Href: pathOf("backend", b.Name)},
-			{Text: b.Origin()},
-			{Text: doorOfServers(b.Counts).Label, Mark: markOfBackend(b)},
-			some(b.Counts.Failing), some(b.Counts.Draining),
-			load[0], load[1], load[2],
-			{Text: brief(q.whyBackend(b))},
-		}
-	}, columns("backend", "of", "open servers", ">failing", ">draining", ">requests/s", ">errors/s", ">connections",
-		"~why")...)
-	t.Empty = cmp.Or(t.Empty, "none")
 	f := q.filter("name or Service", "broken", "good")
 	for _, k := range []string{"", "requests", "errors", "connections", "response", "open"} {
 		f.Orders = append(f.Orders, page.Choice{Value: k, Text: orderNames[k], Chosen: k == key})
 	}
-	return page.Section{ID: "backends", Title: "Backends", Note: q.serversInWords(q.index.All), Table: t, Filter: f}, n
+	section, n := listBy(q, size, status.BackendTable, all, func(i int, text string) bool {
+		return q.inState(broken(at(i).Level().Fault())) && (text == "" || has(text, at(i).Name, at(i).Origin()))
+	}, func(i int) status.BackendRow {
+		row := status.BackendRow{Backend: at(i), Why: brief(q.index.WhyBackend(at(i)))}
+		if r, known := q.pages.Samples.Rates.Of(row.Name); known {
+			row.Rate = &r
+		}
+		return row
+	}, q.shown(&status.BackendTable.Head, true),
+		f)
+	section.Note = q.serversInWords(q.index.All)
+	return section, n
 }
 
 // orderNames has the orders of backends in words, by their keys.
@@ -636,75 +534,16 @@ func (q *request) byLoad(key string) []int {
 	return all
 }
 
-// perSecond returns a rate in words, with as many digits as matter.
-func perSecond(rate float64) string {
-	if rate == 0 || rate >= 10 {
-		return page.Comma(int(math.Round(rate)))
-	}
-	return strconv.FormatFloat(rate, 'f', 1, 64)
-}
-
-// firstFew names the first few hosts, and says how many more there are.
-func firstFew(hosts []string) page.Cell {
-	const few = 3
-	cell := page.Cell{Text: strings.Join(hosts[:min(few, len(hosts))], ", ")}
-	if more := len(hosts) - few; more > 0 {
-		cell.Note = "and " + page.Comma(more) + " more"
-	}
-	return cell
-}
-
-// some returns a number unless it is zero, so that a column of zeros is left out.
-func some(n int) page.Cell {
-	if n == 0 {
-		return page.Cell{}
-	}
-	return page.Cell{Text: page.Comma(n)}
-}
-
-// mark returns the mark of a backend.
-func markOfBackend(b status.Backend) page.Mark {
-	if b.Counts.All == 0 {
-		return page.Warn
-	}
-	return markOfCounts(b.Counts)
-}
-
-// whyBackend returns the first reason why a server of a backend does not serve.
-func (q *request) whyBackend(b status.Backend) status.Why {
-	if b.Counts.All == 0 {
-		return status.Why{Short: "its Service has no endpoint that is ready"}
-	}
-	if faulty(markOfBackend(b)) == "good" {
-		return status.Why{}
-	}
-	for _, s := range q.index.Servers[b.From : b.From+b.N] {
-		if markOfServer(s) == page.Bad {
-			return q.index.Why(s)
-		}
-	}
-	return status.Why{}
-}
-
-// A reason is a status.Why without the words that differ between servers.
-type reason struct {
-	code   status.Code
-	detail string
-	rest   string
-}
-
-func reasonOf(why status.Why) reason { return reason{why.Code, why.Detail, why.Rest} }
-
 // inOneTable returns a function for the reasons of the rows of a table, in their order. It shortens
 // a reason that an earlier row has in full: on a telephone, ten rows with the same five lines hide
 // the differences.
 func inOneTable() func(why status.Why) string {
-	seen := map[reason]bool{}
+	seen := map[status.Why]bool{}
 	return func(why status.Why) string {
-		if why.Rest != "" && seen[reasonOf(why)] {
+		if why.Rest != "" && seen[why.Kind()] {
 			return why.Short + ", as above"
 		}
-		seen[reasonOf(why)] = true
+		seen[why.Kind()] = true
 		return why.String()
 	}
 }
@@ -729,7 +568,7 @@ func (q *request) serverList(which []int, size int) (page.Section, int) {
 	}
 	var address []byte
 	brief := inOneTable()
-	t, n := paged(q, size, which, func(i int, text string) bool {
+	return listBy(q, size, status.ServerTable, which, func(i int, text string) bool {
 		s := at(i)
 		if !q.inState(state(s)) {
 			return false
@@ -739,107 +578,35 @@ func (q *request) serverList(which []int, size int) (page.Section, int) {
 		}
 		address = s.Addr().AppendTo(address[:0])
 		return bytes.Contains(address, []byte(text))
-	}, func(i int) []page.Cell {
-		s := at(i)
-		pod, sessions := page.Cell{Text: s.Pod(), Href: podAddress(s.Node.Cluster, s.Pod())}, page.Cell{}
-		if s.Live != nil {
-			sessions = some(s.Live.Sessions)
-		}
-		name := q.index.Backends[s.Backend].Name
-		return []page.Cell{
-			{Text: s.Word(), Mark: markOfServer(s)},
-			{Text: s.Addr().String(), Mono: true},
-			pod,
-			{Text: s.Node.Name, Href: pathOf("node", s.Node.Cluster, s.Node.Name)},
-			{Text: name, Href: pathOf("backend", name)},
-			{Text: s.Check},
-			sessions,
-			{Text: brief(q.index.Why(s))},
-		}
-	}, columns("state", "address", "pod", "node", "backend", "check", ">connections", "~why")...)
-	t.Empty = cmp.Or(t.Empty, "none: no endpoint")
-	return page.Section{
-		ID: "servers", Title: "Servers", Table: t,
-		Filter: q.filter("pod, address, node or backend", "open", "failing", "drain", "closed"),
-	}, n
+	}, func(i int) status.ServerRow {
+		row := q.index.ServerRow(at(i))
+		row.Server.Why = brief(q.index.Why(at(i)))
+		return row
+	}, q.shown(&status.ServerTable.Head, true, "name"),
+		q.filter("pod, address, node or backend", "open", "failing", "drain", "closed"))
 }
 
 func (q *request) certificateList(size int) (page.Section, int) {
-	if q.index.View.Config == nil {
-		return page.Section{ID: "certificates", Title: "Certificates", Table: &page.Table{}}, 0
+	var certs []*haproxy.Cert
+	if q.index.View.Config != nil {
+		certs = q.index.Certs()
 	}
-	t, n := paged(q, size, q.index.Certs(), func(c *haproxy.Cert, text string) bool {
-		state := status.Either(q.expiry(c).Mark == page.Good, "good", "expires soon")
-		return q.inState(state) && (has(text, c.Name) || has(text, c.Hosts...))
-	}, q.certificateRow, certificateColumns...)
-	t.Empty = cmp.Or(t.Empty, "none")
-	return page.Section{
-		ID: "certificates", Title: "Certificates", Note: "those first that expire first", Table: t,
-		Filter: q.filter("name", "expires soon", "good"),
-	}, n
-}
-
-var certificateColumns = columns("certificate", "~names", "expires")
-
-func (q *request) certificateRow(c *haproxy.Cert) []page.Cell {
-	return []page.Cell{{Text: strings.TrimSuffix(c.Name, ".pem")}, firstFew(c.Hosts), q.expiry(c)}
-}
-
-// expiry describes when a certificate expires.
-func (q *request) expiry(c *haproxy.Cert) page.Cell {
-	now := q.status.Now
-	cell := page.Cell{
-		Text: "in " + status.Lasting(c.Expires.Sub(now)), Mark: page.Good,
-		Note: c.Expires.UTC().Format("2006-01-02"),
-	}
-	switch {
-	case c.Expires.IsZero():
-		return page.Cell{Text: "not known", Mark: page.Warn}
-	case c.Expires.Before(now):
-		cell.Text, cell.Mark = "expired "+status.Lasting(now.Sub(c.Expires))+" ago", page.Bad
-	case c.Expires.Before(now.Add(status.ExpiresSoon)):
-		cell.Mark = page.Warn
-	}
-	return cell
+	section, n := listBy(q, size, status.CertificateTable, certs, func(c *haproxy.Cert, text string) bool {
+		return q.inState(status.Either(status.EndsSoon(q.status.Now, c), "expires soon", "good")) &&
+			(has(text, c.Name) || has(text, c.Hosts...))
+	}, func(c *haproxy.Cert) *haproxy.Cert { return c }, q.shown(&status.CertificateTable.Head, true),
+		q.filter("name", "expires soon", "good"))
+	section.Note = "those first that expire first"
+	return section, n
 }
 
 // changes lists the last changes, the newest first. With a name, it lists those that have
 // the name in their text.
 func (q *request) changes(size int, name string) page.Section {
-	t, _ := paged(q, size, q.pages.Changes.Since(time.Time{}), func(c status.Change, text string) bool {
-		return has(text, c.What, c.Why) && q.inState(c.Kind) && (name == "" || strings.Contains(c.What, name))
-	}, func(c status.Change) []page.Cell {
-		what := page.Cell{Text: c.What}
-		if c.Bad {
-			what.Mark = page.Warn
-		}
-		took := page.Cell{}
-		if c.Took > 0 {
-			took.Text = fmt.Sprintf("%.1f ms", c.Took.Seconds()*1000)
-		}
-		return []page.Cell{
-			{Text: c.At.UTC().Format("2006-01-02 15:04:05"), Mono: true},
-			{Text: c.Kind},
-			what,
-			{Text: c.Why},
-			took,
-		}
-	}, columns("time (UTC)", "kind", "~what", "~why", ">took")...)
-	t.Empty = cmp.Or(t.Empty, "none since the start of the process")
-	return page.Section{
-		ID: "changes", Title: "Recent changes", Table: t,
-		Filter: q.filter("text", status.Kinds...),
-	}
-}
-
-// markOfIngress returns the mark of an Ingress.
-func markOfIngress(in *status.Ingress) page.Mark {
-	mark := markOfCounts(in.Counts)
-	if in.Counts.All == 0 {
-		mark = page.Bad
-	}
-	if in.Problems > 0 {
-		mark = mark.Worse(page.Warn)
-	}
-	return mark
+	section, _ := listBy(q, size, status.ChangeTable, q.pages.Changes.Since(time.Time{}),
+		func(c status.Change, text string) bool {
+			return has(text, c.What, c.Why) && q.inState(c.Kind) && (name == "" || strings.Contains(c.What, name))
+		}, func(c status.Change) status.Change { return c }, q.shown(&status.ChangeTable.Head, true),
+		q.filter("text", status.Kinds...))
+	return section
 }

@@ -139,7 +139,7 @@ func TestANodeWithoutASessionStandsOut(t *testing.T) {
 	}
 	q := request{index: &status.Index{View: &status.View{}}}
 	r := q.row(n)
-	if got, want := []page.Mark{r.Mark(), r.Node.Mark, markOfNode(n)},
+	if got, want := []page.Mark{r.Mark(), r.Node.Mark, marks[n.Level()]},
 		[]page.Mark{page.Good, page.Warn, page.Warn}; !slices.Equal(got, want) {
 		t.Errorf("path, node and both are %v, want %v", got, want)
 	}

@@ -99,16 +99,6 @@ var Codes = []struct {
 	{Machine, "the machine needs attention"},
 }
 
-// A Level says how bad a Finding is.
-type Level string
-
-// The levels.
-const (
-	Healthy Level = "ok"
-	Doubt   Level = "warning" // traffic may pass, and something needs attention
-	Failed  Level = "failed"  // some traffic cannot pass
-)
-
 // sentences returns the findings of a level in words.
 func sentences(all []Finding, level Level) (list []string) {
 	for _, f := range all {

@@ -272,14 +272,6 @@ func (x *Index) countServers(byAddr map[netip.Addr]*Node) {
 	}
 }
 
-// Word returns the state of a server, with the result of its check where that matters.
-func (s Server) Word() string {
-	if s.State == haproxy.Open && s.Check == haproxy.Down {
-		return "open, fails its check"
-	}
-	return s.State.String()
-}
-
 // Ingress is one Ingress, with the routes that it was granted.
 type Ingress struct {
 	Ref      ingress.ObjectRef

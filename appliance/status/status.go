@@ -118,6 +118,8 @@ type ServerStatus struct {
 	Check string         `json:"check,omitempty"` // the result of HAProxy's health check
 	Why   string         `json:"why,omitempty"`   // why it is not open, or fails its check
 
+	Connections int `json:"connections,omitempty"`
+
 	// Why for programs: one of Reasons, and what that leaves open.
 	Reason Code   `json:"reason,omitempty"`
 	Detail string `json:"detail,omitempty"`
@@ -126,6 +128,17 @@ type ServerStatus struct {
 // Serves reports whether the server takes traffic.
 func (s ServerStatus) Serves() bool {
 	return s.State == haproxy.Open.String() && s.Check != haproxy.Down
+}
+
+// Level returns the level of the server. Nothing is wrong with a server that drains.
+func (s ServerStatus) Level() Level {
+	switch {
+	case s.Serves():
+		return Healthy
+	case s.State == haproxy.Drain.String(), s.Reason == EndpointGone, s.Reason == Terminating:
+		return Unused
+	}
+	return Failed
 }
 
 // ProblemStatus is something in a cluster's objects that is not served, and why.
@@ -397,11 +410,33 @@ func (x *Index) backendStatus(b Backend) BackendStatus {
 	return bs
 }
 
+// ServerRow describes a server for its table.
+func (x *Index) ServerRow(s Server) ServerRow {
+	one := x.serverStatus(s)
+	one.Node = s.Node.Name // known of an endpoint that is gone, too
+	return ServerRow{Backend: x.Backends[s.Backend].Name, Server: &one, Cluster: s.Node.Cluster}
+}
+
+// RouteRow describes a block for the table of routes, whether a route to it is wanted or not.
+func (x *Index) RouteRow(b *Block) RouteStatus {
+	r := RouteStatus{
+		Prefix: b.Affinity.Prefix, Via: b.Via, Node: b.Affinity.Node, Cluster: b.Cluster, Installed: b.Installed,
+		Servers: b.Counts.Open + b.Counts.Failing,
+	}
+	if !b.Installed {
+		r.Why = x.WhyNoRouteTo(x.Node[NodeName{Cluster: b.Cluster, Name: r.Node}], b).String()
+	}
+	return r
+}
+
 func (x *Index) serverStatus(s Server) ServerStatus {
 	why := x.Why(s)
 	ss := ServerStatus{
 		Addr: s.Addr(), Pod: s.Pod(), State: s.State.String(), Check: s.Check,
 		Why: why.String(), Reason: why.Code, Detail: why.Detail,
+	}
+	if s.Live != nil {
+		ss.Connections = s.Live.Sessions
 	}
 	if s.Want != nil {
 		ss.Name, ss.Node = s.Want.Name, s.Want.Node

@@ -21,7 +21,7 @@ type Listing interface {
 // columns, words and levels.
 type Table[T any] struct {
 	Head
-	Rows func(*Status) []T       // all rows
+	Rows func(*Status) []T       // all rows; nil if the status does not have them
 	Row  func(*Status, T) []Cell // a cell for each column; cells may be missing at the end
 	More func(*Status) int       // how many rows the status leaves out; nil if it has all
 	JSON func(*Status) any       // the part of the status that the table shows
@@ -61,11 +61,12 @@ type Cell struct {
 	Level Level         // of the state that it shows; "" if it shows none
 	For   time.Duration // how long the state has lasted; instead of Text
 	Age   time.Duration // how long ago it was; before Text
+	At    time.Time     // when it was; instead of Text
 	Link  []string      // kind and names of the page about it; nil without a page
 }
 
 // Fault reports whether the cell shows something that needs attention.
-func (c Cell) Fault() bool { return c.Level == Doubt || c.Level == Failed }
+func (c Cell) Fault() bool { return c.Level.Fault() }
 
 // About returns the head of the table.
 func (t *Table[T]) About() *Head { return &t.Head }

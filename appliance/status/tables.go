@@ -246,8 +246,12 @@ var RouteTable = &Table[RouteStatus]{
 		if !r.Installed {
 			kernel = Cell{Text: "NO", Level: Failed}
 		}
+		at, via := r.Prefix, ""
+		if r.Via.IsValid() {
+			via = r.Via.String()
+		}
 		return []Cell{
-			text(r.Prefix.String()), text(r.Via.String()),
+			{Text: at.String(), Link: []string{"block", r.Cluster, at.Addr().String(), strconv.Itoa(at.Bits())}}, text(via),
 			{Text: r.Node, Link: []string{"node", r.Cluster, r.Node}},
 			kernel, count(r.Servers), text(r.Cluster),
 			text(r.Why),
@@ -322,6 +326,7 @@ var RuleTable = &Table[RuleStatus]{
 type ServerRow struct {
 	Backend string
 	Server  *ServerStatus
+	Cluster string // of the node that has it; "" if the status does not name it
 }
 
 // ServerTable lists the servers.
@@ -336,16 +341,17 @@ var ServerTable = &Table[ServerRow]{
 			{Name: "node"},
 			{Name: "check"},
 			{Name: "why", Kind: KindProse},
+			{Name: "connections", Kind: KindNumber, Wide: true},
 			{Name: "name", Wide: true},
 		},
 	},
 	Rows: func(s *Status) (rows []ServerRow) {
 		for _, b := range s.Backends {
 			for i := range b.Servers {
-				rows = append(rows, ServerRow{b.Name, &b.Servers[i]})
+				rows = append(rows, ServerRow{Backend: b.Name, Server: &b.Servers[i]})
 			}
 			if len(b.Servers) == 0 {
-				rows = append(rows, ServerRow{b.Name, nil})
+				rows = append(rows, ServerRow{Backend: b.Name})
 			}
 		}
 		return rows
@@ -355,12 +361,13 @@ var ServerTable = &Table[ServerRow]{
 		if r.Server == nil {
 			return []Cell{name, {}, text("no servers")}
 		}
-		x, state := r.Server, Cell{Text: r.Server.State, Level: Healthy}
-		if !x.Serves() {
-			state.Level = Failed
-		}
+		x := r.Server
+		namespace, pod, _ := strings.Cut(x.Pod, "/")
 		return []Cell{
-			name, text(x.Addr.String()), state, text(x.Pod), text(x.Node), text(x.Check), text(x.Why), text(x.Name),
+			name, text(x.Addr.String()), {Text: x.State, Level: x.Level()},
+			{Text: x.Pod, Link: []string{"pod", r.Cluster, namespace, pod}},
+			{Text: x.Node, Link: []string{"node", r.Cluster, x.Node}}, text(x.Check), text(x.Why),
+			some(x.Connections), text(x.Name),
 		}
 	},
 	JSON: func(s *Status) any { return s.Backends },

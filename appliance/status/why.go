@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -29,6 +30,50 @@ func (w Why) String() string {
 		return w.Short
 	}
 	return w.Short + ": " + w.Rest
+}
+
+// Kind returns the reason without the words that differ between servers.
+func (w Why) Kind() Why { return Why{Code: w.Code, Detail: w.Detail, Rest: w.Rest} }
+
+// WhyPath returns the faults of the path over a node, a sentence each: of its routes or else of its
+// sessions, and then of its servers. Reasons of the same kind count as one.
+func (x *Index) WhyPath(n *Node) (whys []string) {
+	unrouted := n.Routes().Level.Fault()
+	if unrouted {
+		whys = x.WhyNoRoute(n)
+	} else {
+		whys = x.WhyNoSession(n)
+	}
+	seen := map[Why]bool{}
+	for _, i := range n.Broken {
+		s := x.Servers[i]
+		why := x.Why(s)
+		kind := why.Kind()
+		if kind == (Why{}) || s.Level() != Failed || seen[kind] || unrouted && why.Unrouted {
+			continue
+		}
+		seen[kind] = true
+		if len(whys) < WhysOfRow {
+			whys = append(whys, fmt.Sprintf("%s: %s", cmp.Or(s.Pod(), s.Addr().String()), why))
+		}
+	}
+	return whys
+}
+
+// WhyBackend returns the first reason why a server of a backend does not serve.
+func (x *Index) WhyBackend(b Backend) Why {
+	if b.Counts.All == 0 {
+		return Why{Short: "its Service has no endpoint that is ready"}
+	}
+	if !b.Level().Fault() {
+		return Why{}
+	}
+	for _, s := range x.Servers[b.From : b.From+b.N] {
+		if s.Level() == Failed {
+			return x.Why(s)
+		}
+	}
+	return Why{}
 }
 
 // WhyNoRoute returns why blocks of a node have no route in the kernel, a sentence each.

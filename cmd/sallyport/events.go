@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"net/url"
 	"slices"
 	"time"
@@ -41,15 +40,9 @@ func writeEvents(t writer, changes []status.Change) {
 		t.line("nothing changed in that time")
 		return
 	}
-	t.line("AT", "KIND", "WHAT", "TOOK", "WHY")
+	var rows [][]status.Cell
 	for _, c := range slices.Backward(changes) {
-		if c.Bad {
-			t.alarm()
-		}
-		took := "-"
-		if c.Took > 0 {
-			took = fmt.Sprint(c.Took.Round(100 * time.Microsecond))
-		}
-		t.line(c.At.Local().Format("15:04:05.000"), c.Kind, c.What, took, c.Why)
+		rows = append(rows, status.ChangeTable.Row(nil, c))
 	}
+	t.writeRows(&status.ChangeTable.Head, rows, false, "")
 }

@@ -433,7 +433,7 @@ func TestEventsShowTheNewestLast(t *testing.T) {
 	t.Cleanup(server.Close)
 	code, out, stderr := sallyport("events", "--since", "10m", "--address", strings.TrimPrefix(server.URL, "http://"))
 	lines := strings.Split(out, "\n")
-	if code != 0 || len(lines) != 4 || !strings.Contains(lines[1], "session  worker1 is lost  -") ||
+	if code != 0 || len(lines) != 4 || !strings.Contains(lines[1], "session  worker1 is lost") ||
 		!strings.Contains(lines[2], "server   a pod is closed  1.2ms  no verified? route") {
 		t.Errorf("got exit code %d, %q and %q", code, stderr, out)
 	}

@@ -19,7 +19,15 @@ func (t writer) writeTable(of status.Listing, s *status.Status, wide bool, inden
 		t.line(indent + "none")
 		return
 	}
-	columns := of.About().Columns
+	t.writeRows(of.About(), rows, wide, indent)
+	if rest := of.Rest(s); rest > 0 {
+		t.line(fmt.Sprintf("%sand %d more", indent, rest))
+	}
+}
+
+// writeRows writes the header of a table and some rows, each line after an indent.
+func (t writer) writeRows(of *status.Head, rows [][]status.Cell, wide bool, indent string) {
+	columns := of.Columns
 	shown := func(i int) bool { return wide || !columns[i].Wide }
 	var header []any
 	for i, c := range columns {
@@ -50,14 +58,13 @@ func (t writer) writeTable(of status.Listing, s *status.Status, wide bool, inden
 		cells[0] = fmt.Sprint(indent, cells[0])
 		t.line(cells...)
 	}
-	if rest := of.Rest(s); rest > 0 {
-		t.line(fmt.Sprintf("%sand %d more", indent, rest))
-	}
 }
 
 // inWords returns a cell as the terminal shows it.
 func inWords(c status.Cell) string {
 	switch {
+	case !c.At.IsZero():
+		return c.At.Local().Format("15:04:05.000")
 	case c.For > 0:
 		return c.For.Round(time.Second).String()
 	case c.Age > 0 && c.Text == "":
