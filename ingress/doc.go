@@ -30,7 +30,7 @@
 //	hosts.go                  isolates hosts from wildcard hosts of others
 //	choice.go                 chains paths with conditions
 //	gateways.go               asks package gateway which routes attach to which listeners
-//	streams.go, services.go   add TCP ports; give addresses to Services and Gateways
+//	streams.go, services.go   add TCP ports; give addresses to Services and Gateways (package allot)
 //	routes.go, filters.go     make listeners, routes and backends at the addresses of Gateways
 //	authorities.go            reads the authorities of clients and servers for them
 //	backend.go                adds the servers out of EndpointSlices

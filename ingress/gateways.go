@@ -13,6 +13,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/allot"
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
@@ -326,13 +327,13 @@ func (r *routing) tellStatuses() {
 
 // demandGate reads the addresses and ports that a Gateway asks for, within the limits of its
 // namespace.
-func (b *builder) demandGate(one *balancer, opened map[tenant]int) {
-	w, g, d := b.worlds[one.world], one.gate, &one.demand
-	d.ref, d.of, d.owner = g.ref, tenant{g.world, g.ref.Namespace}, w.owner(g.ref.Namespace)
-	d.holder = strings.Join([]string{"gateway", w.Cluster, g.ref.Namespace, g.ref.Name}, "\x00")
+func (b *builder) demandGate(one *balancer, opened map[allot.Tenant]int) {
+	w, g, d := b.worlds[one.world], one.gate, &one.Demand
+	d.Ref, d.Of, d.Owner = g.ref, allot.Tenant{Cluster: g.world, Namespace: g.ref.Namespace}, w.owner(g.ref.Namespace)
+	d.Holder = strings.Join([]string{"gateway", w.Cluster, g.ref.Namespace, g.ref.Name}, "\x00")
 	for _, in := range g.Object.Status.Addresses {
 		if addr, err := netip.ParseAddr(in.Value); err == nil && isIP(in.Type) {
-			d.had = append(d.had, addr)
+			d.Had = append(d.Had, addr)
 		}
 	}
 	var usable, rest []netip.Addr
@@ -360,7 +361,7 @@ func (b *builder) demandGate(one *balancer, opened map[tenant]int) {
 			rest = append(rest, addr)
 		}
 	}
-	d.asked = slices.Concat(usable, rest)
+	d.Asked = slices.Concat(usable, rest)
 	if len(usable) > 0 && len(rest) > 0 {
 		g.Refused = &gateway.Refusal{
 			Reason: string(gatewayv1.GatewayReasonAddressNotUsable),
@@ -368,7 +369,7 @@ func (b *builder) demandGate(one *balancer, opened map[tenant]int) {
 		}
 	}
 	for _, port := range g.Ports() {
-		if most := w.Options.Limits.Ports; most > 0 && opened[d.of] >= most {
+		if most := w.Options.Limits.Ports; most > 0 && opened[d.Of] >= most {
 			for _, l := range g.Listeners {
 				if l.Port == port {
 					l.Close(gateway.Refusal{Reason: "LimitReached", Why: fmt.Sprintf("the Services and Gateways of "+
@@ -378,46 +379,46 @@ func (b *builder) demandGate(one *balancer, opened map[tenant]int) {
 			}
 			continue
 		}
-		opened[d.of]++
-		d.ports = append(d.ports, port)
+		opened[d.Of]++
+		d.Ports = append(d.Ports, port)
 	}
-	if !g.Serves() || len(d.ports) == 0 {
+	if !g.Serves() || len(d.Ports) == 0 {
 		return
 	}
-	for _, a := range d.asked {
-		d.four, d.six = d.four || a.Is4(), d.six || a.Is6()
+	for _, a := range d.Asked {
+		d.Four, d.Six = d.Four || a.Is4(), d.Six || a.Is6()
 	}
-	d.four = d.four || !d.six
+	d.Four = d.Four || !d.Six
 }
 
 func isIP(t *gatewayv1.AddressType) bool { return t == nil || *t == gatewayv1.IPAddressType }
 
 // settleGate gives a Gateway its addresses. It listens at those that its status records.
-func (b *builder) settleGate(one balancer, got allotment, a *allotter) Balancer {
+func (b *builder) settleGate(one balancer, got allot.Allotment, a *allot.Allotter) Balancer {
 	g := one.gate
-	out := Balancer{ObjectRef: g.ref, Addresses: got.addresses, Ports: one.demand.ports}
+	out := Balancer{ObjectRef: g.ref, Addresses: got.Addresses, Ports: one.Demand.Ports}
 	refuse := func(reason gatewayv1.GatewayConditionReason, format string, args ...any) {
 		g.Refused = cmp.Or(g.Refused, &gateway.Refusal{Reason: string(reason), Why: fmt.Sprintf(format, args...)})
 	}
-	for _, p := range got.problems {
-		if len(one.asked) > 0 {
-			refuse(gatewayv1.GatewayReasonAddressNotUsable, "%s", p.why)
+	for _, p := range got.Problems {
+		if len(one.Asked) > 0 {
+			refuse(gatewayv1.GatewayReasonAddressNotUsable, "%s", p.Why)
 		} else {
-			refuse(gatewayv1.GatewayReasonAddressNotAssigned, "%s", p.why)
+			refuse(gatewayv1.GatewayReasonAddressNotAssigned, "%s", p.Why)
 		}
-		b.reportOn(g.ref, p.reason, "%s", p.why)
+		b.reportOn(g.ref, p.Reason, "%s", p.Why)
 	}
-	if len(one.demand.ports) > 0 && len(a.Ranges) == 0 {
+	if len(one.Demand.Ports) > 0 && len(a.Ranges) == 0 {
 		refuse(gatewayv1.GatewayReasonAddressNotAssigned, "the appliance has no addresses for Gateways "+
 			"(haproxy.addresses, or group.pools)")
 	}
-	for _, addr := range got.addresses {
+	for _, addr := range got.Addresses {
 		out.Reasons = append(out.Reasons, one.reason(addr))
 		g.Addresses = append(g.Addresses, addr.String())
 		switch {
-		case !slices.Contains(one.had, addr):
+		case !slices.Contains(one.Had, addr):
 			refuse(gatewayv1.GatewayReasonAddressNotAssigned, "%s is not in the status yet", addr)
-		case a.lacks(addr): // HAProxy does not start with an address that the machine lacks
+		case a.Lacks(addr): // HAProxy does not start with an address that the machine lacks
 			out.Recorded = append(out.Recorded, addr)
 			refuse(gatewayv1.GatewayReasonAddressNotUsable, "the appliance does not have %s any more", addr)
 		default:

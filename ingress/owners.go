@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"sallyport/ingress/allot"
 	"sallyport/ingress/input"
 )
 
@@ -20,7 +21,7 @@ import (
 //   - of two namespaces that name a host, the one that had it keeps it (assignHosts);
 //   - a host is kept for its namespace for a time after the namespace stops naming it (keep):
 //     otherwise another namespace could take the host while its owner replaces an object;
-//   - an address of a Service is kept for its namespace in the same way (allot).
+//   - an address of a Service is kept for its namespace in the same way (package allot).
 //
 // A memory never overrides a cluster that is configured earlier, so it does not matter when a
 // cluster became known. An entry of Options.Hosts overrides every memory.
@@ -198,8 +199,8 @@ func (w *world) owner(namespace string) string {
 // keptAddresses returns the addresses that Services had when they were remembered. If two clusters
 // had an address, the cluster that is configured first has it. If ReleaseAfter is 0, it returns
 // only the addresses that the round before gave, each with a zero until.
-func (b *builder) keptAddresses(pools Pools) map[netip.Addr]keptAddress {
-	all, now := make(map[netip.Addr]keptAddress), b.now()
+func (b *builder) keptAddresses(pools Pools) map[netip.Addr]allot.Kept {
+	all, now := make(map[netip.Addr]allot.Kept), b.now()
 	for i, w := range b.worlds {
 		if w.Owners == nil || now.IsZero() {
 			continue
@@ -216,7 +217,9 @@ func (b *builder) keptAddresses(pools Pools) map[netip.Addr]keptAddress {
 				until = w.Options.Release(was.Left)
 			}
 			if given || now.Before(until) {
-				all[addr] = keptAddress{AddressOwner: was, of: tenant{i, namespace}, until: until, given: given}
+				all[addr] = allot.Kept{
+					AddressOwner: was, Of: allot.Tenant{Cluster: i, Namespace: namespace}, Until: until, Given: given,
+				}
 			}
 		}
 	}
@@ -224,7 +227,7 @@ func (b *builder) keptAddresses(pools Pools) map[netip.Addr]keptAddress {
 }
 
 // rememberAddresses adds to the Owners of the result who has each address, and who had it.
-func (b *builder) rememberAddresses(a *allotter) {
+func (b *builder) rememberAddresses(a *allot.Allotter) {
 	note := func(cluster string, addr netip.Addr, who AddressOwner) {
 		o := b.Owners[cluster]
 		if o.Addresses == nil {
@@ -235,47 +238,40 @@ func (b *builder) rememberAddresses(a *allotter) {
 	recorded := make(map[netip.Addr]bool)
 	for _, one := range b.Balancers {
 		for _, addr := range one.Addresses {
-			if first := a.holds[addr].first; !recorded[addr] {
+			if !recorded[addr] {
 				recorded[addr] = true
+				first := a.First(addr)
 				w := b.worlds[slices.IndexFunc(b.worlds, func(w *world) bool { return w.Cluster == first.Cluster })]
 				note(w.Cluster, addr, AddressOwner{
-					Namespace: w.owner(first.Namespace), Kind: ownerKind(first.Kind),
+					Namespace: w.owner(first.Namespace), Kind: allot.OwnerKind(first.Kind),
 					Service: first.Namespace + "/" + first.Name,
 				})
 			}
 		}
 	}
-	for addr, k := range a.kept {
+	for addr, k := range a.Kept {
 		if !recorded[addr] {
-			note(b.worlds[k.of.world].Cluster, addr, k.AddressOwner)
-			b.keeps = b.keeps.both(period{k.Left, k.until})
+			note(b.worlds[k.Of.Cluster].Cluster, addr, k.AddressOwner)
+			b.keeps = b.keeps.both(period{k.Left, k.Until})
 		}
 	}
 }
 
-// ownerKind returns the kind of an AddressOwner.
-func ownerKind(kind string) string {
-	if kind == "Service" {
-		return ""
-	}
-	return kind
-}
-
 // reportKeptAddresses reports each kept address that another Service or Gateway asks for, on the
-// oldest one of its namespace. On the one that asks allot has.
-func (b *builder) reportKeptAddresses(all []balancer, a *allotter) {
+// oldest one of its namespace. Allot reports it on the one that asks.
+func (b *builder) reportKeptAddresses(all []balancer, a *allot.Allotter) {
 	for i := range all {
-		for _, addr := range all[i].asked {
-			k, kept := a.keptForOther(&all[i].demand, addr)
-			if !kept || a.holds[addr] != nil {
+		for _, addr := range all[i].Asked {
+			k, kept := a.KeptForOther(&all[i].Demand, addr)
+			if !kept || a.Gave(addr) {
 				continue
 			}
-			own := func(o balancer) bool { return o.of.world == k.of.world && o.owner == k.Namespace }
+			own := func(o balancer) bool { return o.Of.Cluster == k.Of.Cluster && o.Owner == k.Namespace }
 			if j := slices.IndexFunc(all, own); j >= 0 {
 				b.reportOn(all[j].petitioner.ref, "AddressKept",
 					"%s, which %s had, is kept for its namespace until %s (clusters[].ingress.releaseAfter); "+
 						"then it goes to %s %s, which asks for it",
-					addr, k.AddressOwner, k.until.Format(time.RFC3339), all[i].petitioner.ref.Kind,
+					addr, k.AddressOwner, k.Until.Format(time.RFC3339), all[i].petitioner.ref.Kind,
 					all[i].petitioner.ref.Namespace+"/"+all[i].petitioner.ref.Name)
 			}
 		}

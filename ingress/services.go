@@ -11,6 +11,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/allot"
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
@@ -33,7 +34,7 @@ type balancer struct {
 	gate    *gate           // nil for a Service
 	ports   []corev1.ServicePort
 	shares  bool // its address with others
-	demand
+	allot.Demand
 }
 
 // balance gives addresses to Gateways and to the Services of type LoadBalancer, and opens their ports
@@ -59,31 +60,31 @@ func (b *builder) balance() {
 		}
 	}
 	slices.SortStableFunc(all, func(x, y balancer) int { return olderOf(x.petitioner, y.petitioner) })
-	demands := make([]demand, len(all))
-	opened := make(map[tenant]int) // ports
+	demands := make([]allot.Demand, len(all))
+	opened := make(map[allot.Tenant]int) // ports
 	for i := range all {
 		b.demand(&all[i], opened)
-		demands[i] = all[i].demand
+		demands[i] = all[i].Demand
 	}
-	a := allotter{
-		Pools: pools, local: b.Local, closed: b.Closed, kept: b.keptAddresses(pools),
-		most: func(of tenant) int { return b.worlds[of.world].Options.Limits.Addresses },
+	a := allot.Allotter{
+		Pools: pools, Machine: b.Local, Closed: b.Closed, Kept: b.keptAddresses(pools),
+		Most: func(of allot.Tenant) int { return b.worlds[of.Cluster].Options.Limits.Addresses },
 	}
-	for i, got := range a.allot(demands, len(b.Unknown) == 0) {
+	for i, got := range a.Allot(demands, len(b.Unknown) == 0) {
 		one := all[i]
 		if one.gate != nil {
 			b.Balancers = append(b.Balancers, b.settleGate(one, got, &a))
 			continue
 		}
-		for _, p := range got.problems {
-			b.reportOn(one.petitioner.ref, p.reason, "%s", p.why)
+		for _, p := range got.Problems {
+			b.reportOn(one.petitioner.ref, p.Reason, "%s", p.Why)
 		}
-		out := Balancer{ObjectRef: one.petitioner.ref, Addresses: got.addresses, Ports: one.demand.ports}
-		for _, addr := range got.addresses {
+		out := Balancer{ObjectRef: one.petitioner.ref, Addresses: got.Addresses, Ports: one.Demand.Ports}
+		for _, addr := range got.Addresses {
 			out.Reasons = append(out.Reasons, one.reason(addr))
-			if slices.Contains(one.had, addr) {
+			if slices.Contains(one.Had, addr) {
 				out.Recorded = append(out.Recorded, addr)
-				if a.lacks(addr) { // HAProxy does not start with an address that the machine lacks
+				if a.Lacks(addr) { // HAProxy does not start with an address that the machine lacks
 					b.reportOn(one.petitioner.ref, "AddressNotUsable", "%s is not served: the appliance does not "+
 						"have it any more; add it to an interface of that machine", addr)
 					continue
@@ -98,14 +99,14 @@ func (b *builder) balance() {
 }
 
 // demand reads the addresses and ports that a Service asks for, within the limits of its namespace.
-func (b *builder) demand(one *balancer, opened map[tenant]int) {
+func (b *builder) demand(one *balancer, opened map[allot.Tenant]int) {
 	if one.gate != nil {
 		b.demandGate(one, opened)
 		return
 	}
 	w, s := b.worlds[one.world], one.service
-	d := &one.demand
-	d.ref, d.of, d.owner = one.petitioner.ref, tenant{one.world, s.Namespace}, w.owner(s.Namespace)
+	d := &one.Demand
+	d.Ref, d.Of, d.Owner = one.petitioner.ref, allot.Tenant{Cluster: one.world, Namespace: s.Namespace}, w.owner(s.Namespace)
 	if len(validation.IsDNS1123Label(s.Namespace)) > 0 || len(validation.IsDNS1123Label(s.Name)) > 0 {
 		b.reportOn(one.petitioner.ref, "InvalidName", "the namespace or the name is none that Kubernetes allows; "+
 			"the Service gets no address")
@@ -113,17 +114,17 @@ func (b *builder) demand(one *balancer, opened map[tenant]int) {
 	}
 	said, problems := annotations.ReadBalancer(b.layer(s), s.Spec.LoadBalancerIP)
 	b.reportKeys(one.petitioner, s, problems)
-	d.asked, d.holder = said.Addresses, strings.Join([]string{"service", w.Cluster, s.Namespace, s.Name}, "\x00")
+	d.Asked, d.Holder = said.Addresses, strings.Join([]string{"service", w.Cluster, s.Namespace, s.Name}, "\x00")
 	if one.shares = said.Share != ""; one.shares {
 		namespace := s.Namespace
 		if w.Options.OneTenant {
 			namespace = ""
 		}
-		d.holder = strings.Join([]string{"key", w.Cluster, namespace, said.Share}, "\x00")
+		d.Holder = strings.Join([]string{"key", w.Cluster, namespace, said.Share}, "\x00")
 	}
 	for _, in := range s.Status.LoadBalancer.Ingress {
 		if a, err := netip.ParseAddr(in.IP); err == nil {
-			d.had = append(d.had, a)
+			d.Had = append(d.Had, a)
 		}
 	}
 	for _, p := range s.Spec.Ports {
@@ -136,30 +137,30 @@ func (b *builder) demand(one *balancer, opened map[tenant]int) {
 		case owner != "":
 			b.reportOn(one.petitioner.ref, "PortConflict", "port %d is not served: on the appliance it is in use by %s",
 				p.Port, owner)
-		case most > 0 && opened[d.of] >= most:
+		case most > 0 && opened[d.Of] >= most:
 			b.reportOn(one.petitioner.ref, "LimitReached", "port %d is not served: the Services of namespace %s "+
 				"have %d ports, as many as they may have (clusters[].ingress.limits.ports)", p.Port, s.Namespace, most)
 		default:
-			opened[d.of]++
-			one.ports, d.ports = append(one.ports, p), append(d.ports, uint16(p.Port)) //nolint:gosec // checked above
+			opened[d.Of]++
+			one.ports, d.Ports = append(one.ports, p), append(d.Ports, uint16(p.Port)) //nolint:gosec // checked above
 		}
 	}
-	if len(d.ports) == 0 {
+	if len(d.Ports) == 0 {
 		b.reportOn(one.petitioner.ref, "NoPort", "the Service gets no address: it has no TCP port that can be served")
 		return
 	}
 	for _, f := range s.Spec.IPFamilies {
-		d.four, d.six = d.four || f == corev1.IPv4Protocol, d.six || f == corev1.IPv6Protocol
+		d.Four, d.Six = d.Four || f == corev1.IPv4Protocol, d.Six || f == corev1.IPv6Protocol
 	}
-	if !d.four && !d.six {
-		d.four = true
+	if !d.Four && !d.Six {
+		d.Four = true
 	}
 	// A client's address needs no pod of its family: HAProxy connects to the pods itself.
-	for _, a := range d.asked {
-		d.four, d.six = d.four || a.Is4(), d.six || a.Is6()
+	for _, a := range d.Asked {
+		d.Four, d.Six = d.Four || a.Is4(), d.Six || a.Is6()
 	}
 	both := s.Spec.IPFamilyPolicy != nil && *s.Spec.IPFamilyPolicy == corev1.IPFamilyPolicyRequireDualStack
-	d.spare = d.four && d.six && len(d.asked) == 0 && !both
+	d.Spare = d.Four && d.Six && len(d.Asked) == 0 && !both
 }
 
 // reason returns in words why a Service or Gateway has an address.
@@ -169,14 +170,14 @@ func (one *balancer) reason(addr netip.Addr) string {
 		record = "status.addresses"
 	}
 	switch {
-	case slices.Contains(one.asked, addr) && one.gate != nil:
+	case slices.Contains(one.Asked, addr) && one.gate != nil:
 		how = "the Gateway asks for it (spec.addresses)"
-	case slices.Contains(one.asked, addr):
+	case slices.Contains(one.Asked, addr):
 		how = "the Service asks for it (sallyport.dev/address or spec.loadBalancerIP)"
 	case one.shares:
 		how = "derived from the value of sallyport.dev/share-address, which each of its Services has"
 	}
-	if slices.Contains(one.had, addr) {
+	if slices.Contains(one.Had, addr) {
 		return how + ", and recorded in " + record + ", which it keeps"
 	}
 	return how + ", and not in " + record + " yet: its ports are closed until then"

@@ -395,3 +395,9 @@ func drawIngress(t *rapid.T, meta metav1.ObjectMeta, pick func(string, ...string
 	}
 	return ing
 }
+
+// poolOf returns a range written as "FIRST-LAST".
+func poolOf(text string) AddressRange {
+	first, last, _ := strings.Cut(text, "-")
+	return AddressRange{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
+}

@@ -1,4 +1,4 @@
-package ingress
+package allot
 
 import (
 	"fmt"
@@ -10,41 +10,43 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"sallyport/ingress/input"
 )
 
 // poolOf returns a range written as "FIRST-LAST".
-func poolOf(text string) AddressRange {
+func poolOf(text string) input.AddressRange {
 	first, last, _ := strings.Cut(text, "-")
-	return AddressRange{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
+	return input.AddressRange{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 }
 
 // wanting returns the demand of a Service NAMESPACE/NAME for an IPv4 address, with words as
 // "had=ADDR", "ask=ADDR", "key=KEY", "port=80", "six", "both", "either".
-func wanting(name string, words ...string) demand {
+func wanting(name string, words ...string) Demand {
 	namespace, short, _ := strings.Cut(name, "/")
-	d := demand{
-		ref: ObjectRef{Cluster: Unnamed, Kind: "Service", Namespace: namespace, Name: short},
-		of:  tenant{0, namespace}, owner: namespace, holder: name, four: true,
+	d := Demand{
+		Ref: input.ObjectRef{Cluster: "default", Kind: "Service", Namespace: namespace, Name: short},
+		Of:  Tenant{0, namespace}, Owner: namespace, Holder: name, Four: true,
 	}
 	for _, word := range words {
 		what, value, _ := strings.Cut(word, "=")
 		switch what {
 		case "had":
-			d.had = append(d.had, netip.MustParseAddr(value))
+			d.Had = append(d.Had, netip.MustParseAddr(value))
 		case "ask":
-			d.asked = append(d.asked, netip.MustParseAddr(value))
+			d.Asked = append(d.Asked, netip.MustParseAddr(value))
 		case "key":
-			d.holder = namespace + " " + value
+			d.Holder = namespace + " " + value
 		case "port":
 			var port uint16
 			_, _ = fmt.Sscan(value, &port)
-			d.ports = append(d.ports, port)
+			d.Ports = append(d.Ports, port)
 		case "six":
-			d.four, d.six = false, true
+			d.Four, d.Six = false, true
 		case "both":
-			d.six = true
+			d.Six = true
 		case "either":
-			d.six, d.spare = true, true
+			d.Six, d.Spare = true, true
 		default:
 			panic(word)
 		}
@@ -61,88 +63,88 @@ func TestAddressesGoToServices(t *testing.T) {
 	}
 	for name, row := range map[string]struct {
 		pools   string
-		demands []demand
+		demands []Demand
 		stale   bool // no fresh addresses
 		most    int
 		want    []string
 	}{
 		"a record stays": {
 			"10.0.0.0-10.0.0.9",
-			[]demand{wanting("n/a", "had=10.0.0.7")},
+			[]Demand{wanting("n/a", "had=10.0.0.7")},
 			false,
 			0,
 			[]string{"10.0.0.7"},
 		},
 		"a record outside the pools is replaced": {
 			"10.0.0.4-10.0.0.4",
-			[]demand{wanting("n/a", "had=10.0.0.7")},
+			[]Demand{wanting("n/a", "had=10.0.0.7")},
 			false,
 			0,
 			[]string{"10.0.0.4"},
 		},
 		"the older of two records of one address stays": {
 			"10.0.0.1-10.0.0.2",
-			[]demand{wanting("n/a", "had=10.0.0.1"), wanting("n/b", "had=10.0.0.1")},
+			[]Demand{wanting("n/a", "had=10.0.0.1"), wanting("n/b", "had=10.0.0.1")},
 			false, 0,
 			[]string{"10.0.0.1", "10.0.0.2"},
 		},
 		"a record counts more than the wish of an older Service": {
 			"10.0.0.1-10.0.0.2",
-			[]demand{wanting("n/a", "ask=10.0.0.1"), wanting("m/b", "had=10.0.0.1")},
+			[]Demand{wanting("n/a", "ask=10.0.0.1"), wanting("m/b", "had=10.0.0.1")},
 			false, 0,
 			[]string{inUse("10.0.0.1", "m/b"), "10.0.0.1"},
 		},
 		"a wish counts more than a derived address": {
 			"10.0.0.1-10.0.0.1",
-			[]demand{wanting("n/a"), wanting("n/b", "ask=10.0.0.1")},
+			[]Demand{wanting("n/a"), wanting("n/b", "ask=10.0.0.1")},
 			false, 0,
 			[]string{"NoAddressLeft: all 1 IPv4 addresses of the pools are in use (group.pools)", "10.0.0.1"},
 		},
 		"a wish replaces the record": {
 			"10.0.0.1-10.0.0.9",
-			[]demand{wanting("n/a", "had=10.0.0.7", "ask=10.0.0.3")},
+			[]Demand{wanting("n/a", "had=10.0.0.7", "ask=10.0.0.3")},
 			false, 0,
 			[]string{"10.0.0.3"},
 		},
 		"a wish outside the pools": {
 			"10.0.0.1-10.0.0.9",
-			[]demand{wanting("n/a", "ask=192.0.2.1")},
+			[]Demand{wanting("n/a", "ask=192.0.2.1")},
 			false, 0,
 			[]string{outside},
 		},
 		"both families": {
 			"10.0.0.1-10.0.0.1 fd00::1-fd00::1",
-			[]demand{wanting("n/a", "both")},
+			[]Demand{wanting("n/a", "both")},
 			false, 0,
 			[]string{"10.0.0.1 fd00::1"},
 		},
 		"both families, and one pool": {
 			"10.0.0.1-10.0.0.1",
-			[]demand{wanting("n/a", "both")},
+			[]Demand{wanting("n/a", "both")},
 			false, 0,
 			[]string{"10.0.0.1 NoAddressLeft: the pools of the appliance have no IPv6 addresses (group.pools)"},
 		},
 		"one of the families is enough": {
 			"10.0.0.1-10.0.0.1",
-			[]demand{wanting("n/a", "either")},
+			[]Demand{wanting("n/a", "either")},
 			false, 0,
 			[]string{"10.0.0.1"},
 		},
 		"two Services share": {
 			"10.0.0.1-10.0.0.9",
-			[]demand{wanting("n/a", "key=k", "port=80", "had=10.0.0.5"), wanting("n/b", "key=k", "port=443")},
+			[]Demand{wanting("n/a", "key=k", "port=80", "had=10.0.0.5"), wanting("n/b", "key=k", "port=443")},
 			false, 0,
 			[]string{"10.0.0.5", "10.0.0.5"},
 		},
 		"two Services with one port do not share": {
 			"10.0.0.5-10.0.0.5",
-			[]demand{wanting("n/a", "key=k", "port=80", "had=10.0.0.5"), wanting("n/b", "key=k", "port=80")},
+			[]Demand{wanting("n/a", "key=k", "port=80", "had=10.0.0.5"), wanting("n/b", "key=k", "port=80")},
 			false, 0,
 			[]string{"10.0.0.5", "NoAddressLeft: all 1 IPv4 addresses of the pools are in use (group.pools)"},
 		},
 		"a port of a shared address is asked for twice": {
 			"10.0.0.5-10.0.0.6",
-			[]demand{
+			[]Demand{
 				wanting("n/a", "key=k", "port=80", "had=10.0.0.5"),
 				wanting("n/b", "key=k", "port=80", "ask=10.0.0.5"),
 			},
@@ -152,26 +154,26 @@ func TestAddressesGoToServices(t *testing.T) {
 		},
 		"another namespace with the same key does not share": {
 			"10.0.0.5-10.0.0.6",
-			[]demand{wanting("n/a", "key=k", "had=10.0.0.5"), wanting("m/b", "key=k", "ask=10.0.0.5")},
+			[]Demand{wanting("n/a", "key=k", "had=10.0.0.5"), wanting("m/b", "key=k", "ask=10.0.0.5")},
 			false, 0,
 			[]string{"10.0.0.5", inUse("10.0.0.5", "n/a")},
 		},
 		"while a cluster is unknown, only records count": {
-			"10.0.0.1-10.0.0.9", []demand{
+			"10.0.0.1-10.0.0.9", []Demand{
 				wanting("n/a", "had=10.0.0.7"), wanting("n/b"),
 				wanting("n/c", "ask=10.0.0.3"),
 			}, true, 0, []string{"10.0.0.7", "", ""},
 		},
 		"a namespace at its limit": {
 			"10.0.0.1-10.0.0.9",
-			[]demand{wanting("n/a", "had=10.0.0.7"), wanting("n/b"), wanting("m/c", "had=10.0.0.8")},
+			[]Demand{wanting("n/a", "had=10.0.0.7"), wanting("n/b"), wanting("m/c", "had=10.0.0.8")},
 			false, 1,
 			[]string{"10.0.0.7", "LimitReached: the Services of namespace n have 1 addresses, as many as they may " +
 				"have (clusters[].ingress.limits.addresses)", "10.0.0.8"},
 		},
 		"without a limit, a namespace has a quarter of each family": {
 			"10.0.0.1-10.0.0.8 fd00::1-fd00::3",
-			[]demand{
+			[]Demand{
 				wanting("n/a", "had=10.0.0.7"), wanting("n/b", "had=10.0.0.8"), wanting("n/c"),
 				wanting("n/d", "six"), wanting("n/e", "six"), wanting("m/f", "had=10.0.0.6"),
 			},
@@ -188,13 +190,13 @@ func TestAddressesGoToServices(t *testing.T) {
 		},
 		"beyond the quarter, what is recorded stays": {
 			"10.0.0.1-10.0.0.4",
-			[]demand{wanting("n/a", "had=10.0.0.1"), wanting("n/b", "had=10.0.0.2"), wanting("n/c", "had=10.0.0.3")},
+			[]Demand{wanting("n/a", "had=10.0.0.1"), wanting("n/b", "had=10.0.0.2"), wanting("n/c", "had=10.0.0.3")},
 			false, -1,
 			[]string{"10.0.0.1", "10.0.0.2", "10.0.0.3"},
 		},
 		"the address of a node": {
 			"10.0.0.1-10.0.0.2",
-			[]demand{wanting("n/a", "had=10.0.0.2"), wanting("n/b", "ask=10.0.0.2")},
+			[]Demand{wanting("n/a", "had=10.0.0.2"), wanting("n/b", "ask=10.0.0.2")},
 			false, 0,
 			[]string{"10.0.0.1", "AddressInUse: 10.0.0.2 is the address of node worker1"},
 		},
@@ -203,21 +205,21 @@ func TestAddressesGoToServices(t *testing.T) {
 			if row.most == 0 {
 				row.most = 100
 			}
-			a := allotter{most: func(tenant) int { return max(row.most, 0) }}
+			a := Allotter{Most: func(Tenant) int { return max(row.most, 0) }}
 			for text := range strings.FieldsSeq(row.pools) {
 				a.Ranges = append(a.Ranges, poolOf(text))
 			}
 			if name == "the address of a node" {
-				a.closed = map[netip.Addr]string{netip.MustParseAddr("10.0.0.2"): "the address of node worker1"}
+				a.Closed = map[netip.Addr]string{netip.MustParseAddr("10.0.0.2"): "the address of node worker1"}
 			}
 			var got []string
-			for _, one := range a.allot(row.demands, !row.stale) {
+			for _, one := range a.Allot(row.demands, !row.stale) {
 				var words []string
-				for _, addr := range one.addresses {
+				for _, addr := range one.Addresses {
 					words = append(words, addr.String())
 				}
-				for _, p := range one.problems {
-					words = append(words, p.reason+": "+p.why)
+				for _, p := range one.Problems {
+					words = append(words, p.Reason+": "+p.Why)
 				}
 				got = append(got, strings.Join(words, " "))
 			}
@@ -229,19 +231,19 @@ func TestAddressesGoToServices(t *testing.T) {
 }
 
 func TestOnlyAddressesOfTheMachineAreGiven(t *testing.T) {
-	a := allotter{
-		Pools: Pools{Ranges: []AddressRange{poolOf("10.0.0.1-10.0.255.255")}, Local: true},
-		local: []netip.Addr{netip.MustParseAddr("10.0.3.1"), netip.MustParseAddr("10.9.0.1")},
-		most:  func(tenant) int { return 9 },
+	a := Allotter{
+		Pools:   input.Pools{Ranges: []input.AddressRange{poolOf("10.0.0.1-10.0.255.255")}, Local: true},
+		Machine: []netip.Addr{netip.MustParseAddr("10.0.3.1"), netip.MustParseAddr("10.9.0.1")},
+		Most:    func(Tenant) int { return 9 },
 	}
 	var got []string
-	for _, one := range a.allot([]demand{
+	for _, one := range a.Allot([]Demand{
 		wanting("n/a", "ask=10.0.0.7"), wanting("n/b", "ask=10.9.0.1"), wanting("n/c"), wanting("n/d"),
 		wanting("n/e", "had=10.0.0.8"),
 	}, true) {
-		text := fmt.Sprint(one.addresses)
-		for _, p := range one.problems {
-			text += " " + p.reason + ": " + p.why
+		text := fmt.Sprint(one.Addresses)
+		for _, p := range one.Problems {
+			text += " " + p.Reason + ": " + p.Why
 		}
 		got = append(got, text)
 	}
@@ -259,8 +261,8 @@ func TestOnlyAddressesOfTheMachineAreGiven(t *testing.T) {
 }
 
 // drawDemands returns Services of few names, addresses, keys and ports, the older first.
-func drawDemands(t *rapid.T) []demand {
-	var all []demand
+func drawDemands(t *rapid.T) []Demand {
+	var all []Demand
 	for i := range rapid.IntRange(0, 8).Draw(t, "services") {
 		words := []string{fmt.Sprint("port=", rapid.IntRange(80, 82).Draw(t, "port"))}
 		if rapid.IntRange(0, 2).Draw(t, "shares") == 0 {
@@ -281,22 +283,22 @@ func drawDemands(t *rapid.T) []demand {
 	return all
 }
 
-func drawAllotter(t *rapid.T) allotter {
+func drawAllotter(t *rapid.T) Allotter {
 	most := rapid.IntRange(0, 3).Draw(t, "most")
-	a := allotter{most: func(tenant) int {
+	a := Allotter{Most: func(Tenant) int {
 		return most
-	}, closed: map[netip.Addr]string{netip.MustParseAddr("10.0.0.4"): "a node"}}
-	a.kept = map[netip.Addr]keptAddress{}
+	}, Closed: map[netip.Addr]string{netip.MustParseAddr("10.0.0.4"): "a node"}}
+	a.Kept = map[netip.Addr]Kept{}
 	for range rapid.IntRange(0, 3).Draw(t, "kept") {
 		addr := netip.MustParseAddr(rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2", "10.0.0.5", "fd00::1"}).Draw(t,
 			"kept address"))
 		namespace := rapid.SampledFrom([]string{"m", "n", "o"}).Draw(t, "kept for")
-		a.kept[addr] = keptAddress{AddressOwner{
+		a.Kept[addr] = Kept{input.AddressOwner{
 			Namespace: namespace, Service: namespace + "/s1",
 			Left: time.Unix(1, 0),
-		}, tenant{0, namespace}, time.Unix(2, 0), false}
+		}, Tenant{0, namespace}, time.Unix(2, 0), false}
 	}
-	a.Ranges = []AddressRange{
+	a.Ranges = []input.AddressRange{
 		poolOf(fmt.Sprintf("10.0.0.1-10.0.0.%d", rapid.IntRange(1, 3).Draw(t, "last"))),
 		poolOf("fd00::1-fd00::2"), poolOf("10.0.0.4-10.0.0.5"),
 	}
@@ -313,47 +315,47 @@ func TestNoAddressIsGivenTwice(t *testing.T) {
 			addr netip.Addr
 			port uint16
 		}
-		holder, opener, tenants := map[netip.Addr]string{}, map[socket]string{}, map[tenant]map[netip.Addr]bool{}
-		for i, got := range a.allot(demands, fresh) {
+		holder, opener, tenants := map[netip.Addr]string{}, map[socket]string{}, map[Tenant]map[netip.Addr]bool{}
+		for i, got := range a.Allot(demands, fresh) {
 			d := demands[i]
-			for _, addr := range got.addresses {
-				if by, has := holder[addr]; has && by != d.holder {
-					t.Fatalf("%s is of %s and of %s", addr, by, d.holder)
+			for _, addr := range got.Addresses {
+				if by, has := holder[addr]; has && by != d.Holder {
+					t.Fatalf("%s is of %s and of %s", addr, by, d.Holder)
 				}
-				holder[addr] = d.holder
-				for _, port := range d.ports {
+				holder[addr] = d.Holder
+				for _, port := range d.Ports {
 					if by := opener[socket{addr, port}]; by != "" {
-						t.Fatalf("%s:%d is of %s and of %s", addr, port, by, d.ref.Name)
+						t.Fatalf("%s:%d is of %s and of %s", addr, port, by, d.Ref.Name)
 					}
-					opener[socket{addr, port}] = d.ref.Name
+					opener[socket{addr, port}] = d.Ref.Name
 				}
-				if k, kept := a.kept[addr]; kept && k.Namespace != d.owner && !slices.Contains(d.had, addr) {
-					t.Fatalf("%s is kept for %s, and given to %s", addr, k.Namespace, d.ref.Namespace)
+				if k, kept := a.Kept[addr]; kept && k.Namespace != d.Owner && !slices.Contains(d.Had, addr) {
+					t.Fatalf("%s is kept for %s, and given to %s", addr, k.Namespace, d.Ref.Namespace)
 				}
-				if a.closed[addr] != "" || !slices.ContainsFunc(a.Ranges, func(r AddressRange) bool {
+				if a.Closed[addr] != "" || !slices.ContainsFunc(a.Ranges, func(r input.AddressRange) bool {
 					return r.Contains(addr)
 				}) {
 					t.Fatalf("%s is not to be given", addr)
 				}
-				if asked := inFamily(d.asked, addr.Is6()); asked.IsValid() && asked != addr {
-					t.Fatalf("%s asks for %s and has %s", d.ref.Name, asked, addr)
+				if asked := inFamily(d.Asked, addr.Is6()); asked.IsValid() && asked != addr {
+					t.Fatalf("%s asks for %s and has %s", d.Ref.Name, asked, addr)
 				}
-				if !fresh && !slices.Contains(d.had, addr) {
+				if !fresh && !slices.Contains(d.Had, addr) {
 					t.Fatalf("%s is given, and recorded nowhere", addr)
 				}
-				if tenants[d.of] == nil {
-					tenants[d.of] = map[netip.Addr]bool{}
+				if tenants[d.Of] == nil {
+					tenants[d.Of] = map[netip.Addr]bool{}
 				}
-				tenants[d.of][addr] = true
+				tenants[d.Of][addr] = true
 			}
-			answers := len(got.addresses) + len(got.problems)
-			if wanted := map[bool]int{true: 1}[d.four] + map[bool]int{true: 1}[d.six]; fresh && !d.spare &&
+			answers := len(got.Addresses) + len(got.Problems)
+			if wanted := map[bool]int{true: 1}[d.Four] + map[bool]int{true: 1}[d.Six]; fresh && !d.Spare &&
 				answers != wanted || answers > wanted {
-				t.Fatalf("%s got %d answers: %+v", d.ref.Name, answers, got)
+				t.Fatalf("%s got %d answers: %+v", d.Ref.Name, answers, got)
 			}
 		}
 		for of, has := range tenants {
-			if most := a.most(of); most > 0 && len(has) > most {
+			if most := a.Most(of); most > 0 && len(has) > most {
 				t.Fatalf("%v has %d addresses, and may have %d", of, len(has), most)
 			}
 		}
@@ -368,23 +370,23 @@ func TestMembersAgreeOnAddresses(t *testing.T) {
 		demands, a := drawDemands(t), drawAllotter(t)
 		records := make([][]netip.Addr, len(demands)) // in the API server
 		for i := range demands {
-			records[i] = demands[i].had
+			records[i] = demands[i].Had
 		}
 		member := func(sees []bool, write bool) (changed bool) {
-			var view []demand
+			var view []Demand
 			var index []int
 			for i, d := range demands {
 				if sees[i] {
-					d.had = records[i]
+					d.Had = records[i]
 					view, index = append(view, d), append(index, i)
 				}
 			}
 			b := a
-			for i, got := range b.allot(view, true) {
-				if at := index[i]; !slices.Equal(records[at], got.addresses) {
+			for i, got := range b.Allot(view, true) {
+				if at := index[i]; !slices.Equal(records[at], got.Addresses) {
 					changed = true
 					if write {
-						records[at] = got.addresses
+						records[at] = got.Addresses
 					}
 				}
 			}
@@ -409,18 +411,18 @@ func TestMembersAgreeOnAddresses(t *testing.T) {
 		// Another Service goes, or comes last: the others keep what they have.
 		gone := rapid.IntRange(0, len(demands)-1).Draw(t, "gone")
 		for i := range demands {
-			demands[i].had = records[i]
+			demands[i].Had = records[i]
 		}
 		left := slices.Delete(slices.Clone(demands), gone, gone+1)
 		b := a
-		for i, got := range b.allot(left, true) {
+		for i, got := range b.Allot(left, true) {
 			was := before[i]
 			if i >= gone {
 				was = before[i+1]
 			}
 			for _, addr := range was {
-				if !slices.Contains(got.addresses, addr) {
-					t.Fatalf("%s loses %s because %s went", left[i].ref.Name, addr, demands[gone].ref.Name)
+				if !slices.Contains(got.Addresses, addr) {
+					t.Fatalf("%s loses %s because %s went", left[i].Ref.Name, addr, demands[gone].Ref.Name)
 				}
 			}
 		}
