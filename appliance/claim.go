@@ -132,12 +132,15 @@ func (m *member) strangers() map[netip.Addr]string {
 	return all
 }
 
-// troubles returns a sentence for each address that another machine has, or that could not be
+// troubles returns a finding for each address that another machine has, or that could not be
 // probed.
-func (c *claims) troubles(addresses []netip.Addr, balancers []ingress.Balancer, vrrp bool) (all []status.Trouble) {
+func (c *claims) troubles(addresses []netip.Addr, balancers []ingress.Balancer, vrrp bool) (all []status.Finding) {
 	for _, a := range addresses {
-		add := func(format string, args ...any) {
-			all = append(all, status.Trouble{At: a, Why: fmt.Sprintf(format, args...)})
+		add := func(remedy, format string, args ...any) {
+			all = append(all, status.Finding{
+				Code: status.AddressClaimed, Subject: a.String(), Level: status.Doubt,
+				Saw: fmt.Sprintf(format, args...), Remedy: remedy,
+			})
 		}
 		what, whose := fmt.Sprintf("the service address %s", a), "the group"
 		if i := slices.IndexFunc(balancers, func(b ingress.Balancer) bool {
@@ -147,19 +150,18 @@ func (c *claims) troubles(addresses []netip.Addr, balancers []ingress.Balancer, 
 			what, whose = fmt.Sprintf("the address %s of %s %s/%s", a, of.Kind, of.Namespace, of.Name), "the "+of.Kind
 		}
 		o, has := c.owners[a]
+		remedy := "give that machine or " + whose + " another address"
 		switch {
 		case !has && c.err != nil && !c.taken[a]:
-			add("nobody could ask whether another machine has %s, so this appliance does not take it: %v", a, c.err)
+			add("", "nobody could ask whether another machine has %s, so this appliance does not take it: %v", a, c.err)
 		case !has:
 		case !c.taken[a]:
-			add("another machine (%s on %s) has %s, so this appliance does not take it: give that machine or %s "+
-				"another address", o.MAC, o.Link, what, whose)
+			add(remedy, "another machine (%s on %s) has %s, so this appliance does not take it", o.MAC, o.Link, what)
 		case vrrp:
-			add("another machine (%s on %s) has %s too, so clients reach one or the other: give that machine or %s "+
-				"another address", o.MAC, o.Link, what, whose)
+			add(remedy, "another machine (%s on %s) has %s too, so clients reach one or the other", o.MAC, o.Link, what)
 		default:
-			add("another machine (%s on %s) has %s too, and this appliance cannot reach that machine: give it or %s "+
-				"another address", o.MAC, o.Link, what, whose)
+			add(remedy, "another machine (%s on %s) has %s too, and this appliance cannot reach that machine", o.MAC,
+				o.Link, what)
 		}
 	}
 	return all

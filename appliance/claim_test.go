@@ -196,13 +196,16 @@ func TestARouterWithoutBFDIsASentence(t *testing.T) {
 		Peer: bgp.Peer{Addr: netip.MustParseAddr("192.168.50.1"), Upstream: true}, State: established,
 		BFD: "down", Since: s.clock.Add(-time.Hour),
 	}}
-	if got := strings.Join(sentences(s.troublesOfMovers(v)), "\n"); !strings.HasPrefix(got,
+	if got := strings.Join(status.Sentences(s.troublesOfMovers(v), status.Doubt), "\n"); !strings.HasPrefix(got,
 		"BFD with the router 192.168.50.1 is down though its BGP session is established") {
 		t.Errorf("got %q", got)
 	}
+	if f := s.troublesOfMovers(v)[0]; f.Code != status.RouterBFD || f.Subject != "192.168.50.1" || f.Remedy == "" {
+		t.Errorf("got %+v, want the code of BFD, the router as its subject, and a remedy", f)
+	}
 	for _, bfd := range []string{"", "up"} {
 		v.BGP.Peers[0].BFD = bfd
-		if got := sentences(s.troublesOfMovers(v)); got != nil {
+		if got := status.Sentences(s.troublesOfMovers(v), status.Doubt); got != nil {
 			t.Errorf("BFD %q: got %q", bfd, got)
 		}
 	}
@@ -214,7 +217,7 @@ func TestAMemberReportsWhatIsWrongWithAnother(t *testing.T) {
 	p.hear(group.Spare, false)
 	p.heard[0].Word.Why = "VRRP needs the program keepalived"
 	s.settle(t)
-	if want := "group edge: gate-2 is spare, and reports: VRRP needs the program keepalived."; !warned(s, want) {
+	if want := "group edge: gate-2 is spare, and reports: VRRP needs the program keepalived"; !warned(s, want) {
 		t.Errorf("no warning %q in %q", want, s.view.Load().Warnings)
 	}
 	if got := s.view.Load().Group.Members[1].Trouble(); got !=

@@ -153,7 +153,7 @@ func (ms *membership) represent(
 	})
 	claims := ms.member.claims.troubles(wanted, v.Compiled.Balancers, g.VRRP.Exists())
 	v.Troubles = slices.Concat(claims, conflicts(g, v), ms.troublesOfMovers(v), ms.guardPorts(ctx, v.At))
-	problems := sentences(v.Troubles)
+	problems := status.Sentences(v.Troubles, status.Doubt)
 	serves := ms.claimed + ms.member.served.update(applied)
 	ms.member.pulse.Say(group.Word{
 		Class: ms.fit.Class, Draining: facts.Draining, Version: ms.version, Config: v.Settings.Sum,
@@ -180,13 +180,6 @@ func (ms *membership) inherited(v *status.View, local routes.Local) []netip.Addr
 	return slices.DeleteFunc(slices.Clone(local.Addrs), func(a netip.Addr) bool {
 		return !slices.ContainsFunc(ms.member.of.Pools, func(p config.Pool) bool { return p.Contains(a) })
 	})
-}
-
-func sentences(troubles []status.Trouble) (all []string) {
-	for _, t := range troubles {
-		all = append(all, t.Why)
-	}
-	return all
 }
 
 // served is the last configuration that HAProxy got, and its sum.
@@ -255,12 +248,15 @@ func reported(fit group.Fitness, err error, problems []string) string {
 	return strings.Join(slices.Concat(all, problems), "; ")
 }
 
-// conflicts returns a sentence for each service address, member, router or pool with an address
+// conflicts returns a finding for each service address, member, router or pool with an address
 // that is also in use in a cluster. The configuration overrides
 // the cluster: otherwise a cluster could end the service.
-func conflicts(g *config.Group, v *status.View) (all []status.Trouble) {
-	add := func(at netip.Addr, format string, args ...any) {
-		all = append(all, status.Trouble{At: at, Why: fmt.Sprintf(format, args...)})
+func conflicts(g *config.Group, v *status.View) (all []status.Finding) {
+	add := func(subject fmt.Stringer, remedy, format string, args ...any) {
+		all = append(all, status.Finding{
+			Code: status.AddressConflict, Subject: subject.String(), Level: status.Doubt,
+			Saw: fmt.Sprintf(format, args...), Remedy: remedy,
+		})
 	}
 	type use struct {
 		of     string
@@ -281,23 +277,22 @@ func conflicts(g *config.Group, v *status.View) (all []status.Trouble) {
 		for _, u := range uses {
 			for _, n := range c.Topology.Nodes {
 				if slices.Contains(n.All(), u.at) {
-					add(u.at, "%s %s is also the address of node %s in cluster %s, so no route is learned from that "+
-						"node: give %s", u.of, u.at, n.Name, c.Name, u.remedy)
+					add(u.at, "give "+u.remedy, "%s %s is also the address of node %s in cluster %s, so no route is "+
+						"learned from that node", u.of, u.at, n.Name, c.Name)
 				}
 			}
 			for _, p := range c.Topology.Pools {
 				if p.CIDR.Contains(u.at) {
-					add(u.at, "%s %s is in IP pool %s (%s) of cluster %s, and the pod that gets it is not "+
-						"reached: give %s", u.of, u.at, p.Name, p.CIDR, c.Name, u.remedy)
+					add(u.at, "give "+u.remedy, "%s %s is in IP pool %s (%s) of cluster %s, and the pod that gets it "+
+						"is not reached", u.of, u.at, p.Name, p.CIDR, c.Name)
 				}
 			}
 		}
 		for _, p := range c.Topology.Pools {
 			for i, q := range g.Pools {
 				if q.Contains(p.CIDR.Addr()) || p.CIDR.Contains(q.First) {
-					add(netip.Addr{}, "%s (group.pools[%d]) has addresses of IP pool %s (%s) of cluster %s, and a "+
-						"pod with the address of a Service is not reached: give Services other addresses", q, i, p.Name,
-						p.CIDR, c.Name)
+					add(q, "give Services other addresses", "%s (group.pools[%d]) has addresses of IP pool %s (%s) of "+
+						"cluster %s, and a pod with the address of a Service is not reached", q, i, p.Name, p.CIDR, c.Name)
 				}
 			}
 		}

@@ -25,7 +25,7 @@ type mover interface {
 	// other member is heard.
 	cut(v *status.View, silent bool) bool
 	// troubles returns the faults of this way.
-	troubles(*status.View) []status.Trouble
+	troubles(*status.View) []status.Finding
 }
 
 var (
@@ -68,7 +68,7 @@ func (ms *membership) isolated(v *status.View, heard []group.Heard) bool {
 	return slices.ContainsFunc(ms.movers(), func(m mover) bool { return m.cut(v, silent(heard)) })
 }
 
-func (ms *membership) troublesOfMovers(v *status.View) (all []status.Trouble) {
+func (ms *membership) troublesOfMovers(v *status.View) (all []status.Finding) {
 	for _, m := range ms.movers() {
 		all = append(all, m.troubles(v)...)
 	}
@@ -93,7 +93,7 @@ func (l *loopback) note(_ *status.View, a *status.AddressOfGroup) {
 
 func (l *loopback) cut(*status.View, bool) bool { return false }
 
-func (l *loopback) troubles(*status.View) []status.Trouble { return nil }
+func (l *loopback) troubles(*status.View) []status.Finding { return nil }
 
 // announcer announces the addresses on lo to the routers. The goroutine of the loop owns it.
 type announcer struct {
@@ -130,14 +130,18 @@ func (b *announcer) cut(v *status.View, silent bool) bool {
 	return silent && len(routers) > 0 && !slices.ContainsFunc(routers, bgp.PeerState.Up)
 }
 
-// troubles returns a sentence for each router without BFD.
-func (b *announcer) troubles(v *status.View) (all []status.Trouble) {
+// troubles returns a finding for each router without BFD.
+func (b *announcer) troubles(v *status.View) (all []status.Finding) {
 	for _, p := range v.BGP.Peers {
 		if p.Upstream && p.Up() && p.BFD == "down" && v.At.Sub(p.Since) > status.Patience {
-			all = append(all, status.Trouble{At: p.Addr, Why: fmt.Sprintf("BFD with the router %s is down though its "+
-				"BGP session is established, so the loss of this machine shows only after the hold time: switch BFD "+
-				"on for this appliance on the router, and let UDP %d pass, or set group.upstream.bfd: false", p.Addr,
-				config.BFDPort)})
+			all = append(all, status.Finding{
+				Code: status.RouterBFD, Subject: p.Addr.String(), Level: status.Doubt,
+				Saw: fmt.Sprintf("BFD with the router %s is down though its BGP session is established, so the loss "+
+					"of this machine shows only after the hold time", p.Addr),
+				Remedy: fmt.Sprintf("switch BFD on for this appliance on the router, and let UDP %d pass, or set "+
+					"group.upstream.bfd: false", config.BFDPort),
+				Command: "sallyport status peers",
+			})
 		}
 	}
 	return all

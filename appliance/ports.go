@@ -41,7 +41,7 @@ func guardOf(g *config.Group) (guard address.Guard) {
 
 // guardPorts keeps the rules for the ports of the group in the kernel, and returns their troubles.
 // A failure opens no port that was shut before.
-func (ms *membership) guardPorts(ctx context.Context, now time.Time) (all []status.Trouble) {
+func (ms *membership) guardPorts(ctx context.Context, now time.Time) (all []status.Finding) {
 	p, want := &ms.guarded, guardOf(&ms.member.of)
 	if again := now.Sub(p.at) >= guardEvery; p.at.IsZero() || again || !reflect.DeepEqual(want, p.of) {
 		was := p.err
@@ -51,7 +51,7 @@ func (ms *membership) guardPorts(ctx context.Context, now time.Time) (all []stat
 		}
 	}
 	if p.err != nil {
-		all = append(all, status.Trouble{Why: p.err.Error()})
+		all = append(all, status.Finding{Code: status.GroupPorts, Level: status.Doubt, Saw: p.err.Error()})
 	}
 	return all
 }

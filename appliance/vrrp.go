@@ -44,7 +44,7 @@ func (t *turns) note(_ *status.View, a *status.AddressOfGroup) {
 	a.VRRP = slices.Contains(t.held, a.Address)
 }
 
-func (t *turns) troubles(*status.View) []status.Trouble { return nil }
+func (t *turns) troubles(*status.View) []status.Finding { return nil }
 
 // giveUp gives the addresses to the others before VRRP ends.
 func (t *turns) giveUp(log *slog.Logger) {

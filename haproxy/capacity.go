@@ -35,8 +35,6 @@ func (c Capacity) Amount() string {
 	return fmt.Sprintf("%d of %d%s (%d %%)", used, limit, unit, 100*used/max(limit, 1))
 }
 
-func (c Capacity) String() string { return c.Resource + ": " + c.Amount() + " in use: " + c.Remedy }
-
 // Capacity compares the servers that the clusters want with those that HAProxy can have. It
 // compares the clients that the tables of all limits may hold with those for which there is memory.
 // It leaves out a resource with an unknown limit.

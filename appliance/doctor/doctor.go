@@ -129,15 +129,18 @@ func (d *doctor) machine(ctx context.Context) {
 	}
 	if end, has := d.statusCertificate(); has {
 		d.expiry("certificate", "the certificate of the status endpoint (status.tls)", end,
-			"put a new one into the file of status.tls.certificate, and its key into that of status.tls.key",
-			"systemctl reload sallyport")
+			status.NewCertificate, status.Reload)
 	}
-	if d.cfg.Group.VRRP.Exists() {
-		if path, err := exec.LookPath("keepalived"); err != nil {
-			d.failed("keepalived", "group.vrrp needs the program keepalived, which is not in PATH: no address "+
-				"moves by VRRP", "install it; its own service stays off", "apt install keepalived")
+	for _, way := range status.Ways(&d.cfg.Group) {
+		program := way.Program()
+		if program == "" {
+			continue
+		}
+		if path, err := exec.LookPath(program); err != nil {
+			d.failed(program, fmt.Sprintf("%s needs the program %s, which is not in PATH: no address moves by it",
+				way.Name(), program), "install it; its own service stays off", "apt install "+program)
 		} else {
-			d.ok("keepalived", "%s moves the service addresses by VRRP", path)
+			d.ok(program, "%s moves the service addresses by %s", path, way.Name())
 		}
 	}
 	if d.cfg.HAProxy.Mode == config.Managed {
@@ -151,13 +154,6 @@ func (d *doctor) machine(ctx context.Context) {
 	}
 	d.ports(ctx)
 	d.kernel()
-	if s := d.status; s != nil {
-		for _, c := range s.Capacity {
-			if c.Near() {
-				d.doubt("capacity", c.Resource+": "+c.Amount()+" in use", c.Remedy, "sallyport status capacity")
-			}
-		}
-	}
 }
 
 // ports checks that the addresses and ports of the appliance are free. It checks nothing while an
@@ -336,21 +332,19 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none input.Snap
 // members reports the faults that the status has about the group and its members.
 func (d *doctor) members(g *status.GroupStatus, version string) {
 	for _, f := range g.Own() {
-		d.doubt("group", f.Saw, "", "sallyport status addresses")
+		d.doubt("group", f.Saw, f.Remedy, f.Command)
 	}
 	for _, m := range g.Members {
 		r := d.about(m.Name)
+		troubles := slices.DeleteFunc(m.Troubles("it", d.cfg.Group.Port), func(f status.Finding) bool {
+			return !slices.Contains(examined, f.Code) // running reports it
+		})
 		switch {
 		case m.Self:
-		case m.Problem != "":
-			r.doubt("member", m.Problem, "", "sallyport status members")
-		case !m.Alive:
-			r.doubt("member", m.State(),
-				fmt.Sprintf("look whether it runs, and whether UDP port %d passes between the members",
-					d.cfg.Group.Port), "ping -c 3 "+m.Address.String())
-		case m.Differs:
-			r.doubt("member", "it has another configuration", "compare the files, except identity and secrets",
-				"sallyport config check "+d.path)
+		case len(troubles) > 0:
+			for _, f := range troubles {
+				r.doubt("member", f.Saw, f.Remedy, f.Command)
+			}
 		case m.Version != version:
 			r.doubt("member", fmt.Sprintf("it runs version %s, and this one %s", m.Version, version),
 				"update one after the other, until all run the same", "sallyport version")
@@ -471,7 +465,10 @@ func (d *doctor) running() {
 		case f.Level == status.Failed, slices.Contains(examined, f.Code): // the doctor reports them itself
 		case f.Code == status.OddObjects && slices.Contains(d.odd, f.Saw):
 		default:
-			f.Check, f.Command = "appliance", "sallyport status"
+			f.Check, f.Command = "appliance", cmp.Or(f.Command, "sallyport status")
+			if f.Code == status.Capacity {
+				f.Check = "capacity"
+			}
 			d.report(f)
 		}
 	}

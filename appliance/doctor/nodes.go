@@ -60,8 +60,13 @@ func (d *doctor) nodes(ctx context.Context, c config.Cluster, t routes.Topology)
 					time.Since(p.Since).Round(time.Second), p.Received)
 				continue
 			} else if known && p.LossReason != "" {
+				remedy, manifests := status.RemedyOf(p.LossCode)
+				command := calicoNode(n.Name)
+				if manifests {
+					command = d.manifests()
+				}
 				r.failed("node", fmt.Sprintf("BGP with %s is %s; its last session was lost: %s", a, p.State,
-					p.LossReason), status.RemedyOf(p.LossCode), d.commandOf(p.LossCode, n.Name))
+					p.LossReason), remedy, command)
 			}
 			unheard = append(unheard, d.neighbour(c, n, a))
 		}
@@ -131,15 +136,6 @@ func (s *neighbour) ask(ctx context.Context) {
 		other.Password = ""
 		s.unsigned = bgp.Probe(ctx, other).Answer == bgp.Open
 	}
-}
-
-// commandOf returns the command for the remedy of a lost session.
-func (d *doctor) commandOf(loss bgp.LossCode, node string) string {
-	switch loss {
-	case bgp.PeerDeconfigured, bgp.ConnectionRejected:
-		return d.manifests()
-	}
-	return calicoNode(node)
 }
 
 // manifests returns the command that applies the manifests.

@@ -145,8 +145,8 @@ func (x *Index) explainServed(a netip.Addr) (s AddressStatus, ours bool) {
 		}
 	}
 	for _, t := range x.View.Troubles {
-		if t.At == a {
-			fact("network", false, "%s", t.Why)
+		if t.Subject == a.String() {
+			fact("network", false, "%s", t.Sentence())
 		}
 	}
 	if owner := x.View.Closed[a]; owner != "" {

@@ -9,7 +9,7 @@ type Finding struct {
 	Subject string `json:"subject,omitempty"` // a cluster, router, member or resource; empty for the appliance
 	Check   string `json:"check,omitempty"`   // of the doctor, in words: the check, and its subject if it has one
 	Level   Level  `json:"level"`
-	Saw     string `json:"saw"`
+	Saw     string `json:"saw"`               // without the remedy
 	Remedy  string `json:"remedy,omitempty"`  // what to do; empty if nothing has to be done
 	Command string `json:"command,omitempty"` // a command that does it, or shows more
 }
@@ -44,7 +44,10 @@ const (
 	GroupClass       Code = "group-class"
 	AddressNotHeld   Code = "address-not-held"
 	SecondChance     Code = "second-chance"
-	GroupProblem     Code = "group-problem"
+	AddressClaimed   Code = "address-claimed"
+	AddressConflict  Code = "address-conflict"
+	RouterBFD        Code = "router-bfd"
+	GroupPorts       Code = "group-ports"
 	MemberSilent     Code = "member-silent"
 	MemberUnheard    Code = "member-unheard"
 	MemberDiffers    Code = "member-differs"
@@ -86,7 +89,10 @@ var Codes = []struct {
 	{GroupClass, "this appliance is not full"},
 	{AddressNotHeld, "this machine does not hold a service address"},
 	{SecondChance, "second chance does not work on this appliance"},
-	{GroupProblem, "an address, a router, VRRP or a port of the group has a fault"},
+	{AddressClaimed, "another machine has a service address, or nobody could ask whether one has it"},
+	{AddressConflict, "a service address, a member, a router or a pool of the group has an address of a cluster"},
+	{RouterBFD, "BFD with an upstream router is down, though its BGP session is established"},
+	{GroupPorts, "the rules for the ports of the group are not in the kernel"},
 	{MemberSilent, "another member of the group is silent"},
 	{MemberUnheard, "heartbeats of another member arrive, and are not accepted as such"},
 	{MemberDiffers, "another member has another configuration"},
@@ -99,11 +105,19 @@ var Codes = []struct {
 	{Machine, "the machine needs attention"},
 }
 
-// sentences returns the findings of a level in words.
-func sentences(all []Finding, level Level) (list []string) {
+// Sentence returns the finding and its remedy in words.
+func (f Finding) Sentence() string {
+	if f.Remedy == "" {
+		return f.Saw
+	}
+	return f.Saw + ": " + f.Remedy
+}
+
+// Sentences returns the findings of a level in words.
+func Sentences(all []Finding, level Level) (list []string) {
 	for _, f := range all {
 		if f.Level == level {
-			list = append(list, f.Saw)
+			list = append(list, f.Sentence())
 		}
 	}
 	return list
@@ -115,6 +129,6 @@ func (s Status) Noticed(notices []string) Status {
 	for _, saw := range notices {
 		s.Findings = append(s.Findings, Finding{Code: Machine, Level: Doubt, Saw: saw})
 	}
-	s.Warnings = sentences(s.Findings, Doubt)
+	s.Warnings = Sentences(s.Findings, Doubt)
 	return s
 }

@@ -63,7 +63,7 @@ func TestWhyNotReadyAndEachWarningIsAFindingWithACodeAndASubject(t *testing.T) {
 	words := map[Level][]string{}
 	for _, f := range v.Findings {
 		got = append(got, string(f.Level)+" "+string(f.Code)+" "+f.Subject)
-		words[f.Level] = append(words[f.Level], f.Saw)
+		words[f.Level] = append(words[f.Level], f.Sentence())
 	}
 	if !slices.Equal(words[Doubt], v.Warnings) || !slices.Equal(words[Failed], v.NotReady) {
 		t.Errorf("findings %+v, warnings %q, not ready %q; want each in the words of the others", v.Findings, v.Warnings,

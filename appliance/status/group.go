@@ -62,26 +62,45 @@ type MemberStatus struct {
 	Problem string        `json:"problem,omitempty"` // a fault of the heartbeat between it and this appliance
 }
 
-// Trouble returns the faults of a member in sentences, or "" if it has no fault.
-func (m MemberStatus) Trouble() string { return strings.Join(sentences(m.troubles("It"), Doubt), " ") }
-
-// troubles returns the faults of a member. Their sentences name the member as who.
-func (m MemberStatus) troubles(who string) (all []Finding) {
-	add := func(code Code, format string, args ...any) {
-		all = append(all, Finding{Code: code, Subject: m.Name, Level: Doubt, Saw: fmt.Sprintf(format, args...)})
+// Trouble returns the faults of a member in sentences, or "" if it has no fault. Its silence is in its
+// class.
+func (m MemberStatus) Trouble() string {
+	var all []string
+	for _, f := range m.Troubles("It", 0) {
+		if f.Code != MemberSilent {
+			all = append(all, strings.TrimSuffix(f.Sentence(), ".")+".")
+		}
 	}
+	return strings.Join(all, " ")
+}
+
+// Troubles returns the faults of a member. Their sentences name the member as who. Members send
+// heartbeats to a UDP port.
+func (m MemberStatus) Troubles(who string, port uint16) (all []Finding) {
+	add := func(code Code, remedy, command, format string, args ...any) {
+		all = append(all, Finding{
+			Code: code, Subject: m.Name, Level: Doubt, Saw: fmt.Sprintf(format, args...), Remedy: remedy,
+			Command: command,
+		})
+	}
+	const look = "sallyport status members"
 	if m.Problem != "" {
-		add(MemberUnheard, "%s", m.Problem)
+		add(MemberUnheard, "", look, "%s", m.Problem)
 	}
 	if m.Differs {
-		add(MemberDiffers, "%s has another configuration: compare the files, except identity and secrets.", who)
+		add(MemberDiffers, "compare the files, except identity and secrets", "sallyport config check",
+			"%s has another configuration", who)
 	}
 	if m.Lags > 0 {
-		add(MemberLags, "%s has not served the same Ingresses as this appliance for %s: see which of the two does not "+
-			"hear its API server, or has an error.", who, m.Lags.Round(time.Second))
+		add(MemberLags, "see which of the two does not hear its API server, or has an error", look,
+			"%s has not served the same Ingresses as this appliance for %s", who, m.Lags.Round(time.Second))
 	}
 	if m.Reports != "" && !m.Draining {
-		add(MemberReports, "%s is %s, and reports: %s.", who, m.Class, m.Reports)
+		add(MemberReports, "", look, "%s is %s, and reports: %s", who, m.Class, m.Reports)
+	}
+	if len(all) == 0 && !m.Alive {
+		add(MemberSilent, fmt.Sprintf("look whether it runs, and whether UDP port %d passes between the members", port),
+			"ping -c 3 "+m.Address.String(), "%s (%s) %s", who, m.Address, m.State())
 	}
 	return all
 }
@@ -107,26 +126,14 @@ func (s *GroupStatus) Others() bool {
 	return slices.ContainsFunc(s.Members, func(m MemberStatus) bool { return !m.Self && m.Serves() })
 }
 
-// findings returns everything in the group that needs attention. Members send heartbeats to a UDP
-// port.
-func (s *GroupStatus) findings(port uint16) (all []Finding) {
-	all = s.Own()
-	for _, sentence := range s.Problems {
-		all = append(all, Finding{Code: GroupProblem, Subject: s.Name, Level: Doubt, Saw: sentence})
-	}
+// findings returns everything in the group that needs attention: in this appliance's part, the troubles
+// of addresses, routers and ports, and those of the other members.
+func (s *GroupStatus) findings(troubles []Finding, port uint16) (all []Finding) {
+	all = append(s.Own(), troubles...)
 	for _, m := range s.Members {
-		if m.Self {
-			continue
+		if !m.Self {
+			all = append(all, m.Troubles(m.Name, port)...)
 		}
-		troubles := m.troubles(m.Name)
-		if len(troubles) == 0 && !m.Alive {
-			troubles = []Finding{{
-				Code: MemberSilent, Subject: m.Name, Level: Doubt,
-				Saw: fmt.Sprintf("%s (%s) %s: is it running, and may UDP port %d pass between the members?", m.Name,
-					m.Address, m.State(), port),
-			}}
-		}
-		all = append(all, troubles...)
 	}
 	for i := range all {
 		all[i].Saw = "group " + s.Name + ": " + all[i].Saw
@@ -137,7 +144,10 @@ func (s *GroupStatus) findings(port uint16) (all []Finding) {
 // Own returns everything in this appliance's part in the group that needs attention.
 func (s *GroupStatus) Own() (all []Finding) {
 	add := func(code Code, subject, format string, args ...any) {
-		all = append(all, Finding{Code: code, Subject: subject, Level: Doubt, Saw: fmt.Sprintf(format, args...)})
+		all = append(all, Finding{
+			Code: code, Subject: subject, Level: Doubt, Saw: fmt.Sprintf(format, args...),
+			Command: "sallyport status addresses",
+		})
 	}
 	if s.Class != group.Full {
 		add(GroupClass, s.Name, "this appliance is %s: %s", s.Class, s.Why)

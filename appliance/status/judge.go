@@ -88,7 +88,7 @@ func (j *Judge) Assess(v, last *View, b Background) {
 		warn(ContestedAddress, "", "%s", sentence)
 	}
 	if v.Group != nil {
-		v.Findings = append(v.Findings, v.Group.findings(v.Settings.Config.Group.Port)...)
+		v.Findings = append(v.Findings, v.Group.findings(v.Troubles, v.Settings.Config.Group.Port)...)
 	}
 	j.measure(v, warn)
 	j.miss(v, warn)
@@ -108,7 +108,7 @@ func (j *Judge) Assess(v, last *View, b Background) {
 		notReady(Starting, "", "the first rounds have not ended yet")
 	}
 	j.fail(v, notReady, warn)
-	v.NotReady, v.Warnings = sentences(v.Findings, Failed), sentences(v.Findings, Doubt)
+	v.NotReady, v.Warnings = Sentences(v.Findings, Failed), Sentences(v.Findings, Doubt)
 }
 
 // warnOfFile warns of faults in the configuration file and in the files that it names.
@@ -121,9 +121,11 @@ func warnOfFile(v *View, warn finder) {
 		warn(WaitingConfig, "", "%s", sentence)
 	}
 	if c := v.Settings.Certificate; c != nil && v.At.Add(ExpiresSoon).After(c.Leaf.NotAfter) {
-		warn(CertificateEnds, "",
-			"the certificate of the status endpoint is valid until %s: put a new one into the file of "+
-				"status.tls.certificate, then systemctl reload sallyport", c.Leaf.NotAfter.Format(time.RFC3339))
+		v.Findings = append(v.Findings, Finding{
+			Code: CertificateEnds, Level: Doubt,
+			Saw:    "the certificate of the status endpoint is valid until " + c.Leaf.NotAfter.Format(time.RFC3339),
+			Remedy: NewCertificate, Command: Reload,
+		})
 	}
 }
 
@@ -208,7 +210,10 @@ func (j *Judge) measure(v *View, warn finder) {
 			j.near = map[string]bool{}
 		}
 		j.near[c.Resource] = true
-		warn(Capacity, c.Resource, "%s", c)
+		v.Findings = append(v.Findings, Finding{
+			Code: Capacity, Subject: c.Resource, Level: Doubt, Saw: c.Resource + ": " + c.Amount() + " in use",
+			Remedy: c.Remedy, Command: "sallyport status capacity",
+		})
 	}
 	if v.Config == nil {
 		return

@@ -10,15 +10,21 @@ import (
 	"sallyport/bgp"
 )
 
-const applyManifests = "apply what `sallyport manifests` prints"
+// NewCertificate and Reload are the remedy for a certificate of the status endpoint that expires soon,
+// and its command.
+const (
+	NewCertificate = "put a new one into the file of status.tls.certificate, and its key into that of " +
+		"status.tls.key, then reload sallyport"
+	Reload = "systemctl reload sallyport"
+)
 
 // remedies holds the remedy for the loss of a session with a node.
 var remedies = map[bgp.LossCode]string{
 	bgp.BadPeerAS: "the node or the appliance is in another AS than the other side expects: compare bgp.asn, the " +
 		"BGPConfiguration, and the BGPPeer's asNumber",
 	bgp.BadIdentifier:      "two speakers have the same router id: choose another bgp.routerID",
-	bgp.PeerDeconfigured:   "the node has no BGPPeer for this appliance any more: " + applyManifests,
-	bgp.ConnectionRejected: "the node has no BGPPeer for this address: " + applyManifests,
+	bgp.PeerDeconfigured:   "the node has no BGPPeer for this appliance any more",
+	bgp.ConnectionRejected: "the node has no BGPPeer for this address",
 	bgp.Shutdown:           "BIRD was stopped there: look at calico-node on that node",
 	bgp.PrefixLimit:        "raise clusters[].bgp.prefixLimit, if the node announces what it should",
 	bgp.NoHoldTime:         "look for a hold time of 0 in the configuration of BIRD on that node",
@@ -27,9 +33,16 @@ var remedies = map[bgp.LossCode]string{
 	bgp.ConnectionEnded: "calico-node was restarted or ended: look at its pod",
 }
 
-// RemedyOf returns the remedy for the loss of a session with a node.
-func RemedyOf(loss bgp.LossCode) string {
-	return cmp.Or(remedies[loss], "look at calico-node on that node")
+// byManifests holds the losses that the manifests of the appliance mend.
+var byManifests = []bgp.LossCode{bgp.PeerDeconfigured, bgp.ConnectionRejected}
+
+// RemedyOf returns the remedy for the loss of a session with a node, and whether it is to apply the
+// manifests.
+func RemedyOf(loss bgp.LossCode) (remedy string, manifests bool) {
+	if slices.Contains(byManifests, loss) {
+		return remedies[loss] + ": apply what `sallyport manifests` prints", true
+	}
+	return cmp.Or(remedies[loss], "look at calico-node on that node"), false
 }
 
 // ended returns how the last session with a peer ended, and a remedy. It returns "" if the peer has
@@ -43,7 +56,8 @@ func ended(p bgp.PeerState) string {
 	case p.Upstream:
 		return "the last session ended: " + reason
 	default:
-		return fmt.Sprintf("the last session ended: %s; %s", reason, RemedyOf(p.LossCode))
+		remedy, _ := RemedyOf(p.LossCode)
+		return fmt.Sprintf("the last session ended: %s; %s", reason, remedy)
 	}
 }
 

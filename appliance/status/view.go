@@ -42,7 +42,7 @@ type View struct {
 	Behind   bool                  // the process before may have served an object that this process does not know yet
 	Left     bool                  // it drains and announces nothing; HAProxy ends its connections
 	Group    *GroupStatus          // nil if this appliance is in no group
-	Troubles []Trouble             // with the group's addresses and routers
+	Troubles []Finding             // of the group's addresses, routers and ports; the Subject is the address
 	Waits    []haproxy.Wait        // tenants with changes that wait for a reload
 	Closed   map[netip.Addr]string // addresses of the pools that no Service gets, each with its use
 
@@ -80,12 +80,6 @@ type InUse struct {
 	Names       []string         // host names that the status endpoint answers to
 	Certificate *tls.Certificate // of the status endpoint; nil without TLS
 	Sum         string           // of the settings that have to be the same on all members of a group
-}
-
-// A Trouble is a sentence about a fault of an address or a router.
-type Trouble struct {
-	At  netip.Addr // the address that it is about; zero if it is about several
-	Why string
 }
 
 // Listed returns values in words, with commas between them.

@@ -12,6 +12,10 @@ import (
 // A Way is how clients' packets come to the members of a group: routers choose a member by BGP, or
 // the members agree by VRRP.
 type Way interface {
+	// Name returns the name of its protocol.
+	Name() string
+	// Program returns the program that it needs on this machine, or "" if it needs none.
+	Program() string
 	// Fact says whether clients of an address come to this appliance, or why not.
 	Fact(*GroupStatus, AddressOfGroup) Fact
 	// Entrance sums up all addresses of the group. There is at least one, and one is not drained.
@@ -62,14 +66,17 @@ func (a AddressOfGroup) By() (all []string) {
 
 type byRouters struct{}
 
-func (byRouters) Fact(g *GroupStatus, a AddressOfGroup) Fact {
+func (byRouters) Name() string    { return "BGP" }
+func (byRouters) Program() string { return "" }
+
+func (w byRouters) Fact(g *GroupStatus, a AddressOfGroup) Fact {
 	switch {
 	case len(a.Announced) > 0:
-		return Fact{Part: "BGP", OK: true, Saw: "announced to " + Listed(a.Announced)}
+		return Fact{Part: w.Name(), OK: true, Saw: "announced to " + Listed(a.Announced)}
 	case g.Class == group.None:
-		return Fact{Part: "BGP", Saw: "announced to nobody, since this appliance is none" + prefixed(": ", g.Why)}
+		return Fact{Part: w.Name(), Saw: "announced to nobody, since this appliance is none" + prefixed(": ", g.Why)}
 	}
-	return Fact{Part: "BGP", Saw: "announced to nobody: no router of its family has a session with this appliance " +
+	return Fact{Part: w.Name(), Saw: "announced to nobody: no router of its family has a session with this appliance " +
 		"(sallyport status peers)"}
 }
 
@@ -94,14 +101,17 @@ func (byRouters) Entrance(s *Status) Entrance {
 // byVRRP has the name of the interface that gets the addresses.
 type byVRRP struct{ link string }
 
+func (byVRRP) Name() string    { return "VRRP" }
+func (byVRRP) Program() string { return "keepalived" }
+
 func (w byVRRP) Fact(g *GroupStatus, a AddressOfGroup) Fact {
 	switch {
 	case a.VRRP:
-		return Fact{Part: "VRRP", OK: true, Saw: "this appliance has it on " + w.link}
+		return Fact{Part: w.Name(), OK: true, Saw: "this appliance has it on " + w.link}
 	case !g.Others():
-		return Fact{Part: "VRRP", Saw: "this appliance does not have it, and no other member is full"}
+		return Fact{Part: w.Name(), Saw: "this appliance does not have it, and no other member is full"}
 	}
-	return Fact{Part: "VRRP", OK: true, Saw: "another member has it"}
+	return Fact{Part: w.Name(), OK: true, Saw: "another member has it"}
 }
 
 func (byVRRP) Entrance(s *Status) Entrance {

@@ -137,7 +137,7 @@ func TestEachMistakeInAGroupIsASentence(t *testing.T) {
 			"identity: appliance2", "identity: appliance",
 			"{name: appliance, address: 192.168.50.21}, {name: appliance2,",
 			"{name: elsewhere, address: "+away+"}, {name: appliance,"),
-		file("the file of the other member", ": is it running, and may UDP port 7477 pass between the members?",
+		file("the file of the other member", ": look whether it runs, and whether UDP port 7477 passes between the members",
 			"listening for heartbeats as appliance: does this machine have the address that group.members "+
 				"gives appliance?", "identity: appliance2", "identity: appliance"),
 		object("a node has the address",
