@@ -32,11 +32,11 @@ type session struct {
 	since time.Time
 	eor   bool
 	eorBy time.Time // when the End-of-RIB counts as received, for all paths; zero if not awaited
-	asked bool      // the hold time of this session was checked
 
 	heard    time.Time     // when the last message came in, as seen by the last look
 	messages uint64        // messages received by then
-	hold     time.Duration // the negotiated hold time; zero if it is not known yet
+	hold     time.Duration // the negotiated hold time; zero if it is not known yet, or there is none
+	refused  bool          // this session is being ended, since it has no hold time
 
 	bfd string // up or down; empty without BFD
 
@@ -119,7 +119,7 @@ func (x *session) enter(state string, at time.Time, t pace) {
 	x.renewAt = time.Time{}
 	switch state {
 	case established:
-		x.eor, x.asked = false, false
+		x.eor, x.refused = false, false
 		if !x.peer.Upstream {
 			x.eorBy = at.Add(t.endOfRIB)
 		}

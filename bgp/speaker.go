@@ -619,7 +619,6 @@ func (s *Speaker) work(ctx context.Context) {
 		s.hear(ctx)
 		s.expire(time.Now())
 		s.renew(time.Now())
-		s.refuseEndless(ctx)
 		s.say(ctx)
 	}
 }
@@ -636,23 +635,25 @@ func (s *Speaker) say(ctx context.Context) {
 	}
 }
 
-// hear asks GoBGP for the number of messages that each session has received, and for the state of
-// its BFD.
+// hear asks GoBGP for the number of messages that each session has received, for its hold time, and
+// for the state of its BFD.
 func (s *Speaker) hear(ctx context.Context) {
 	s.ops.Lock()
 	defer s.ops.Unlock()
-	type count struct {
-		messages uint64
-		hold     time.Duration
-		bfd      bool
+	type answer struct {
+		messages         uint64
+		hold             time.Duration
+		established, bfd bool
 	}
-	counts := map[netip.Addr]count{}
+	asked := s.established()
+	answers := map[netip.Addr]answer{}
 	for _, b := range s.servers() {
 		err := b.ListPeer(ctx, &api.ListPeerRequest{}, func(p *api.Peer) {
 			if a, err := netip.ParseAddr(p.GetState().GetNeighborAddress()); err == nil {
-				counts[a.Unmap()] = count{
+				answers[a.Unmap()] = answer{
 					p.GetState().GetMessages().GetReceived().GetTotal(),
 					time.Duration(p.GetTimers().GetState().GetNegotiatedHoldTime()) * time.Second,
+					p.GetState().GetSessionState() == api.PeerState_SESSION_STATE_ESTABLISHED,
 					p.GetState().GetBfdState().GetSessionState() == api.BfdSessionState_BFD_SESSION_STATE_UP,
 				}
 			}
@@ -662,20 +663,55 @@ func (s *Speaker) hear(ctx context.Context) {
 		}
 	}
 	now := time.Now()
+	var endless []Peer
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	for a, x := range s.sessions {
-		c, ok := counts[a]
+		c, ok := answers[a]
 		if ok && x.state == established {
 			x.hear(c.messages, c.hold, now)
 		} else {
 			x.heard = now
+		}
+		// GoBGP tells that a session is established before it says so when asked. So only an answer
+		// that says so counts, and only about a session that was there before the question.
+		since, was := asked[a]
+		if was && c.established && c.hold == 0 && x.state == established && x.since.Equal(since) && !x.refused {
+			x.refused = true
+			endless = append(endless, x.peer)
 		}
 		if was := x.bfd; x.forward(ok && c.bfd) && was != "" {
 			r := slog.NewRecord(now, slog.LevelInfo, "BFD session "+x.bfd, 0)
 			r.Add("peer", x.peer)
 			s.unsaid = append(s.unsaid, r)
 			s.knock()
+		}
+	}
+	s.mu.Unlock()
+	s.refuse(ctx, endless)
+}
+
+// established returns since when each established session is.
+func (s *Speaker) established() map[netip.Addr]time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[netip.Addr]time.Time{}
+	for a, x := range s.sessions {
+		if x.state == established {
+			all[a] = x.since
+		}
+	}
+	return all
+}
+
+// refuse ends the sessions with peers that opened with a hold time of 0, which GoBGP accepts: such a
+// session never expires (RFC 4271, 4.2). Called with ops held.
+func (s *Speaker) refuse(ctx context.Context, peers []Peer) {
+	for _, p := range peers {
+		if err := s.of(p).DisablePeer(ctx, &api.DisablePeerRequest{Address: p.Addr.String()}); err != nil {
+			s.log.Error("BGP session without a hold time could not be ended", "peer", p, "err", err)
+			s.mu.Lock()
+			s.sessions[p.Addr].refused = false // the next look tries again
+			s.mu.Unlock()
 		}
 	}
 }
@@ -719,37 +755,4 @@ func (s *Speaker) due(now time.Time) []*session {
 		}
 	}
 	return due
-}
-
-// refuseEndless ends the sessions with peers that opened with a hold time of 0: such a session
-// never expires (RFC 4271, 4.2). GoBGP accepts the hold time, and reports it only when asked.
-func (s *Speaker) refuseEndless(ctx context.Context) {
-	s.ops.Lock()
-	defer s.ops.Unlock()
-	for _, peer := range s.unasked() {
-		a, b, endless := peer.Addr, s.of(peer), false
-		err := b.ListPeer(ctx, &api.ListPeerRequest{Address: a.String()}, func(p *api.Peer) {
-			endless = p.GetState().GetSessionState() == api.PeerState_SESSION_STATE_ESTABLISHED &&
-				p.GetTimers().GetState().GetNegotiatedHoldTime() == 0
-		})
-		if err == nil && endless {
-			err = b.DisablePeer(ctx, &api.DisablePeerRequest{Address: a.String()})
-		}
-		if err != nil {
-			s.log.Error("BGP session could not be examined", "address", a.String(), "err", err)
-		}
-	}
-}
-
-func (s *Speaker) unasked() []Peer {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var all []Peer
-	for _, x := range s.sessions {
-		if x.state == established && !x.asked {
-			x.asked = true
-			all = append(all, x.peer)
-		}
-	}
-	return all
 }
