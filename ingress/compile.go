@@ -427,6 +427,7 @@ func sorted(worlds []*world, problems []Problem) []Problem {
 			cmp.Compare(a.Name, b.Name),
 			cmp.Compare(a.Reason, b.Reason),
 			cmp.Compare(a.Why, b.Why),
+			cmp.Compare(a.As, b.As),
 		)
 	})
 	return brief(slices.Compact(problems))

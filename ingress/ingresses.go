@@ -50,7 +50,7 @@ func (w *world) readIngress(ing *networkingv1.Ingress, as input.Kind) *claim {
 	}
 	usual, odd := annotations.PathType(c.layer)
 	for _, p := range slices.Concat(c.layer.Odd, odd) {
-		report(p.Reason, "%s", p.Why)
+		c.problems = append(c.problems, Problem{ObjectRef: ref, Reason: p.Reason, Why: p.Why, As: p.As})
 	}
 	if b := ing.Spec.DefaultBackend; b != nil {
 		to, why := refer(ing.Namespace, *b)

@@ -223,7 +223,9 @@ func (b *builder) reportKeys(c petitioner, service *corev1.Service, problems []a
 		case annotations.ConfigMap:
 			on = w.refer(w.Options.ConfigMap)
 		}
-		b.reportOn(on, problem.Reason, "%s", problem.Why)
+		b.Problems = append(b.Problems, Problem{
+			ObjectRef: on, Reason: problem.Reason, Why: problem.Why, As: problem.As,
+		})
 	}
 }
 

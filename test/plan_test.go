@@ -15,7 +15,7 @@ import (
 // no place in the plan yet.
 var plan = map[string][]string{
 	"cmd/sallyport": {
-		"appliance", "appliance/config", "appliance/doctor", "appliance/group", "appliance/status",
+		"appliance", "appliance/config", "appliance/doctor", "appliance/group", "appliance/migrate", "appliance/status",
 		"image", "image/update", "ingress/watch",
 	},
 	"appliance": {
@@ -28,6 +28,10 @@ var plan = map[string][]string{
 		"appliance", "appliance/config", "appliance/status", "bgp", "haproxy", "ingress/input", "ingress/watch", "routes",
 	},
 	"appliance/group":   {},
+	"appliance/migrate": {
+		"appliance", "appliance/config", "appliance/status", "haproxy", "ingress", "ingress/input", "ingress/manifest",
+		"ingress/nginx", "ingress/watch",
+	},
 	"appliance/page":    {},
 	"appliance/pages":   {"appliance/group", "appliance/page", "appliance/status", "bgp", "haproxy", "ingress", "routes"},
 	"appliance/picture": {"haproxy", "ingress", "ingress/input", "routes"},
@@ -44,6 +48,7 @@ var plan = map[string][]string{
 	"ingress/calico":      {"routes"},
 	"ingress/gateway":     {},
 	"ingress/input":       {"ingress/annotations", "ingress/gateway", "ingress/nginx", "routes"},
+	"ingress/manifest":    {"ingress/annotations", "ingress/input"},
 	"ingress/nginx":       {"ingress/annotations"},
 	"ingress/watch":       {"ingress", "ingress/calico", "ingress/gateway", "ingress/input", "haproxy", "routes"},
 	"image/boot":          {},
@@ -58,7 +63,7 @@ var plan = map[string][]string{
 var doors = map[string][]string{
 	"github.com/osrg/gobgp/":                {"bgp"},
 	"github.com/vishvananda/":               {"routes", "routes/address"},
-	"k8s.io/":                               {"ingress", "ingress/calico", "ingress/gateway", "ingress/input", "ingress/watch"},
+	"k8s.io/":                               {"ingress", "ingress/calico", "ingress/gateway", "ingress/input", "ingress/manifest", "ingress/watch"},
 	"k8s.io/client-go/":                     {"ingress/watch"},
 	"sigs.k8s.io/gateway-api/":              {"ingress", "ingress/gateway", "ingress/input", "ingress/watch"},
 	"github.com/haproxytech/client-native/": {"haproxy"},

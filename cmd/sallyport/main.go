@@ -101,7 +101,7 @@ HAProxy only while the kernel holds the verified route to its pod.`,
 	root.AddCommand(
 		runCommand(), statusCommand(), explainCommand(), topCommand(), eventsCommand(), doctorCommand(), drainCommand(),
 		undrainCommand(),
-		manifestsCommand(), configCommand(), imageCommand(), versionCommand(), upstreamCommand(),
+		migrateCommand(), manifestsCommand(), configCommand(), imageCommand(), versionCommand(), upstreamCommand(),
 	)
 	return root
 }

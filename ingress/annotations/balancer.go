@@ -35,8 +35,10 @@ func ReadBalancer(l Layer, asked string) (b Balancer, problems []Problem) {
 	if b.Addresses, said = get(v, balancerAddress); !said && asked != "" {
 		var err error
 		if b.Addresses, err = ownAddresses(asked); err != nil {
-			v.problems = append(v.problems,
-				Problem{Service, "InvalidAddress", fmt.Sprintf("spec.loadBalancerIP: %v; it is ignored", err)})
+			v.problems = append(v.problems, Problem{
+				Scope: Service, Reason: "InvalidAddress",
+				Why: fmt.Sprintf("spec.loadBalancerIP: %v; it is ignored", err),
+			})
 		}
 	}
 	b.Share, _ = get(v, shareAddress)

@@ -100,22 +100,23 @@ func (v *values) unfit(traffic Traffic) {
 	for _, l := range v.layers {
 		for _, name := range slices.Sorted(maps.Keys(l.Values)) {
 			as := l.Values[name].As
+			where := as
 			switch d := known.docs[name]; {
 			case d.Traffic&traffic != 0:
 			case d.Guard:
 				if l.Scope == ConfigMap {
-					as += " of the ConfigMap" // the problem is reported on the Ingress
+					where += " of the ConfigMap" // the problem is reported on the Ingress
 				}
 				v.closed = true
-				v.problems = append(v.problems,
-					Problem{
-						max(l.Scope, Ingress), "GuardNotApplicable",
-						fmt.Sprintf("%s %s %s; all clients are rejected until it is removed", l.Scope.noun(), as,
-							unread),
-					})
-			case l.Scope != ConfigMap:
-				v.problems = append(v.problems,
-					Problem{l.Scope, "NotForTCP", fmt.Sprintf("%s %s %s; it is ignored", l.Scope.noun(), as, unread)})
+				v.problems = append(v.problems, Problem{
+					Scope: max(l.Scope, Ingress), Reason: "GuardNotApplicable", As: as, Why: fmt.Sprintf(
+						"%s %s %s; all clients are rejected until it is removed", l.Scope.noun(), where, unread),
+				})
+			case l.Scope == Ingress || l.Scope == Service: // no object has the usual values of a dialect
+				v.problems = append(v.problems, Problem{
+					Scope: l.Scope, Reason: "NotForTCP", As: as,
+					Why: fmt.Sprintf("%s %s %s; it is ignored", l.Scope.noun(), as, unread),
+				})
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package annotations
 import (
 	"maps"
 	"slices"
+	"strings"
 )
 
 // A Said is a value of a key that an annotation of another controller stands for.
@@ -33,13 +34,21 @@ func (l Layer) With(said ...Said) Layer {
 			values[s.Key] = Value{As: s.As, Text: s.Text}
 		case used.Text != s.Text:
 			l.Odd = append(slices.Clone(l.Odd), Problem{
-				l.Scope, "UnusedAnnotation",
-				"annotation " + s.As + " is ignored, since " + used.As + " is set, too, and overrides it",
+				Scope: l.Scope, Reason: "UnusedAnnotation", As: s.As,
+				Why: "annotation " + s.As + " is ignored, since " + used.As + " is set, too, and overrides it",
 			})
 		}
 	}
 	l.Values = values
 	return l
+}
+
+// OfController reports whether an annotation has a prefix of HAProxy's own controller, and whether it
+// keeps clients out.
+func OfController(full string) (is, guard bool) {
+	is = slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(full, p) })
+	s, has := known.onObjects[full]
+	return is, has && s.Guard
 }
 
 // Close returns a Layer that rejects all clients.

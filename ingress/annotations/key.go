@@ -267,10 +267,11 @@ func Read(scope Scope, written map[string]string) Layer { return known.read(scop
 
 func (in dictionary) read(scope Scope, written map[string]string) Layer {
 	l := Layer{Scope: scope, Values: in.values(scope, written)}
-	odd := func(reason, format string, args ...any) {
-		l.Odd = append(l.Odd, Problem{scope, reason, scope.noun() + " " + fmt.Sprintf(format, args...)})
-	}
 	for full, text := range written {
+		odd := func(reason, format string, args ...any) {
+			why := scope.noun() + " " + fmt.Sprintf(format, args...)
+			l.Odd = append(l.Odd, Problem{Scope: scope, Reason: reason, Why: why, As: full})
+		}
 		s, is := in.spellings(scope)[full]
 		if !is {
 			l.closed = in.unknown(scope, full, odd) || l.closed
@@ -374,6 +375,7 @@ type Problem struct {
 	Scope  Scope  // of the object that has it
 	Reason string // CamelCase
 	Why    string
+	As     string // the annotation or key, as the object has it; empty for a problem of several
 }
 
 // An Effective is a value that is used.
@@ -424,7 +426,9 @@ func (v *values) report(d Doc, scope Scope, reason string, err error) {
 			as = said.As
 		}
 	}
-	v.problems = append(v.problems, Problem{scope, reason, fmt.Sprintf("%s %s: %v", scope.noun(), as, err)})
+	v.problems = append(v.problems, Problem{
+		Scope: scope, Reason: reason, Why: fmt.Sprintf("%s %s: %v", scope.noun(), as, err), As: as,
+	})
 }
 
 // scopeOf returns the scope that the value of a key comes from.

@@ -163,8 +163,8 @@ func (g *Global) AddErrorFiles(env Env, files map[string]string) (odd []Problem)
 		}
 		if err != nil {
 			odd = append(odd, Problem{
-				ConfigMap, "InvalidErrorFile",
-				fmt.Sprintf("key %s: %v; it is ignored", Quote(name), err),
+				Scope: ConfigMap, Reason: "InvalidErrorFile", As: name,
+				Why: fmt.Sprintf("key %s: %v; it is ignored", Quote(name), err),
 			})
 			continue
 		}

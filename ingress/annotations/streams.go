@@ -30,8 +30,8 @@ func Streams(data map[string]string) (all []Stream, odd []Problem) {
 		s, err := stream(key, data[key])
 		if err != nil {
 			odd = append(odd, Problem{
-				ConfigMap, "InvalidTCPService",
-				fmt.Sprintf("key %s: %v; it is ignored", Quote(key), err),
+				Scope: ConfigMap, Reason: "InvalidTCPService", As: key,
+				Why: fmt.Sprintf("key %s: %v; it is ignored", Quote(key), err),
 			})
 			continue
 		}

@@ -237,4 +237,5 @@ type Problem struct {
 	ObjectRef
 	Reason string `json:"reason"` // CamelCase, the reason of the Event
 	Why    string `json:"why"`    // what, where, what is allowed, what to do
+	As     string `json:"-"`      // the annotation or key of the object that has it; empty for a problem of several
 }

@@ -189,7 +189,8 @@ var reads = []struct {
 		set:  []string{"limit-rpm: 10", "limit-burst-multiplier: 1"},
 		want: "rate-limit-period = 120s\nrate-limit-requests = 20\nrate-limit-status-code = 503",
 	},
-	{set: []string{"limit-rps: 0"}, want: `! InvalidAnnotation limit-rps: "0" is not a number from 1 to 1048576` +
+	{set: []string{"limit-rps: 0"}, want: ""},
+	{set: []string{"limit-rps: -1"}, want: `! InvalidAnnotation limit-rps: "-1" is not a number from 1 to 1048576` +
 		"; it is ignored"},
 	{set: []string{"limit-whitelist: 10.0.0.0/8"}, want: "rate-limit-whitelist = 10.0.0.0/8"},
 	{set: []string{"enable-cors: true"}, want: "cors-allow-credentials = false\n" +
@@ -282,6 +283,62 @@ func TestAnAnnotationOfNginxStandsForKeys(t *testing.T) {
 	}
 }
 
+// TestEachAnnotationHasAVerdictOnItsValue checks the verdicts that depend on values and on other
+// annotations.
+func TestEachAnnotationHasAVerdictOnItsValue(t *testing.T) {
+	for _, tt := range []struct {
+		set  []string
+		want string // by name
+	}{
+		{[]string{"rewrite-target: /", "x-forwarded-prefix: /a"}, "a difference, the same"},
+		{[]string{"x-forwarded-prefix: /a"}, "had no effect"},
+		{[]string{"proxy-body-size: 8m"}, "a difference"},
+		{[]string{"proxy-body-size: 0"}, "the same"},
+		{[]string{"proxy-body-size: 8mb"}, "refused there too"},
+		{[]string{"proxy-read-timeout: 60s"}, "refused there too"},
+		{[]string{"ssl-redirect: false"}, "the same"},
+		{[]string{"ssl-redirect: yes"}, "refused there too"},
+		{[]string{"backend-protocol: https", "proxy-ssl-verify: on", "proxy-ssl-secret: a"}, "the same, the same, the same"},
+		{[]string{"backend-protocol: HTTP", "proxy-ssl-secret: a"}, "the same, had no effect"},
+		{[]string{"backend-protocol: FCGI"}, "not served"},
+		{[]string{"backend-protocol: WS"}, "refused there too"},
+		{[]string{"enable-cors: false", "cors-allow-methods: GET"}, "had no effect, the same"},
+		{[]string{"cors-allow-methods: GET"}, "had no effect"},
+		{[]string{"canary: false", "canary-by-header: X-New"}, "the same, had no effect"},
+		{[]string{"affinity: cookie", "session-cookie-path: /"}, "the same, not served"},
+		{[]string{"session-cookie-path: /"}, "had no effect"},
+		{[]string{"whitelist-source-range: 10.0.0.0/8"}, "the same"},
+		{[]string{"whitelist-source-range: 10.0.0.0/8", "allowlist-source-range: 10.1.0.0/16"}, "the same, had no effect"},
+		{[]string{"auth-type: digest"}, "not served"},
+		{[]string{"auth-type: none"}, "refused there too"},
+		{[]string{"auth-secret: a"}, "had no effect"},
+		{[]string{"limit-rps: 0"}, "the same"},
+		{[]string{"limit-rps: 5", "limit-rpm: 9"}, "not served, a difference"},
+		{[]string{"enable-modsecurity: false"}, "the same"},
+		{[]string{"enable-modsecurity: true"}, "not served"},
+		{[]string{"configuration-snippet: return 200;"}, "not served"},
+		{[]string{"hsts: true"}, "had no effect"},
+		{[]string{"proxy-buffering: on"}, "needs nothing"},
+		{[]string{"proxy-buffer-size: 8k"}, "needs nothing"},
+		{[]string{"proxy-buffer-size: 128k"}, "a difference"},
+		{[]string{"proxy-buffer-size: 99999999999999999999"}, "a difference"},
+		{[]string{"proxy-http-version: 1.0"}, "a difference"},
+	} {
+		var got []string
+		for _, n := range new(Options).Read(ingressOf(tt.set, []string{"/a"})).Notes {
+			if got = append(got, string(n.Verdict)); n.Verdict != Same && n.Verdict != Nothing && n.Why == "" {
+				t.Errorf("%q: %s is %q without a reason", tt.set, n.Name, n.Verdict)
+			}
+			if strings.Contains(n.Name, "snippet") && n.Value != "" {
+				t.Errorf("%q: the snippet is told: %q", tt.set, n.Value)
+			}
+		}
+		if got := strings.Join(got, ", "); got != tt.want {
+			t.Errorf("%q: got %q, want %q", tt.set, got, tt.want)
+		}
+	}
+}
+
 // TestNoGuardIsLostSilently sets each guard to a value that nobody can read, and each guard that has no
 // equal here.
 func TestNoGuardIsLostSilently(t *testing.T) {
@@ -326,7 +383,7 @@ func TestEachKeyOfARowIsOne(t *testing.T) {
 		})
 		switch {
 		case row.Keys == "":
-			if row.Verdict == Same || row.Verdict == Differs || row.Note == "" {
+			if row.Verdict == Same || row.Verdict == Differs || row.Note == "" || row.Verdict == Lost && row.read != nil {
 				t.Errorf("%s: verdict %q without keys, note %q", row.Name, row.Verdict, row.Note)
 			}
 			continue
@@ -350,18 +407,16 @@ func TestThePageHasTheTable(t *testing.T) {
 	var table bytes.Buffer
 	fmt.Fprintln(&table, "| annotation | here | keys | remarks |\n|---|---|---|---|")
 	for _, row := range Rows() {
-		name, keys, note := "`"+row.Name+"`", row.Keys, row.Note
+		name, keys := "`"+row.Name+"`", row.Keys
 		if row.Guard {
 			name += " (guard)"
 		}
 		if keys != "" {
 			keys = "`" + strings.ReplaceAll(keys, ", ", "`, `") + "`"
 		}
-		if note != "" {
-			note = strings.ToUpper(note[:1]) + strings.TrimSuffix(note[1:], ".") + "."
-		}
-		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", name, row.Verdict, keys, note)
+		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", name, row.Verdict, keys, row.Remark())
 	}
+	manual.Hold(t, "../NGINX.md", "everywhere", "- "+strings.Join(Everywhere, "\n- ")+"\n", *update)
 	manual.Hold(t, "../NGINX.md", "annotations", table.String(), *update)
 }
 

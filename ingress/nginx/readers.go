@@ -31,6 +31,14 @@ func AnyCase(path string) string {
 	return path[:1] + "(?i:" + path[1:] + ")"
 }
 
+// Written returns the path that an Ingress has, out of the one that AnyCase returned.
+func Written(path string) string {
+	if inner, is := strings.CutPrefix(path, "/(?i:"); is {
+		return "/" + strings.TrimSuffix(inner, ")")
+	}
+	return path
+}
+
 // whole returns an expression for the paths that a path of nginx matches.
 func whole(path string) string { return "(?i:" + path + ")" }
 
@@ -42,6 +50,7 @@ func rewrite(r *reading, value string) {
 	})
 	paths = slices.Compact(paths)
 	if len(paths) == 1 && paths[0] == value {
+		r.mark(r.at.Name, Same, "")
 		return // as nginx has it
 	}
 	var lines []string
@@ -83,9 +92,10 @@ func useRegex(r *reading, _ string) {
 
 func sslRedirect(r *reading, value string) {
 	if yes, err := boolean(value); err != nil {
-		r.fail(r.at, "%v", err)
+		r.refuse(r.at, "%v", err)
 	} else if !yes {
 		r.say("ssl-redirect", r.at.Name, "false")
+		r.mark(r.at.Name, Same, "")
 	}
 }
 
@@ -98,6 +108,8 @@ func forceRedirect(r *reading, _ string) {
 func permanentRedirect(r *reading, value string) {
 	if r.values["temporal-redirect"] == "" {
 		redirect(r, value, "permanent-redirect-code", "301")
+	} else {
+		r.mark(r.at.Name, Void, "The Ingress has `temporal-redirect`, which overrides it.")
 	}
 }
 
@@ -107,12 +119,13 @@ func temporalRedirect(r *reading, value string) {
 
 func redirect(r *reading, value, codeName, code string) {
 	if err := plain(value); err != nil {
-		r.fail(r.at, "%v", err)
+		r.refuse(r.at, "%v", err)
 		return
 	}
 	name := r.at.Name
 	if said, has := r.values[codeName]; has {
 		name, code = codeName, said
+		r.mark(codeName, Same, "")
 	}
 	r.say("sallyport.dev/redirect-to", r.at.Name, value)
 	r.say("request-redirect-code", name, code)
@@ -146,14 +159,14 @@ func canary(r *reading, _ string) {
 	if value, has := r.values["canary-weight-total"]; has {
 		n, err := number(value, 1, 1<<30)
 		if err != nil {
-			r.fail(known["canary-weight-total"], "%v", err)
+			r.refuse(known["canary-weight-total"], "%v", err)
 		}
 		total = max(n, 100)
 	}
 	if value, has := r.values["canary-weight"]; has {
 		n, err := number(value, 0, 1<<30)
 		if err != nil {
-			r.fail(known["canary-weight"], "%v", err)
+			r.refuse(known["canary-weight"], "%v", err)
 		}
 		name, weight = "canary-weight", min(n, total)
 	}
@@ -161,11 +174,17 @@ func canary(r *reading, _ string) {
 }
 
 func authType(r *reading, value string) {
-	if strings.ToLower(value) != "basic" {
+	switch strings.ToLower(value) {
+	case "basic":
+	case "digest":
 		r.fail(r.at, "%s: HAProxy can check only basic", annotations.Quote(value))
+		return
+	default:
+		r.refuse(r.at, "%s: HAProxy can check only basic", annotations.Quote(value))
 		return
 	}
 	r.say("auth-type", r.at.Name, "basic-auth")
+	r.mark(r.at.Name, Differs, "Servers see the header Authorization.")
 	r.also("auth-secret", "auth-secret")
 	r.also("auth-realm", "auth-realm")
 }
@@ -176,7 +195,7 @@ func globalAuth(r *reading, value string) {
 	_, asks := r.values["auth-url"]
 	switch {
 	case err != nil:
-		r.fail(r.at, "%v", err)
+		r.refuse(r.at, "%v", err)
 	case !yes && !password && !asks:
 		r.say("auth-type", r.at.Name, "none")
 	}
@@ -228,10 +247,14 @@ func clientCA(r *reading, value string) {
 	switch verify := cmp.Or(r.values["auth-tls-verify-client"], "on"); verify {
 	case "on":
 		r.say("client-ca", r.at.Name, value)
+		r.mark("auth-tls-verify-client", Same, "")
 	case "optional":
 		r.say("client-ca", r.at.Name, value)
 		r.say("client-crt-optional", "auth-tls-verify-client", "true")
+		r.mark("auth-tls-verify-client", Same, "")
 	case "off":
+		r.mark("auth-tls-verify-client", Same, "")
+		r.mark(r.at.Name, Void, "`auth-tls-verify-client` is off.")
 	default:
 		r.fail(known["auth-tls-verify-client"], "%s: allowed are on, off and optional", annotations.Quote(verify))
 	}
@@ -242,21 +265,27 @@ func limitRPS(r *reading, value string) { limit(r, value, 1) }
 func limitRPM(r *reading, value string) {
 	if r.values["limit-rps"] == "" {
 		limit(r, value, 60)
+	} else {
+		r.mark(r.at.Name, Lost, "`limit-rps` overrides it, and ingress-nginx has both limits")
 	}
 }
 
 // limit counts the burst of nginx within the period: of r requests a second with a burst of m times r,
 // a client may send r times (m+1) within m+1 seconds.
 func limit(r *reading, value string, period int) {
+	if value == "0" {
+		r.mark(r.at.Name, Same, "")
+		return // no limit
+	}
 	rate, err := number(value, 1, 1<<20)
 	if err != nil {
-		r.fail(r.at, "%v", err)
+		r.refuse(r.at, "%v", err)
 		return
 	}
 	burst := 5
 	if said, has := r.values["limit-burst-multiplier"]; has {
 		if burst, err = number(said, 1, 1000); err != nil {
-			r.fail(known["limit-burst-multiplier"], "%v", err)
+			r.refuse(known["limit-burst-multiplier"], "%v", err)
 			burst = 5
 		}
 	}
@@ -288,10 +317,15 @@ func cors(r *reading, _ string) {
 	}
 	age := cmp.Or(r.values["cors-max-age"], "1728000")
 	if _, err := number(age, 0, 1<<30); err != nil {
-		r.fail(known["cors-max-age"], "%v", err)
+		r.refuse(known["cors-max-age"], "%v", err)
 		age = "1728000"
 	}
 	r.say("cors-max-age", r.source("cors-max-age"), age+"s")
+	if anyone {
+		r.mark("cors-allow-origin", Same, "")
+	} else if _, has := r.values["cors-allow-credentials"]; has {
+		r.mark("cors-allow-credentials", Same, "")
+	}
 	_, credentials := r.values["cors-allow-credentials"]
 	credentials = !credentials || r.is("cors-allow-credentials")
 	r.say("cors-allow-credentials", r.source("cors-allow-credentials"), strconv.FormatBool(credentials && !anyone))
@@ -352,14 +386,23 @@ func backendProtocol(r *reading, value string) {
 		h2 = true
 	case "GRPCS":
 		tls, h2 = true, true
-	default:
+	case "AUTO_HTTP", "FCGI":
 		r.fail(r.at, "%s: allowed are HTTP, HTTPS, GRPC and GRPCS", annotations.Quote(value))
 		return
+	default:
+		r.refuse(r.at, "%s: allowed are HTTP, HTTPS, GRPC and GRPCS", annotations.Quote(value))
+		return
 	}
+	r.mark(r.at.Name, Same, "")
 	if h2 {
 		r.say("server-proto", r.at.Name, "h2")
 	}
 	if !tls {
+		for _, row := range known {
+			if _, failed := r.notes[row.Name]; strings.HasPrefix(row.Name, "proxy-ssl-") && !failed {
+				r.mark(row.Name, Void, "It has no effect without TLS to the servers.")
+			}
+		}
 		return
 	}
 	r.say("server-ssl", r.at.Name, "true")
@@ -385,14 +428,14 @@ func backendProtocol(r *reading, value string) {
 func (r *reading) on(name string) bool {
 	value, has := r.values[name]
 	if has && value != "on" && value != "off" {
-		r.fail(known[name], `%s is neither "on" nor "off"`, annotations.Quote(value))
+		r.refuse(known[name], `%s is neither "on" nor "off"`, annotations.Quote(value))
 	}
 	return value == "on"
 }
 
 func connectTimeout(r *reading, value string) {
 	if n, err := seconds(value); err != nil {
-		r.fail(r.at, "%v", err)
+		r.refuse(r.at, "%v", err)
 	} else {
 		r.say("timeout-connect", r.at.Name, strconv.Itoa(n)+"s")
 	}
@@ -400,7 +443,7 @@ func connectTimeout(r *reading, value string) {
 
 func serverTimeout(r *reading, value string) {
 	if _, err := seconds(value); err != nil {
-		r.fail(r.at, "%v", err)
+		r.refuse(r.at, "%v", err)
 		return
 	}
 	most := 0
@@ -422,20 +465,50 @@ var size = regexp.MustCompile(`^[0-9]+[kKmMgG]?$`)
 func bodySize(r *reading, value string) {
 	switch {
 	case !size.MatchString(value):
-		r.fail(r.at, "%s is not a number, with k, m or g at its end", annotations.Quote(value))
-	case value != "0":
+		r.refuse(r.at, "%s is not a number, with k, m or g at its end", annotations.Quote(value))
+	case value == "0":
+		r.mark(r.at.Name, Same, "")
+	default:
 		r.say("sallyport.dev/proxy-body-size", r.at.Name, strings.ToLower(value))
+	}
+}
+
+// bufferSize marks a size beyond the one that headers of answers can have here.
+func bufferSize(r *reading, value string) {
+	if !size.MatchString(value) {
+		r.refuse(r.at, "%s is not a number, with k, m or g at its end", annotations.Quote(value))
+		return
+	}
+	digits := strings.TrimRight(strings.ToLower(value), "kmg")
+	n, err := strconv.Atoi(digits)
+	if unit := strings.ToLower(value)[len(digits):]; unit == "k" {
+		n <<= 10
+	} else if unit != "" {
+		n = 1 << 20 // or more
+	}
+	if err != nil || n > 15<<10 {
+		r.mark(r.at.Name, Differs, r.at.Note)
+	}
+}
+
+func httpVersion(r *reading, value string) {
+	if value != "1.1" {
+		r.mark(r.at.Name, Differs, r.at.Note)
 	}
 }
 
 func loadBalance(r *reading, value string) {
 	if r.values["upstream-hash-by"] != "" {
+		r.mark(r.at.Name, Void, "The Ingress has `upstream-hash-by`, which overrides it.")
 		return
 	}
 	algorithm := map[string]string{"round_robin": "roundrobin", "ewma": "leastconn"}[value]
 	if algorithm == "" {
 		r.fail(r.at, "%s: allowed are round_robin and ewma", annotations.Quote(value))
 		return
+	}
+	if value == "round_robin" {
+		r.mark(r.at.Name, Same, "")
 	}
 	r.say("load-balance", r.at.Name, algorithm)
 }
@@ -470,7 +543,7 @@ func hashBy(r *reading, value string) {
 
 func affinity(r *reading, value string) {
 	if value != "cookie" {
-		r.fail(r.at, "%s: allowed is cookie", annotations.Quote(value))
+		r.refuse(r.at, "%s: allowed is cookie", annotations.Quote(value))
 		return
 	}
 	r.say("sallyport.dev/session-cookie-name", r.source("session-cookie-name"),

@@ -11,6 +11,22 @@ var snippets = []string{
 	"auth-snippet", "configuration-snippet", "modsecurity-snippet", "server-snippet", "stream-snippet",
 }
 
+// Everywhere lists the differences that each Ingress has, with or without annotations.
+var Everywhere = []string{
+	"The ConfigMap of ingress-nginx is not read: its keys are to be written in the ConfigMap of " +
+		"`clusters[].ingress.configMap`.",
+	"Strict-Transport-Security is not sent unless that ConfigMap has `hsts`. ingress-nginx sends it with each answer " +
+		"over HTTPS.",
+	"`X-Forwarded-For` keeps what the client sent, and the client's address is added. " +
+		"`sallyport.dev/request-del-headers: X-Forwarded-For` removes what the client sent.",
+	"`X-Real-IP`, `X-Request-ID`, `X-Scheme` and `X-Forwarded-Host`, `-Port` and `-Scheme` are not set: " +
+		"`request-set-header` does that.",
+	"A host belongs to one namespace. With ingress-nginx every namespace can add paths to a host: " +
+		"`clusters[].ingress.hosts` and `trust` allow that.",
+	"The path of a request is compared as the client sent it. ingress-nginx decodes `%61`, and resolves `//` and " +
+		"`/../`.",
+}
+
 const (
 	neverRead = "snippets are never read, and may have been a guard. Write what it does as keys: " +
 		"request-set-header, response-set-header, allow-list, deny-list, request-redirect"
@@ -52,7 +68,7 @@ var rows = []*Row{
 		read: permanentRedirect,
 	},
 	{
-		Name: "permanent-redirect-code", Verdict: Differs, Keys: "request-redirect-code",
+		Name: "permanent-redirect-code", With: "permanent-redirect", Verdict: Differs, Keys: "request-redirect-code",
 		Note: "Of 301, 302, 303, 307 and 308.",
 	},
 	{
@@ -60,13 +76,16 @@ var rows = []*Row{
 		read: temporalRedirect,
 	},
 	{
-		Name: "temporal-redirect-code", Verdict: Differs, Keys: "request-redirect-code",
+		Name: "temporal-redirect-code", With: "temporal-redirect", Verdict: Differs, Keys: "request-redirect-code",
 		Note: "Of 301, 302, 303 and 307.",
 	},
 	{Name: "from-to-www-redirect", Verdict: Lost, Note: "add an Ingress for the other host, with request-redirect"},
 	{Name: "relative-redirects", Verdict: Nothing, Note: "HAProxy sends none of the redirects that this concerns."},
 	{Name: "server-alias", Verdict: Lost, Note: "add a rule for each other host"},
-	{Name: "x-forwarded-prefix", Verdict: Same, Keys: "request-set-header", read: forwardedPrefix},
+	{
+		Name: "x-forwarded-prefix", With: "rewrite-target", Verdict: Same,
+		Keys: "request-set-header", read: forwardedPrefix,
+	},
 	{Name: "upstream-vhost", Verdict: Same, Keys: "set-host", read: upstreamHost},
 	{Name: "default-backend", Verdict: Lost, Note: "requests for a Service without endpoints are answered 503"},
 	{Name: "custom-http-errors", Verdict: Lost, Note: "error pages are those of clusters[].ingress.errorFiles"},
@@ -76,15 +95,21 @@ var rows = []*Row{
 		Name: "canary", Verdict: Differs, Keys: "sallyport.dev/canary-weight", read: canary,
 		Note: "The canary has its own keys, and not those of the other Ingress. Both must be in one namespace.",
 	},
-	{Name: "canary-weight", Verdict: Same, Keys: "sallyport.dev/canary-weight", Note: "With `canary: true`."},
+	{Name: "canary-weight", With: "canary", Verdict: Same, Keys: "sallyport.dev/canary-weight"},
 	{
-		Name: "canary-weight-total", Verdict: Differs, Keys: "sallyport.dev/canary-weight",
+		Name: "canary-weight-total", With: "canary", Verdict: Differs, Keys: "sallyport.dev/canary-weight",
 		Note: "The share is rounded to a percentage.",
 	},
-	{Name: "canary-by-header", Verdict: Lost, Note: "requests go to the canary by canary-weight alone"},
-	{Name: "canary-by-header-value", Verdict: Lost, Note: "requests go to the canary by canary-weight alone"},
-	{Name: "canary-by-header-pattern", Verdict: Lost, Note: "requests go to the canary by canary-weight alone"},
-	{Name: "canary-by-cookie", Verdict: Lost, Note: "requests go to the canary by canary-weight alone"},
+	{Name: "canary-by-header", With: "canary", Verdict: Lost, Note: "requests go to the canary by canary-weight alone"},
+	{
+		Name: "canary-by-header-value", With: "canary", Verdict: Lost,
+		Note: "requests go to the canary by canary-weight alone",
+	},
+	{
+		Name: "canary-by-header-pattern", With: "canary", Verdict: Lost,
+		Note: "requests go to the canary by canary-weight alone",
+	},
+	{Name: "canary-by-cookie", With: "canary", Verdict: Lost, Note: "requests go to the canary by canary-weight alone"},
 
 	// Who may come in
 	{
@@ -101,39 +126,45 @@ var rows = []*Row{
 		Note: "basic alone; digest closes the Ingress. Servers see the header Authorization.",
 	},
 	{
-		Name: "auth-secret", Verdict: Differs, Guard: true, Keys: "auth-secret",
-		Note: "With `auth-type`. Hashes of `$apr1$` and `{SHA}` cannot be checked: make them anew with `htpasswd -B`.",
+		Name: "auth-secret", With: "auth-type", Verdict: Differs, Guard: true, Keys: "auth-secret",
+		Note: "Hashes of `$apr1$` and `{SHA}` cannot be checked: make them anew with `htpasswd -B`.",
 	},
-	{Name: "auth-secret-type", Verdict: Nothing, Note: "Both forms of a Secret are recognised."},
-	{Name: "auth-realm", Verdict: Same, Keys: "auth-realm", Note: "With `auth-type`."},
+	{Name: "auth-secret-type", With: "auth-type", Verdict: Nothing, Note: "Both forms of a Secret are recognised."},
+	{Name: "auth-realm", With: "auth-type", Verdict: Same, Keys: "auth-realm"},
 	{
 		Name: "auth-url", Verdict: Differs, Guard: true, Keys: "sallyport.dev/auth-url", read: authURL,
 		Note: "A Service of the cluster, as `http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH`. Other URLs close " +
 			"the Ingress, unless it has `sallyport.dev/auth-url`. Failures are answered 503.",
 	},
-	{Name: "auth-method", Verdict: Same, Guard: true, Keys: "sallyport.dev/auth-method", Note: "With `auth-url`."},
+	{Name: "auth-method", With: "auth-url", Verdict: Same, Guard: true, Keys: "sallyport.dev/auth-method"},
 	{
-		Name: "auth-response-headers", Verdict: Same, Guard: true, Keys: "sallyport.dev/auth-headers-succeed",
-		Note: "With `auth-url`.",
+		Name: "auth-response-headers", With: "auth-url", Verdict: Same, Guard: true,
+		Keys: "sallyport.dev/auth-headers-succeed",
 	},
-	{Name: "auth-signin", Verdict: Same, Guard: true, Keys: "sallyport.dev/auth-signin", Note: "With `auth-url`."},
+	{Name: "auth-signin", With: "auth-url", Verdict: Same, Guard: true, Keys: "sallyport.dev/auth-signin"},
 	{
-		Name: "auth-signin-redirect-param", Verdict: Same, Guard: true, Keys: "sallyport.dev/auth-signin",
-		Note: "With `auth-signin`.",
+		Name: "auth-signin-redirect-param", With: "auth-signin", Verdict: Same, Guard: true,
+		Keys: "sallyport.dev/auth-signin",
 	},
-	{Name: "auth-request-redirect", Verdict: Lost, Note: "the Service sees X-Forwarded-Uri and X-Original-URL"},
-	{Name: "auth-proxy-set-headers", Verdict: Lost, Note: "the Service sees the headers of the request"},
 	{
-		Name: "auth-always-set-cookie", Verdict: Lost,
+		Name: "auth-request-redirect", With: "auth-url", Verdict: Lost,
+		Note: "the Service sees X-Forwarded-Uri and X-Original-URL",
+	},
+	{
+		Name: "auth-proxy-set-headers", With: "auth-url", Verdict: Lost,
+		Note: "the Service sees the headers of the request",
+	},
+	{
+		Name: "auth-always-set-cookie", With: "auth-url", Verdict: Lost,
 		Note: "a Set-Cookie of the Service reaches the client only if the Service rejects the request",
 	},
-	{Name: "auth-cache-key", Verdict: Nothing, Note: "Nothing is cached: " + noCache + "."},
-	{Name: "auth-cache-duration", Verdict: Nothing, Note: "Nothing is cached: " + noCache + "."},
-	{Name: "auth-keepalive", Verdict: Nothing, Note: "Connections are kept."},
-	{Name: "auth-keepalive-requests", Verdict: Nothing, Note: "Connections are kept."},
-	{Name: "auth-keepalive-timeout", Verdict: Nothing, Note: "Connections are kept."},
-	{Name: "auth-keepalive-share-vars", Verdict: Nothing, Note: "HAProxy has no such variables."},
-	{Name: "auth-snippet", Verdict: Lost, Guard: true, Note: neverRead},
+	{Name: "auth-cache-key", With: "auth-url", Verdict: Nothing, Note: "Nothing is cached: " + noCache + "."},
+	{Name: "auth-cache-duration", With: "auth-url", Verdict: Nothing, Note: "Nothing is cached: " + noCache + "."},
+	{Name: "auth-keepalive", With: "auth-url", Verdict: Nothing, Note: "Connections are kept."},
+	{Name: "auth-keepalive-requests", With: "auth-url", Verdict: Nothing, Note: "Connections are kept."},
+	{Name: "auth-keepalive-timeout", With: "auth-url", Verdict: Nothing, Note: "Connections are kept."},
+	{Name: "auth-keepalive-share-vars", With: "auth-url", Verdict: Nothing, Note: "HAProxy has no such variables."},
+	{Name: "auth-snippet", With: "auth-url", Verdict: Lost, Guard: true, Note: neverRead},
 	{
 		Name: "enable-global-auth", Verdict: Same, Keys: "auth-type", read: globalAuth,
 		Note: "`false` is `auth-type: none`, which needs `auth-opt-out` in the ConfigMap.",
@@ -145,16 +176,26 @@ var rows = []*Row{
 			"not read.",
 	},
 	{
-		Name: "auth-tls-verify-client", Verdict: Differs, Guard: true, Keys: "client-ca, client-crt-optional",
+		Name: "auth-tls-verify-client", With: "auth-tls-secret", Verdict: Differs, Guard: true,
+		Keys: "client-ca, client-crt-optional",
 		Note: "on, off and optional; optional_no_ca closes the Ingress.",
 	},
-	{Name: "auth-tls-verify-depth", Verdict: Lost, Note: "a chain of certificates may have any length"},
-	{Name: "auth-tls-error-page", Verdict: Lost, Note: "clients without a certificate get 403"},
 	{
-		Name: "auth-tls-pass-certificate-to-upstream", Verdict: Lost,
+		Name: "auth-tls-verify-depth", With: "auth-tls-secret", Verdict: Lost,
+		Note: "a chain of certificates may have any length",
+	},
+	{
+		Name: "auth-tls-error-page", With: "auth-tls-secret", Verdict: Lost,
+		Note: "clients without a certificate get 403",
+	},
+	{
+		Name: "auth-tls-pass-certificate-to-upstream", With: "auth-tls-secret", Verdict: Lost,
 		Note: "request-set-header with `%[ssl_c_der,base64]` passes the certificate on",
 	},
-	{Name: "auth-tls-match-cn", Verdict: Lost, Guard: true, Note: "the name in a certificate is not compared"},
+	{
+		Name: "auth-tls-match-cn", With: "auth-tls-secret", Verdict: Lost, Guard: true,
+		Note: "the name in a certificate is not compared",
+	},
 	{
 		Name: "ssl-passthrough", Verdict: Same, Keys: "ssl-passthrough", read: as("ssl-passthrough"),
 		Note: "ingress-nginx reads it only with `--enable-ssl-passthrough`.",
@@ -174,15 +215,17 @@ var rows = []*Row{
 		read: limitRPM, Note: "As `limit-rps`, which overrides it.",
 	},
 	{
-		Name: "limit-burst-multiplier", Verdict: Differs, Keys: "rate-limit-requests, rate-limit-period",
-		Note: "With `limit-rps` or `limit-rpm`.",
+		Name: "limit-burst-multiplier", With: "limit-rps, limit-rpm", Verdict: Differs,
+		Keys: "rate-limit-requests, rate-limit-period",
 	},
 	{
-		Name: "limit-allowlist", Verdict: Differs, Keys: "rate-limit-whitelist", read: as("rate-limit-whitelist"),
+		Name: "limit-allowlist", With: "limit-rps, limit-rpm, limit-connections", Verdict: Differs,
+		Keys: "rate-limit-whitelist", read: as("rate-limit-whitelist"),
 		Note: "For `limit-rps` and `limit-rpm`, and not for `limit-connections`. `limit-whitelist` is its older name.",
 	},
 	{
-		Name: "limit-whitelist", Verdict: Differs, Keys: "rate-limit-whitelist",
+		Name: "limit-whitelist", With: "limit-rps, limit-rpm, limit-connections", Verdict: Differs,
+		Keys: "rate-limit-whitelist",
 		Note: "An older name of `limit-allowlist`.",
 	},
 	{Name: "limit-rate", Verdict: Lost, Note: "answers are sent as fast as the client reads"},
@@ -195,20 +238,17 @@ var rows = []*Row{
 	// CORS and headers
 	{Name: "enable-cors", Verdict: Same, Keys: "cors-enable, cors-respond-to-options", read: cors},
 	{
-		Name: "cors-allow-origin", Verdict: Differs, Keys: "cors-allow-origin",
-		Note: "An origin has to match as a whole. With `enable-cors`.",
+		Name: "cors-allow-origin", With: "enable-cors", Verdict: Differs, Keys: "cors-allow-origin",
+		Note: "An origin has to match as a whole.",
 	},
-	{Name: "cors-allow-methods", Verdict: Same, Keys: "cors-allow-methods", Note: "With `enable-cors`."},
-	{Name: "cors-allow-headers", Verdict: Same, Keys: "cors-allow-headers", Note: "With `enable-cors`."},
+	{Name: "cors-allow-methods", With: "enable-cors", Verdict: Same, Keys: "cors-allow-methods"},
+	{Name: "cors-allow-headers", With: "enable-cors", Verdict: Same, Keys: "cors-allow-headers"},
 	{
-		Name: "cors-allow-credentials", Verdict: Differs, Keys: "cors-allow-credentials",
-		Note: "With `enable-cors`. If any origin is allowed, credentials are not: browsers reject them together.",
+		Name: "cors-allow-credentials", With: "enable-cors", Verdict: Differs, Keys: "cors-allow-credentials",
+		Note: "If any origin is allowed, credentials are not: browsers reject them together.",
 	},
-	{Name: "cors-max-age", Verdict: Same, Keys: "cors-max-age", Note: "With `enable-cors`."},
-	{
-		Name: "cors-expose-headers", Verdict: Same, Keys: "sallyport.dev/cors-expose-headers",
-		Note: "With `enable-cors`.",
-	},
+	{Name: "cors-max-age", With: "enable-cors", Verdict: Same, Keys: "cors-max-age"},
+	{Name: "cors-expose-headers", With: "enable-cors", Verdict: Same, Keys: "sallyport.dev/cors-expose-headers"},
 	{Name: "custom-headers", Verdict: Lost, Note: "write the headers as response-set-header"},
 	{Name: "connection-proxy-header", Verdict: Nothing, Note: "HAProxy sets Connection."},
 	{Name: "http2-push-preload", Verdict: Nothing, Note: "Browsers have dropped it."},
@@ -243,8 +283,11 @@ var rows = []*Row{
 	{Name: "proxy-buffers-number", Verdict: Nothing, Note: streams + "."},
 	{Name: "proxy-busy-buffers-size", Verdict: Nothing, Note: streams + "."},
 	{Name: "proxy-max-temp-file-size", Verdict: Nothing, Note: streams + "."},
-	{Name: "proxy-buffer-size", Verdict: Nothing, Note: "The headers of an answer may have 15 kB together."},
-	{Name: "proxy-http-version", Verdict: Nothing, Note: "Servers are asked by HTTP/1.1."},
+	{
+		Name: "proxy-buffer-size", Verdict: Nothing, read: bufferSize,
+		Note: "The headers of an answer may have 15 kB together; with larger ones it is answered 502.",
+	},
+	{Name: "proxy-http-version", Verdict: Nothing, read: httpVersion, Note: "Servers are asked by HTTP/1.1."},
 	{Name: "proxy-cookie-domain", Verdict: Lost, Note: "cookies of servers stay as they are"},
 	{Name: "proxy-cookie-path", Verdict: Lost, Note: "cookies of servers stay as they are"},
 	{Name: "proxy-redirect-from", Verdict: Lost, Note: "redirects of servers stay as they are"},
@@ -257,57 +300,86 @@ var rows = []*Row{
 		Name: "upstream-hash-by", Verdict: Differs, Keys: "load-balance", read: hashBy,
 		Note: "One variable: $request_uri, $uri, $remote_addr, $host, $http_NAME or $arg_NAME.",
 	},
-	{Name: "upstream-hash-by-subset", Verdict: Lost, Note: "a hash chooses one server"},
-	{Name: "upstream-hash-by-subset-size", Verdict: Lost, Note: "a hash chooses one server"},
+	{Name: "upstream-hash-by-subset", With: "upstream-hash-by", Verdict: Lost, Note: "a hash chooses one server"},
+	{Name: "upstream-hash-by-subset-size", With: "upstream-hash-by", Verdict: Lost, Note: "a hash chooses one server"},
 	{
-		Name: "affinity", Verdict: Same, Keys: "sallyport.dev/session-cookie-name, sallyport.dev/session-cookie-keywords",
+		Name: "affinity", Verdict: Same,
+		Keys: "sallyport.dev/session-cookie-name, sallyport.dev/session-cookie-keywords",
 		read: affinity,
 	},
-	{Name: "session-cookie-name", Verdict: Same, Keys: "sallyport.dev/session-cookie-name", Note: "With `affinity`."},
+	{Name: "session-cookie-name", With: "affinity", Verdict: Same, Keys: "sallyport.dev/session-cookie-name"},
+	{Name: "session-cookie-domain", With: "affinity", Verdict: Same, Keys: "sallyport.dev/session-cookie-domain"},
 	{
-		Name: "session-cookie-domain", Verdict: Same, Keys: "sallyport.dev/session-cookie-domain",
-		Note: "With `affinity`.",
+		Name: "session-cookie-samesite", With: "affinity", Verdict: Same,
+		Keys: "sallyport.dev/session-cookie-same-site",
 	},
 	{
-		Name: "session-cookie-samesite", Verdict: Same, Keys: "sallyport.dev/session-cookie-same-site",
-		Note: "With `affinity`.",
+		Name: "session-cookie-secure", With: "affinity", Verdict: Differs,
+		Keys: "sallyport.dev/session-cookie-keywords",
+		Note: "The cookie is Secure only if this asks for it.",
 	},
 	{
-		Name: "session-cookie-secure", Verdict: Differs, Keys: "sallyport.dev/session-cookie-keywords",
-		Note: "With `affinity`. The cookie is Secure only if this asks for it.",
+		Name: "session-cookie-expires", With: "affinity", Verdict: Lost,
+		Note: "the cookie ends with the session of the browser",
 	},
-	{Name: "session-cookie-expires", Verdict: Lost, Note: "the cookie ends with the session of the browser"},
-	{Name: "session-cookie-max-age", Verdict: Lost, Note: "the cookie ends with the session of the browser"},
-	{Name: "session-cookie-path", Verdict: Lost, Note: "the path of the cookie is /"},
 	{
-		Name: "session-cookie-change-on-failure", Verdict: Nothing,
+		Name: "session-cookie-max-age", With: "affinity", Verdict: Lost,
+		Note: "the cookie ends with the session of the browser",
+	},
+	{Name: "session-cookie-path", With: "affinity", Verdict: Lost, Note: "the path of the cookie is /"},
+	{
+		Name: "session-cookie-change-on-failure", With: "affinity", Verdict: Nothing,
 		Note: "A client whose server is down gets a new cookie.",
 	},
-	{Name: "session-cookie-conditional-samesite-none", Verdict: Lost, Note: "SameSite is the same for all browsers"},
 	{
-		Name: "affinity-mode", Verdict: Nothing,
+		Name: "session-cookie-conditional-samesite-none", With: "affinity", Verdict: Lost,
+		Note: "SameSite is the same for all browsers",
+	},
+	{
+		Name: "affinity-mode", With: "affinity", Verdict: Nothing,
 		Note: "A client stays with its server while that is up, as in `persistent`.",
 	},
-	{Name: "affinity-canary-behavior", Verdict: Lost, Note: "each request is chosen for the canary by itself"},
 	{
-		Name: "proxy-ssl-secret", Verdict: Same, Guard: true, Keys: "server-crt, server-ca",
-		Note: "With `backend-protocol` HTTPS or GRPCS.",
+		Name: "affinity-canary-behavior", With: "affinity", Verdict: Lost,
+		Note: "each request is chosen for the canary by itself",
 	},
-	{Name: "proxy-ssl-verify", Verdict: Same, Guard: true, Keys: "server-ca", Note: "With `proxy-ssl-secret`."},
 	{
-		Name: "proxy-ssl-name", Verdict: Same, Guard: true,
+		Name: "proxy-ssl-secret", With: "backend-protocol", Verdict: Same, Guard: true, Keys: "server-crt, server-ca",
+		Note: "Of HTTPS or GRPCS.",
+	},
+	{Name: "proxy-ssl-verify", With: "proxy-ssl-secret", Verdict: Same, Guard: true, Keys: "server-ca"},
+	{
+		Name: "proxy-ssl-name", With: "backend-protocol", Verdict: Same, Guard: true,
 		Keys: "sallyport.dev/secure-sni, sallyport.dev/secure-verify-hostname",
-		Note: "With `proxy-ssl-server-name` and `proxy-ssl-verify`.",
+		Note: "Also with `proxy-ssl-server-name` or `proxy-ssl-verify`.",
 	},
-	{Name: "proxy-ssl-server-name", Verdict: Same, Guard: true, Keys: "sallyport.dev/secure-sni"},
-	{Name: "proxy-ssl-ciphers", Verdict: Lost, Note: "ciphers to servers are those of OpenSSL"},
-	{Name: "proxy-ssl-protocols", Verdict: Lost, Note: "versions of TLS to servers are those of OpenSSL"},
-	{Name: "proxy-ssl-verify-depth", Verdict: Lost, Note: "a chain of certificates may have any length"},
+	{
+		Name: "proxy-ssl-server-name", With: "backend-protocol", Verdict: Same, Guard: true,
+		Keys: "sallyport.dev/secure-sni",
+	},
+	{
+		Name: "proxy-ssl-ciphers", With: "backend-protocol", Verdict: Lost,
+		Note: "ciphers to servers are those of OpenSSL",
+	},
+	{
+		Name: "proxy-ssl-protocols", With: "backend-protocol", Verdict: Lost,
+		Note: "versions of TLS to servers are those of OpenSSL",
+	},
+	{
+		Name: "proxy-ssl-verify-depth", With: "backend-protocol", Verdict: Lost,
+		Note: "a chain of certificates may have any length",
+	},
 	{Name: "enable-access-log", Verdict: Lost, Note: "syslog-server gets a line for each request"},
 	{Name: "enable-rewrite-log", Verdict: Nothing, Note: "HAProxy has no such log."},
 	{Name: "mirror-target", Verdict: Lost, Note: "an HTTPRoute with a RequestMirror sends copies of requests"},
-	{Name: "mirror-request-body", Verdict: Lost, Note: "an HTTPRoute with a RequestMirror sends copies of requests"},
-	{Name: "mirror-host", Verdict: Lost, Note: "an HTTPRoute with a RequestMirror sends copies of requests"},
+	{
+		Name: "mirror-request-body", With: "mirror-target", Verdict: Lost,
+		Note: "an HTTPRoute with a RequestMirror sends copies of requests",
+	},
+	{
+		Name: "mirror-host", With: "mirror-target", Verdict: Lost,
+		Note: "an HTTPRoute with a RequestMirror sends copies of requests",
+	},
 	{Name: "enable-opentelemetry", Verdict: Lost, Note: noTracing},
 	{Name: "opentelemetry-trust-incoming-span", Verdict: Lost, Note: noTracing},
 	{Name: "opentelemetry-operation-name", Verdict: Lost, Note: noTracing},

@@ -1,0 +1,214 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"sallyport/appliance"
+	"sallyport/appliance/config"
+	"sallyport/haproxy"
+	"sallyport/ingress"
+	"sallyport/ingress/input"
+	"sallyport/ingress/manifest"
+	"sallyport/ingress/watch"
+)
+
+// A Question says which Ingresses are asked about.
+type Question struct {
+	From       string    // a controller: nginx or haproxy
+	Classes    []string  // names of its IngressClasses; empty for the usual one
+	Files      []string  // files and folders; "-" is Stdin. Empty asks a cluster
+	Recursive  bool      // folders within folders are read
+	Namespace  string    // of objects of files that name none
+	Stdin      io.Reader // for "-"
+	Config     string    // the path of a configuration file; empty for the defaults
+	Kubeconfig string    // the path of the kubeconfig of a cluster; empty for the clusters of the configuration file
+}
+
+// A Report is the answer for one cluster.
+type Report struct {
+	Cluster string `json:"cluster"`
+	ingress.Survey
+
+	// Totals of the Survey.
+	Totals Totals `json:"totals"`
+
+	// The fields below are about files.
+	Files   int               `json:"files,omitempty"`
+	Ignored map[string]int    `json:"ignored,omitempty"` // objects of kinds that are not needed, by kind
+	Unread  []manifest.Unread `json:"unread,omitempty"`
+	Twice   []string          `json:"twice,omitempty"` // objects in several documents; the last one counts
+	Assumed manifest.Assumed  `json:"assumed,omitzero"`
+}
+
+// Totals count the Ingresses of a Survey.
+type Totals struct {
+	Ingresses  int                     `json:"ingresses"`
+	Bare       int                     `json:"bare"` // without an annotation of the controller
+	Verdicts   map[ingress.Verdict]int `json:"verdicts"`
+	LostGuards int                     `json:"lostGuards"`
+}
+
+// Safe reports whether no guard is lost, each path of each Ingress is served, and each document was read.
+func (r *Report) Safe() bool {
+	return r.Totals.LostGuards == 0 && len(r.Unread) == 0 &&
+		!slices.ContainsFunc(r.Ingresses, func(s ingress.Surveyed) bool { return !s.Safe() })
+}
+
+// Ask returns a Report for each cluster.
+func Ask(ctx context.Context, q Question) ([]Report, error) {
+	cfg, err := q.config()
+	if err != nil {
+		return nil, err
+	}
+	if len(q.Files) > 0 {
+		one, err := q.read(cfg)
+		return []Report{one}, err
+	}
+	var all []Report
+	for i := range cfg.Clusters {
+		s, err := q.look(ctx, cfg, &cfg.Clusters[i])
+		if err != nil {
+			return nil, fmt.Errorf("cluster %s: %w", cfg.Clusters[i].Name, err)
+		}
+		all = append(all, report(cfg, s, ingress.Foreign(q.From)))
+	}
+	return all, nil
+}
+
+// ErrConfig is the error of a configuration file.
+var ErrConfig = errors.New("the configuration file")
+
+// config returns the configuration: that of the file, or the defaults.
+func (q *Question) config() (*config.Config, error) {
+	if q.Config == "" {
+		kubeconfig := q.Kubeconfig
+		if kubeconfig == "" {
+			kubeconfig = "/dev/null" // nothing reads it
+		}
+		return config.Parse("the defaults", fmt.Appendf(nil, "clusters:\n- kubeconfig: %q\n", kubeconfig))
+	}
+	data, err := os.ReadFile(q.Config)
+	if err != nil {
+		return nil, errors.Join(ErrConfig, err)
+	}
+	cfg, err := config.Parse(q.Config, data)
+	if err != nil {
+		return nil, errors.Join(ErrConfig, err)
+	}
+	if q.Kubeconfig != "" {
+		cfg.Clusters[0].Kubeconfig = config.Kubeconfig{Path: q.Kubeconfig}
+		cfg.Clusters = cfg.Clusters[:1]
+	}
+	return cfg, nil
+}
+
+// options returns the Options of a cluster, with the classes of the controller.
+func (q *Question) options(cfg *config.Config, c *config.Cluster) (input.Options, manifest.Classes) {
+	o := appliance.OptionsOf(c, appliance.PoolsOf(cfg))
+	o = o.WithDefaults()
+	class, controller := &o.Class, o.Controller
+	if ingress.Foreign(q.From) == ingress.FromNginx {
+		class, controller = &o.Nginx.Class, o.Nginx.Controller
+		if *class == "" {
+			*class = "nginx"
+		}
+	}
+	names := q.Classes
+	if len(names) > 0 {
+		*class = names[0]
+	}
+	return o, manifest.Classes{Names: append([]string{*class}, names[min(1, len(names)):]...), Controller: controller}
+}
+
+// read returns the Report on the objects of files. They count as those of the first cluster.
+func (q *Question) read(cfg *config.Config) (Report, error) {
+	c := manifest.Contents{Namespace: q.Namespace}
+	for _, path := range q.Files {
+		if path == "-" {
+			c.Read("standard input", q.Stdin)
+			continue
+		}
+		if err := c.ReadPath(path, q.Recursive); err != nil {
+			return Report{}, err
+		}
+	}
+	o, classes := q.options(cfg, &cfg.Clusters[0])
+	s, assumed, err := c.Snapshot(cfg.Clusters[0].Name, time.Now(), o, classes)
+	if err != nil {
+		return Report{}, err
+	}
+	r := report(cfg, s, ingress.Foreign(q.From))
+	r.Files, r.Ignored, r.Unread, r.Twice, r.Assumed = c.Files, c.Others, c.Unread, c.Twice, assumed
+	return r, nil
+}
+
+// patience is the time in which a cluster has to be read.
+const patience = time.Minute
+
+// look returns the objects of a cluster.
+func (q *Question) look(ctx context.Context, cfg *config.Config, c *config.Cluster) (s input.Snapshot, err error) {
+	text, err := c.Kubeconfig.Read()
+	if err != nil {
+		return s, err
+	}
+	of := appliance.WatcherConfig(cfg, c, appliance.PoolsOf(cfg), text, nil, slog.New(slog.DiscardHandler))
+	var classes manifest.Classes
+	of.Options, classes = q.options(cfg, c)
+	of.OnlyLook = true
+	w, err := watch.New(of)
+	if err != nil {
+		return s, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	done := make(chan struct{})
+	go func() { defer close(done); w.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	s, err = w.Snapshot()
+	for err != nil && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-w.Changed():
+		}
+		s, err = w.Snapshot()
+	}
+	if err != nil {
+		return s, fmt.Errorf("%w; `kubectl get ingress,ingressclass,service,secret -A -o yaml` prints what "+
+			"`sallyport migrate -f -` reads", err)
+	}
+	s.Classes = classes.Among(s.Classes)
+	return s, nil
+}
+
+// report compiles the objects of a cluster.
+func report(cfg *config.Config, s input.Snapshot, from ingress.Foreign) Report {
+	c := appliance.CompilerOf(cfg.Ports())
+	snaps := []input.Snapshot{s}
+	verdicts := haproxy.Verdicts{}
+	questions := c.Compile(snaps).Questions
+	for _, q := range questions { // HAProxy is asked where it runs
+		verdicts[q.Part()] = haproxy.Good
+	}
+	if program, err := haproxy.FindProgram(cfg.HAProxy.Binary); err == nil {
+		maps.Copy(verdicts, program.Judge(questions))
+	}
+	c.Judge(verdicts)
+	r := Report{Cluster: s.Cluster, Survey: c.Compile(snaps).Survey(s.Cluster, from)}
+	r.Totals = Totals{
+		Ingresses: len(r.Ingresses), Verdicts: make(map[ingress.Verdict]int), LostGuards: r.LostGuards(),
+	}
+	for i := range r.Ingresses {
+		r.Totals.Verdicts[r.Ingresses[i].Verdict]++
+		if len(r.Ingresses[i].Annotations) == 0 {
+			r.Totals.Bare++
+		}
+	}
+	return r
+}

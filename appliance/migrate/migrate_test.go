@@ -1,0 +1,177 @@
+package migrate
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"sallyport/ingress"
+	"sallyport/ingress/nginx"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// ask returns the Report on files.
+func ask(t *testing.T, q Question) Report {
+	t.Helper()
+	q.Namespace = "default"
+	all, err := Ask(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all[0]
+}
+
+// text returns the blocks of a Report, without the one that all Reports have.
+func text(r *Report) string {
+	var b strings.Builder
+	for _, block := range r.Blocks(true) {
+		if block.Title == "Every Ingress" {
+			continue
+		}
+		fmt.Fprintf(&b, "# %s\n", block.Title)
+		for _, row := range block.Rows {
+			fmt.Fprintln(&b, strings.Join(row, "  "))
+		}
+	}
+	return b.String()
+}
+
+// TestThePlatformsThatPeopleHaveAreJudged reads manifests in the forms that the charts of common
+// platforms render.
+func TestThePlatformsThatPeopleHaveAreJudged(t *testing.T) {
+	files, err := filepath.Glob("testdata/platforms/*.yaml")
+	if err != nil || len(files) < 15 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
+			r := ask(t, Question{From: "nginx", Files: []string{file}})
+			golden, got := strings.TrimSuffix(file, ".yaml")+".txt", text(&r)
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("want (-), got (+):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestAFolderIsJudgedAsOneCluster reads all platforms together: hosts that several have are judged as one.
+func TestAFolderIsJudgedAsOneCluster(t *testing.T) {
+	r := ask(t, Question{From: "nginx", Files: []string{"testdata/platforms"}})
+	found := map[string]bool{}
+	for _, h := range r.Hosts {
+		found[h.Host] = true
+	}
+	if !found["www.shop.example"] || r.Safe() {
+		t.Errorf("hosts %v, safe is %t", r.Hosts, r.Safe())
+	}
+	sum := 0
+	for _, n := range r.Totals.Verdicts {
+		sum += n
+	}
+	if sum != r.Totals.Ingresses || sum != len(r.Ingresses) || r.Totals.LostGuards == 0 {
+		t.Errorf("totals %v", r.Totals)
+	}
+	if first := r.Blocks(false)[1]; !first.Alarm || !strings.HasPrefix(first.Title, "Guards") {
+		t.Errorf("the losses do not come first, but %q", first.Title)
+	}
+	encoded, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again Report
+	if err := json.Unmarshal(encoded, &again); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(r, again); diff != "" {
+		t.Errorf("as JSON: want (-), got (+):\n%s", diff)
+	}
+}
+
+const web = `apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: web, annotations: {%s}}
+spec: {%s rules: [{host: a.test, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}]}
+`
+
+func TestTheConfigurationFileDecides(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sallyport.yaml")
+	file := "clusters:\n- kubeconfig: /none\n  ingress: {nginx: {class: inner, without: [configuration-snippet]}}\n"
+	if err := os.WriteFile(path, []byte(file), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	manifests := fmt.Sprintf(web, nginx.Prefix+"configuration-snippet: x", "ingressClassName: inner,")
+	read := func(q Question) Report {
+		q.Files, q.Stdin = []string{"-"}, strings.NewReader(manifests)
+		return ask(t, q)
+	}
+	r := read(Question{From: "nginx", Config: path})
+	if len(r.Ingresses) != 1 || r.Ingresses[0].Closed || r.Totals.LostGuards != 1 || r.Safe() {
+		t.Errorf("given up: %+v", r.Ingresses)
+	}
+	if r = read(Question{From: "nginx"}); len(r.Ingresses) != 0 || r.Others["inner"] != 1 {
+		t.Errorf("another class: %+v, others %v", r.Ingresses, r.Others)
+	}
+	if r = read(Question{From: "nginx", Classes: []string{"nginx", "inner"}}); len(r.Ingresses) != 1 ||
+		!r.Ingresses[0].Closed {
+		t.Errorf("kept: %+v", r.Ingresses)
+	}
+	if err := os.WriteFile(path, []byte("clusters: 5\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Ask(t.Context(), Question{From: "nginx", Files: []string{"-"}, Config: path}); err == nil {
+		t.Error("a wrong configuration file is no error")
+	}
+}
+
+func TestIngressesOfHAProxysControllerAreJudged(t *testing.T) {
+	manifests := fmt.Sprintf(web, "haproxy.org/allow-lst: 10.0.0.0/8, haproxy.org/timeout-server: 5s, "+
+		"haproxy.org/check: maybe, haproxy.org/response-set-header: 'X-A b'", "ingressClassName: haproxy,")
+	r := ask(t, Question{From: "haproxy", Files: []string{"-"}, Stdin: strings.NewReader(manifests)})
+	got := map[string]ingress.Verdict{}
+	for _, a := range r.Ingresses[0].Annotations {
+		got[strings.TrimPrefix(a.Name, "haproxy.org/")] = a.Verdict
+	}
+	want := map[string]ingress.Verdict{
+		"allow-lst": nginx.Lost, "timeout-server": nginx.Same, "check": nginx.Lost, "response-set-header": nginx.Same,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("want (-), got (+):\n%s", diff)
+	}
+	if !r.Ingresses[0].Closed || r.Safe() {
+		t.Errorf("a guard with a wrong name does not close the Ingress: %+v", r.Ingresses[0])
+	}
+}
+
+// TestManyIngressesAreJudged reads 2,000 Ingresses as one List.
+func TestManyIngressesAreJudged(t *testing.T) {
+	var b bytes.Buffer
+	b.WriteString("apiVersion: v1\nkind: List\nitems:\n")
+	for i := range 2000 {
+		fmt.Fprintf(&b, `- apiVersion: networking.k8s.io/v1
+  kind: Ingress
+  metadata: {name: web-%d, namespace: team-%d, annotations: {nginx.ingress.kubernetes.io/ssl-redirect: "false"}}
+  spec: {ingressClassName: nginx, tls: [{hosts: [h%[1]d.test], secretName: tls-%[1]d}], rules: [{host: h%[1]d.test, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}]}
+`, i, i%50)
+	}
+	r := ask(t, Question{From: "nginx", Files: []string{"-"}, Stdin: &b})
+	if r.Totals.Verdicts[nginx.Same] != 2000 || !r.Safe() {
+		t.Errorf("totals %v", r.Totals)
+	}
+}

@@ -1,0 +1,413 @@
+package ingress
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
+	"sallyport/ingress/input"
+	"sallyport/ingress/nginx"
+)
+
+// A Survey says how Ingresses that were written for another controller are served here. It is made
+// from a Result, so that it can only say what the compiler does.
+type Survey struct {
+	From      Foreign        `json:"from"`
+	Ingresses []Surveyed     `json:"ingresses"`
+	Hosts     []SurveyedHost `json:"hosts"`            // those that differ as a whole
+	Others    map[string]int `json:"others,omitempty"` // Ingresses of other classes, by class; "" has none
+	// Everywhere lists in sentences the differences that each Ingress has, with or without annotations.
+	Everywhere []string `json:"everywhere,omitempty"`
+}
+
+// Foreign is a controller that Ingresses were written for.
+type Foreign string
+
+// The foreign controllers.
+const (
+	FromNginx   Foreign = "nginx"   // ingress-nginx
+	FromHAProxy Foreign = "haproxy" // HAProxy's own ingress controller
+)
+
+// kind returns the kind of the Ingresses of the controller.
+func (f Foreign) kind() input.Kind {
+	if f == FromNginx {
+		return input.OfNginx
+	}
+	return input.OfHAProxy
+}
+
+// A Surveyed is an Ingress of a Survey.
+type Surveyed struct {
+	ObjectRef
+	Verdict     Verdict              `json:"verdict"`
+	Closed      bool                 `json:"closed,omitempty"` // all clients of a path are rejected
+	Paths       int                  `json:"paths"`            // that its rules have
+	Served      int                  `json:"served"`           // of its paths
+	Annotations []SurveyedAnnotation `json:"annotations"`
+	Problems    []SurveyedProblem    `json:"problems,omitempty"` // of what is no annotation
+}
+
+// Verdict says how an Ingress or an annotation is served here.
+type Verdict = nginx.Verdict
+
+// A SurveyedAnnotation is an annotation of another controller.
+type SurveyedAnnotation struct {
+	Name    string   `json:"name"` // without the prefix of the controller
+	Value   string   `json:"value,omitempty"`
+	Verdict Verdict  `json:"verdict"`
+	Guard   bool     `json:"guard,omitempty"` // it may keep clients out
+	Here    []string `json:"here,omitempty"`  // the keys that it stands for, as KEY: VALUE
+	Why     string   `json:"why,omitempty"`
+}
+
+// Lost reports whether the annotation is a guard that is not kept.
+func (a *SurveyedAnnotation) Lost() bool { return a.Guard && a.Verdict == nginx.Lost }
+
+// Safe reports whether each path is served, and no guard is lost.
+func (s *Surveyed) Safe() bool {
+	return s.Verdict != nginx.Lost &&
+		!slices.ContainsFunc(s.Annotations, func(a SurveyedAnnotation) bool { return a.Lost() })
+}
+
+// A SurveyedProblem is a Problem of an Ingress.
+type SurveyedProblem struct {
+	Reason string `json:"reason"`
+	Why    string `json:"why"`
+}
+
+// A SurveyedHost is a host that differs as a whole.
+type SurveyedHost struct {
+	Host string   `json:"host"`
+	Why  []string `json:"why"`
+}
+
+// LostGuards returns how many guards are not kept.
+func (s *Survey) LostGuards() (n int) {
+	for i := range s.Ingresses {
+		for j := range s.Ingresses[i].Annotations {
+			if s.Ingresses[i].Annotations[j].Lost() {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// A surveyor makes the Survey of a cluster.
+type surveyor struct {
+	*routing
+	w       *world
+	from    Foreign
+	objects map[serviceKey]*networkingv1.Ingress // of the controller
+	claimed map[serviceKey]*claim
+	found   map[serviceKey][]Problem
+	shut    map[string]bool // backends that reject all clients
+	routed  map[routeKey]haproxy.Route
+}
+
+// Survey returns how the Ingresses of a cluster are served that were written for another controller.
+func (r Result) Survey(cluster string, from Foreign) Survey {
+	out := Survey{From: from, Ingresses: []Surveyed{}, Hosts: []SurveyedHost{}, Others: make(map[string]int)}
+	if r.routing == nil {
+		return out
+	}
+	i := slices.IndexFunc(r.routing.of, func(w *world) bool { return w.Cluster == cluster })
+	if i < 0 {
+		return out
+	}
+	v := &surveyor{
+		routing: r.routing, w: r.routing.of[i], from: from,
+		objects: make(map[serviceKey]*networkingv1.Ingress), claimed: make(map[serviceKey]*claim),
+		found: make(map[serviceKey][]Problem), shut: make(map[string]bool),
+		routed: make(map[routeKey]haproxy.Route, len(r.Config.Routes)),
+	}
+	v.look(cluster)
+	classes := input.ClassesOf(&v.w.Snapshot)
+	for _, ing := range v.w.Ingresses {
+		if classes.Kind(ing) != from.kind() {
+			out.Others[classOf(ing)]++
+			continue
+		}
+		v.objects[input.KeyOf(ing)] = ing
+		out.Ingresses = append(out.Ingresses, v.ingress(ing))
+	}
+	slices.SortStableFunc(out.Ingresses, func(a, b Surveyed) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	out.Hosts = append(out.Hosts, v.hosts()...)
+	if from == FromNginx {
+		out.Everywhere = nginx.Everywhere
+	}
+	return out
+}
+
+// classOf returns the class that an Ingress names, or "".
+func classOf(ing *networkingv1.Ingress) string {
+	if name, noted := annotations.Class(ing.Annotations); noted {
+		return name
+	}
+	if ing.Spec.IngressClassName != nil {
+		return *ing.Spec.IngressClassName
+	}
+	return ""
+}
+
+// look sorts the claims, the Problems and the closed backends of the cluster.
+func (v *surveyor) look(cluster string) {
+	for _, c := range v.claims {
+		if c.ref.Kind == "Ingress" && c.ref.Cluster == cluster {
+			v.claimed[serviceKey{Namespace: c.ref.Namespace, Name: c.ref.Name}] = c
+		}
+	}
+	for _, p := range slices.Concat(v.Problems, v.w.Beyond) {
+		if p.Kind == "Ingress" && p.Cluster == cluster {
+			key := serviceKey{Namespace: p.Namespace, Name: p.Name}
+			v.found[key] = append(v.found[key], p)
+		}
+	}
+	for _, route := range v.Config.Routes {
+		if route.Scope == "" {
+			v.routed[routeKey{route.Host, route.Path, route.Match}] = route
+		}
+	}
+	for i := range v.needs {
+		d := v.needs[i].settings.Directives
+		v.shut[v.needs[i].name] = slices.Contains(d, haproxy.Close()) || slices.Contains(d, haproxy.CloseTCP())
+	}
+}
+
+// ingress returns how one Ingress is served.
+func (v *surveyor) ingress(ing *networkingv1.Ingress) Surveyed {
+	s := Surveyed{Annotations: []SurveyedAnnotation{}}
+	key := input.KeyOf(ing)
+	s.ObjectRef = ObjectRef{
+		Cluster: v.w.Cluster, Kind: "Ingress", Namespace: ing.Namespace, Name: ing.Name, UID: string(ing.UID),
+	}
+	for _, rule := range ing.Spec.Rules {
+		if rule.HTTP == nil {
+			continue
+		}
+		s.Paths += len(rule.HTTP.Paths)
+		for _, p := range rule.HTTP.Paths {
+			if v.from == FromNginx && p.PathType != nil && !nginx.Allows(string(*p.PathType), p.Path) {
+				s.Problems = append(s.Problems, SurveyedProblem{
+					"PathRefused", fmt.Sprintf("ingress-nginx refuses path %s of type %s (strict-validate-path-type), "+
+						"or reads it as a regular expression; here it is compared as it stands: for an expression, "+
+						"pathType has to be ImplementationSpecific", annotations.Quote(p.Path), *p.PathType),
+				})
+			}
+		}
+	}
+	if c := v.claimed[key]; c != nil {
+		if c.ruleless && c.fallback != nil {
+			s.Paths, s.Served = 1, 0
+			if c.effective {
+				s.Served, s.Closed = 1, v.shut[v.Config.DefaultBackend]
+			}
+		}
+		for _, p := range c.paths {
+			leads, granted := v.leads(c, p)
+			if granted {
+				s.Served++
+			}
+			s.Closed = s.Closed || slices.ContainsFunc(leads, func(name string) bool { return v.shut[name] })
+		}
+	}
+	prefix := nginx.Prefix
+	if v.from == FromNginx {
+		s.Annotations = v.ofNginx(ing)
+	} else {
+		prefix = ""
+		s.Annotations = ofHAProxy(ing)
+	}
+	for _, p := range v.found[key] {
+		i := slices.IndexFunc(s.Annotations, func(a SurveyedAnnotation) bool { return prefix+a.Name == p.As })
+		if p.As == "" || i < 0 {
+			if one := (SurveyedProblem{p.Reason, p.Why}); !slices.Contains(s.Problems, one) {
+				s.Problems = append(s.Problems, one)
+			}
+			continue
+		}
+		s.Annotations[i].heed(p)
+	}
+	s.Verdict = s.sum()
+	return s
+}
+
+// leads returns the backends of a path of a claim, and whether the claim has the path.
+func (v *surveyor) leads(c *claim, p pathClaim) (names []string, granted bool) {
+	for _, key := range []routeKey{
+		{p.host, p.path, p.match}, {p.host, "/", haproxy.Passthrough},
+	} {
+		route := v.routed[key]
+		switch {
+		case v.owner[key] == c:
+			names, granted = append(names, route.Backend), true
+		case v.canaries[key] == c:
+			names, granted = append(names, route.Canary), true
+		}
+		for _, one := range v.chosen[key] {
+			if one.by == c && one.when.Usable {
+				names, granted = append(names, one.backend), true
+			}
+		}
+	}
+	return names, granted
+}
+
+// ofNginx returns the annotations of ingress-nginx on an Ingress.
+func (v *surveyor) ofNginx(ing *networkingv1.Ingress) []SurveyedAnnotation {
+	read := v.w.ReadNginx(ing)
+	all := make([]SurveyedAnnotation, 0, len(read.Notes))
+	for _, n := range read.Notes {
+		one := SurveyedAnnotation{
+			Name: n.Name, Value: shown(n.Value), Verdict: n.Verdict, Guard: n.Guard, Why: n.Why,
+		}
+		for _, s := range read.Said {
+			if s.As == nginx.Prefix+n.Name {
+				one.Here = append(one.Here, s.Key+": "+shown(s.Text))
+			}
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// ofHAProxy returns the annotations of HAProxy's own controller on an Ingress. Each is a key of ours,
+// unless a Problem says otherwise.
+func ofHAProxy(ing *networkingv1.Ingress) []SurveyedAnnotation {
+	all := make([]SurveyedAnnotation, 0, len(ing.Annotations))
+	for _, name := range sortedKeys(ing.Annotations) {
+		if is, guard := annotations.OfController(name); is {
+			all = append(all, SurveyedAnnotation{
+				Name: name, Value: shown(ing.Annotations[name]), Verdict: nginx.Same, Guard: guard,
+			})
+		}
+	}
+	return all
+}
+
+// longestShown is the number of bytes of a value that a Survey shows.
+const longestShown = 200
+
+// shown returns a value for people.
+func shown(value string) string {
+	value = strings.ReplaceAll(value, "\n", " | ")
+	if len(value) > longestShown {
+		value = strings.ToValidUTF8(value[:longestShown], "") + "..."
+	}
+	return value
+}
+
+// heed changes the verdict on an annotation by a Problem that the compiler has found with it.
+func (a *SurveyedAnnotation) heed(p Problem) {
+	switch p.Reason {
+	case "OlderAnnotation":
+	case "UnusedAnnotation":
+		if a.Verdict != nginx.Differs {
+			a.Verdict, a.Why = nginx.Void, p.Why
+		}
+	case "LimitReached", "UserLeftOut", "NotForTCP":
+		a.Verdict, a.Why = nginx.Differs, p.Why
+	default:
+		if a.Verdict == nginx.Same || a.Verdict == nginx.Differs {
+			a.Verdict, a.Why = nginx.Lost, p.Why
+		}
+	}
+}
+
+// sum returns the verdict on an Ingress, out of those on its parts.
+func (s *Surveyed) sum() Verdict {
+	has := func(v Verdict) bool {
+		return slices.ContainsFunc(s.Annotations, func(a SurveyedAnnotation) bool { return a.Verdict == v })
+	}
+	switch {
+	case s.Closed || s.Served < s.Paths:
+		return nginx.Lost
+	case has(nginx.Lost) || has(nginx.Differs) || len(s.Problems) > 0:
+		return nginx.Differs
+	case has(nginx.Refused):
+		return nginx.Refused
+	}
+	return nginx.Same
+}
+
+// hosts returns the hosts that differ as a whole from those of ingress-nginx.
+func (v *surveyor) hosts() (all []SurveyedHost) {
+	if v.from != FromNginx {
+		return nil
+	}
+	why := make(map[string][]string)
+	v.expressions(why)
+	v.redirects(why)
+	for _, host := range sortedKeys(why) {
+		all = append(all, SurveyedHost{Host: cmp.Or(host, "*"), Why: why[host]})
+	}
+	return all
+}
+
+// expressions adds the hosts on which ingress-nginx makes expressions of paths that are none here. One
+// Ingress with an expression makes expressions of all paths of its hosts there.
+func (v *surveyor) expressions(why map[string][]string) {
+	causes, plain := make(map[string][]string), make(map[string][]string)
+	for _, c := range v.claims {
+		key := serviceKey{Namespace: c.ref.Namespace, Name: c.ref.Name}
+		ing := v.objects[key]
+		if ing == nil || v.claimed[key] != c {
+			continue
+		}
+		read := v.w.ReadNginx(ing)
+		for _, host := range c.hosts {
+			if read.Expressions() {
+				causes[host] = append(causes[host], key.String())
+			}
+		}
+		for _, p := range c.paths {
+			if p.match != haproxy.Regexp && p.path != "/" {
+				plain[p.host] = append(plain[p.host], fmt.Sprintf("%s (%s)", p.path, key))
+			}
+		}
+	}
+	for host, by := range causes {
+		if len(plain[host]) > 0 {
+			why[host] = append(why[host], fmt.Sprintf("ingress-nginx reads all paths of the host as regular "+
+				"expressions, because of %s; here these paths stay as they are: %s", list(by), list(plain[host])))
+		}
+	}
+}
+
+// redirects adds the hosts on which ingress-nginx redirects paths to HTTPS that are served by plain HTTP
+// here. There a certificate of any Ingress of the host is enough.
+func (v *surveyor) redirects(why map[string][]string) {
+	certain, open := make(map[string]string), make(map[string][]string)
+	for _, c := range v.claims {
+		key := serviceKey{Namespace: c.ref.Namespace, Name: c.ref.Name}
+		if v.objects[key] == nil || v.claimed[key] != c {
+			continue
+		}
+		for _, host := range c.hosts {
+			if covers(c.covered, host) {
+				certain[host] = cmp.Or(certain[host], key.String())
+			}
+		}
+		for _, p := range c.paths {
+			route, mine := v.routed[routeKey{p.host, p.path, p.match}], v.owner[routeKey{p.host, p.path, p.match}] == c
+			if mine && !route.TLSOnly && c.redirect.Wanted == nil && !p.isChallenge() {
+				open[p.host] = append(open[p.host], fmt.Sprintf("%s (%s)", nginx.Written(p.path), key))
+			}
+		}
+	}
+	for host, by := range certain {
+		if len(open[host]) > 0 {
+			why[host] = append(why[host], fmt.Sprintf("ingress-nginx redirects these paths to HTTPS because of the "+
+				"certificate of %s; here they are served by plain HTTP, too, unless their Ingress has the certificate "+
+				"or ssl-redirect: %s", by, list(open[host])))
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package ingress
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	"pgregory.net/rapid"
+
+	"sallyport/ingress/nginx"
+)
+
+// sampleValues are values that annotations of ingress-nginx have, good and bad.
+var sampleValues = []string{
+	"true", "false", "on", "off", "optional", "0", "5", "60", "300s", "8m", "1g", "basic", "digest", "cookie", "users", "pair",
+	"10.0.0.0/8", "10.0.0.0/33", "/", "/$1", "/x?y", "https://a.test/", "http://web.default.svc/", "$host", "HTTPS", "GRPC",
+	"FCGI", "ewma", "round_robin", "X-New", "GET, POST", "*", "https://*.a.test", "Lax", "None", "a b", "%[src]", "\x01", "",
+}
+
+// outside are the keys that are no setting of a backend.
+var outside = []string{
+	"sallyport.dev/path-type", "sallyport.dev/canary-weight", "ssl-redirect", "ssl-redirect-code", "ssl-redirect-port",
+	"ssl-passthrough", "sallyport.dev/path-rewrite-first", "client-crt-optional",
+}
+
+// TestASurveyPromisesOnlyWhatTakesEffect compares the Survey of random Ingresses with the keys that their
+// backends have. What a Survey calls the same, or a difference, is in effect. An Ingress with a backend that
+// rejects all clients is not served.
+func TestASurveyPromisesOnlyWhatTakesEffect(t *testing.T) {
+	rows := nginx.Rows()
+	promised := 0
+	rapid.Check(t, func(t *rapid.T) {
+		s := snapshot(tb{}, "c", app("web")+ingress("i", 2020, "rules: ["+rule("a.test", path("/a", "ImplementationSpecific", "web"))+"]"))
+		s.Ingresses[0].Spec.IngressClassName = new("nginx")
+		s.Ingresses[0].Annotations = map[string]string{}
+		for range rapid.IntRange(1, 6).Draw(t, "annotations") {
+			row := rapid.SampledFrom(rows).Draw(t, "row")
+			s.Ingresses[0].Annotations[nginx.Prefix+row.Name] = rapid.SampledFrom(sampleValues).Draw(t, "value")
+		}
+		s.Options.Nginx = nginx.Options{Class: "nginx", Controller: "k8s.io/ingress-nginx"}
+		r := Compile([]Snapshot{s})
+		v := r.Survey("c", FromNginx)
+		if len(v.Ingresses) != 1 || len(v.Ingresses[0].Annotations) != len(s.Ingresses[0].Annotations) {
+			t.Fatalf("got %+v", v)
+		}
+		one := v.Ingresses[0]
+		e, _ := r.Explain("c", "default", "i")
+		closed := strings.Contains(fmt.Sprint(e.Backends), "the access rules of this path are invalid")
+		if closed != one.Closed || closed && one.Verdict != nginx.Lost {
+			t.Fatalf("closed is %t: %+v", closed, one)
+		}
+		for _, a := range one.Annotations {
+			if a.Verdict != nginx.Same && a.Verdict != nginx.Differs {
+				continue
+			}
+			for _, here := range a.Here {
+				key, _, _ := strings.Cut(here, ": ")
+				if closed || slices.Contains(outside, key) {
+					continue
+				}
+				promised++
+				if !slices.ContainsFunc(e.Backends, func(b ExplainedBackend) bool { return has(b, key) }) {
+					t.Fatalf("%s is %q by %s, which is not in effect: %+v", a.Name, a.Verdict, key, e.Backends)
+				}
+			}
+		}
+	})
+	if promised == 0 {
+		t.Error("nothing was promised")
+	}
+}
+
+// has reports whether a key is in effect in a backend.
+func has(b ExplainedBackend, key string) bool {
+	for _, k := range b.Keys {
+		if k.Key == key {
+			return true
+		}
+	}
+	return false
+}
+
+// tb is a testing.TB within a rapid check: what fails there is a mistake of the test.
+type tb struct{ testing.TB }
+
+func (tb) Helper() {}
+
+func TestASurveyKnowsHostsAndPaths(t *testing.T) {
+	of := func(i *networkingv1.Ingress, set ...string) {
+		i.Spec.IngressClassName = new("nginx")
+		i.Annotations = map[string]string{}
+		for _, one := range set {
+			name, value, _ := strings.Cut(one, ": ")
+			i.Annotations[nginx.Prefix+name] = value
+		}
+	}
+	s := snapshot(t, "c", app("web")+secretText(t, "tls", certificate{names: []string{"a.test"}})+
+		ingress("a", 2020, "tls: [{hosts: [a.test], secretName: tls}], rules: ["+
+			rule("a.test", path("/", "Prefix", "web"), path("/x", "Exact", "web"))+"]")+
+		ingress("b", 2021, "rules: ["+rule("a.test", path("/b/(.*)", "ImplementationSpecific", "web"))+"]")+
+		ingress("d", 2022, "rules: ["+rule("a.test", path("/", "Prefix", "web"), path("/d(e", "Prefix", "web"))+"]")+
+		ingress("o", 2022, "rules: ["+rule("o.test", path("/", "Prefix", "web"))+"]"))
+	of(s.Ingresses[0])
+	of(s.Ingresses[1], "use-regex: true", "force-ssl-redirect: false")
+	of(s.Ingresses[2], "use-regex: maybe")
+	s.Options.Nginx = nginx.Options{Class: "nginx", Controller: "k8s.io/ingress-nginx"}
+	v := Compile([]Snapshot{s}).Survey("c", FromNginx)
+	var got []string
+	for _, one := range v.Ingresses {
+		got = append(got, fmt.Sprintf("%s: %s, %d of %d", one.Name, one.Verdict, one.Served, one.Paths))
+	}
+	want := "a: the same, 2 of 2; b: a difference, 1 of 1; d: not served, 1 of 2"
+	if got := strings.Join(got, "; "); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if len(v.Hosts) != 1 || len(v.Hosts[0].Why) != 2 || !strings.Contains(v.Hosts[0].Why[0], "default/b") ||
+		!strings.Contains(v.Hosts[0].Why[0], "/x (default/a)") || !strings.Contains(v.Hosts[0].Why[1], "/b/(.*)") {
+		t.Errorf("hosts are %q", v.Hosts)
+	}
+	if v.Others["haproxy"]+v.Others[""] != 1 {
+		t.Errorf("others are %v", v.Others)
+	}
+}
