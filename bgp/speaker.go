@@ -651,10 +651,10 @@ func (s *Speaker) hear(ctx context.Context) {
 		err := b.ListPeer(ctx, &api.ListPeerRequest{}, func(p *api.Peer) {
 			if a, err := netip.ParseAddr(p.GetState().GetNeighborAddress()); err == nil {
 				answers[a.Unmap()] = answer{
-					p.GetState().GetMessages().GetReceived().GetTotal(),
-					time.Duration(p.GetTimers().GetState().GetNegotiatedHoldTime()) * time.Second,
-					p.GetState().GetSessionState() == api.PeerState_SESSION_STATE_ESTABLISHED,
-					p.GetState().GetBfdState().GetSessionState() == api.BfdSessionState_BFD_SESSION_STATE_UP,
+					messages:    p.GetState().GetMessages().GetReceived().GetTotal(),
+					hold:        time.Duration(p.GetTimers().GetState().GetNegotiatedHoldTime()) * time.Second,
+					established: p.GetState().GetSessionState() == api.PeerState_SESSION_STATE_ESTABLISHED,
+					bfd:         p.GetState().GetBfdState().GetSessionState() == api.BfdSessionState_BFD_SESSION_STATE_UP,
 				}
 			}
 		})
