@@ -11,6 +11,7 @@ import (
 type Clients struct {
 	Targets []string      // HOST:PORT
 	Host    string        // of the requests
+	Wants   string        // text that a good answer contains
 	New     time.Duration // from one new connection to the next; zero means no new connections
 	Kept    int           // connections that are kept
 	Every   time.Duration // from one request on a kept connection to the next
@@ -67,6 +68,7 @@ func (c Clients) one(ctx context.Context, target string) Outcome {
 		return o
 	}
 	defer conn.Close() //nolint:errcheck // nothing is lost with it
+	conn.wants = c.Wants
 	o.Ends = Ends(conn)
 	_, o.Err = conn.Ask(c.Host, "Connection: close\r\n")
 	return o
@@ -85,6 +87,7 @@ func (c Clients) keep(ctx context.Context, target string, ask func(func() Outcom
 				conn = nil
 				continue
 			}
+			conn.wants = c.Wants
 		}
 		var closes bool
 		ask(func() Outcome {

@@ -54,6 +54,16 @@ func TestAnErrorIsAFailure(t *testing.T) {
 	}
 }
 
+func TestAnAnswerOfSomebodyElseIsAFailure(t *testing.T) {
+	for text, good := range map[string]bool{"namespace: mine\n": true, "namespace: other\n": false} {
+		failed, broken := count(t, Clients{New: time.Millisecond, Kept: 3, Every: time.Millisecond, Wants: "namespace: mine"},
+			func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(text)) })
+		if none := failed == 0 && broken == 0; none != good {
+			t.Errorf("of answers %q %d failed and %d broke", text, failed, broken)
+		}
+	}
+}
+
 // A server that announces the end of a connection breaks nothing; one that resets it does.
 func TestAnAnnouncedEndBreaksNothing(t *testing.T) {
 	_, broken := count(t, Clients{Kept: 3, Every: time.Millisecond}, func(w http.ResponseWriter, _ *http.Request) {

@@ -92,7 +92,11 @@ type Conn struct {
 	net.Conn
 	in    *bufio.Reader
 	waits time.Duration
+	wants string // Clients.Wants
 }
+
+// ErrWrong is the error of an answer with status 200 that lacks Clients.Wants.
+var ErrWrong = errors.New("the answer is of somebody else")
 
 // Open opens a connection. The time within bounds the opening, and each answer. secure is nil for a
 // connection in the clear.
@@ -110,7 +114,7 @@ func Open(ctx context.Context, dial Dial, address string, secure *tls.Config, wi
 		}
 		conn = over
 	}
-	return &Conn{conn, bufio.NewReader(conn), within}, nil
+	return &Conn{Conn: conn, in: bufio.NewReader(conn), waits: within}, nil
 }
 
 // Ends returns both ends of a client's connection: it may use a port towards several addresses.
@@ -130,8 +134,12 @@ func (c *Conn) Ask(host, header string) (closes bool, err error) {
 		return false, err
 	}
 	defer answer.Body.Close() //nolint:errcheck // only read from
-	if _, err = io.Copy(io.Discard, answer.Body); err == nil {
+	var body strings.Builder
+	if _, err = io.Copy(&body, answer.Body); err == nil {
 		err = Status(answer.StatusCode)
+	}
+	if err == nil && !strings.Contains(body.String(), c.wants) {
+		err = ErrWrong
 	}
 	return answer.Close, err
 }

@@ -224,7 +224,7 @@ func (a *arena) dial(ctx context.Context, address string) (net.Conn, error) {
 // their own and 20 keep a connection.
 func (a *arena) make(ctx context.Context, only []string) (figures []figure, err error) {
 	clients := load.Watch(ctx, load.Clients{
-		Targets: []string{a.target}, Host: "test.local", New: 5 * time.Millisecond, Kept: 20,
+		Targets: []string{a.target}, Host: "test.local", Wants: "namespace: default", New: 5 * time.Millisecond, Kept: 20,
 		Every: 100 * time.Millisecond, Dial: a.dial,
 	})
 	defer clients.Stop()
@@ -244,9 +244,13 @@ func (a *arena) make(ctx context.Context, only []string) (figures []figure, err 
 			Contender: a.contender.name, Event: e.name, Sent: count.Sent, Failed: len(count.Failed),
 			Broken: len(count.Broken), Slowest: float64(count.Slowest) / 1e6,
 		}
-		for _, o := range slices.Concat(count.Failed, count.Broken) {
-			f.First = o.String()
-			break
+		for i, o := range slices.Concat(count.Failed, count.Broken) {
+			if i == 0 {
+				f.First = o.String()
+			}
+			if errors.Is(o.Err, load.ErrWrong) {
+				f.Wrong++
+			}
 		}
 		figures = append(figures, f)
 		progress("%s: %s: %d of %d failed, %d cut; %s", f.Contender, f.Event, f.Failed, f.Sent, f.Broken, f.First)

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,6 +33,7 @@ var events = []event{
 	{name: "the API is out of reach for 20 s, and a pod ends", make: apiAway},
 	{name: "the controller is killed, and a pod ends", make: killController},
 	{name: "100 Ingresses with Services come and go", make: churn, ingresses: true},
+	{name: "a pod's address goes to another tenant's pod", make: reuse},
 }
 
 func restart(ctx context.Context, a *arena) error {
@@ -135,4 +139,86 @@ func churn(ctx context.Context, a *arena) error {
 	_, err := a.Kubectl(ctx, "delete", "ingress,service", "--selector", "!nothing", "--field-selector",
 		"metadata.name!=app,metadata.name!=kubernetes")
 	return err
+}
+
+// reuse deletes one pod of the application, and has a pod of another tenant get its address. Calico gives
+// an address again as late as it can: so the queue of the block is changed to make it the next.
+func reuse(ctx context.Context, a *arena) error {
+	out, err := a.Kubectl(ctx, "get", "pods", "-l", "app=app", "-o",
+		"jsonpath={.items[0].metadata.name} {.items[0].spec.nodeName} {.items[0].status.podIP}")
+	if err != nil {
+		return err
+	}
+	pod, node, address := field(out, 0), field(out, 1), field(out, 2)
+	_, err = a.Kubectl(ctx, "annotate", "pod", pod, "controller.kubernetes.io/pod-deletion-cost=-100")
+	_, scaled := a.Kubectl(ctx, "scale", "deployment/app", fmt.Sprintf("--replicas=%d", replicas-1))
+	if err := errors.Join(err, scaled, a.next(ctx, address)); err != nil {
+		return err
+	}
+	other := rig.App{Namespace: "other", Name: "other"}.Manifest()
+	other = strings.Replace(other, "      hostNetwork:", "      nodeName: "+node+"\n      hostNetwork:", 1)
+	if err := a.Apply(ctx, "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: other}\n"+other); err != nil {
+		return err
+	}
+	err = rig.Eventually(ctx, "another tenant's pod has "+address, func() error {
+		got, err := a.Kubectl(ctx, "-n", "other", "get", "pods", "-o", "jsonpath={.items[*].status.podIP}")
+		if err == nil && got != address {
+			err = fmt.Errorf("it has %q", got)
+		}
+		return err
+	})
+	err = errors.Join(err, rig.Pause(ctx, 10*time.Second))
+	_, gone := a.Kubectl(ctx, "delete", "namespace", "other")
+	_, scaled = a.Kubectl(ctx, "scale", "deployment/app", fmt.Sprintf("--replicas=%d", replicas))
+	return errors.Join(err, gone, scaled, a.rollout(ctx))
+}
+
+// field returns one of the words of a line, or "".
+func field(line string, n int) string {
+	if words := strings.Fields(line); n < len(words) {
+		return words[n]
+	}
+	return ""
+}
+
+// next waits until an address is free, and makes it the next that its block gives.
+func (a *arena) next(ctx context.Context, address string) error {
+	at, err := netip.ParseAddr(address)
+	if err != nil {
+		return err
+	}
+	block := netip.PrefixFrom(at, 26).Masked()
+	name := strings.NewReplacer(".", "-", "/", "-").Replace(block.String())
+	first, last := block.Addr().As4(), at.As4()
+	ordinal := int(last[3] - first[3])
+	return rig.Eventually(ctx, address+" is the next of its block", func() error {
+		out, err := a.Kubectl(ctx, "get", "ipamblocks.crd.projectcalico.org", name, "-o", "json")
+		if err != nil {
+			return err
+		}
+		var object struct {
+			Metadata struct {
+				ResourceVersion string `json:"resourceVersion"`
+			} `json:"metadata"`
+			Spec struct {
+				Unallocated []int `json:"unallocated"`
+			} `json:"spec"`
+		}
+		if err := json.Unmarshal([]byte(out), &object); err != nil {
+			return err
+		}
+		free := object.Spec.Unallocated
+		i := slices.Index(free, ordinal)
+		if i < 0 {
+			return errors.New("it is not free")
+		}
+		patch, err := json.Marshal(map[string]any{
+			"metadata": map[string]any{"resourceVersion": object.Metadata.ResourceVersion},
+			"spec":     map[string]any{"unallocated": slices.Insert(slices.Delete(free, i, i+1), 0, ordinal)},
+		})
+		if err == nil {
+			_, err = a.Kubectl(ctx, "patch", "ipamblocks.crd.projectcalico.org", name, "--type", "merge", "-p", string(patch))
+		}
+		return err
+	})
 }

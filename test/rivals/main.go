@@ -34,6 +34,7 @@ type figure struct {
 	Event     string  `json:"event"`
 	Sent      int     `json:"sent"`            // requests on connections of their own
 	Failed    int     `json:"failed"`          // of these
+	Wrong     int     `json:"wrong,omitempty"` // requests that another tenant's pod answered; each counts as failed, too
 	Broken    int     `json:"broken"`          // kept connections that ended before an answer
 	Slowest   float64 `json:"slowest"`         // ms, of an answer
 	First     string  `json:"first,omitempty"` // the first failure
@@ -129,7 +130,11 @@ func (f figure) String() string {
 	if f.P50 > 0 {
 		return fmt.Sprintf("%.1f ms, %.1f ms", f.P50, f.P99)
 	}
-	return fmt.Sprintf("%d of %d, %d cut", f.Failed, f.Sent, f.Broken)
+	text := fmt.Sprintf("%d of %d, %d cut", f.Failed, f.Sent, f.Broken)
+	if f.Wrong > 0 {
+		text += fmt.Sprintf(", %d WRONG", f.Wrong)
+	}
+	return text
 }
 
 // table prints a row for each event, and a column for each contender: how many requests of how many
