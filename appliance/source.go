@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"sallyport/appliance/config"
+	"sallyport/haproxy"
 	"sallyport/ingress"
 	"sallyport/ingress/input"
 	"sallyport/ingress/watch"
@@ -51,6 +52,10 @@ func OptionsOf(c *config.Cluster, pools input.Pools) input.Options {
 	for _, h := range in.Hosts {
 		hosts = append(hosts, input.HostRule(h))
 	}
+	gateways := input.GatewayOptions{Enabled: c.Gateway.Enabled, Controller: c.Gateway.Controller}
+	if c.Gateway.Shared {
+		gateways.Shared = in.Publish
+	}
 	return input.Options{
 		Class: in.Class, Controller: in.Controller, WatchWithoutClass: in.WatchWithoutClass,
 		ConfigMap: in.ConfigMap, ErrorFiles: in.ErrorFiles, PatternFiles: in.PatternFiles, TCPServices: in.TCPServices,
@@ -58,7 +63,7 @@ func OptionsOf(c *config.Cluster, pools input.Pools) input.Options {
 		AuthServices: in.AuthServices, CrossNamespaceSecrets: in.CrossNamespaceSecrets,
 		OneTenant: in.Trust == config.TrustCluster, Hosts: hosts, ReleaseAfter: in.ReleaseAfter,
 		NoSnippets: in.NoSnippets, Snippets: in.Snippets, Process: in.Process,
-		Limits: input.Limits(in.Limits), Pools: pools, Gateway: input.GatewayOptions(c.Gateway),
+		Limits: input.Limits(in.Limits), Pools: pools, Gateway: gateways,
 		Nginx: input.NginxOptions(in.Nginx),
 	}
 }
@@ -74,7 +79,15 @@ func PoolsOf(c *config.Config) input.Pools {
 
 // CompilerOf returns a compiler that gives no port of the machine to a cluster.
 func CompilerOf(ports config.Ports) *ingress.Compiler {
+	shared := make(map[uint16]haproxy.ListenerKind)
+	for _, p := range ports.Of(config.KeyHTTP) {
+		shared[p] = haproxy.ListenHTTP
+	}
+	for _, p := range ports.Of(config.KeyHTTPS) {
+		shared[p] = haproxy.ListenHTTPS
+	}
 	return &ingress.Compiler{
-		Taken: ports.Owners(config.TCP), TakenUDP: ports.Owners(config.UDP), Reserved: ports.OwnersBesideHAProxy(),
+		Shared: shared,
+		Taken:  ports.Owners(config.TCP), TakenUDP: ports.Owners(config.UDP), Reserved: ports.OwnersBesideHAProxy(),
 	}
 }

@@ -216,6 +216,13 @@ func Close() Directive {
 	return Directive{phase: phaseClosed, text: answer(503, "the access rules of this path are invalid", "")}
 }
 
+// Fail answers 500 to every request. A backend that stands for an invalid one gets it.
+func Fail() Directive {
+	return Directive{phase: phaseRedirect, text: answer(500, invalidText, "")}
+}
+
+const invalidText = "the backend of this route is invalid"
+
 // answer returns a rule that answers a request with this status and a line of text.
 func answer(status int, text, condition string) string {
 	return "http-request return status " + strconv.Itoa(status) + ` content-type text/plain string "` + text + `\n"` +

@@ -338,7 +338,7 @@ func (h *head) writeShares(rule, end string) {
 func (h *head) writeInvalid() {
 	if len(h.Listeners) > 0 {
 		h.section("backend", Invalid)
-		h.line(answer(500, "the backend of this route is invalid", ""))
+		h.line(answer(500, invalidText, ""))
 	}
 }
 

@@ -95,7 +95,8 @@ func (c *Compiler) amend(before, now []*world) *routing {
 	for _, m := range d.come {
 		c.linked.join(m, d.links[m])
 	}
-	if !ok || c.routing.limited || !c.plain(now, slices.Concat(few, d.come)) {
+	claims := func(m placed) bool { return c.parsed[m.object] != nil } // without its neighbours there
+	if !ok || c.routing.limited || !c.plain(now, slices.Concat(few, d.come)) || slices.ContainsFunc(wider, claims) {
 		return nil
 	}
 	was, is := slices.Concat(few, d.gone), slices.Concat(few, d.come)
@@ -136,7 +137,7 @@ func (c *Compiler) link(worlds []*world) *linkage {
 		}
 		if a := c.routing.attached[i]; a != nil {
 			for _, r := range a.Routes {
-				k.join(placed{i, r.Object}, linksOf(i, r))
+				k.join(placed{i, r.Object}, linksOf(i, r, c.parsed[r.Object]))
 			}
 		}
 	}
@@ -173,6 +174,9 @@ func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
 		}
 		for _, r := range lost {
 			d.gone = append(d.gone, placed{i, r})
+			if known := c.parsed[r]; known != nil {
+				d.lost[known.claimant] = true
+			}
 		}
 		for _, r := range found {
 			d.come = append(d.come, placed{i, r})
@@ -218,7 +222,8 @@ func missing[T comparable](list, from []T) (all []T) {
 // expression, or a Service with a condition.
 func (c *Compiler) plain(worlds []*world, these []placed) bool {
 	return !slices.ContainsFunc(these, func(m placed) bool {
-		return m.isIngress() && slices.ContainsFunc(c.parsed[m.object].paths, func(p pathClaim) bool {
+		known := c.parsed[m.object]
+		return known != nil && slices.ContainsFunc(known.paths, func(p pathClaim) bool {
 			service, ok := input.Find(worlds[m.world].Services, p.to.service)
 			return p.match == haproxy.Regexp ||
 				ok && annotations.Conditional(annotations.Read(annotations.Service, service.Annotations))

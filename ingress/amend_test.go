@@ -34,6 +34,7 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 			verdicts[haproxy.FreeListener(at).Part()] = haproxy.Good
 		}
 		c.Judge(verdicts)
+		c.Shared = sharedPorts
 		pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
 		name := func(label string) string { return pick(label, "a", "b", "c", "d", "e", "f") }
 		snaps := []Snapshot{{Cluster: "east"}, {Cluster: "west"}}
@@ -44,7 +45,7 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 				s.Options.ReleaseAfter = time.Hour
 			}
 			s.Options.Gateway = GatewayOptions{
-				Enabled: rapid.Bool().Draw(t, "enabled"), Controller: "sallyport.dev/gateway",
+				Enabled: rapid.Bool().Draw(t, "enabled"), Controller: "sallyport.dev/gateway", Shared: drawShared(t),
 			}
 			s.Options.Pools.Ranges = []AddressRange{poolOf("203.0.113.1-203.0.113.1")}
 			s.Options.WatchWithoutClass, s.Options.OneTenant = true, rapid.Bool().Draw(t, "trust")
@@ -114,6 +115,7 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 			}
 			var fresh Compiler
 			fresh.Judge(verdicts)
+			fresh.Shared = sharedPorts
 			got, want := c.Compile(snaps), fresh.Compile(snaps)
 			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(),
 				cmpopts.EquateComparable(netip.AddrPort{}, haproxy.Directive{}, haproxy.Line{}, haproxy.Text{},

@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -48,7 +49,11 @@ func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
 
 // conflict reports that an older claim has a path.
 func (b *builder) conflict(c *claim, path pathClaim, older *claim) {
-	b.report(c, "PathConflict", "%s is not served: %s is older and has it already", path, b.spell(older))
+	why := fmt.Sprintf("%s is not served: %s is older and has it already", path, b.spell(older))
+	b.report(c, "PathConflict", "%s", why)
+	if c.route != nil {
+		c.route.Note(why)
+	}
 }
 
 // together reports whether two claims may share a path: claims of one namespace may.

@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/gateway"
 )
 
 // A claimant is an object of any kind that claims hosts and paths. The claimant decides who owns a
@@ -40,6 +42,7 @@ type claim struct {
 	ruleless   bool       // it has no rules: its fallback is the default of all hosts
 	tls        []tlsClaim
 	problems   []Problem
+	route      *gateway.Route // nil for an Ingress
 
 	// Each round sets the fields below.
 	covered   []string // hosts of its TLS entries that have a usable certificate
@@ -55,8 +58,11 @@ type claim struct {
 type pathClaim struct {
 	host, path string
 	match      haproxy.PathMatch
-	to         reference
+	to         reference // of an Ingress
+	rule       *ruleAt   // of a route; nil for an Ingress
 }
+
+func (c *pathClaim) key() routeKey { return routeKey{c.host, c.path, c.match} }
 
 // patterns returns how many paths of a claim are regular expressions.
 func (c *claim) patterns() (n int) {
@@ -115,8 +121,14 @@ const checks annotations.Traffic = 0
 // A tlsClaim asks for a certificate for some hosts. If hosts is empty, it asks for the names that
 // the certificate itself carries.
 type tlsClaim struct {
-	secret string
-	hosts  []string
+	secret    string
+	namespace string // of the secret; empty stands for that of the claim
+	hosts     []string
+}
+
+// key returns the Secret of a claim to a certificate.
+func (t *tlsClaim) key(c *claim) serviceKey {
+	return serviceKey{Namespace: cmp.Or(t.namespace, c.ref.Namespace), Name: t.secret}
 }
 
 // cleanHost checks a host as the API server does (Ingress v1, IngressRule.Host): a

@@ -62,6 +62,10 @@ type Compiler struct {
 	Reserved map[uint16]string
 	Closed   map[netip.Addr]string
 
+	// Shared are the ports at the addresses of Ingresses, and what HAProxy serves there: HTTP or
+	// HTTPS.
+	Shared map[uint16]haproxy.ListenerKind
+
 	// Local are the addresses of the Pools that the machine has, if the Pools are Local.
 	Local []netip.Addr
 
@@ -334,8 +338,9 @@ func (c *Compiler) build(before *routing, touched []map[serviceKey]bool) {
 		return
 	}
 	var was []need
+	spelledAlike := true // names of objects have their cluster if there are several
 	if before != nil {
-		was = before.needs
+		was, spelledAlike = before.needs, len(before.of) > 1 == (len(c.worlds) > 1)
 	}
 	parts := make([]part, len(c.routing.needs))
 	j := 0 // the place in was: both are sorted by name
@@ -344,7 +349,8 @@ func (c *Compiler) build(before *routing, touched []map[serviceKey]bool) {
 			j++
 		}
 		known := j < len(was) && was[j].name == n.name
-		if known && before.needs[j] == n && touched[n.world] != nil && !touched[n.world][n.service] {
+		if known && before.needs[j] == n && touched[n.world] != nil && !touched[n.world][n.service] &&
+			(spelledAlike || !n.named) {
 			parts[i] = c.parts[j]
 			continue
 		}

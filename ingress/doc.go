@@ -22,14 +22,15 @@
 //	compile.go                compares the objects with those of the round before
 //	amend.go, linked.go       routes only the few Ingresses and routes that a change concerns, if that
 //	exchange.go               is enough
-//	ingresses.go              collect claims; the rest knows no Ingress (claims.go)
+//	gateways.go               asks package gateway which routes attach to which listeners
+//	ingresses.go, shared.go   collect claims; the rest knows no Ingress (claims.go)
 //	hosts.go                  assigns each host to an owner
 //	limits.go                 bounds what each namespace claims
 //	routing.go, cert.go       certifies hosts; grants paths, the older claim first
 //	settings.go               reads the keys of each backend on the way
 //	hosts.go                  isolates hosts from wildcard hosts of others
 //	choice.go                 chains paths with conditions
-//	gateways.go               asks package gateway which routes attach to which listeners
+//	gateways.go               bounds the routes of each namespace
 //	streams.go, services.go   add TCP ports; give addresses to Services and Gateways (package allot)
 //	routes.go, filters.go     make listeners, routes and backends at the addresses of Gateways
 //	authorities.go            reads the authorities of clients and servers for them

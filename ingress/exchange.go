@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -44,7 +45,8 @@ func addRoute(o *gateway.Objects, route metav1.Object) {
 
 // readRoutes reads the links of the routes that came, and leaves out the routes that are not ours.
 func (c *Compiler) readRoutes(d *edit, now []*world) {
-	b := &builder{Compiler: c, routing: &routing{of: now}}
+	b := &builder{Compiler: c, routing: &routing{of: now, attached: make([]*gateway.Attachment, len(now))}}
+	b.gateways.pairs = make(map[*corev1.Secret]*pair)
 	for i, a := range c.routing.attached {
 		var routes gateway.Objects
 		for _, m := range d.come {
@@ -57,8 +59,12 @@ func (c *Compiler) readRoutes(d *edit, now []*world) {
 		}
 		w := b.apiOf(i)
 		w.Objects = routes
-		for _, r := range a.Alone(w).Routes {
-			d.links[placed{i, r.Object}] = linksOf(i, r)
+		b.attached[i] = a.Alone(w)
+		for _, r := range b.attached[i].Routes {
+			if known := b.readRoute(i, r); known != nil {
+				c.parsed[r.Object] = known
+			}
+			d.links[placed{i, r.Object}] = linksOf(i, r, c.parsed[r.Object])
 		}
 	}
 	d.come = slices.DeleteFunc(d.come, func(m placed) bool { _, ours := d.links[m]; return !ours })

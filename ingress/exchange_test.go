@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,10 +22,10 @@ import (
 // TestAFewRoutesAreRoutedAlone walks random histories. In most steps, routes of Gateway API change. It
 // compares a Compiler with Compile at every step: the Result, and the reports about Gateways and routes.
 func TestAFewRoutesAreRoutedAlone(t *testing.T) {
-	alone, all := 0, 0
+	alone, all, claims := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		verdicts := verdictsOfGates()
-		var c Compiler
+		c := Compiler{Shared: sharedPorts}
 		c.Judge(verdicts)
 		s := drawGates(t)
 		before := ""
@@ -32,7 +33,7 @@ func TestAFewRoutesAreRoutedAlone(t *testing.T) {
 			for range rapid.IntRange(1, 2).Draw(t, "changes") {
 				changeOneRoute(t, &s)
 			}
-			var fresh Compiler
+			fresh := Compiler{Shared: sharedPorts}
 			fresh.Judge(verdicts)
 			got, want := c.Compile([]Snapshot{s}), fresh.Compile([]Snapshot{s})
 			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(),
@@ -47,16 +48,21 @@ func TestAFewRoutesAreRoutedAlone(t *testing.T) {
 				t.Fatalf("who leads to backends, from nothing (-), remembered (+):\n%s", diff)
 			}
 			// A change that changes nothing that is served says little.
-			if now := tellGates(got); now != before {
+			if now := tellGates(got) + tellShared(got); now != before {
 				before, all = now, all+1
 				if c.made.amended {
 					alone++
+					if slices.ContainsFunc(c.routing.claims, func(c *claim) bool { return c.route != nil && c.effective }) {
+						claims++
+					}
 				}
 			}
 		}
 	})
-	if t.Logf("%d of %d routings were made of the one before", alone, all); all >= 100 && alone < all/5 {
-		t.Errorf("%d of %d routings were made of the one before: the test hardly tests it", alone, all)
+	t.Logf("%d of %d routings were made of the one before, %d of them with claims of routes", alone, all, claims)
+	if all >= 100 && (alone < all/5 || claims < all/20) {
+		t.Errorf("%d of %d routings were made of the one before, %d of them with claims of routes: the test hardly tests it",
+			alone, all, claims)
 	}
 }
 
@@ -125,8 +131,21 @@ func drawGates(t *rapid.T) Snapshot {
 	if rapid.IntRange(0, 4).Draw(t, "reserved") == 0 {
 		s.Options.Hosts = []HostRule{{Host: "b.test", Namespaces: []string{"n"}}}
 	}
+	if rapid.Bool().Draw(t, "shared") {
+		s.Options.Gateway.Shared = []netip.Addr{netip.MustParseAddr("198.51.100.1")}
+		s.API.Gateways[0].Spec.Addresses = []gatewayv1.GatewaySpecAddress{{Value: gateAt}}
+		s.API.Gateways = append(s.API.Gateways, drawSharing(t, metav1.ObjectMeta{Namespace: "m", Name: "s0", UID: "s"}))
+		s.Secrets = []*corev1.Secret{{ObjectMeta: metav1.ObjectMeta{Namespace: "m", Name: "tls"}, Data: pairData()}}
+		s.Options.OneTenant = rapid.Bool().Draw(t, "trust")
+	}
 	return s
 }
+
+// pairData returns the content of a Secret with a certificate for *.test.
+var pairData = sync.OnceValue(func() map[string][]byte {
+	crt, key := certificate{names: []string{"*.test"}}.make(&testing.B{})
+	return map[string][]byte{corev1.TLSCertKey: crt, corev1.TLSPrivateKeyKey: key}
+})
 
 // gated returns a cluster with a Gateway, which takes routes of all namespaces.
 func gated() Snapshot {
@@ -196,6 +215,16 @@ func changeOneRoute(t *rapid.T, s *Snapshot) {
 	section := gatewayv1.SectionName(pick("section", "any", "wild", "other", "one", "", "tls", "tcp", "none"))
 	if section != "" {
 		parents.ParentRefs[0].SectionName = &section
+	}
+	if len(s.API.Gateways) > 1 && rapid.IntRange(0, 3).Draw(t, "at an address of its own") > 0 {
+		ref := gatewayv1.ParentReference{Name: "s0", Namespace: &home}
+		if section := gatewayv1.SectionName(pick("listener", "", "", "l0", "l1")); section != "" {
+			ref.SectionName = &section
+		}
+		if rapid.IntRange(0, 3).Draw(t, "both") > 0 {
+			parents.ParentRefs = nil
+		}
+		parents.ParentRefs = append(parents.ParentRefs, ref)
 	}
 	hosts := rapid.SliceOfN(rapid.SampledFrom([]gatewayv1.Hostname{
 		"a.test", "b.test", "c.test", "x.a.test", "y.a.test", "d.test", "*.a.test", "?",
@@ -300,6 +329,7 @@ func drawRule(t *rapid.T, to gatewayv1.BackendRef) (rule gatewayv1.HTTPRouteRule
 			}},
 		}}
 	case seldom("redirect"):
+		value := rapid.SampledFrom([]string{"1", "https", "https", "https"}).Draw(t, "scheme")
 		rule.Filters = []gatewayv1.HTTPRouteFilter{{
 			Type:            gatewayv1.HTTPRouteFilterRequestRedirect,
 			RequestRedirect: &gatewayv1.HTTPRequestRedirectFilter{Scheme: &value},
@@ -329,6 +359,9 @@ func tellAll(r Result) (all []string) {
 	}
 	for _, host := range []string{"a.test", "b.test", "x.a.test", "z.a.test", "o.example"} {
 		for _, path := range []string{"/", "/a", "/a/b/c"} {
+			e, why := r.ExplainRequest(host, path)
+			add(e)
+			add(why)
 			for _, port := range []string{"80", "81", "82"} {
 				e, why := r.ExplainAt(haproxy.Request{Scope: gateAt + ":" + port, Host: host, Path: path, Method: "GET"})
 				add(e)

@@ -21,11 +21,12 @@ import (
 
 // Gateways
 //
-// Package gateway decides which routes attach to which listeners. The step attach asks it, and then
-// counts the routes against the limits of their namespaces. The step balance gives addresses to the
+// Package gateway decides which routes attach to which listeners. The step attach asks it. The step
+// admitRoutes counts the routes against the limits of their namespaces. The step balance gives addresses to the
 // Gateways. The step listen makes listeners, routes and certificates of HAProxy at those of them that
-// the statuses record. No host is claimed. At the address of a Gateway those routes count that the
-// owner of the Gateway allows (allowedRoutes). Options.Hosts reserve hosts there, too.
+// the statuses record. No host is claimed there: at the address of a Gateway those routes count that
+// the owner of the Gateway allows (allowedRoutes). Options.Hosts reserve hosts there, too. Gateways that
+// share the addresses of Ingresses are in shared.go.
 
 // A gate is a Gateway in the making. balance sets its at, and the Addresses and Refused of its
 // Gateway.
@@ -37,10 +38,13 @@ type gate struct {
 
 // gates hold all that a builder makes of Gateways.
 type gates struct {
-	all    []*gate
-	routes []haproxy.Route
-	added  []string                 // names of the needs that were added so far
-	pairs  map[*corev1.Secret]*pair // of the round before
+	all     []*gate // that have addresses of their own
+	sharing map[*gateway.Gateway]*gate
+	routes  []haproxy.Route
+	added   []string                 // names of the needs that were added so far
+	pairs   map[*corev1.Secret]*pair // that were looked up for Gateways
+	counted map[*gateway.Route]bool  // against the limits of their namespaces
+	opener  *opener
 }
 
 // An openPort is an address and port where a Gateway listens.
@@ -71,7 +75,6 @@ func (b *builder) attach() {
 	for i, w := range b.worlds {
 		if b.about != nil && b.about.whole.attached[i] != nil {
 			b.attached[i] = b.about.whole.attached[i].Alone(b.apiOf(i))
-			b.admitRoutes(i, b.attached[i])
 			continue
 		}
 		if b.about != nil || !w.Options.Gateway.Enabled {
@@ -79,10 +82,15 @@ func (b *builder) attach() {
 		}
 		a := gateway.Attach(b.apiOf(i))
 		b.attached[i] = a
-		b.admitRoutes(i, a)
 		for _, g := range a.Gateways {
-			b.gateways.all = append(b.gateways.all,
-				&gate{petitioner: b.petitionerOf(i, "Gateway", g.Object), Gateway: g})
+			if !g.Shared {
+				b.gateways.all = append(b.gateways.all,
+					&gate{petitioner: b.petitionerOf(i, "Gateway", g.Object), Gateway: g})
+				continue
+			}
+			for _, addr := range w.Options.Gateway.Shared {
+				g.Addresses = append(g.Addresses, addr.String())
+			}
 		}
 	}
 }
@@ -106,7 +114,7 @@ func (b *builder) apiOf(world int) gateway.World {
 	admitted := input.ClassesOf(&w.Snapshot)
 	return gateway.World{
 		Objects: w.API, Controller: w.Options.Gateway.Controller, Bundle: w.APIBundle, Mirrors: b.mirrors(),
-		Admits: admitted.Admits,
+		Admits: admitted.Admits, Shares: w.sharesAddresses,
 		Labels: func(namespace string) labels.Set {
 			of, known := input.Find(w.Namespaces, serviceKey{Name: namespace})
 			if !known {
@@ -115,7 +123,10 @@ func (b *builder) apiOf(world int) gateway.World {
 			// The API server sets this label. A picture may lack it.
 			return labels.Merge(labels.Set{corev1.LabelMetadataName: namespace}, of.Labels)
 		},
-		Port: func(port uint16) *gateway.Refusal {
+		Port: func(port uint16, protocol gatewayv1.ProtocolType, shared bool) *gateway.Refusal {
+			if shared {
+				return b.refuseShared(port, protocol)
+			}
 			if owner := b.Reserved[port]; owner != "" {
 				return &gateway.Refusal{
 					Reason: string(gatewayv1.ListenerReasonPortUnavailable),
@@ -171,10 +182,10 @@ func (b *builder) pairIn(w *world, key serviceKey) (read *pair, why string) {
 	case !ok:
 		return nil, fmt.Sprintf("there is no Secret %s", key)
 	}
-	if read = cmp.Or(b.pairs[secret], b.gateways.pairs[secret]); read == nil {
+	if read = cmp.Or(b.gateways.pairs[secret], b.pairs[secret]); read == nil {
 		read = readPair(secret)
 	}
-	b.pairs[secret] = read
+	b.gateways.pairs[secret] = read
 	if read = b.accepted(read); read.unusable != "" {
 		return nil, fmt.Sprintf("Secret %s %s", key, read.unusable)
 	}
@@ -182,27 +193,42 @@ func (b *builder) pairIn(w *world, key serviceKey) (read *pair, why string) {
 }
 
 // admitRoutes refuses each route that is beyond a limit of its namespace. Older routes are counted
-// first, after the Ingresses.
-func (b *builder) admitRoutes(world int, a *gateway.Attachment) {
-	w := b.worlds[world]
-	b.made.routed += len(a.Routes)
-	for _, r := range a.Routes {
-		of := tenant{world, r.Object.GetNamespace()}
-		if b.accounts[of] == nil {
-			b.accounts[of] = newAccount(w.Options)
+// first, after the claims.
+func (b *builder) admitRoutes() {
+	for i, a := range b.attached {
+		if a == nil {
+			continue
 		}
-		refused := b.accounts[of].admitRoute(r)
-		if why := b.bearRoute(of, r); why != "" {
-			refused = append(refused, why)
-		}
-		if len(refused) > 0 {
-			why := fmt.Sprintf("the Ingresses and routes of namespace %s have more than %s", of.namespace,
-				strings.Join(refused, "; and more than "))
-			b.reportOn(b.petitionerOf(world, r.Kind, r.Object).ref, "LimitReached", "%s", why)
-			a.Drop(r, gateway.Refusal{Reason: "LimitReached", Why: why})
-			b.limited = true
+		b.made.routed += len(a.Routes)
+		for _, r := range a.Routes {
+			if !b.gateways.counted[r] {
+				b.admitRoute(i, r)
+			}
 		}
 	}
+}
+
+// admitRoute counts a route against the limits of its namespace. It reports whether the route is within
+// them, and refuses it if not.
+func (b *builder) admitRoute(world int, r *gateway.Route) bool {
+	of := tenant{world, r.Object.GetNamespace()}
+	if b.accounts[of] == nil {
+		b.accounts[of] = newAccount(b.worlds[world].Options)
+	}
+	b.gateways.counted[r] = true
+	refused := b.accounts[of].admitRoute(r)
+	if why := b.bearRoute(of, r); why != "" {
+		refused = append(refused, why)
+	}
+	if len(refused) == 0 {
+		return true
+	}
+	why := fmt.Sprintf("the Ingresses and routes of namespace %s have more than %s", of.namespace,
+		strings.Join(refused, "; and more than "))
+	b.reportOn(b.petitionerOf(world, r.Kind, r.Object).ref, "LimitReached", "%s", why)
+	b.attached[world].Drop(r, gateway.Refusal{Reason: "LimitReached", Why: why})
+	b.limited = true
+	return false
 }
 
 // bearRoute counts the bytes of configuration that a route takes: its filters and the keys of its
@@ -280,10 +306,7 @@ func (b *builder) listen() {
 	if !slices.ContainsFunc(b.attached, func(a *gateway.Attachment) bool { return a != nil }) {
 		return
 	}
-	o := opener{
-		builder: b, targets: make(map[targetFor]haproxy.Target), picks: make(map[string]*haproxy.Pick),
-		looks: make(map[string]bool),
-	}
+	o := b.opener()
 	if b.about != nil {
 		for _, one := range b.about.whole.ports {
 			o.serve(one)
@@ -303,6 +326,17 @@ func (b *builder) listen() {
 	}
 	o.finish()
 	b.tellStatuses()
+}
+
+// opener returns the opener of this round.
+func (b *builder) opener() *opener {
+	if b.gateways.opener == nil {
+		b.gateways.opener = &opener{
+			builder: b, targets: make(map[targetFor]haproxy.Target), picks: make(map[string]*haproxy.Pick),
+			looks: make(map[string]bool),
+		}
+	}
+	return b.gateways.opener
 }
 
 // serve makes the routes at an address and port of a Gateway.

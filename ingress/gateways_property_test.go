@@ -69,7 +69,16 @@ func drawRoute(t *rapid.T, namespace string, i int, service string, among ...str
 				Value: rapid.SampledFrom([]string{"1", "", "\x00", "a b", strings.Repeat("x", 5000)}).Draw(t, "value"),
 			}}
 		}
-		if rapid.Bool().Draw(t, "filter") {
+		switch scheme := "https"; rapid.IntRange(0, 5).Draw(t, "filter") {
+		case 0:
+			code := rapid.SampledFrom([]int{301, 308, 1}).Draw(t, "status")
+			rule.Filters = []gatewayv1.HTTPRouteFilter{{
+				Type:            gatewayv1.HTTPRouteFilterRequestRedirect,
+				RequestRedirect: &gatewayv1.HTTPRequestRedirectFilter{Scheme: &scheme, StatusCode: &code},
+			}}
+			r.Spec.Rules = append(r.Spec.Rules, rule)
+			continue
+		case 1, 2:
 			rule.Filters = []gatewayv1.HTTPRouteFilter{{
 				Type: gatewayv1.HTTPRouteFilterRequestHeaderModifier,
 				RequestHeaderModifier: &gatewayv1.HTTPHeaderFilter{Set: []gatewayv1.HTTPHeader{{

@@ -153,32 +153,35 @@ func (b *builder) spellParty(p party) string {
 // withdraw removes from a claim the hosts that belong to others, and reports each
 // of them once.
 func (b *builder) withdraw(c *claim) {
-	refused := make(map[string]bool)
+	refused := make(map[string]error)
 	for _, host := range c.names {
 		if err := b.may(c, host); err != nil {
-			refused[host] = true
+			refused[host] = err
 			b.report(c, "HostOwned",
-				"this Ingress is not served for %s: %v; the operator of the appliance can share a host "+
-					"(clusters[].ingress.hosts)", cmp.Or(host, "any host"), err)
+				"this %s is not served for %s: %v; the operator of the appliance can share a host "+
+					"(clusters[].ingress.hosts)", c.ref.Kind, cmp.Or(host, "any host"), err)
 		}
 	}
 	if len(refused) == 0 {
 		return
 	}
-	c.paths = slices.DeleteFunc(slices.Clone(c.paths), func(of pathClaim) bool { return refused[of.host] })
-	c.hosts = slices.DeleteFunc(slices.Clone(c.hosts), func(host string) bool { return refused[host] })
+	if c.route != nil {
+		b.withdrawRoute(c, refused)
+	}
+	c.paths = slices.DeleteFunc(slices.Clone(c.paths), func(of pathClaim) bool { return refused[of.host] != nil })
+	c.hosts = slices.DeleteFunc(slices.Clone(c.hosts), func(host string) bool { return refused[host] != nil })
 	asked := c.tls
 	c.tls = nil
 	for _, t := range asked {
 		if len(t.hosts) > 0 {
-			t.hosts = slices.DeleteFunc(slices.Clone(t.hosts), func(host string) bool { return refused[host] })
+			t.hosts = slices.DeleteFunc(slices.Clone(t.hosts), func(host string) bool { return refused[host] != nil })
 			if len(t.hosts) == 0 {
 				continue // an entry without hosts means the names of its certificate
 			}
 		}
 		c.tls = append(c.tls, t)
 	}
-	if c.ruleless && refused[""] {
+	if c.ruleless && refused[""] != nil {
 		c.fallback = nil
 	}
 }

@@ -24,6 +24,10 @@ func (b *builder) limit() {
 	unguarded := make(map[tenant]map[string]*claim) // hosts with a left-out guarded path, and its claim
 	for _, c := range b.claims {
 		w, of := b.worlds[c.world], tenant{c.world, c.ref.Namespace}
+		if c.route != nil {
+			b.limitShared(c)
+			continue
+		}
 		if b.accounts[of] == nil {
 			b.accounts[of] = newAccount(w.Options)
 		}
@@ -73,10 +77,10 @@ func (b *builder) closeUnguarded(hosts map[tenant]map[string]*claim) {
 			}
 			c.closed = true
 			b.report(c, "LimitReached",
-				"all clients of this Ingress are rejected, because paths of host %s are beyond a limit of "+
+				"all clients of this %s are rejected, because paths of host %s are beyond a limit of "+
 					"the namespace, "+
-					"and Ingress %s restricts access to them: see what is told of that one", cmp.Or(host, "any host"),
-				left.ref.Name)
+					"and Ingress %s restricts access to them: see what is told of that one", c.ref.Kind,
+				cmp.Or(host, "any host"), left.ref.Name)
 		}
 	}
 }

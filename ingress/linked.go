@@ -41,14 +41,15 @@ func (c *claim) links(world int) (all []link) {
 		all = append(all, hostLink(host))
 	}
 	for _, p := range c.paths {
-		all = append(all, link{kind: toService, world: world, name: p.to.service})
+		if c.route == nil {
+			all = append(all, link{kind: toService, world: world, name: p.to.service})
+		}
 	}
 	if c.fallback != nil {
 		all = append(all, link{kind: toService, world: world, name: c.fallback.service})
 	}
 	for _, t := range c.tls {
-		secret := serviceKey{Namespace: c.ref.Namespace, Name: t.secret}
-		all = append(all, link{kind: toSecret, world: world, name: secret})
+		all = append(all, link{kind: toSecret, world: world, name: t.key(c)})
 		if len(t.hosts) == 0 {
 			all = append(all, anyHost)
 		}
@@ -56,10 +57,16 @@ func (c *claim) links(world int) (all []link) {
 	return all
 }
 
-// linksOf returns the links of a route. Many routes may lead to one Service: what they need there is
-// the same, and none changes the routes of another by that.
-func linksOf(world int, r *gateway.Route) (all []link) {
+// linksOf returns the links of a route, and of its claim if it has one. Many routes may lead to one
+// Service: what they need there is the same, and none changes the routes of another by that.
+func linksOf(world int, r *gateway.Route, claims *claim) (all []link) {
+	if claims != nil {
+		all = claims.links(world)
+	}
 	for _, l := range r.Listeners() {
+		if l.Gateway.Shared {
+			continue // the claim has these hosts
+		}
 		all = append(all, link{kind: atListener, at: l})
 		for _, host := range r.HostsAt(l) {
 			all = append(all, link{kind: byHostAt, at: l, name: serviceKey{Name: host}})

@@ -204,6 +204,7 @@ type targetFor struct {
 	rule *gateway.Rule
 	path string // of the match, if a filter replaces this part of the path
 	gate *gate
+	by   *claim // that has the rule at the addresses of Ingresses; nil at an address of the Gateway
 
 	// sealed says that connections reach the servers as clients begin them, so the servers' TLS is
 	// that of the clients.
@@ -224,6 +225,9 @@ func (o *opener) targetOf(key targetFor) haproxy.Target {
 	if !known {
 		o.gateways.added = nil
 		to = o.makeTarget(key)
+		if key.by != nil {
+			to = o.failing(key.by, to)
+		}
 		o.targets[key] = to
 		o.led = append(o.led, ledTo{world: key.gate.world, rule: key.rule, to: to, needs: o.gateways.added})
 	}
@@ -237,13 +241,16 @@ func (o *opener) makeTarget(key targetFor) haproxy.Target {
 		return invalid
 	}
 	p := o.petitionerOf(g.world, rule.Route.Kind, rule.Route.Object)
+	if key.by != nil {
+		p = key.by.petitioner
+	}
 	own, err := effectsOf(rule, path)
 	if err != nil {
 		rule.Refuse(err.Error())
 		return invalid
 	}
 	if own.redirects {
-		return haproxy.To(o.redirect(p, own))
+		return haproxy.To(o.answering(p, "redirect", "redirects", own))
 	}
 	var shares []haproxy.Share
 	for _, ref := range rule.Refs {
@@ -376,16 +383,31 @@ type ruleOf string
 
 func (r ruleOf) String() string { return "a rule of this " + string(r) }
 
-// redirect returns the backend without servers that redirects requests.
-func (o *opener) redirect(p petitioner, own effects) string {
+// answering returns a backend without servers, which answers requests itself. kind is in its name, and
+// does in its origin.
+func (o *opener) answering(p petitioner, kind, does string, own effects) string {
 	n := need{
 		world:     p.world,
 		reference: reference{service: serviceKey{Namespace: p.ref.Namespace}, traffic: annotations.Requests},
-		settings:  o.derive(noSettings, own), origin: ", redirects", named: true,
+		settings:  o.derive(noSettings, own), origin: ", " + does, named: true,
 	}
-	n.name = shorten(o.worlds[p.world].prefix+p.ref.Namespace+"_redirect.r-"+n.settings.hash, ".")
+	n.name = shorten(o.worlds[p.world].prefix+p.ref.Namespace+"_"+kind+".r-"+n.settings.hash, ".")
 	o.add(n, p)
 	return n.name
+}
+
+// failing returns a target at the addresses of Ingresses: a backend of the namespace takes the place of
+// haproxy.Invalid.
+func (o *opener) failing(c *claim, to haproxy.Target) haproxy.Target {
+	shares := to.Shares()
+	for i := range shares {
+		if shares[i].Backend == haproxy.Invalid {
+			fails := effects{directives: []haproxy.Directive{haproxy.Fail()}}
+			shares[i].Backend = o.answering(c.petitioner, "invalid", "answers 500", fails)
+		}
+	}
+	to, _ = haproxy.Split(shares) // they are from Split
+	return to
 }
 
 // noSettings are those of a backend of no Service.

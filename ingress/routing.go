@@ -3,7 +3,6 @@ package ingress
 import (
 	"cmp"
 	"fmt"
-	"iter"
 	"maps"
 	"reflect"
 	"slices"
@@ -167,6 +166,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 		b.settled = make(map[settledFor]*settings)
 	}
 	b.accounts, b.apiBefore, b.api = make(map[tenant]*account), b.api, newAPIMemory()
+	b.gateways = gates{pairs: make(map[*corev1.Secret]*pair), counted: make(map[*gateway.Route]bool)}
 	b.Config.Process, b.Config.DefaultCert = all.Process, all.DefaultCert
 	b.Config.Extras, b.Questions = slices.Clone(all.Extras), slices.Clone(all.Questions)
 	for _, w := range worlds {
@@ -178,6 +178,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 			b.Config.Reloads[w.Cluster] = most
 		}
 	}
+	b.attach()      // routes of Gateway API to listeners
 	b.collect()     // claims from every source, the older first
 	b.assignHosts() // each host to one owner; claims of others to it end here
 	b.limit()       // what a namespace claims beyond its limits ends here
@@ -186,9 +187,10 @@ func (c *Compiler) route(worlds []*world) *routing {
 	b.addCanaries() // part of a path's requests to a canary
 	b.isolate()     // the rest of a host to its owner
 	b.chain()       // paths with conditions
-	b.attach()      // routes of Gateway API to listeners
+	b.admitRoutes() // what is beyond a limit of a namespace ends here
 	b.stream()      // TCP ports, and addresses
 	b.listen()      // listeners at the addresses of Gateways
+	maps.Copy(b.pairs, b.gateways.pairs)
 	b.settleOwners()
 	b.assemble()
 	return b.routing
@@ -242,7 +244,7 @@ func (b *builder) assemble() {
 func (r *routing) serve() {
 	r.Served = make([]ObjectRef, 0, len(r.claims))
 	for _, c := range r.claims {
-		if c.effective {
+		if c.effective && c.route == nil {
 			r.Served = append(r.Served, c.ref)
 		}
 	}
@@ -255,45 +257,49 @@ func distinct[T any](list []*T, name func(*T) string) []*T {
 	return slices.CompactFunc(list, func(a, b *T) bool { return name(a) == name(b) })
 }
 
-// A source yields the objects of one kind in a world that claim hosts from us,
-// each with the function that reads its claim.
-type source func(*world) iter.Seq2[metav1.Object, func() *claim]
-
-// collect takes the claims of all sources, the older first. It reads only objects
-// that were not read before.
+// collect takes the claims of all sources, the older first. It reads only Ingresses that were not read
+// before. What a route claims depends on its Gateways as well, so it is always read.
 func (b *builder) collect() {
 	parsed := make(map[metav1.Object]*claim, len(b.parsed))
 	for i, w := range b.worlds {
 		b.checkConfigMaps(w)
-		for _, from := range []source{ingresses} {
-			for object, read := range from(w) {
-				known := b.parsed[object]
-				if known == nil || known.ref.Cluster != w.Cluster {
-					known = read()
-					b.made.claims++
-				}
-				parsed[object] = known
-				c := *known
-				c.world = i
-				b.Problems = append(b.Problems, c.problems...)
-				var odd []annotations.Problem
-				c.redirect, odd = annotations.SSLRedirect(c.layer, w.defaults, c.usual)
-				b.reportKeys(c.petitioner, nil, odd)
-				c.weight, c.canary, odd = annotations.Canary(c.layer)
-				b.reportKeys(c.petitioner, nil, odd)
-				if _, c.closed = slices.BinarySearch(w.Incomplete, c.ref.Namespace); c.closed {
-					b.limited = true
-					b.report(&c, "LimitReached", "all clients of this Ingress are rejected, because other Ingresses "+
-						"of the namespace are beyond clusters[].ingress.limits.objectBytes, and each of those may "+
-						"be a guard: the namespace needs fewer or smaller Ingresses")
-				}
-				b.claims = append(b.claims, &c)
+		for ing, read := range ingresses(w) {
+			known := b.parsed[ing]
+			if known == nil || known.ref.Cluster != w.Cluster {
+				known = read()
+				b.made.claims++
 			}
+			parsed[ing] = known
+			c := b.take(i, known)
+			var odd []annotations.Problem
+			c.redirect, odd = annotations.SSLRedirect(c.layer, w.defaults, c.usual)
+			b.reportKeys(c.petitioner, nil, odd)
+			c.weight, c.canary, odd = annotations.Canary(c.layer)
+			b.reportKeys(c.petitioner, nil, odd)
+		}
+		for c := range b.sharedRoutes(i) {
+			parsed[c.route.Object] = c
+			b.take(i, c)
 		}
 	}
 	b.parsed = parsed
 	b.made.routed += len(b.claims)
 	slices.SortStableFunc(b.claims, older)
+}
+
+// take adds a copy of a claim to those of this round, and returns it.
+func (b *builder) take(world int, known *claim) *claim {
+	c := *known
+	c.world = world
+	b.Problems = append(b.Problems, c.problems...)
+	if _, c.closed = slices.BinarySearch(b.worlds[world].Incomplete, c.ref.Namespace); c.closed {
+		b.limited = true
+		b.report(&c, "LimitReached", "all clients of this %s are rejected, because other Ingresses "+
+			"of the namespace are beyond clusters[].ingress.limits.objectBytes, and each of those may "+
+			"be a guard: the namespace needs fewer or smaller Ingresses", c.ref.Kind)
+	}
+	b.claims = append(b.claims, &c)
+	return &c
 }
 
 // older compares two claims by age: it returns a negative number if a counts as older than b.
@@ -331,6 +337,7 @@ func (b *builder) grant() {
 		}
 	}
 	b.grantImplicit()
+	b.grantRedirects()
 	for key, c := range b.owner {
 		if owner := b.passer(key.host); owner != nil && key.match != haproxy.Passthrough && b.routed[key].TLSOnly {
 			b.report(c, "PassthroughConflict", "%s is not reached: plain HTTP is redirected to TLS, and TLS "+
@@ -372,6 +379,10 @@ func (b *builder) grantDefaults() {
 
 // grantPath gives a path to a claim, or reports why not.
 func (b *builder) grantPath(c *claim, path pathClaim) {
+	if path.rule != nil {
+		b.grantRule(c, path)
+		return
+	}
 	if b.passes(c, path.to) {
 		b.pass(c, path.host, path.to, path)
 		return
@@ -392,14 +403,22 @@ func (b *builder) grantPath(c *claim, path pathClaim) {
 		}
 		return
 	}
-	if path.match == haproxy.Regexp {
-		if b.patterns[path.host]++; b.patterns[path.host] > maxPatterns {
-			b.report(c, "TooManyPatterns", "%s is not served: the host has %d regular expressions, which each of its "+
-				"requests tries; no more are allowed", path, maxPatterns)
-			return
-		}
+	if b.tries(c, path) {
+		b.give(key, c, b.opened(c, path), path)
 	}
-	b.give(key, c, b.opened(c, path), path)
+}
+
+// tries counts the regular expressions of a host. It reports whether a path is within their bound.
+func (b *builder) tries(c *claim, path pathClaim) bool {
+	if path.match != haproxy.Regexp {
+		return true
+	}
+	if b.patterns[path.host]++; b.patterns[path.host] <= maxPatterns {
+		return true
+	}
+	b.report(c, "TooManyPatterns", "%s is not served: the host has %d regular expressions, which each of its "+
+		"requests tries; no more are allowed", path, maxPatterns)
+	return false
 }
 
 // opened returns the reference of a path. It is open if the path is for the challenges of an ACME
@@ -535,6 +554,10 @@ func (b *builder) addCanaries() {
 			case owner == nil || !together(owner, c):
 				b.report(c, "CanaryOfNothing", "%s is not served: no other Ingress of the namespace serves this host "+
 					"and path", path)
+				continue
+			case owner.route != nil && (b.routed[key].Canary != "" || b.routed[key].Backend == ""):
+				b.report(c, "CanaryOfNothing", "%s is not served: %s shares the requests by weights, or redirects them",
+					path, b.spell(owner))
 				continue
 			case first != nil && first != c:
 				b.report(c, "PathConflict", "%s is not served: %s is older and is its canary already",
@@ -779,7 +802,7 @@ func (b *builder) certify() {
 			x.entry(c, t, clients)
 		}
 	}
-	b.gateways.pairs, b.pairs = b.pairs, x.current
+	b.pairs = x.current
 	x.write()
 }
 
@@ -795,7 +818,7 @@ func (x *certifier) entry(c *claim, t tlsClaim, clients annotations.Clients) {
 			list(t.hosts))
 		return
 	}
-	key := serviceKey{Namespace: c.ref.Namespace, Name: t.secret}
+	key := t.key(c)
 	read := x.read(c, t, key)
 	if read == nil {
 		return
@@ -832,8 +855,8 @@ func (x *certifier) read(c *claim, t tlsClaim, key serviceKey) *pair {
 		x.report(c, "SecretNotFound", "%s: %s is served without its certificate", why, list(t.hosts))
 		return nil
 	}
-	read, ok := x.pairs[secret]
-	if !ok {
+	read := cmp.Or(x.pairs[secret], x.gateways.pairs[secret])
+	if read == nil {
 		read = readPair(secret)
 	}
 	x.current[secret] = read

@@ -14,6 +14,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
@@ -252,6 +253,12 @@ func drawTenant(t *rapid.T, s *Snapshot, namespace string, hosts []string, least
 					})
 			}
 			s.Ingresses = change(t, s.Ingresses, ing, gone)
+		case 4:
+			if namespace == "evil" && rapid.Bool().Draw(t, "gateway") {
+				s.API.Gateways = change(t, s.API.Gateways, drawSharing(t, meta("gate")), gone)
+				continue
+			}
+			s.API.HTTPRoutes = change(t, s.API.HTTPRoutes, drawSharedRoute(t, meta(one("name", "i", "j", "k")), hosts), gone)
 		case 0, 1:
 			service := &corev1.Service{
 				ObjectMeta: meta(one("service", "web", "api")),
@@ -293,10 +300,16 @@ func TestATenantChangesNothingForAnother(t *testing.T) {
 			map[string][]byte{corev1.TLSCertKey: crt, corev1.TLSPrivateKeyKey: key, "ca.crt": crt})
 	}
 	secrets = append(secrets, map[string][]byte{"ann": []byte("$5$salt$" + strings.Repeat("a", 43))})
-	owned := map[string]int{}
+	owned, attached := map[string]int{}, 0
 	property := func(t *rapid.T) {
 		s := Snapshot{Cluster: Unnamed, NoClasses: true, At: time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)}
 		s.Options.ConfigMap, s.Options.Nginx.Class = "ops/keys", "nginx"
+		share(&s)
+		s.API.Classes = []*gatewayv1.GatewayClass{{
+			ObjectMeta: metav1.ObjectMeta{Name: "ours"},
+			Spec:       gatewayv1.GatewayClassSpec{ControllerName: "sallyport.dev/gateway"},
+		}}
+		s.API.Gateways = []*gatewayv1.Gateway{drawSharing(t, metav1.ObjectMeta{Namespace: "ops", Name: "gate"})}
 		s.ConfigMaps = []*corev1.ConfigMap{{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "keys"},
 			Data:       map[string]string{},
@@ -310,13 +323,18 @@ func TestATenantChangesNothingForAnother(t *testing.T) {
 		for range 4 {
 			drawTenant(t, &s, "shop", victimHosts, 1, secrets)
 		}
-		r := Compile([]Snapshot{s})
+		r := (&Compiler{Shared: sharedPorts}).Compile([]Snapshot{s})
 		s.Owners = r.Owners[Unnamed]
+		for _, route := range r.Routes() {
+			if route.Attached() {
+				attached++
+			}
+		}
 		var hosts []string
 		for host, namespace := range s.Owners.Namespaces {
 			switch {
-			case namespace == "shop" && host == "*.w.test":
-				hosts = append(hosts, "any.w.test") // and no name below it that evil may own
+			case namespace == "shop" && strings.HasPrefix(host, "*."):
+				hosts = append(hosts, "any"+host[1:]) // and no name below it that evil may own
 			case namespace == "shop" && host == "":
 				hosts = append(hosts, "nobody.example")
 			case namespace == "shop":
@@ -328,7 +346,7 @@ func TestATenantChangesNothingForAnother(t *testing.T) {
 			owned[host]++
 		}
 		want := answers(r, "shop", hosts)
-		var c Compiler
+		c := Compiler{Shared: sharedPorts}
 		for range rapid.IntRange(1, 5).Draw(t, "steps") {
 			drawTenant(t, &s, "evil", evilHosts, 0, secrets)
 			r = c.Compile([]Snapshot{s})
@@ -349,7 +367,10 @@ func TestATenantChangesNothingForAnother(t *testing.T) {
 	for range 10 { // of a hundred each
 		rapid.Check(t, property)
 	}
-	if len(owned) != 4 {
-		t.Errorf("of four hosts these were owned, and how often: %v", owned)
+	if attached == 0 {
+		t.Error("no route of the victim was ever attached")
+	}
+	if len(owned) != 5 {
+		t.Errorf("of five hosts these were owned, and how often: %v", owned)
 	}
 }

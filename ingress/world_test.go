@@ -228,6 +228,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			}
 			s.Options.Gateway = GatewayOptions{
 				Enabled: rapid.IntRange(0, 4).Draw(t, "enabled") > 0, Controller: "sallyport.dev/gateway",
+				Shared: drawShared(t),
 			}
 			s.Options.OneTenant = rapid.Bool().Draw(t, "trust")
 			s.Options.WatchWithoutClass = rapid.Bool().Draw(t, "without class")
@@ -267,6 +268,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 				c.Closed = nil
 			}
 			fresh.Closed = c.Closed
+			c.Shared, fresh.Shared = sharedPorts, sharedPorts
 			for _, b := range last.Backends {
 				if rapid.IntRange(0, 9).Draw(t, "refused") == 0 {
 					verdicts[b.Part()] = haproxy.Refused("bad")

@@ -92,6 +92,10 @@ func (c *Config) checkClusters(p *problems) {
 		}
 		each(p, at+".bgp.routeReflectors", cluster.BGP.RouteReflectors, netip.Addr.IsGlobalUnicast, notAMachine)
 		checkIngress(p, at+".ingress", cluster.Ingress)
+		if cluster.Gateway.Shared && len(cluster.Ingress.Publish) == 0 {
+			p.add(at+".gateway.shared", "is true, and no address is known that Gateways could share; list the "+
+				"addresses of Ingresses in %s.ingress.publish", at)
+		}
 		if name := cluster.Gateway.Controller; len(name) > 253 || !controllerName.MatchString(name) {
 			p.add(at+".gateway.controller", "%q is not the name of a controller; allowed: DOMAIN/PATH, such as "+
 				"sallyport.dev/gateway", name)

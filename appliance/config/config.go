@@ -276,10 +276,14 @@ type Nginx struct {
 // Gateway says whether the objects of Gateway API of a cluster are served.
 type Gateway struct {
 	// Serve Gateways and routes of Gateway API (group gateway.networking.k8s.io). A Gateway needs an
-	// address: see haproxy.addresses and group.pools. Which namespaces count is in ingress.
+	// address: see haproxy.addresses, group.pools and shared. Which namespaces count is in ingress.
 	Enabled bool `json:"enabled" jsonschema:"default=false"`
 	// Controller that a GatewayClass must name to be ours (spec.controllerName).
 	Controller string `json:"controller" jsonschema:"default=sallyport.dev/gateway"`
+	// Let Gateways that ask for no address, or for one of ingress.publish, share the addresses and ports
+	// of Ingresses. There their routes own hosts as Ingresses do. Other Gateways have addresses of
+	// their own.
+	Shared bool `json:"shared" jsonschema:"default=false"`
 }
 
 // Trust says how far the namespaces of a cluster trust each other.

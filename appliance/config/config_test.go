@@ -258,6 +258,10 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 			"clusters:\n- {kubeconfig: /a, gateway: {controller: sallyport}}\n",
 			`f.yaml:2: clusters[0].gateway.controller: "sallyport" is not the name of a controller; allowed: DOMAIN/PATH, such as sallyport.dev/gateway`,
 		},
+		"shared addresses that nobody knows": {
+			"clusters:\n- {kubeconfig: /a, gateway: {shared: true}}\n",
+			`f.yaml:2: clusters[0].gateway.shared: is true, and no address is known that Gateways could share; list the addresses of Ingresses in clusters[0].ingress.publish`,
+		},
 		"an address that HTTP listens at": {
 			minimal + "haproxy: {http: [\"192.168.50.30:80\"], addresses: [192.168.50.30-192.168.50.33]}\n",
 			`f.yaml:3: haproxy.addresses[0]: 192.168.50.30-192.168.50.33 contains 192.168.50.30, which is in haproxy.http; these addresses are for Services and Gateways alone`,

@@ -132,13 +132,13 @@ func (c *Config) Pools() []Pool {
 // warnOfGateways warns of Gateways that have no address to be served at.
 func (c *Config) warnOfGateways(p *problems) {
 	for i, cluster := range c.Clusters {
-		if cluster.Gateway.Enabled && len(c.Pools()) == 0 {
+		if cluster.Gateway.Enabled && !cluster.Gateway.Shared && len(c.Pools()) == 0 {
 			key := "haproxy.addresses"
 			if c.Group.Exists() {
 				key = "group.pools"
 			}
 			c.warn(p, fmt.Sprintf("clusters[%d].gateway.enabled", i),
-				"no Gateway gets an address, and none is served, without %s", key)
+				"no Gateway gets an address, and none is served, without %s or gateway.shared", key)
 		}
 	}
 }

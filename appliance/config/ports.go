@@ -33,16 +33,32 @@ type Port struct {
 	Reserved bool
 }
 
+// Keys of the addresses where HAProxy serves Ingresses.
+const (
+	KeyHTTP  = "haproxy.http"
+	KeyHTTPS = "haproxy.https"
+)
+
+// Of returns the ports that a key of the file sets.
+func (p Ports) Of(key string) (all []uint16) {
+	for _, one := range p {
+		if one.Key == key {
+			all = append(all, one.At.Port())
+		}
+	}
+	return all
+}
+
 // Ports are ports with their owners. If two have the same number, the first one is the owner.
 type Ports []Port
 
 // Ports returns who owns which port of this machine.
 func (c *Config) Ports() (all Ports) {
 	for _, at := range c.HAProxy.HTTP {
-		all = append(all, Port{Protocol: TCP, At: at, Key: "haproxy.http", Owner: "HTTP", HAProxy: true})
+		all = append(all, Port{Protocol: TCP, At: at, Key: KeyHTTP, Owner: "HTTP", HAProxy: true})
 	}
 	for _, at := range c.HAProxy.HTTPS {
-		all = append(all, Port{Protocol: TCP, At: at, Key: "haproxy.https", Owner: "HTTPS", HAProxy: true})
+		all = append(all, Port{Protocol: TCP, At: at, Key: KeyHTTPS, Owner: "HTTPS", HAProxy: true})
 	}
 	bgp := c.BGP.Listen
 	if len(bgp) == 0 {

@@ -24,8 +24,10 @@ type World struct {
 	Admits func(namespace string) bool
 	// Labels returns the labels of a namespace, or nil if the namespace is unknown.
 	Labels func(namespace string) labels.Set
-	// Port says why no listener may have a port.
-	Port func(port uint16) *Refusal
+	// Shares reports whether a Gateway shares the addresses of Ingresses.
+	Shares func(g *gatewayv1.Gateway) bool
+	// Port says why no listener of a Gateway may have a port with a protocol.
+	Port func(port uint16, protocol gatewayv1.ProtocolType, shared bool) *Refusal
 	// Service says why a route of a kind may not lead to a port of a Service.
 	Service func(service types.NamespacedName, port int32, kind string) *Refusal
 	// Certificate says why the certificate in a Secret cannot be used.
@@ -55,6 +57,7 @@ type Attachment struct {
 type Gateway struct {
 	Object    *gatewayv1.Gateway
 	Listeners []*Listener // its own first, then those of its ListenerSets, the older first
+	Shared    bool        // it shares the addresses of Ingresses
 
 	// Addresses are those that its status is to have. Refused says why it has none, or not the
 	// ones that it asks for. The caller sets both.
@@ -115,7 +118,7 @@ func Attach(w World) *Attachment {
 		if a.classes[string(g.Spec.GatewayClassName)] == nil || !w.Admits(g.Namespace) {
 			continue
 		}
-		one := &Gateway{Object: g}
+		one := &Gateway{Object: g, Shared: w.Shares(g)}
 		one.unusable = parametersOfGateway(g)
 		for i := range g.Spec.Listeners {
 			one.Listeners = append(one.Listeners, a.listener(one, nil, &g.Spec.Listeners[i]))

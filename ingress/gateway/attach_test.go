@@ -83,7 +83,8 @@ func around(o Objects) World {
 		Objects: o, Controller: controller,
 		Admits: func(namespace string) bool { return namespace != "foreign" },
 		Labels: func(namespace string) labels.Set { return labels.Set{"team": namespace} },
-		Port: func(port uint16) *Refusal {
+		Shares: func(*gatewayv1.Gateway) bool { return false },
+		Port: func(port uint16, _ gatewayv1.ProtocolType, _ bool) *Refusal {
 			if port == 6443 {
 				return &Refusal{"PortUnavailable", "port 6443 is in use"}
 			}

@@ -61,7 +61,14 @@ func (a *Attachment) resolveClients(g *Gateway) {
 		if l.Protocol != gatewayv1.HTTPSProtocolType {
 			continue
 		}
-		if v := validationAt(tls.Frontend, l.Port); v != nil {
+		switch v := validationAt(tls.Frontend, l.Port); {
+		case v != nil && g.Shared:
+			l.refused = cmp.Or(l.refused, &Refusal{
+				string(gatewayv1.ListenerReasonUnsupportedValue),
+				"spec.tls.frontend is set; clients cannot be asked for certificates at the addresses of Ingresses, " +
+					"which the Gateway shares",
+			})
+		case v != nil:
 			a.askClients(l, v)
 		}
 	}

@@ -90,7 +90,7 @@ func (a *Attachment) listener(g *Gateway, set *listenerSet, spec *gatewayv1.List
 		l.refused = &Refusal{string(gatewayv1.ListenerReasonUnsupportedValue), fmt.Sprintf(
 			`hostname %s is not a DNS name, with or without "*." in front`, quote(string(*spec.Hostname)))}
 	default:
-		l.refused = a.world.Port(l.Port)
+		l.refused = a.world.Port(l.Port, l.Protocol, g.Shared)
 	}
 	if l.Protocol == gatewayv1.TCPProtocolType {
 		l.Hostname = ""

@@ -324,6 +324,10 @@ func (a *Attachment) joinBy(r *Route, p *parent) {
 			"allowedRoutes of the listener takes no %s of namespace %s", r.Kind, namespace))
 		return
 	}
+	if why := r.unshared(); why != "" && p.gateway.Shared {
+		p.refuse(string(gatewayv1.RouteReasonUnsupportedValue), why)
+		return
+	}
 	valid, owned := false, (*Refusal)(nil)
 	for _, l := range allowed {
 		hosts, why := a.hostsAt(r, l)
@@ -334,6 +338,9 @@ func (a *Attachment) joinBy(r *Route, p *parent) {
 		valid = true
 		if l.refused != nil || l.conflict != nil || r.refused != nil {
 			continue
+		}
+		if p.gateway.Shared {
+			r.noteWildcards(hosts)
 		}
 		p.on = append(p.on, l)
 		if r.at[l] == nil {

@@ -2,6 +2,7 @@ package input
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -112,6 +113,9 @@ type GatewayOptions struct {
 	Enabled bool
 	// Controller is the spec.controllerName of the GatewayClasses that are ours.
 	Controller string
+	// Shared are the addresses of Ingresses, which Gateways without an address of their own share.
+	// Without one, every Gateway has addresses of its own.
+	Shared []netip.Addr
 }
 
 // ConfigMaps returns the name of every ConfigMap of the options once, as NAMESPACE/NAME.

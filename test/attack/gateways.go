@@ -36,7 +36,18 @@ func (k *keys) gates() string {
 				`backendRefs: [{name: app, port: 80}], filters: [{type: ResponseHeaderModifier, `+
 				`responseHeaderModifier: {set: [{name: x-chosen, value: "by %[src]"}]}}]}`,
 			`{matches: [{path: {value: /old}}], filters: [{type: RequestRedirect, requestRedirect: {scheme: https}}]}`,
-			toApp)
+			toApp) + k.victim.certificate("front", "front.test") +
+		gatewayOf("victim", "front", "", `{name: http, port: 80, protocol: HTTP}`,
+			`{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: front}]}}`) +
+		at("https", routeOf("victim", "front", "front", "front.test", toApp)) +
+		at("http", routeOf("victim", "redirects", "front", "front.test",
+			`{filters: [{type: RequestRedirect, requestRedirect: {scheme: https, statusCode: 301}}]}`,
+			`{matches: [{path: {value: /plain}}], backendRefs: [{name: app, port: 80}]}`))
+}
+
+// at returns the manifest of a route with the name of a listener.
+func at(section, route string) string {
+	return strings.Replace(route, "parentRefs: [{", "parentRefs: [{sectionName: "+section+", ", 1)
 }
 
 // toApp is a rule that leads to Service app of the same namespace.
@@ -165,17 +176,17 @@ func home(rules ...string) string {
 func gateways() []attack {
 	list := []attack{
 		{
-			tries: "asks Gateways for addresses of victim's Gateway and of the appliance, for ones that no " +
+			tries: "asks Gateways for addresses of victim's Gateway and of a node, for ones that no " +
 				"machine has, and for a name",
 			promise: "a Gateway listens at free addresses that the appliance has for Gateways, and nowhere else",
 			objects: func(*testbed) string {
-				return gatewayOf("evil", "victims", gateAddr, plain) + gatewayOf("evil", "own", applianceAddr, plain) +
+				return gatewayOf("evil", "victims", gateAddr, plain) + gatewayOf("evil", "node", nodeAddr, plain) +
 					gatewayOf("evil", "lacking", lackingAddr, plain) + gatewayOf("evil", "foreign", "192.0.2.1", plain) +
 					strings.Replace(gatewayOf("evil", "named", "gate.evil.test", plain), "{value", "{type: Hostname, value", 1) +
 					home()
 			},
 			holds: all(reports("Gateway", "evil", "victims", "Accepted=True", "Programmed=False AddressNotUsable", "http Programmed=False"),
-				reports("Gateway", "evil", "own", "Programmed=False AddressNotUsable"),
+				reports("Gateway", "evil", "node", "Programmed=False AddressNotUsable"),
 				reports("Gateway", "evil", "lacking", "Programmed=False AddressNotUsable"),
 				reports("Gateway", "evil", "foreign", "Programmed=False AddressNotUsable"),
 				reports("Gateway", "evil", "named", "Accepted=False UnsupportedAddress"),
@@ -251,6 +262,23 @@ func gateways() []attack {
 				soon("200 evil", atEvil("/")), soon("500", atEvil("/cross"))),
 		},
 		{
+			tries: "claims victim's hosts by routes of a Gateway at the addresses of Ingresses, and a host of " +
+				"victim's route there by an Ingress",
+			promise: "a host has one owner there, whatever names it; a Gateway has only the ports of Ingresses",
+			objects: sharedHosts,
+			holds: all(
+				reports("Gateway", "evil", "front", "Programmed=True", "http Programmed=True", "https Programmed=True",
+					"status Accepted=False PortUnavailable", "tcp Accepted=False UnsupportedProtocol",
+					"victims ResolvedRefs=False RefNotPermitted"),
+				reports("HTTPRoute", "evil", "steals", "Accepted=False HostOwned"),
+				reports("HTTPRoute", "evil", "reserved", "Accepted=False HostOwned"),
+				reports("HTTPRoute", "evil", "intrudes", "Accepted=False NotAllowedByListeners"),
+				reports("HTTPRoute", "evil", "own", "Accepted=True", "ResolvedRefs=True"),
+				told("steals", "HostOwned"),
+				soon("200 evil", request{host: "front." + evilHost}),
+				soon("200 evil", request{host: "front." + evilHost, https: true})),
+		},
+		{
 			by: "nobody", tries: "takes a ReferenceGrant away under load",
 			promise: "the route leads there no more, from the first 500 on; no request meets anything else",
 			objects: func(*testbed) string {
@@ -268,6 +296,24 @@ func gateways() []attack {
 		list[i].by = or(a.by, "tenant")
 	}
 	return append(list, gatewaysInLab()...)
+}
+
+// sharedHosts returns a Gateway of evil at the addresses of Ingresses, with routes there for its own
+// host and for hosts of victim.
+func sharedHosts(s *testbed) string {
+	const any = "allowedRoutes: {namespaces: {from: All}}"
+	return s.evil.certificate("front", "front."+evilHost, "plain.test", "*.test") +
+		gatewayOf("evil", "front", "", "{name: http, port: 80, protocol: HTTP, "+any+"}",
+			"{name: https, port: 443, protocol: HTTPS, "+any+", tls: {certificateRefs: [{name: front}]}}",
+			"{name: status, port: 9090, protocol: HTTP}", "{name: tcp, port: 80, protocol: TCP}",
+			"{name: victims, port: 443, protocol: HTTPS, hostname: front.test, tls: {certificateRefs: "+
+				"[{namespace: victim, name: front}]}}") +
+		routeOf("evil", "own", "front", "front."+evilHost, toApp) +
+		routeOf("evil", "steals", "front", "plain.test", toApp) +
+		routeOf("evil", "below", "front", "*.test", toApp) +
+		routeOf("evil", "reserved", "front", reserved, toApp) +
+		routeOf("evil", "intrudes", "victim/front", "front.test", toApp) +
+		ingressOf("evil", "steals", nil, rule("front.test", path("/", "app")))
 }
 
 // badListeners returns a Gateway of evil. The certificates of its listeners for HTTPS cannot be used.

@@ -75,8 +75,11 @@ func run(ctx context.Context) error {
 // inLab runs the cases in a lab of their own.
 func inLab(ctx context.Context, list []attack, asJSON bool) error {
 	options := world.Options{Name: "attack", Workers: 2, GatewayAPI: true, Progress: io.Discard}
-	ingress := []string{configMapOfOne, `hosts: [{host: "` + reserved + `", namespaces: [victim]}]`}
-	return rig.In(ctx, options, "", ingress, func(r *rig.Rig) (err error) {
+	cluster := rig.Cluster{
+		Ingress: []string{configMapOfOne, `hosts: [{host: "` + reserved + `", namespaces: [victim]}]`},
+		Gateway: []string{"shared: true"},
+	}
+	return rig.In(ctx, options, "", cluster, func(r *rig.Rig) (err error) {
 		k, err := newKeys(r.Dir)
 		if err != nil {
 			return err

@@ -69,6 +69,7 @@ func open(t *testing.T, binary string) *paper {
 	}
 	p := &paper{t: t, verdicts: haproxy.Verdicts{}, objects: map[string]metav1.Object{}}
 	p.compiler.Local = gateAddrs()
+	p.compiler.Shared = map[uint16]haproxy.ListenerKind{80: haproxy.ListenHTTP, 443: haproxy.ListenHTTPS}
 	var log *slog.Logger
 	if testing.Verbose() {
 		log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -254,7 +255,9 @@ func (p *paper) snapshot() input.Snapshot {
 		Clients: 1 << 20, Checks: 2500, WrongPasswords: 10, CaptureBytes: 4096,
 		ConfigBytes: 4 << 20,
 	}
-	s.Options.Gateway = input.GatewayOptions{Enabled: true, Controller: controller}
+	s.Options.Gateway = input.GatewayOptions{
+		Enabled: true, Controller: controller, Shared: []netip.Addr{netip.MustParseAddr(applianceAddr)},
+	}
 	s.Options.Pools = input.Pools{Local: true, Ranges: []input.AddressRange{{
 		First: netip.MustParseAddr(rig.GatewayAddress(0)), Last: netip.MustParseAddr(lackingAddr),
 	}}}

@@ -172,5 +172,8 @@ func (s *testbed) baseline() []wanted {
 		{request{at: gateAddr, host: "gate.test", target: "/cart", header: "X-Version: a 2\r\n"}, "200 victim"},
 		{request{at: gateAddr, host: "gate.test", target: "/old"}, "302 no pod"},
 		{request{at: gateAddr, host: "shop.test"}, "404 no pod"},
+		{request{host: "front.test", target: "/cart"}, "301 no pod"},
+		{request{host: "front.test", target: "/cart?a=b", https: true}, "200 victim"},
+		{request{host: "front.test", target: "/plain"}, "200 victim"},
 	}
 }

@@ -81,7 +81,7 @@ func run(ctx context.Context) error {
 		"configMap: default/defaults", "tcpServices: default/tcp", "patternFiles: default/lists",
 		"trust: cluster", "nginx: {class: nginx, without: [server-snippet]}",
 	}
-	return rig.In(ctx, options, "", ingress, func(r *rig.Rig) error {
+	return rig.In(ctx, options, "", rig.Cluster{Ingress: ingress}, func(r *rig.Rig) error {
 		var manifest strings.Builder
 		manifest.WriteString(objects(r.Dir))
 		if err := certificate(&manifest, r.Dir); err != nil {

@@ -73,17 +73,18 @@ type Rig struct {
 
 // In builds the programs, brings up a lab with an appliance that is configured (see Configure) but
 // not started, and calls do. Afterwards it removes everything. If the API has the kinds of Gateway API,
-// the appliance serves Gateways at GatewayPool.
-func In(ctx context.Context, opts world.Options, lines string, ingress []string, do func(*Rig) error) (err error) {
+// the appliance serves Gateways at GatewayPool. The cluster may have more pairs of ingress and gateway.
+func In(ctx context.Context, opts world.Options, lines string, cluster Cluster, do func(*Rig) error) (err error) {
 	dir, err := os.MkdirTemp("", "sallyport-"+opts.Name+"-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	progress("building")
-	cluster, pairs := Cluster{Ingress: ingress}, []string(nil)
+	var pairs []string
 	if opts.GatewayAPI {
-		cluster.Gateway, pairs = []string{"enabled: true"}, []string{"addresses: [" + GatewayPool + "]"}
+		cluster.Gateway = append([]string{"enabled: true"}, cluster.Gateway...)
+		pairs = []string{"addresses: [" + GatewayPool + "]"}
 	}
 	if err := errors.Join(Build(ctx, dir), ConfigureHAProxy(dir, pairs, lines, cluster)); err != nil {
 		return err

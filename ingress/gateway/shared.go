@@ -1,0 +1,104 @@
+package gateway
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// A SharedHost is a hostname of a route at the addresses of Ingresses.
+type SharedHost struct {
+	Host    string // "*.name" stands for one label in front of the name there
+	Gateway *Gateway
+	Plain   bool        // requests without TLS are served
+	TLS     []*Listener // that serve requests over TLS
+}
+
+// SharedHosts returns the hostnames of a route at Gateways that share the addresses of Ingresses. Each
+// hostname is there once. At a hostname without Plain and without TLS no listener serves requests.
+func (r *Route) SharedHosts() (all []SharedHost) {
+	for _, l := range r.Listeners() {
+		if !l.Gateway.Shared {
+			continue
+		}
+		for _, host := range r.HostsAt(l) {
+			if OwnerOf(l.beside(), host) != l {
+				continue
+			}
+			i := slices.IndexFunc(all, func(h SharedHost) bool { return h.Host == host })
+			if i < 0 {
+				i, all = len(all), append(all, SharedHost{Host: host, Gateway: l.Gateway})
+			}
+			switch {
+			case !l.Serves():
+			case l.Protocol == gatewayv1.HTTPSProtocolType:
+				all[i].TLS = append(all[i].TLS, l)
+			default:
+				all[i].Plain = true
+			}
+		}
+	}
+	return all
+}
+
+// beside returns the listeners of the Gateway that have the same port, and are accepted.
+func (l *Listener) beside() (all []*Listener) {
+	for _, o := range l.Gateway.Listeners {
+		if o.Port == l.Port && o.refused == nil && o.conflict == nil {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// Withdraw says why a route has no hosts at the addresses of Ingresses, and removes the route from the
+// listeners there.
+func (a *Attachment) Withdraw(r *Route, why Refusal) {
+	for _, p := range r.parents {
+		if !p.gateway.Shared || len(p.on) == 0 {
+			continue
+		}
+		for _, l := range p.on {
+			a.attached[l] = slices.DeleteFunc(a.attached[l], func(at *Attached) bool { return at.Route == r })
+			delete(r.at, l)
+		}
+		p.on, p.refused = nil, &why
+	}
+}
+
+// unshared returns why a route cannot be served at the addresses of Ingresses, in a sentence. There is
+// one path of a host there for all requests, with at most two backends.
+func (r *Route) unshared() string {
+	var all []string
+	for _, rule := range r.Rules {
+		if slices.ContainsFunc(rule.Matches, func(m Match) bool { return !m.Bare() }) {
+			all = append(all, fmt.Sprintf("rule %d looks at more than the path", rule.Index))
+		}
+		weighted := 0
+		for _, ref := range rule.Refs {
+			if ref.Weight > 0 {
+				weighted++
+			}
+		}
+		if weighted > 2 {
+			all = append(all, fmt.Sprintf("rule %d has more than two backendRefs with a weight", rule.Index))
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return "the Gateway shares the addresses of Ingresses, where this route cannot be served: " +
+		strings.Join(all, "; ")
+}
+
+// noteWildcards says that wildcard hostnames stand for one label at the addresses of Ingresses.
+func (r *Route) noteWildcards(hosts []string) {
+	for _, host := range hosts {
+		if strings.HasPrefix(host, "*") {
+			r.Note(fmt.Sprintf("hostname %s: at the addresses of Ingresses, which the Gateway shares, it stands for "+
+				"one label in front of %s, and not for several", host, strings.TrimPrefix(host, "*.")))
+		}
+	}
+}

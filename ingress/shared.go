@@ -1,0 +1,304 @@
+package ingress
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"sallyport/haproxy"
+	"sallyport/ingress/gateway"
+)
+
+// Gateways at the addresses of Ingresses
+//
+// A Gateway may share the addresses of Ingresses (GatewayOptions.Shared). At these addresses each host
+// belongs to one party, and each path of a host to one object of any kind. A route at such a Gateway is
+// therefore a claim like that of an Ingress, and the same steps decide about it. The ports are those of
+// the Bind.
+//
+// A route that only HTTPS listeners take is like an Ingress with a certificate: plain HTTP for its
+// paths is redirected. A rule that redirects to https takes plain HTTP, and no requests over TLS. It
+// also sets the status of the redirects below its path.
+
+// A ruleAt is a rule of a route at a Gateway that shares the addresses of Ingresses.
+type ruleAt struct {
+	*gateway.Rule
+	gate      *gate
+	tlsOnly   bool                 // no listener for plain HTTP takes its requests
+	redirects *haproxy.Redirection // nil unless it redirects plain HTTP to https, and does nothing else
+}
+
+// sharesAddresses reports whether a Gateway of a world shares the addresses of Ingresses. It does if it
+// asks for no address, or for nothing but these addresses.
+func (w *world) sharesAddresses(g *gatewayv1.Gateway) bool {
+	return len(w.Options.Gateway.Shared) > 0 &&
+		!slices.ContainsFunc(g.Spec.Addresses, func(a gatewayv1.GatewaySpecAddress) bool {
+			addr, err := netip.ParseAddr(a.Value)
+			return !isIP(a.Type) || a.Value != "" && (err != nil || !slices.Contains(w.Options.Gateway.Shared, addr))
+		})
+}
+
+// refuseShared returns why no listener with a protocol may have a port at the addresses of Ingresses.
+func (c *Compiler) refuseShared(port uint16, protocol gatewayv1.ProtocolType) *gateway.Refusal {
+	kind := kindOf(&gateway.Listener{Protocol: protocol})
+	if protocol == gatewayv1.HTTPProtocolType || protocol == gatewayv1.HTTPSProtocolType {
+		if c.Shared[port] == kind {
+			return nil
+		}
+		return &gateway.Refusal{
+			Reason: string(gatewayv1.ListenerReasonPortUnavailable),
+			Why: fmt.Sprintf("port %d is none of those for %s at the addresses of Ingresses, which the Gateway shares "+
+				"(haproxy.http, haproxy.https)", port, protocol),
+		}
+	}
+	return &gateway.Refusal{
+		Reason: string(gatewayv1.ListenerReasonUnsupportedProtocol),
+		Why: fmt.Sprintf("protocol %s is not supported at the addresses of Ingresses, which the Gateway shares; "+
+			"allowed are HTTP and HTTPS", protocol),
+	}
+}
+
+// sharedRoutes yields the claims of the routes of a world at Gateways that share the addresses of
+// Ingresses.
+func (b *builder) sharedRoutes(world int) iter.Seq[*claim] {
+	return func(yield func(*claim) bool) {
+		if b.attached[world] == nil {
+			return
+		}
+		for _, r := range b.attached[world].Routes {
+			if c := b.readRoute(world, r); c != nil && !yield(c) {
+				return
+			}
+		}
+	}
+}
+
+// readRoute reads the claim of a route. It returns nil if the route claims nothing.
+func (b *builder) readRoute(world int, r *gateway.Route) *claim {
+	hosts := r.SharedHosts()
+	if len(hosts) == 0 {
+		return nil
+	}
+	c := &claim{petitioner: b.petitionerOf(world, r.Kind, r.Object), route: r}
+	for _, h := range hosts {
+		c.names = append(c.names, h.Host)
+		if !h.Plain && len(h.TLS) == 0 {
+			continue
+		}
+		c.hosts = append(c.hosts, h.Host)
+		b.addCertificate(c, h)
+		for _, rule := range r.Rules {
+			at := &ruleAt{Rule: rule, gate: b.gateOf(world, h.Gateway), tlsOnly: !h.Plain}
+			if h.Plain {
+				at.redirects = onlyToTLS(rule)
+			}
+			for i := range rule.Matches {
+				m := &rule.Matches[i]
+				path := pathClaim{host: h.Host, path: m.Path, match: matchOf(m.Type), rule: at}
+				like := haproxy.Route{Host: path.host, Path: path.path, Match: path.match}
+				if err := like.Validate(); err != nil {
+					rule.Drop(fmt.Sprintf("path %s cannot be used: %v", m.Path, err))
+					continue
+				}
+				c.paths = append(c.paths, path)
+			}
+		}
+	}
+	slices.Sort(c.names)
+	return c
+}
+
+// gateOf returns a Gateway of a world as a gate.
+func (b *builder) gateOf(world int, g *gateway.Gateway) *gate {
+	if b.gateways.sharing == nil {
+		b.gateways.sharing = make(map[*gateway.Gateway]*gate)
+	}
+	if b.gateways.sharing[g] == nil {
+		b.gateways.sharing[g] = &gate{petitioner: b.petitionerOf(world, "Gateway", g.Object), Gateway: g}
+	}
+	return b.gateways.sharing[g]
+}
+
+// addCertificate adds the certificates of listeners for a host to a claim.
+func (b *builder) addCertificate(c *claim, h gateway.SharedHost) {
+	for _, l := range h.TLS {
+		if len(l.Certificates) == 0 {
+			continue
+		}
+		best := l.Certificates[0]
+		for _, key := range l.Certificates {
+			if read, why := b.pairIn(b.worlds[c.world], key); why == "" && covers(read.names, h.Host) {
+				best = key
+				break
+			}
+		}
+		if h.Host == "" { // the names of the certificate itself
+			c.tls = append(c.tls, tlsClaim{secret: best.Name, namespace: best.Namespace})
+			continue
+		}
+		i := slices.IndexFunc(c.tls, func(t tlsClaim) bool {
+			return t.secret == best.Name && t.namespace == best.Namespace && len(t.hosts) > 0
+		})
+		if i < 0 {
+			i, c.tls = len(c.tls), append(c.tls, tlsClaim{secret: best.Name, namespace: best.Namespace})
+		}
+		c.tls[i].hosts = append(c.tls[i].hosts, h.Host)
+	}
+}
+
+// onlyToTLS returns the redirect of a rule that does nothing but redirect to https, and nil for other
+// rules.
+func onlyToTLS(rule *gateway.Rule) *haproxy.Redirection {
+	if len(rule.Filters) != 1 || rule.Filters[0].RequestRedirect == nil || len(rule.Mirrors) > 0 {
+		return nil
+	}
+	f := rule.Filters[0].RequestRedirect
+	if f.Scheme == nil || *f.Scheme != "https" || f.Hostname != nil || f.Path != nil {
+		return nil
+	}
+	to := &haproxy.Redirection{Scheme: "https", Code: 302}
+	if f.StatusCode != nil {
+		to.Code = *f.StatusCode
+	}
+	if f.Port != nil {
+		if *f.Port < 1 || *f.Port > 65535 {
+			return nil
+		}
+		to.Port = uint16(*f.Port) //nolint:gosec // checked
+	}
+	if _, err := to.Directive(); err != nil {
+		return nil
+	}
+	return to
+}
+
+// grantRule gives a path to the claim of a route, or reports why not.
+func (b *builder) grantRule(c *claim, path pathClaim) {
+	key := path.key()
+	if path.rule.redirects != nil {
+		return // see grantRedirects
+	}
+	if first := cmp.Or(b.owner[key], b.claimed[key]); first != nil && first != c &&
+		(b.owner[key] != nil || !together(first, c)) {
+		b.conflict(c, path, first)
+		return
+	}
+	if b.owner[key] == c || !b.tries(c, path) { // an earlier rule takes its requests
+		return
+	}
+	b.owner[key], c.effective = c, true
+	route := haproxy.Route{Host: key.host, Path: key.path, Match: key.match, TLSOnly: path.rule.tlsOnly}
+	route.Backend, route.Canary, route.CanaryWeight = b.sharesOf(c, path)
+	b.routed[key] = route
+}
+
+// sharesOf returns the backends of a path of a route, and how many of 100 requests the second one takes.
+func (b *builder) sharesOf(c *claim, path pathClaim) (backend, canary string, weight int) {
+	key := targetFor{rule: path.rule.Rule, gate: path.rule.gate, by: c}
+	if replacesPrefix(path.rule.Filters) {
+		key.path = path.path
+	}
+	shares := b.opener().targetOf(key).Shares()
+	if len(shares) < 2 {
+		return shares[0].Backend, "", 0
+	}
+	sum := shares[0].Weight + shares[1].Weight
+	part := int(math.Round(100 * float64(shares[1].Weight) / float64(sum)))
+	return shares[0].Backend, shares[1].Backend, min(max(part, 1), 99)
+}
+
+// A redirect is a rule of a claim that redirects plain HTTP to https, at one path.
+type redirect struct {
+	by   *claim
+	path pathClaim
+}
+
+// grantRedirects redirects plain HTTP as the rules of routes say. Such a rule decides for its own path,
+// unless an older object serves plain HTTP there. It also sets the status for the paths of routes below
+// its own that have no requests without TLS.
+func (b *builder) grantRedirects() {
+	var all []redirect
+	for _, c := range b.claims {
+		for _, path := range c.paths {
+			if path.rule != nil && path.rule.redirects != nil {
+				all = append(all, redirect{c, path})
+			}
+		}
+	}
+	if len(all) == 0 {
+		return
+	}
+	// The longest path decides first, and of one path the older object.
+	slices.SortStableFunc(all, func(x, y redirect) int { return cmp.Compare(len(y.path.path), len(x.path.path)) })
+	keys := make(map[string][]routeKey) // by host
+	for key := range b.routed {
+		keys[key.host] = append(keys[key.host], key)
+	}
+	set := make(map[routeKey]*claim)
+	for _, one := range all {
+		b.redirect(one, keys[one.path.host], set)
+	}
+}
+
+// redirect redirects plain HTTP as one rule says. keys are all of its host that are granted. set has
+// the claims of the rules before.
+func (b *builder) redirect(one redirect, keys []routeKey, set map[routeKey]*claim) {
+	c, key, to := one.by, one.path.key(), one.path.rule.redirects
+	same := func(p pathClaim) bool { return p.key() == key }
+	if first := c.paths[slices.IndexFunc(c.paths, same)].rule; first.redirects == nil && !first.tlsOnly {
+		return // an earlier rule of the route takes the requests
+	}
+	plain := b.owner[key] != nil && set[key] == nil && !b.routed[key].TLSOnly && older(b.owner[key], c) < 0
+	for _, first := range []*claim{b.claimed[key], b.owner[key], set[key]} {
+		if first != nil && first != c && (!together(first, c) || first == set[key] || first == b.owner[key] && plain) {
+			b.conflict(c, one.path, first)
+			return
+		}
+	}
+	if b.owner[key] == nil {
+		b.owner[key] = c
+	}
+	if _, has := b.routed[key]; !has {
+		b.routed[key] = haproxy.Route{Host: key.host, Path: key.path, Match: key.match}
+	}
+	c.effective = true
+	for _, other := range append(slices.Clone(keys), key) {
+		route, owner := b.routed[other], b.owner[other]
+		below := key.match == haproxy.Prefix && key.covers(other) && owner.route != nil && route.TLSOnly &&
+			together(owner, c)
+		if set[other] == nil && (other == key || below) {
+			route.TLSOnly, route.TLSCode, route.TLSPort = true, to.Code, to.Port
+			b.routed[other], set[other] = route, c
+		}
+	}
+}
+
+// withdrawRoute says in the status of a route which hosts it does not have. A route without any host
+// is not attached.
+func (b *builder) withdrawRoute(c *claim, refused map[string]error) {
+	var why []string
+	for _, host := range sortedKeys(refused) {
+		why = append(why, fmt.Sprintf("%s is not served: %v", cmp.Or(host, "any host"), refused[host]))
+	}
+	if len(refused) == len(c.names) {
+		b.attached[c.world].Withdraw(c.route, gateway.Refusal{Reason: "HostOwned", Why: strings.Join(why, "; ")})
+		return
+	}
+	for _, text := range why {
+		c.route.Note("hostname " + text)
+	}
+}
+
+// limitShared counts the claim of a route against the limits of its namespace, in the order of all
+// claims there.
+func (b *builder) limitShared(c *claim) {
+	if len(c.hosts) > 0 && !b.admitRoute(c.world, c.route) {
+		c.paths, c.hosts, c.tls = nil, nil, nil
+	}
+}
