@@ -193,7 +193,7 @@ func (a *arena) rollout(ctx context.Context) error {
 // serves waits until ten requests for a host in a row are answered.
 func (a *arena) serves(ctx context.Context, host string) error {
 	good := 0
-	return rig.Eventually(ctx, a.contender.name+" serves "+host, func() error {
+	return rig.Within(ctx, 5*time.Minute, 20*time.Millisecond, a.contender.name+" serves "+host, func() error {
 		if err := a.ask(ctx, host); err != nil {
 			good = 0
 			return err
@@ -224,8 +224,8 @@ func (a *arena) dial(ctx context.Context, address string) (net.Conn, error) {
 // their own and 20 keep a connection.
 func (a *arena) make(ctx context.Context, only []string) (figures []figure, err error) {
 	clients := load.Watch(ctx, load.Clients{
-		Targets: []string{a.target}, Host: "test.local", Wants: "namespace: default", New: 5 * time.Millisecond, Kept: 20,
-		Every: 100 * time.Millisecond, Dial: a.dial,
+		Targets: []string{a.target}, Host: "test.local", Wants: "namespace: default", New: 5 * time.Millisecond,
+		Kept: 20, Every: 100 * time.Millisecond, Dial: a.dial,
 	})
 	defer clients.Stop()
 	during := func(do func() error) (load.Count, error) { return clients.During(ctx, 200, 40, do) }
@@ -240,24 +240,34 @@ func (a *arena) make(ctx context.Context, only []string) (figures []figure, err 
 		if err != nil {
 			return figures, fmt.Errorf("%s: %s: %w", a.contender.name, e.name, err)
 		}
-		f := figure{
-			Contender: a.contender.name, Event: e.name, Sent: count.Sent, Failed: len(count.Failed),
-			Broken: len(count.Broken), Slowest: float64(count.Slowest) / 1e6,
-		}
-		for i, o := range slices.Concat(count.Failed, count.Broken) {
-			if i == 0 {
-				f.First = o.String()
-			}
-			if errors.Is(o.Err, load.ErrWrong) {
-				f.Wrong++
-			}
-		}
+		f := a.losses(e.name, count)
 		figures = append(figures, f)
-		progress("%s: %s: %d of %d failed, %d cut; %s", f.Contender, f.Event, f.Failed, f.Sent, f.Broken, f.First)
+		progress("%s: %s: %s; %s", f.Contender, f.Event, f, f.First)
 		// The aftermath of an event counts for no event.
 		if _, err := during(func() error { return rig.Pause(ctx, 3*time.Second) }); err != nil {
 			return figures, err
 		}
 	}
-	return figures, nil
+	if len(only) > 0 && !slices.Contains(only, cost) {
+		return figures, nil
+	}
+	costs, err := a.costs(ctx, during)
+	return append(figures, costs...), err
+}
+
+// losses returns the figure of what clients lost during an event.
+func (a *arena) losses(event string, count load.Count) figure {
+	f := figure{
+		Contender: a.contender.name, Event: event, Sent: count.Sent, Failed: len(count.Failed),
+		Broken: len(count.Broken), Slowest: float64(count.Slowest) / 1e6,
+	}
+	for i, o := range slices.Concat(count.Failed, count.Broken) {
+		if i == 0 {
+			f.First = o.String()
+		}
+		if errors.Is(o.Err, load.ErrWrong) {
+			f.Wrong++
+		}
+	}
+	return f
 }

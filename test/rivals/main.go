@@ -4,6 +4,7 @@
 //	go run ./test/rivals                       all contenders
 //	go run ./test/rivals -of sallyport,kic     some of them
 //	go run ./test/rivals -only 1,4             some of the events
+//	go run ./test/rivals -only cost            what a request costs, without an event
 //	go run ./test/rivals -o rivals.json        the figures in a file, too
 //	go run ./test/rivals -calico real          on nodes that run Calico itself
 //
@@ -28,6 +29,9 @@ import (
 	"sallyport/test/rig"
 )
 
+// cost is the word in -only for what a request takes.
+const cost = "cost"
+
 // A figure counts the requests of one contender's clients during one event.
 type figure struct {
 	Contender string  `json:"contender"`
@@ -40,6 +44,8 @@ type figure struct {
 	First     string  `json:"first,omitempty"` // the first failure
 	P50       float64 `json:"p50,omitempty"`   // ms, of times that were measured; zero means that requests were counted
 	P99       float64 `json:"p99,omitempty"`
+	Value     float64 `json:"value,omitempty"` // of something else, in the unit
+	Unit      string  `json:"unit,omitempty"`
 }
 
 func main() {
@@ -61,7 +67,7 @@ func chosen(list string) []string {
 
 func run(ctx context.Context) (err error) {
 	of := flag.String("of", "", "contenders, as sallyport,kic; empty: all")
-	only := flag.String("only", "", "numbers of events, as 1,4; empty: all")
+	only := flag.String("only", "", "numbers of events, as 1,4, or cost; empty: all")
 	file := flag.String("o", "", "`file` for the figures, as JSON")
 	calico := flag.String("calico", string(world.StandIn), "stand-in or real: the Calico of the lab")
 	keep := flag.String("keep", "", "`folder` in which the programs of the rivals lie or are built; empty: the cache")
@@ -78,8 +84,9 @@ func run(ctx context.Context) (err error) {
 		}
 	}
 	for _, number := range chosen(*only) {
-		if n, err := strconv.Atoi(number); err != nil || n < 1 || n > len(events) {
-			return fmt.Errorf("-only %s: the events have the numbers 1 to %d", number, len(events))
+		if n, err := strconv.Atoi(number); number != cost && (err != nil || n < 1 || n > len(events)) {
+			return fmt.Errorf("-only %s: the events have the numbers 1 to %d; what a request takes is %s", number,
+				len(events), cost)
 		}
 	}
 	programs, err := os.MkdirTemp("", "sallyport-rivals-")
@@ -127,6 +134,9 @@ func write(figures []figure, file string) error {
 }
 
 func (f figure) String() string {
+	if f.Unit != "" {
+		return fmt.Sprintf("%.0f %s", f.Value, f.Unit)
+	}
 	if f.P50 > 0 {
 		return fmt.Sprintf("%.1f ms, %.1f ms", f.P50, f.P99)
 	}
