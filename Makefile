@@ -76,7 +76,7 @@ test-image: setup .build/image/latest ## Boot the image in every way, update it,
 	@test/setup --boot
 	SALLYPORT_TEST_IMAGE=$(CURDIR)/.build/image go test -v -count=1 -timeout 5h ./image/boot -all -cuts $(CUTS) -keep $(CURDIR)/.build/image-seen
 
-test: setup ## Run all tests once, on real parts; the manual and the image if they changed (as root)
+test: setup ## Run all tests once, on real parts; the manual, the image and Gateway API if they changed (as root)
 	@$(MAKE) --no-print-directory -j 2 e2e packages changed
 
 packages: setup
@@ -89,6 +89,7 @@ e2e: setup # of the programs that it builds, go test knows nothing: -count=1
 changed: setup
 	@test/if-changed manual '*.md' cmd image/units image/deb test/e2e test/faults test/lab test/load test/manual test/rig go.mod
 	@test/if-changed boot image appliance/config test/lab test/load test/rig go.mod
+	@test/if-changed gateway haproxy ingress/gateway $(addprefix ingress/,filters.go gateways.go routes.go shared.go) test/gateway go.mod
 
 manual: setup ## Type every command of the manual on a machine beside a cluster with Calico (as root)
 	go test -count=1 -timeout 30m -run '^TestEveryCommandOfTheManualRuns$$' ./test/e2e
@@ -117,7 +118,7 @@ check: setup ## Run all tests once, the packages' own under the race detector; t
 	@$(MAKE) --no-print-directory -j 2 e2e race apparatus conformance changed lint
 
 nightly: setup ## Run everything, whether it changed or not, and go on after a failure; it takes hours (as root)
-	@AGAIN=1 $(MAKE) --no-print-directory -k check gateway test-calico test-deb attack chaos image test-image image-again fuzz fresh ATTACK=-all GATEWAY=-all
+	@AGAIN=1 $(MAKE) --no-print-directory -k check test-calico test-deb attack chaos image test-image image-again fuzz fresh ATTACK=-all GATEWAY=-all
 
 fresh: ## Run build, deb, lint, fuzz, bench, demo and golden, each first on a fresh Debian 12 (as root); the rest begin alike, and take longer
 	@test/fresh
