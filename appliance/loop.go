@@ -287,7 +287,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 		l.publish(v)
 		l.follower.keep(v.Compiled)
 	}
-	l.judge.TellRefusals(r.refusals, l.now())
+	l.judge.LogRefusals(r.refusals, l.now())
 	return progress && err == nil
 }
 
@@ -630,7 +630,7 @@ func (l *loop) take(ctx context.Context, v *status.View) (progress bool, err err
 		changed = append(changed, step)
 		l.counts.step(step)
 	}
-	l.tellRoutes(changed)
+	l.logRoutes(changed)
 	status.NoteSteps(&l.changes, l.now(), v, changed)
 	progress = len(changed) > 0
 	if progress {
@@ -660,7 +660,7 @@ func (l *loop) take(ctx context.Context, v *status.View) (progress bool, err err
 	}
 	l.lags.servers(servers, done, v.At, l.now(), l.counts.opened)
 	done = status.InTurns(done, func(s plan.SetServer) string { return status.TenantOf(s.ID.Backend) })
-	l.tellServers(done)
+	l.logServers(done)
 	status.NoteSteps(&l.changes, l.now(), v, done)
 	return progress || len(done) > 0 || result.Reloaded, errors.Join(errs...)
 }
@@ -741,9 +741,9 @@ func (a applied) still(c *haproxy.Config, now time.Time) bool {
 		a.config.Same(c)
 }
 
-// tellRoutes logs each route that changed. After a screenful of routes it logs only how many more
+// logRoutes logs each route that changed. After a screenful of routes it logs only how many more
 // changed.
-func (l *loop) tellRoutes(done []plan.Step) {
+func (l *loop) logRoutes(done []plan.Step) {
 	for _, step := range done[:min(len(done), status.Screenful)] {
 		switch s := step.(type) {
 		case plan.AddRoute:
@@ -757,9 +757,9 @@ func (l *loop) tellRoutes(done []plan.Step) {
 	}
 }
 
-// tellServers logs each server that changed. After a screenful of servers it logs only how many
+// logServers logs each server that changed. After a screenful of servers it logs only how many
 // more changed. The caller orders the servers by inTurns.
-func (l *loop) tellServers(done []plan.SetServer) {
+func (l *loop) logServers(done []plan.SetServer) {
 	for _, s := range done[:min(len(done), status.Screenful)] {
 		l.log.Info("server changed", "backend", s.ID.Backend, "server", s.ID.Server, "state", s.State.String(), "why",
 			s.Why)

@@ -83,8 +83,8 @@ func (p Program) Lacks() (all []string) {
 	return all
 }
 
-// Judge answers the questions about features of HAProxy, as Vet does.
-func (p Program) Judge(questions []Question) Verdicts {
+// Vet answers the questions about features of HAProxy, as the Vet of a Proxy does.
+func (p Program) Vet(questions []Question) Verdicts {
 	verdicts := Verdicts{}
 	for _, q := range questions {
 		for feature, support := range map[string]Question{"LUA": LuaSupport(), "QUIC": QUICSupport()} {

@@ -16,7 +16,7 @@ func TestAProgramKnowsItsFeatures(t *testing.T) {
 		if lacks := p.Lacks(); len(lacks) > 0 {
 			t.Errorf("%s lacks %q", binary, lacks)
 		}
-		got := p.Judge(questions)
+		got := p.Vet(questions)
 		if len(got) != 2 || got[LuaSupport().Part()] != Good || !got[QUICSupport().Part()].Known {
 			t.Errorf("%s: verdicts %v", binary, got)
 		}
@@ -32,7 +32,7 @@ func TestAProgramKnowsItsFeatures(t *testing.T) {
 		!strings.Contains(lacks, "without LIBCRYPT") {
 		t.Errorf("it lacks %q", lacks)
 	}
-	got := p.Judge(questions)
+	got := p.Vet(questions)
 	if why := got[LuaSupport().Part()].Why; !strings.Contains(why, "USE_LUA=1") || got[QUICSupport().Part()] != Good {
 		t.Errorf("verdicts %v", got)
 	}

@@ -226,7 +226,7 @@ func (c *Compiler) renewWorld(was world, s Snapshot, leader string, n *news) *wo
 	w := new(was)
 	w.Snapshot, w.prefix, w.leader = s, prefixOf(s.Cluster), leader
 	w.Options = s.Options.WithDefaults()
-	w.Objects = s.Objects.Keep(was.Objects)
+	w.Objects = s.Objects.Reuse(was.Objects)
 	same := w.WithoutSlices().Same(was.WithoutSlices())
 	other := w.Cluster != was.Cluster || w.leader != was.leader || !reflect.DeepEqual(w.Options, was.Options)
 	if other || !slices.Equal(w.ownConfigMaps(), was.ownConfigMaps()) {

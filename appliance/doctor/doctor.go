@@ -385,7 +385,7 @@ func (d *doctor) objects() {
 	c.Unknown = d.unknown
 	c.Local = ownAddresses()
 	if d.program.Path != "" {
-		c.Judge(d.program.Judge(c.Compile(d.known).Questions))
+		c.Judge(d.program.Vet(c.Compile(d.known).Questions))
 	}
 	for _, p := range status.ProblemStatuses(c.Compile(d.known).AllProblems()) {
 		if p.Reason == pending {

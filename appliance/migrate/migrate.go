@@ -197,7 +197,7 @@ func report(cfg *config.Config, s input.Snapshot, from ingress.Foreign) Report {
 		verdicts[q.Part()] = haproxy.Good
 	}
 	if program, err := haproxy.FindProgram(cfg.HAProxy.Binary); err == nil {
-		maps.Copy(verdicts, program.Judge(questions))
+		maps.Copy(verdicts, program.Vet(questions))
 	}
 	c.Judge(verdicts)
 	r := Report{Cluster: s.Cluster, Survey: c.Compile(snaps).Survey(s.Cluster, from)}

@@ -67,7 +67,7 @@ func (j *Judge) Assess(v, last *View, b Background) {
 		warn(Crashes, "", "%s", sentence)
 	}
 	for i := range v.Clusters {
-		v.Clusters[i].tell(notReady, warn)
+		v.Clusters[i].report(notReady, warn)
 	}
 	for _, cluster := range slices.Sorted(maps.Keys(v.BGP.Static)) {
 		until := v.BGP.Static[cluster]
@@ -129,8 +129,8 @@ func warnOfFile(v *View, warn finder) {
 	}
 }
 
-// tell reports the faults of a cluster.
-func (c *Cluster) tell(notReady, warn finder) {
+// report adds the faults of a cluster.
+func (c *Cluster) report(notReady, warn finder) {
 	switch {
 	case !c.Known:
 		notReady(ClusterUnknown, c.Name, "cluster %s: its objects are not known yet: %s", c.Name, c.Health.Error)
@@ -286,7 +286,7 @@ func (j *Judge) miss(v *View, warn finder) {
 				" has not opened a BGP session", named(p.Peer, p.Addr), lasted)
 		}
 	}
-	missed.tell(NoSession, warn)
+	missed.report(NoSession, warn)
 	j.absent = absent
 }
 
@@ -322,7 +322,7 @@ func (j *Judge) withheld(v, last *View, warn finder) {
 		},
 			fmt.Sprintf(" has announced none of its blocks (%d)", blocks), named(p.Peer, p.Addr), lasted)
 	}
-	withheld.tell(BlocksWithheld, warn)
+	withheld.report(BlocksWithheld, warn)
 	j.quiet = quiet
 }
 
@@ -348,10 +348,10 @@ func (j *Judge) shut(v *View, warn finder) {
 	j.shutAt = now
 }
 
-// TellRefusals logs each refusal once, when it appears. It logs no more than a screenful in a
+// LogRefusals logs each refusal once, when it appears. It logs no more than a screenful in a
 // round, because a peer that offers 100,000 prefixes is one fact. A refusal of an offer that will
 // probably be withdrawn in a moment is a warning only once it stays.
-func (j *Judge) TellRefusals(refusals []routes.Refusal, at time.Time) {
+func (j *Judge) LogRefusals(refusals []routes.Refusal, at time.Time) {
 	now := make(map[string]bool, len(refusals))
 	told := 0
 	for _, r := range refusals {
@@ -413,8 +413,8 @@ func (a *alike) add(f fault, one, name string, lasted time.Duration) {
 	n.names, n.lasted = append(n.names, name), min(n.lasted, lasted)
 }
 
-// tell warns of each fault.
-func (a *alike) tell(code Code, warn finder) {
+// report warns of each fault.
+func (a *alike) report(code Code, warn finder) {
 	const most = 5
 	for _, f := range a.faults {
 		n := a.nodes[f]

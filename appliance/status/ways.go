@@ -14,7 +14,7 @@ import (
 type Way interface {
 	// Name returns the name of its protocol.
 	Name() string
-	// Program returns the program that it needs on this machine, or "" if it needs none.
+	// Program returns the name of the program that moves the addresses, or "" without one.
 	Program() string
 	// Fact says whether clients of an address come to this appliance, or why not.
 	Fact(*GroupStatus, AddressOfGroup) Fact

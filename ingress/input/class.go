@@ -81,9 +81,6 @@ func (c Classes) Admits(namespace string) bool {
 	return known && c.selector.Matches(labels.Set(of.Labels))
 }
 
-// Has reports whether an Ingress is ours.
-func (c Classes) Has(ing *networkingv1.Ingress) bool { return c.Kind(ing) != Strange }
-
 // Kind returns the kind of an Ingress. The annotation overrides the field, as the
 // API demands (Ingress v1, IngressSpec.IngressClassName). The annotation may name our
 // class even if no such IngressClass exists. The field may do so only while

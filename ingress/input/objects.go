@@ -167,12 +167,12 @@ func (o *Objects) Add(objects any) {
 	}
 }
 
-// Keep returns the objects in order, in slices of our own. A list that holds
+// Reuse returns the objects in order, in slices of our own. A list that holds
 // the same as in old is the very slice of old.
-func (o Objects) Keep(old Objects) Objects {
+func (o Objects) Reuse(old Objects) Objects {
 	before := old.lists()
 	for i, l := range o.lists() {
-		l.keep(before[i])
+		l.reuse(before[i])
 	}
 	return o
 }
@@ -183,7 +183,7 @@ type objectList interface {
 	add(objects any)
 	read(from *json.Decoder) error
 	equal(other objectList) bool
-	keep(old objectList)
+	reuse(old objectList)
 	filter(keep func(metav1.Object) bool)
 	hold(place int, older objectList, sums Sums, concerned func(named Version) bool, held func(Version, ObjectRef) bool)
 	since(place int, older objectList) ([]Change, error)
@@ -227,7 +227,7 @@ func (l listOf[T]) read(from *json.Decoder) error {
 
 func (l listOf[T]) equal(other objectList) bool { return slices.Equal(*l.at, *other.(listOf[T]).at) }
 
-func (l listOf[T]) keep(old objectList) { *l.at = keep(*l.at, *old.(listOf[T]).at, l.order) }
+func (l listOf[T]) reuse(old objectList) { *l.at = reuse(*l.at, *old.(listOf[T]).at, l.order) }
 
 func (l listOf[T]) filter(keep func(metav1.Object) bool) {
 	drop := func(o *T) bool { return !keep(any(o).(metav1.Object)) }
@@ -288,8 +288,8 @@ func (l listOf[T]) take(changes map[types.NamespacedName]json.RawMessage) error 
 	return nil
 }
 
-// keep returns list in order, as a slice of our own. If old holds the same, keep returns old.
-func keep[T comparable](list, old []T, order func(a, b T) int) []T {
+// reuse returns list in order, as a slice of our own. If old holds the same, keep returns old.
+func reuse[T comparable](list, old []T, order func(a, b T) int) []T {
 	if slices.Equal(list, old) {
 		return old
 	}

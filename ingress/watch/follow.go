@@ -55,8 +55,8 @@ type followed[T object] struct {
 	sum   *sum[T]                                // of the bytes of all of them
 
 	names []types.NamespacedName
-	// kept are the names in handed. They differ from names while objects are held back.
-	kept   []types.NamespacedName
+	// inUse are the names in handed. They differ from names while objects are held back.
+	inUse  []types.NamespacedName
 	wanted atomic.Pointer[map[types.NamespacedName]bool] // names and kept, for lookups
 }
 
@@ -108,13 +108,13 @@ func (w *Watcher) referred(s *input.Snapshot, synced bool) (waiting []string) {
 			shelf.forget(again)
 		}
 		f.secrets.reread(again)
-		w.tell()
+		w.wake()
 	}
 	configMaps, awaitedMaps := f.configMaps.follow(s.ConfigMaps)
 	s.ConfigMaps = configMaps
 	if again := f.configMaps.sum.count(f.configMaps.only(s.ConfigMaps)); len(again) > 0 {
 		f.configMaps.reread(again)
-		w.tell()
+		w.wake()
 	}
 	if !synced {
 		if time.Since(f.since) <= f.patience {
@@ -181,7 +181,7 @@ func (f *followers) read(s *input.Snapshot) {
 // want renews wanted.
 func (f *followed[T]) want() {
 	wanted := make(map[types.NamespacedName]bool, len(f.names))
-	for _, keys := range [][]types.NamespacedName{f.names, f.kept} {
+	for _, keys := range [][]types.NamespacedName{f.names, f.inUse} {
 		for _, key := range keys {
 			wanted[key] = true
 		}
@@ -254,14 +254,14 @@ func (f *followers) hold(s *input.Snapshot, awaited, awaitedMaps map[types.Names
 		secrets, _ = now.NamedSecrets()
 		configMaps, _ = now.NamedConfigMaps()
 	}
-	if f.secrets.keep(secrets) {
+	if f.secrets.handOut(secrets) {
 		s.Secrets = slices.DeleteFunc(s.Secrets,
 			func(one *corev1.Secret) bool { return !f.secrets.named(input.KeyOf(one)) })
 		for _, shelf := range f.tls {
 			shelf.drop()
 		}
 	}
-	if f.configMaps.keep(configMaps) {
+	if f.configMaps.handOut(configMaps) {
 		unnamed := f.configMaps.only(s.ConfigMaps)
 		s.ConfigMaps = slices.DeleteFunc(slices.Clone(s.ConfigMaps), func(one *corev1.ConfigMap) bool {
 			return slices.Contains(unnamed, one) && !f.configMaps.named(input.KeyOf(one))
@@ -270,13 +270,13 @@ func (f *followers) hold(s *input.Snapshot, awaited, awaitedMaps map[types.Names
 	f.handed = withoutSlices(s.Objects)
 }
 
-// keep notes the names in the objects that are handed out. It reports whether other objects are wanted
+// handOut notes the names in the objects that are handed out. It reports whether other objects are wanted
 // now.
-func (f *followed[T]) keep(names []types.NamespacedName) (changed bool) {
-	if slices.Equal(names, f.kept) {
+func (f *followed[T]) handOut(names []types.NamespacedName) (changed bool) {
+	if slices.Equal(names, f.inUse) {
 		return false
 	}
-	f.kept = names
+	f.inUse = names
 	f.want()
 	return true
 }

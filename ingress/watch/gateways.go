@@ -159,10 +159,10 @@ func (w *Watcher) surveyGateways(ctx context.Context, wg *sync.WaitGroup) time.D
 	defer w.mu.Unlock()
 	if bundle != g.bundle && bundle != "" {
 		g.bundle = bundle
-		defer w.tell()
+		defer w.wake()
 	}
 	if was := g.err; (err == nil) != (was == nil) {
-		defer w.tell()
+		defer w.wake()
 	}
 	if g.err = err; err != nil {
 		w.say(err.Error())
@@ -177,7 +177,7 @@ func (w *Watcher) surveyGateways(ctx context.Context, wg *sync.WaitGroup) time.D
 	// An API server that starts answers "not found" until it has read its CRDs. It is ready afterwards.
 	if len(versions) > 0 || ready || time.Since(g.noneSince) >= lasting {
 		if !g.known {
-			defer w.tell()
+			defer w.wake()
 		}
 		g.known = true
 	}
@@ -272,7 +272,7 @@ func (w *Watcher) settleKind(ctx context.Context, wg *sync.WaitGroup, kind gatew
 		now.stop()
 		delete(g.shelves, kind.resource)
 		now = nil
-		defer w.tell()
+		defer w.wake()
 	}
 	if now == nil && !version.Empty() {
 		w.openShelf(ctx, wg, kind.resource, version.Version, kind.open(w, version))

@@ -28,7 +28,7 @@ type namedReader[T object] struct {
 	// names has only the names and versions of all objects of the kind in the namespace.
 	names *shelf[*metav1.PartialObjectMetadata]
 	stop  context.CancelFunc
-	tell  func()        // called after a change
+	knock func()        // called after a change
 	wake  chan struct{} // knocks after a change of names or wanted
 
 	// fetch returns an object, or nil if the object does not exist.
@@ -41,7 +41,7 @@ type namedReader[T object] struct {
 	wanted  map[types.NamespacedName]time.Time // since when
 	have    map[types.NamespacedName]answer[T]
 	unused  time.Time // since when nothing is wanted; zero while something is
-	reminds bool      // a timer calls tell when patience ends
+	reminds bool      // a timer calls knock when patience ends
 }
 
 // An answer is an object as it was read. The object is nil if there was none any more.
@@ -80,7 +80,7 @@ func startReader[T object](
 		most = readAtOnce
 	}
 	r := &namedReader[T]{
-		names: newShelf[*metav1.PartialObjectMetadata](w, "", f.resource, input.ByName), stop: stop, tell: w.tell,
+		names: newShelf[*metav1.PartialObjectMetadata](w, "", f.resource, input.ByName), stop: stop, knock: w.wake,
 		wake: make(chan struct{}, 1), budget: rate.NewLimiter(readsPerSecond, most),
 		have: make(map[types.NamespacedName]answer[T]), patience: w.followers.patience,
 	}
@@ -192,7 +192,7 @@ func (r *namedReader[T]) want(keys map[types.NamespacedName]bool, now time.Time)
 			r.mu.Lock()
 			r.reminds = false
 			r.mu.Unlock()
-			r.tell()
+			r.knock()
 		})
 	}
 }
@@ -257,7 +257,7 @@ func (r *namedReader[T]) run(ctx context.Context) {
 		}
 		read, rest, failed := r.read(ctx, due)
 		if changed || read {
-			r.tell()
+			r.knock()
 		}
 		var again <-chan time.Time
 		switch {

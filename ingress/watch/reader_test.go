@@ -194,7 +194,7 @@ func TestReadsOfANamespaceStayWithinItsBudget(t *testing.T) {
 				order: input.ByName[*metav1.PartialObjectMetadata], knock: func() {},
 			},
 			wake: make(chan struct{}, 1), budget: rate.NewLimiter(readsPerSecond, most),
-			have: make(map[types.NamespacedName]answer[*corev1.Secret]), patience: patience, tell: func() { told.Add(1) },
+			have: make(map[types.NamespacedName]answer[*corev1.Secret]), patience: patience, knock: func() { told.Add(1) },
 			fetch: func(_ context.Context, key types.NamespacedName) (*corev1.Secret, error) {
 				reads++
 				return opaque(key.Namespace, key.Name), nil

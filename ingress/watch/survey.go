@@ -147,10 +147,10 @@ func (w *Watcher) settle(
 		// A cluster without Calico's CRDs may still announce its podCIDRs. If Calico's CRDs were
 		// removed, the cluster keeps its last known objects: inUse is not nil then.
 		w.calico.inUse = &calicoShelves{stop: func() {}}
-		defer w.tell()
+		defer w.wake()
 	}
 	if (err == nil) != (w.calico.unknown == nil) || err != nil && err.Error() != w.calico.unknown.Error() {
-		defer w.tell()
+		defer w.wake()
 	}
 	w.calico.unknown = err
 	if err != nil {
@@ -362,7 +362,7 @@ func (w *Watcher) resolve(ctx context.Context) {
 	defer w.mu.Unlock()
 	if !slices.Equal(addrs, w.protected) {
 		w.protected = addrs
-		defer w.tell()
+		defer w.wake()
 	}
 }
 

@@ -70,10 +70,10 @@ type renewer struct {
 	knock func() // called when sentences may have changed
 	log   *slog.Logger
 
-	mu     sync.Mutex
-	held   token
-	failed error // error of the last renewal; nil if it succeeded, or before the first
-	unkept error // why the newest token could not be kept
+	mu      sync.Mutex
+	held    token
+	failed  error // error of the last renewal; nil if it succeeded, or before the first
+	unsaved error // why the newest token could not be saved
 }
 
 // newRenewer returns a renewer that holds the kept token if that is of the same account
@@ -115,9 +115,9 @@ func readKept(path string) (token, error) {
 	return t, nil
 }
 
-// keep writes the token to its file in one step: a crash leaves either the old token or the new
+// save writes the token to its file in one step: a crash leaves either the old token or the new
 // token.
-func (r *renewer) keep(t token) error {
+func (r *renewer) save(t token) error {
 	if r.file == "" {
 		return nil
 	}
@@ -206,10 +206,10 @@ func (r *renewer) renew(ctx context.Context, from tokenIssuer) error {
 		return fmt.Errorf("the API server returned no token of ServiceAccount %s/%s that expires",
 			r.given.namespace, r.given.name)
 	}
-	unkept := r.keep(fresh)
+	unsaved := r.save(fresh)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.held, r.unkept = fresh, unkept
+	r.held, r.unsaved = fresh, unsaved
 	r.log.Info("token renewed", "expires", fresh.expires.UTC())
 	return nil
 }
@@ -240,9 +240,9 @@ func (r *renewer) sentences(now time.Time) (all []string) {
 		all = append(all, fmt.Sprintf("%s cannot be renewed, and expires on %s (%v): %s",
 			whose, expires, root(r.failed), renew))
 	}
-	if r.unkept != nil {
+	if r.unsaved != nil {
 		all = append(all, fmt.Sprintf("the renewed token cannot be saved (%v): the next start uses the kubeconfig's "+
-			"token, which expires on %s", r.unkept, r.given.expires.UTC().Format(time.RFC3339)))
+			"token, which expires on %s", r.unsaved, r.given.expires.UTC().Format(time.RFC3339)))
 	}
 	return all
 }

@@ -332,14 +332,14 @@ func stripNode(n *corev1.Node) {
 // newShelf returns a shelf that keeps the fields that Compile reads.
 func newShelf[T object](w *Watcher, group, resource string, order func(a, b T) int) *shelf[T] {
 	return &shelf[T]{
-		resource: resource, group: group, order: order, knock: w.tell,
+		resource: resource, group: group, order: order, knock: w.wake,
 		strip: func(o T) { w.cfg.Options.Strip(o) },
 		told:  func(err error, lasting bool) { w.answered(group, resource, err, lasting) },
 	}
 }
 
-// tell knocks on Changed.
-func (w *Watcher) tell() { knock(w.changed) }
+// wake knocks on Changed.
+func (w *Watcher) wake() { knock(w.changed) }
 
 // knock wakes the receiver of a channel that holds one knock.
 func knock(on chan<- struct{}) {
@@ -364,7 +364,7 @@ func (w *Watcher) Run(ctx context.Context) {
 	wg.Go(func() { w.publisher.publishStatuses(ctx) })
 	wg.Go(func() { w.publisher.publishEvents(ctx) })
 	if c := w.credentials; c != nil && c.token != nil {
-		c.token.knock = w.tell
+		c.token.knock = w.wake
 		if !w.cfg.OnlyLook {
 			wg.Go(func() { c.token.run(ctx, w.kube) })
 		}
@@ -480,13 +480,13 @@ func (w *Watcher) answered(group, resource string, err error, lasting bool) {
 	w.mu.Lock()
 	if connected != w.health.Connected || w.health.Since.IsZero() {
 		w.health.Connected, w.health.Since = connected, time.Now()
-		defer w.tell()
+		defer w.wake()
 		if connected {
 			w.log.Info("API server answers", "server", w.server.host)
 		}
 	}
 	if lasting {
-		defer w.tell()
+		defer w.wake()
 		w.say(w.server.sentence(group, resource, err))
 	}
 	w.mu.Unlock()
