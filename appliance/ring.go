@@ -48,9 +48,9 @@ func (kernelRing) Guard(ctx context.Context, g address.Guard) error { return add
 
 func (kernelRing) Unguard(ctx context.Context) error { return address.ClearGuard(ctx) }
 
-// Answers reports whether a machine accepts a TCP connection, or rejects it: its kernel is
-// alive in both cases. It asks up to asks times. A process that got no processor for a while finds
-// the answer and the end of its patience at once, and Go then reports the latter.
+// Answers reports whether a machine accepts or rejects a TCP connection. In both cases its kernel is
+// alive. Answers tries several times: if this process got no processor for a while, the answer and the
+// deadline are there at once, and Go reports the deadline.
 func (kernelRing) Answers(ctx context.Context, at netip.AddrPort) bool {
 	for range asks {
 		conn, err := (&net.Dialer{Timeout: quickly}).DialContext(ctx, "tcp", at.String())

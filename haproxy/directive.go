@@ -510,8 +510,8 @@ func ReplacePath(match, value string) (Directive, error) {
 // A PathRewrite replaces a path that matches a regular expression, see ReplacePath.
 type PathRewrite struct{ Match, Value string }
 
-// ReplaceFirst is ReplacePath for several expressions. Only the first one that matches the path of the
-// request replaces it.
+// ReplaceFirst returns a directive that replaces the path of a request by the first expression that
+// matches it. The rest of the expressions have no effect then.
 func ReplaceFirst(all []PathRewrite) (Directive, error) {
 	var finds, replaces []string
 	for i, one := range all {

@@ -21,7 +21,7 @@ func solver(host, kind string) string {
 		`{nginx.ingress.kubernetes.io/whitelist-source-range: "0.0.0.0/0,::/0"}, `, 1)
 }
 
-// guardsOf returns the rules of a backend that keep clients out, or "" if it has none.
+// guardsOf returns the rules of a backend that reject clients, or "" without such a rule.
 func guardsOf(t *testing.T, r Result, backend string) (guards string) {
 	t.Helper()
 	i := slices.IndexFunc(r.Config.Backends, func(b *haproxy.Backend) bool { return b.Name == backend })

@@ -160,10 +160,10 @@ type Limits struct {
 	// clients of this part whose password is not remembered are answered 429.
 	WrongPasswords int `json:"wrongPasswords" jsonschema:"default=10,minimum=1,maximum=1000000"`
 	// Bytes of HAProxy's configuration that the keys of all Ingresses of a namespace, and of their
-	// Services, take together: what an Ingress and its Service have in annotations counts once for
-	// each backend that it leads to. Older Ingresses count first, and all clients of one that is
-	// beyond are rejected. The filters of routes count after them, and a route that is beyond is not
-	// served. HAProxy reads 4 MiB in 0.2 seconds, and each of its workers takes 50 MB
+	// Services, take together. The annotations of an Ingress and its Service count once for each
+	// backend that the Ingress leads to. Older Ingresses count first. All clients of an Ingress beyond
+	// the limit are rejected. The filters of routes count after the Ingresses, and a route beyond the
+	// limit is not served. HAProxy reads 4 MiB in 0.2 seconds, and each of its workers takes 50 MB
 	// for them.
 	ConfigBytes int `json:"configBytes" jsonschema:"default=4194304,minimum=65536,maximum=1073741824"`
 	// Lines of one annotation that holds several: headers, rewrites.
@@ -263,13 +263,14 @@ type Ingress struct {
 // Nginx says which Ingresses are read with the annotations of ingress-nginx.
 type Nginx struct {
 	// Name of the IngressClass whose Ingresses are read with the annotations of ingress-nginx
-	// (nginx.ingress.kubernetes.io/), as nginx. Empty: none are.
+	// (nginx.ingress.kubernetes.io/), as nginx. Without a name, no Ingress is read with them.
 	Class string `json:"class"`
-	// Controller that an IngressClass must name so that its Ingresses are read so (spec.controller).
+	// Controller of ingress-nginx. The Ingresses of each IngressClass that names it (spec.controller)
+	// are read in this way, too.
 	Controller string `json:"controller" jsonschema:"default=k8s.io/ingress-nginx"`
-	// Annotations without their prefix, as enable-modsecurity or configuration-snippet, that may guard
-	// an Ingress and have no equal here. Without an entry, such an annotation closes its Ingress: all
-	// clients get 503.
+	// Annotations that have no effect here, without their prefix, as enable-modsecurity or
+	// configuration-snippet. An annotation that may guard an Ingress and has no equal here closes the
+	// Ingress, unless this list names it: all clients get 503.
 	Without []string `json:"without"`
 }
 

@@ -120,7 +120,7 @@ func (r *Rule) Bytes() int {
 // Bytes returns the length of the filters of a reference.
 func (r *Ref) Bytes() int { return bytesOf(r.Filters) }
 
-// bytesOf returns the length of values as JSON, or 0 if there are none.
+// bytesOf returns the length of values as JSON. The length of no values is 0.
 func bytesOf[T any](values []T) int {
 	if len(values) == 0 {
 		return 0
