@@ -96,7 +96,8 @@ func (c *Compiler) amend(before, now []*world) *routing {
 		c.linked.join(m, d.links[m])
 	}
 	claims := func(m placed) bool { return c.parsed[m.object] != nil } // without its neighbours there
-	if !ok || c.routing.limited || !c.plain(now, slices.Concat(few, d.come)) || slices.ContainsFunc(wider, claims) {
+	if !ok || c.routing.limited || !c.plain(now, slices.Concat(few, d.come)) || slices.ContainsFunc(wider, claims) ||
+		slices.ContainsFunc(slices.Concat(few, d.come, d.gone), c.aliased) {
 		return nil
 	}
 	was, is := slices.Concat(few, d.gone), slices.Concat(few, d.come)
@@ -229,6 +230,11 @@ func (c *Compiler) plain(worlds []*world, these []placed) bool {
 				ok && annotations.Conditional(annotations.Read(annotations.Service, service.Annotations))
 		})
 	})
+}
+
+// aliased reports whether an object is an Ingress that gives further names to a host.
+func (c *Compiler) aliased(m placed) bool {
+	return m.isIngress() && c.parsed[m.object] != nil && len(c.parsed[m.object].aliases) > 0
 }
 
 // routeAlone returns the routing of worlds with only these Ingresses and routes, with the routes of

@@ -41,6 +41,7 @@ type claim struct {
 	fallback   *reference // for what no path matches
 	ruleless   bool       // it has no rules: its fallback is the default of all hosts
 	tls        []tlsClaim
+	aliases    []string // more names of the first host of its rules
 	problems   []Problem
 	route      *gateway.Route // nil for an Ingress
 
@@ -60,6 +61,7 @@ type pathClaim struct {
 	match      haproxy.PathMatch
 	to         reference // of an Ingress
 	rule       *ruleAt   // of a route; nil for an Ingress
+	alias      bool      // the host is another name of a host of a rule
 }
 
 func (c *pathClaim) key() routeKey { return routeKey{c.host, c.path, c.match} }

@@ -24,7 +24,7 @@
 //	exchange.go               is enough
 //	gateways.go               asks package gateway which routes attach to which listeners
 //	ingresses.go, shared.go   collect claims; the rest knows no Ingress (claims.go)
-//	hosts.go                  assigns each host to an owner
+//	hosts.go                  assigns each host to an owner, and gives its paths to its further names
 //	limits.go                 bounds what each namespace claims
 //	routing.go, cert.go       certifies hosts; grants paths, the older claim first
 //	settings.go               reads the keys of each backend on the way

@@ -169,7 +169,11 @@ func (b *builder) withdraw(c *claim) {
 		b.withdrawRoute(c, refused)
 	}
 	c.paths = slices.DeleteFunc(slices.Clone(c.paths), func(of pathClaim) bool { return refused[of.host] != nil })
+	if len(c.hosts) > 0 && refused[c.hosts[0]] != nil {
+		c.aliases = nil
+	}
 	c.hosts = slices.DeleteFunc(slices.Clone(c.hosts), func(host string) bool { return refused[host] != nil })
+	c.aliases = slices.DeleteFunc(slices.Clone(c.aliases), func(host string) bool { return refused[host] != nil })
 	asked := c.tls
 	c.tls = nil
 	for _, t := range asked {
@@ -183,6 +187,67 @@ func (b *builder) withdraw(c *claim) {
 	}
 	if c.ruleless && refused[""] != nil {
 		c.fallback = nil
+	}
+}
+
+// alias gives the paths of hosts to their further names (server-alias), for every Ingress of the host. The
+// older claim to a name counts. A name that a rule has, with more than the paths of ACME challenges,
+// belongs to that rule.
+func (b *builder) alias() {
+	named, by := make(map[string]*claim), make(map[string]*claim)
+	for _, c := range b.claims {
+		for _, p := range c.paths {
+			if named[p.host] == nil && !p.isChallenge() {
+				named[p.host] = c
+			}
+		}
+		for _, host := range c.hosts {
+			if named[host] == nil && c.fallback != nil {
+				named[host] = c
+			}
+		}
+	}
+	for _, c := range b.claims {
+		for _, name := range c.aliases {
+			if other := cmp.Or(named[name], by[name]); other != nil {
+				b.Problems = append(b.Problems, Problem{
+					ObjectRef: c.ref, Reason: "AliasConflict", As: c.layer.Values["sallyport.dev/server-alias"].As,
+					Why: fmt.Sprintf("annotation %s: %s is not served by it, since %s has that host",
+						c.layer.Values["sallyport.dev/server-alias"].As, name, b.spell(other)),
+				})
+				continue
+			}
+			by[name] = c
+			for _, d := range b.claims {
+				if d.route == nil && d.world == c.world && b.may(d, name) == nil {
+					d.rename(c.hosts[0], name)
+				}
+			}
+		}
+	}
+}
+
+// rename adds to a claim the paths of a host under another name.
+func (c *claim) rename(host, name string) {
+	if !slices.Contains(c.hosts, host) {
+		return
+	}
+	paths := slices.Clone(c.paths)
+	for _, p := range c.paths {
+		if p.host == host && !p.alias {
+			p.host, p.alias = name, true
+			paths = append(paths, p)
+		}
+	}
+	c.paths = paths
+	if !slices.Contains(c.hosts, name) {
+		c.hosts = append(slices.Clone(c.hosts), name)
+	}
+	c.tls = slices.Clone(c.tls)
+	for i, t := range c.tls {
+		if slices.Contains(t.hosts, host) && !slices.Contains(t.hosts, name) {
+			c.tls[i].hosts = append(slices.Clone(t.hosts), name)
+		}
 	}
 }
 

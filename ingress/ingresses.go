@@ -49,7 +49,8 @@ func (w *world) readIngress(ing *networkingv1.Ingress, as input.Kind) *claim {
 		w.readNginx(of, ing)
 	}
 	usual, odd := annotations.PathType(c.layer)
-	for _, p := range slices.Concat(c.layer.Odd, odd) {
+	aliases, badAliases := annotations.ServerAlias(c.layer)
+	for _, p := range slices.Concat(c.layer.Odd, odd, badAliases) {
 		c.problems = append(c.problems, Problem{ObjectRef: ref, Reason: p.Reason, Why: p.Why, As: p.As})
 	}
 	if b := ing.Spec.DefaultBackend; b != nil {
@@ -91,7 +92,10 @@ func (w *world) readIngress(ing *networkingv1.Ingress, as input.Kind) *claim {
 		}
 	}
 	c.tls = readTLS(ing.Spec.TLS, report)
-	c.names = slices.Clone(c.hosts)
+	if len(c.hosts) > 0 {
+		c.aliases = aliases
+	}
+	c.names = slices.Concat(c.hosts, c.aliases)
 	for _, t := range c.tls {
 		c.names = append(c.names, t.hosts...)
 	}

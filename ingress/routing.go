@@ -181,6 +181,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	b.attach()      // routes of Gateway API to listeners
 	b.collect()     // claims from every source, the older first
 	b.assignHosts() // each host to one owner; claims of others to it end here
+	b.alias()       // paths of a host to its further names
 	b.limit()       // what a namespace claims beyond its limits ends here
 	b.certify()     // hosts to certificates
 	b.grant()       // each path to the oldest claim

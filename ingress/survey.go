@@ -213,7 +213,7 @@ func (v *surveyor) ingress(ing *networkingv1.Ingress) Surveyed {
 		}
 		for _, p := range c.paths {
 			leads, granted := v.leads(c, p)
-			if granted {
+			if granted && !p.alias {
 				s.Served++
 			}
 			s.Closed = s.Closed || slices.ContainsFunc(leads, func(name string) bool { return v.shut[name] })

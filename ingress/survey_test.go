@@ -22,7 +22,7 @@ var sampleValues = []string{
 // outside are the keys that are no setting of a backend.
 var outside = []string{
 	"sallyport.dev/path-type", "sallyport.dev/canary-weight", "ssl-redirect", "ssl-redirect-code", "ssl-redirect-port",
-	"ssl-passthrough", "sallyport.dev/path-rewrite-first", "client-crt-optional",
+	"ssl-passthrough", "sallyport.dev/server-alias", "sallyport.dev/path-rewrite-first", "client-crt-optional",
 }
 
 // TestASurveyPromisesOnlyWhatTakesEffect compares the Survey of random Ingresses with the keys that their

@@ -370,7 +370,9 @@ func TestATenantChangesNothingForAnother(t *testing.T) {
 	if attached == 0 {
 		t.Error("no route of the victim was ever attached")
 	}
-	if len(owned) != 5 {
-		t.Errorf("of five hosts these were owned, and how often: %v", owned)
+	for _, host := range []string{"a.test", "b.test", "any.w.test", "any.test", "nobody.example"} { // beside aliases
+		if owned[host] == 0 {
+			t.Errorf("%s was never owned; how often others were: %v", host, owned)
+		}
 	}
 }

@@ -1000,6 +1000,9 @@ tcp-request content reject
 		// The address of a Service concerns no request.
 		{[]string{"service sallyport.dev/address: 203.0.113.5", "service sallyport.dev/share-address: db"}, ""},
 
+		// Further names of a host concern no backend.
+		{[]string{"ingress sallyport.dev/server-alias: b.test"}, ""},
+
 		// What is not good is told, and the next word counts.
 		{
 			[]string{"service timeout-server: soon", "ingress timeout-server: 2s"},

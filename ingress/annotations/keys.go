@@ -1,8 +1,11 @@
 package annotations
 
 import (
+	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -446,6 +449,40 @@ func Canary(l Layer) (weight int, said bool, problems []Problem) {
 		weight, said = 0, true // a canary with an invalid weight gets no request, instead of all
 	}
 	return weight, said, v.problems
+}
+
+var serverAlias = define(hostNames, Doc{
+	Name: own + "server-alias", Scopes: Ingress, Format: "names of hosts, with commas between them",
+	Effect: "More names of the first host in the rules. They lead to all paths of that host, and its certificate is " +
+		"theirs. A name that a rule has stays with that rule. A name belongs to a namespace as a host does.",
+})
+
+// ServerAlias returns the further names of the first host of an Ingress (server-alias).
+func ServerAlias(l Layer) ([]string, []Problem) {
+	v := &values{layers: []Layer{l}}
+	names, _ := get(v, serverAlias)
+	return names, v.problems
+}
+
+// hostNames reads names of hosts, at most 20.
+func hostNames(s string) (all []string, err error) {
+	const most = 20
+	for name := range strings.FieldsFuncSeq(s, func(r rune) bool { return r == ',' || r == ' ' }) {
+		name = strings.ToLower(name)
+		if !dnsSubdomain.MatchString(name) || len(name) > 253 || net.ParseIP(name) != nil {
+			return nil, fmt.Errorf("%s is not a name of a host", Quote(name))
+		}
+		if !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	switch {
+	case len(all) == 0:
+		return nil, errors.New("it has no name of a host")
+	case len(all) > most:
+		return nil, fmt.Errorf("it has %d names of hosts; allowed are %d", len(all), most)
+	}
+	return all, nil
 }
 
 // A Redirect holds the settings of the redirect from plain HTTP to HTTPS.

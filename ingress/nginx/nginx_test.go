@@ -259,8 +259,13 @@ var reads = []struct {
 	{set: []string{"enable-modsecurity: false"}, want: ""},
 	{set: []string{"proxy-buffering: on", "service-upstream: true"}, want: ""},
 	{
-		set:  []string{"server-alias: b.test"},
-		want: "! NotServed server-alias has no effect here: add a rule for each other host",
+		set:  []string{"server-alias: b.test, c.test"},
+		want: "sallyport.dev/server-alias = b.test,c.test",
+	},
+	{
+		set: []string{"server-alias: b.test,~^www[0-9]+"},
+		want: "sallyport.dev/server-alias = b.test\n! InvalidAnnotation server-alias: \"~^www[0-9]+\" is a regular " +
+			"expression; only names of hosts are served; it is ignored",
 	},
 	{set: []string{"enable-websockets: true"}, want: `! UnknownAnnotation annotation ` +
 		`"nginx.ingress.kubernetes.io/enable-websockets" is unknown, and ingress-nginx 1.15 does not read it either`},

@@ -151,6 +151,23 @@ func upstreamHost(r *reading, value string) {
 	r.say("set-host", r.at.Name, to)
 }
 
+func serverAlias(r *reading, value string) {
+	var names, expressions []string
+	for name := range strings.SplitSeq(value, ",") {
+		if name = strings.TrimSpace(name); strings.HasPrefix(name, "~") {
+			expressions = append(expressions, name)
+		} else if name != "" {
+			names = append(names, name)
+		}
+	}
+	if len(names) > 0 {
+		r.say("sallyport.dev/server-alias", r.at.Name, strings.Join(names, ","))
+	}
+	if len(expressions) > 0 {
+		r.fail(r.at, "%s is a regular expression; only names of hosts are served", annotations.Quote(expressions[0]))
+	}
+}
+
 func canary(r *reading, _ string) {
 	if !r.is(r.at.Name) {
 		return

@@ -81,7 +81,10 @@ var rows = []*Row{
 	},
 	{Name: "from-to-www-redirect", Verdict: Lost, Note: "add an Ingress for the other host, with request-redirect"},
 	{Name: "relative-redirects", Verdict: Nothing, Note: "HAProxy sends none of the redirects that this concerns."},
-	{Name: "server-alias", Verdict: Lost, Note: "add a rule for each other host"},
+	{
+		Name: "server-alias", Verdict: Differs, Keys: "sallyport.dev/server-alias", read: serverAlias,
+		Note: "More names of the first host of the Ingress alone. Regular expressions (`~`) are not served.",
+	},
 	{
 		Name: "x-forwarded-prefix", With: "rewrite-target", Verdict: Same,
 		Keys: "request-set-header", read: forwardedPrefix,

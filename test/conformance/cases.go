@@ -585,6 +585,13 @@ func ownCases() []conformity {
 			canary: []string{"sallyport.dev/canary-weight: 0", "request-set-header: X-Canary yes"},
 			asks:   get("request X-Canary: (none)"),
 		},
+		{
+			name: "server-alias", ingress: []string{"sallyport.dev/server-alias: alias.test, other-alias.test"},
+			asks: []ask{
+				{request: "GET /a", headers: []string{"Host: other-alias.test"}, want: []string{"200", "host other-alias.test"}},
+				{request: "GET /a", want: []string{"200", "host HOST"}},
+			},
+		},
 		{name: "a cookie leads back", ingress: []string{"cookie-persistence: SRV"}, asks: []ask{
 			{request: "GET /", want: []string{"200", "response Set-Cookie: SRV=~"}},
 			{request: "GET /", headers: []string{"Cookie: SRV=none"}, want: []string{"200", "request Cookie: (none)"}},

@@ -24,6 +24,9 @@ func nginxCases() (all []conformity) {
 	add("rewrite-target with a prefix", "/app", []string{"rewrite-target: /in", "x-forwarded-prefix: /app"},
 		get("/app/x", "200", "url /in", "request X-Forwarded-Prefix: /app"))
 	add("use-regex", "/i/[0-9]+", []string{"use-regex: true"}, get("/I/7", "200", "url /I/7"), get("/i/x", "404"))
+	add("server-alias", "", []string{"server-alias: alias-of-nginx.test, ~^x"},
+		ask{request: "GET /a", headers: []string{"Host: alias-of-nginx.test"}, want: []string{"200", "url /a"}},
+		get("/a", "200"))
 	add("app-root", "", []string{"app-root: /start"}, get("/", "302", "response Location: /start"),
 		get("/x", "200"))
 	add("force-ssl-redirect", "", []string{"force-ssl-redirect: true"}, get("/x?y=z", "308"))
