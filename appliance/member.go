@@ -292,7 +292,8 @@ func conflicts(g *config.Group, v *status.View) (all []status.Finding) {
 			for i, q := range g.Pools {
 				if q.Contains(p.CIDR.Addr()) || p.CIDR.Contains(q.First) {
 					add(q, "give Services other addresses", "%s (group.pools[%d]) has addresses of IP pool %s (%s) of "+
-						"cluster %s, and a pod with the address of a Service is not reached", q, i, p.Name, p.CIDR, c.Name)
+						"cluster %s, and a pod with the address of a Service is not reached", q, i, p.Name, p.CIDR,
+						c.Name)
 				}
 			}
 		}

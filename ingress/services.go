@@ -106,7 +106,8 @@ func (b *builder) demand(one *balancer, opened map[allot.Tenant]int) {
 	}
 	w, s := b.worlds[one.world], one.service
 	d := &one.Demand
-	d.Ref, d.Of, d.Owner = one.petitioner.ref, allot.Tenant{Cluster: one.world, Namespace: s.Namespace}, w.owner(s.Namespace)
+	d.Ref, d.Of = one.petitioner.ref, allot.Tenant{Cluster: one.world, Namespace: s.Namespace}
+	d.Owner = w.owner(s.Namespace)
 	if len(validation.IsDNS1123Label(s.Namespace)) > 0 || len(validation.IsDNS1123Label(s.Name)) > 0 {
 		b.reportOn(one.petitioner.ref, "InvalidName", "the namespace or the name is none that Kubernetes allows; "+
 			"the Service gets no address")

@@ -241,11 +241,12 @@ func (q *request) backendPage(name string) (page.Page, bool) {
 	}
 	facts := []page.Fact{{Name: "stands for", Cell: page.Cell{Text: b.Origin()}}}
 	if r, known := q.pages.Samples.Rates.Of(name); known {
-		failed := page.Cell{Text: thousands(status.PerSecond(r.Errors)) + "/s"}
+		perSecond := func(rate float64) string { return thousands(status.PerSecond(rate)) + "/s" }
+		failed := page.Cell{Text: perSecond(r.Errors)}
 		if r.Errors > 0 {
 			failed.Mark = page.Warn
 		}
-		facts = append(facts, page.Fact{Name: "requests", Cell: page.Cell{Text: thousands(status.PerSecond(r.Requests)) + "/s"}},
+		facts = append(facts, page.Fact{Name: "requests", Cell: page.Cell{Text: perSecond(r.Requests)}},
 			page.Fact{Name: "errors (5xx)", Cell: failed},
 			page.Fact{Name: "connections", Cell: page.Cell{Text: page.Comma(r.Connections)}})
 		if r.Response != nil {

@@ -153,9 +153,6 @@ func (r PlaceRow) faults() string {
 	return strings.Join(all, "; ")
 }
 
-// Broken reports whether the route is not attached, or some part of it is not served as it asks.
-func (r PlaceRow) Broken() bool { return r.Place.Reason != "" || len(r.Route.Faults) > 0 }
-
 // GatewayRouteTable lists the routes of Gateways.
 var GatewayRouteTable = &Table[PlaceRow]{
 	Head: Head{

@@ -112,7 +112,8 @@ var BackendTable = &Table[BackendRow]{
 			}
 		}
 		return []Cell{
-			{Text: b.Name, Link: []string{"backend", b.Name}}, text(b.Origin()), servers,
+			{Text: b.Name, Link: []string{"backend", b.Name}},
+			text(b.Origin()), servers,
 			some(b.Counts.Failing), some(b.Counts.Draining), requests, errors, connections, text(b.Why),
 		}
 	},

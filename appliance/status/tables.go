@@ -251,7 +251,8 @@ var RouteTable = &Table[RouteStatus]{
 			via = r.Via.String()
 		}
 		return []Cell{
-			{Text: at.String(), Link: []string{"block", r.Cluster, at.Addr().String(), strconv.Itoa(at.Bits())}}, text(via),
+			{Text: at.String(), Link: []string{"block", r.Cluster, at.Addr().String(), strconv.Itoa(at.Bits())}},
+			text(via),
 			{Text: r.Node, Link: []string{"node", r.Cluster, r.Node}},
 			kernel, count(r.Servers), text(r.Cluster),
 			text(r.Why),
@@ -364,9 +365,11 @@ var ServerTable = &Table[ServerRow]{
 		x := r.Server
 		namespace, pod, _ := strings.Cut(x.Pod, "/")
 		return []Cell{
-			name, text(x.Addr.String()), {Text: x.State, Level: x.Level()},
+			name, text(x.Addr.String()),
+			{Text: x.State, Level: x.Level()},
 			{Text: x.Pod, Link: []string{"pod", r.Cluster, namespace, pod}},
-			{Text: x.Node, Link: []string{"node", r.Cluster, x.Node}}, text(x.Check), text(x.Why),
+			{Text: x.Node, Link: []string{"node", r.Cluster, x.Node}},
+			text(x.Check), text(x.Why),
 			some(x.Connections), text(x.Name),
 		}
 	},
