@@ -21,6 +21,7 @@ type effects struct {
 	extras     []*haproxy.Extra // files that the directives need
 	proto      string           // to the servers
 	redirects  bool             // the directives answer each request
+	open       bool             // no guard of the ConfigMap keeps clients out
 	tls        serverTLS
 }
 

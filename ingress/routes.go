@@ -205,6 +205,7 @@ type targetFor struct {
 	path string // of the match, if a filter replaces this part of the path
 	gate *gate
 	by   *claim // that has the rule at the addresses of Ingresses; nil at an address of the Gateway
+	open bool   // no guard of the ConfigMap keeps clients out
 
 	// sealed says that connections reach the servers as clients begin them, so the servers' TLS is
 	// that of the clients.
@@ -264,6 +265,7 @@ func (o *opener) makeTarget(key targetFor) haproxy.Target {
 			}
 			o.mirror(g, p, rule, ref, &more)
 			if key.sealed || o.secure(g, ref, &more) {
+				more.open = key.open
 				share.Backend = o.backendOf(p, rule.Route.Kind, ref, more)
 			}
 		}
@@ -317,7 +319,7 @@ func (o *opener) mirror(g *gate, p petitioner, rule *gateway.Rule, ref gateway.R
 // backendOf returns the backend of a port of a Service. Without effects all routes and Ingresses
 // share it. Otherwise its name is made from the effects: all rules with the same ones share it.
 func (o *opener) backendOf(p petitioner, kind string, ref gateway.Ref, own effects) string {
-	to := reference{service: ref.Service, number: ref.Port, traffic: annotations.Requests}
+	to := reference{service: ref.Service, number: ref.Port, traffic: annotations.Requests, open: own.open}
 	if kind == "TLSRoute" || kind == "TCPRoute" {
 		to.traffic = annotations.Ended
 	}

@@ -426,8 +426,13 @@ func (b *builder) tries(c *claim, path pathClaim) bool {
 // server, and the operator wants the ConfigMap's guards to let these pass.
 func (b *builder) opened(c *claim, path pathClaim) reference {
 	to := path.to
-	to.open = path.isChallenge() && b.worlds[c.world].acme
+	to.open = b.isOpen(c, path)
 	return to
+}
+
+// isOpen reports whether no guard of the ConfigMap keeps clients from a path of a claim.
+func (b *builder) isOpen(c *claim, path pathClaim) bool {
+	return path.isChallenge() && b.worlds[c.world].acme
 }
 
 // grantImplicit gives "/" of each host to the oldest claim that names the host and has a default.

@@ -194,13 +194,14 @@ func (b *builder) grantRule(c *claim, path pathClaim) {
 	}
 	b.owner[key], c.effective = c, true
 	route := haproxy.Route{Host: key.host, Path: key.path, Match: key.match, TLSOnly: path.rule.tlsOnly}
+	route.Plain = b.isOpen(c, path) && !route.TLSOnly && b.demanded.Required()
 	route.Backend, route.Canary, route.CanaryWeight = b.sharesOf(c, path)
 	b.routed[key] = route
 }
 
 // sharesOf returns the backends of a path of a route, and how many of 100 requests the second one takes.
 func (b *builder) sharesOf(c *claim, path pathClaim) (backend, canary string, weight int) {
-	key := targetFor{rule: path.rule.Rule, gate: path.rule.gate, by: c}
+	key := targetFor{rule: path.rule.Rule, gate: path.rule.gate, by: c, open: b.isOpen(c, path)}
 	if replacesPrefix(path.rule.Filters) {
 		key.path = path.path
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
@@ -242,6 +243,24 @@ Gateway gate listener tcp: Programmed=False Invalid protocol TCP is not supporte
 				t.Errorf("want (-), got (+):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestChallengesOfRoutesPassTheGuardsOfTheConfigMap has a path of a challenge, and another path.
+func TestChallengesOfRoutesPassTheGuardsOfTheConfigMap(t *testing.T) {
+	r := compileShared(t, new(Compiler), sharing(plainOnes)+app("app")+sharedRoute("default", "r", 2020, "", "hostnames: [a.test], rules: [{backendRefs: [{name: app, port: 80}], "+
+		"matches: [{path: {type: Exact, value: /.well-known/acme-challenge/x}}, {path: {value: /}}]}]"),
+		func(s *Snapshot) {
+			s.Options.ConfigMap = "default/keys"
+			s.ConfigMaps = []*corev1.ConfigMap{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "keys"},
+				Data:       map[string]string{"allow-list": "192.0.2.0/24", "acme": "true"},
+			}}
+		})
+	want := "prefix a.test/ -> default_svc_app_http\n" +
+		"exact a.test/.well-known/acme-challenge/x -> default_svc_app_http.acme\n"
+	if got := tellShared(r); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
 
