@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -81,9 +82,11 @@ const (
 	nodeAddr      = "192.168.50.22"
 )
 
-// note waits until every answer is as baseline wants it, and records the answers.
+// note waits until every answer is as baseline wants it, and the same twice, and records the answers. A
+// host may be served a moment before its certificate.
 func (s *testbed) note(ctx context.Context) error {
 	return s.eventually(ctx, func() error {
+		last := s.before
 		s.before = nil
 		for _, b := range s.baseline() {
 			got, err := s.ask(ctx, b.request)
@@ -94,6 +97,9 @@ func (s *testbed) note(ctx context.Context) error {
 				return fmt.Errorf("before any attack: %s: %w", b.request, err)
 			}
 			s.before = append(s.before, got.String())
+		}
+		if !slices.Equal(last, s.before) {
+			return errors.New("before any attack: the answers are not the same twice")
 		}
 		return nil
 	})
