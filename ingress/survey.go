@@ -48,7 +48,7 @@ type Surveyed struct {
 	Verdict     Verdict              `json:"verdict"`
 	Closed      bool                 `json:"closed,omitempty"` // all clients of a path are rejected
 	Paths       int                  `json:"paths"`            // that its rules have
-	Served      int                  `json:"served"`           // of its paths
+	Served      int                  `json:"served"`           // of its paths, without those whose clients are rejected
 	Annotations []SurveyedAnnotation `json:"annotations"`
 	Problems    []SurveyedProblem    `json:"problems,omitempty"` // of what is no annotation
 }
@@ -189,6 +189,7 @@ func (v *surveyor) ingress(ing *networkingv1.Ingress) Surveyed {
 	s.ObjectRef = ObjectRef{
 		Cluster: v.w.Cluster, Kind: "Ingress", Namespace: ing.Namespace, Name: ing.Name, UID: string(ing.UID),
 	}
+	unlike := map[string]bool{} // paths that no request has which ingress-nginx sends there
 	for _, rule := range ing.Spec.Rules {
 		if rule.HTTP == nil {
 			continue
@@ -196,6 +197,7 @@ func (v *surveyor) ingress(ing *networkingv1.Ingress) Surveyed {
 		s.Paths += len(rule.HTTP.Paths)
 		for _, p := range rule.HTTP.Paths {
 			if v.from == FromNginx && p.PathType != nil && !nginx.Allows(string(*p.PathType), p.Path) {
+				unlike[p.Path] = true
 				s.Problems = append(s.Problems, SurveyedProblem{
 					"PathRefused", fmt.Sprintf("ingress-nginx refuses path %s of type %s (strict-validate-path-type), "+
 						"or reads it as a regular expression; here it is compared as it stands: for an expression, "+
@@ -208,15 +210,18 @@ func (v *surveyor) ingress(ing *networkingv1.Ingress) Surveyed {
 		if c.ruleless && c.fallback != nil {
 			s.Paths, s.Served = 1, 0
 			if c.effective {
-				s.Served, s.Closed = 1, v.shut[v.Config.DefaultBackend]
+				if s.Closed = v.shut[v.Config.DefaultBackend]; !s.Closed {
+					s.Served = 1
+				}
 			}
 		}
 		for _, p := range c.paths {
 			leads, granted := v.leads(c, p)
-			if granted && !p.alias {
+			shut := slices.ContainsFunc(leads, func(name string) bool { return v.shut[name] })
+			if granted && !shut && !p.alias && !unlike[p.path] {
 				s.Served++
 			}
-			s.Closed = s.Closed || slices.ContainsFunc(leads, func(name string) bool { return v.shut[name] })
+			s.Closed = s.Closed || shut
 		}
 	}
 	prefix := nginx.Prefix
@@ -313,7 +318,9 @@ func (a *SurveyedAnnotation) heed(p Problem) {
 		if a.Verdict != nginx.Differs {
 			a.Verdict, a.Why = nginx.Void, p.Why
 		}
-	case "LimitReached", "UserLeftOut", "NotForTCP":
+	case "NotForTCP":
+		a.Verdict, a.Why, a.Here = nginx.Differs, p.Why, nil
+	case "LimitReached", "UserLeftOut":
 		a.Verdict, a.Why = nginx.Differs, p.Why
 	default:
 		if a.Verdict == nginx.Same || a.Verdict == nginx.Differs {
