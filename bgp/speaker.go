@@ -649,12 +649,13 @@ func (s *Speaker) hear(ctx context.Context) {
 	answers := map[netip.Addr]answer{}
 	for _, b := range s.servers() {
 		err := b.ListPeer(ctx, &api.ListPeerRequest{}, func(p *api.Peer) {
-			if a, err := netip.ParseAddr(p.GetState().GetNeighborAddress()); err == nil {
+			state := p.GetState()
+			if a, err := netip.ParseAddr(state.GetNeighborAddress()); err == nil {
 				answers[a.Unmap()] = answer{
-					messages:    p.GetState().GetMessages().GetReceived().GetTotal(),
+					messages:    state.GetMessages().GetReceived().GetTotal(),
 					hold:        time.Duration(p.GetTimers().GetState().GetNegotiatedHoldTime()) * time.Second,
-					established: p.GetState().GetSessionState() == api.PeerState_SESSION_STATE_ESTABLISHED,
-					bfd:         p.GetState().GetBfdState().GetSessionState() == api.BfdSessionState_BFD_SESSION_STATE_UP,
+					established: state.GetSessionState() == api.PeerState_SESSION_STATE_ESTABLISHED,
+					bfd:         state.GetBfdState().GetSessionState() == api.BfdSessionState_BFD_SESSION_STATE_UP,
 				}
 			}
 		})

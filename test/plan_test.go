@@ -27,7 +27,7 @@ var plan = map[string][]string{
 	"appliance/doctor": {
 		"appliance", "appliance/config", "appliance/status", "bgp", "haproxy", "ingress/input", "ingress/watch", "routes",
 	},
-	"appliance/group":   {},
+	"appliance/group": {},
 	"appliance/migrate": {
 		"appliance", "appliance/config", "appliance/status", "haproxy", "ingress", "ingress/input", "ingress/manifest",
 		"ingress/nginx", "ingress/watch",
