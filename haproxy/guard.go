@@ -90,7 +90,8 @@ func guards(cfg *Config) map[string]string {
 	marks := make(map[string]string)
 	for name, h := range hosts {
 		switch {
-		case !h.differ && (h.root || h.scoped || cfg.DefaultBackend == "" || of[cfg.DefaultBackend] == h.guard):
+		case !h.differ && (h.root || h.scoped || !h.seen || cfg.DefaultBackend == "" ||
+			of[cfg.DefaultBackend] == h.guard): // without a path to a backend, the default one is the only one
 		case h.strict:
 			marks[name] = guardedStrictly
 		default:

@@ -279,6 +279,16 @@ func clientCA(r *reading, value string) {
 
 func limitRPS(r *reading, value string) { limit(r, value, 1) }
 
+// limitAllowlist reads limit-allowlist and limit-whitelist, which limit-connections does not heed here.
+func limitAllowlist(r *reading, value string) {
+	as("rate-limit-whitelist")(r, value)
+	if r.values["limit-connections"] != "" && r.values["limit-rps"] == "" && r.values["limit-rpm"] == "" {
+		for _, name := range []string{"limit-allowlist", "limit-whitelist"} {
+			r.mark(name, Lost, "`limit-connections` counts the connections of all clients here")
+		}
+	}
+}
+
 func limitRPM(r *reading, value string) {
 	if r.values["limit-rps"] == "" {
 		limit(r, value, 60)

@@ -223,7 +223,7 @@ var rows = []*Row{
 	},
 	{
 		Name: "limit-allowlist", With: "limit-rps, limit-rpm, limit-connections", Verdict: Differs,
-		Keys: "rate-limit-whitelist", read: as("rate-limit-whitelist"),
+		Keys: "rate-limit-whitelist", read: limitAllowlist,
 		Note: "For `limit-rps` and `limit-rpm`, and not for `limit-connections`. `limit-whitelist` is its older name.",
 	},
 	{
