@@ -645,8 +645,7 @@ func (s *Speaker) hear(ctx context.Context) {
 		hold             time.Duration
 		established, bfd bool
 	}
-	asked := s.established()
-	answers := map[netip.Addr]answer{}
+	asked, answers := time.Now(), map[netip.Addr]answer{}
 	for _, b := range s.servers() {
 		err := b.ListPeer(ctx, &api.ListPeerRequest{}, func(p *api.Peer) {
 			state := p.GetState()
@@ -675,8 +674,7 @@ func (s *Speaker) hear(ctx context.Context) {
 		}
 		// GoBGP tells that a session is established before it says so when asked. So only an answer
 		// that says so counts, and only about a session that was there before the question.
-		since, was := asked[a]
-		if was && c.established && c.hold == 0 && x.state == established && x.since.Equal(since) && !x.refused {
+		if c.established && c.hold == 0 && x.state == established && x.since.Before(asked) && !x.refused {
 			x.refused = true
 			endless = append(endless, x.peer)
 		}
@@ -689,19 +687,6 @@ func (s *Speaker) hear(ctx context.Context) {
 	}
 	s.mu.Unlock()
 	s.refuse(ctx, endless)
-}
-
-// established returns since when each established session is.
-func (s *Speaker) established() map[netip.Addr]time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := map[netip.Addr]time.Time{}
-	for a, x := range s.sessions {
-		if x.state == established {
-			all[a] = x.since
-		}
-	}
-	return all
 }
 
 // refuse ends the sessions with peers that opened with a hold time of 0, which GoBGP accepts: such a
