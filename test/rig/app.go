@@ -14,6 +14,7 @@ type App struct {
 	Args            []string
 	HostNetwork     bool
 	Pod             string // pod name in the answers of its pods; default: the real one
+	Node            string // of its pods; default: any
 }
 
 // Manifest returns the Deployment. With -tls-cert among the arguments the kubelet asks by HTTPS.
@@ -24,6 +25,10 @@ func (a App) Manifest() string {
 	}
 	if a.Pod != "" {
 		pod = "value: " + a.Pod
+	}
+	node := ""
+	if a.Node != "" {
+		node = "\n      nodeName: " + a.Node
 	}
 	return fmt.Sprintf(`---
 apiVersion: apps/v1
@@ -36,7 +41,7 @@ spec:
     metadata: {labels: {app: %[2]s}}
     spec:
       terminationGracePeriodSeconds: %[4]d
-      hostNetwork: %[5]t
+      hostNetwork: %[5]t%[9]s
       containers:
       - name: app
         image: sample-app
@@ -47,7 +52,7 @@ spec:
         - {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
         ports: [{name: http, containerPort: 8080}]
         readinessProbe: {httpGet: {path: /healthz, port: http, scheme: %[8]s}, periodSeconds: 1}
-`, cmp.Or(a.Namespace, "default"), a.Name, max(a.Replicas, 1), max(a.Grace, 1), a.HostNetwork, strings.Join(a.Args, ", "), pod, scheme)
+`, cmp.Or(a.Namespace, "default"), a.Name, max(a.Replicas, 1), max(a.Grace, 1), a.HostNetwork, strings.Join(a.Args, ", "), pod, scheme, node)
 }
 
 // Service returns a Service whose port is web, for the pods of an App.

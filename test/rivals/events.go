@@ -155,8 +155,7 @@ func reuse(ctx context.Context, a *arena) error {
 	if err := errors.Join(err, scaled, a.next(ctx, address)); err != nil {
 		return err
 	}
-	other := rig.App{Namespace: "other", Name: "other"}.Manifest()
-	other = strings.Replace(other, "      hostNetwork:", "      nodeName: "+node+"\n      hostNetwork:", 1)
+	other := rig.App{Namespace: "other", Name: "other", Node: node}.Manifest()
 	if err := a.Apply(ctx, "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: other}\n"+other); err != nil {
 		return err
 	}
