@@ -3,6 +3,7 @@ package ingress
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -131,7 +132,8 @@ func (r Result) Survey(cluster string, from Foreign) Survey {
 	classes := input.ClassesOf(&v.w.Snapshot)
 	for _, ing := range v.w.Ingresses {
 		if classes.Kind(ing) != from.kind() {
-			out.Others[classOf(ing)]++
+			class, _ := input.ClassOf(ing)
+			out.Others[class]++
 			continue
 		}
 		v.objects[input.KeyOf(ing)] = ing
@@ -145,17 +147,6 @@ func (r Result) Survey(cluster string, from Foreign) Survey {
 		out.Everywhere = nginx.Everywhere
 	}
 	return out
-}
-
-// classOf returns the class that an Ingress names, or "".
-func classOf(ing *networkingv1.Ingress) string {
-	if name, noted := annotations.Class(ing.Annotations); noted {
-		return name
-	}
-	if ing.Spec.IngressClassName != nil {
-		return *ing.Spec.IngressClassName
-	}
-	return ""
 }
 
 // look sorts the claims, the Problems and the closed backends of the cluster.
@@ -359,17 +350,24 @@ func (v *surveyor) hosts() (all []SurveyedHost) {
 	return all
 }
 
+// mine yields the claims of the controller's Ingresses, the older first.
+func (v *surveyor) mine() iter.Seq2[serviceKey, *claim] {
+	return func(yield func(serviceKey, *claim) bool) {
+		for _, c := range v.claims {
+			key := serviceKey{Namespace: c.ref.Namespace, Name: c.ref.Name}
+			if v.objects[key] != nil && v.claimed[key] == c && !yield(key, c) {
+				return
+			}
+		}
+	}
+}
+
 // expressions adds the hosts on which ingress-nginx makes expressions of paths that are none here. One
 // Ingress with an expression makes expressions of all paths of its hosts there.
 func (v *surveyor) expressions(why map[string][]string) {
 	causes, plain := make(map[string][]string), make(map[string][]string)
-	for _, c := range v.claims {
-		key := serviceKey{Namespace: c.ref.Namespace, Name: c.ref.Name}
-		ing := v.objects[key]
-		if ing == nil || v.claimed[key] != c {
-			continue
-		}
-		read := v.w.ReadNginx(ing)
+	for key, c := range v.mine() {
+		read := v.w.ReadNginx(v.objects[key])
 		for _, host := range c.hosts {
 			if read.Expressions() {
 				causes[host] = append(causes[host], key.String())
@@ -393,11 +391,7 @@ func (v *surveyor) expressions(why map[string][]string) {
 // here. There a certificate of any Ingress of the host is enough.
 func (v *surveyor) redirects(why map[string][]string) {
 	certain, open := make(map[string]string), make(map[string][]string)
-	for _, c := range v.claims {
-		key := serviceKey{Namespace: c.ref.Namespace, Name: c.ref.Name}
-		if v.objects[key] == nil || v.claimed[key] != c {
-			continue
-		}
+	for key, c := range v.mine() {
 		for _, host := range c.hosts {
 			if covers(c.covered, host) {
 				certain[host] = cmp.Or(certain[host], key.String())

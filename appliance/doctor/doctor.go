@@ -272,14 +272,7 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none input.Snap
 	done := make(chan struct{})
 	go func() { defer close(done); w.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	snapshot, err := w.Snapshot()
-	for err != nil && ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case <-w.Changed():
-		}
-		snapshot, err = w.Snapshot()
-	}
+	snapshot, err := w.Await(ctx)
 	health := w.Health()
 	if err != nil {
 		r.failed("cluster", err.Error(),
@@ -567,10 +560,4 @@ func networksOf(found []net.Addr) (all []netip.Prefix) {
 }
 
 // few returns the first few names, and how many more follow.
-func few(names []string) string {
-	const most = 5
-	if len(names) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-	}
-	return cmp.Or(strings.Join(names, ", "), "no name")
-}
+func few(names []string) string { return cmp.Or(status.Few(names, 5), "no name") }

@@ -41,10 +41,10 @@ func (r *Report) Blocks(wide bool) []Block {
 }
 
 func (r *Report) totals() Block {
-	title := fmt.Sprintf("Cluster %s: %s of %s", r.Cluster, counted(r.Totals.Ingresses, "Ingress", "Ingresses"),
+	title := fmt.Sprintf("Cluster %s: %s of %s", r.Cluster, status.Counted(r.Totals.Ingresses, "Ingress"),
 		controllers[r.From])
 	if r.Files > 0 {
-		title = fmt.Sprintf("%s of %s, in %s", counted(r.Totals.Ingresses, "Ingress", "Ingresses"),
+		title = fmt.Sprintf("%s of %s, in %s", status.Counted(r.Totals.Ingresses, "Ingress"),
 			controllers[r.From], status.Counted(r.Files, "file"))
 	}
 	b := Block{Title: title, Columns: []string{"here", "ingresses", "remark"}}
@@ -59,7 +59,7 @@ func (r *Report) totals() Block {
 	return b
 }
 
-// remark returns what a verdict on an Ingress means.
+// remark returns the meaning of a verdict on an Ingress.
 func (r *Report) remark(v ingress.Verdict) string {
 	switch v {
 	case nginx.Same:
@@ -165,7 +165,7 @@ func (r *Report) annotations(wide bool) Block {
 	return b
 }
 
-// problems lists what is wrong with Ingresses that are served.
+// problems lists the Problems of Ingresses that are served.
 func (r *Report) problems() Block {
 	b := Block{Title: "Other differences", Columns: []string{"ingress", "why"}}
 	for i := range r.Ingresses {
@@ -221,7 +221,7 @@ func (r *Report) besides() Block {
 	b := Block{Title: "Not looked at"}
 	add := func(format string, args ...any) { b.Rows = append(b.Rows, []string{fmt.Sprintf(format, args...)}) }
 	for _, class := range slices.Sorted(maps.Keys(r.Others)) {
-		n := counted(r.Others[class], "Ingress", "Ingresses")
+		n := status.Counted(r.Others[class], "Ingress")
 		switch class {
 		case "":
 			add("%s without a class.", n)
@@ -231,7 +231,7 @@ func (r *Report) besides() Block {
 	}
 	if n := r.Assumed.Classless; n > 0 {
 		add("Without a class: %s. A default class is taken to exist, and to take them.",
-			counted(n, "Ingress", "Ingresses"))
+			status.Counted(n, "Ingress"))
 	}
 	if n := len(r.Assumed.Secrets); n > 0 {
 		add("Certificates and passwords of %s that the files do not have; they are taken to be good: %s.",
@@ -242,7 +242,7 @@ func (r *Report) besides() Block {
 			few(r.Assumed.Services))
 	}
 	if n := len(r.Twice); n > 0 {
-		add("All documents but the last of %s: %s.", counted(n, "object", "objects"),
+		add("All documents but the last of %s: %s.", status.Counted(n, "object"),
 			few(r.Twice))
 	}
 	var kinds []string
@@ -252,25 +252,12 @@ func (r *Report) besides() Block {
 		total += r.Ignored[kind]
 	}
 	if total > 0 {
-		add("%s of other kinds: %s.", counted(total, "object", "objects"), few(kinds))
+		add("%s of other kinds: %s.", status.Counted(total, "object"), few(kinds))
 	}
 	return b
 }
 
 func nameOf(s *ingress.Surveyed) string { return s.Namespace + "/" + s.Name }
 
-func counted(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
-}
-
 // few returns the first names of a list.
-func few(names []string) string {
-	const most = 8
-	if len(names) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-	}
-	return strings.Join(names, ", ")
-}
+func few(names []string) string { return status.Few(names, 8) }

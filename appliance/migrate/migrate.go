@@ -150,7 +150,7 @@ func (q *Question) read(cfg *config.Config) (Report, error) {
 	return r, nil
 }
 
-// patience is the time in which a cluster has to be read.
+// patience bounds how long a cluster is read.
 const patience = time.Minute
 
 // look returns the objects of a cluster.
@@ -171,15 +171,7 @@ func (q *Question) look(ctx context.Context, cfg *config.Config, c *config.Clust
 	done := make(chan struct{})
 	go func() { defer close(done); w.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	s, err = w.Snapshot()
-	for err != nil && ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case <-w.Changed():
-		}
-		s, err = w.Snapshot()
-	}
-	if err != nil {
+	if s, err = w.Await(ctx); err != nil {
 		return s, fmt.Errorf("%w; `kubectl get ingress,ingressclass,service,secret -A -o yaml` prints what "+
 			"`sallyport migrate -f -` reads", err)
 	}

@@ -2,9 +2,7 @@ package status
 
 import (
 	"cmp"
-	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -180,14 +178,7 @@ func PerSecond(rate float64) string {
 }
 
 // firstFew returns a cell that names the first few hosts, and says how many more there are.
-func firstFew(hosts []string) Cell {
-	const few = 3
-	words := slices.Clone(hosts[:min(few, len(hosts))])
-	if more := len(hosts) - few; more > 0 {
-		words[few-1] += fmt.Sprintf(" and %d more", more)
-	}
-	return text(strings.Join(words, ", "))
-}
+func firstFew(hosts []string) Cell { return text(Few(hosts, 3)) }
 
 // some returns a cell with a number unless it is zero, so that a column of zeros is left out.
 func some(n int) Cell {

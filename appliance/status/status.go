@@ -160,12 +160,23 @@ type RoundStatus struct {
 
 const refusalsShown = 10
 
-// Counted returns a number with its noun: "1 reload", "2 reloads".
+// Counted returns a number with its noun: "1 reload", "2 reloads", "2 Ingresses".
 func Counted(n int, noun string) string {
-	if n == 1 {
+	switch {
+	case n == 1:
 		return "1 " + noun
+	case strings.HasSuffix(noun, "s"):
+		noun += "e"
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// Few returns the first names of a list, at most so many, and how many more follow.
+func Few(names []string, most int) string {
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
 }
 
 // Either returns yes if a condition holds, and no if it does not.

@@ -81,6 +81,15 @@ func (c Classes) Admits(namespace string) bool {
 	return known && c.selector.Matches(labels.Set(of.Labels))
 }
 
+// ClassOf returns the class that an Ingress names, or "", and whether the annotation names it.
+func ClassOf(ing *networkingv1.Ingress) (name string, noted bool) {
+	name, noted = annotations.Class(ing.Annotations)
+	if !noted && ing.Spec.IngressClassName != nil {
+		name = *ing.Spec.IngressClassName
+	}
+	return name, noted
+}
+
 // Kind returns the kind of an Ingress. The annotation overrides the field, as the
 // API demands (Ingress v1, IngressSpec.IngressClassName). The annotation may name our
 // class even if no such IngressClass exists. The field may do so only while
@@ -90,10 +99,7 @@ func (c Classes) Kind(ing *networkingv1.Ingress) Kind {
 	if !c.Admits(ing.Namespace) {
 		return Strange
 	}
-	name, noted := annotations.Class(ing.Annotations)
-	if !noted && ing.Spec.IngressClassName != nil {
-		name = *ing.Spec.IngressClassName
-	}
+	name, noted := ClassOf(ing)
 	if name == "" {
 		return c.unnamed
 	}

@@ -108,8 +108,8 @@ func sorted[T metav1.Object](list []T) []T {
 
 // classless reports whether an Ingress names no class.
 func classless(ing *networkingv1.Ingress) bool {
-	_, noted := annotations.Class(ing.Annotations)
-	return !noted && (ing.Spec.IngressClassName == nil || *ing.Spec.IngressClassName == "")
+	name, noted := input.ClassOf(ing)
+	return !noted && name == ""
 }
 
 // isDefault reports whether a class is that of Ingresses without a class.

@@ -353,6 +353,21 @@ func knock(on chan<- struct{}) {
 // new.
 func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 
+// Await waits until the cluster was read completely, and returns its objects. If ctx ends before that,
+// it returns what the Watcher waits for. Run has to run meanwhile, and nothing else may receive from
+// Changed.
+func (w *Watcher) Await(ctx context.Context) (input.Snapshot, error) {
+	s, err := w.Snapshot()
+	for err != nil && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-w.Changed():
+		}
+		s, err = w.Snapshot()
+	}
+	return s, err
+}
+
 // Run watches until ctx ends. It repeats failed requests for ever.
 func (w *Watcher) Run(ctx context.Context) {
 	var wg sync.WaitGroup
