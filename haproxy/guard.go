@@ -90,8 +90,9 @@ func guards(cfg *Config) map[string]string {
 	marks := make(map[string]string)
 	for name, h := range hosts {
 		switch {
+		// If no path leads to a backend, the default backend is the only one.
 		case !h.differ && (h.root || h.scoped || !h.seen || cfg.DefaultBackend == "" ||
-			of[cfg.DefaultBackend] == h.guard): // without a path to a backend, the default one is the only one
+			of[cfg.DefaultBackend] == h.guard):
 		case h.strict:
 			marks[name] = guardedStrictly
 		default:

@@ -57,8 +57,9 @@ func (c *claim) links(world int) (all []link) {
 	return all
 }
 
-// linksOf returns the links of a route, and of its claim if it has one. Many routes may lead to one
-// Service: what they need there is the same, and none changes the routes of another by that.
+// linksOf returns the links of a route. The links of its claim are among them, if claims is not nil. Many
+// routes may lead to one Service: what they need there is the same, and none changes the routes of another
+// by that.
 func linksOf(world int, r *gateway.Route, claims *claim) (all []link) {
 	if claims != nil {
 		all = claims.links(world)

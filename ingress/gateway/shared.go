@@ -16,8 +16,8 @@ type SharedHost struct {
 	TLS     []*Listener // that serve requests over TLS
 }
 
-// SharedHosts returns the hostnames of a route at Gateways that share the addresses of Ingresses. Each
-// hostname is there once. At a hostname without Plain and without TLS no listener serves requests.
+// SharedHosts returns the hostnames of a route at Gateways that share the addresses of Ingresses, each
+// hostname once. A hostname with neither Plain nor TLS has no listener that serves requests.
 func (r *Route) SharedHosts() (all []SharedHost) {
 	for _, l := range r.Listeners() {
 		if !l.Gateway.Shared {
