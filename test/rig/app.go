@@ -51,7 +51,7 @@ spec:
         - {name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
         - {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
         ports: [{name: http, containerPort: 8080}]
-        readinessProbe: {httpGet: {path: /healthz, port: http, scheme: %[8]s}, periodSeconds: 1}
+        readinessProbe: {httpGet: {path: /healthz, port: http, scheme: %[8]s}, periodSeconds: 1, timeoutSeconds: 5}
 `, cmp.Or(a.Namespace, "default"), a.Name, max(a.Replicas, 1), max(a.Grace, 1), a.HostNetwork, strings.Join(a.Args, ", "), pod, scheme, node)
 }
 
