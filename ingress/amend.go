@@ -10,6 +10,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
 )
@@ -133,7 +134,7 @@ func (c *Compiler) link(worlds []*world) *linkage {
 	for i, w := range worlds {
 		for _, ing := range w.Ingresses {
 			if known := c.parsed[ing]; known != nil {
-				k.join(placed{i, ing}, known.links(i))
+				k.join(placed{i, ing}, linksOfClaim(i, known))
 			}
 		}
 		if a := c.routing.attached[i]; a != nil {
@@ -163,20 +164,20 @@ func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
 		for _, ing := range gone {
 			if known := c.parsed[ing]; known != nil {
 				d.gone = append(d.gone, placed{i, ing})
-				d.lost[known.claimant] = true
+				d.lost[known.Claimant] = true
 			}
 		}
 		for _, ing := range come {
 			if as := ours.Kind(ing); as != input.Strange {
 				c.made.claims++
-				c.parsed[ing] = w.readIngress(ing, as)
-				d.come, d.links[placed{i, ing}] = append(d.come, placed{i, ing}), c.parsed[ing].links(i)
+				c.parsed[ing] = claims.Read(&w.Snapshot, ing, as)
+				d.come, d.links[placed{i, ing}] = append(d.come, placed{i, ing}), linksOfClaim(i, c.parsed[ing])
 			}
 		}
 		for _, r := range lost {
 			d.gone = append(d.gone, placed{i, r})
 			if known := c.parsed[r]; known != nil {
-				d.lost[known.claimant] = true
+				d.lost[known.Claimant] = true
 			}
 		}
 		for _, r := range found {
@@ -224,9 +225,9 @@ func missing[T comparable](list, from []T) (all []T) {
 func (c *Compiler) plain(worlds []*world, these []placed) bool {
 	return !slices.ContainsFunc(these, func(m placed) bool {
 		known := c.parsed[m.object]
-		return known != nil && slices.ContainsFunc(known.paths, func(p pathClaim) bool {
-			service, ok := input.Find(worlds[m.world].Services, p.to.service)
-			return p.match == haproxy.Regexp ||
+		return known != nil && slices.ContainsFunc(known.Paths, func(p pathClaim) bool {
+			service, ok := input.Find(worlds[m.world].Services, p.To.Service)
+			return p.Match == haproxy.Regexp ||
 				ok && annotations.Conditional(annotations.Read(annotations.Service, service.Annotations))
 		})
 	})
@@ -234,7 +235,7 @@ func (c *Compiler) plain(worlds []*world, these []placed) bool {
 
 // aliased reports whether an object is an Ingress that gives further names to a host.
 func (c *Compiler) aliased(m placed) bool {
-	return m.isIngress() && c.parsed[m.object] != nil && len(c.parsed[m.object].aliases) > 0
+	return m.isIngress() && c.parsed[m.object] != nil && len(c.parsed[m.object].Aliases) > 0
 }
 
 // routeAlone returns the routing of worlds with only these Ingresses and routes, with the routes of
@@ -284,7 +285,7 @@ func (r *routing) rest() routing {
 // replace returns the routing with its part then replaced by the part now. It returns nil if the
 // two parts differ in something that concerns the rest of the routing (see rest).
 func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*world) *routing {
-	asks := func(n need) bool { return n.traffic == checks } // auth-url names a Service that is no link
+	asks := func(n need) bool { return n.Traffic == claims.Checks } // auth-url names a Service that is no link
 	if then.limited || now.limited || !reflect.DeepEqual(then.rest(), now.rest()) ||
 		len(then.Refused)+len(now.Refused) > 0 ||
 		slices.ContainsFunc(slices.Concat(then.needs, now.needs), asks) {
@@ -311,7 +312,7 @@ func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*w
 		}
 	}
 	next.certain, next.keeps = r.certain.both(now.certain), r.keeps.both(now.keeps)
-	next.claims = gateway.Replace(r.claims, then.claims, now.claims, older)
+	next.claims = gateway.Replace(r.claims, then.claims, now.claims, claims.Older)
 	next.owner = exchangeKeys(r.owner, then.owner, now.owner)
 	next.canaries = exchangeKeys(r.canaries, then.canaries, now.canaries)
 	next.chosen = exchangeKeys(r.chosen, then.chosen, now.chosen)
@@ -331,19 +332,19 @@ func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*w
 // roomy reports whether the namespaces of these objects are within their limits even if no
 // thing of theirs is counted twice.
 func (r *routing) roomy(these []placed) bool {
-	sums := make(map[tenant]*amounts)
+	sums := make(map[tenant]*claims.Amounts)
 	for _, m := range these {
-		of := tenant{m.world, m.object.GetNamespace()}
-		sums[of] = &amounts{bytes: r.weight[of]}
+		of := tenant{World: m.world, Namespace: m.object.GetNamespace()}
+		sums[of] = &claims.Amounts{Bytes: r.weight[of]}
 	}
 	for _, c := range r.claims {
-		if n := sums[tenant{c.world, c.ref.Namespace}]; n != nil {
-			n.countClaim(c)
+		if n := sums[c.Tenant()]; n != nil {
+			n.CountClaim(c)
 		}
 	}
 	for of, n := range sums {
-		if len(r.Owners[r.of[of.world].Cluster].Left) > 0 {
-			n.hosts = r.hostsOf(of)
+		if len(r.Owners[r.of[of.World].Cluster].Left) > 0 {
+			n.Hosts = r.hostsOf(of)
 		}
 	}
 	for i, a := range r.attached {
@@ -351,13 +352,13 @@ func (r *routing) roomy(these []placed) bool {
 			continue
 		}
 		for _, route := range a.Routes {
-			if n := sums[tenant{i, route.Object.GetNamespace()}]; n != nil {
-				n.count(route)
+			if n := sums[tenant{World: i, Namespace: route.Object.GetNamespace()}]; n != nil {
+				n.Count(route)
 			}
 		}
 	}
 	for of, n := range sums {
-		if !n.within(&r.of[of.world].Options.Limits) {
+		if !n.Within(&r.of[of.World].Options.Limits) {
 			return false
 		}
 	}
@@ -367,16 +368,16 @@ func (r *routing) roomy(these []placed) bool {
 // hostsOf returns how many hosts a tenant has, with those that are kept for it. It counts a
 // host of several Ingresses several times.
 func (r *routing) hostsOf(of tenant) (n int) {
-	w := r.of[of.world]
-	o, who := r.Owners[w.Cluster], w.owner(of.namespace)
+	w := r.of[of.World]
+	o, who := r.Owners[w.Cluster], w.owner(of.Namespace)
 	for host := range o.Left {
 		if o.Namespaces[host] == who {
 			n++
 		}
 	}
 	for _, c := range r.claims {
-		if c.world == of.world && w.owner(c.ref.Namespace) == who {
-			n += len(c.names)
+		if c.World == of.World && w.owner(c.Ref.Namespace) == who {
+			n += len(c.Names)
 		}
 	}
 	return n

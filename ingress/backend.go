@@ -11,6 +11,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/claims"
 	"sallyport/ingress/input"
 )
 
@@ -22,15 +23,15 @@ func (c *Compiler) part(n need) part {
 		n.origin = c.spellRef(n.by) + n.origin
 	}
 	backend := &haproxy.Backend{
-		Name: n.name, Origin: n.origin + "Service " + n.service.String() + " port " + n.portText(),
-		Cluster: w.Cluster, Namespace: n.service.Namespace, Service: n.service.String() + ":" + n.portText(),
-		TCP:        n.traffic != annotations.Requests && n.traffic != checks,
+		Name: n.name, Origin: n.origin + "Service " + n.Service.String() + " port " + n.PortText(),
+		Cluster: w.Cluster, Namespace: n.Service.Namespace, Service: n.Service.String() + ":" + n.PortText(),
+		TCP:        n.Traffic != annotations.Requests && n.Traffic != claims.Checks,
 		Directives: n.settings.Directives, Options: n.settings.Options,
 	}
-	if n.traffic == checks {
+	if n.Traffic == claims.Checks {
 		backend.By = n.by.Namespace // the Service may be of another
 	}
-	if n.service.Name == "" { // it redirects
+	if n.Service.Name == "" { // it redirects
 		backend.Origin, backend.Service = n.origin, ""
 	}
 	if w.prefix != "" {
@@ -47,13 +48,13 @@ func (c *Compiler) part(n need) part {
 		why := fmt.Sprintf(format, args...)
 		p.problems = append(p.problems, Problem{ObjectRef: n.ref(w.Cluster), Reason: reason, Why: why})
 	}
-	for _, s := range input.SlicesOf(w.Slices, n.service) {
+	for _, s := range input.SlicesOf(w.Slices, n.Service) {
 		if s.AddressType != discoveryv1.AddressTypeIPv4 && s.AddressType != discoveryv1.AddressTypeIPv6 {
 			report("UnsupportedEndpoints", "EndpointSlice %s has addresses of type %s; allowed are IPv4 and IPv6; it "+
 				"is not used", annotations.Quote(s.Name), annotations.Quote(string(s.AddressType)))
 			continue
 		}
-		port := portOf(s, n.port)
+		port := portOf(s, n.Port)
 		if port == 0 {
 			continue // a slice of pods that do not have this port
 		}
@@ -113,7 +114,7 @@ func (c *Compiler) close(p *part, n need) {
 	}
 	on := n.ref(c.worlds[n.world].Cluster)
 	if by := n.settings.by; by != nil {
-		on = by.ref
+		on = by.Ref
 	}
 	p.problems = append(p.problems, Problem{
 		ObjectRef: on, Reason: "RefusedByHAProxy",

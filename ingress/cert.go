@@ -13,6 +13,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/claims"
 	"sallyport/ingress/input"
 )
 
@@ -48,7 +49,7 @@ func readPair(s *corev1.Secret) *pair {
 		names = []string{p.leaf.Subject.CommonName}
 	}
 	for _, n := range names {
-		if host, why := cleanHost(n); why == "" && host != "" && !slices.Contains(p.names, host) {
+		if host, why := claims.CleanHost(n); why == "" && host != "" && !slices.Contains(p.names, host) {
 			p.names = append(p.names, host)
 		}
 	}
@@ -78,33 +79,12 @@ func (p *pair) doubts(at time.Time, hosts []string) (reason, why string) {
 		}
 	}
 	for _, h := range hosts {
-		if !covers(p.names, h) {
+		if !claims.Covers(p.names, h) {
 			return "CertificateHostMismatch", fmt.Sprintf("is valid for %s and not for %s; it is served, but clients "+
-				"will reject it", list(p.names), h)
+				"will reject it", claims.List(p.names), h)
 		}
 	}
 	return "", ""
-}
-
-// covers reports whether names have the host or the wildcard of its parent.
-func covers(names []string, host string) bool {
-	if slices.Contains(names, host) {
-		return true
-	}
-	first, parent, found := strings.Cut(host, ".")
-	return found && first != "*" && slices.Contains(names, "*."+parent)
-}
-
-// list returns names for a sentence, at most five of them.
-func list(names []string) string {
-	const most = 5
-	switch {
-	case len(names) == 0:
-		return "nothing"
-	case len(names) > most:
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-	}
-	return strings.Join(names, ", ")
 }
 
 // certName returns the file name of the certificate of a Secret. No name of a

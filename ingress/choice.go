@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/claims"
 	"sallyport/ingress/input"
 )
 
@@ -21,8 +21,8 @@ type conditional struct {
 // choose grants a path if its Service has a condition (route-acl). It returns false if the Service
 // has no condition.
 func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
-	w := b.worlds[c.world]
-	service, ok := input.Find(w.Services, path.to.service)
+	w := b.worlds[c.World]
+	service, ok := input.Find(w.Services, path.To.Service)
 	if !ok {
 		return false
 	}
@@ -30,19 +30,19 @@ func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
 	if !annotations.Conditional(layer) {
 		return false
 	}
-	when, problems := annotations.RouteACL(b.env(w, c.ref.Namespace, new(settings)), layer)
-	b.reportKeys(c.petitioner, service, problems)
+	when, problems := annotations.RouteACL(b.env(w, c.Ref.Namespace, new(settings)), layer)
+	b.reportKeys(c.Petitioner, service, problems)
 	b.asked = append(b.asked, when.Asked...)
 	switch first := cmp.Or(b.claimed[key], b.owner[key]); {
-	case key.match == haproxy.Regexp:
+	case key.Match == haproxy.Regexp:
 		b.report(c, "RouteACLConflict", "%s is not served: Service %s has a route-acl, which does not go with "+
 			"a regular expression", path, input.KeyOf(service))
-	case first != nil && !together(first, c):
+	case first != nil && !claims.Together(first, c):
 		b.conflict(c, path, first)
 	default:
 		b.claimed[key] = cmp.Or(b.claimed[key], c)
-		b.chosen[key] = append(b.chosen[key], conditional{c, when, b.need(c.petitioner, path.to, path)})
-		c.effective = c.effective || when.Usable
+		b.chosen[key] = append(b.chosen[key], conditional{c, when, b.need(c.Petitioner, path.To, path)})
+		c.Effective = c.Effective || when.Usable
 	}
 	return true
 }
@@ -51,14 +51,9 @@ func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
 func (b *builder) conflict(c *claim, path pathClaim, older *claim) {
 	why := fmt.Sprintf("%s is not served: %s is older and has it already", path, b.spell(older))
 	b.report(c, "PathConflict", "%s", why)
-	if c.route != nil {
-		c.route.Note(why)
+	if c.Route != nil {
+		c.Route.Note(why)
 	}
-}
-
-// together reports whether two claims may share a path: claims of one namespace may.
-func together(a, b *claim) bool {
-	return a.world == b.world && a.ref.Namespace == b.ref.Namespace
 }
 
 // chain makes the choice of each key with conditions. If none of them holds, a request
@@ -69,34 +64,34 @@ func (b *builder) chain() {
 	hosts := make(map[string]bool) // those with conditions
 	keys := make([]routeKey, 0, len(b.chosen))
 	for key := range b.chosen {
-		hosts[key.host] = true
+		hosts[key.Host] = true
 		if _, has := b.routed[key]; !has {
 			keys = append(keys, key)
 		}
 	}
 	for key := range b.routed {
-		if hosts[key.host] {
+		if hosts[key.Host] {
 			keys = append(keys, key)
 		}
 	}
 	// Each key comes after its prefixes. If two keys match the same requests, the key that takes
 	// effect comes last (see keys).
 	slices.SortFunc(keys, func(a, b routeKey) int {
-		return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.reach(), b.reach()),
-			cmp.Compare(b.path, a.path), cmp.Compare(b.match, a.match))
+		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Reach(), b.Reach()),
+			cmp.Compare(b.Path, a.Path), cmp.Compare(b.Match, a.Match))
 	})
 	cases := make(map[string][]haproxy.Case) // by the name of the choice
 	var below []routeKey                     // keys with routes that the present key begins with, the longest last
 	for _, key := range keys {
-		for len(below) > 0 && !below[len(below)-1].covers(key) {
+		for len(below) > 0 && !below[len(below)-1].Covers(key) {
 			below = below[:len(below)-1]
 		}
-		without := haproxy.Route{Backend: b.defaultFor(key.host)}
+		without := haproxy.Route{Backend: b.defaultFor(key.Host)}
 		if len(below) > 0 {
 			without = b.routed[below[len(below)-1]]
 		}
 		b.chooseFrom(key, without, cases)
-		if _, has := b.routed[key]; has && key.match != haproxy.Regexp && key.match != haproxy.Passthrough {
+		if _, has := b.routed[key]; has && key.Match != haproxy.Regexp && key.Match != haproxy.Passthrough {
 			below = append(below, key)
 		}
 	}
@@ -111,7 +106,7 @@ func (b *builder) chooseFrom(key routeKey, without haproxy.Route, cases map[stri
 	for _, c := range b.chosen[key] {
 		if c.when.Usable {
 			own = append(own, haproxy.Case{If: c.when.Text, Backend: c.backend})
-			if tls == nil && c.by.tlsOnly(key) {
+			if tls == nil && c.by.TLSOnly(key) {
 				tls = c.by
 			}
 		}
@@ -125,32 +120,13 @@ func (b *builder) chooseFrom(key routeKey, without haproxy.Route, cases map[stri
 		own = append(own, cases[route.Choice]...)
 	}
 	if tls != nil && !route.TLSOnly {
-		route.TLSOnly, route.TLSCode, route.TLSPort = true, tls.redirect.Code, tls.redirect.Port
+		route.TLSOnly, route.TLSCode, route.TLSPort = true, tls.Redirect.Code, tls.Redirect.Port
 	}
 	choice := haproxy.NewChoice(own)
 	if cases[choice.Name] == nil {
 		cases[choice.Name] = own
 		b.Config.Choices = append(b.Config.Choices, choice)
 	}
-	route.Host, route.Path, route.Match, route.Choice = key.host, key.path, key.match, choice.Name
+	route.Host, route.Path, route.Match, route.Choice = key.Host, key.Path, key.Match, choice.Name
 	b.routed[key] = route
-}
-
-// covers reports whether another key of the same host begins with this one, and is
-// longer.
-func (r routeKey) covers(o routeKey) bool {
-	reach, other := r.reach(), o.reach()
-	return r.host == o.host && len(reach) < len(other) && strings.HasPrefix(other, reach)
-}
-
-// reach returns the beginning that a request's path, with a "/" after it, has to
-// have. The byte 0x01 at its end stands for the end of the path.
-func (r routeKey) reach() string {
-	switch r.match {
-	case haproxy.Exact:
-		return r.path + "/\x01"
-	case haproxy.Begin:
-		return r.path
-	}
-	return strings.TrimRight(r.path, "/") + "/"
 }

@@ -124,11 +124,11 @@ func chosenAlone(key routeKey, routed map[routeKey]haproxy.Route,
 	var best *routeKey
 	for _, keys := range [][]routeKey{slices.Collect(maps.Keys(routed)), slices.Collect(maps.Keys(chosen))} {
 		for _, other := range keys {
-			if !other.covers(key) {
+			if !other.Covers(key) {
 				continue
 			}
-			if best == nil || cmp.Or(cmp.Compare(len(best.reach()), len(other.reach())),
-				cmp.Compare(other.path, best.path), cmp.Compare(other.match, best.match)) < 0 {
+			if best == nil || cmp.Or(cmp.Compare(len(best.Reach()), len(other.Reach())),
+				cmp.Compare(other.Path, best.Path), cmp.Compare(other.Match, best.Match)) < 0 {
 				best = &other
 			}
 		}
@@ -143,7 +143,7 @@ func chosenAlone(key routeKey, routed map[routeKey]haproxy.Route,
 func TestWithoutItsConditionsAKeyLeadsWhereTheNextShorterOneDoes(t *testing.T) {
 	never := false
 	p := &claim{}
-	p.redirect.Wanted = &never
+	p.Redirect.Wanted = &never
 	for seed := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
 		b := &builder{
@@ -152,14 +152,10 @@ func TestWithoutItsConditionsAKeyLeadsWhereTheNextShorterOneDoes(t *testing.T) {
 		}
 		b.chosen = make(map[routeKey][]conditional)
 		for n := range 12 {
-			key := routeKey{
-				[]string{"a.test", "b.test"}[rnd.IntN(2)],
-				[]string{"/", "/a", "/a/", "/a/b", "/ab", "/a/b/c"}[rnd.IntN(6)],
-				[]haproxy.PathMatch{haproxy.Prefix, haproxy.Begin, haproxy.Exact}[rnd.IntN(3)],
-			}
+			key := routeKey{Host: []string{"a.test", "b.test"}[rnd.IntN(2)], Path: []string{"/", "/a", "/a/", "/a/b", "/ab", "/a/b/c"}[rnd.IntN(6)], Match: []haproxy.PathMatch{haproxy.Prefix, haproxy.Begin, haproxy.Exact}[rnd.IntN(3)]}
 			if rnd.IntN(2) == 0 {
 				b.routed[key] = haproxy.Route{
-					Host: key.host, Path: key.path, Match: key.match,
+					Host: key.Host, Path: key.Path, Match: key.Match,
 					Backend: fmt.Sprint("route", n),
 				}
 			}

@@ -349,7 +349,7 @@ func (c *Compiler) build(before *routing, touched []map[serviceKey]bool) {
 			j++
 		}
 		known := j < len(was) && was[j].name == n.name
-		if known && before.needs[j] == n && touched[n.world] != nil && !touched[n.world][n.service] &&
+		if known && before.needs[j] == n && touched[n.world] != nil && !touched[n.world][n.Service] &&
 			(spelledAlike || !n.named) {
 			parts[i] = c.parts[j]
 			continue
@@ -389,9 +389,6 @@ func (c *Compiler) count(of tenant, b *haproxy.Backend, times int) {
 	c.servers[of] += times * len(b.Servers)
 	c.checks[of] += times * checksOf(b)
 }
-
-// A serviceKey names a Service, or another object of a namespace, in its cluster.
-type serviceKey = types.NamespacedName
 
 // difference returns the Services that have different EndpointSlices in two sorted lists. It never
 // returns nil.

@@ -23,7 +23,7 @@
 //	amend.go, linked.go       routes only the few Ingresses and routes that a change concerns, if that
 //	exchange.go               is enough
 //	gateways.go               asks package gateway which routes attach to which listeners
-//	ingresses.go, shared.go   collect claims; the rest knows no Ingress (claims.go)
+//	routing.go, shared.go     collect claims (package claims); the rest knows no Ingress
 //	hosts.go                  assigns each host to an owner, and gives its paths to its further names
 //	limits.go                 bounds what each namespace claims
 //	routing.go, cert.go       certifies hosts; grants paths, the older claim first
@@ -36,6 +36,6 @@
 //	authorities.go            reads the authorities of clients and servers for them
 //	backend.go                adds the servers out of EndpointSlices
 //
-// A second source of claims needs a file like ingresses.go, an entry in collect, and its Secrets in
-// the namers of package input.
+// A second source of claims needs a file like ingresses.go of package claims, an entry in collect, and
+// its Secrets in the namers of package input.
 package ingress

@@ -167,7 +167,7 @@ func (r *routing) replaceMatches(then, now *routing, found map[*gateway.Route]bo
 	}
 	for of, n := range now.copied {
 		r.copied[of] += n
-		if most := r.of[of.world].Options.Limits.Paths; most > 0 && r.copied[of] > most {
+		if most := r.of[of.World].Options.Limits.Paths; most > 0 && r.copied[of] > most {
 			return false
 		}
 	}
@@ -276,8 +276,8 @@ func (r *routing) exchangeNeeds(gone, come []need) {
 			r.users[n.world], mine[n.world] = maps.Clone(r.users[n.world]), true
 		}
 		users := r.users[n.world]
-		if users[n.service] = to(slices.Clone(users[n.service])); len(users[n.service]) == 0 {
-			delete(users, n.service)
+		if users[n.Service] = to(slices.Clone(users[n.Service])); len(users[n.Service]) == 0 {
+			delete(users, n.Service)
 		}
 	}
 	for _, n := range gone {
@@ -287,40 +287,5 @@ func (r *routing) exchangeNeeds(gone, come []need) {
 	}
 	for _, n := range come {
 		change(n, func(names []string) []string { return append(names, n.name) })
-	}
-}
-
-// amounts are how many things a namespace may have.
-type amounts struct{ hosts, paths, regexps, backends, certs, bytes int }
-
-// within reports whether no limit is exceeded.
-func (n *amounts) within(limits *Limits) bool {
-	fits := func(count, most int) bool { return most == 0 || count <= most }
-	return fits(n.hosts, limits.Hosts) && fits(n.paths, limits.Paths) && fits(n.backends, limits.Backends) &&
-		fits(n.regexps, limits.RegularExpressions) && fits(n.certs, limits.Certificates) &&
-		fits(n.bytes, limits.ConfigBytes)
-}
-
-// countClaim adds the things of a claim, with one path and one backend for its default.
-func (n *amounts) countClaim(c *claim) {
-	n.hosts, n.paths, n.backends = n.hosts+len(c.names), n.paths+len(c.paths)+1, n.backends+len(c.paths)+1
-	n.certs, n.bytes, n.regexps = n.certs+len(c.tls), n.bytes+c.bytes, n.regexps+c.patterns()
-}
-
-// count adds the things of a route.
-func (n *amounts) count(r *gateway.Route) {
-	matches, patterns := 0, 0
-	for _, rule := range r.Rules {
-		matches += len(rule.Matches)
-		n.backends += rule.Size()
-		for i := range rule.Matches {
-			if rule.Matches[i].Type == gateway.Regexp {
-				patterns++
-			}
-		}
-	}
-	for _, l := range r.Listeners() {
-		hosts := len(r.HostsAt(l))
-		n.hosts, n.paths, n.regexps = n.hosts+hosts, n.paths+hosts*matches, n.regexps+hosts*patterns
 	}
 }

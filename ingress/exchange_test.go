@@ -52,7 +52,7 @@ func TestAFewRoutesAreRoutedAlone(t *testing.T) {
 				before, all = now, all+1
 				if c.made.amended {
 					alone++
-					if slices.ContainsFunc(c.routing.claims, func(c *claim) bool { return c.route != nil && c.effective }) {
+					if slices.ContainsFunc(c.routing.claims, func(c *claim) bool { return c.Route != nil && c.Effective }) {
 						claims++
 					}
 				}

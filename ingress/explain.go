@@ -10,6 +10,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 )
 
@@ -64,9 +65,9 @@ func (r Result) Granted() []ObjectRef {
 		return refs
 	}
 	for i, route := range r.Config.Routes {
-		c := r.routing.owner[routeKey{route.Host, route.Path, route.Match}]
-		if c != nil && c.ref.Kind == "Ingress" && route.Scope == "" {
-			refs[i] = c.ref
+		c := r.routing.owner[claims.KeyOf(&route)]
+		if c != nil && c.Ref.Kind == "Ingress" && route.Scope == "" {
+			refs[i] = c.Ref
 		}
 	}
 	return refs
@@ -80,7 +81,7 @@ func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
 	}
 	var p *claim
 	for _, x := range r.routing.claims {
-		if o := x.ref; o.Kind == "Ingress" && o.Cluster == cluster && o.Namespace == namespace && o.Name == name {
+		if o := x.Ref; o.Kind == "Ingress" && o.Cluster == cluster && o.Namespace == namespace && o.Name == name {
 			p = x
 		}
 	}
@@ -88,7 +89,7 @@ func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
 		return Explanation{}, false
 	}
 	mine := func(c conditional) bool { return c.by == p }
-	return r.explain(p, p.ruleless && p.effective, func(key routeKey) bool {
+	return r.explain(p, p.Ruleless && p.Effective, func(key routeKey) bool {
 		return r.routing.owner[key] == p || r.routing.canaries[key] == p ||
 			slices.ContainsFunc(r.routing.chosen[key], mine)
 	}), true
@@ -272,10 +273,10 @@ func (r Result) ExplainRequest(host, path string) (e Explanation, why string) {
 			}
 		}
 	}
-	taken := routeKey{route.Host, route.Path, route.Match}
+	taken := claims.KeyOf(&route)
 	if why != "" && route.Path == "" {
 		var of *claim
-		if i := slices.IndexFunc(r.routing.claims, func(c *claim) bool { return c.ruleless && c.effective }); i >= 0 {
+		if i := slices.IndexFunc(r.routing.claims, func(c *claim) bool { return c.Ruleless && c.Effective }); i >= 0 {
 			of = r.routing.claims[i]
 		}
 		return r.explain(of, true, func(routeKey) bool { return false }), why
@@ -288,12 +289,12 @@ func (r Result) ExplainRequest(host, path string) (e Explanation, why string) {
 func (r Result) explain(p *claim, fallback bool, asked func(routeKey) bool) (e Explanation) {
 	var objects []ObjectRef
 	if p != nil {
-		e.Ingress = p.ref
-		objects = []ObjectRef{e.Ingress, r.routing.of[p.world].refer(r.routing.of[p.world].Options.ConfigMap)}
+		e.Ingress = p.Ref
+		objects = []ObjectRef{e.Ingress, r.routing.of[p.World].refer(r.routing.of[p.World].Options.ConfigMap)}
 	}
 	leads := map[string]bool{}
 	for _, route := range r.Config.Routes {
-		if !asked(routeKey{route.Host, route.Path, route.Match}) {
+		if !asked(claims.KeyOf(&route)) {
 			continue
 		}
 		rule := ExplainedRule{Host: route.Host, Path: route.Path, Match: route.Match, Backend: route.Backend}

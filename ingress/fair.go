@@ -34,7 +34,7 @@ func (b *builder) tables() (all []haproxy.Table) {
 	}
 	most := make(map[tenant]int, len(asked))
 	for of, sizes := range asked {
-		most[of] = level(sizes, b.worlds[of.world].Options.Limits.Clients)
+		most[of] = level(sizes, b.worlds[of.World].Options.Limits.Clients)
 	}
 	for i := range all {
 		t, n := &all[i], owners[all[i].Name]
@@ -42,11 +42,11 @@ func (b *builder) tables() (all []haproxy.Table) {
 			continue
 		}
 		t.Size = most[n.payer()]
-		b.reportOn(n.settings.by.ref, "LimitReached",
+		b.reportOn(n.settings.by.Ref, "LimitReached",
 			"the Ingresses of namespace %s ask for limits that count more than %d clients together "+
 				"(clusters[].ingress.limits.clients): this one counts fewer clients than it asks for, and limits "+
 				"all the same; set a smaller rate-limit-size where fewer clients are enough",
-			n.settings.by.ref.Namespace, b.worlds[n.world].Options.Limits.Clients)
+			n.settings.by.Ref.Namespace, b.worlds[n.world].Options.Limits.Clients)
 	}
 	slices.SortFunc(all, func(a, b haproxy.Table) int { return strings.Compare(a.Name, b.Name) })
 	return all
@@ -54,7 +54,7 @@ func (b *builder) tables() (all []haproxy.Table) {
 
 // payer returns the namespace that the keys of a need count against: the namespace of their
 // claimant.
-func (n *need) payer() tenant { return tenant{n.world, n.settings.by.ref.Namespace} }
+func (n *need) payer() tenant { return tenant{World: n.world, Namespace: n.settings.by.Ref.Namespace} }
 
 // level returns a bound for each size, so that the sum is at most most. Small sizes stay as they
 // are, and the others get equal shares of the rest. If most is 0, there is no bound.
@@ -96,7 +96,7 @@ func checksOf(b *haproxy.Backend) int {
 func (c *Compiler) pace(parts []part) []part {
 	slower := make(map[tenant]int)
 	for of, checks := range c.checks {
-		most := c.worlds[of.world].Options.Limits.Checks
+		most := c.worlds[of.World].Options.Limits.Checks
 		for f := 1; most > 0 && checks > f*most*1000; f *= 2 {
 			slower[of] = 2 * f
 		}
@@ -128,7 +128,7 @@ func (c *Compiler) pace(parts []part) []part {
 				Why: fmt.Sprintf("the servers of namespace %s would take more than %d checks a second "+
 					"(clusters[].ingress.limits.checks): the time between two checks of each is %d times as long; "+
 					"set a longer check-interval",
-					n.service.Namespace, c.worlds[n.world].Options.Limits.Checks, times),
+					n.Service.Namespace, c.worlds[n.world].Options.Limits.Checks, times),
 			})
 		}
 	}

@@ -556,7 +556,7 @@ func (w *writer) round(t *testing.T, seed uint64, value string) {
 	}
 	for _, n := range r.routing.needs {
 		for _, u := range n.settings.used {
-			if n.service.Namespace == "evil" && u.Scope != "ConfigMap" {
+			if n.Service.Namespace == "evil" && u.Scope != "ConfigMap" {
 				w.used++
 			}
 		}

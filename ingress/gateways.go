@@ -15,6 +15,7 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress/allot"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
 )
@@ -27,14 +28,6 @@ import (
 // the statuses record. No host is claimed there: at the address of a Gateway those routes count that
 // the owner of the Gateway allows (allowedRoutes). Options.Hosts reserve hosts there, too. Gateways that
 // share the addresses of Ingresses are in shared.go.
-
-// A gate is a Gateway in the making. balance sets its at, and the Addresses and Refused of its
-// Gateway.
-type gate struct {
-	petitioner
-	*gateway.Gateway
-	at []netip.Addr // where it listens: addresses that its status records, and that are its own
-}
 
 // gates hold all that a builder makes of Gateways.
 type gates struct {
@@ -85,7 +78,7 @@ func (b *builder) attach() {
 		for _, g := range a.Gateways {
 			if !g.Shared {
 				b.gateways.all = append(b.gateways.all,
-					&gate{petitioner: b.petitionerOf(i, "Gateway", g.Object), Gateway: g})
+					&gate{Petitioner: b.petitionerOf(i, "Gateway", g.Object), Gateway: g})
 				continue
 			}
 			for _, addr := range w.Options.Gateway.Shared {
@@ -95,17 +88,10 @@ func (b *builder) attach() {
 	}
 }
 
-// petitionerOf returns an object of Gateway API as a petitioner. It has no keys.
+// petitionerOf returns an object of Gateway API as a petitioner.
 func (b *builder) petitionerOf(world int, kind string, o metav1.Object) petitioner {
-	return petitioner{world: world, claimant: &claimant{
-		created: o.GetCreationTimestamp().Time, ref: referenceTo(b.worlds[world].Cluster, kind, o),
-	}}
-}
-
-func referenceTo(cluster, kind string, o metav1.Object) ObjectRef {
-	return ObjectRef{
-		Cluster: cluster, Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()),
-	}
+	ref := claims.ReferenceTo(b.worlds[world].Cluster, kind, o)
+	return claims.PetitionerFor(world, ref, o.GetCreationTimestamp().Time)
 }
 
 // apiOf returns all that package gateway may know of a world.
@@ -137,7 +123,7 @@ func (b *builder) apiOf(world int) gateway.World {
 		},
 		Service: func(key serviceKey, port int32, _ string) *gateway.Refusal {
 			service, ok := input.Find(w.Services, key)
-			n := need{reference: reference{service: key, number: port}}
+			n := need{reference: reference{Service: key, Number: port}}
 			if why := n.find(service, ok); why.Reason != "" {
 				return &gateway.Refusal{Reason: string(gatewayv1.RouteReasonBackendNotFound), Why: why.Why}
 			}
@@ -211,21 +197,21 @@ func (b *builder) admitRoutes() {
 // admitRoute counts a route against the limits of its namespace. It reports whether the route is within
 // them, and refuses it if not.
 func (b *builder) admitRoute(world int, r *gateway.Route) bool {
-	of := tenant{world, r.Object.GetNamespace()}
+	of := tenant{World: world, Namespace: r.Object.GetNamespace()}
 	if b.accounts[of] == nil {
-		b.accounts[of] = newAccount(b.worlds[world].Options)
+		b.accounts[of] = claims.NewAccount(b.worlds[world].Options)
 	}
 	b.gateways.counted[r] = true
-	refused := b.accounts[of].admitRoute(r)
+	refused := b.accounts[of].AdmitRoute(r)
 	if why := b.bearRoute(of, r); why != "" {
 		refused = append(refused, why)
 	}
 	if len(refused) == 0 {
 		return true
 	}
-	why := fmt.Sprintf("the Ingresses and routes of namespace %s have more than %s", of.namespace,
+	why := fmt.Sprintf("the Ingresses and routes of namespace %s have more than %s", of.Namespace,
 		strings.Join(refused, "; and more than "))
-	b.reportOn(b.petitionerOf(world, r.Kind, r.Object).ref, "LimitReached", "%s", why)
+	b.reportOn(b.petitionerOf(world, r.Kind, r.Object).Ref, "LimitReached", "%s", why)
 	b.attached[world].Drop(r, gateway.Refusal{Reason: "LimitReached", Why: why})
 	b.limited = true
 	return false
@@ -235,9 +221,9 @@ func (b *builder) admitRoute(world int, r *gateway.Route) bool {
 // Services, which each backend repeats. It returns a part of a sentence if they are beyond the limit.
 // Then they count for nothing.
 func (b *builder) bearRoute(of tenant, r *gateway.Route) string {
-	w, a := b.worlds[of.world], b.accounts[of]
+	w, a := b.worlds[of.World], b.accounts[of]
 	bytes, most := 0, w.Options.Limits.ConfigBytes
-	var added []backendOf
+	var added []claims.BackendOf
 	for _, rule := range r.Rules {
 		own := rule.Bytes()
 		if replacesPrefix(rule.Filters) { // there are backends for the path of each match
@@ -248,57 +234,22 @@ func (b *builder) bearRoute(of tenant, r *gateway.Route) string {
 		}
 		for _, ref := range rule.All() {
 			service, _ := input.Find(w.Services, ref.Service)
-			keys, shared := b.layer(service).Bytes(), backendOf{to: reference{service: ref.Service, number: ref.Port}}
+			keys := b.layer(service).Bytes()
+			shared := claims.BackendOf{To: reference{Service: ref.Service, Number: ref.Port}}
 			switch {
 			case own+ref.Bytes() > 0: // the backend has a name of its own
 				bytes += own + ref.Bytes() + keys
-			case keys > 0 && !a.weighed[shared]:
-				a.weighed[shared] = true
+			case keys > 0 && a.Weigh(shared):
 				added, bytes = append(added, shared), bytes+keys
 			}
 		}
 	}
-	if most > 0 && a.bytes+bytes > most {
-		for _, one := range added {
-			delete(a.weighed, one)
-		}
+	if !a.Spend(bytes, most, added) {
 		return fmt.Sprintf("%d bytes of HAProxy's configuration (clusters[].ingress.limits.configBytes): this %s "+
 			"takes %d with its filters and the keys of its Services, which each backend repeats", most, r.Kind, bytes)
 	}
-	a.bytes += bytes
 	b.weight[of] += bytes
 	return ""
-}
-
-// admitRoute counts a route against the limits. It returns a sentence for each limit that something
-// is beyond.
-func (a *account) admitRoute(r *gateway.Route) (refused []string) {
-	type place struct {
-		listener *gateway.Listener
-		host     string
-		rule     *gateway.Rule
-		match    int
-	}
-	for _, l := range r.Listeners() {
-		for _, host := range r.HostsAt(l) {
-			a.hosts.admit([2]any{l, host}, cmp.Or(host, "any host"))
-			for _, rule := range r.Rules {
-				for i := range rule.Matches {
-					m := &rule.Matches[i]
-					a.paths.admit(place{listener: l, host: host, rule: rule, match: i}, cmp.Or(host, "any host")+m.Path)
-					if m.Type == gateway.Regexp {
-						a.regexps.admit(place{listener: l, host: host, rule: rule, match: i}, m.Path)
-					}
-				}
-			}
-		}
-	}
-	for _, rule := range r.Rules {
-		for i, ref := range rule.All() {
-			a.backends.admit([2]any{rule, i}, "Service "+ref.Service.String())
-		}
-	}
-	return a.refusals(r.Kind)
 }
 
 // listen makes the listeners of the Gateways at their addresses, and what is behind them.
@@ -315,7 +266,7 @@ func (b *builder) listen() {
 		return
 	}
 	for _, g := range b.gateways.all {
-		for _, addr := range g.at {
+		for _, addr := range g.At {
 			for _, port := range g.Ports() {
 				o.listenAt(g, netip.AddrPortFrom(addr, port))
 			}
@@ -362,9 +313,9 @@ func (r *routing) tellStatuses() {
 // demandGate reads the addresses and ports that a Gateway asks for, within the limits of its
 // namespace.
 func (b *builder) demandGate(one *balancer, opened map[allot.Tenant]int) {
-	w, g, d := b.worlds[one.world], one.gate, &one.Demand
-	d.Ref, d.Of, d.Owner = g.ref, allot.Tenant{Cluster: g.world, Namespace: g.ref.Namespace}, w.owner(g.ref.Namespace)
-	d.Holder = strings.Join([]string{"gateway", w.Cluster, g.ref.Namespace, g.ref.Name}, "\x00")
+	w, g, d := b.worlds[one.World], one.gate, &one.Demand
+	d.Ref, d.Of, d.Owner = g.Ref, allot.Tenant{Cluster: g.World, Namespace: g.Ref.Namespace}, w.owner(g.Ref.Namespace)
+	d.Holder = strings.Join([]string{"gateway", w.Cluster, g.Ref.Namespace, g.Ref.Name}, "\x00")
 	for _, in := range g.Object.Status.Addresses {
 		if addr, err := netip.ParseAddr(in.Value); err == nil && isIP(in.Type) {
 			d.Had = append(d.Had, addr)
@@ -408,7 +359,7 @@ func (b *builder) demandGate(one *balancer, opened map[allot.Tenant]int) {
 				if l.Port == port {
 					l.Close(gateway.Refusal{Reason: "LimitReached", Why: fmt.Sprintf("the Services and Gateways of "+
 						"namespace %s have %d ports, as many as they may have (clusters[].ingress.limits.ports)",
-						g.ref.Namespace, most)})
+						g.Ref.Namespace, most)})
 				}
 			}
 			continue
@@ -430,7 +381,7 @@ func isIP(t *gatewayv1.AddressType) bool { return t == nil || *t == gatewayv1.IP
 // settleGate gives a Gateway its addresses. It listens at those that its status records.
 func (b *builder) settleGate(one balancer, got allot.Allotment, a *allot.Allotter) Balancer {
 	g := one.gate
-	out := Balancer{ObjectRef: g.ref, Addresses: got.Addresses, Ports: one.Demand.Ports}
+	out := Balancer{ObjectRef: g.Ref, Addresses: got.Addresses, Ports: one.Demand.Ports}
 	refuse := func(reason gatewayv1.GatewayConditionReason, format string, args ...any) {
 		g.Refused = cmp.Or(g.Refused, &gateway.Refusal{Reason: string(reason), Why: fmt.Sprintf(format, args...)})
 	}
@@ -440,7 +391,7 @@ func (b *builder) settleGate(one balancer, got allot.Allotment, a *allot.Allotte
 		} else {
 			refuse(gatewayv1.GatewayReasonAddressNotAssigned, "%s", p.Why)
 		}
-		b.reportOn(g.ref, p.Reason, "%s", p.Why)
+		b.reportOn(g.Ref, p.Reason, "%s", p.Why)
 	}
 	if len(one.Demand.Ports) > 0 && len(a.Ranges) == 0 {
 		refuse(gatewayv1.GatewayReasonAddressNotAssigned, "the appliance has no addresses for Gateways "+
@@ -456,7 +407,7 @@ func (b *builder) settleGate(one balancer, got allot.Allotment, a *allot.Allotte
 			out.Recorded = append(out.Recorded, addr)
 			refuse(gatewayv1.GatewayReasonAddressNotUsable, "the appliance does not have %s any more", addr)
 		default:
-			out.Recorded, g.at = append(out.Recorded, addr), append(g.at, addr)
+			out.Recorded, g.At = append(out.Recorded, addr), append(g.At, addr)
 		}
 	}
 	return out
@@ -494,10 +445,10 @@ func (o *opener) listenAt(g *gate, at netip.AddrPort) {
 		return
 	}
 	listener := haproxy.Listener{
-		At: at, Kind: kindOf(these[0]), Owner: haproxy.Tenant{Cluster: g.ref.Cluster, Namespace: g.ref.Namespace},
+		At: at, Kind: kindOf(these[0]), Owner: haproxy.Tenant{Cluster: g.Ref.Cluster, Namespace: g.Ref.Namespace},
 	}
 	if c := these[0].Clients; c != nil {
-		ca := o.authorities(o.worlds[g.world], c.Authorities...)
+		ca := o.authorities(o.worlds[g.World], c.Authorities...)
 		if why := o.refusal(ca); why != "" {
 			for _, l := range these {
 				l.Close(gateway.Refusal{
@@ -532,7 +483,7 @@ func kindOf(l *gateway.Listener) haproxy.ListenerKind {
 
 // certificates adds the certificates of the listeners of one port.
 func (o *opener) certificates(g *gate, scope string, listeners []*gateway.Listener) {
-	w := o.worlds[g.world]
+	w := o.worlds[g.World]
 	certs := make(map[string]*haproxy.Cert)
 	for _, l := range listeners {
 		for _, key := range l.Certificates {
@@ -586,5 +537,5 @@ func (o *opener) finish() {
 // compareScoped orders routes as a Config has them.
 func compareScoped(a, b haproxy.Route) int {
 	return cmp.Or(cmp.Compare(a.Scope, b.Scope),
-		compareRoutes(routeKey{a.Host, a.Path, a.Match}, routeKey{b.Host, b.Path, b.Match}))
+		compareRoutes(claims.KeyOf(&a), claims.KeyOf(&b)))
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/claims"
 	"sallyport/ingress/input"
 )
 
@@ -51,7 +52,7 @@ func (h hold) isKept() bool { return !h.left.IsZero() }
 // party returns the party that a claim belongs to for a host. An error says why
 // the operator does not admit it.
 func (b *builder) party(c *claim, host string) (party, error) {
-	return b.partyOf(c.world, c.ref.Namespace, host)
+	return b.partyOf(c.World, c.Ref.Namespace, host)
 }
 
 // partyOf is party for a namespace of a world. The namespace input.Everyone is admitted only where
@@ -91,7 +92,7 @@ func keptFor(rule *HostRule) string {
 	if len(rule.Namespaces) == 0 {
 		return "nobody"
 	}
-	return "namespace " + list(rule.Namespaces)
+	return "namespace " + claims.List(rule.Namespaces)
 }
 
 // assignHosts finds the owner of each host, and withdraws from every claim the hosts of other
@@ -99,7 +100,7 @@ func keptFor(rule *HostRule) string {
 func (b *builder) assignHosts() {
 	b.holds = make(map[string]hold, len(b.claims))
 	for i, c := range b.claims {
-		for _, host := range c.names {
+		for _, host := range c.Names {
 			who, err := b.party(c, host)
 			if err != nil {
 				continue
@@ -107,8 +108,8 @@ func (b *builder) assignHosts() {
 			held, taken := b.holds[host]
 			// The operator orders the clusters: a remembered owner never overrides an earlier
 			// cluster.
-			if !taken || held.party != who && held.cluster == who.cluster && b.worlds[c.world].had(host, who) {
-				b.holds[host] = hold{party: who, world: c.world, since: i}
+			if !taken || held.party != who && held.cluster == who.cluster && b.worlds[c.World].had(host, who) {
+				b.holds[host] = hold{party: who, world: c.World, since: i}
 			}
 		}
 	}
@@ -154,39 +155,39 @@ func (b *builder) spellParty(p party) string {
 // of them once.
 func (b *builder) withdraw(c *claim) {
 	refused := make(map[string]error)
-	for _, host := range c.names {
+	for _, host := range c.Names {
 		if err := b.may(c, host); err != nil {
 			refused[host] = err
 			b.report(c, "HostOwned",
 				"this %s is not served for %s: %v; the operator of the appliance can share a host "+
-					"(clusters[].ingress.hosts)", c.ref.Kind, cmp.Or(host, "any host"), err)
+					"(clusters[].ingress.hosts)", c.Ref.Kind, cmp.Or(host, "any host"), err)
 		}
 	}
 	if len(refused) == 0 {
 		return
 	}
-	if c.route != nil {
+	if c.Route != nil {
 		b.withdrawRoute(c, refused)
 	}
-	c.paths = slices.DeleteFunc(slices.Clone(c.paths), func(of pathClaim) bool { return refused[of.host] != nil })
-	if len(c.hosts) > 0 && refused[c.hosts[0]] != nil {
-		c.aliases = nil
+	c.Paths = slices.DeleteFunc(slices.Clone(c.Paths), func(of pathClaim) bool { return refused[of.Host] != nil })
+	if len(c.Hosts) > 0 && refused[c.Hosts[0]] != nil {
+		c.Aliases = nil
 	}
-	c.hosts = slices.DeleteFunc(slices.Clone(c.hosts), func(host string) bool { return refused[host] != nil })
-	c.aliases = slices.DeleteFunc(slices.Clone(c.aliases), func(host string) bool { return refused[host] != nil })
-	asked := c.tls
-	c.tls = nil
+	c.Hosts = slices.DeleteFunc(slices.Clone(c.Hosts), func(host string) bool { return refused[host] != nil })
+	c.Aliases = slices.DeleteFunc(slices.Clone(c.Aliases), func(host string) bool { return refused[host] != nil })
+	asked := c.TLS
+	c.TLS = nil
 	for _, t := range asked {
-		if len(t.hosts) > 0 {
-			t.hosts = slices.DeleteFunc(slices.Clone(t.hosts), func(host string) bool { return refused[host] != nil })
-			if len(t.hosts) == 0 {
+		if len(t.Hosts) > 0 {
+			t.Hosts = slices.DeleteFunc(slices.Clone(t.Hosts), func(host string) bool { return refused[host] != nil })
+			if len(t.Hosts) == 0 {
 				continue // an entry without hosts means the names of its certificate
 			}
 		}
-		c.tls = append(c.tls, t)
+		c.TLS = append(c.TLS, t)
 	}
-	if c.ruleless && refused[""] != nil {
-		c.fallback = nil
+	if c.Ruleless && refused[""] != nil {
+		c.Fallback = nil
 	}
 }
 
@@ -196,57 +197,33 @@ func (b *builder) withdraw(c *claim) {
 func (b *builder) alias() {
 	named, by := make(map[string]*claim), make(map[string]*claim)
 	for _, c := range b.claims {
-		for _, p := range c.paths {
-			if named[p.host] == nil && !p.isChallenge() {
-				named[p.host] = c
+		for _, p := range c.Paths {
+			if named[p.Host] == nil && !p.IsChallenge() {
+				named[p.Host] = c
 			}
 		}
-		for _, host := range c.hosts {
-			if named[host] == nil && c.fallback != nil {
+		for _, host := range c.Hosts {
+			if named[host] == nil && c.Fallback != nil {
 				named[host] = c
 			}
 		}
 	}
 	for _, c := range b.claims {
-		for _, name := range c.aliases {
+		for _, name := range c.Aliases {
 			if other := cmp.Or(named[name], by[name]); other != nil {
 				b.Problems = append(b.Problems, Problem{
-					ObjectRef: c.ref, Reason: "AliasConflict", As: c.layer.Values["sallyport.dev/server-alias"].As,
+					ObjectRef: c.Ref, Reason: "AliasConflict", As: c.Layer.Values["sallyport.dev/server-alias"].As,
 					Why: fmt.Sprintf("annotation %s: %s is not served by it, since %s has that host",
-						c.layer.Values["sallyport.dev/server-alias"].As, name, b.spell(other)),
+						c.Layer.Values["sallyport.dev/server-alias"].As, name, b.spell(other)),
 				})
 				continue
 			}
 			by[name] = c
 			for _, d := range b.claims {
-				if d.route == nil && d.world == c.world && b.may(d, name) == nil {
-					d.rename(c.hosts[0], name)
+				if d.Route == nil && d.World == c.World && b.may(d, name) == nil {
+					d.Rename(c.Hosts[0], name)
 				}
 			}
-		}
-	}
-}
-
-// rename adds to a claim the paths of a host under another name.
-func (c *claim) rename(host, name string) {
-	if !slices.Contains(c.hosts, host) {
-		return
-	}
-	paths := slices.Clone(c.paths)
-	for _, p := range c.paths {
-		if p.host == host && !p.alias {
-			p.host, p.alias = name, true
-			paths = append(paths, p)
-		}
-	}
-	c.paths = paths
-	if !slices.Contains(c.hosts, name) {
-		c.hosts = append(slices.Clone(c.hosts), name)
-	}
-	c.tls = slices.Clone(c.tls)
-	for i, t := range c.tls {
-		if slices.Contains(t.hosts, host) && !slices.Contains(t.hosts, name) {
-			c.tls[i].hosts = append(slices.Clone(t.hosts), name)
 		}
 	}
 }
@@ -264,12 +241,12 @@ func (b *builder) isolate() {
 	ruled := make(map[string]bool, len(b.claims)) // hosts that have routes
 	challenged := make(map[string]bool)           // hosts with the paths of challenges alone
 	for _, c := range b.claims {
-		for _, host := range c.hosts {
+		for _, host := range c.Hosts {
 			ruled[host] = true
 		}
-		for _, p := range c.paths {
-			was, known := challenged[p.host]
-			challenged[p.host] = p.isChallenge() && (was || !known)
+		for _, p := range c.Paths {
+			was, known := challenged[p.Host]
+			challenged[p.Host] = p.IsChallenge() && (was || !known)
 		}
 	}
 	beneath := func(host string) string { // the host that serves a host without routes
@@ -279,7 +256,7 @@ func (b *builder) isolate() {
 		return ""
 	}
 	apart := func(host string) {
-		key := routeKey{host, "/", haproxy.Prefix}
+		key := routeKey{Host: host, Path: "/", Match: haproxy.Prefix}
 		if _, has := b.routed[key]; has || host == "" || b.passer(host) != nil {
 			return
 		}
@@ -302,7 +279,7 @@ func (b *builder) isolate() {
 	}
 	for _, wild := range []bool{true, false} {
 		for _, c := range b.claims {
-			for _, host := range c.names {
+			for _, host := range c.Names {
 				if strings.HasPrefix(host, "*") == wild && (ruled[host] || b.may(c, host) == nil) {
 					apart(host)
 				}
@@ -320,17 +297,17 @@ func (b *builder) isolate() {
 func (b *builder) copyHost(from, host string) {
 	var keys []routeKey
 	for key := range b.routed {
-		if key.host == from {
+		if key.Host == from {
 			keys = append(keys, key)
 		}
 	}
 	for key := range b.chosen { // some have no other route
-		if _, has := b.routed[key]; !has && key.host == from {
+		if _, has := b.routed[key]; !has && key.Host == from {
 			keys = append(keys, key)
 		}
 	}
 	for _, key := range keys {
-		to := routeKey{host, key.path, key.match}
+		to := routeKey{Host: host, Path: key.Path, Match: key.Match}
 		if _, has := b.routed[to]; has || b.chosen[to] != nil {
 			continue
 		}

@@ -35,22 +35,22 @@ var anyHost = link{kind: toAnyHost}
 
 func hostLink(host string) link { return link{kind: byHost, name: serviceKey{Name: host}} }
 
-// links returns the links of a claim.
-func (c *claim) links(world int) (all []link) {
-	for _, host := range c.names {
+// linksOfClaim returns the links of a claim.
+func linksOfClaim(world int, c *claim) (all []link) {
+	for _, host := range c.Names {
 		all = append(all, hostLink(host))
 	}
-	for _, p := range c.paths {
-		if c.route == nil {
-			all = append(all, link{kind: toService, world: world, name: p.to.service})
+	for _, p := range c.Paths {
+		if c.Route == nil {
+			all = append(all, link{kind: toService, world: world, name: p.To.Service})
 		}
 	}
-	if c.fallback != nil {
-		all = append(all, link{kind: toService, world: world, name: c.fallback.service})
+	if c.Fallback != nil {
+		all = append(all, link{kind: toService, world: world, name: c.Fallback.Service})
 	}
-	for _, t := range c.tls {
-		all = append(all, link{kind: toSecret, world: world, name: t.key(c)})
-		if len(t.hosts) == 0 {
+	for _, t := range c.TLS {
+		all = append(all, link{kind: toSecret, world: world, name: t.Key(c)})
+		if len(t.Hosts) == 0 {
 			all = append(all, anyHost)
 		}
 	}
@@ -62,7 +62,7 @@ func (c *claim) links(world int) (all []link) {
 // by that.
 func linksOf(world int, r *gateway.Route, claims *claim) (all []link) {
 	if claims != nil {
-		all = claims.links(world)
+		all = linksOfClaim(world, claims)
 	}
 	for _, l := range r.Listeners() {
 		if l.Gateway.Shared {

@@ -137,15 +137,15 @@ func (b *builder) reportKept() {
 	first := make(map[party]*claim)    // of each namespace
 	waiting := make(map[string]*claim) // by host
 	for _, c := range b.claims {
-		w := b.worlds[c.world]
-		who := party{w.Cluster, c.ref.Namespace}
+		w := b.worlds[c.World]
+		who := party{w.Cluster, c.Ref.Namespace}
 		if w.Options.OneTenant {
 			who.namespace = input.Everyone
 		}
 		if first[who] == nil {
 			first[who] = c
 		}
-		for _, host := range c.names {
+		for _, host := range c.Names {
 			if h, held := b.holds[host]; held && h.isKept() && waiting[host] == nil {
 				waiting[host] = c
 			}
@@ -268,11 +268,11 @@ func (b *builder) reportKeptAddresses(all []balancer, a *allot.Allotter) {
 			}
 			own := func(o balancer) bool { return o.Of.Cluster == k.Of.Cluster && o.Owner == k.Namespace }
 			if j := slices.IndexFunc(all, own); j >= 0 {
-				b.reportOn(all[j].petitioner.ref, "AddressKept",
+				b.reportOn(all[j].petitioner.Ref, "AddressKept",
 					"%s, which %s had, is kept for its namespace until %s (clusters[].ingress.releaseAfter); "+
 						"then it goes to %s %s, which asks for it",
-					addr, k.AddressOwner, k.Until.Format(time.RFC3339), all[i].petitioner.ref.Kind,
-					all[i].petitioner.ref.Namespace+"/"+all[i].petitioner.ref.Name)
+					addr, k.AddressOwner, k.Until.Format(time.RFC3339), all[i].petitioner.Ref.Kind,
+					all[i].petitioner.Ref.Namespace+"/"+all[i].petitioner.Ref.Name)
 			}
 		}
 	}
@@ -347,17 +347,17 @@ func (r Result) Memory(clusters []string) input.Memory {
 		m.Clusters[w.Cluster] = known
 	}
 	for _, c := range r.routing.claims {
-		w := r.routing.of[c.world]
+		w := r.routing.of[c.World]
 		known := m.Clusters[w.Cluster]
 		if known == nil {
 			continue
 		}
-		for _, host := range c.names {
-			if first[c.world][host] {
+		for _, host := range c.Names {
+			if first[c.World][host] {
 				continue
 			}
-			first[c.world][host] = true
-			if owner, has := r.Owners[w.Cluster].Namespaces[host]; has && owner != w.owner(c.ref.Namespace) {
+			first[c.World][host] = true
+			if owner, has := r.Owners[w.Cluster].Namespaces[host]; has && owner != w.owner(c.Ref.Namespace) {
 				known.Namespaces[host] = owner
 			}
 		}

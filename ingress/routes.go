@@ -13,6 +13,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
 )
@@ -20,10 +21,10 @@ import (
 // requests makes the routes of the listeners of one port, which is for HTTP or HTTPS.
 func (o *opener) requests(at openPort) {
 	g := at.gate
-	rows := o.attached[g.world].RowsOf(at.listeners, gateway.Hosts{
+	rows := o.attached[g.World].RowsOf(at.listeners, gateway.Hosts{
 		More: o.reservedHosts(),
 		May: func(namespace, host string) bool {
-			_, err := o.partyOf(g.world, namespace, host)
+			_, err := o.partyOf(g.World, namespace, host)
 			// A part does not know whether the route is in effect for its own host.
 			o.limited = o.limited || err != nil && o.about != nil
 			return err == nil
@@ -46,7 +47,7 @@ func (o *opener) requests(at openPort) {
 				e.Drop(fmt.Sprintf("a match cannot be used: %v", err))
 				continue
 			}
-			if err := o.look(o.worlds[g.world].Cluster+"/"+e.Route.Object.GetNamespace(), when.Form()); err != nil {
+			if err := o.look(o.worlds[g.World].Cluster+"/"+e.Route.Object.GetNamespace(), when.Form()); err != nil {
 				e.Drop(fmt.Sprintf("a match cannot be used: %v", err))
 				o.limited = true
 				continue
@@ -71,13 +72,13 @@ func (o *opener) requests(at openPort) {
 // copies counts the matches of wider hosts in the rows of a host. The limit of the paths of a
 // namespace bounds them.
 func (o *opener) copies(g *gate, r *gateway.Route, host string, n int) bool {
-	of := tenant{g.world, r.Object.GetNamespace()}
-	most := o.worlds[g.world].Options.Limits.Paths
+	of := tenant{World: g.World, Namespace: r.Object.GetNamespace()}
+	most := o.worlds[g.World].Options.Limits.Paths
 	if most > 0 && o.copied[of]+n > most {
 		r.Note(fmt.Sprintf("hostname %s: requests that match no rule for it are answered with status 404, because "+
 			"the hostnames of namespace %s would have more than %d matches of wider hostnames "+
 			"(clusters[].ingress.limits.paths)",
-			host, of.namespace, most))
+			host, of.Namespace, most))
 		o.limited = true
 		return false
 	}
@@ -92,7 +93,7 @@ type scopedKey struct {
 }
 
 func scopedKeyOf(r *haproxy.Route) scopedKey {
-	return scopedKey{r.Scope, routeKey{r.Host, r.Path, r.Match}}
+	return scopedKey{r.Scope, claims.KeyOf(r)}
 }
 
 // maxForms is the largest number of Forms that the routes of one namespace bring. Namespaces share
@@ -169,7 +170,7 @@ func (o *opener) connections(at openPort) {
 		if l.Protocol == gatewayv1.TLSProtocolType && !l.Passthrough {
 			match = haproxy.Terminate
 		}
-		for _, r := range o.attached[at.world].At(l) { // the oldest has the host
+		for _, r := range o.attached[at.World].At(l) { // the oldest has the host
 			for _, host := range r.At {
 				if taken[host] || len(r.Rules) == 0 || !o.about.has(l, host) ||
 					gateway.OwnerOf(at.listeners, host) != l {
@@ -196,7 +197,7 @@ type ledTo struct {
 // petitioner returns a need with nothing but the route, as the object that leads there.
 func (l *ledTo) petitioner(of []*world) *need {
 	r := l.rule.Route
-	return &need{by: referenceTo(of[l.world].Cluster, r.Kind, r.Object), asked: r.Created().Unix()}
+	return &need{by: claims.ReferenceTo(of[l.world].Cluster, r.Kind, r.Object), asked: r.Created().Unix()}
 }
 
 // A targetFor holds all that the target of a rule depends on.
@@ -230,7 +231,7 @@ func (o *opener) targetOf(key targetFor) haproxy.Target {
 			to = o.failing(key.by, to)
 		}
 		o.targets[key] = to
-		o.led = append(o.led, ledTo{world: key.gate.world, rule: key.rule, to: to, needs: o.gateways.added})
+		o.led = append(o.led, ledTo{world: key.gate.World, rule: key.rule, to: to, needs: o.gateways.added})
 	}
 	return to
 }
@@ -241,9 +242,9 @@ func (o *opener) makeTarget(key targetFor) haproxy.Target {
 	if rule.Invalid() {
 		return invalid
 	}
-	p := o.petitionerOf(g.world, rule.Route.Kind, rule.Route.Object)
+	p := o.petitionerOf(g.World, rule.Route.Kind, rule.Route.Object)
 	if key.by != nil {
-		p = key.by.petitioner
+		p = key.by.Petitioner
 	}
 	own, err := effectsOf(rule, path)
 	if err != nil {
@@ -286,7 +287,7 @@ func (o *opener) mirror(g *gate, p petitioner, rule *gateway.Rule, ref gateway.R
 	if len(mirrors) == 0 {
 		return
 	}
-	if !o.attached[g.world].Mirrors() {
+	if !o.attached[g.World].Mirrors() {
 		rule.Note("requests are not mirrored, because HAProxy is built without Lua")
 		return
 	}
@@ -303,7 +304,7 @@ func (o *opener) mirror(g *gate, p petitioner, rule *gateway.Rule, ref gateway.R
 		}
 		copies = append(copies, haproxy.Copy{
 			Backend: o.backendOf(p, rule.Route.Kind, m.Ref, to), Part: m.Part, Of: m.Of,
-			Tenant: o.worlds[g.world].Cluster + "/" + p.ref.Namespace,
+			Tenant: o.worlds[g.World].Cluster + "/" + p.Ref.Namespace,
 		})
 	}
 	if len(copies) == 0 {
@@ -319,18 +320,18 @@ func (o *opener) mirror(g *gate, p petitioner, rule *gateway.Rule, ref gateway.R
 // backendOf returns the backend of a port of a Service. Without effects all routes and Ingresses
 // share it. Otherwise its name is made from the effects: all rules with the same ones share it.
 func (o *opener) backendOf(p petitioner, kind string, ref gateway.Ref, own effects) string {
-	to := reference{service: ref.Service, number: ref.Port, traffic: annotations.Requests, open: own.open}
+	to := reference{Service: ref.Service, Number: ref.Port, Traffic: annotations.Requests, Open: own.open}
 	if kind == "TLSRoute" || kind == "TCPRoute" {
-		to.traffic = annotations.Ended
+		to.Traffic = annotations.Ended
 	}
 	n, _ := o.backend(p, to) // Attach has found the Service and its port
-	if to.traffic == annotations.Ended {
+	if to.Traffic == annotations.Ended {
 		n.name = shorten(n.name+".tcp", ".")
 	}
 	if kind == "GRPCRoute" {
 		own.proto = "h2"
 	}
-	if to.traffic == annotations.Ended && own.tls.ca != nil {
+	if to.Traffic == annotations.Ended && own.tls.ca != nil {
 		own.proto = "h1" // the client's protocol is not known, so TLS offers none
 	}
 	if !own.none() {
@@ -348,7 +349,7 @@ func (o *opener) backendOf(p petitioner, kind string, ref gateway.Ref, own effec
 // secure adds to the effects what the BackendTLSPolicy of a port of a Service asks for. It reports
 // whether requests may go there: HAProxy never connects without TLS to servers that a policy is for.
 func (o *opener) secure(g *gate, ref gateway.Ref, own *effects) bool {
-	w := o.worlds[g.world]
+	w := o.worlds[g.World]
 	service, _ := input.Find(w.Services, ref.Service)
 	name := ""
 	for _, port := range service.Spec.Ports {
@@ -356,7 +357,7 @@ func (o *opener) secure(g *gate, ref gateway.Ref, own *effects) bool {
 			name = port.Name
 		}
 	}
-	policies := o.attached[g.world].PoliciesOf(ref.Service, name)
+	policies := o.attached[g.World].PoliciesOf(ref.Service, name)
 	if len(policies) == 0 {
 		return true
 	}
@@ -389,11 +390,11 @@ func (r ruleOf) String() string { return "a rule of this " + string(r) }
 // does in its origin.
 func (o *opener) answering(p petitioner, kind, does string, own effects) string {
 	n := need{
-		world:     p.world,
-		reference: reference{service: serviceKey{Namespace: p.ref.Namespace}, traffic: annotations.Requests},
+		world:     p.World,
+		reference: reference{Service: serviceKey{Namespace: p.Ref.Namespace}, Traffic: annotations.Requests},
 		settings:  o.derive(noSettings, own), origin: ", " + does, named: true,
 	}
-	n.name = shorten(o.worlds[p.world].prefix+p.ref.Namespace+"_"+kind+".r-"+n.settings.hash, ".")
+	n.name = shorten(o.worlds[p.World].prefix+p.Ref.Namespace+"_"+kind+".r-"+n.settings.hash, ".")
 	o.add(n, p)
 	return n.name
 }
@@ -405,7 +406,7 @@ func (o *opener) failing(c *claim, to haproxy.Target) haproxy.Target {
 	for i := range shares {
 		if shares[i].Backend == haproxy.Invalid {
 			fails := effects{directives: []haproxy.Directive{haproxy.Fail()}}
-			shares[i].Backend = o.answering(c.petitioner, "invalid", "answers 500", fails)
+			shares[i].Backend = o.answering(c.Petitioner, "invalid", "answers 500", fails)
 		}
 	}
 	to, _ = haproxy.Split(shares) // they are from Split

@@ -15,6 +15,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
 )
@@ -86,12 +87,12 @@ func (n *need) byOlder(m *need) {
 // ref returns a reference to the Service of a need.
 func (n need) ref(cluster string) ObjectRef {
 	return ObjectRef{
-		Cluster: cluster, Kind: "Service", Namespace: n.service.Namespace, Name: n.service.Name, UID: n.uid,
+		Cluster: cluster, Kind: "Service", Namespace: n.Service.Namespace, Name: n.Service.Name, UID: n.uid,
 	}
 }
 
 // tenant returns the namespace of a need's Service.
-func (n *need) tenant() tenant { return tenant{n.world, n.service.Namespace} }
+func (n *need) tenant() tenant { return tenant{World: n.world, Namespace: n.Service.Namespace} }
 
 // reuse replaces each route and certificate that is equal to one of before by the
 // pointer in before.
@@ -110,13 +111,6 @@ func (r *routing) reuse(before *routing) {
 	}
 }
 
-// A routeKey names the requests that a route matches. Two claims with one key are
-// in conflict.
-type routeKey struct {
-	host, path string
-	match      haproxy.PathMatch
-}
-
 // A builder makes one routing.
 type builder struct {
 	*Compiler
@@ -132,7 +126,7 @@ type builder struct {
 	needed     map[string]need            // by the name of the backend
 	asked      []haproxy.Question         // about conditions
 	fallbackOf *claim                     // its default backend is for all hosts; nil if no claim has this
-	accounts   map[tenant]*account        // what each namespace has so far
+	accounts   map[tenant]*claims.Account // what each namespace has so far
 	gateways   gates
 
 	apiBefore apiMemory
@@ -165,7 +159,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	if b.settled == nil {
 		b.settled = make(map[settledFor]*settings)
 	}
-	b.accounts, b.apiBefore, b.api = make(map[tenant]*account), b.api, newAPIMemory()
+	b.accounts, b.apiBefore, b.api = make(map[tenant]*claims.Account), b.api, newAPIMemory()
 	b.gateways = gates{pairs: make(map[*corev1.Secret]*pair), counted: make(map[*gateway.Route]bool)}
 	b.Config.Process, b.Config.DefaultCert = all.Process, all.DefaultCert
 	b.Config.Extras, b.Questions = slices.Clone(all.Extras), slices.Clone(all.Questions)
@@ -222,7 +216,7 @@ func (b *builder) assemble() {
 	for _, name := range sortedKeys(b.needed) {
 		n := b.needed[name]
 		b.needs = append(b.needs, n)
-		b.users[n.world][n.service] = append(b.users[n.world][n.service], name)
+		b.users[n.world][n.Service] = append(b.users[n.world][n.Service], name)
 		b.Config.Userlists = append(b.Config.Userlists, n.settings.Userlists...)
 		b.Config.Extras = append(b.Config.Extras, n.settings.Extras...)
 		b.Config.Lists = append(b.Config.Lists, n.settings.Lists...)
@@ -245,8 +239,8 @@ func (b *builder) assemble() {
 func (r *routing) serve() {
 	r.Served = make([]ObjectRef, 0, len(r.claims))
 	for _, c := range r.claims {
-		if c.effective && c.route == nil {
-			r.Served = append(r.Served, c.ref)
+		if c.Effective && c.Route == nil {
+			r.Served = append(r.Served, c.Ref)
 		}
 	}
 }
@@ -264,56 +258,43 @@ func (b *builder) collect() {
 	parsed := make(map[metav1.Object]*claim, len(b.parsed))
 	for i, w := range b.worlds {
 		b.checkConfigMaps(w)
-		for ing, read := range ingresses(w) {
+		for ing, read := range claims.Ingresses(&w.Snapshot) {
 			known := b.parsed[ing]
-			if known == nil || known.ref.Cluster != w.Cluster {
+			if known == nil || known.Ref.Cluster != w.Cluster {
 				known = read()
 				b.made.claims++
 			}
 			parsed[ing] = known
 			c := b.take(i, known)
 			var odd []annotations.Problem
-			c.redirect, odd = annotations.SSLRedirect(c.layer, w.defaults, c.usual)
-			b.reportKeys(c.petitioner, nil, odd)
-			c.weight, c.canary, odd = annotations.Canary(c.layer)
-			b.reportKeys(c.petitioner, nil, odd)
+			c.Redirect, odd = annotations.SSLRedirect(c.Layer, w.defaults, c.Usual)
+			b.reportKeys(c.Petitioner, nil, odd)
+			c.Weight, c.Canary, odd = annotations.Canary(c.Layer)
+			b.reportKeys(c.Petitioner, nil, odd)
 		}
 		for c := range b.sharedRoutes(i) {
-			parsed[c.route.Object] = c
+			parsed[c.Route.Object] = c
 			b.take(i, c)
 		}
 	}
 	b.parsed = parsed
 	b.made.routed += len(b.claims)
-	slices.SortStableFunc(b.claims, older)
+	slices.SortStableFunc(b.claims, claims.Older)
 }
 
 // take adds a copy of a claim to those of this round, and returns it.
 func (b *builder) take(world int, known *claim) *claim {
 	c := *known
-	c.world = world
-	b.Problems = append(b.Problems, c.problems...)
-	if _, c.closed = slices.BinarySearch(b.worlds[world].Incomplete, c.ref.Namespace); c.closed {
+	c.World = world
+	b.Problems = append(b.Problems, c.Problems...)
+	if _, c.Closed = slices.BinarySearch(b.worlds[world].Incomplete, c.Ref.Namespace); c.Closed {
 		b.limited = true
 		b.report(&c, "LimitReached", "all clients of this %s are rejected, because other Ingresses "+
 			"of the namespace are beyond clusters[].ingress.limits.objectBytes, and each of those may "+
-			"be a guard: the namespace needs fewer or smaller Ingresses", c.ref.Kind)
+			"be a guard: the namespace needs fewer or smaller Ingresses", c.Ref.Kind)
 	}
 	b.claims = append(b.claims, &c)
 	return &c
-}
-
-// older compares two claims by age: it returns a negative number if a counts as older than b.
-func older(a, b *claim) int { return olderOf(a.petitioner, b.petitioner) }
-
-func olderOf(a, b petitioner) int {
-	return cmp.Or(
-		cmp.Compare(a.world, b.world),
-		a.created.Compare(b.created),
-		cmp.Compare(a.ref.Namespace, b.ref.Namespace),
-		cmp.Compare(a.ref.Name, b.ref.Name),
-		cmp.Compare(a.ref.Kind, b.ref.Kind),
-	)
 }
 
 // maxPatterns bounds the regular expressions of a host. HAProxy tries them one after
@@ -325,25 +306,25 @@ const maxPatterns = 100
 func (b *builder) grant() {
 	b.grantDefaults() // first: unmatched paths of known hosts fall to them
 	for _, c := range b.claims {
-		if c.canary {
+		if c.Canary {
 			continue
 		}
-		for _, host := range c.hosts {
+		for _, host := range c.Hosts {
 			if b.first[host] == nil {
 				b.first[host] = c
 			}
 		}
-		for _, path := range c.paths {
+		for _, path := range c.Paths {
 			b.grantPath(c, path)
 		}
 	}
 	b.grantImplicit()
 	b.grantRedirects()
 	for key, c := range b.owner {
-		if owner := b.passer(key.host); owner != nil && key.match != haproxy.Passthrough && b.routed[key].TLSOnly {
+		if owner := b.passer(key.Host); owner != nil && key.Match != haproxy.Passthrough && b.routed[key].TLSOnly {
 			b.report(c, "PassthroughConflict", "%s is not reached: plain HTTP is redirected to TLS, and TLS "+
 				"connections for the host are passed through for %s",
-				spell(key.host, key.path, key.match), b.spell(owner))
+				claims.Spell(key.Host, key.Path, key.Match), b.spell(owner))
 		}
 	}
 }
@@ -352,10 +333,10 @@ func (b *builder) grant() {
 func (b *builder) grantDefaults() {
 	operator := b.operatorSays()
 	for _, c := range b.claims {
-		if !c.ruleless || c.fallback == nil || c.canary {
+		if !c.Ruleless || c.Fallback == nil || c.Canary {
 			continue
 		}
-		if w := b.worlds[c.world]; operator && (!w.leads() || !w.Options.OneTenant) {
+		if w := b.worlds[c.World]; operator && (!w.leads() || !w.Options.OneTenant) {
 			b.report(c, "DefaultBackendConflict", "spec.defaultBackend is not served: default-backend-service "+
 				"of the ConfigMap is the default of all hosts already")
 			continue
@@ -365,13 +346,13 @@ func (b *builder) grantDefaults() {
 				"of all hosts already", b.spell(first))
 			continue
 		}
-		if b.passes(c, *c.fallback) {
-			b.pass(c, "", *c.fallback, defaultOf("all hosts"))
+		if b.passes(c, *c.Fallback) {
+			b.pass(c, "", *c.Fallback, claims.DefaultOf("all hosts"))
 			continue
 		}
 		b.fallbackOf = c
-		c.effective = true
-		b.Config.DefaultBackend = b.need(c.petitioner, *c.fallback, defaultOf("all hosts"))
+		c.Effective = true
+		b.Config.DefaultBackend = b.need(c.Petitioner, *c.Fallback, claims.DefaultOf("all hosts"))
 	}
 	if b.fallbackOf == nil {
 		b.fallBack()
@@ -380,26 +361,26 @@ func (b *builder) grantDefaults() {
 
 // grantPath gives a path to a claim, or reports why not.
 func (b *builder) grantPath(c *claim, path pathClaim) {
-	if path.rule != nil {
+	if path.Rule != nil {
 		b.grantRule(c, path)
 		return
 	}
-	if b.passes(c, path.to) {
-		b.pass(c, path.host, path.to, path)
+	if b.passes(c, path.To) {
+		b.pass(c, path.Host, path.To, path)
 		return
 	}
-	key := routeKey{path.host, path.path, path.match}
+	key := path.Key()
 	if b.choose(c, path, key) {
 		return
 	}
-	if first := b.claimed[key]; first != nil && !together(first, c) {
+	if first := b.claimed[key]; first != nil && !claims.Together(first, c) {
 		b.conflict(c, path, first)
 		return
 	}
 	if other, taken := b.owner[key]; taken {
 		if other != c {
 			b.conflict(c, path, other)
-		} else if backend, _ := b.backend(c.petitioner, b.opened(c, path)); backend.name != b.routed[key].Backend {
+		} else if backend, _ := b.backend(c.Petitioner, b.opened(c, path)); backend.name != b.routed[key].Backend {
 			b.report(c, "PathConflict", "%s is listed twice with different backends; the first one is served", path)
 		}
 		return
@@ -411,10 +392,10 @@ func (b *builder) grantPath(c *claim, path pathClaim) {
 
 // tries counts the regular expressions of a host. It reports whether a path is within their bound.
 func (b *builder) tries(c *claim, path pathClaim) bool {
-	if path.match != haproxy.Regexp {
+	if path.Match != haproxy.Regexp {
 		return true
 	}
-	if b.patterns[path.host]++; b.patterns[path.host] <= maxPatterns {
+	if b.patterns[path.Host]++; b.patterns[path.Host] <= maxPatterns {
 		return true
 	}
 	b.report(c, "TooManyPatterns", "%s is not served: the host has %d regular expressions, which each of its "+
@@ -425,14 +406,14 @@ func (b *builder) tries(c *claim, path pathClaim) bool {
 // opened returns the reference of a path. It is open if the path is for the challenges of an ACME
 // server, and the operator wants the ConfigMap's guards to let these pass.
 func (b *builder) opened(c *claim, path pathClaim) reference {
-	to := path.to
-	to.open = b.isOpen(c, path)
+	to := path.To
+	to.Open = b.isOpen(c, path)
 	return to
 }
 
 // isOpen reports whether no guard of the ConfigMap keeps clients from a path of a claim.
 func (b *builder) isOpen(c *claim, path pathClaim) bool {
-	return path.isChallenge() && b.worlds[c.world].acme
+	return path.IsChallenge() && b.worlds[c.World].acme
 }
 
 // grantImplicit gives "/" of each host to the oldest claim that names the host and has a default.
@@ -440,11 +421,11 @@ func (b *builder) isOpen(c *claim, path pathClaim) bool {
 func (b *builder) grantImplicit() {
 	implicit := make(map[routeKey]*claim)
 	for _, c := range b.claims {
-		if c.fallback == nil || c.canary {
+		if c.Fallback == nil || c.Canary {
 			continue
 		}
-		for _, host := range c.hosts {
-			key := routeKey{host, "/", haproxy.Prefix}
+		for _, host := range c.Hosts {
+			key := routeKey{Host: host, Path: "/", Match: haproxy.Prefix}
 			if other := implicit[key]; other != nil {
 				b.report(c, "DefaultBackendConflict", "spec.defaultBackend is not served for %s: %s is older and is "+
 					"its default already", cmp.Or(host, "any host"), b.spell(other))
@@ -453,36 +434,36 @@ func (b *builder) grantImplicit() {
 			if _, taken := b.owner[key]; taken {
 				continue
 			}
-			if b.passes(c, *c.fallback) {
-				b.pass(c, host, *c.fallback, defaultOf(host))
+			if b.passes(c, *c.Fallback) {
+				b.pass(c, host, *c.Fallback, claims.DefaultOf(host))
 				continue
 			}
 			implicit[key] = c
-			b.give(key, c, *c.fallback, defaultOf(host))
+			b.give(key, c, *c.Fallback, claims.DefaultOf(host))
 		}
 	}
 }
 
 // passes reports whether TLS connections are passed on to a backend undecrypted.
 func (b *builder) passes(c *claim, to reference) bool {
-	w := b.worlds[c.world]
-	service, _ := input.Find(w.Services, to.service)
-	yes, problems := annotations.Passthrough(b.layer(service), c.layer, w.defaults)
-	b.reportKeys(c.petitioner, service, problems)
+	w := b.worlds[c.World]
+	service, _ := input.Find(w.Services, to.Service)
+	yes, problems := annotations.Passthrough(b.layer(service), c.Layer, w.defaults)
+	b.reportKeys(c.Petitioner, service, problems)
 	return yes
 }
 
 // passer returns the claim that the TLS connections for a host are passed on for;
 // nil if they end here.
 func (b *builder) passer(host string) *claim {
-	return b.owner[routeKey{host, "/", haproxy.Passthrough}]
+	return b.owner[routeKey{Host: host, Path: "/", Match: haproxy.Passthrough}]
 }
 
 // pass grants the TLS connections for a host, and its plain HTTP if no other claim
 // has that. The oldest claim to a host decides whether its TLS connections are
 // passed on: no younger claim changes that.
 func (b *builder) pass(c *claim, host string, to reference, what fmt.Stringer) {
-	to.traffic = annotations.Passed
+	to.Traffic = annotations.Passed
 	first, owner := b.first[host], b.passer(host)
 	switch {
 	case host == "":
@@ -494,15 +475,16 @@ func (b *builder) pass(c *claim, host string, to reference, what fmt.Stringer) {
 			"host are served", what, b.spell(first))
 		return
 	case owner != nil:
-		if n, _ := b.backend(c.petitioner, to); n.name != b.routed[routeKey{host, "/", haproxy.Passthrough}].Backend {
+		key := routeKey{Host: host, Path: "/", Match: haproxy.Passthrough}
+		if n, _ := b.backend(c.Petitioner, to); n.name != b.routed[key].Backend {
 			b.report(c, "PathConflict", "%s is not served: TLS connections that are passed through have no path, and "+
 				"all go to the backend of the first path", what)
 		}
 		return
 	}
 	b.Config.Inspect = true
-	b.give(routeKey{host, "/", haproxy.Passthrough}, c, to, what)
-	if plain := (routeKey{host, "/", haproxy.Prefix}); b.owner[plain] == nil {
+	b.give(routeKey{Host: host, Path: "/", Match: haproxy.Passthrough}, c, to, what)
+	if plain := (routeKey{Host: host, Path: "/", Match: haproxy.Prefix}); b.owner[plain] == nil {
 		b.owner[plain] = c
 	}
 }
@@ -521,18 +503,19 @@ func (b *builder) fallBack() {
 	}
 	w := b.speaker
 	to, said, problems := annotations.DefaultBackend(w.defaults)
-	c := petitioner{claimant: &claimant{ref: w.refer(w.Options.ConfigMap)}, world: i}
+	c := petitioner{Claimant: &claimant{Ref: w.refer(w.Options.ConfigMap)}, World: i}
 	b.reportKeys(c, nil, problems)
 	if !said {
 		return
 	}
-	ref := referTo(serviceKey{Namespace: to.Service.Namespace, Name: to.Service.Name}, to.Port, annotations.Requests)
-	if service, ok := input.Find(w.Services, ref.service); ok && to.Port == "" && len(service.Spec.Ports) > 0 {
-		ref.port, ref.number = service.Spec.Ports[0].Name, service.Spec.Ports[0].Port
+	named := serviceKey{Namespace: to.Service.Namespace, Name: to.Service.Name}
+	ref := claims.ReferTo(named, to.Port, annotations.Requests)
+	if service, ok := input.Find(w.Services, ref.Service); ok && to.Port == "" && len(service.Spec.Ports) > 0 {
+		ref.Port, ref.Number = service.Spec.Ports[0].Name, service.Spec.Ports[0].Port
 	}
 	n, why := b.backend(c, ref)
 	if why.Reason != "" {
-		b.reportOn(c.ref, why.Reason, "default-backend-service: %s"+unserved, why.Why)
+		b.reportOn(c.Ref, why.Reason, "default-backend-service: %s"+unserved, why.Why)
 	}
 	b.add(n, c)
 	b.Config.DefaultBackend = n.name
@@ -542,26 +525,26 @@ func (b *builder) fallBack() {
 // takes requests only from claims of its own namespace.
 func (b *builder) addCanaries() {
 	for _, c := range b.claims {
-		if !c.canary {
+		if !c.Canary {
 			continue
 		}
-		if c.fallback != nil {
+		if c.Fallback != nil {
 			b.report(c, "CanaryDefault", "spec.defaultBackend is not served: a canary has the hosts and paths of "+
 				"its rules alone")
 		}
-		for _, path := range c.paths {
-			key := routeKey{path.host, path.path, path.match}
+		for _, path := range c.Paths {
+			key := path.Key()
 			owner, first := b.owner[key], b.canaries[key]
 			switch {
-			case b.passer(path.host) != nil:
+			case b.passer(path.Host) != nil:
 				b.report(c, "CanaryOfNothing", "%s is not served: TLS connections for the host are passed through, "+
 					"and HAProxy does not see their requests", path)
 				continue
-			case owner == nil || !together(owner, c):
+			case owner == nil || !claims.Together(owner, c):
 				b.report(c, "CanaryOfNothing", "%s is not served: no other Ingress of the namespace serves this host "+
 					"and path", path)
 				continue
-			case owner.route != nil && (b.routed[key].Canary != "" || b.routed[key].Backend == ""):
+			case owner.Route != nil && (b.routed[key].Canary != "" || b.routed[key].Backend == ""):
 				b.report(c, "CanaryOfNothing", "%s is not served: %s shares the requests by weights, or redirects them",
 					path, b.spell(owner))
 				continue
@@ -573,56 +556,27 @@ func (b *builder) addCanaries() {
 				continue
 			}
 			route := b.routed[key]
-			route.Canary, route.CanaryWeight = b.need(c.petitioner, path.to, path), c.weight
-			b.routed[key], b.canaries[key], c.effective = route, c, true
+			route.Canary, route.CanaryWeight = b.need(c.Petitioner, path.To, path), c.Weight
+			b.routed[key], b.canaries[key], c.Effective = route, c, true
 		}
 	}
 }
 
-// A defaultOf names the default backend of a host in a sentence.
-type defaultOf string
-
-func (d defaultOf) String() string { return "the default of " + cmp.Or(string(d), "any host") }
-
 // give grants a route to a claim. The argument what names the route if its Service does not exist.
 func (b *builder) give(key routeKey, c *claim, to reference, what fmt.Stringer) {
 	b.owner[key] = c
-	c.effective = true
+	c.Effective = true
 	route := haproxy.Route{
-		Host: key.host, Path: key.path, Match: key.match,
-		Backend: b.need(c.petitioner, to, what), TLSOnly: c.tlsOnly(key),
+		Host: key.Host, Path: key.Path, Match: key.Match,
+		Backend: b.need(c.Petitioner, to, what), TLSOnly: c.TLSOnly(key),
 	}
-	if to.open {
-		route.TLSOnly, route.Plain = c.insists(), b.demanded.Required()
+	if to.Open {
+		route.TLSOnly, route.Plain = c.Insists(), b.demanded.Required()
 	}
 	if route.TLSOnly {
-		route.TLSCode, route.TLSPort = c.redirect.Code, c.redirect.Port
+		route.TLSCode, route.TLSPort = c.Redirect.Code, c.Redirect.Port
 	}
 	b.routed[key] = route
-}
-
-// insists reports whether a key of the claim itself redirects plain HTTP to TLS.
-func (c *claim) insists() bool {
-	own, _ := annotations.SSLRedirect(c.layer)
-	return own.Wanted != nil && *own.Wanted
-}
-
-// tlsOnly reports whether plain HTTP is redirected to TLS. The annotation decides;
-// without it, HTTP is redirected for the hosts that the claim has a certificate
-// for. For any other host the browser would show a warning. A route that passes
-// TLS on has no plain HTTP.
-func (c *claim) tlsOnly(key routeKey) bool {
-	if c.redirect.Wanted != nil {
-		return *c.redirect.Wanted
-	}
-	host := key.host
-	if key.match == haproxy.Passthrough {
-		return true
-	}
-	if host == "" {
-		return c.secure
-	}
-	return covers(c.covered, host)
 }
 
 // backend finds the Service and port of a reference, and names its backend.
@@ -635,20 +589,20 @@ func (c *claim) tlsOnly(key routeKey) bool {
 // backend has a backend of its own, with "_ing_INGRESS" in the name. Its keys therefore change nothing
 // for other Ingresses.
 func (b *builder) backend(c petitioner, to reference) (n need, why Problem) {
-	w, key := b.worlds[c.world], to.service
-	n = need{world: c.world, reference: to}
+	w, key := b.worlds[c.World], to.Service
+	n = need{world: c.World, reference: to}
 	service, ok := input.Find(w.Services, key)
 	n.settings = b.settle(c, service, to)
 	owner := ""
 	if n.settings.by != nil {
-		owner = "_ing_" + c.ref.Name
+		owner = "_ing_" + c.Ref.Name
 		n.origin, n.named = ", ", true
 	}
 	named := func(port string) string {
 		switch {
-		case to.traffic == annotations.Passed:
+		case to.Traffic == annotations.Passed:
 			port += ".tls"
-		case to.open:
+		case to.Open:
 			port += ".acme"
 		}
 		return shorten(w.prefix+key.Namespace+owner+"_svc_"+key.Name+"_"+port, ".")
@@ -657,11 +611,11 @@ func (b *builder) backend(c petitioner, to reference) (n need, why Problem) {
 	switch {
 	case n.exists:
 		n.settings = b.spoken(n, service)
-		n.name = named(cmp.Or(n.port, strconv.Itoa(int(n.number))))
+		n.name = named(cmp.Or(n.Port, strconv.Itoa(int(n.Number))))
 	case why.Reason == "PortNotFound":
-		n.name = named(to.portText()) + ".none"
+		n.name = named(to.PortText()) + ".none"
 	default:
-		n.name = named(to.portText())
+		n.name = named(to.PortText())
 	}
 	return n, why
 }
@@ -669,11 +623,11 @@ func (b *builder) backend(c petitioner, to reference) (n need, why Problem) {
 // spoken returns the settings of a need with the protocol that the port of its Service speaks
 // (appProtocol). The key server-proto overrides it.
 func (b *builder) spoken(n need, service *corev1.Service) *settings {
-	if n.traffic != annotations.Requests || n.settings.Options.Proto != "" {
+	if n.Traffic != annotations.Requests || n.settings.Options.Proto != "" {
 		return n.settings
 	}
 	for _, port := range service.Spec.Ports {
-		if port.Name != n.port || port.Port != n.number || port.AppProtocol == nil {
+		if port.Name != n.Port || port.Port != n.Number || port.AppProtocol == nil {
 			continue
 		}
 		if proto := protocols[*port.AppProtocol]; proto != "" {
@@ -692,26 +646,26 @@ var protocols = map[string]string{
 // find looks the port up in its Service. ok is false without a Service.
 func (n *need) find(service *corev1.Service, ok bool) Problem {
 	if !ok {
-		return Problem{Reason: "ServiceNotFound", Why: fmt.Sprintf("there is no Service %s", n.service)}
+		return Problem{Reason: "ServiceNotFound", Why: fmt.Sprintf("there is no Service %s", n.Service)}
 	}
 	n.uid, n.made = string(service.UID), service.CreationTimestamp.Unix()
 	if service.Spec.Type == corev1.ServiceTypeExternalName {
 		return Problem{Reason: "ExternalName", Why: fmt.Sprintf("Service %s is of type ExternalName: "+
-			"a server is an address with a verified route, not a name", n.service)}
+			"a server is an address with a verified route, not a name", n.Service)}
 	}
 	var has []string
 	for _, port := range service.Spec.Ports {
 		has = append(has, strings.TrimSpace(port.Name+" "+strconv.Itoa(int(port.Port))))
-		if n.port != "" && port.Name != n.port || n.port == "" && port.Port != n.number {
+		if n.Port != "" && port.Name != n.Port || n.Port == "" && port.Port != n.Number {
 			continue
 		}
 		if port.Protocol != "" && port.Protocol != corev1.ProtocolTCP {
 			continue
 		}
-		n.port, n.number, n.exists = port.Name, port.Port, true
+		n.Port, n.Number, n.exists = port.Name, port.Port, true
 		return Problem{}
 	}
-	why := fmt.Sprintf("Service %s has no TCP port %s, it has %s", n.service, n.portText(), list(has))
+	why := fmt.Sprintf("Service %s has no TCP port %s, it has %s", n.Service, n.PortText(), claims.List(has))
 	return Problem{Reason: "PortNotFound", Why: why}
 }
 
@@ -724,7 +678,7 @@ const unserved = "; until that is corrected, requests get 503"
 func (b *builder) need(c petitioner, to reference, what fmt.Stringer) string {
 	n, why := b.backend(c, to)
 	if why.Reason != "" {
-		b.reportOn(c.ref, why.Reason, "%s: %s"+unserved, what, why.Why)
+		b.reportOn(c.Ref, why.Reason, "%s: %s"+unserved, what, why.Why)
 	}
 	b.add(n, c)
 	for _, one := range n.settings.asks {
@@ -740,23 +694,23 @@ func (b *builder) ask(c petitioner, one askedOne, what fmt.Stringer) {
 		return
 	}
 	n := need{
-		name: one.backend, origin: "checks requests (auth-url): ", world: c.world,
-		reference: referTo(one.key, one.port, checks),
+		name: one.backend, origin: "checks requests (auth-url): ", world: c.World,
+		reference: claims.ReferTo(one.key, one.port, claims.Checks),
 	}
-	service, ok := input.Find(b.worlds[c.world].Services, one.key)
-	of := settledFor{service: service, world: c.world, traffic: checks}
-	n.settings = b.compile("", of, b.layer(service), b.worlds[c.world].defaults)
+	service, ok := input.Find(b.worlds[c.World].Services, one.key)
+	of := settledFor{service: service, world: c.World, traffic: claims.Checks}
+	n.settings = b.compile("", of, b.layer(service), b.worlds[c.World].defaults)
 	b.reportKeys(c, service, n.settings.problems)
 	why := n.find(service, ok)
 	if why.Reason != "" {
-		b.reportOn(c.ref, why.Reason, "%s, sallyport.dev/auth-url: %s"+unserved, what, why.Why)
+		b.reportOn(c.Ref, why.Reason, "%s, sallyport.dev/auth-url: %s"+unserved, what, why.Why)
 	}
 	b.add(n, c)
 }
 
 // add adds a need of a claim. The backend is as old as the oldest of its claims.
 func (b *builder) add(n need, c petitioner) {
-	n.by, n.asked = c.ref, c.created.Unix()
+	n.by, n.asked = c.Ref, c.Created.Unix()
 	if was, known := b.needed[n.name]; known {
 		n.byOlder(&was)
 	}
@@ -769,7 +723,7 @@ func (b *builder) keys() []routeKey {
 }
 
 func compareRoutes(a, b routeKey) int {
-	return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.path, b.path), cmp.Compare(a.match, b.match))
+	return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Path, b.Path), cmp.Compare(a.Match, b.Match))
 }
 
 // A certifier assigns certificates to hosts.
@@ -792,19 +746,19 @@ func (b *builder) certify() {
 		asked: make(map[string]annotations.Clients), used: make(map[string]*pair), tenants: make(map[string]string),
 	}
 	for _, c := range b.claims {
-		w := b.worlds[c.world]
+		w := b.worlds[c.World]
 		var clients annotations.Clients
-		if annotations.ClientCAOf(c.layer) != "" {
+		if annotations.ClientCAOf(c.Layer) != "" {
 			said := new(settings)
 			// The problems of client-ca are reported with those of the backend.
-			clients, _ = annotations.ClientCA(b.env(w, c.ref.Namespace, said), c.layer)
+			clients, _ = annotations.ClientCA(b.env(w, c.Ref.Namespace, said), c.Layer)
 			b.Refused = append(b.Refused, said.refused...)
 		}
-		if clients.CA != nil && len(c.tls) == 0 {
+		if clients.CA != nil && len(c.TLS) == 0 {
 			b.report(c, "NoCertificate", "client-ca is set on an Ingress without a certificate of its own: requests "+
 				"are answered 403 or 421; add an entry to spec.tls")
 		}
-		for _, t := range c.tls {
+		for _, t := range c.TLS {
 			x.entry(c, t, clients)
 		}
 	}
@@ -813,24 +767,24 @@ func (b *builder) certify() {
 }
 
 // entry assigns the certificate of a TLS entry to hosts.
-func (x *certifier) entry(c *claim, t tlsClaim, clients annotations.Clients) {
-	w := x.worlds[c.world]
-	if through, _ := annotations.Passthrough(c.layer, w.defaults); through && t.secret == "" {
+func (x *certifier) entry(c *claim, t claims.TLS, clients annotations.Clients) {
+	w := x.worlds[c.World]
+	if through, _ := annotations.Passthrough(c.Layer, w.defaults); through && t.Secret == "" {
 		return // the servers have their own
 	}
-	if t.secret == "" {
+	if t.Secret == "" {
 		x.report(c, "NoCertificate", "the tls entry for %s names no Secret: it is served without "+
 			"a certificate of its own",
-			list(t.hosts))
+			claims.List(t.Hosts))
 		return
 	}
-	key := t.key(c)
+	key := t.Key(c)
 	read := x.read(c, t, key)
 	if read == nil {
 		return
 	}
 	x.watchClock(w.At, read)
-	if reason, why := read.doubts(w.At, t.hosts); reason != "" {
+	if reason, why := read.doubts(w.At, t.Hosts); reason != "" {
 		x.report(c, reason, "the certificate in Secret %s %s", key, why)
 	}
 	name := certName(w.prefix, key)
@@ -839,8 +793,8 @@ func (x *certifier) entry(c *claim, t tlsClaim, clients annotations.Clients) {
 		x.asked[name] = clients
 	}
 	x.used[name], x.tenants[name] = read, w.Cluster+"/"+key.Namespace
-	c.secure = true
-	names := t.hosts
+	c.Secure = true
+	names := t.Hosts
 	if len(names) == 0 {
 		names = read.names
 	}
@@ -850,15 +804,15 @@ func (x *certifier) entry(c *claim, t tlsClaim, clients annotations.Clients) {
 }
 
 // read returns the pair of a Secret, or nil if it cannot be used, which read reports.
-func (x *certifier) read(c *claim, t tlsClaim, key serviceKey) *pair {
-	w := x.worlds[c.world]
+func (x *certifier) read(c *claim, t claims.TLS, key serviceKey) *pair {
+	w := x.worlds[c.World]
 	secret, ok := input.Find(w.Secrets, key)
 	if !ok {
 		why := fmt.Sprintf("there is no Secret %s", key)
 		if w.NoSecrets {
 			why = fmt.Sprintf("Secret %s cannot be read: the appliance may not list Secrets in this cluster", key)
 		}
-		x.report(c, "SecretNotFound", "%s: %s is served without its certificate", why, list(t.hosts))
+		x.report(c, "SecretNotFound", "%s: %s is served without its certificate", why, claims.List(t.Hosts))
 		return nil
 	}
 	read := cmp.Or(x.pairs[secret], x.gateways.pairs[secret])
@@ -869,7 +823,7 @@ func (x *certifier) read(c *claim, t tlsClaim, key serviceKey) *pair {
 	read = x.accepted(read)
 	if read.unusable != "" {
 		x.report(c, "CertificateUnusable", "Secret %s %s: %s is served without its certificate",
-			key, read.unusable, list(t.hosts))
+			key, read.unusable, claims.List(t.Hosts))
 		return nil
 	}
 	return read
@@ -881,7 +835,7 @@ func (x *certifier) assign(c *claim, host, name string, key serviceKey) {
 		x.report(c, "HostOwned", "the certificate in Secret %s is not served for %s: %v", key, host, err)
 		return
 	}
-	c.covered = append(c.covered, host)
+	c.Covered = append(c.Covered, host)
 	switch other := x.holder[host]; {
 	case other == "":
 		x.holder[host], x.granted[host] = name, c
@@ -977,10 +931,10 @@ func earliest(a, b time.Time) time.Time {
 }
 
 // spell returns the name of a claim, as the problem of another claim shows it.
-func (b *builder) spell(c *claim) string { return b.spellOf(c.petitioner) }
+func (b *builder) spell(c *claim) string { return b.spellOf(c.Petitioner) }
 
 func (b *builder) spellOf(c petitioner) string {
-	return b.spellRef(c.ref)
+	return b.spellRef(c.Ref)
 }
 
 func (c *Compiler) spellRef(o ObjectRef) string {
@@ -992,7 +946,7 @@ func (c *Compiler) spellRef(o ObjectRef) string {
 }
 
 func (b *builder) report(c *claim, reason, format string, args ...any) {
-	b.reportOn(c.ref, reason, format, args...)
+	b.reportOn(c.Ref, reason, format, args...)
 }
 
 func (b *builder) reportOn(object ObjectRef, reason, format string, args ...any) {

@@ -13,6 +13,7 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress/allot"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
 )
@@ -44,7 +45,7 @@ func (b *builder) balance() {
 	var all []balancer
 	var pools Pools
 	for _, g := range b.gateways.all {
-		all = append(all, balancer{petitioner: g.petitioner, gate: g})
+		all = append(all, balancer{petitioner: g.Petitioner, gate: g})
 	}
 	for i, w := range b.worlds {
 		if len(w.Options.Pools.Ranges) == 0 {
@@ -54,12 +55,12 @@ func (b *builder) balance() {
 		admitted := input.ClassesOf(&w.Snapshot)
 		for _, s := range w.Services {
 			if w.Options.Pools.Ours(s) && admitted.Admits(s.Namespace) {
-				of := &claimant{ref: w.serviceRef(s), created: s.CreationTimestamp.Time}
-				all = append(all, balancer{petitioner: petitioner{claimant: of, world: i}, service: s})
+				of := &claimant{Ref: w.serviceRef(s), Created: s.CreationTimestamp.Time}
+				all = append(all, balancer{petitioner: petitioner{Claimant: of, World: i}, service: s})
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(x, y balancer) int { return olderOf(x.petitioner, y.petitioner) })
+	slices.SortStableFunc(all, func(x, y balancer) int { return claims.OlderOf(x.petitioner, y.petitioner) })
 	demands := make([]allot.Demand, len(all))
 	opened := make(map[allot.Tenant]int) // ports
 	for i := range all {
@@ -77,15 +78,15 @@ func (b *builder) balance() {
 			continue
 		}
 		for _, p := range got.Problems {
-			b.reportOn(one.petitioner.ref, p.Reason, "%s", p.Why)
+			b.reportOn(one.petitioner.Ref, p.Reason, "%s", p.Why)
 		}
-		out := Balancer{ObjectRef: one.petitioner.ref, Addresses: got.Addresses, Ports: one.Demand.Ports}
+		out := Balancer{ObjectRef: one.petitioner.Ref, Addresses: got.Addresses, Ports: one.Demand.Ports}
 		for _, addr := range got.Addresses {
 			out.Reasons = append(out.Reasons, one.reason(addr))
 			if slices.Contains(one.Had, addr) {
 				out.Recorded = append(out.Recorded, addr)
 				if a.Lacks(addr) { // HAProxy does not start with an address that the machine lacks
-					b.reportOn(one.petitioner.ref, "AddressNotUsable", "%s is not served: the appliance does not "+
+					b.reportOn(one.petitioner.Ref, "AddressNotUsable", "%s is not served: the appliance does not "+
 						"have it any more; add it to an interface of that machine", addr)
 					continue
 				}
@@ -104,12 +105,12 @@ func (b *builder) demand(one *balancer, opened map[allot.Tenant]int) {
 		b.demandGate(one, opened)
 		return
 	}
-	w, s := b.worlds[one.world], one.service
+	w, s := b.worlds[one.World], one.service
 	d := &one.Demand
-	d.Ref, d.Of = one.petitioner.ref, allot.Tenant{Cluster: one.world, Namespace: s.Namespace}
+	d.Ref, d.Of = one.petitioner.Ref, allot.Tenant{Cluster: one.World, Namespace: s.Namespace}
 	d.Owner = w.owner(s.Namespace)
 	if len(validation.IsDNS1123Label(s.Namespace)) > 0 || len(validation.IsDNS1123Label(s.Name)) > 0 {
-		b.reportOn(one.petitioner.ref, "InvalidName", "the namespace or the name is none that Kubernetes allows; "+
+		b.reportOn(one.petitioner.Ref, "InvalidName", "the namespace or the name is none that Kubernetes allows; "+
 			"the Service gets no address")
 		return
 	}
@@ -133,13 +134,13 @@ func (b *builder) demand(one *balancer, opened map[allot.Tenant]int) {
 		switch most := w.Options.Limits.Ports; {
 		case p.Port < 1 || p.Port > 65535:
 		case p.Protocol != "" && p.Protocol != corev1.ProtocolTCP:
-			b.reportOn(one.petitioner.ref, "UnsupportedProtocol", "port %d is not served: it is %s, and the "+
+			b.reportOn(one.petitioner.Ref, "UnsupportedProtocol", "port %d is not served: it is %s, and the "+
 				"appliance passes TCP connections on", p.Port, annotations.Quote(string(p.Protocol)))
 		case owner != "":
-			b.reportOn(one.petitioner.ref, "PortConflict", "port %d is not served: on the appliance it is in use by %s",
+			b.reportOn(one.petitioner.Ref, "PortConflict", "port %d is not served: on the appliance it is in use by %s",
 				p.Port, owner)
 		case most > 0 && opened[d.Of] >= most:
-			b.reportOn(one.petitioner.ref, "LimitReached", "port %d is not served: the Services of namespace %s "+
+			b.reportOn(one.petitioner.Ref, "LimitReached", "port %d is not served: the Services of namespace %s "+
 				"have %d ports, as many as they may have (clusters[].ingress.limits.ports)", p.Port, s.Namespace, most)
 		default:
 			opened[d.Of]++
@@ -147,7 +148,7 @@ func (b *builder) demand(one *balancer, opened map[allot.Tenant]int) {
 		}
 	}
 	if len(d.Ports) == 0 {
-		b.reportOn(one.petitioner.ref, "NoPort", "the Service gets no address: it has no TCP port that can be served")
+		b.reportOn(one.petitioner.Ref, "NoPort", "the Service gets no address: it has no TCP port that can be served")
 		return
 	}
 	for _, f := range s.Spec.IPFamilies {
@@ -166,7 +167,7 @@ func (b *builder) demand(one *balancer, opened map[allot.Tenant]int) {
 
 // reason returns in words why a Service or Gateway has an address.
 func (one *balancer) reason(addr netip.Addr) string {
-	how, record := "derived from the names of cluster, namespace and "+one.petitioner.ref.Kind, "status.loadBalancer"
+	how, record := "derived from the names of cluster, namespace and "+one.petitioner.Ref.Kind, "status.loadBalancer"
 	if one.gate != nil {
 		record = "status.addresses"
 	}
@@ -192,16 +193,16 @@ func (b *builder) open(one balancer, addr netip.Addr) {
 		b.Questions = append(b.Questions, free)
 		switch verdict := b.verdicts[free.Part()]; {
 		case verdict.Why != "":
-			b.reportOn(one.petitioner.ref, "PortConflict", "port %d is not served: on the appliance it is %s",
+			b.reportOn(one.petitioner.Ref, "PortConflict", "port %d is not served: on the appliance it is %s",
 				port, verdict.Why)
 			continue
 		case !verdict.Known:
 			continue
 		}
-		to := reference{service: input.KeyOf(one.service), number: p.Port, traffic: annotations.Ended}
+		to := reference{Service: input.KeyOf(one.service), Number: p.Port, Traffic: annotations.Ended}
 		n, why := b.backend(one.petitioner, to)
 		if why.Reason != "" { // its own port is there
-			b.reportOn(one.petitioner.ref, why.Reason, "port %d is not served: %s", port, why.Why)
+			b.reportOn(one.petitioner.Ref, why.Reason, "port %d is not served: %s", port, why.Why)
 			continue
 		}
 		n.name = shorten(n.name+".lb", ".")
@@ -232,10 +233,10 @@ func (b *builder) sources(one balancer) *haproxy.Directive {
 	if len(ranges) == 0 {
 		return nil
 	}
-	w := b.worlds[one.world]
-	networks, err := annotations.SourceRanges(b.env(w, one.petitioner.ref.Namespace, new(settings)), ranges)
+	w := b.worlds[one.World]
+	networks, err := annotations.SourceRanges(b.env(w, one.petitioner.Ref.Namespace, new(settings)), ranges)
 	if err != nil {
-		b.reportOn(one.petitioner.ref, "InvalidSourceRanges", "spec.loadBalancerSourceRanges: %v; all clients are "+
+		b.reportOn(one.petitioner.Ref, "InvalidSourceRanges", "spec.loadBalancerSourceRanges: %v; all clients are "+
 			"rejected until it is corrected", err)
 		closed := haproxy.CloseTCP()
 		return &closed

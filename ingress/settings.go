@@ -11,6 +11,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/claims"
 	"sallyport/ingress/input"
 )
 
@@ -166,7 +167,7 @@ func (c *Compiler) forgetOthers() {
 		}
 	}
 	for _, claim := range c.routing.claims {
-		here[claim.claimant] = true
+		here[claim.Claimant] = true
 	}
 	c.forget(func(object any) bool { return !here[object] })
 }
@@ -174,21 +175,21 @@ func (c *Compiler) forgetOthers() {
 // settle returns the settings of a backend of a claim. service is nil if it does not
 // exist.
 func (b *builder) settle(c petitioner, service *corev1.Service, to reference) *settings {
-	if c.closed {
-		return b.shut(c, to.traffic)
+	if c.Closed {
+		return b.shut(c, to.Traffic)
 	}
-	defaults := b.worlds[c.world].defaults
-	if to.open {
+	defaults := b.worlds[c.World].defaults
+	if to.Open {
 		defaults = defaults.Open()
 	}
 	// An Ingress without keys of its own counts in a table of the cluster's ConfigMap.
-	of := settledFor{service: service, world: c.world, traffic: to.traffic, open: to.open}
-	shared := b.compile(b.worlds[c.world].prefix, of, b.layer(service), defaults)
+	of := settledFor{service: service, world: c.World, traffic: to.Traffic, open: to.Open}
+	shared := b.compile(b.worlds[c.World].prefix, of, b.layer(service), defaults)
 	both := shared
-	if !c.layer.Empty() || !c.usual.Empty() {
-		owner := shorten(b.worlds[c.world].prefix+c.ref.Namespace+"_ing_"+c.ref.Name, ".")
-		of.claimant = c.claimant
-		both = b.compile(owner, of, b.layer(service), c.layer, defaults, c.usual)
+	if !c.Layer.Empty() || !c.Usual.Empty() {
+		owner := shorten(b.worlds[c.World].prefix+c.Ref.Namespace+"_ing_"+c.Ref.Name, ".")
+		of.claimant = c.Claimant
+		both = b.compile(owner, of, b.layer(service), c.Layer, defaults, c.Usual)
 	}
 	b.reportKeys(c, service, both.problems)
 	if both.Options == shared.Options && slices.Equal(both.Directives, shared.Directives) &&
@@ -201,22 +202,22 @@ func (b *builder) settle(c petitioner, service *corev1.Service, to reference) *s
 // shut returns the settings of a backend of a claim that is closed. No other claim shares the
 // backend.
 func (b *builder) shut(c petitioner, traffic annotations.Traffic) *settings {
-	of := settledFor{claimant: c.claimant, world: c.world, traffic: traffic, closed: true}
+	of := settledFor{claimant: c.Claimant, world: c.World, traffic: traffic, closed: true}
 	if b.settled[of] == nil {
 		end := haproxy.Close()
 		if traffic != annotations.Requests {
 			end = haproxy.CloseTCP()
 		}
-		b.settled[of] = &settings{by: c.claimant, Settings: annotations.Settings{Directives: []haproxy.Directive{end}}}
+		b.settled[of] = &settings{by: c.Claimant, Settings: annotations.Settings{Directives: []haproxy.Directive{end}}}
 	}
 	return b.settled[of]
 }
 
 // reportKeys reports each problem of a key on the object that sets the key.
 func (b *builder) reportKeys(c petitioner, service *corev1.Service, problems []annotations.Problem) {
-	w := b.worlds[c.world]
+	w := b.worlds[c.World]
 	for _, problem := range problems {
-		on := c.ref
+		on := c.Ref
 		switch problem.Scope {
 		case annotations.Service:
 			on = w.serviceRef(service)
@@ -340,13 +341,13 @@ func (b *builder) compile(owner string, of settledFor, layers ...annotations.Lay
 			home = of.service.Namespace
 		}
 		if of.claimant != nil {
-			home = of.claimant.ref.Namespace
+			home = of.claimant.Ref.Namespace
 		}
 		env := b.env(w, home, s)
 		switch of.traffic {
 		case annotations.Requests:
 			s.Settings, s.used, s.problems = annotations.Compile(owner, env, layers...)
-		case checks:
+		case claims.Checks:
 			s.Settings, s.problems = annotations.Servers(env, layers...)
 		default:
 			s.Settings, s.used, s.problems = annotations.CompileTCP(env, of.traffic, layers...)

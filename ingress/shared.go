@@ -12,6 +12,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 )
 
@@ -25,14 +26,6 @@ import (
 // A route that only HTTPS listeners take is like an Ingress with a certificate: plain HTTP for its
 // paths is redirected. A rule that redirects to https takes plain HTTP, and no requests over TLS. It
 // also sets the status of the redirects below its path.
-
-// A ruleAt is a rule of a route at a Gateway that shares the addresses of Ingresses.
-type ruleAt struct {
-	*gateway.Rule
-	gate      *gate
-	tlsOnly   bool                 // no listener for plain HTTP takes its requests
-	redirects *haproxy.Redirection // nil unless it redirects plain HTTP to https, and does nothing else
-}
 
 // sharesAddresses reports whether a Gateway of a world shares the addresses of Ingresses. It does if it
 // asks for no address, or for nothing but these addresses.
@@ -85,32 +78,32 @@ func (b *builder) readRoute(world int, r *gateway.Route) *claim {
 	if len(hosts) == 0 {
 		return nil
 	}
-	c := &claim{petitioner: b.petitionerOf(world, r.Kind, r.Object), route: r}
+	c := &claim{Petitioner: b.petitionerOf(world, r.Kind, r.Object), Route: r}
 	for _, h := range hosts {
-		c.names = append(c.names, h.Host)
+		c.Names = append(c.Names, h.Host)
 		if !h.Plain && len(h.TLS) == 0 {
 			continue
 		}
-		c.hosts = append(c.hosts, h.Host)
+		c.Hosts = append(c.Hosts, h.Host)
 		b.addCertificate(c, h)
 		for _, rule := range r.Rules {
-			at := &ruleAt{Rule: rule, gate: b.gateOf(world, h.Gateway), tlsOnly: !h.Plain}
+			at := &claims.RuleAt{Rule: rule, Gate: b.gateOf(world, h.Gateway), TLSOnly: !h.Plain}
 			if h.Plain {
-				at.redirects = onlyToTLS(rule)
+				at.Redirects = onlyToTLS(rule)
 			}
 			for i := range rule.Matches {
 				m := &rule.Matches[i]
-				path := pathClaim{host: h.Host, path: m.Path, match: matchOf(m.Type), rule: at}
-				like := haproxy.Route{Host: path.host, Path: path.path, Match: path.match}
+				path := pathClaim{Host: h.Host, Path: m.Path, Match: matchOf(m.Type), Rule: at}
+				like := haproxy.Route{Host: path.Host, Path: path.Path, Match: path.Match}
 				if err := like.Validate(); err != nil {
 					rule.Drop(fmt.Sprintf("path %s cannot be used: %v", m.Path, err))
 					continue
 				}
-				c.paths = append(c.paths, path)
+				c.Paths = append(c.Paths, path)
 			}
 		}
 	}
-	slices.Sort(c.names)
+	slices.Sort(c.Names)
 	return c
 }
 
@@ -120,7 +113,7 @@ func (b *builder) gateOf(world int, g *gateway.Gateway) *gate {
 		b.gateways.sharing = make(map[*gateway.Gateway]*gate)
 	}
 	if b.gateways.sharing[g] == nil {
-		b.gateways.sharing[g] = &gate{petitioner: b.petitionerOf(world, "Gateway", g.Object), Gateway: g}
+		b.gateways.sharing[g] = &gate{Petitioner: b.petitionerOf(world, "Gateway", g.Object), Gateway: g}
 	}
 	return b.gateways.sharing[g]
 }
@@ -133,22 +126,22 @@ func (b *builder) addCertificate(c *claim, h gateway.SharedHost) {
 		}
 		best := l.Certificates[0]
 		for _, key := range l.Certificates {
-			if read, why := b.pairIn(b.worlds[c.world], key); why == "" && covers(read.names, h.Host) {
+			if read, why := b.pairIn(b.worlds[c.World], key); why == "" && claims.Covers(read.names, h.Host) {
 				best = key
 				break
 			}
 		}
 		if h.Host == "" { // the names of the certificate itself
-			c.tls = append(c.tls, tlsClaim{secret: best.Name, namespace: best.Namespace})
+			c.TLS = append(c.TLS, claims.TLS{Secret: best.Name, Namespace: best.Namespace})
 			continue
 		}
-		i := slices.IndexFunc(c.tls, func(t tlsClaim) bool {
-			return t.secret == best.Name && t.namespace == best.Namespace && len(t.hosts) > 0
+		i := slices.IndexFunc(c.TLS, func(t claims.TLS) bool {
+			return t.Secret == best.Name && t.Namespace == best.Namespace && len(t.Hosts) > 0
 		})
 		if i < 0 {
-			i, c.tls = len(c.tls), append(c.tls, tlsClaim{secret: best.Name, namespace: best.Namespace})
+			i, c.TLS = len(c.TLS), append(c.TLS, claims.TLS{Secret: best.Name, Namespace: best.Namespace})
 		}
-		c.tls[i].hosts = append(c.tls[i].hosts, h.Host)
+		c.TLS[i].Hosts = append(c.TLS[i].Hosts, h.Host)
 	}
 }
 
@@ -180,20 +173,20 @@ func onlyToTLS(rule *gateway.Rule) *haproxy.Redirection {
 
 // grantRule gives a path to the claim of a route, or reports why not.
 func (b *builder) grantRule(c *claim, path pathClaim) {
-	key := path.key()
-	if path.rule.redirects != nil {
+	key := path.Key()
+	if path.Rule.Redirects != nil {
 		return // see grantRedirects
 	}
 	if first := cmp.Or(b.owner[key], b.claimed[key]); first != nil && first != c &&
-		(b.owner[key] != nil || !together(first, c)) {
+		(b.owner[key] != nil || !claims.Together(first, c)) {
 		b.conflict(c, path, first)
 		return
 	}
 	if b.owner[key] == c || !b.tries(c, path) { // an earlier rule takes its requests
 		return
 	}
-	b.owner[key], c.effective = c, true
-	route := haproxy.Route{Host: key.host, Path: key.path, Match: key.match, TLSOnly: path.rule.tlsOnly}
+	b.owner[key], c.Effective = c, true
+	route := haproxy.Route{Host: key.Host, Path: key.Path, Match: key.Match, TLSOnly: path.Rule.TLSOnly}
 	route.Plain = b.isOpen(c, path) && !route.TLSOnly && b.demanded.Required()
 	route.Backend, route.Canary, route.CanaryWeight = b.sharesOf(c, path)
 	b.routed[key] = route
@@ -201,9 +194,9 @@ func (b *builder) grantRule(c *claim, path pathClaim) {
 
 // sharesOf returns the backends of a path of a route, and how many of 100 requests the second one takes.
 func (b *builder) sharesOf(c *claim, path pathClaim) (backend, canary string, weight int) {
-	key := targetFor{rule: path.rule.Rule, gate: path.rule.gate, by: c, open: b.isOpen(c, path)}
-	if replacesPrefix(path.rule.Filters) {
-		key.path = path.path
+	key := targetFor{rule: path.Rule.Rule, gate: path.Rule.Gate, by: c, open: b.isOpen(c, path)}
+	if replacesPrefix(path.Rule.Filters) {
+		key.path = path.Path
 	}
 	shares := b.opener().targetOf(key).Shares()
 	if len(shares) < 2 {
@@ -226,8 +219,8 @@ type redirect struct {
 func (b *builder) grantRedirects() {
 	var all []redirect
 	for _, c := range b.claims {
-		for _, path := range c.paths {
-			if path.rule != nil && path.rule.redirects != nil {
+		for _, path := range c.Paths {
+			if path.Rule != nil && path.Rule.Redirects != nil {
 				all = append(all, redirect{c, path})
 			}
 		}
@@ -236,28 +229,29 @@ func (b *builder) grantRedirects() {
 		return
 	}
 	// The longest path decides first, and of one path the older object.
-	slices.SortStableFunc(all, func(x, y redirect) int { return cmp.Compare(len(y.path.path), len(x.path.path)) })
+	slices.SortStableFunc(all, func(x, y redirect) int { return cmp.Compare(len(y.path.Path), len(x.path.Path)) })
 	keys := make(map[string][]routeKey) // by host
 	for key := range b.routed {
-		keys[key.host] = append(keys[key.host], key)
+		keys[key.Host] = append(keys[key.Host], key)
 	}
 	set := make(map[routeKey]*claim)
 	for _, one := range all {
-		b.redirect(one, keys[one.path.host], set)
+		b.redirect(one, keys[one.path.Host], set)
 	}
 }
 
 // redirect redirects plain HTTP as one rule says. keys are all of its host that are granted. set has
 // the claims of the rules before.
 func (b *builder) redirect(one redirect, keys []routeKey, set map[routeKey]*claim) {
-	c, key, to := one.by, one.path.key(), one.path.rule.redirects
-	same := func(p pathClaim) bool { return p.key() == key }
-	if first := c.paths[slices.IndexFunc(c.paths, same)].rule; first.redirects == nil && !first.tlsOnly {
+	c, key, to := one.by, one.path.Key(), one.path.Rule.Redirects
+	same := func(p pathClaim) bool { return p.Key() == key }
+	if first := c.Paths[slices.IndexFunc(c.Paths, same)].Rule; first.Redirects == nil && !first.TLSOnly {
 		return // an earlier rule of the route takes the requests
 	}
-	plain := b.owner[key] != nil && set[key] == nil && !b.routed[key].TLSOnly && older(b.owner[key], c) < 0
+	plain := b.owner[key] != nil && set[key] == nil && !b.routed[key].TLSOnly && claims.Older(b.owner[key], c) < 0
 	for _, first := range []*claim{b.claimed[key], b.owner[key], set[key]} {
-		if first != nil && first != c && (!together(first, c) || first == set[key] || first == b.owner[key] && plain) {
+		if first != nil && first != c &&
+			(!claims.Together(first, c) || first == set[key] || first == b.owner[key] && plain) {
 			b.conflict(c, one.path, first)
 			return
 		}
@@ -266,13 +260,13 @@ func (b *builder) redirect(one redirect, keys []routeKey, set map[routeKey]*clai
 		b.owner[key] = c
 	}
 	if _, has := b.routed[key]; !has {
-		b.routed[key] = haproxy.Route{Host: key.host, Path: key.path, Match: key.match}
+		b.routed[key] = haproxy.Route{Host: key.Host, Path: key.Path, Match: key.Match}
 	}
-	c.effective = true
+	c.Effective = true
 	for _, other := range append(slices.Clone(keys), key) {
 		route, owner := b.routed[other], b.owner[other]
-		below := key.match == haproxy.Prefix && key.covers(other) && owner.route != nil && route.TLSOnly &&
-			together(owner, c)
+		below := key.Match == haproxy.Prefix && key.Covers(other) && owner.Route != nil && route.TLSOnly &&
+			claims.Together(owner, c)
 		if set[other] == nil && (other == key || below) {
 			route.TLSOnly, route.TLSCode, route.TLSPort = true, to.Code, to.Port
 			b.routed[other], set[other] = route, c
@@ -287,19 +281,19 @@ func (b *builder) withdrawRoute(c *claim, refused map[string]error) {
 	for _, host := range sortedKeys(refused) {
 		why = append(why, fmt.Sprintf("%s is not served: %v", cmp.Or(host, "any host"), refused[host]))
 	}
-	if len(refused) == len(c.names) {
-		b.attached[c.world].Withdraw(c.route, gateway.Refusal{Reason: "HostOwned", Why: strings.Join(why, "; ")})
+	if len(refused) == len(c.Names) {
+		b.attached[c.World].Withdraw(c.Route, gateway.Refusal{Reason: "HostOwned", Why: strings.Join(why, "; ")})
 		return
 	}
 	for _, text := range why {
-		c.route.Note("hostname " + text)
+		c.Route.Note("hostname " + text)
 	}
 }
 
 // limitShared counts the claim of a route against the limits of its namespace, in the order of all
 // claims there.
 func (b *builder) limitShared(c *claim) {
-	if len(c.hosts) > 0 && !b.admitRoute(c.world, c.route) {
-		c.paths, c.hosts, c.tls = nil, nil, nil
+	if len(c.Hosts) > 0 && !b.admitRoute(c.World, c.Route) {
+		c.Paths, c.Hosts, c.TLS = nil, nil, nil
 	}
 }

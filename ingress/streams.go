@@ -7,6 +7,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/claims"
 )
 
 // stream gives each port of a TCP service a backend of its own. If several clusters claim a port,
@@ -14,10 +15,10 @@ import (
 func (b *builder) stream() {
 	owner := make(map[uint16]string)
 	for i, w := range b.worlds {
-		c := petitioner{claimant: &claimant{ref: w.refer(w.Options.TCPServices)}, world: i}
+		c := petitioner{Claimant: &claimant{Ref: w.refer(w.Options.TCPServices)}, World: i}
 		for _, s := range w.streams {
 			if whose := cmp.Or(b.Taken[s.Port], owner[s.Port]); whose != "" {
-				b.reportOn(c.ref, "PortConflict", "key %d: the port is in use by %s; the TCP service is not served",
+				b.reportOn(c.Ref, "PortConflict", "key %d: the port is in use by %s; the TCP service is not served",
 					s.Port, whose)
 				continue
 			}
@@ -25,16 +26,16 @@ func (b *builder) stream() {
 			b.Questions = append(b.Questions, free)
 			switch verdict := b.verdicts[free.Part()]; {
 			case verdict.Why != "":
-				b.reportOn(c.ref, "PortConflict", "key %d: on the appliance the port is %s; the TCP service is not "+
+				b.reportOn(c.Ref, "PortConflict", "key %d: on the appliance the port is %s; the TCP service is not "+
 					"served: free the port, then remove the key and add it again", s.Port, verdict.Why)
 				continue
 			case !verdict.Known:
 				continue
 			}
 			to := serviceKey{Namespace: s.To.Service.Namespace, Name: s.To.Service.Name}
-			n, why := b.backend(c, referTo(to, s.To.Port, annotations.Ended))
+			n, why := b.backend(c, claims.ReferTo(to, s.To.Port, annotations.Ended))
 			if why.Reason != "" {
-				b.reportOn(c.ref, why.Reason, "key %d: %s; until that is corrected, the port is closed",
+				b.reportOn(c.Ref, why.Reason, "key %d: %s; until that is corrected, the port is closed",
 					s.Port, why.Why)
 				continue
 			}

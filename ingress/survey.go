@@ -11,6 +11,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/claims"
 	"sallyport/ingress/input"
 	"sallyport/ingress/nginx"
 )
@@ -152,8 +153,8 @@ func (r Result) Survey(cluster string, from Foreign) Survey {
 // look sorts the claims, the Problems and the closed backends of the cluster.
 func (v *surveyor) look(cluster string) {
 	for _, c := range v.claims {
-		if c.ref.Kind == "Ingress" && c.ref.Cluster == cluster {
-			v.claimed[serviceKey{Namespace: c.ref.Namespace, Name: c.ref.Name}] = c
+		if c.Ref.Kind == "Ingress" && c.Ref.Cluster == cluster {
+			v.claimed[serviceKey{Namespace: c.Ref.Namespace, Name: c.Ref.Name}] = c
 		}
 	}
 	for _, p := range slices.Concat(v.Problems, v.w.Beyond) {
@@ -164,7 +165,7 @@ func (v *surveyor) look(cluster string) {
 	}
 	for _, route := range v.Config.Routes {
 		if route.Scope == "" {
-			v.routed[routeKey{route.Host, route.Path, route.Match}] = route
+			v.routed[claims.KeyOf(&route)] = route
 		}
 	}
 	for i := range v.needs {
@@ -198,18 +199,18 @@ func (v *surveyor) ingress(ing *networkingv1.Ingress) Surveyed {
 		}
 	}
 	if c := v.claimed[key]; c != nil {
-		if c.ruleless && c.fallback != nil {
+		if c.Ruleless && c.Fallback != nil {
 			s.Paths, s.Served = 1, 0
-			if c.effective {
+			if c.Effective {
 				if s.Closed = v.shut[v.Config.DefaultBackend]; !s.Closed {
 					s.Served = 1
 				}
 			}
 		}
-		for _, p := range c.paths {
+		for _, p := range c.Paths {
 			leads, granted := v.leads(c, p)
 			shut := slices.ContainsFunc(leads, func(name string) bool { return v.shut[name] })
-			if granted && !shut && !p.alias && !unlike[p.path] {
+			if granted && !shut && !p.Alias && !unlike[p.Path] {
 				s.Served++
 			}
 			s.Closed = s.Closed || shut
@@ -239,7 +240,7 @@ func (v *surveyor) ingress(ing *networkingv1.Ingress) Surveyed {
 // leads returns the backends of a path of a claim, and whether the claim has the path.
 func (v *surveyor) leads(c *claim, p pathClaim) (names []string, granted bool) {
 	for _, key := range []routeKey{
-		{p.host, p.path, p.match}, {p.host, "/", haproxy.Passthrough},
+		p.Key(), {Host: p.Host, Path: "/", Match: haproxy.Passthrough},
 	} {
 		route := v.routed[key]
 		switch {
@@ -354,7 +355,7 @@ func (v *surveyor) hosts() (all []SurveyedHost) {
 func (v *surveyor) mine() iter.Seq2[serviceKey, *claim] {
 	return func(yield func(serviceKey, *claim) bool) {
 		for _, c := range v.claims {
-			key := serviceKey{Namespace: c.ref.Namespace, Name: c.ref.Name}
+			key := serviceKey{Namespace: c.Ref.Namespace, Name: c.Ref.Name}
 			if v.objects[key] != nil && v.claimed[key] == c && !yield(key, c) {
 				return
 			}
@@ -368,21 +369,22 @@ func (v *surveyor) expressions(why map[string][]string) {
 	causes, plain := make(map[string][]string), make(map[string][]string)
 	for key, c := range v.mine() {
 		read := v.w.ReadNginx(v.objects[key])
-		for _, host := range c.hosts {
+		for _, host := range c.Hosts {
 			if read.Expressions() {
 				causes[host] = append(causes[host], key.String())
 			}
 		}
-		for _, p := range c.paths {
-			if p.match != haproxy.Regexp && p.path != "/" {
-				plain[p.host] = append(plain[p.host], fmt.Sprintf("%s (%s)", p.path, key))
+		for _, p := range c.Paths {
+			if p.Match != haproxy.Regexp && p.Path != "/" {
+				plain[p.Host] = append(plain[p.Host], fmt.Sprintf("%s (%s)", p.Path, key))
 			}
 		}
 	}
 	for host, by := range causes {
 		if len(plain[host]) > 0 {
 			why[host] = append(why[host], fmt.Sprintf("ingress-nginx reads all paths of the host as regular "+
-				"expressions, because of %s; here these paths stay as they are: %s", list(by), list(plain[host])))
+				"expressions, because of %s; here these paths stay as they are: %s",
+				claims.List(by), claims.List(plain[host])))
 		}
 	}
 }
@@ -392,15 +394,15 @@ func (v *surveyor) expressions(why map[string][]string) {
 func (v *surveyor) redirects(why map[string][]string) {
 	certain, open := make(map[string]string), make(map[string][]string)
 	for key, c := range v.mine() {
-		for _, host := range c.hosts {
-			if covers(c.covered, host) {
+		for _, host := range c.Hosts {
+			if claims.Covers(c.Covered, host) {
 				certain[host] = cmp.Or(certain[host], key.String())
 			}
 		}
-		for _, p := range c.paths {
-			route, mine := v.routed[routeKey{p.host, p.path, p.match}], v.owner[routeKey{p.host, p.path, p.match}] == c
-			if mine && !route.TLSOnly && c.redirect.Wanted == nil && !p.isChallenge() {
-				open[p.host] = append(open[p.host], fmt.Sprintf("%s (%s)", nginx.Written(p.path), key))
+		for _, p := range c.Paths {
+			route, mine := v.routed[p.Key()], v.owner[p.Key()] == c
+			if mine && !route.TLSOnly && c.Redirect.Wanted == nil && !p.IsChallenge() {
+				open[p.Host] = append(open[p.Host], fmt.Sprintf("%s (%s)", nginx.Written(p.Path), key))
 			}
 		}
 	}
@@ -408,7 +410,7 @@ func (v *surveyor) redirects(why map[string][]string) {
 		if len(open[host]) > 0 {
 			why[host] = append(why[host], fmt.Sprintf("ingress-nginx redirects these paths to HTTPS because of the "+
 				"certificate of %s; here they are served by plain HTTP, too, unless their Ingress has the certificate "+
-				"or ssl-redirect: %s", by, list(open[host])))
+				"or ssl-redirect: %s", by, claims.List(open[host])))
 		}
 	}
 }

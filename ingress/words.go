@@ -1,6 +1,11 @@
 package ingress
 
-import "sallyport/ingress/input"
+import (
+	"k8s.io/apimachinery/pkg/types"
+
+	"sallyport/ingress/claims"
+	"sallyport/ingress/input"
+)
 
 // These types of package input are in every file of this package.
 type (
@@ -16,4 +21,17 @@ type (
 	AddressOwner   = input.AddressOwner
 	ObjectRef      = input.ObjectRef
 	Problem        = input.Problem
+)
+
+// So are these types of package claims.
+type (
+	claim      = claims.Claim
+	claimant   = claims.Claimant
+	petitioner = claims.Petitioner
+	pathClaim  = claims.Path
+	reference  = claims.Reference
+	routeKey   = claims.Key
+	tenant     = claims.Tenant
+	gate       = claims.Gate
+	serviceKey = types.NamespacedName
 )

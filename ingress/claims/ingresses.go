@@ -1,4 +1,4 @@
-package ingress
+package claims
 
 import (
 	"fmt"
@@ -16,59 +16,60 @@ import (
 	"sallyport/ingress/nginx"
 )
 
-// ingresses yields the Ingresses of a world that are ours. It is a source.
-func ingresses(w *world) iter.Seq2[metav1.Object, func() *claim] {
-	return func(yield func(metav1.Object, func() *claim) bool) {
-		ours := input.ClassesOf(&w.Snapshot)
-		for _, ing := range w.Ingresses {
+// Ingresses yields the Ingresses of a cluster that are ours, each with a function that reads its claim.
+func Ingresses(s *input.Snapshot) iter.Seq2[metav1.Object, func() *Claim] {
+	return func(yield func(metav1.Object, func() *Claim) bool) {
+		ours := input.ClassesOf(s)
+		for _, ing := range s.Ingresses {
 			as := ours.Kind(ing)
-			if as != input.Strange && !yield(ing, func() *claim { return w.readIngress(ing, as) }) {
+			if as != input.Strange && !yield(ing, func() *Claim { return Read(s, ing, as) }) {
 				return
 			}
 		}
 	}
 }
 
-// readIngress reads the claim of one Ingress. An error costs only the rule it is in.
-func (w *world) readIngress(ing *networkingv1.Ingress, as input.Kind) *claim {
-	ref := ObjectRef{
-		Cluster: w.Cluster, Kind: "Ingress", Namespace: ing.Namespace, Name: ing.Name, UID: string(ing.UID),
+// Read reads the claim of one Ingress. An error costs only the rule it is in.
+func Read(s *input.Snapshot, ing *networkingv1.Ingress, as input.Kind) *Claim {
+	ref := input.ObjectRef{
+		Cluster: s.Cluster, Kind: "Ingress", Namespace: ing.Namespace, Name: ing.Name, UID: string(ing.UID),
 	}
-	of := &claimant{ref: ref, created: ing.CreationTimestamp.Time}
-	c := &claim{petitioner: petitioner{claimant: of}, ruleless: len(ing.Spec.Rules) == 0}
+	of := &Claimant{Ref: ref, Created: ing.CreationTimestamp.Time}
+	c := &Claim{Petitioner: Petitioner{Claimant: of}, Ruleless: len(ing.Spec.Rules) == 0}
 	report := func(reason, format string, args ...any) {
-		c.problems = append(c.problems, Problem{ObjectRef: ref, Reason: reason, Why: fmt.Sprintf(format, args...)})
+		why := fmt.Sprintf(format, args...)
+		c.Problems = append(c.Problems, input.Problem{ObjectRef: ref, Reason: reason, Why: why})
 	}
 	if len(validation.IsDNS1123Label(ing.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(ing.Name)) > 0 {
 		report("InvalidName", "the namespace or the name is none that Kubernetes allows; "+
 			"nothing of the Ingress is served")
 		return c
 	}
-	of.layer = annotations.Read(annotations.Ingress, ing.Annotations)
+	of.Layer = annotations.Read(annotations.Ingress, ing.Annotations)
 	if as == input.OfNginx {
-		w.readNginx(of, ing)
+		readNginx(of, s.ReadNginx(ing))
 	}
-	usual, odd := annotations.PathType(c.layer)
-	aliases, badAliases := annotations.ServerAlias(c.layer)
-	for _, p := range slices.Concat(c.layer.Odd, odd, badAliases) {
-		c.problems = append(c.problems, Problem{ObjectRef: ref, Reason: p.Reason, Why: p.Why, As: p.As})
+	usual, odd := annotations.PathType(c.Layer)
+	aliases, badAliases := annotations.ServerAlias(c.Layer)
+	for _, p := range slices.Concat(c.Layer.Odd, odd, badAliases) {
+		c.Problems = append(c.Problems, input.Problem{ObjectRef: ref, Reason: p.Reason, Why: p.Why, As: p.As})
 	}
 	if b := ing.Spec.DefaultBackend; b != nil {
 		to, why := refer(ing.Namespace, *b)
 		if why != "" {
 			report("InvalidBackend", "spec.defaultBackend %s; it is not served", why)
 		} else {
-			c.fallback = &to
+			c.Fallback = &to
 		}
 	}
 	for i, rule := range ing.Spec.Rules {
-		host, why := cleanHost(rule.Host)
+		host, why := CleanHost(rule.Host)
 		if why != "" {
 			report("InvalidHost", "rule %d: host %s %s; the rule is not served", i+1, annotations.Quote(rule.Host), why)
 			continue
 		}
-		if !slices.Contains(c.hosts, host) {
-			c.hosts = append(c.hosts, host)
+		if !slices.Contains(c.Hosts, host) {
+			c.Hosts = append(c.Hosts, host)
 		}
 		if rule.HTTP == nil {
 			continue
@@ -88,36 +89,36 @@ func (w *world) readIngress(ing *networkingv1.Ingress, as input.Kind) *claim {
 				report("InvalidBackend", "rule %d: the backend of path %s %s; the path is not served", i+1, path, why)
 				continue
 			}
-			c.paths = append(c.paths, pathClaim{host: host, path: path, match: match, to: to})
+			c.Paths = append(c.Paths, Path{Host: host, Path: path, Match: match, To: to})
 		}
 	}
-	c.tls = readTLS(ing.Spec.TLS, report)
-	if len(c.hosts) > 0 {
-		c.aliases = aliases
+	c.TLS = readTLS(ing.Spec.TLS, report)
+	if len(c.Hosts) > 0 {
+		c.Aliases = aliases
 	}
-	c.names = slices.Concat(c.hosts, c.aliases)
-	for _, t := range c.tls {
-		c.names = append(c.names, t.hosts...)
+	c.Names = slices.Concat(c.Hosts, c.Aliases)
+	for _, t := range c.TLS {
+		c.Names = append(c.Names, t.Hosts...)
 	}
-	if c.ruleless && c.fallback != nil {
-		c.names = append(c.names, "")
+	if c.Ruleless && c.Fallback != nil {
+		c.Names = append(c.Names, "")
 	}
-	slices.Sort(c.names)
-	c.names = slices.Compact(c.names)
+	slices.Sort(c.Names)
+	c.Names = slices.Compact(c.Names)
 	return c
 }
 
 // readTLS returns the valid TLS entries of an Ingress, and reports the invalid ones as problems.
-func readTLS(entries []networkingv1.IngressTLS, report func(reason, format string, args ...any)) (all []tlsClaim) {
+func readTLS(entries []networkingv1.IngressTLS, report func(reason, format string, args ...any)) (all []TLS) {
 	for i, t := range entries {
-		tls := tlsClaim{secret: t.SecretName}
+		tls := TLS{Secret: t.SecretName}
 		if t.SecretName != "" && len(validation.IsDNS1123Subdomain(t.SecretName)) > 0 {
 			report("InvalidTLS", "tls entry %d: %s cannot be the name of a Secret; the entry is not used",
 				i+1, annotations.Quote(t.SecretName))
 			continue
 		}
 		for _, h := range t.Hosts {
-			host, why := cleanHost(h)
+			host, why := CleanHost(h)
 			if why == "" && host == "" {
 				why = "is empty"
 			}
@@ -125,9 +126,9 @@ func readTLS(entries []networkingv1.IngressTLS, report func(reason, format strin
 				report("InvalidTLS", "tls entry %d: host %s %s; the host is left out", i+1, annotations.Quote(h), why)
 				continue
 			}
-			tls.hosts = append(tls.hosts, host)
+			tls.Hosts = append(tls.Hosts, host)
 		}
-		if len(t.Hosts) > 0 && len(tls.hosts) == 0 {
+		if len(t.Hosts) > 0 && len(tls.Hosts) == 0 {
 			continue // an entry without hosts means the names of its certificate
 		}
 		all = append(all, tls)
@@ -212,7 +213,7 @@ func hexDigit(c byte) bool {
 }
 
 // refer checks the backend of a path or of an Ingress, and returns a reference to it.
-func refer(namespace string, b networkingv1.IngressBackend) (to reference, why string) {
+func refer(namespace string, b networkingv1.IngressBackend) (to Reference, why string) {
 	switch {
 	case b.Resource != nil:
 		return to, fmt.Sprintf("names a resource (%s); only Services are supported", annotations.Quote(b.Resource.Kind))
@@ -231,8 +232,19 @@ func refer(namespace string, b networkingv1.IngressBackend) (to reference, why s
 	case port.Name == "" && (port.Number < 1 || port.Number > 65535):
 		return to, fmt.Sprintf("names port %d; allowed are 1 to 65535", port.Number)
 	}
-	return reference{
-		service: serviceKey{Namespace: namespace, Name: b.Service.Name},
-		port:    port.Name, number: port.Number, traffic: annotations.Requests,
+	return Reference{
+		Service: ServiceKey{Namespace: namespace, Name: b.Service.Name},
+		Port:    port.Name, Number: port.Number, Traffic: annotations.Requests,
 	}, ""
+}
+
+// readNginx adds the values to a claimant that the annotations of ingress-nginx stand for. Keys with
+// our own prefixes override them.
+func readNginx(of *Claimant, read nginx.Reading) {
+	of.Layer = of.Layer.With(read.Said...)
+	of.Layer.Odd = slices.Concat(of.Layer.Odd, read.Problems)
+	of.Usual = annotations.Layer{}.With(read.Usual...)
+	if read.Closed {
+		of.Layer = of.Layer.Close()
+	}
 }

@@ -1,0 +1,324 @@
+package claims
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
+	"sallyport/ingress/gateway"
+	"sallyport/ingress/input"
+)
+
+// A ServiceKey names a Service, or another object of a namespace, in its cluster.
+type ServiceKey = types.NamespacedName
+
+// A Claimant is an object of any kind that claims hosts and paths. The claimant decides who owns a
+// host, and which of two claims is older. It is never changed: an object that does not change keeps
+// its pointer.
+type Claimant struct {
+	Ref     input.ObjectRef   // where its problems are reported
+	Created time.Time         // the older of two claims to the same thing takes effect
+	Layer   annotations.Layer // its keys
+	Usual   annotations.Layer // the values, in its dialect, of keys that no object sets
+}
+
+// A Petitioner is a claimant of a world, which is a cluster by its number. Backends are made for
+// petitioners.
+type Petitioner struct {
+	*Claimant
+	World  int
+	Closed bool // something is beyond a limit of its namespace: every client of its backends is rejected
+}
+
+// Tenant returns the namespace of a petitioner.
+func (p *Petitioner) Tenant() Tenant { return Tenant{World: p.World, Namespace: p.Ref.Namespace} }
+
+// A Claim is all that one claimant asks for. A source reads it only from its object. Each round
+// works on a copy.
+type Claim struct {
+	Petitioner // each round sets its world, and whether it is closed
+	Paths      []Path
+	Hosts      []string   // every valid host of its rules, once; "" is any host
+	Names      []string   // hosts, the hosts of its TLS entries, and "" for the default of all; once
+	Fallback   *Reference // for what no path matches
+	Ruleless   bool       // it has no rules: its fallback is the default of all hosts
+	TLS        []TLS
+	Aliases    []string // more names of the first host of its rules
+	Problems   []input.Problem
+	Route      *gateway.Route // nil for an Ingress
+
+	// Each round sets the fields below.
+	Covered   []string // hosts of its TLS entries that have a usable certificate
+	Secure    bool     // it has a usable certificate
+	Redirect  annotations.Redirect
+	Effective bool // something of it is in effect
+	Canary    bool // it takes over some requests of other claims
+	Weight    int  // how many of 100
+	Bytes     int  // of configuration that its keys and those of its Services take
+}
+
+// A Path is one path of one host.
+type Path struct {
+	Host, Path string
+	Match      haproxy.PathMatch
+	To         Reference // of an Ingress
+	Rule       *RuleAt   // of a route; nil for an Ingress
+	Alias      bool      // the host is another name of a host of a rule
+}
+
+// Key returns the key of the route that the path asks for.
+func (c *Path) Key() Key { return Key{c.Host, c.Path, c.Match} }
+
+// patterns returns how many paths of a claim are regular expressions.
+func (c *Claim) patterns() (n int) {
+	for i := range c.Paths {
+		if c.Paths[i].Match == haproxy.Regexp {
+			n++
+		}
+	}
+	return n
+}
+
+// IsChallenge reports whether an ACME server may ask for the path, to check who has the host
+// (RFC 8555, 8.3).
+func (c Path) IsChallenge() bool {
+	return c.Match != haproxy.Regexp && strings.HasPrefix(c.Path, "/.well-known/acme-challenge/")
+}
+
+func (c Path) String() string { return Spell(c.Host, c.Path, c.Match) }
+
+// Spell returns the words for a path of a host.
+func Spell(host, path string, match haproxy.PathMatch) string {
+	if host == "" {
+		host = "any host"
+	}
+	return fmt.Sprintf("%s, %s path %s", host, match, path)
+}
+
+// A Reference names one port of a Service, by name or by number.
+type Reference struct {
+	Service ServiceKey
+	Port    string
+	Number  int32
+	Traffic annotations.Traffic
+	Open    bool // no guard of the ConfigMap keeps clients out (sallyport.dev/acme)
+}
+
+// ReferTo returns a reference to a port as a ConfigMap names it: by name or by
+// number, in one text.
+func ReferTo(service ServiceKey, port string, traffic annotations.Traffic) Reference {
+	if number, err := strconv.ParseInt(port, 10, 32); err == nil {
+		return Reference{Service: service, Number: int32(number), Traffic: traffic}
+	}
+	return Reference{Service: service, Port: port, Traffic: traffic}
+}
+
+// PortText returns the port as the object names it.
+func (r Reference) PortText() string {
+	if r.Port != "" {
+		return r.Port
+	}
+	return strconv.Itoa(int(r.Number))
+}
+
+// Checks is the traffic of HAProxy's own requests, which ask a Service whether a
+// client's request is allowed (auth-url).
+const Checks annotations.Traffic = 0
+
+// A TLS asks for a certificate for some hosts. If hosts is empty, it asks for the names that
+// the certificate itself carries.
+type TLS struct {
+	Secret    string
+	Namespace string // of the secret; empty stands for that of the claim
+	Hosts     []string
+}
+
+// Key returns the Secret of a claim to a certificate.
+func (t *TLS) Key(c *Claim) ServiceKey {
+	return ServiceKey{Namespace: cmp.Or(t.Namespace, c.Ref.Namespace), Name: t.Secret}
+}
+
+// CleanHost checks a host as the API server does (Ingress v1, IngressRule.Host): a
+// DNS name, or "*." and a DNS name, without a port, and no address. It does not rely
+// on the API server, which may be an impostor.
+func CleanHost(host string) (clean, why string) {
+	if host == "" {
+		return "", ""
+	}
+	host = strings.ToLower(host)
+	name, wild := strings.CutPrefix(host, "*.")
+	switch {
+	case wild && len(validation.IsWildcardDNS1123Subdomain(host)) == 0:
+		return host, ""
+	case !wild && len(validation.IsDNS1123Subdomain(host)) == 0 && len(validation.IsValidIP(nil, name)) > 0:
+		return host, ""
+	case len(validation.IsValidIP(nil, name)) == 0:
+		return "", `is an address; allowed is a DNS name, or no host at all`
+	}
+	return "", `is not a DNS name; allowed are letters, digits, "-" and ".", with "*." in front for one more label`
+}
+
+// A Key names the requests that a route matches. Two claims with one key are
+// in conflict.
+type Key struct {
+	Host, Path string
+	Match      haproxy.PathMatch
+}
+
+// KeyOf returns the key of a route.
+func KeyOf(r *haproxy.Route) Key { return Key{Host: r.Host, Path: r.Path, Match: r.Match} }
+
+// Older compares two claims by age, as OlderOf does.
+func Older(a, b *Claim) int { return OlderOf(a.Petitioner, b.Petitioner) }
+
+// OlderOf compares two petitioners by age: it returns a negative number if a counts as older than b.
+func OlderOf(a, b Petitioner) int {
+	return cmp.Or(
+		cmp.Compare(a.World, b.World),
+		a.Created.Compare(b.Created),
+		cmp.Compare(a.Ref.Namespace, b.Ref.Namespace),
+		cmp.Compare(a.Ref.Name, b.Ref.Name),
+		cmp.Compare(a.Ref.Kind, b.Ref.Kind),
+	)
+}
+
+// A DefaultOf names the default backend of a host in a sentence.
+type DefaultOf string
+
+func (d DefaultOf) String() string { return "the default of " + cmp.Or(string(d), "any host") }
+
+// Insists reports whether a key of the claim itself redirects plain HTTP to TLS.
+func (c *Claim) Insists() bool {
+	own, _ := annotations.SSLRedirect(c.Layer)
+	return own.Wanted != nil && *own.Wanted
+}
+
+// TLSOnly reports whether plain HTTP is redirected to TLS. The annotation decides;
+// without it, HTTP is redirected for the hosts that the claim has a certificate
+// for. For any other host the browser would show a warning. A route that passes
+// TLS on has no plain HTTP.
+func (c *Claim) TLSOnly(key Key) bool {
+	if c.Redirect.Wanted != nil {
+		return *c.Redirect.Wanted
+	}
+	host := key.Host
+	if key.Match == haproxy.Passthrough {
+		return true
+	}
+	if host == "" {
+		return c.Secure
+	}
+	return Covers(c.Covered, host)
+}
+
+// Together reports whether two claims may share a path: claims of one namespace may.
+func Together(a, b *Claim) bool {
+	return a.World == b.World && a.Ref.Namespace == b.Ref.Namespace
+}
+
+// Covers reports whether another key of the same host begins with this one, and is
+// longer.
+func (r Key) Covers(o Key) bool {
+	reach, other := r.Reach(), o.Reach()
+	return r.Host == o.Host && len(reach) < len(other) && strings.HasPrefix(other, reach)
+}
+
+// Reach returns the beginning that a request's path, with a "/" after it, has to
+// have. The byte 0x01 at its end stands for the end of the path.
+func (r Key) Reach() string {
+	switch r.Match {
+	case haproxy.Exact:
+		return r.Path + "/\x01"
+	case haproxy.Begin:
+		return r.Path
+	}
+	return strings.TrimRight(r.Path, "/") + "/"
+}
+
+// Rename adds to a claim the paths of a host under another name.
+func (c *Claim) Rename(host, name string) {
+	if !slices.Contains(c.Hosts, host) {
+		return
+	}
+	paths := slices.Clone(c.Paths)
+	for _, p := range c.Paths {
+		if p.Host == host && !p.Alias {
+			p.Host, p.Alias = name, true
+			paths = append(paths, p)
+		}
+	}
+	c.Paths = paths
+	if !slices.Contains(c.Hosts, name) {
+		c.Hosts = append(slices.Clone(c.Hosts), name)
+	}
+	c.TLS = slices.Clone(c.TLS)
+	for i, t := range c.TLS {
+		if slices.Contains(t.Hosts, host) && !slices.Contains(t.Hosts, name) {
+			c.TLS[i].Hosts = append(slices.Clone(t.Hosts), name)
+		}
+	}
+}
+
+// Covers reports whether names have the host or the wildcard of its parent.
+func Covers(names []string, host string) bool {
+	if slices.Contains(names, host) {
+		return true
+	}
+	first, parent, found := strings.Cut(host, ".")
+	return found && first != "*" && slices.Contains(names, "*."+parent)
+}
+
+// List returns names for a sentence, at most five of them.
+func List(names []string) string {
+	const most = 5
+	switch {
+	case len(names) == 0:
+		return "nothing"
+	case len(names) > most:
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// A RuleAt is a rule of a route at a Gateway that shares the addresses of Ingresses.
+type RuleAt struct {
+	*gateway.Rule
+	Gate      *Gate
+	TLSOnly   bool                 // no listener for plain HTTP takes its requests
+	Redirects *haproxy.Redirection // nil unless it redirects plain HTTP to https, and does nothing else
+}
+
+// A Gate is a Gateway as a petitioner. The caller sets its At, and the Addresses and Refused of its Gateway.
+type Gate struct {
+	Petitioner
+	*gateway.Gateway
+	At []netip.Addr // where it listens: addresses that its status records, and that are its own
+}
+
+// ReferenceTo returns a reference to an object of a cluster.
+func ReferenceTo(cluster, kind string, o metav1.Object) input.ObjectRef {
+	return input.ObjectRef{
+		Cluster: cluster, Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()),
+	}
+}
+
+// A Tenant is a namespace of a cluster.
+type Tenant struct {
+	World     int
+	Namespace string
+}
+
+// PetitionerFor returns an object without keys as a petitioner.
+func PetitionerFor(world int, ref input.ObjectRef, created time.Time) Petitioner {
+	return Petitioner{World: world, Claimant: &Claimant{Ref: ref, Created: created}}
+}
