@@ -134,6 +134,9 @@ func play(ctx context.Context, c contender, programs string, calico world.Calico
 			p.end()
 			<-p.over
 		}
+		if c.stop != nil {
+			err = errors.Join(err, c.stop(a))
+		}
 		if err != nil {
 			a.tell()
 		}

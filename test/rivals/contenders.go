@@ -25,6 +25,8 @@ type contender struct {
 	serve func(context.Context, *arena) (string, error)
 	// joined does by hand what a new node takes; nil means nothing
 	joined func(ctx context.Context, a *arena, node string) error
+	// stop ends what outlives the programs that serve started; nil means nothing does
+	stop func(*arena) error
 }
 
 func (c contender) ingressClass() string { return cmp.Or(c.class, "haproxy") }
@@ -53,6 +55,7 @@ func contenders(ctx context.Context, folder string) ([]contender, error) {
 		}},
 		kic(folder, haproxy),
 		traefik(folder),
+		community(folder, haproxy),
 		model(haproxy),
 	}, nil
 }
@@ -171,16 +174,11 @@ func buildKIC(ctx context.Context, program string) (err error) {
 	if err := os.MkdirAll(filepath.Dir(program), 0o755); err != nil {
 		return err
 	}
-	for _, args := range [][]string{
-		{"tar", "-xzf", archive, "-C", dir, "--strip-components=1"}, {"go", "build", "-C", dir, "-o", program, "."},
-	} {
-		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-		cmd.Env = append(os.Environ(), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -buildvcs=false"))
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, out)
-		}
+	unpack := exec.CommandContext(ctx, "tar", "-xzf", archive, "-C", dir, "--strip-components=1")
+	if out, err := unpack.CombinedOutput(); err != nil {
+		return fmt.Errorf("unpack %s: %w\n%s", archive, err, out)
 	}
-	return nil
+	return compile(ctx, dir, program, ".")
 }
 
 // bird runs Debian's BIRD 2 on the appliance's host, with a session to each node, and returns the
