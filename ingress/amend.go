@@ -13,6 +13,7 @@ import (
 	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
+	"sallyport/ingress/listen"
 )
 
 // Most changes concern few of many Ingresses and routes. amend routes only these few, once as they
@@ -263,7 +264,7 @@ func (c *Compiler) routeAlone(worlds []*world, these, wider []placed, about *sub
 	r := alone.route(alone.worlds)
 	c.made.routed += alone.made.routed
 	maps.Copy(c.pairs, alone.pairs)
-	maps.Copy(c.api.derived, alone.api.derived)
+	maps.Copy(c.derived, alone.derived)
 	return r
 }
 
@@ -277,7 +278,9 @@ func (r *routing) rest() routing {
 	rest.needs, rest.users = nil, nil
 	rest.Config.Routes, rest.Config.Certs = nil, nil
 	rest.Served, rest.Problems, rest.Owners, rest.Refused = nil, nil, nil, nil
-	rest.attached, rest.led, rest.takers, rest.forms, rest.copied, rest.weight = nil, nil, nil, nil, nil, nil
+	rest.attached, rest.weight = nil, nil
+	rest.listening.Leads, rest.listening.Takers, rest.listening.Forms = nil, nil, nil
+	rest.listening.Copied, rest.listening.Limited = nil, false
 	rest.Config.Picks, rest.Config.Forms, rest.Statuses, rest.Unmet = nil, nil, nil, nil
 	return rest
 }
@@ -302,7 +305,7 @@ func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*w
 	}
 	for _, list := range [][]Problem{then.Problems, now.Problems} {
 		for _, p := range list {
-			shared := p.Kind == "ConfigMap" || p.Kind == "Service" && len(r.led) > 0
+			shared := p.Kind == "ConfigMap" || p.Kind == "Service" && len(r.listening.Leads) > 0
 			if lost[p] != found[p] && shared {
 				return nil // others may have caused it as well
 			}
@@ -316,7 +319,7 @@ func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*w
 	next.owner = exchangeKeys(r.owner, then.owner, now.owner)
 	next.canaries = exchangeKeys(r.canaries, then.canaries, now.canaries)
 	next.chosen = exchangeKeys(r.chosen, then.chosen, now.chosen)
-	next.Config.Routes = gateway.Replace(r.Config.Routes, then.Config.Routes, now.Config.Routes, compareScoped)
+	next.Config.Routes = gateway.Replace(r.Config.Routes, then.Config.Routes, now.Config.Routes, listen.CompareRoutes)
 	next.Config.Certs = gateway.Replace(r.Config.Certs, then.Config.Certs, now.Config.Certs,
 		func(a, b *haproxy.Cert) int { return cmp.Compare(a.Name, b.Name) })
 	next.Owners = maps.Clone(r.Owners)

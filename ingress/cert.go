@@ -1,9 +1,7 @@
 package ingress
 
 import (
-	"crypto/sha256"
 	"crypto/x509"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -90,7 +88,7 @@ func (p *pair) doubts(at time.Time, hosts []string) (reason, why string) {
 // certName returns the file name of the certificate of a Secret. No name of a
 // namespace or a Secret has a "_": two Secrets never share a file.
 func certName(prefix string, secret serviceKey) string {
-	return shorten(prefix+secret.Namespace+"_"+secret.Name, "_") + ".pem"
+	return claims.Shorten(prefix+secret.Namespace+"_"+secret.Name, "_") + ".pem"
 }
 
 // clientCertName returns the file name of a certificate for hosts that also ask clients for a
@@ -101,16 +99,5 @@ func clientCertName(name string, c annotations.Clients) string {
 		how = "optional"
 	}
 	both := strings.TrimSuffix(name, ".pem") + "." + strings.TrimSuffix(c.CA.Name, ".ca.pem")
-	return shorten("_"+both+"."+how, "_") + ".pem"
-}
-
-// shorten cuts a name that is too long for package haproxy, and appends its hash.
-// No name that was not cut has the mark at that place.
-func shorten(name, mark string) string {
-	const longest = 170
-	if len(name) <= longest {
-		return name
-	}
-	sum := sha256.Sum256([]byte(name))
-	return name[:longest] + mark + hex.EncodeToString(sum[:8])
+	return claims.Shorten("_"+both+"."+how, "_") + ".pem"
 }

@@ -16,6 +16,7 @@ import (
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
+	"sallyport/ingress/listen"
 )
 
 // A Result is compiled from the objects of all clusters.
@@ -84,13 +85,14 @@ type Compiler struct {
 		unknown []Snapshot
 	}
 
-	worlds   []*world
-	parsed   map[metav1.Object]*claim
-	pairs    map[*corev1.Secret]*pair
-	layers   map[*corev1.Service]annotations.Layer
-	settled  map[settledFor]*settings
-	api      apiMemory
-	demanded annotations.Clients // the clients that settled was made for
+	worlds      []*world
+	parsed      map[metav1.Object]*claim
+	pairs       map[*corev1.Secret]*pair
+	layers      map[*corev1.Service]annotations.Layer
+	settled     map[settledFor]*settings
+	derived     map[derivedFor]*settings // of the rules of routes
+	authorities *listen.Memory
+	demanded    annotations.Clients // the clients that settled was made for
 
 	verdicts haproxy.Verdicts
 	judged   bool // they have changed since

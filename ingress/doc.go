@@ -32,8 +32,8 @@
 //	choice.go                 chains paths with conditions
 //	gateways.go               bounds the routes of each namespace
 //	streams.go, services.go   add TCP ports; give addresses to Services and Gateways (package allot)
-//	routes.go, filters.go     make listeners, routes and backends at the addresses of Gateways
-//	authorities.go            reads the authorities of clients and servers for them
+//	gateways.go               makes listeners and routes at the addresses of Gateways (package listen)
+//	backends.go               makes the backends of these routes
 //	backend.go                adds the servers out of EndpointSlices
 //
 // A second source of claims needs a file like ingresses.go of package claims, an entry in collect, and

@@ -12,6 +12,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/gateway"
+	"sallyport/ingress/listen"
 )
 
 // routesBut returns the routes of all kinds that other objects do not have.
@@ -46,7 +47,7 @@ func addRoute(o *gateway.Objects, route metav1.Object) {
 // readRoutes reads the links of the routes that came, and leaves out the routes that are not ours.
 func (c *Compiler) readRoutes(d *edit, now []*world) {
 	b := &builder{Compiler: c, routing: &routing{of: now, attached: make([]*gateway.Attachment, len(now))}}
-	b.gateways.pairs = make(map[*corev1.Secret]*pair)
+	b.gateways.pairs, b.opener = make(map[*corev1.Secret]*pair), b.newOpener()
 	for i, a := range c.routing.attached {
 		var routes gateway.Objects
 		for _, m := range d.come {
@@ -95,19 +96,19 @@ func (r *routing) replaceRoutes(then, now *routing, was, is []placed) bool {
 	if !r.replaceMatches(then, now, found) {
 		return false
 	}
-	rest := make([]ledTo, 0, len(r.led)+len(now.led))
-	for _, one := range r.led {
-		if !lost[one.rule.Route] {
+	rest := make([]listen.Lead, 0, len(r.listening.Leads)+len(now.listening.Leads))
+	for _, one := range r.listening.Leads {
+		if !lost[one.Rule.Route] {
 			rest = append(rest, one)
 		}
 	}
 	r.replaceNeeds(then.needs, now.needs, rest)
-	for _, one := range now.led {
-		if found[one.rule.Route] {
+	for _, one := range now.listening.Leads {
+		if found[one.Rule.Route] {
 			rest = append(rest, one)
 		}
 	}
-	r.led = rest
+	r.listening.Leads = rest
 	r.tellStatuses()
 	return true
 }
@@ -141,7 +142,7 @@ func sameBeside(then, now *gateway.Attachment, changed map[*gateway.Route]bool) 
 // something new would count for a limit. found are the routes of the part now. The other routes of its
 // rows stay as they are.
 func (r *routing) replaceMatches(then, now *routing, found map[*gateway.Route]bool) bool {
-	for _, takers := range now.takers {
+	for _, takers := range now.listening.Takers {
 		for i, e := range takers {
 			for _, a := range r.attached {
 				if a != nil && !found[e.Route] && a.RouteOf(e.Route.Object) != nil {
@@ -150,24 +151,24 @@ func (r *routing) replaceMatches(then, now *routing, found map[*gateway.Route]bo
 			}
 		}
 	}
-	r.takers = exchangeKeys(r.takers, then.takers, now.takers)
-	for namespace, forms := range now.forms {
+	r.listening.Takers = exchangeKeys(r.listening.Takers, then.listening.Takers, now.listening.Takers)
+	for namespace, forms := range now.listening.Forms {
 		for name := range forms {
-			if !r.forms[namespace][name] {
+			if !r.listening.Forms[namespace][name] {
 				return false
 			}
 		}
 	}
-	r.copied, r.weight = maps.Clone(r.copied), maps.Clone(r.weight)
+	r.listening.Copied, r.weight = maps.Clone(r.listening.Copied), maps.Clone(r.weight)
 	for of, n := range now.weight {
 		r.weight[of] += n // what the part took before is not taken off: other routes may share it
 	}
-	for of, n := range then.copied {
-		r.copied[of] -= n
+	for of, n := range then.listening.Copied {
+		r.listening.Copied[of] -= n
 	}
-	for of, n := range now.copied {
-		r.copied[of] += n
-		if most := r.of[of.World].Options.Limits.Paths; most > 0 && r.copied[of] > most {
+	for of, n := range now.listening.Copied {
+		r.listening.Copied[of] += n
+		if most := r.of[of.World].Options.Limits.Paths; most > 0 && r.listening.Copied[of] > most {
 			return false
 		}
 	}
@@ -204,7 +205,7 @@ func (r *routing) replaceMatches(then, now *routing, found map[*gateway.Route]bo
 
 // replaceNeeds replaces needs. The rules in rest lead to backends as well, and are in neither part.
 // All Ingresses that lead to a backend of a part are in it.
-func (r *routing) replaceNeeds(then, now []need, rest []ledTo) {
+func (r *routing) replaceNeeds(then, now []need, rest []listen.Lead) {
 	was, is := needsByName(then), needsByName(now)
 	same := func(n *need) bool { return was[n.name] != nil && is[n.name] != nil && *was[n.name] == *is[n.name] }
 	others := make(map[string]*need) // of those that differ: with the oldest object that leads there
@@ -219,9 +220,9 @@ func (r *routing) replaceNeeds(then, now []need, rest []ledTo) {
 		return
 	}
 	for i := range rest {
-		for _, name := range rest[i].needs {
+		for _, name := range rest[i].Backends {
 			if of, differs := others[name]; differs {
-				n := rest[i].petitioner(r.of)
+				n := needOf(&rest[i], r.of)
 				if of != nil {
 					n.byOlder(of)
 				}

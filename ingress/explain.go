@@ -12,6 +12,7 @@ import (
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
+	"sallyport/ingress/listen"
 )
 
 // An Explanation describes how one Ingress is served, or a Service of type LoadBalancer.
@@ -122,11 +123,11 @@ func (r Result) ExplainAPI(cluster, kind, namespace, name string) (e Explanation
 		}
 		refer(route.Kind, string(route.Object.GetUID()))
 		e.Attached = route.Explain()
-		for _, one := range r.routing.led {
-			if one.rule.Route != route {
+		for _, one := range r.routing.listening.Leads {
+			if one.Rule.Route != route {
 				continue
 			}
-			for _, s := range one.to.Shares() {
+			for _, s := range one.To.Shares() {
 				leads[s.Backend] = true
 			}
 		}
@@ -164,7 +165,7 @@ func (r Result) ExplainAt(q haproxy.Request) (e Explanation, why string) {
 	}
 	found, to, why := r.Config.FindAt(q)
 	at := r.Config.CaseOf(&found, q)
-	takers := r.routing.takers[scopedKeyOf(&found)]
+	takers := r.routing.listening.Takers[listen.ScopedKeyOf(&found)]
 	switch {
 	case found.Path == "":
 		return e, why
@@ -184,7 +185,7 @@ func (r Result) ExplainAt(q haproxy.Request) (e Explanation, why string) {
 		if a == nil || !slices.Contains(a.Routes, taker.Route) {
 			continue
 		}
-		e.Ingress = reportedOn(r.routing.of[i].Cluster, taker.Route.Kind, taker.Route.Key(),
+		e.Ingress = listen.Ref(r.routing.of[i].Cluster, taker.Route.Kind, taker.Route.Key(),
 			string(taker.Route.Object.GetUID()))
 	}
 	e.Attached, e.Conditions = taker.Route.Explain(), r.conditionsOf(e.Ingress)
@@ -199,8 +200,8 @@ func (r Result) ExplainAt(q haproxy.Request) (e Explanation, why string) {
 // rulesOf returns the rules of a route, in the order of its rules.
 func (r Result) rulesOf(route *gateway.Route) (all []ExplainedRule) {
 	to := make(map[*gateway.Rule]string)
-	for _, one := range r.routing.led {
-		to[one.rule] = one.to.Words()
+	for _, one := range r.routing.listening.Leads {
+		to[one.Rule] = one.To.Words()
 	}
 	for _, rule := range route.Rules {
 		hosts := route.Hostnames
@@ -211,7 +212,7 @@ func (r Result) rulesOf(route *gateway.Route) (all []ExplainedRule) {
 			for i := range rule.Matches {
 				m := &rule.Matches[i]
 				one := ExplainedRule{
-					Host: host, Path: m.Path, Match: matchOf(m.Type), Backend: to[rule], Rule: rule.Index,
+					Host: host, Path: m.Path, Match: listen.MatchOf(m.Type), Backend: to[rule], Rule: rule.Index,
 					Filters: rule.Does(),
 				}
 				if !m.Bare() {

@@ -18,6 +18,7 @@ import (
 	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
+	"sallyport/ingress/listen"
 )
 
 // Gateways
@@ -33,41 +34,17 @@ import (
 type gates struct {
 	all     []*gate // that have addresses of their own
 	sharing map[*gateway.Gateway]*gate
-	routes  []haproxy.Route
-	added   []string                 // names of the needs that were added so far
 	pairs   map[*corev1.Secret]*pair // that were looked up for Gateways
 	counted map[*gateway.Route]bool  // against the limits of their namespaces
-	opener  *opener
-}
-
-// An openPort is an address and port where a Gateway listens.
-type openPort struct {
-	*gate
-	scope     string
-	kind      haproxy.ListenerKind
-	listeners []*gateway.Listener
-}
-
-// An apiMemory holds what one round made of objects of Gateway API, and the next round may need.
-type apiMemory struct {
-	derived map[derivedFor]*settings // of the rules of routes
-	bundles map[*corev1.ConfigMap]*bundle
-	extras  map[string]*haproxy.Extra // by name
-}
-
-func newAPIMemory() apiMemory {
-	return apiMemory{
-		derived: make(map[derivedFor]*settings), bundles: make(map[*corev1.ConfigMap]*bundle),
-		extras: make(map[string]*haproxy.Extra),
-	}
 }
 
 // attach decides for each cluster which routes attach to which listeners.
 func (b *builder) attach() {
-	b.attached = make([]*gateway.Attachment, len(b.worlds))
+	b.attached, b.opener = make([]*gateway.Attachment, len(b.worlds)), b.newOpener()
 	for i, w := range b.worlds {
 		if b.about != nil && b.about.whole.attached[i] != nil {
 			b.attached[i] = b.about.whole.attached[i].Alone(b.apiOf(i))
+			b.opener.Attach(i, b.attached[i])
 			continue
 		}
 		if b.about != nil || !w.Options.Gateway.Enabled {
@@ -75,6 +52,7 @@ func (b *builder) attach() {
 		}
 		a := gateway.Attach(b.apiOf(i))
 		b.attached[i] = a
+		b.opener.Attach(i, a)
 		for _, g := range a.Gateways {
 			if !g.Shared {
 				b.gateways.all = append(b.gateways.all,
@@ -136,7 +114,7 @@ func (b *builder) apiOf(world int) gateway.World {
 			return nil
 		},
 		Authorities: func(key serviceKey) *gateway.Refusal {
-			if _, why := b.bundleIn(w, key); why != "" {
+			if why := b.opener.Authorities(world, key); why != "" {
 				return &gateway.Refusal{Why: why}
 			}
 			return nil
@@ -153,9 +131,7 @@ func (b *builder) apiOf(world int) gateway.World {
 
 // mirrors reports whether HAProxy can copy requests, and asks for it.
 func (b *builder) mirrors() bool {
-	lua := haproxy.LuaSupport()
-	b.Questions = append(b.Questions, lua)
-	verdict := b.verdicts[lua.Part()]
+	verdict := b.Verdict(haproxy.LuaSupport())
 	return verdict.Known && verdict.Why == ""
 }
 
@@ -226,7 +202,7 @@ func (b *builder) bearRoute(of tenant, r *gateway.Route) string {
 	var added []claims.BackendOf
 	for _, rule := range r.Rules {
 		own := rule.Bytes()
-		if replacesPrefix(rule.Filters) { // there are backends for the path of each match
+		if listen.ReplacesPrefix(rule.Filters) { // there are backends for the path of each match
 			own *= max(len(rule.Matches), 1)
 		}
 		if len(rule.Refs) == 0 {
@@ -252,62 +228,87 @@ func (b *builder) bearRoute(of tenant, r *gateway.Route) string {
 	return ""
 }
 
+// newOpener returns an Opener for this round, which has no routes yet.
+func (b *builder) newOpener() *listen.Opener {
+	worlds := make([]listen.World, len(b.of))
+	for i, w := range b.of {
+		worlds[i] = listen.World{Snapshot: &w.Snapshot, Prefix: w.prefix}
+	}
+	o := listen.NewOpener(b, worlds, b.authorities)
+	o.About, o.Part, o.Reserved = b.about.has, b.about != nil, b.reservedHosts()
+	return o
+}
+
 // listen makes the listeners of the Gateways at their addresses, and what is behind them.
 func (b *builder) listen() {
 	if !slices.ContainsFunc(b.attached, func(a *gateway.Attachment) bool { return a != nil }) {
 		return
 	}
-	o := b.opener()
 	if b.about != nil {
-		for _, one := range b.about.whole.ports {
-			o.serve(one)
-		}
-		o.finish()
-		return
-	}
-	for _, g := range b.gateways.all {
-		for _, addr := range g.At {
-			for _, port := range g.Ports() {
-				o.listenAt(g, netip.AddrPortFrom(addr, port))
-			}
-		}
-	}
-	for _, one := range b.ports {
-		o.serve(one)
-	}
-	o.finish()
-	b.tellStatuses()
-}
-
-// opener returns the opener of this round.
-func (b *builder) opener() *opener {
-	if b.gateways.opener == nil {
-		b.gateways.opener = &opener{
-			builder: b, targets: make(map[targetFor]haproxy.Target), picks: make(map[string]*haproxy.Pick),
-			looks: make(map[string]bool),
-		}
-	}
-	return b.gateways.opener
-}
-
-// serve makes the routes at an address and port of a Gateway.
-func (o *opener) serve(one openPort) {
-	if one.kind == haproxy.ListenHTTP || one.kind == haproxy.ListenHTTPS {
-		o.requests(one)
+		b.opener.Serve(b.about.whole.listening.Ports)
 	} else {
-		o.connections(one)
+		b.opener.Open(b.gateways.all)
+	}
+	made := b.opener.Finish()
+	b.listening, b.limited = made, b.limited || made.Limited
+	c := &b.Config
+	c.Listeners, c.Hostnames = made.Config.Listeners, made.Config.Hostnames
+	c.Picks, c.Forms = made.Config.Picks, made.Config.Forms
+	c.Extras = append(c.Extras, made.Config.Extras...)
+	c.Certs = append(c.Certs, made.Config.Certs...)
+	slices.SortFunc(c.Certs, func(x, y *haproxy.Cert) int { return cmp.Compare(x.Name, y.Name) })
+	if b.about == nil {
+		b.tellStatuses()
 	}
 }
 
 // tellStatuses makes the statuses of all objects of Gateway API, and the Problems that they tell.
 func (r *routing) tellStatuses() {
-	r.Statuses = make(map[string][]gateway.Status)
+	r.Statuses, r.Unmet = make(map[string][]gateway.Status), nil
 	for i, w := range r.of {
 		if a := r.attached[i]; a != nil {
 			r.Statuses[w.Cluster] = a.Statuses()
 		}
 	}
-	r.Unmet = r.unmet()
+	for _, cluster := range sortedKeys(r.Statuses) {
+		r.Unmet = append(r.Unmet, listen.Unmet(cluster, r.Statuses[cluster])...)
+	}
+}
+
+// AllProblems returns the Problems and Unmet together.
+func (r Result) AllProblems() []Problem {
+	if len(r.Unmet) == 0 {
+		return r.Problems
+	}
+	return sorted(r.routing.of, slices.Concat(r.Problems, r.Unmet))
+}
+
+// Gateways returns how each Gateway is served, by cluster, and the older first.
+func (r Result) Gateways() (all []GatewayReport) {
+	r.attachments(func(cluster string, a *gateway.Attachment) {
+		all = append(all, listen.ReportGateways(cluster, a)...)
+	})
+	return all
+}
+
+// Routes returns how each route of Gateway API is served, by cluster, and the older first.
+func (r Result) Routes() (all []RouteReport) {
+	r.attachments(func(cluster string, a *gateway.Attachment) {
+		all = append(all, listen.ReportRoutes(cluster, a)...)
+	})
+	return all
+}
+
+// attachments calls do for each cluster with Gateway API.
+func (r Result) attachments(do func(cluster string, a *gateway.Attachment)) {
+	if r.routing == nil {
+		return
+	}
+	for i, a := range r.routing.attached {
+		if a != nil {
+			do(r.routing.of[i].Cluster, a)
+		}
+	}
 }
 
 // demandGate reads the addresses and ports that a Gateway asks for, within the limits of its
@@ -411,131 +412,4 @@ func (b *builder) settleGate(one balancer, got allot.Allotment, a *allot.Allotte
 		}
 	}
 	return out
-}
-
-// An opener makes the part of a Config that belongs to Gateways.
-type opener struct {
-	*builder
-	targets map[targetFor]haproxy.Target
-	picks   map[string]*haproxy.Pick // by name
-	looks   map[string]bool          // names of all Forms
-}
-
-// listenAt makes the listener at one address and port, unless the port is in use there.
-func (o *opener) listenAt(g *gate, at netip.AddrPort) {
-	var these []*gateway.Listener
-	for _, l := range g.Listeners {
-		if l.Port == at.Port() && l.Serves() {
-			these = append(these, l)
-		}
-	}
-	free := haproxy.FreeListener(at)
-	o.Questions = append(o.Questions, free)
-	if verdict := o.verdicts[free.Part()]; !verdict.Known || verdict.Why != "" {
-		why := gateway.Refusal{Reason: string(gatewayv1.ListenerReasonPending), Why: "the port is not open yet"}
-		if verdict.Why != "" {
-			why = gateway.Refusal{
-				Reason: string(gatewayv1.ListenerReasonPortUnavailable),
-				Why:    fmt.Sprintf("on the appliance port %d is %s", at.Port(), verdict.Why),
-			}
-		}
-		for _, l := range these {
-			l.Close(why)
-		}
-		return
-	}
-	listener := haproxy.Listener{
-		At: at, Kind: kindOf(these[0]), Owner: haproxy.Tenant{Cluster: g.Ref.Cluster, Namespace: g.Ref.Namespace},
-	}
-	if c := these[0].Clients; c != nil {
-		ca := o.authorities(o.worlds[g.World], c.Authorities...)
-		if why := o.refusal(ca); why != "" {
-			for _, l := range these {
-				l.Close(gateway.Refusal{
-					Reason: string(gatewayv1.ListenerReasonInvalid),
-					Why:    "the authorities of its clients cannot be used together: " + why,
-				})
-			}
-			return
-		}
-		o.Config.Extras = append(o.Config.Extras, ca)
-		listener.ClientCA, listener.Insecure = ca.Name, c.Insecure
-	}
-	scope := haproxy.ScopeOf(at)
-	o.ports = append(o.ports, openPort{gate: g, scope: scope, kind: listener.Kind, listeners: these})
-	if listener.Kind == haproxy.ListenHTTPS || listener.Kind == haproxy.ListenTLS {
-		o.certificates(g, scope, these)
-	}
-	o.Config.Listeners = append(o.Config.Listeners, listener)
-}
-
-func kindOf(l *gateway.Listener) haproxy.ListenerKind {
-	switch l.Protocol {
-	case gatewayv1.HTTPSProtocolType:
-		return haproxy.ListenHTTPS
-	case gatewayv1.TLSProtocolType:
-		return haproxy.ListenTLS
-	case gatewayv1.TCPProtocolType:
-		return haproxy.ListenTCP
-	}
-	return haproxy.ListenHTTP
-}
-
-// certificates adds the certificates of the listeners of one port.
-func (o *opener) certificates(g *gate, scope string, listeners []*gateway.Listener) {
-	w := o.worlds[g.World]
-	certs := make(map[string]*haproxy.Cert)
-	for _, l := range listeners {
-		for _, key := range l.Certificates {
-			read, why := o.pairIn(w, key)
-			if why != "" {
-				continue // as the status of the listener says
-			}
-			o.watchClock(w.At, read)
-			name := strings.TrimSuffix(certName(w.prefix, key), ".pem") + "_" +
-				strings.NewReplacer(":", "-", "[", "", "]", "").Replace(scope) + ".pem"
-			c := certs[name]
-			if c == nil {
-				c = &haproxy.Cert{
-					Name: name, Scope: scope, PEM: read.pem, Expires: read.leaf.NotAfter,
-					Owner: w.Cluster + "/" + key.Namespace, Hosts: []string{},
-				}
-				certs[name] = c
-			}
-			if l.Hostname == "" {
-				c.Hosts = nil // for good: it is shown for every name that it has
-			} else if c.Hosts != nil && !slices.Contains(c.Hosts, l.Hostname) {
-				c.Hosts = append(c.Hosts, l.Hostname)
-			}
-		}
-		if l.Protocol == gatewayv1.HTTPSProtocolType {
-			part := strings.ReplaceAll(cmp.Or(l.Hostname, "any"), "*", "any")
-			o.Config.Hostnames = append(o.Config.Hostnames,
-				haproxy.Hostname{Scope: scope, Host: l.Hostname, Part: part})
-		}
-	}
-	for _, name := range sortedKeys(certs) {
-		slices.Sort(certs[name].Hosts)
-		o.Config.Certs = append(o.Config.Certs, certs[name])
-	}
-}
-
-// finish sorts the parts of the Config.
-func (o *opener) finish() {
-	slices.SortFunc(o.gateways.routes, compareScoped)
-	slices.SortFunc(o.Config.Listeners, func(x, y haproxy.Listener) int { return x.At.Compare(y.At) })
-	slices.SortFunc(o.Config.Hostnames, func(x, y haproxy.Hostname) int {
-		return cmp.Or(cmp.Compare(x.Scope, y.Scope), cmp.Compare(x.Host, y.Host))
-	})
-	slices.SortFunc(o.Config.Certs, func(x, y *haproxy.Cert) int { return cmp.Compare(x.Name, y.Name) })
-	for _, name := range sortedKeys(o.picks) {
-		o.Config.Picks = append(o.Config.Picks, o.picks[name])
-	}
-	o.Config.Forms = haproxy.FormsOf(o.Config.Picks)
-}
-
-// compareScoped orders routes as a Config has them.
-func compareScoped(a, b haproxy.Route) int {
-	return cmp.Or(cmp.Compare(a.Scope, b.Scope),
-		compareRoutes(claims.KeyOf(&a), claims.KeyOf(&b)))
 }

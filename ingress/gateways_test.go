@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/listen"
 )
 
 // gateAt is the address of the Gateway of gate.
@@ -433,13 +434,13 @@ func TestRoutesAndGatewaysAreExplained(t *testing.T) {
 // TestNoNamespaceBringsTooManyForms gives a namespace routes that look at ever other headers.
 func TestNoNamespaceBringsTooManyForms(t *testing.T) {
 	manifests := gateOf("{name: web, port: 80, protocol: HTTP}")
-	for i := range maxForms + 3 {
+	for i := range listen.MaxForms + 3 {
 		manifests += httpRoute(fmt.Sprintf("r%02d", i), fmt.Sprintf(
 			"rules: [{matches: [{headers: [{name: x-%d, value: a}]}, {headers: [{name: x-%[1]d, value: b}]}]}]", i))
 	}
 	r := compileGates(t, &Compiler{}, manifests, nil)
-	if got := len(r.Config.Forms); got != maxForms {
-		t.Errorf("got %d forms, want %d", got, maxForms)
+	if got := len(r.Config.Forms); got != listen.MaxForms {
+		t.Errorf("got %d forms, want %d", got, listen.MaxForms)
 	}
 }
 

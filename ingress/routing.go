@@ -18,27 +18,24 @@ import (
 	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
+	"sallyport/ingress/listen"
 )
 
 // A routing is the part of a Result that does not depend on endpoints. Its Config has no
 // Backends.
 type routing struct {
 	Result
-	of       []*world // the worlds it is made from
-	claims   []*claim // the older first
-	owner    map[routeKey]*claim
-	canaries map[routeKey]*claim
-	chosen   map[routeKey][]conditional
-	needs    []need                    // sorted by name
-	users    []map[serviceKey][]string // by world and Service: the names of its needs
-	attached []*gateway.Attachment     // by world; nil if the cluster has none
-	ports    []openPort                // of Gateways
-	led      []ledTo
-	takers   map[scopedKey][]gateway.Entry // who takes the requests of a route: by each condition, then the rest
-	forms    map[string]map[string]bool    // names of Forms, by the namespace that brings them
-	copied   map[tenant]int                // matches of wider hosts in the rows of hosts
-	weight   map[tenant]int                // bytes of configuration that routes take, or more
-	limited  bool                          // something is beyond a limit, or waits for a host that is kept
+	of        []*world // the worlds it is made from
+	claims    []*claim // the older first
+	owner     map[routeKey]*claim
+	canaries  map[routeKey]*claim
+	chosen    map[routeKey][]conditional
+	needs     []need                    // sorted by name
+	users     []map[serviceKey][]string // by world and Service: the names of its needs
+	attached  []*gateway.Attachment     // by world; nil if the cluster has none
+	listening listen.Listening          // at the addresses of Gateways; its Config is part of that of the Result
+	weight    map[tenant]int            // bytes of configuration that routes take, or more
+	limited   bool                      // something is beyond a limit, or waits for a host that is kept
 
 	certain period // no certificate expires or becomes valid, by the time of its cluster
 	keeps   period // nothing is released that is kept for a namespace, by Compiler.now
@@ -129,7 +126,8 @@ type builder struct {
 	accounts   map[tenant]*claims.Account // what each namespace has so far
 	gateways   gates
 
-	apiBefore apiMemory
+	derivedBefore map[derivedFor]*settings
+	opener        *listen.Opener
 }
 
 // route makes the routing of worlds. The older of two claims to a thing takes effect. The operator
@@ -145,8 +143,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 		claimed: make(map[routeKey]*claim), patterns: make(map[string]int), needed: make(map[string]need, size),
 		routing: &routing{
 			of: worlds, owner: make(map[routeKey]*claim, size), canaries: make(map[routeKey]*claim),
-			chosen: make(map[routeKey][]conditional), takers: make(map[scopedKey][]gateway.Entry),
-			forms: make(map[string]map[string]bool), copied: make(map[tenant]int), weight: make(map[tenant]int),
+			chosen: make(map[routeKey][]conditional), weight: make(map[tenant]int),
 		},
 	}
 	all := b.speaker.global
@@ -159,7 +156,8 @@ func (c *Compiler) route(worlds []*world) *routing {
 	if b.settled == nil {
 		b.settled = make(map[settledFor]*settings)
 	}
-	b.accounts, b.apiBefore, b.api = make(map[tenant]*claims.Account), b.api, newAPIMemory()
+	b.accounts, b.derivedBefore, b.derived = make(map[tenant]*claims.Account), b.derived, make(map[derivedFor]*settings)
+	b.authorities = b.authorities.Next()
 	b.gateways = gates{pairs: make(map[*corev1.Secret]*pair), counted: make(map[*gateway.Route]bool)}
 	b.Config.Process, b.Config.DefaultCert = all.Process, all.DefaultCert
 	b.Config.Extras, b.Questions = slices.Clone(all.Extras), slices.Clone(all.Questions)
@@ -197,7 +195,8 @@ func (b *builder) assemble() {
 	for _, key := range b.keys() {
 		b.Config.Routes = append(b.Config.Routes, b.routed[key])
 	}
-	b.Config.Routes = append(b.Config.Routes, b.gateways.routes...)
+	b.Config.Routes = append(b.Config.Routes, b.listening.Config.Routes...)
+	b.listening.Config = haproxy.Config{}
 	b.needs = make([]need, 0, len(b.needed))
 	b.users = make([]map[serviceKey][]string, len(b.of))
 	for i := range b.users {
@@ -605,7 +604,7 @@ func (b *builder) backend(c petitioner, to reference) (n need, why Problem) {
 		case to.Open:
 			port += ".acme"
 		}
-		return shorten(w.prefix+key.Namespace+owner+"_svc_"+key.Name+"_"+port, ".")
+		return claims.Shorten(w.prefix+key.Namespace+owner+"_svc_"+key.Name+"_"+port, ".")
 	}
 	why = n.find(service, ok)
 	switch {
@@ -631,7 +630,7 @@ func (b *builder) spoken(n need, service *corev1.Service) *settings {
 			continue
 		}
 		if proto := protocols[*port.AppProtocol]; proto != "" {
-			return b.derive(n.settings, effects{proto: proto})
+			return b.derive(n.settings, listen.Effects{Proto: proto})
 		}
 	}
 	return n.settings
@@ -715,15 +714,10 @@ func (b *builder) add(n need, c petitioner) {
 		n.byOlder(&was)
 	}
 	b.needed[n.name] = n
-	b.gateways.added = append(b.gateways.added, n.name)
 }
 
 func (b *builder) keys() []routeKey {
-	return slices.SortedFunc(maps.Keys(b.routed), compareRoutes)
-}
-
-func compareRoutes(a, b routeKey) int {
-	return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Path, b.Path), cmp.Compare(a.Match, b.Match))
+	return slices.SortedFunc(maps.Keys(b.routed), claims.CompareKeys)
 }
 
 // A certifier assigns certificates to hosts.

@@ -205,7 +205,7 @@ func (b *builder) open(one balancer, addr netip.Addr) {
 			b.reportOn(one.petitioner.Ref, why.Reason, "port %d is not served: %s", port, why.Why)
 			continue
 		}
-		n.name = shorten(n.name+".lb", ".")
+		n.name = claims.Shorten(n.name+".lb", ".")
 		if known, has := b.needed[n.name]; has {
 			n = known
 		} else if only := b.sources(one); only != nil {

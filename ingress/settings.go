@@ -107,7 +107,7 @@ func (w *world) finder(home string, found *[]foundSecret) annotations.Secrets {
 		if why := input.TooLarge(secret); why != "" {
 			return annotations.Secret{}, fmt.Errorf("Secret %s %s", key, why)
 		}
-		name := shorten(w.prefix+key.Namespace+"_"+key.Name, "_")
+		name := claims.Shorten(w.prefix+key.Namespace+"_"+key.Name, "_")
 		return annotations.Secret{Name: name, Of: key.String(), Data: secret.Data}, nil
 	}
 }
@@ -121,7 +121,7 @@ func (w *world) asker(home string, found *[]askedOne) func(annotations.Scope, an
 			return "", fmt.Errorf("Service %s is in another namespace, and not in the list of the configuration file "+
 				"(clusters[].ingress.authServices)", key)
 		}
-		one := askedOne{key, to.Port, shorten(w.prefix+key.Namespace+"_auth_svc_"+key.Name+"_"+to.Port, ".")}
+		one := askedOne{key, to.Port, claims.Shorten(w.prefix+key.Namespace+"_auth_svc_"+key.Name+"_"+to.Port, ".")}
 		*found = append(*found, one)
 		return one.backend, nil
 	}
@@ -148,14 +148,14 @@ func (c *Compiler) forget(gone func(object any) bool) {
 
 // forgetDerived drops derived settings that no backend has, if they are many.
 func (c *Compiler) forgetDerived(r *routing) {
-	if len(c.api.derived) <= 2*len(r.needs)+mostPlaced {
+	if len(c.derived) <= 2*len(r.needs)+mostPlaced {
 		return
 	}
 	here := make(map[*settings]bool, len(r.needs))
 	for i := range r.needs {
 		here[r.needs[i].settings] = true
 	}
-	maps.DeleteFunc(c.api.derived, func(_ derivedFor, s *settings) bool { return !here[s] })
+	maps.DeleteFunc(c.derived, func(_ derivedFor, s *settings) bool { return !here[s] })
 }
 
 // forgetOthers drops everything that is remembered about objects that are not in the worlds now.
@@ -187,7 +187,7 @@ func (b *builder) settle(c petitioner, service *corev1.Service, to reference) *s
 	shared := b.compile(b.worlds[c.World].prefix, of, b.layer(service), defaults)
 	both := shared
 	if !c.Layer.Empty() || !c.Usual.Empty() {
-		owner := shorten(b.worlds[c.World].prefix+c.Ref.Namespace+"_ing_"+c.Ref.Name, ".")
+		owner := claims.Shorten(b.worlds[c.World].prefix+c.Ref.Namespace+"_ing_"+c.Ref.Name, ".")
 		of.claimant = c.Claimant
 		both = b.compile(owner, of, b.layer(service), c.Layer, defaults, c.Usual)
 	}

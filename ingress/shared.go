@@ -14,6 +14,7 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
+	"sallyport/ingress/listen"
 )
 
 // Gateways at the addresses of Ingresses
@@ -39,7 +40,7 @@ func (w *world) sharesAddresses(g *gatewayv1.Gateway) bool {
 
 // refuseShared returns why no listener with a protocol may have a port at the addresses of Ingresses.
 func (c *Compiler) refuseShared(port uint16, protocol gatewayv1.ProtocolType) *gateway.Refusal {
-	kind := kindOf(&gateway.Listener{Protocol: protocol})
+	kind := listen.KindOf(protocol)
 	if protocol == gatewayv1.HTTPProtocolType || protocol == gatewayv1.HTTPSProtocolType {
 		if c.Shared[port] == kind {
 			return nil
@@ -89,11 +90,11 @@ func (b *builder) readRoute(world int, r *gateway.Route) *claim {
 		for _, rule := range r.Rules {
 			at := &claims.RuleAt{Rule: rule, Gate: b.gateOf(world, h.Gateway), TLSOnly: !h.Plain}
 			if h.Plain {
-				at.Redirects = onlyToTLS(rule)
+				at.Redirects = listen.OnlyToTLS(rule)
 			}
 			for i := range rule.Matches {
 				m := &rule.Matches[i]
-				path := pathClaim{Host: h.Host, Path: m.Path, Match: matchOf(m.Type), Rule: at}
+				path := pathClaim{Host: h.Host, Path: m.Path, Match: listen.MatchOf(m.Type), Rule: at}
 				like := haproxy.Route{Host: path.Host, Path: path.Path, Match: path.Match}
 				if err := like.Validate(); err != nil {
 					rule.Drop(fmt.Sprintf("path %s cannot be used: %v", m.Path, err))
@@ -145,32 +146,6 @@ func (b *builder) addCertificate(c *claim, h gateway.SharedHost) {
 	}
 }
 
-// onlyToTLS returns the redirect of a rule that does nothing but redirect to https, and nil for other
-// rules.
-func onlyToTLS(rule *gateway.Rule) *haproxy.Redirection {
-	if len(rule.Filters) != 1 || rule.Filters[0].RequestRedirect == nil || len(rule.Mirrors) > 0 {
-		return nil
-	}
-	f := rule.Filters[0].RequestRedirect
-	if f.Scheme == nil || *f.Scheme != "https" || f.Hostname != nil || f.Path != nil {
-		return nil
-	}
-	to := &haproxy.Redirection{Scheme: "https", Code: 302}
-	if f.StatusCode != nil {
-		to.Code = *f.StatusCode
-	}
-	if f.Port != nil {
-		if *f.Port < 1 || *f.Port > 65535 {
-			return nil
-		}
-		to.Port = uint16(*f.Port) //nolint:gosec // checked
-	}
-	if _, err := to.Directive(); err != nil {
-		return nil
-	}
-	return to
-}
-
 // grantRule gives a path to the claim of a route, or reports why not.
 func (b *builder) grantRule(c *claim, path pathClaim) {
 	key := path.Key()
@@ -194,11 +169,7 @@ func (b *builder) grantRule(c *claim, path pathClaim) {
 
 // sharesOf returns the backends of a path of a route, and how many of 100 requests the second one takes.
 func (b *builder) sharesOf(c *claim, path pathClaim) (backend, canary string, weight int) {
-	key := targetFor{rule: path.Rule.Rule, gate: path.Rule.Gate, by: c, open: b.isOpen(c, path)}
-	if replacesPrefix(path.Rule.Filters) {
-		key.path = path.Path
-	}
-	shares := b.opener().targetOf(key).Shares()
+	shares := b.opener.Shared(&c.Petitioner, path.Rule, path.Path, b.isOpen(c, path))
 	if len(shares) < 2 {
 		return shares[0].Backend, "", 0
 	}

@@ -39,7 +39,7 @@ func (b *builder) stream() {
 					s.Port, why.Why)
 				continue
 			}
-			n.name = shorten(fmt.Sprintf("%s.tcp-%d", n.name, s.Port), ".")
+			n.name = claims.Shorten(fmt.Sprintf("%s.tcp-%d", n.name, s.Port), ".")
 			if s.SendProxy != "" {
 				own := *n.settings
 				own.Options.SendProxy = s.SendProxy

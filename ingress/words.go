@@ -4,7 +4,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"sallyport/ingress/claims"
+	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
+	"sallyport/ingress/listen"
 )
 
 // These types of package input are in every file of this package.
@@ -34,4 +36,14 @@ type (
 	tenant     = claims.Tenant
 	gate       = claims.Gate
 	serviceKey = types.NamespacedName
+)
+
+// Reports about objects of Gateway API.
+type (
+	Condition      = gateway.Condition
+	GatewayReport  = listen.GatewayReport
+	ListenerReport = listen.ListenerReport
+	RouteReport    = listen.RouteReport
+	PlaceReport    = listen.PlaceReport
+	FaultReport    = listen.FaultReport
 )

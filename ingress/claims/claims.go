@@ -11,7 +11,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
@@ -148,26 +147,6 @@ func (t *TLS) Key(c *Claim) ServiceKey {
 	return ServiceKey{Namespace: cmp.Or(t.Namespace, c.Ref.Namespace), Name: t.Secret}
 }
 
-// CleanHost checks a host as the API server does (Ingress v1, IngressRule.Host): a
-// DNS name, or "*." and a DNS name, without a port, and no address. It does not rely
-// on the API server, which may be an impostor.
-func CleanHost(host string) (clean, why string) {
-	if host == "" {
-		return "", ""
-	}
-	host = strings.ToLower(host)
-	name, wild := strings.CutPrefix(host, "*.")
-	switch {
-	case wild && len(validation.IsWildcardDNS1123Subdomain(host)) == 0:
-		return host, ""
-	case !wild && len(validation.IsDNS1123Subdomain(host)) == 0 && len(validation.IsValidIP(nil, name)) > 0:
-		return host, ""
-	case len(validation.IsValidIP(nil, name)) == 0:
-		return "", `is an address; allowed is a DNS name, or no host at all`
-	}
-	return "", `is not a DNS name; allowed are letters, digits, "-" and ".", with "*." in front for one more label`
-}
-
 // A Key names the requests that a route matches. Two claims with one key are
 // in conflict.
 type Key struct {
@@ -177,6 +156,11 @@ type Key struct {
 
 // KeyOf returns the key of a route.
 func KeyOf(r *haproxy.Route) Key { return Key{Host: r.Host, Path: r.Path, Match: r.Match} }
+
+// CompareKeys orders keys by host, path and match.
+func CompareKeys(a, b Key) int {
+	return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Path, b.Path), cmp.Compare(a.Match, b.Match))
+}
 
 // Older compares two claims by age, as OlderOf does.
 func Older(a, b *Claim) int { return OlderOf(a.Petitioner, b.Petitioner) }
@@ -267,27 +251,6 @@ func (c *Claim) Rename(host, name string) {
 			c.TLS[i].Hosts = append(slices.Clone(t.Hosts), name)
 		}
 	}
-}
-
-// Covers reports whether names have the host or the wildcard of its parent.
-func Covers(names []string, host string) bool {
-	if slices.Contains(names, host) {
-		return true
-	}
-	first, parent, found := strings.Cut(host, ".")
-	return found && first != "*" && slices.Contains(names, "*."+parent)
-}
-
-// List returns names for a sentence, at most five of them.
-func List(names []string) string {
-	const most = 5
-	switch {
-	case len(names) == 0:
-		return "nothing"
-	case len(names) > most:
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-	}
-	return strings.Join(names, ", ")
 }
 
 // A RuleAt is a rule of a route at a Gateway that shares the addresses of Ingresses.

@@ -1,10 +1,11 @@
-package ingress
+package listen
 
 import (
 	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,35 +16,35 @@ import (
 	"sallyport/ingress/gateway"
 )
 
-// effects are all that a rule changes in the backend of its requests.
-type effects struct {
-	directives []haproxy.Directive
-	extras     []*haproxy.Extra // files that the directives need
-	proto      string           // to the servers
-	redirects  bool             // the directives answer each request
-	open       bool             // no guard of the ConfigMap keeps clients out
-	tls        serverTLS
+// Effects are all that a rule changes in the backend of its requests.
+type Effects struct {
+	Directives []haproxy.Directive
+	Extras     []*haproxy.Extra // files that the directives need
+	Proto      string           // to the servers
+	Open       bool             // no guard of the ConfigMap keeps clients out
+	TLS        ServerTLS
+	redirects  bool // the directives answer each request
 }
 
-// A serverTLS says how HAProxy connects to servers over TLS. The zero value changes nothing.
-type serverTLS struct {
-	ca   *haproxy.Extra // has to have signed the certificate of the server
-	name string         // SNI, and the name in the certificate of the server
-	crt  *haproxy.Extra // HAProxy shows this certificate; nil if it shows none
+// A ServerTLS says how HAProxy connects to servers over TLS. The zero value changes nothing.
+type ServerTLS struct {
+	CA   *haproxy.Extra // has to have signed the certificate of the server
+	Name string         // SNI, and the name in the certificate of the server
+	Crt  *haproxy.Extra // HAProxy shows this certificate; nil if it shows none
 }
 
-// none reports whether requests need no backend of their own.
-func (e effects) none() bool { return len(e.directives) == 0 && e.proto == "" && e.tls.ca == nil }
+// None reports whether requests need no backend of their own.
+func (e Effects) None() bool { return len(e.Directives) == 0 && e.Proto == "" && e.TLS.CA == nil }
 
-func (e *effects) add(d haproxy.Directive, err error) error {
+func (e *Effects) add(d haproxy.Directive, err error) error {
 	if err == nil {
-		e.directives = append(e.directives, d)
+		e.Directives = append(e.Directives, d)
 	}
 	return err
 }
 
-// replacesPrefix reports whether some filter replaces the part of the path that a match has.
-func replacesPrefix(filters []gatewayv1.HTTPRouteFilter) bool {
+// ReplacesPrefix reports whether some filter replaces the part of the path that a match has.
+func ReplacesPrefix(filters []gatewayv1.HTTPRouteFilter) bool {
 	return slices.ContainsFunc(filters, func(f gatewayv1.HTTPRouteFilter) bool {
 		return f.URLRewrite != nil && f.URLRewrite.Path != nil && f.URLRewrite.Path.ReplacePrefixMatch != nil ||
 			f.RequestRedirect != nil && f.RequestRedirect.Path != nil &&
@@ -51,9 +52,9 @@ func replacesPrefix(filters []gatewayv1.HTTPRouteFilter) bool {
 	})
 }
 
-// effectsOf returns the effects of the filters and timeouts of a rule. path is that of the match. An
+// effectsOf returns the Effects of the filters and timeouts of a rule. path is that of the match. An
 // error says what cannot be served: then nothing of the rule is.
-func effectsOf(rule *gateway.Rule, path string) (own effects, err error) {
+func effectsOf(rule *gateway.Rule, path string) (own Effects, err error) {
 	if rule.Session != nil {
 		return own, fmt.Errorf("sessionPersistence is not supported")
 	}
@@ -65,7 +66,7 @@ func effectsOf(rule *gateway.Rule, path string) (own effects, err error) {
 		return own, err
 	}
 	if attempt > 0 {
-		own.directives = append(own.directives, haproxy.Timeout("server", attempt))
+		own.Directives = append(own.Directives, haproxy.Timeout("server", attempt))
 	}
 	if rule.Retry != nil {
 		err = own.retry(rule, request, attempt)
@@ -73,9 +74,9 @@ func effectsOf(rule *gateway.Rule, path string) (own effects, err error) {
 	return own, err
 }
 
-// refEffects returns the effects of a rule and of one of its backendRefs.
-func refEffects(own effects, ref gateway.Ref) (effects, error) {
-	own.directives = slices.Clone(own.directives)
+// refEffects returns the Effects of a rule and of one of its backendRefs.
+func refEffects(own Effects, ref gateway.Ref) (Effects, error) {
+	own.Directives = slices.Clone(own.Directives)
 	err := own.filter(ref.Filters, "")
 	if err == nil && own.redirects {
 		err = fmt.Errorf("a backendRef cannot have a redirect")
@@ -116,7 +117,7 @@ const usualRetries, mostRetries = 3, 10
 
 // retry adds the retries of a rule. HAProxy repeats at once, without a backoff. It repeats an
 // attempt that timed out only if the timeout of the request leaves time for another attempt.
-func (e *effects) retry(rule *gateway.Rule, request, attempt time.Duration) error {
+func (e *Effects) retry(rule *gateway.Rule, request, attempt time.Duration) error {
 	r, attempts := rule.Retry, usualRetries
 	if r.Attempts != nil {
 		attempts = *r.Attempts
@@ -139,8 +140,8 @@ func (e *effects) retry(rule *gateway.Rule, request, attempt time.Duration) erro
 	return e.add(haproxy.Retry(attempts, late, codes))
 }
 
-// filter adds the effects of filters.
-func (e *effects) filter(filters []gatewayv1.HTTPRouteFilter, path string) error {
+// filter adds the Effects of filters.
+func (e *Effects) filter(filters []gatewayv1.HTTPRouteFilter, path string) error {
 	for _, f := range filters {
 		var err error
 		switch {
@@ -166,8 +167,8 @@ func (e *effects) filter(filters []gatewayv1.HTTPRouteFilter, path string) error
 	return nil
 }
 
-// headers adds the effects of a filter for headers.
-func (e *effects) headers(
+// headers adds the Effects of a filter for headers.
+func (e *Effects) headers(
 	f *gatewayv1.HTTPHeaderFilter, set, add func(name, value string) (haproxy.Directive, error),
 	remove func(name string) (haproxy.Directive, error),
 ) error {
@@ -184,8 +185,8 @@ func (e *effects) headers(
 	return first
 }
 
-// rewrite adds the effects of a filter for the host and the path.
-func (e *effects) rewrite(f *gatewayv1.HTTPURLRewriteFilter, path string) error {
+// rewrite adds the Effects of a filter for the host and the path.
+func (e *Effects) rewrite(f *gatewayv1.HTTPURLRewriteFilter, path string) error {
 	if f.Hostname != nil {
 		if err := haproxy.CheckServerName(string(*f.Hostname)); err != nil {
 			return err
@@ -215,8 +216,8 @@ func pathOf(p *gatewayv1.HTTPPathModifier, path string) (haproxy.PathChange, err
 	return haproxy.PathChange{}, fmt.Errorf("path type %s is not supported", annotations.Quote(string(p.Type)))
 }
 
-// redirect adds the effects of a filter that answers with a redirect.
-func (e *effects) redirect(f *gatewayv1.HTTPRequestRedirectFilter, path string) error {
+// redirect adds the Effects of a filter that answers with a redirect.
+func (e *Effects) redirect(f *gatewayv1.HTTPRequestRedirectFilter, path string) error {
 	to := haproxy.Redirection{Code: 302}
 	if f.Scheme != nil {
 		to.Scheme = *f.Scheme
@@ -244,15 +245,15 @@ func (e *effects) redirect(f *gatewayv1.HTTPRequestRedirectFilter, path string) 
 	return e.add(to.Directive())
 }
 
-// cors adds the effects of a filter for requests from pages of other origins.
-func (e *effects) cors(f *gatewayv1.HTTPCORSFilter) error {
+// cors adds the Effects of a filter for requests from pages of other origins.
+func (e *Effects) cors(f *gatewayv1.HTTPCORSFilter) error {
 	to := haproxy.CORS{
 		Origin: originsOf(f.AllowOrigins), Methods: joined(f.AllowMethods), Headers: joined(f.AllowHeaders),
 		Expose: joined(f.ExposeHeaders), Credentials: f.AllowCredentials != nil && *f.AllowCredentials,
 		MaxAge: time.Duration(max(f.MaxAge, 0)) * time.Second, Respond: true, Strict: true,
 	}
 	directives, err := to.Directives()
-	e.directives = append(e.directives, directives...)
+	e.Directives = append(e.Directives, directives...)
 	return err
 }
 
@@ -279,4 +280,45 @@ func joined[T ~string](values []T) string {
 		all = append(all, string(v))
 	}
 	return strings.Join(all, ", ")
+}
+
+// OnlyToTLS returns the redirect of a rule that does nothing but redirect to https, and nil for other
+// rules.
+func OnlyToTLS(rule *gateway.Rule) *haproxy.Redirection {
+	if len(rule.Filters) != 1 || rule.Filters[0].RequestRedirect == nil || len(rule.Mirrors) > 0 {
+		return nil
+	}
+	f := rule.Filters[0].RequestRedirect
+	if f.Scheme == nil || *f.Scheme != "https" || f.Hostname != nil || f.Path != nil {
+		return nil
+	}
+	to := &haproxy.Redirection{Scheme: "https", Code: 302}
+	if f.StatusCode != nil {
+		to.Code = *f.StatusCode
+	}
+	if f.Port != nil {
+		if *f.Port < 1 || *f.Port > 65535 {
+			return nil
+		}
+		to.Port = uint16(*f.Port) //nolint:gosec // checked
+	}
+	if _, err := to.Directive(); err != nil {
+		return nil
+	}
+	return to
+}
+
+// Key returns a text that is the same for the same Effects.
+func (e Effects) Key() string {
+	var all []string
+	for _, d := range e.Directives {
+		all = append(all, strconv.Quote(d.String()))
+	}
+	if e.TLS.CA != nil {
+		all = append(all, "tls "+e.TLS.Name+" "+e.TLS.CA.Name)
+	}
+	if e.TLS.Crt != nil {
+		all = append(all, "as "+e.TLS.Crt.Name)
+	}
+	return strings.Join(append(all, e.Proto), "\n")
 }

@@ -1,4 +1,4 @@
-package ingress
+package listen
 
 import (
 	"cmp"
@@ -6,15 +6,15 @@ import (
 	"slices"
 	"strings"
 
-	"sallyport/ingress/gateway"
-)
+	"k8s.io/apimachinery/pkg/types"
 
-// A Condition is a condition of an object of Gateway API, or of a part of it.
-type Condition = gateway.Condition
+	"sallyport/ingress/gateway"
+	"sallyport/ingress/input"
+)
 
 // A GatewayReport says how a Gateway is served.
 type GatewayReport struct {
-	ObjectRef
+	input.ObjectRef
 	Addresses []netip.Addr     `json:"addresses,omitempty"`
 	Listeners []ListenerReport `json:"listeners"`        // its own first, then those of its ListenerSets
 	Reason    string           `json:"reason,omitempty"` // why it is not programmed, as in its condition; "" if it is
@@ -36,7 +36,7 @@ type ListenerReport struct {
 
 // A RouteReport says how a route of Gateway API is served.
 type RouteReport struct {
-	ObjectRef
+	input.ObjectRef
 	Hostnames []string      `json:"hostnames,omitempty"` // empty stands for those of the listeners
 	Places    []PlaceReport `json:"places"`              // one for each parentRef to a Gateway of ours
 	Faults    []FaultReport `json:"faults,omitempty"`    // parts that are not served as they ask
@@ -61,31 +61,17 @@ func (r *RouteReport) Attached() bool {
 	return slices.ContainsFunc(r.Places, func(p PlaceReport) bool { return p.Reason == "" })
 }
 
-// attachments calls do for each cluster with Gateway API.
-func (r Result) attachments(do func(cluster string, a *gateway.Attachment)) {
-	if r.routing == nil {
-		return
+// ReportGateways returns how each Gateway of a cluster is served, the older first.
+func ReportGateways(cluster string, a *gateway.Attachment) (all []GatewayReport) {
+	for _, g := range a.Gateways {
+		all = append(all, reportOf(cluster, a, g))
 	}
-	for i, a := range r.routing.attached {
-		if a != nil {
-			do(r.routing.of[i].Cluster, a)
-		}
-	}
-}
-
-// Gateways returns how each Gateway is served, by cluster, and the older first.
-func (r Result) Gateways() (all []GatewayReport) {
-	r.attachments(func(cluster string, a *gateway.Attachment) {
-		for _, g := range a.Gateways {
-			all = append(all, reportOf(cluster, a, g))
-		}
-	})
 	return all
 }
 
 func reportOf(cluster string, a *gateway.Attachment, g *gateway.Gateway) GatewayReport {
 	out := GatewayReport{
-		ObjectRef: reportedOn(cluster, "Gateway", g.Key(), string(g.Object.UID)), Listeners: []ListenerReport{},
+		ObjectRef: Ref(cluster, "Gateway", g.Key(), string(g.Object.UID)), Listeners: []ListenerReport{},
 	}
 	for _, text := range g.Addresses {
 		if addr, err := netip.ParseAddr(text); err == nil {
@@ -108,23 +94,22 @@ func reportOf(cluster string, a *gateway.Attachment, g *gateway.Gateway) Gateway
 	return out
 }
 
-func reportedOn(cluster, kind string, key serviceKey, uid string) ObjectRef {
-	return ObjectRef{Cluster: cluster, Kind: kind, Namespace: key.Namespace, Name: key.Name, UID: uid}
+// Ref returns a reference to an object of Gateway API.
+func Ref(cluster, kind string, key types.NamespacedName, uid string) input.ObjectRef {
+	return input.ObjectRef{Cluster: cluster, Kind: kind, Namespace: key.Namespace, Name: key.Name, UID: uid}
 }
 
-// Routes returns how each route of Gateway API is served, by cluster, and the older first.
-func (r Result) Routes() (all []RouteReport) {
-	r.attachments(func(cluster string, a *gateway.Attachment) {
-		for _, route := range a.Routes {
-			all = append(all, reportOfRoute(cluster, route))
-		}
-	})
+// ReportRoutes returns how each route of a cluster is served, the older first.
+func ReportRoutes(cluster string, a *gateway.Attachment) (all []RouteReport) {
+	for _, route := range a.Routes {
+		all = append(all, reportOfRoute(cluster, route))
+	}
 	return all
 }
 
 func reportOfRoute(cluster string, route *gateway.Route) RouteReport {
 	out := RouteReport{
-		ObjectRef: reportedOn(cluster, route.Kind, route.Key(), string(route.Object.GetUID())),
+		ObjectRef: Ref(cluster, route.Kind, route.Key(), string(route.Object.GetUID())),
 		Hostnames: route.Hostnames, Places: []PlaceReport{},
 	}
 	for _, p := range route.Places() {
@@ -143,36 +128,25 @@ func reportOfRoute(cluster string, route *gateway.Route) RouteReport {
 	return out
 }
 
-// AllProblems returns the Problems and Unmet together.
-func (r Result) AllProblems() []Problem {
-	if len(r.Unmet) == 0 {
-		return r.Problems
-	}
-	return sorted(r.routing.of, slices.Concat(r.Problems, r.Unmet))
-}
-
-// unmet returns a Problem for each sentence that the conditions of objects have.
-func (r *routing) unmet() (all []Problem) {
-	for _, cluster := range sortedKeys(r.Statuses) {
-		statuses := r.Statuses[cluster]
-		for i := range statuses {
-			s := &statuses[i]
-			if s.Parents != nil && !s.Unmet {
+// Unmet returns a Problem for each sentence that the conditions of objects of a cluster have.
+func Unmet(cluster string, statuses []gateway.Status) (all []input.Problem) {
+	for i := range statuses {
+		s := &statuses[i]
+		if s.Parents != nil && !s.Unmet {
+			continue
+		}
+		on := input.ObjectRef{Cluster: cluster, Kind: s.Kind, Namespace: s.Namespace, Name: s.Name, UID: s.UID}
+		said := make(map[string]bool)
+		for _, c := range s.Conditions() {
+			if c.Good() || said[c.Message] {
 				continue
 			}
-			on := ObjectRef{Cluster: cluster, Kind: s.Kind, Namespace: s.Namespace, Name: s.Name, UID: s.UID}
-			said := make(map[string]bool)
-			for _, c := range s.Conditions() {
-				if c.Good() || said[c.Message] {
-					continue
-				}
-				said[c.Message] = true
-				why := c.Message
-				if strings.HasPrefix(c.Of, "listener ") {
-					why = c.Of + ": " + why
-				}
-				all = append(all, Problem{ObjectRef: on, Reason: c.Reason, Why: why})
+			said[c.Message] = true
+			why := c.Message
+			if strings.HasPrefix(c.Of, "listener ") {
+				why = c.Of + ": " + why
 			}
+			all = append(all, input.Problem{ObjectRef: on, Reason: c.Reason, Why: why})
 		}
 	}
 	return all
