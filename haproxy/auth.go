@@ -28,7 +28,7 @@ func LuaSupport() Question { return Question{text: Text{GlobalSection, "tune.lua
 // HAProxy reaches the service through an ordinary backend. It reads only the head of the answer.
 type Ask struct {
 	Backend string   // name of the service's backend
-	Host    string   // Host header of the request to the service
+	Host    string   // Host header of the request to the service; it may be HostOfRequest
 	Method  string   // if it is empty, the method of the client's request
 	Path    string   // path of the request to the service, with a query if there is one
 	Pass    []string // headers of the client's request to pass to the service; nil stands for all
@@ -37,10 +37,13 @@ type Ask struct {
 	SignIn  string   // URL to redirect to in place of an answer of 401; empty turns this off
 }
 
+// HostOfRequest stands for the host of the client's request, in lower case and without a port.
+const HostOfRequest = "*"
+
 // Directive returns the rules of an Ask. If the script fails, the request is rejected.
 func (a Ask) Directive() (Directive, error) {
 	switch {
-	case !isName(a.Backend) || !isHost(a.Host):
+	case !isName(a.Backend) || a.Host != HostOfRequest && !isHost(a.Host):
 		return Directive{}, fmt.Errorf(
 			"authentication service %s with the host %s: allowed are the name of a backend and a DNS name",
 			shown(a.Backend), shown(a.Host))
@@ -81,8 +84,9 @@ func (a Ask) Directive() (Directive, error) {
 		lines = append(lines, "http-request redirect location "+to+
 			" code 302 if { var(txn.sallyport_auth) -m str signin }")
 	}
-	lines = append(lines, answer(503, "the authentication service gives no answer",
-		" if !{ var(txn.sallyport_auth) -m str yes }"))
+	lines = append(lines, "http-response lua.sallyport_cookies if { var(txn.sallyport_cookies) -m found }",
+		answer(503, "the authentication service gives no answer",
+			" if !{ var(txn.sallyport_auth) -m str yes }"))
 	return Directive{phase: phaseAsk, text: strings.Join(lines, "\n")}, nil
 }
 

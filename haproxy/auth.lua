@@ -61,6 +61,9 @@ core.register_action("sallyport_ask", { "http-req" }, function(txn, backend, hos
 	if method == "*" then
 		method = txn.f:method()
 	end
+	if host == "*" then
+		host = host_only
+	end
 	local lines = {
 		method .. " " .. path .. " HTTP/1.1", "host: " .. host, "connection: close", "content-length: 0", "x-sallyport-backend: " .. backend,
 		"x-sallyport-secret: " .. txn:get_var("proc.asksecret"),
@@ -68,6 +71,7 @@ core.register_action("sallyport_ask", { "http-req" }, function(txn, backend, hos
 	local added = {
 		["x-forwarded-for"] = tostring(txn.f:src()), ["x-real-ip"] = tostring(txn.f:src()), ["x-forwarded-proto"] = scheme, ["x-forwarded-host"] = host_only, ["x-original-host"] = said, ["x-forwarded-uri"] = url,
 		["x-forwarded-method"] = txn.f:method(), ["x-original-method"] = txn.f:method(), ["x-original-url"] = scheme .. "://" .. name .. url,
+		["x-auth-request-redirect"] = url,
 	}
 	for header, value in pairs(added) do
 		table.insert(lines, header .. ": " .. value)
@@ -96,6 +100,10 @@ core.register_action("sallyport_ask", { "http-req" }, function(txn, backend, hos
 				txn.http:req_add_header(header, value)
 			end
 		end
+		if headers["set-cookie"] then
+			txn:set_priv(headers["set-cookie"])
+			txn:set_var("txn.sallyport_cookies", "yes")
+		end
 		txn:set_var("txn.sallyport_auth", "yes")
 	elseif status == 401 and signin == "signin" then
 		txn:set_var("txn.sallyport_auth", "signin")
@@ -112,3 +120,10 @@ core.register_action("sallyport_ask", { "http-req" }, function(txn, backend, hos
 		txn:done(reply)
 	end
 end, 8)
+
+-- Adds the cookies that the service sets when it allows the request: a session that it has renewed.
+core.register_action("sallyport_cookies", { "http-res" }, function(txn)
+	for _, value in ipairs(txn:get_priv() or {}) do
+		txn.http:res_add_header("set-cookie", value)
+	end
+end, 0)

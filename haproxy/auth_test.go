@@ -23,6 +23,8 @@ func doorman(t *testing.T, seen *atomic.Pointer[http.Request]) Server {
 			w.Header().Set("X-User", "ann@test")
 			w.Header().Add("X-Group", "a")
 			w.Header().Add("X-Group", "b")
+			w.Header().Add("Set-Cookie", "s=2")
+			w.Header().Add("Set-Cookie", "t=3")
 		case "":
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			w.Header().Add("Set-Cookie", "a=1")
@@ -152,6 +154,9 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 		if h := served.Load().Header; strings.Join(h.Values("X-User"), "|") != "ann@test" ||
 			strings.Join(h.Values("X-Group"), "|") != "a|b" {
 			t.Errorf("the server saw %q", h)
+		}
+		if got := get("http://app.test/a", "X-Who: ann").Values("Set-Cookie"); !slices.Equal(got, []string{"s=2", "t=3"}) {
+			t.Errorf("the client gets the cookies %q", got)
 		}
 		get("http://signing.test/", "X-Who: ann", "Cookie: s=1")
 		if h := asked.Load().Header; h.Get("Cookie") != "" || asked.Load().Method != "POST" {

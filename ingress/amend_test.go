@@ -29,7 +29,7 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 	alone, all := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		var c Compiler
-		verdicts := haproxy.Verdicts{}
+		verdicts := haproxy.Verdicts{haproxy.LuaSupport().Part(): haproxy.Good}
 		for _, port := range []uint16{80, 81, 443} {
 			at := netip.AddrPortFrom(netip.MustParseAddr("203.0.113.1"), port)
 			verdicts[haproxy.FreeListener(at).Part()] = haproxy.Good
@@ -157,6 +157,8 @@ func drawPlainIngress(t *rapid.T, meta metav1.ObjectMeta, pick func(string, ...s
 		"auth-secret")
 	if rapid.IntRange(0, 2).Draw(t, "annotated") > 0 {
 		meta.Annotations = nil
+	} else if asked := pick("asked", "", "", "", "/a", "https://b.test/a", "https://x.d.test/"); asked != "" {
+		meta.Annotations["sallyport.dev/auth-url"] = asked
 	}
 	ing := &networkingv1.Ingress{ObjectMeta: meta}
 	backend := func() networkingv1.IngressBackend {

@@ -123,7 +123,7 @@ var samples = map[string][]string{
 	"auth-type": {"basic-auth"}, "auth-secret": {"users", "htpasswd", "tls"}, "auth-realm": {"Members only", "a b", `it's "ours"`, "x"},
 	"client-ca": {"tls", "ca"}, "server-ca": {"tls", "ca"}, "server-crt": {"tls"},
 	"sallyport.dev/secure-sni": {"a.test", "host", "sni"}, "sallyport.dev/secure-verify-hostname": {"a.test", "b.example.org"},
-	"sallyport.dev/auth-url":    {"svc://app:http/check", "svc://evil/app:80/check?a=b", "service://app:80", "svc://app:80/%20"},
+	"sallyport.dev/auth-url":    {"svc://app:http/check", "svc://evil/app:80/check?a=b", "service://app:80", "svc://app:80/%20", "/check", "https://evil.test/", "https://victim.test/a"},
 	"sallyport.dev/auth-method": {"GET", "HEAD", "POST", "*"},
 	"sallyport.dev/auth-signin": {"https://login.test/?rd=%[url,url_enc]", "/login", "http://a.test/%[path]"},
 

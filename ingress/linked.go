@@ -7,6 +7,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sallyport/ingress/annotations"
 	"sallyport/ingress/gateway"
 )
 
@@ -38,6 +39,9 @@ func hostLink(host string) link { return link{kind: byHost, name: serviceKey{Nam
 // linksOfClaim returns the links of a claim.
 func linksOfClaim(world int, c *claim) (all []link) {
 	for _, host := range c.Names {
+		all = append(all, hostLink(host))
+	}
+	if host, _, is := annotations.LeadOf(c.Layer); is && host != "" {
 		all = append(all, hostLink(host))
 	}
 	for _, p := range c.Paths {

@@ -175,6 +175,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	b.assignHosts() // each host to one owner; claims of others to it end here
 	b.alias()       // paths of a host to its further names
 	b.limit()       // what a namespace claims beyond its limits ends here
+	b.leadAsked()   // paths that auth-url names to Services
 	b.certify()     // hosts to certificates
 	b.grant()       // each path to the oldest claim
 	b.addCanaries() // part of a path's requests to a canary

@@ -136,6 +136,7 @@ type settledFor struct {
 	traffic  annotations.Traffic
 	closed   bool // for a claim that is closed: its keys are not read
 	open     bool // without the guards of the ConfigMap that keep clients out
+	lead     annotations.Lead
 }
 
 // forget drops everything that is remembered about objects that are gone.
@@ -188,7 +189,7 @@ func (b *builder) settle(c petitioner, service *corev1.Service, to reference) *s
 	both := shared
 	if !c.Layer.Empty() || !c.Usual.Empty() {
 		owner := claims.Shorten(b.worlds[c.World].prefix+c.Ref.Namespace+"_ing_"+c.Ref.Name, ".")
-		of.claimant = c.Claimant
+		of.claimant, of.lead = c.Claimant, c.Lead
 		both = b.compile(owner, of, b.layer(service), c.Layer, defaults, c.Usual)
 	}
 	b.reportKeys(c, service, both.problems)
@@ -344,6 +345,7 @@ func (b *builder) compile(owner string, of settledFor, layers ...annotations.Lay
 			home = of.claimant.Ref.Namespace
 		}
 		env := b.env(w, home, s)
+		env.Lead = of.lead
 		switch of.traffic {
 		case annotations.Requests:
 			s.Settings, s.used, s.problems = annotations.Compile(owner, env, layers...)

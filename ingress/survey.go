@@ -233,6 +233,9 @@ func (v *surveyor) ingress(ing *networkingv1.Ingress) Surveyed {
 		}
 		s.Annotations[i].heed(p)
 	}
+	if v.from == FromNginx {
+		s.follow()
+	}
 	s.Verdict = s.sum()
 	return s
 }
@@ -317,6 +320,27 @@ func (a *SurveyedAnnotation) heed(p Problem) {
 	default:
 		if a.Verdict == nginx.Same || a.Verdict == nginx.Differs {
 			a.Verdict, a.Why = nginx.Lost, p.Why
+		}
+	}
+}
+
+// follow marks annotations as lost that have no effect without another one that is lost. They are no
+// guards of their own.
+func (s *Surveyed) follow() {
+	lost := func(name string) bool {
+		i := slices.IndexFunc(s.Annotations, func(a SurveyedAnnotation) bool { return a.Name == name })
+		return i < 0 || s.Annotations[i].Verdict == nginx.Lost
+	}
+	for again := true; again; {
+		again = false
+		for i := range s.Annotations {
+			a := &s.Annotations[i]
+			needed := nginx.Needed(a.Name)
+			served := a.Verdict == nginx.Same || a.Verdict == nginx.Differs
+			if served && len(needed) > 0 && !slices.ContainsFunc(needed, func(name string) bool { return !lost(name) }) {
+				a.Verdict, a.Guard, a.Here, again = nginx.Lost, false, nil, true
+				a.Why = "it has no effect without `" + strings.Join(needed, "` or `") + "`, which is not served"
+			}
 		}
 	}
 }

@@ -128,6 +128,8 @@ const (
 http-request set-var(txn.host) req.hdr(host),host_only,lower
 http-request return status 421 content-type text/plain string "not on this connection\n" if !{ ssl_fc_sni,lower,strcmp(txn.host) eq 0 }
 `
+	cookies = "http-response lua.sallyport_cookies if { var(txn.sallyport_cookies) -m found }\n"
+
 	shown = `http-request return status 403 content-type text/plain string "only with a certificate\n" if !{ ssl_c_used }
 `
 )
@@ -513,17 +515,25 @@ file ca.ca.pem`,
 				"sallyport.dev/auth-headers-fail: X-Why"),
 			"http-request lua.sallyport_ask door_http door.ops * '/check?a=b' cookie,x-a x-user x-why signin\n" +
 				"http-request redirect location 'https://login.test/?rd=%[url]' code 302 if { " +
-				"var(txn.sallyport_auth) -m str signin }\n" +
+				"var(txn.sallyport_auth) -m str signin }\n" + cookies +
 				`http-request return status 503 content-type text/plain string "the authentication service gives no answer\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\"",
 		},
 		{
 			on4("sallyport.dev/auth-url: service://door:4180"),
-			"http-request lua.sallyport_ask door_4180 door GET '/' * - * -\n" +
+			"http-request lua.sallyport_ask door_4180 door GET '/' * - * -\n" + cookies +
 				`http-request return status 503 content-type text/plain string "the authentication service gives no answer\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\"",
 		},
 		{
+			on4("sallyport.dev/auth-url: ftp://door.test/"),
+			`CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-url: "ftp://door.test/": want svc://namespace/Service:port/path: only Services of the cluster are allowed, since only their pods have verified routes; all clients are rejected until it is corrected`,
+		},
+		{
 			on4("sallyport.dev/auth-url: https://door.test/"),
-			`CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-url: "https://door.test/": want svc://namespace/Service:port/path: only Services of the cluster are allowed, since only their pods have verified routes; all clients are rejected until it is corrected`,
+			`CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-url: no Ingress here serves it; all clients are rejected until it is corrected`,
+		},
+		{
+			[]string{"configmap auth-url: /oauth2/auth"},
+			`CLOSED! ConfigMap InvalidAnnotation: key auth-url: "/oauth2/auth": want svc://namespace/Service:port/path: only Services of the cluster are allowed, since only their pods have verified routes; all clients are rejected until it is corrected`,
 		},
 		{
 			on4("sallyport.dev/auth-url: svc://theirs/door:80"),

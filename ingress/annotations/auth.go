@@ -1,18 +1,23 @@
 package annotations
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"sallyport/haproxy"
 )
 
 var (
-	authURL = define(askURL, Doc{
+	authURL = defineIn(askURL, Doc{
 		Name: own + "auth-url", Scopes: notOnTheService, Refers: ServiceKind,
-		Format: "`svc://namespace/Service:port/path`, or `svc://Service:port/path`", Guard: true,
-		Effect: "This Service is asked whether a request is allowed; see Authentication by a Service.",
+		Format: "`svc://namespace/Service:port/path`, or `svc://Service:port/path`; on an Ingress also " +
+			"`https://host/path`, or a path", Guard: true,
+		Effect: "This Service is asked whether a request is allowed; see Authentication by a Service. A URL or a path " +
+			"stands for the Service that it leads to here.",
 	})
 	authMethod = define(oneOf("GET", "HEAD", "POST", "*"), Doc{
 		Name: own + "auth-method", Scopes: notOnTheService, Format: "GET, HEAD, POST, or `*` for that of the request",
@@ -43,19 +48,65 @@ var (
 	})
 )
 
-// An asked names the Service to ask, and the path of the request to it.
+// An asked names the Service to ask, and the path of the request to it. The Service may be named by a
+// host and a path that lead to it.
 type asked struct {
-	to   ServicePort
+	to   ServicePort // zero if a path names the Service
+	host string      // of a path that names the Service; "" for the hosts of the Ingress itself
 	path string
 }
 
-// askURL reads svc://[NAMESPACE/]SERVICE:PORT[/PATH].
-func askURL(s string) (asked, error) {
+// led reports whether a path names the Service.
+func (a asked) led() bool { return a.to.Service.Name == "" }
+
+// A Lead is the Service that a path of a host leads to, for auth-url. The zero Lead leads nowhere.
+type Lead struct {
+	To  ServicePort
+	Why string // there is no Lead; it continues a sentence that begins with "auth-url: "
+}
+
+// LeadOf returns the host and the path, without its query, if auth-url of a Layer names a Service by them.
+// host is "" for the hosts of the Ingress itself.
+func LeadOf(l Layer) (host, path string, is bool) {
+	said, has := l.Values[authURL.Name]
+	if !has || said.fault != nil {
+		return "", "", false
+	}
+	a, err := authURL.read(Env{}, l.Scope, said.Text)
+	if err != nil || !a.led() {
+		return "", "", false
+	}
+	path, _, _ = strings.Cut(a.path, "?")
+	return a.host, path, true
+}
+
+// Alters returns an annotation that makes a request for the Service of an Ingress differ from one that asks
+// the Service itself, or that keeps clients out. It returns "" if there is no such annotation.
+func Alters(l Layer) string {
+	for _, name := range slices.Sorted(maps.Keys(l.Values)) {
+		switch name {
+		case pathRewrite.Name, setHost.Name, redirect.Name, redirectTo.Name, sslPassthrough.Name, serverSSL.Name,
+			serverCrt.Name, serverProto.Name, sendProxy.Name, backendText.Name:
+		default:
+			if !known.docs[name].Guard {
+				continue
+			}
+		}
+		return l.Values[name].As
+	}
+	return ""
+}
+
+// askURL reads svc://[NAMESPACE/]SERVICE:PORT[/PATH]. On an Ingress it also reads a path, and
+// http[s]://HOST/PATH.
+func askURL(_ Env, scope Scope, s string) (asked, error) {
 	fault := fmt.Errorf("%s: want svc://namespace/Service:port/path: only Services of the cluster are allowed, since "+
 		"only their pods have verified routes", Quote(s))
 	rest, is := strings.CutPrefix(s, "svc://")
 	if !is {
-		if rest, is = strings.CutPrefix(s, "service://"); !is {
+		if rest, is = strings.CutPrefix(s, "service://"); !is && scope != ConfigMap {
+			return askPath(s, fault)
+		} else if !is {
 			return asked{}, fault
 		}
 	}
@@ -74,6 +125,25 @@ func askURL(s string) (asked, error) {
 		return asked{}, fault
 	}
 	_, err := haproxy.Ask{Backend: name, Host: name, Path: a.path}.Directive()
+	return a, err
+}
+
+// askPath reads a path, and http[s]://HOST/PATH.
+func askPath(s string, fault error) (asked, error) {
+	a := asked{path: s}
+	if _, rest, found := strings.Cut(s, "://"); found {
+		var path string
+		a.host, path, _ = strings.Cut(rest, "/")
+		a.path = "/" + path
+		if !strings.HasPrefix(s, "https://") && !strings.HasPrefix(s, "http://") ||
+			!dnsSubdomain.MatchString(a.host) || len(a.host) > 253 {
+			return asked{}, fault
+		}
+	}
+	if !strings.HasPrefix(a.path, "/") || strings.HasPrefix(a.path, "//") {
+		return asked{}, fault
+	}
+	_, err := haproxy.Ask{Backend: "any", Host: haproxy.HostOfRequest, Path: a.path}.Directive()
 	return a, err
 }
 
@@ -103,7 +173,13 @@ func ask(v *values, s *Settings) {
 		return
 	}
 	a := haproxy.Ask{Host: url.to.Service.Name, Path: url.path}
-	if url.to.Service.Namespace != "" {
+	if url.led() {
+		a.Host, url.to = cmp.Or(url.host, haproxy.HostOfRequest), v.env.Lead.To
+		if url.led() {
+			v.wrong(authURL.Doc, errors.New(cmp.Or(v.env.Lead.Why, "no Ingress here serves it")))
+			return
+		}
+	} else if url.to.Service.Namespace != "" {
 		a.Host += "." + url.to.Service.Namespace
 	}
 	var err error

@@ -36,6 +36,8 @@ type Env struct {
 	// Service returns the backend for requests to a Service that an object names in
 	// auth-url. Its error continues a sentence that begins with "auth-url: ".
 	Service func(Scope, ServicePort) (backend string, err error)
+	// Lead leads to the Service that an Ingress names in auth-url by a path of a host.
+	Lead Lead
 	// Verdict returns HAProxy's answer to a question.
 	Verdict func(haproxy.Question) haproxy.Verdict
 	// Refusal returns why HAProxy refuses a part, or "" if HAProxy accepts it.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,7 +37,8 @@ type Claimant struct {
 type Petitioner struct {
 	*Claimant
 	World  int
-	Closed bool // something is beyond a limit of its namespace: every client of its backends is rejected
+	Closed bool             // something is beyond a limit of its namespace: every client of its backends is rejected
+	Lead   annotations.Lead // that auth-url names by a path of a host
 }
 
 // Tenant returns the namespace of a petitioner.
@@ -92,6 +94,36 @@ func (c *Claim) patterns() (n int) {
 // (RFC 8555, 8.3).
 func (c Path) IsChallenge() bool {
 	return c.Match != haproxy.Regexp && strings.HasPrefix(c.Path, "/.well-known/acme-challenge/")
+}
+
+// Matches reports whether the path has the requests for a path.
+func (c Path) Matches(path string) bool {
+	switch c.Match {
+	case haproxy.Exact:
+		return path == c.Path
+	case haproxy.Begin:
+		return strings.HasPrefix(path, c.Path)
+	case haproxy.Regexp:
+		e, err := regexp.Compile("^" + c.Path)
+		return err == nil && e.MatchString(path)
+	case haproxy.Prefix:
+		return strings.HasPrefix(path+"/", strings.TrimSuffix(c.Path, "/")+"/")
+	}
+	return false
+}
+
+// Precedes reports whether the path has the requests that both it and another one match (haproxy.Route).
+func (c Path) Precedes(o Path) bool {
+	rank := func(p Path) int {
+		switch p.Match {
+		case haproxy.Exact:
+			return 0
+		case haproxy.Regexp:
+			return 1
+		}
+		return 2
+	}
+	return cmp.Or(rank(c)-rank(o), len(o.Path)-len(c.Path)) < 0
 }
 
 func (c Path) String() string { return Spell(c.Host, c.Path, c.Match) }

@@ -183,6 +183,14 @@ func (r *reading) applies(row *Row) bool {
 	return false
 }
 
+// Needed returns the annotations without all of which another one has no effect, or nil.
+func Needed(name string) []string {
+	if row := known[name]; row != nil && row.With != "" {
+		return strings.Split(row.With, ", ")
+	}
+	return nil
+}
+
 // needs returns a sentence with the annotations without which this one has no effect, or "".
 func (row *Row) needs() string {
 	if row.With == "" {

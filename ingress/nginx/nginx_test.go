@@ -140,9 +140,30 @@ var reads = []struct {
 	},
 	{set: []string{"auth-url: http://door"}, want: "sallyport.dev/auth-url = svc://door:80/"},
 	{
-		set: []string{"auth-url: https://$host/oauth2/auth"},
-		want: `! InvalidAnnotation auth-url: "https://$host/oauth2/auth" is not the URL of a Service of the cluster, as ` +
-			"http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH: set sallyport.dev/auth-url: svc://NAMESPACE/NAME:PORT/PATH" +
+		set: []string{
+			"auth-url: https://$host/oauth2/auth", "auth-signin: https://$host/oauth2/start?rd=$escaped_request_uri",
+		},
+		want: "sallyport.dev/auth-signin = https://%[req.hdr(host),host_only,lower]/oauth2/start?rd=%[pathq,url_enc]\n" +
+			"sallyport.dev/auth-url = /oauth2/auth",
+	},
+	{
+		set:  []string{"auth-url: https://${http_host}:8443/oauth2/auth?allowed_groups=a,b"},
+		want: "sallyport.dev/auth-url = /oauth2/auth?allowed_groups=a,b",
+	},
+	{
+		set:  []string{"auth-url: https://login.shop.test:443/oauth2/auth"},
+		want: "sallyport.dev/auth-url = https://login.shop.test/oauth2/auth",
+	},
+	{
+		set: []string{"auth-url: https://$host/oauth2/auth?rd=$request_uri"},
+		want: `! InvalidAnnotation auth-url: "https://$host/oauth2/auth?rd=$request_uri": variables of nginx are not ` +
+			"allowed: set sallyport.dev/auth-url: svc://NAMESPACE/NAME:PORT/PATH" +
+			"; all clients are rejected until it is corrected\nCLOSED",
+	},
+	{
+		set: []string{"auth-url: https://10.0.0.1:4180"},
+		want: `! InvalidAnnotation auth-url: "https://10.0.0.1:4180": it names neither a Service of the cluster nor a ` +
+			"path of a host: set sallyport.dev/auth-url: svc://NAMESPACE/NAME:PORT/PATH" +
 			"; all clients are rejected until it is corrected\nCLOSED",
 	},
 	{

@@ -222,18 +222,45 @@ func globalAuth(r *reading, value string) {
 var service = regexp.MustCompile(
 	`^http://([a-z0-9-]+)(?:\.([a-z0-9-]+))?(?:\.svc(?:\.cluster\.local)?)?(?::([0-9]+))?(/.*)?$`)
 
-func authURL(r *reading, value string) {
-	m := service.FindStringSubmatch(value)
-	if m == nil || strings.Contains(value, "$") {
-		r.fail(r.at, "%s is not the URL of a Service of the cluster, as http://NAME.NAMESPACE.svc.cluster.local:PORT"+
-			"/PATH: set sallyport.dev/auth-url: svc://NAMESPACE/NAME:PORT/PATH", annotations.Quote(value))
-		return
+// itself matches the URL of a path at the host of the request, and served one at a host that is named.
+var (
+	itself = regexp.MustCompile(`^https?://\$\{?(?:host|http_host|best_http_host)\}?(?::[0-9]+)?(/.*)$`)
+	served = regexp.MustCompile(`^https?://[a-z0-9.-]+\.[a-z0-9-]+(?::(?:80|443))?/.*$`)
+	atPort = regexp.MustCompile(`^(https?://[^/:]+):[0-9]+/`)
+)
+
+// asked returns the value of sallyport.dev/auth-url for a URL.
+func asked(url string) (string, error) {
+	if m := itself.FindStringSubmatch(url); m != nil {
+		return m[1], plain(m[1])
+	}
+	if err := plain(url); err != nil {
+		return "", err
+	}
+	m := service.FindStringSubmatch(url)
+	if m == nil {
+		if !served.MatchString(url) {
+			return "", errors.New("it names neither a Service of the cluster nor a path of a host")
+		}
+		return atPort.ReplaceAllString(url, "$1/"), nil
 	}
 	to := "svc://"
 	if m[2] != "" {
 		to += m[2] + "/"
 	}
-	r.say("sallyport.dev/auth-url", r.at.Name, to+m[1]+":"+cmp.Or(m[3], "80")+cmp.Or(m[4], "/"))
+	return to + m[1] + ":" + cmp.Or(m[3], "80") + cmp.Or(m[4], "/"), nil
+}
+
+func authURL(r *reading, value string) {
+	to, err := asked(value)
+	if err != nil {
+		r.fail(r.at, "%s: %v: set sallyport.dev/auth-url: svc://NAMESPACE/NAME:PORT/PATH", annotations.Quote(value), err)
+		return
+	}
+	r.say("sallyport.dev/auth-url", r.at.Name, to)
+	if !strings.HasPrefix(to, "svc://") {
+		r.mark(r.at.Name, Differs, "The Service of this path is asked directly. Its failures are answered 503.")
+	}
 	r.also("auth-method", "sallyport.dev/auth-method")
 	r.also("auth-response-headers", "sallyport.dev/auth-headers-succeed")
 	if page, has := r.values["auth-signin"]; has {

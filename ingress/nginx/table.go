@@ -136,7 +136,8 @@ var rows = []*Row{
 	{Name: "auth-realm", With: "auth-type", Verdict: Same, Keys: "auth-realm"},
 	{
 		Name: "auth-url", Verdict: Differs, Guard: true, Keys: "sallyport.dev/auth-url", read: authURL,
-		Note: "A Service of the cluster, as `http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH`. Other URLs close " +
+		Note: "A Service of the cluster, as `http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH`; or a path that an " +
+			"Ingress here serves, as `https://$host/oauth2/auth`: its Service is asked directly. Other URLs close " +
 			"the Ingress, unless it has `sallyport.dev/auth-url`. Failures are answered 503.",
 	},
 	{Name: "auth-method", With: "auth-url", Verdict: Same, Guard: true, Keys: "sallyport.dev/auth-method"},
@@ -151,15 +152,15 @@ var rows = []*Row{
 	},
 	{
 		Name: "auth-request-redirect", With: "auth-url", Verdict: Lost,
-		Note: "the Service sees X-Forwarded-Uri and X-Original-URL",
+		Note: "X-Auth-Request-Redirect is the path and query of the request",
 	},
 	{
 		Name: "auth-proxy-set-headers", With: "auth-url", Verdict: Lost,
 		Note: "the Service sees the headers of the request",
 	},
 	{
-		Name: "auth-always-set-cookie", With: "auth-url", Verdict: Lost,
-		Note: "a Set-Cookie of the Service reaches the client only if the Service rejects the request",
+		Name: "auth-always-set-cookie", With: "auth-url", Verdict: Nothing,
+		Note: "A Set-Cookie of the Service always reaches the client.",
 	},
 	{Name: "auth-cache-key", With: "auth-url", Verdict: Nothing, Note: "Nothing is cached: " + noCache + "."},
 	{Name: "auth-cache-duration", With: "auth-url", Verdict: Nothing, Note: "Nothing is cached: " + noCache + "."},

@@ -133,13 +133,15 @@ func (a *app) turn(failing bool) http.HandlerFunc {
 	}
 }
 
-// status answers with the requested status and the headers it saw.
+// status answers with the requested status, the headers it saw and the cookies of the query.
 func (a *app) status(w http.ResponseWriter, r *http.Request) {
 	code, err := strconv.Atoi(r.PathValue("code"))
 	if err != nil || code < 200 || code > 599 {
 		http.Error(w, "the status must be a number of 200 to 599", http.StatusBadRequest)
 		return
 	}
+	w.Header()["Set-Cookie"] = r.URL.Query()["cookie"]
+	w.Header().Set("Saw-Host", r.Host)
 	w.Header().Set("Saw-Method", r.Method)
 	for name, values := range r.Header {
 		if strings.HasPrefix(name, "X-") {

@@ -529,6 +529,19 @@ func ownCases() []conformity {
 			"200", "request Saw-Method: HEAD", "request Saw-X-A: a", "request Saw-X-B: (none)", "request X-B: b",
 		}}}},
 		{
+			name: "auth-url, by a path of the host", beside: "/status",
+			ingress: []string{
+				"sallyport.dev/auth-url: /status/204?cookie=a=b&cookie=c=d",
+				"sallyport.dev/auth-headers-succeed: Saw-Host",
+			}, asks: []ask{{request: "GET /a", want: []string{
+				"200", "url /a", "request Saw-Host: HOST", "response Set-Cookie: a=b | c=d",
+			}}},
+		},
+		{
+			name: "auth-url, by a path that nobody serves", ingress: []string{"sallyport.dev/auth-url: /status/200"},
+			asks: []ask{{request: "GET /a", want: []string{"503"}}},
+		},
+		{
 			name: "auth-headers-fail",
 			ingress: []string{
 				"sallyport.dev/auth-url: svc://app:web/status/403",

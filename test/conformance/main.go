@@ -34,6 +34,7 @@ type conformity struct {
 	ingress []string // annotations "key: value"; with "bare" in front the key has no prefix
 	service []string
 	canary  []string // annotations of a second Ingress for the same host
+	beside  string   // the path of one more Ingress for the same host; none, if it is empty
 	secure  bool     // the Ingress has a certificate
 	secret  string   // of the certificate; certificate, if it is empty
 	to      string   // the Deployment that answers; app, if it is empty
@@ -162,6 +163,20 @@ spec:
   - host: %[3]s
     http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: case%[1]d, port: {name: web}}}}]}
 `, i, said(c.canary), host(i))
+	}
+	if c.beside != "" {
+		fmt.Fprintf(to, `
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: case%[1]d-beside
+spec:
+  ingressClassName: haproxy
+  rules:
+  - host: %[2]s
+    http: {paths: [{path: %[3]s, pathType: Prefix, backend: {service: {name: app, port: {name: web}}}}]}
+`, i, host(i), c.beside)
 	}
 	fmt.Fprintf(to, `
 ---

@@ -41,6 +41,20 @@ func nginxCases() (all []conformity) {
 		get("/", "401", `response Www-Authenticate: Basic realm="Us"`),
 		ask{request: "GET /", curl: []string{"-u", "ann:secret"}, want: []string{"200"}})
 	add("auth-type digest", "", []string{"auth-type: digest", "auth-secret: users"}, get("/", "503"))
+	add("auth-url at the same host, as oauth2-proxy has it", "", []string{
+		"auth-url: https://$host/status/401",
+		"auth-signin: https://$host/oauth2/start?rd=$escaped_request_uri",
+	}, get("/a?b=c&d=e", "302", "location https://HOST/oauth2/start?rd=%2Fa%3Fb%3Dc%26d%3De"))
+	all[len(all)-1].beside = "/status"
+	add("auth-url at the same host, which allows the request", "", []string{
+		"auth-url: https://$host/status/202?cookie=session=new",
+		"auth-response-headers: Saw-X-Original-Url, Saw-X-Auth-Request-Redirect, Saw-Host",
+		"auth-signin: https://$host/oauth2/start",
+	}, ask{request: "GET /a?b=c", headers: []string{"Saw-Host: forged"}, want: []string{
+		"200", "url /a?b=c", "request Saw-X-Original-Url: http://HOST/a?b=c", "request Saw-Host: HOST",
+		"request Saw-X-Auth-Request-Redirect: /a?b=c", "response Set-Cookie: session=new",
+	}})
+	all[len(all)-1].beside = "/status"
 	add("auth-url of a stranger", "", []string{"auth-url: https://idp.test/check"}, get("/", "503"))
 	add("a preflight", "", []string{"enable-cors: true", "cors-allow-origin: https://*.page.test"},
 		ask{
