@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -112,6 +113,50 @@ func TestAnAliasIsServedWithItsCertificateAndGoesAgain(t *testing.T) {
 		}
 		if whole := Compile([]Snapshot{s}); len(whole.Config.Routes) != len(r.Config.Routes) {
 			t.Errorf("from nothing there are %v", whole.Config.Routes)
+		}
+	}
+}
+
+// TestFurtherNamesAddNoMorePathsThanANamespaceMayHave has Ingresses of one host that each give it further
+// names. Without a bound, the paths would be as many as the cube of the Ingresses.
+func TestFurtherNamesAddNoMorePathsThanANamespaceMayHave(t *testing.T) {
+	const ingresses, most = 12, 100
+	var all strings.Builder
+	all.WriteString(app("web"))
+	for i := range ingresses {
+		all.WriteString(ingress(fmt.Sprintf("i%02d", i), 2020+i, "rules: ["+
+			rule("a.test", path(fmt.Sprintf("/%d", i), "Prefix", "web"))+"]"))
+	}
+	s := snapshot(t, "c", all.String())
+	s.Options.Limits = Limits{Paths: most}
+	for i, ing := range s.Ingresses {
+		ing.Annotations = map[string]string{
+			"sallyport.dev/server-alias": fmt.Sprintf("n%d-0.test n%d-1.test", i, i),
+		}
+	}
+	r := Compile([]Snapshot{s})
+	served := make(map[string]int)
+	for _, route := range r.Config.Routes {
+		if route.Path != "/" {
+			served[route.Host]++
+		}
+	}
+	// A name takes a path, and one more place, of each Ingress: four names fit.
+	if len(served) != 1+most/(2*ingresses) {
+		t.Errorf("served are %v", served)
+	}
+	refused := 0
+	for _, p := range r.Problems {
+		if p.Reason == "LimitReached" && strings.Contains(p.Why, "further names add more than 100 paths") {
+			refused++
+		}
+	}
+	if want := 2*ingresses - most/(2*ingresses); refused != want {
+		t.Errorf("%d names are refused, want %d: %v", refused, want, r.Problems)
+	}
+	for host, paths := range served {
+		if paths != ingresses {
+			t.Errorf("%s has %d paths of %d", host, paths, ingresses)
 		}
 	}
 }

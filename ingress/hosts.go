@@ -191,38 +191,73 @@ func (b *builder) withdraw(c *claim) {
 	}
 }
 
-// alias gives the paths of hosts to their further names (server-alias), for every Ingress of the host. The
-// older claim to a name counts. A name that a rule has, with more than the paths of ACME challenges,
-// belongs to that rule.
+// alias gives the paths of hosts to their further names (server-alias), for every Ingress of the namespace
+// that has the host. The older claim to a name counts. A name that a rule has, with more than the paths of
+// ACME challenges, belongs to that rule.
+//
+// The limit of paths of a namespace counts what is added here, before it is added. A name beyond it has no
+// path at all: with a part of them, the path with a guard could be the one that is missing.
 func (b *builder) alias() {
-	named, by := make(map[string]*claim), make(map[string]*claim)
+	type site struct {
+		of   tenant
+		host string
+	}
+	sites := make(map[site][]*claim) // claims to the host
+	takers := make(map[string]*claim)
 	for _, c := range b.claims {
 		for _, p := range c.Paths {
-			if named[p.Host] == nil && !p.IsChallenge() {
-				named[p.Host] = c
+			if takers[p.Host] == nil && !p.IsChallenge() {
+				takers[p.Host] = c
 			}
 		}
 		for _, host := range c.Hosts {
-			if named[host] == nil && c.Fallback != nil {
-				named[host] = c
+			if takers[host] == nil && c.Fallback != nil {
+				takers[host] = c
+			}
+			if c.Route == nil {
+				at := site{c.Tenant(), host}
+				sites[at] = append(sites[at], c)
+			}
+		}
+	}
+	takes := make(map[site]int)   // what a further name adds: paths, and one for each claim
+	added := make(map[tenant]int) // all that is added
+	names := make(map[site][]string)
+	for _, c := range b.claims {
+		if len(c.Aliases) == 0 {
+			continue
+		}
+		as, at := c.Layer.Values["sallyport.dev/server-alias"].As, site{c.Tenant(), c.Hosts[0]}
+		refuse := func(reason, format string, args ...any) {
+			b.Problems = append(b.Problems, Problem{
+				ObjectRef: c.Ref, Reason: reason, As: as, Why: fmt.Sprintf("annotation "+as+": "+format, args...),
+			})
+		}
+		if _, known := takes[at]; !known {
+			for _, d := range sites[at] {
+				takes[at] += 1 + d.CountPaths(at.host)
+			}
+		}
+		most := b.worlds[c.World].Options.Limits.Paths
+		for _, name := range c.Aliases {
+			other := takers[name]
+			switch {
+			case other != nil:
+				refuse("AliasConflict", "%s is not served by it, since %s has that host", name, b.spell(other))
+			case most > 0 && added[at.of]+takes[at] > most:
+				b.limited = true
+				refuse("LimitReached", "%s is not served by it, since further names add more than %d paths to the "+
+					"Ingresses of namespace %s (clusters[].ingress.limits.paths)", name, most, at.of.Namespace)
+			default:
+				added[at.of] += takes[at]
+				takers[name], names[at] = c, append(names[at], name)
 			}
 		}
 	}
 	for _, c := range b.claims {
-		for _, name := range c.Aliases {
-			if other := cmp.Or(named[name], by[name]); other != nil {
-				b.Problems = append(b.Problems, Problem{
-					ObjectRef: c.Ref, Reason: "AliasConflict", As: c.Layer.Values["sallyport.dev/server-alias"].As,
-					Why: fmt.Sprintf("annotation %s: %s is not served by it, since %s has that host",
-						c.Layer.Values["sallyport.dev/server-alias"].As, name, b.spell(other)),
-				})
-				continue
-			}
-			by[name] = c
-			for _, d := range b.claims {
-				if d.Route == nil && d.World == c.World && b.may(d, name) == nil {
-					d.Rename(c.Hosts[0], name)
-				}
+		for _, host := range c.Hosts {
+			if c.Route == nil {
+				c.Rename(host, names[site{c.Tenant(), host}])
 			}
 		}
 	}

@@ -453,8 +453,9 @@ func Canary(l Layer) (weight int, said bool, problems []Problem) {
 
 var serverAlias = define(hostNames, Doc{
 	Name: own + "server-alias", Scopes: Ingress, Format: "names of hosts, with commas between them",
-	Effect: "More names of the first host in the rules. They lead to all paths of that host, and its certificate is " +
-		"theirs. A name that a rule has stays with that rule. A name belongs to a namespace as a host does.",
+	Effect: "More names of the first host in the rules. They lead to all paths that the namespace has for that " +
+		"host, and its certificate is theirs. What they add counts for `limits.paths`. A name that a rule has stays " +
+		"with that rule. A name belongs to a namespace as a host does.",
 })
 
 // ServerAlias returns the further names of the first host of an Ingress (server-alias).

@@ -261,28 +261,51 @@ func (r Key) Reach() string {
 	return strings.TrimRight(r.Path, "/") + "/"
 }
 
-// Rename adds to a claim the paths of a host under another name.
-func (c *Claim) Rename(host, name string) {
-	if !slices.Contains(c.Hosts, host) {
+// CountPaths returns how many paths of a claim a host has.
+func (c *Claim) CountPaths(host string) (n int) {
+	for i := range c.Paths {
+		if c.Paths[i].Host == host {
+			n++
+		}
+	}
+	return n
+}
+
+// Rename adds to a claim the paths of one of its hosts under further names.
+func (c *Claim) Rename(host string, names []string) {
+	if len(names) == 0 {
 		return
 	}
-	paths := slices.Clone(c.Paths)
-	for _, p := range c.Paths {
-		if p.Host == host && !p.Alias {
+	own := slices.DeleteFunc(slices.Clone(c.Paths), func(p Path) bool { return p.Host != host || p.Alias })
+	c.Paths = slices.Clone(c.Paths)
+	for _, name := range names {
+		for _, p := range own {
 			p.Host, p.Alias = name, true
-			paths = append(paths, p)
+			c.Paths = append(c.Paths, p)
 		}
 	}
-	c.Paths = paths
-	if !slices.Contains(c.Hosts, name) {
-		c.Hosts = append(slices.Clone(c.Hosts), name)
-	}
+	c.Hosts = with(c.Hosts, names)
 	c.TLS = slices.Clone(c.TLS)
 	for i, t := range c.TLS {
-		if slices.Contains(t.Hosts, host) && !slices.Contains(t.Hosts, name) {
-			c.TLS[i].Hosts = append(slices.Clone(t.Hosts), name)
+		if slices.Contains(t.Hosts, host) {
+			c.TLS[i].Hosts = with(t.Hosts, names)
 		}
 	}
+}
+
+// with returns a list with those of more that it lacks.
+func with(list, more []string) []string {
+	has := make(map[string]bool, len(list))
+	for _, s := range list {
+		has[s] = true
+	}
+	list = slices.Clone(list)
+	for _, s := range more {
+		if !has[s] {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 // A RuleAt is a rule of a route at a Gateway that shares the addresses of Ingresses.

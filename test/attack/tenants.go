@@ -232,6 +232,24 @@ func tenants() []attack {
 			holds: cheaply,
 		},
 		{
+			tries:   "gives 20 further names to one host by each of 60 Ingresses",
+			promise: "further names add no more paths than a namespace may have",
+			objects: func(*testbed) string {
+				var b strings.Builder
+				for i := range 60 {
+					var names []string
+					for j := range 20 {
+						names = append(names, fmt.Sprintf("n%d-%d.%s", i, j, evilHost))
+					}
+					b.WriteString(ingressOf("evil", fmt.Sprintf("named%d", i),
+						[]string{"sallyport.dev/server-alias: " + strings.Join(names, " ")},
+						rule("named."+evilHost, path(fmt.Sprintf("/%d", i), "app"))))
+				}
+				return b.String()
+			},
+			holds: cheaply,
+		},
+		{
 			tries:   "has an EndpointSlice with victim's pod",
 			promise: "a server has an address that the records assign to its namespace",
 			objects: func(s *testbed) string {
