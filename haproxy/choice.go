@@ -31,6 +31,45 @@ func NewChoice(cases []Case) *Choice {
 	return &Choice{"c" + short(h), cases}
 }
 
+// HeaderIs returns a condition: a line of a header of the request has exactly this value.
+func HeaderIs(name, value string) (Text, error) { return compare("req.fhdr", name, "str", value) }
+
+// HeaderMatches returns a condition: a regular expression matches in a line of a header of the request.
+func HeaderMatches(name, expression string) (Text, error) {
+	if err := checkRegexp(expression); err != nil {
+		return Text{}, err
+	}
+	return compare("req.fhdr", name, "reg", matchLimit+expression)
+}
+
+// CookieIs returns a condition: a cookie of the request has exactly this value.
+func CookieIs(name, value string) (Text, error) { return compare("req.cook", name, "str", value) }
+
+// compare returns a condition on a part of the request with a name.
+func compare(sample, name, how, value string) (Text, error) {
+	if !token(name) {
+		return Text{}, fmt.Errorf("%s is not a name: allowed are letters, digits and - _ .", shown(name))
+	}
+	if value == "" || len(value) > maxCondition || value == "{" || value == "}" {
+		return Text{}, fmt.Errorf("%s is not a value: allowed are 1 to %d bytes, and no single brace", shown(value),
+			maxCondition)
+	}
+	value, err := quote(value)
+	if err != nil {
+		return Text{}, err
+	}
+	return Text{fieldSection, fmt.Sprintf("{ %s(%s) -m %s -- %s }", sample, name, how, value)}, nil
+}
+
+// comparing returns the names of the choices with a condition that may compare the path.
+func (s *Shape) comparing() map[string]bool {
+	names := make(map[string]bool)
+	for _, c := range s.Choices {
+		names[c.Name] = slices.ContainsFunc(c.Cases, func(one Case) bool { return one.If.section == routeSection })
+	}
+	return names
+}
+
 // choices validates the choices. HAProxy does not start with one that leads to a
 // missing backend.
 func (c *Config) choices() error {
@@ -38,7 +77,7 @@ func (c *Config) choices() error {
 	for _, choice := range c.Choices {
 		for _, one := range choice.Cases {
 			_, found := BackendAt(c.Backends, one.Backend)
-			if !found || one.If.section != routeSection {
+			if !found || one.If.section != routeSection && one.If.section != fieldSection {
 				errs = append(errs, fmt.Errorf("choice %s: the backend %q does not exist, or has no condition",
 					choice.Name, one.Backend))
 			}
@@ -50,6 +89,9 @@ func (c *Config) choices() error {
 // routeSection is the section of a Condition, which becomes part of a rule in a
 // frontend.
 const routeSection Section = "route"
+
+// fieldSection is the section of a condition that looks only at one header or cookie.
+const fieldSection Section = "field"
 
 // Bounds of a condition: HAProxy takes 64 words a line.
 const (

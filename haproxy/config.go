@@ -212,7 +212,7 @@ type Route struct {
 	Canary       string // the backend for a part of the requests
 	CanaryWeight int    // how many of 100 requests go to Canary, by chance, from 0 to 100
 
-	Choice string // the name of a Choice that overrides Backend and Canary; not with Regexp
+	Choice string // the name of a Choice that overrides Backend and Canary
 
 	To   Target // with a Scope
 	Pick string // the name of a Pick that overrides To; with a Scope

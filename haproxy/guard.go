@@ -44,11 +44,11 @@ func guards(cfg *Config) map[string]string {
 		of[waiting] = waiting
 	}
 	// A host without a guarded path, and without a condition, has no mark.
-	unguarded := of[cfg.DefaultBackend] == ""
+	unguarded, comparing := of[cfg.DefaultBackend] == "", cfg.comparing()
 	suspect := make(map[string]bool)
 	for i := range cfg.Routes {
 		r := &cfg.Routes[i]
-		is := r.Choice != "" || r.Plain
+		is := comparing[r.Choice] || r.Plain
 		if len(of) > 0 {
 			for name := range cfg.Targets(r) {
 				is = is || of[name] != ""
@@ -85,7 +85,7 @@ func guards(cfg *Config) map[string]string {
 		}
 		h.root = h.root || r.Path == "/" && (r.Match == Prefix || r.Match == Begin)
 		h.strict = h.strict || r.Match == Regexp || !plain.MatchString(r.Path)
-		h.differ = h.differ || r.Choice != "" || r.Plain // a condition may compare the path
+		h.differ = h.differ || comparing[r.Choice] || r.Plain
 	}
 	marks := make(map[string]string)
 	for name, h := range hosts {

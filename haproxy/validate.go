@@ -285,7 +285,7 @@ func (r *Route) Validate() error {
 	case r.Backend != "" && !isName(r.Backend), r.Canary != "" && !isName(r.Canary):
 		return fmt.Errorf("route %q %q: backend %q or canary %q is not a name that HAProxy can use", r.Host, r.Path,
 			r.Backend, r.Canary)
-	case r.Choice != "" && (!isName(r.Choice) || r.Match == Regexp):
+	case r.Choice != "" && !isName(r.Choice):
 		return fmt.Errorf("route %q %q: it cannot have choice %q", r.Host, r.Path, r.Choice)
 	case r.CanaryWeight < 0 || r.CanaryWeight > 100:
 		return fmt.Errorf("route %q %q: a weight of %d, allowed are 0 to 100", r.Host, r.Path, r.CanaryWeight)

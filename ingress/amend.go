@@ -222,10 +222,13 @@ func missing[T comparable](list, from []T) (all []T) {
 }
 
 // plain reports whether no Ingress has a path that counts for a limit of its own: a regular
-// expression, or a Service with a condition.
+// expression, a Service with a condition, or a canary by header or cookie.
 func (c *Compiler) plain(worlds []*world, these []placed) bool {
 	return !slices.ContainsFunc(these, func(m placed) bool {
 		known := c.parsed[m.object]
+		if known != nil && annotations.PicksRequests(known.Layer) {
+			return true
+		}
 		return known != nil && slices.ContainsFunc(known.Paths, func(p pathClaim) bool {
 			service, ok := input.Find(worlds[m.world].Services, p.To.Service)
 			return p.Match == haproxy.Regexp ||

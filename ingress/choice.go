@@ -62,6 +62,9 @@ func (b *builder) conflict(c *claim, path pathClaim, older *claim) {
 // this key.
 func (b *builder) chain() {
 	hosts := make(map[string]bool) // those with conditions
+	for key := range b.picked {
+		hosts[key.Host] = true
+	}
 	keys := make([]routeKey, 0, len(b.chosen))
 	for key := range b.chosen {
 		hosts[key.Host] = true
@@ -111,6 +114,7 @@ func (b *builder) chooseFrom(key routeKey, without haproxy.Route, cases map[stri
 			}
 		}
 	}
+	own = append(own, b.picked[key]...)
 	if len(own) == 0 {
 		return
 	}

@@ -1248,6 +1248,73 @@ func FuzzCompile(f *testing.F) {
 	})
 }
 
+func TestACanaryTakesRequestsByHeaderAndCookie(t *testing.T) {
+	const name, main, canary = "sallyport.dev/canary-by-", "default_svc_old_http", "default_svc_new_http"
+	both := func(sample string) string {
+		return fmt.Sprintf(", %s if { %s -m str -- 'always' }, %s if { %[2]s -m str -- 'never' }", canary, sample, main)
+	}
+	for what, tt := range map[string]struct {
+		set   map[string]string
+		limit int
+		want  string // after the backend of the route
+		told  string
+	}{
+		"a header": {set: map[string]string{name + "header": "X-New"}, want: both("req.fhdr(X-New)")},
+		"both": {
+			set:  map[string]string{name + "header": "X-New", name + "cookie": "new"},
+			want: both("req.fhdr(X-New)") + both("req.cook(new)"),
+		},
+		"a value": {
+			set:  map[string]string{name + "header": "X-New", name + "header-value": "-f it's"},
+			want: ", " + canary + ` if { req.fhdr(X-New) -m str -- '-f it'\''s' }`,
+		},
+		"an expression": {
+			set:  map[string]string{name + "header": "X-New", name + "header-pattern": "^(a|b)$"},
+			want: ", " + canary + " if { req.fhdr(X-New) -m reg -- '(*LIMIT_MATCH=10000)^(a|b)$' }",
+		},
+		"an expression that is none": {
+			set:  map[string]string{name + "header": "X-New", name + "header-pattern": "(?=a)"},
+			told: "InvalidAnnotation",
+		},
+		"a name that is none": {set: map[string]string{name + "cookie": "a,b) -f /x"}, told: "InvalidAnnotation"},
+		"a value that ends the condition": {
+			set:  map[string]string{name + "header": "X-New", name + "header-value": "}"},
+			told: "InvalidAnnotation",
+		},
+		"beyond the limit": {
+			set: map[string]string{name + "cookie": "new"}, limit: 1, want: both("req.cook(new)"), told: "LimitReached",
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			s := snapshot(t, Unnamed, app("old")+app("new")+
+				ingress("old", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "old"), path("/x", "Prefix", "old"))+"]")+
+				ingress("new", 2021, "rules: ["+rule("a.test", path("/", "Prefix", "new"), path("/x", "Prefix", "new"))+"]"))
+			s.Ingresses[1].Annotations, s.Options.Limits.Conditions = tt.set, tt.limit
+			if s.Ingresses[0].Name == "new" {
+				s.Ingresses[0].Annotations, s.Ingresses[1].Annotations = tt.set, nil
+			}
+			r := Compile([]Snapshot{s})
+			if err := r.Config.Validate(); err != nil {
+				t.Error(err)
+			}
+			if got, _, _ := strings.Cut(read(r), "\n"); got != "prefix a.test/ -> "+main+tt.want {
+				t.Errorf("want %s, got\n%s", tt.want, got)
+			}
+			if rest := strings.Count(read(r), " if {"); rest != 0 && (tt.limit == 0) != (rest%2 == 0 && strings.Contains(
+				read(r), "a.test/x -> "+main+tt.want)) {
+				t.Errorf("the limit is %d:\n%s", tt.limit, read(r))
+			}
+			told := ""
+			for _, p := range r.Problems {
+				told = p.Reason
+			}
+			if told != tt.told {
+				t.Errorf("want %q, got %v", tt.told, r.Problems)
+			}
+		})
+	}
+}
+
 func TestACanarySharesWhatItsNamespaceHas(t *testing.T) {
 	said := func(name, weight string, ings []*networkingv1.Ingress) {
 		for _, i := range ings {

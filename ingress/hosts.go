@@ -358,6 +358,9 @@ func (b *builder) copyHost(from, host string) {
 		if chosen := b.chosen[key]; chosen != nil {
 			b.chosen[to] = chosen
 		}
+		if picked := b.picked[key]; picked != nil {
+			b.picked[to] = picked
+		}
 	}
 }
 

@@ -69,7 +69,7 @@ func TestANamespaceGetsNoMoreThanItsLimits(t *testing.T) {
 			ingress("younger", 2021,
 				rules(rule("b.test", path("/", "Prefix", "choosy"), path("/b", "Prefix", "choosy")))),
 			"b.test/",
-			"more than 1 paths with a route-acl (clusters[].ingress.limits.conditions): 1 of this Ingress are not " +
+			"more than 1 paths with a condition (clusters[].ingress.limits.conditions): 1 of this Ingress are not " +
 				"served, the first is b.test, prefix path /b",
 		},
 		"backends": {

@@ -112,18 +112,19 @@ func (r *routing) reuse(before *routing) {
 type builder struct {
 	*Compiler
 	*routing
-	speaker    *world                     // the world that sets the keys of the whole process
-	holds      map[string]hold            // by host, see assignHosts
-	kept       []keptHost                 // hosts of holds that their owners do not name, by name
-	children   map[string][]string        // hosts by their parent; nil until spare needs them
-	first      map[string]*claim          // the oldest claim to each host
-	routed     map[routeKey]haproxy.Route // routes so far
-	claimed    map[routeKey]*claim        // the oldest claim to each path with a condition
-	patterns   map[string]int             // how many regular expressions each host has
-	needed     map[string]need            // by the name of the backend
-	asked      []haproxy.Question         // about conditions
-	fallbackOf *claim                     // its default backend is for all hosts; nil if no claim has this
-	accounts   map[tenant]*claims.Account // what each namespace has so far
+	speaker    *world                      // the world that sets the keys of the whole process
+	holds      map[string]hold             // by host, see assignHosts
+	kept       []keptHost                  // hosts of holds that their owners do not name, by name
+	children   map[string][]string         // hosts by their parent; nil until spare needs them
+	first      map[string]*claim           // the oldest claim to each host
+	routed     map[routeKey]haproxy.Route  // routes so far
+	claimed    map[routeKey]*claim         // the oldest claim to each path with a condition
+	picked     map[routeKey][]haproxy.Case // requests that a canary takes over by a header or a cookie
+	patterns   map[string]int              // how many regular expressions each host has
+	needed     map[string]need             // by the name of the backend
+	asked      []haproxy.Question          // about conditions
+	fallbackOf *claim                      // its default backend is for all hosts; nil if no claim has this
+	accounts   map[tenant]*claims.Account  // what each namespace has so far
 	gateways   gates
 
 	derivedBefore map[derivedFor]*settings
@@ -140,7 +141,8 @@ func (c *Compiler) route(worlds []*world) *routing {
 	b := &builder{
 		Compiler: c, speaker: speaker(worlds),
 		first: make(map[string]*claim, size), routed: make(map[routeKey]haproxy.Route, size),
-		claimed: make(map[routeKey]*claim), patterns: make(map[string]int), needed: make(map[string]need, size),
+		claimed: make(map[routeKey]*claim), picked: make(map[routeKey][]haproxy.Case),
+		patterns: make(map[string]int), needed: make(map[string]need, size),
 		routing: &routing{
 			of: worlds, owner: make(map[routeKey]*claim, size), canaries: make(map[routeKey]*claim),
 			chosen: make(map[routeKey][]conditional), weight: make(map[tenant]int),
@@ -269,7 +271,7 @@ func (b *builder) collect() {
 			var odd []annotations.Problem
 			c.Redirect, odd = annotations.SSLRedirect(c.Layer, w.defaults, c.Usual)
 			b.reportKeys(c.Petitioner, nil, odd)
-			c.Weight, c.Canary, odd = annotations.Canary(c.Layer)
+			c.Takes, c.Canary, odd = annotations.Canary(c.Layer)
 			b.reportKeys(c.Petitioner, nil, odd)
 		}
 		for c := range b.sharedRoutes(i) {
@@ -556,7 +558,14 @@ func (b *builder) addCanaries() {
 				continue
 			}
 			route := b.routed[key]
-			route.Canary, route.CanaryWeight = b.need(c.Petitioner, path.To, path), c.Weight
+			route.Canary, route.CanaryWeight = b.need(c.Petitioner, path.To, path), c.Takes.Weight
+			for _, rule := range c.Takes.Rules {
+				to := route.Backend
+				if rule.Take {
+					to = route.Canary
+				}
+				b.picked[key] = append(b.picked[key], haproxy.Case{If: rule.If, Backend: to})
+			}
 			b.routed[key], b.canaries[key], c.Effective = route, c, true
 		}
 	}

@@ -21,7 +21,9 @@ var sampleValues = []string{
 
 // outside are the keys that are no setting of a backend.
 var outside = []string{
-	"sallyport.dev/path-type", "sallyport.dev/canary-weight", "ssl-redirect", "ssl-redirect-code", "ssl-redirect-port",
+	"sallyport.dev/path-type", "sallyport.dev/canary-weight", "sallyport.dev/canary-by-header",
+	"sallyport.dev/canary-by-header-value", "sallyport.dev/canary-by-header-pattern", "sallyport.dev/canary-by-cookie",
+	"ssl-redirect", "ssl-redirect-code", "ssl-redirect-port",
 	"ssl-passthrough", "sallyport.dev/server-alias", "sallyport.dev/path-rewrite-first", "client-crt-optional",
 }
 

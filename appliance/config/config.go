@@ -124,7 +124,8 @@ type Limits struct {
 	// Paths that are regular expressions, of all Ingresses of a namespace together. Each costs
 	// every request for its host some time.
 	RegularExpressions int `json:"regularExpressions" jsonschema:"default=200,minimum=1,maximum=100000"`
-	// Paths that lead to a Service with a route-acl, of all Ingresses of a namespace together.
+	// Paths that lead to a Service with a route-acl, and paths of canaries by header or cookie, of all
+	// Ingresses of a namespace together.
 	Conditions int `json:"conditions" jsonschema:"default=200,minimum=1,maximum=100000"`
 	// Backends of all Ingresses of a namespace together: one for each Service port that they name.
 	// An Ingress with annotations has backends of its own.

@@ -152,7 +152,7 @@ func tell(layers []Layer) string {
 	process := global.Process
 	to, ofAll, more := DefaultBackend(layers[2])
 	problems = append(problems, more...)
-	weight, canary, more := Canary(layers[1])
+	takes, canary, more := Canary(layers[1])
 	problems = append(problems, more...)
 	paths, more := PathType(layers[1])
 	problems = append(problems, more...)
@@ -178,7 +178,10 @@ func tell(layers []Layer) string {
 		fmt.Fprintln(&out, "paths", paths)
 	}
 	if canary {
-		fmt.Fprintln(&out, "canary", weight)
+		fmt.Fprintln(&out, "canary", takes.Weight)
+		for _, rule := range takes.Rules {
+			fmt.Fprintln(&out, rule.Take, rule.If)
+		}
 	}
 	if redirect.Wanted != nil {
 		fmt.Fprintln(&out, "to HTTPS", *redirect.Wanted, redirect.Code, redirect.Port)
@@ -734,6 +737,20 @@ tcp-request content reject
 		},
 
 		{on4("sallyport.dev/canary-weight: 25"), "canary 25"},
+		{
+			on4("sallyport.dev/canary-by-header: X-New", "sallyport.dev/canary-by-cookie: new"),
+			"canary 0\ntrue { req.fhdr(X-New) -m str -- 'always' }\nfalse { req.fhdr(X-New) -m str -- 'never' }\n" +
+				"true { req.cook(new) -m str -- 'always' }\nfalse { req.cook(new) -m str -- 'never' }",
+		},
+		{
+			on4("sallyport.dev/canary-by-header: X-New", "sallyport.dev/canary-by-header-value: v2",
+				"sallyport.dev/canary-by-header-pattern: ^v"),
+			"canary 0\ntrue { req.fhdr(X-New) -m str -- 'v2' }",
+		},
+		{
+			on4("sallyport.dev/canary-by-header: X-New", "sallyport.dev/canary-by-header-pattern: ^v"),
+			"canary 0\ntrue { req.fhdr(X-New) -m reg -- '(*LIMIT_MATCH=10000)^v' }",
+		},
 		{on4("sallyport.dev/canary-weight: 101"), `canary 0
 ! Ingress InvalidAnnotation: annotation sallyport.dev/canary-weight: "101" is not a number from 0 to 100; it is ignored`},
 
@@ -1243,7 +1260,8 @@ var elsewhere = []string{
 	own + "hsts-max-age", own + "hsts-include-subdomains", own + "hsts-preload", "request-capture-len",
 	"rate-limit-period", "rate-limit-status-code", "rate-limit-size", "rate-limit-whitelist",
 	"ssl-passthrough", own + "session-cookie-domain", own + "session-cookie-preserve", own + "session-cookie-same-site",
-	own + "session-cookie-keywords", "auth-realm", "client-crt-optional", own + "canary-weight", own + "path-type",
+	own + "session-cookie-keywords", "auth-realm", "client-crt-optional", own + "canary-weight", own + "canary-by-header",
+	own + "canary-by-header-value", own + "canary-by-header-pattern", own + "canary-by-cookie", own + "path-type",
 	"ingress.class",
 	own + "auth-method", own + "auth-headers-request", own + "auth-headers-succeed", own + "auth-headers-fail",
 	own + "auth-signin",

@@ -440,15 +440,100 @@ var canaryWeight = define(number(0, 100), Doc{
 		"random, go to the Services of this Ingress. A change takes no reload.",
 })
 
-// Canary returns how many of 100 requests an Ingress takes over from others
-// (canary-weight). said is false for an Ingress that is no canary.
-func Canary(l Layer) (weight int, said bool, problems []Problem) {
+var (
+	canaryHeader = define(headerName, Doc{
+		Name: own + "canary-by-header", Scopes: Ingress, Format: "name of a header",
+		Effect: "Requests for the hosts and paths of an older Ingress of the namespace go to the Services of this " +
+			"Ingress if the header is `always`, and never if it is `never`. For other values canary-by-cookie " +
+			"decides, then canary-weight.",
+	})
+	canaryHeaderValue = define(filled(canaryValue), Doc{
+		Name: own + "canary-by-header-value", Scopes: Ingress, Format: "text",
+		Effect: "With canary-by-header: requests whose header has exactly this value go to this Ingress. `always` and " +
+			"`never` then have no meaning.",
+	})
+	canaryHeaderPattern = define(canaryExpression, Doc{
+		Name: own + "canary-by-header-pattern", Scopes: Ingress, Format: "regular expression",
+		Effect: "With canary-by-header, and without canary-by-header-value: requests go to this Ingress if the " +
+			"expression matches in the header.",
+	})
+	canaryCookie = define(headerName, Doc{
+		Name: own + "canary-by-cookie", Scopes: Ingress, Format: "name of a cookie",
+		Effect: "Requests for the hosts and paths of an older Ingress of the namespace go to the Services of this " +
+			"Ingress if the cookie is `always`, and never if it is `never`. For other values canary-weight decides.",
+	})
+)
+
+func headerName(s string) (string, error) {
+	_, err := haproxy.HeaderIs(s, "any")
+	return s, err
+}
+
+func canaryValue(s string) (string, error) {
+	_, err := haproxy.HeaderIs("any", s)
+	return s, err
+}
+
+func canaryExpression(s string) (string, error) {
+	_, err := haproxy.HeaderMatches("any", s)
+	return s, err
+}
+
+// A Takeover says which requests an Ingress takes over from others.
+type Takeover struct {
+	Rules  []TakeoverRule // the first rule that a request meets decides
+	Weight int            // how many of 100 requests that meet no rule
+}
+
+// A TakeoverRule is a condition, and whether a request that meets it is taken over.
+type TakeoverRule struct {
+	If   haproxy.Text
+	Take bool
+}
+
+// PicksRequests reports whether an Ingress takes over requests by their header or cookie.
+func PicksRequests(l Layer) bool {
+	_, header := l.Values[canaryHeader.Name]
+	_, cookie := l.Values[canaryCookie.Name]
+	return header || cookie
+}
+
+// Canary returns which requests an Ingress takes over from others (canary-weight, canary-by-header and
+// canary-by-cookie). said is false for an Ingress that is no canary.
+func Canary(l Layer) (t Takeover, said bool, problems []Problem) {
 	v := &values{layers: []Layer{l}}
-	weight, said = get(v, canaryWeight)
-	if !said && len(v.problems) > 0 {
-		weight, said = 0, true // a canary with an invalid weight gets no request, instead of all
+	t.Weight, said = get(v, canaryWeight)
+	add := func(take bool, when haproxy.Text, err error) {
+		if err == nil { // each value was checked when it was read
+			t.Rules = append(t.Rules, TakeoverRule{when, take})
+		}
 	}
-	return weight, said, v.problems
+	both := func(is func(name, value string) (haproxy.Text, error), name string) {
+		for _, value := range []string{"always", "never"} {
+			when, err := is(name, value)
+			add(value == "always", when, err)
+		}
+	}
+	if name, has := get(v, canaryHeader); has {
+		value, exact := get(v, canaryHeaderValue)
+		pattern, matches := get(v, canaryHeaderPattern)
+		switch {
+		case exact:
+			when, err := haproxy.HeaderIs(name, value)
+			add(true, when, err)
+		case matches:
+			when, err := haproxy.HeaderMatches(name, pattern)
+			add(true, when, err)
+		case l.Values[canaryHeaderValue.Name].Text == "" && l.Values[canaryHeaderPattern.Name].Text == "":
+			both(haproxy.HeaderIs, name)
+		}
+	}
+	if name, has := get(v, canaryCookie); has {
+		both(haproxy.CookieIs, name)
+	}
+	// A canary with an invalid value gets fewer requests, instead of all.
+	said = said || len(v.problems) > 0 || PicksRequests(l)
+	return t, said, v.problems
 }
 
 var serverAlias = define(hostNames, Doc{

@@ -13,6 +13,7 @@ import (
 // An Account counts the things that a tenant has so far.
 type Account struct {
 	hosts, paths, regexps, conditions, backends, certs quota
+	acls                                               bool               // a route-acl has an effect
 	bytes                                              int                // of configuration
 	weighed                                            map[BackendOf]bool // the backends that these are of
 }
@@ -20,10 +21,8 @@ type Account struct {
 // NewAccount returns an account with the limits that Options have, and without things.
 func NewAccount(o input.Options) *Account {
 	l := o.Limits
-	if !o.OneTenant {
-		l.Conditions = 0 // no condition is used
-	}
 	return &Account{
+		acls:    o.OneTenant,
 		weighed: make(map[BackendOf]bool),
 		hosts:   quota{limit: "hosts", noun: "hosts", most: l.Hosts},
 		paths:   quota{limit: "paths", noun: "paths", most: l.Paths},
@@ -31,7 +30,7 @@ func NewAccount(o input.Options) *Account {
 			limit: "regularExpressions", noun: "regular expressions as paths",
 			most: l.RegularExpressions,
 		},
-		conditions: quota{limit: "conditions", noun: "paths with a route-acl", most: l.Conditions},
+		conditions: quota{limit: "conditions", noun: "paths with a condition", most: l.Conditions},
 		backends:   quota{limit: "backends", noun: "backends", most: l.Backends},
 		certs:      quota{limit: "certificates", noun: "certificates", most: l.Certificates},
 	}
@@ -92,12 +91,14 @@ func (a *Account) Admit(c *Claim, conditional func(service ServiceKey) bool) (ke
 			kept.Hosts = append(kept.Hosts, host)
 		}
 	}
+	picks := annotations.PicksRequests(c.Layer)
 	for i := range c.Paths {
 		path := &c.Paths[i]
 		if a.hosts.has(path.Host) &&
 			a.paths.admit(path, path) &&
 			(path.Match != haproxy.Regexp || a.regexps.admit(path, path)) &&
-			(a.conditions.most == 0 || !conditional(path.To.Service) || a.conditions.admit(path, path)) &&
+			(a.conditions.most == 0 || !picks && !(a.acls && conditional(path.To.Service)) ||
+				a.conditions.admit(path, path)) &&
 			a.backends.admit(BackendOf{owner, path.To}, path) {
 			kept.Paths = append(kept.Paths, *path)
 		}

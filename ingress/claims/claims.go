@@ -64,8 +64,8 @@ type Claim struct {
 	Redirect  annotations.Redirect
 	Effective bool // something of it is in effect
 	Canary    bool // it takes over some requests of other claims
-	Weight    int  // how many of 100
-	Bytes     int  // of configuration that its keys and those of its Services take
+	Takes     annotations.Takeover
+	Bytes     int // of configuration that its keys and those of its Services take
 }
 
 // A Path is one path of one host.

@@ -116,8 +116,23 @@ var reads = []struct {
 		set:  []string{"canary: true", "canary-weight: 100", "canary-weight-total: 200"},
 		want: "sallyport.dev/canary-weight = 50",
 	},
-	{set: []string{"canary: true", "canary-by-header: X-New"}, want: "sallyport.dev/canary-weight = 0\n" +
-		"! NotServed canary-by-header has no effect here: requests go to the canary by canary-weight alone"},
+	{
+		set: []string{"canary: true", "canary-by-header: X-New", "canary-by-cookie: new"},
+		want: "sallyport.dev/canary-by-cookie = new\nsallyport.dev/canary-by-header = X-New\n" +
+			"sallyport.dev/canary-weight = 0",
+	},
+	{
+		set: []string{
+			"canary: true", "canary-by-header: X-New", "canary-by-header-value: yes", "canary-by-header-pattern: y.*",
+		},
+		want: "sallyport.dev/canary-by-header = X-New\nsallyport.dev/canary-by-header-value = yes\n" +
+			"sallyport.dev/canary-weight = 0",
+	},
+	{
+		set: []string{"canary: true", "canary-by-header: X-New", "canary-by-header-pattern: y.*"},
+		want: "sallyport.dev/canary-by-header = X-New\nsallyport.dev/canary-by-header-pattern = y.*\n" +
+			"sallyport.dev/canary-weight = 0",
+	},
 	{set: []string{"whitelist-source-range: 10.0.0.0/8,172.16.0.0/12"}, want: "allow-list = 10.0.0.0/8,172.16.0.0/12"},
 	{
 		set:  []string{"whitelist-source-range: 10.0.0.0/8", "allowlist-source-range: 10.1.0.0/16"},

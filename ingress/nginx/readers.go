@@ -188,6 +188,16 @@ func canary(r *reading, _ string) {
 		name, weight = "canary-weight", min(n, total)
 	}
 	r.say("sallyport.dev/canary-weight", name, strconv.Itoa((weight*100+total/2)/total))
+	r.also("canary-by-header", "sallyport.dev/canary-by-header")
+	if r.values["canary-by-header-value"] != "" {
+		r.also("canary-by-header-value", "sallyport.dev/canary-by-header-value")
+		if _, has := r.values["canary-by-header-pattern"]; has {
+			r.mark("canary-by-header-pattern", Void, "The Ingress has `canary-by-header-value`, which overrides it.")
+		}
+	} else {
+		r.also("canary-by-header-pattern", "sallyport.dev/canary-by-header-pattern")
+	}
+	r.also("canary-by-cookie", "sallyport.dev/canary-by-cookie")
 }
 
 func authType(r *reading, value string) {

@@ -103,16 +103,16 @@ var rows = []*Row{
 		Name: "canary-weight-total", With: "canary", Verdict: Differs, Keys: "sallyport.dev/canary-weight",
 		Note: "The share is rounded to a percentage.",
 	},
-	{Name: "canary-by-header", With: "canary", Verdict: Lost, Note: "requests go to the canary by canary-weight alone"},
+	{Name: "canary-by-header", With: "canary", Verdict: Same, Keys: "sallyport.dev/canary-by-header"},
 	{
-		Name: "canary-by-header-value", With: "canary", Verdict: Lost,
-		Note: "requests go to the canary by canary-weight alone",
+		Name: "canary-by-header-value", With: "canary-by-header", Verdict: Same,
+		Keys: "sallyport.dev/canary-by-header-value",
 	},
 	{
-		Name: "canary-by-header-pattern", With: "canary", Verdict: Lost,
-		Note: "requests go to the canary by canary-weight alone",
+		Name: "canary-by-header-pattern", With: "canary-by-header", Verdict: Same,
+		Keys: "sallyport.dev/canary-by-header-pattern",
 	},
-	{Name: "canary-by-cookie", With: "canary", Verdict: Lost, Note: "requests go to the canary by canary-weight alone"},
+	{Name: "canary-by-cookie", With: "canary", Verdict: Same, Keys: "sallyport.dev/canary-by-cookie"},
 
 	// Who may come in
 	{

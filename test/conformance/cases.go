@@ -594,6 +594,33 @@ func ownCases() []conformity {
 			asks:   get("request X-Canary: yes"),
 		},
 		{
+			name: "a canary by a header and a cookie",
+			canary: []string{
+				"sallyport.dev/canary-by-header: X-New", "sallyport.dev/canary-by-cookie: new",
+				"request-set-header: X-Canary yes",
+			},
+			asks: []ask{
+				{request: "GET /", headers: []string{"X-New: always"}, want: []string{"200", "request X-Canary: yes"}},
+				{
+					request: "GET /", headers: []string{"X-New: never", "Cookie: new=always"},
+					want: []string{"200", "request X-Canary: (none)"},
+				},
+				{request: "GET //a", headers: []string{"Cookie: new=always"}, want: []string{"200", "request X-Canary: yes"}},
+				{request: "GET /", headers: []string{"X-New: other"}, want: []string{"200", "request X-Canary: (none)"}},
+				{request: "GET /", want: []string{"200", "request X-Canary: (none)"}},
+			},
+		},
+		{
+			name: "a canary of all, but for a cookie",
+			canary: []string{
+				"sallyport.dev/canary-weight: 100", "sallyport.dev/canary-by-cookie: new", "request-set-header: X-Canary yes",
+			},
+			asks: []ask{
+				{request: "GET /", headers: []string{"Cookie: new=never"}, want: []string{"200", "request X-Canary: (none)"}},
+				{request: "GET /", want: []string{"200", "request X-Canary: yes"}},
+			},
+		},
+		{
 			name:   "a canary of none",
 			canary: []string{"sallyport.dev/canary-weight: 0", "request-set-header: X-Canary yes"},
 			asks:   get("request X-Canary: (none)"),

@@ -140,9 +140,12 @@ func (c conformity) write(to io.Writer, i int) {
 		}
 		return b.String()
 	}
-	tls, kind, class := "", "ImplementationSpecific", "  ingressClassName: haproxy\n"
-	if slices.ContainsFunc(c.ingress, func(s string) bool { return strings.Contains(s, "ingress.class: ") }) {
-		class = ""
+	tls, kind := "", "ImplementationSpecific"
+	classOf := func(annotations []string) string {
+		if slices.ContainsFunc(annotations, func(s string) bool { return strings.Contains(s, "ingress.class: ") }) {
+			return ""
+		}
+		return "  ingressClassName: haproxy\n"
 	}
 	if c.exact {
 		kind = "Exact"
@@ -158,11 +161,10 @@ kind: Ingress
 metadata:
   name: case%[1]d-canary%[2]s
 spec:
-  ingressClassName: haproxy
-  rules:
+%[4]s  rules:
   - host: %[3]s
-    http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: case%[1]d, port: {name: web}}}}]}
-`, i, said(c.canary), host(i))
+    http: {paths: [{path: %[5]q, pathType: %[6]s, backend: {service: {name: case%[1]d, port: {name: web}}}}]}
+`, i, said(c.canary), host(i), classOf(c.canary), cmp.Or(c.path, "/"), kind)
 	}
 	if c.beside != "" {
 		fmt.Fprintf(to, `
@@ -196,7 +198,7 @@ spec:
 %[9]s%[4]s  rules:
   - host: %[5]s
     http: {paths: [{path: %[7]q, pathType: %[8]s, backend: {service: {name: case%[1]d, port: {name: web}}}}]}
-`, i, said(c.service), said(c.ingress), tls, host(i), cmp.Or(c.to, "app"), cmp.Or(c.path, "/"), kind, class)
+`, i, said(c.service), said(c.ingress), tls, host(i), cmp.Or(c.to, "app"), cmp.Or(c.path, "/"), kind, classOf(c.ingress))
 }
 
 // holds repeats the asks until all hold, for a while: HAProxy may not know the case yet.

@@ -71,6 +71,21 @@ func nginxCases() (all []conformity) {
 		})
 	add("proxy-body-size", "", []string{"proxy-body-size: 1k"},
 		ask{request: "POST /", curl: []string{"-d", strings.Repeat("x", 1025)}, want: []string{"413"}})
+	add("a canary by the value of a header", "/app(/|$)(.*)", []string{"rewrite-target: /$2"},
+		ask{request: "GET /app/x", headers: []string{"X-New: v 2"}, want: []string{"200", "url /canary/x"}},
+		ask{request: "GET /app/x", headers: []string{"X-New: always"}, want: []string{"200", "url /x"}},
+		get("/app/x", "200", "url /x"))
+	all[len(all)-1].canary = []string{
+		"kubernetes.io/ingress.class: nginx", nginx.Prefix + "canary: true", nginx.Prefix + "canary-by-header: X-New",
+		nginx.Prefix + "canary-by-header-value: v 2", nginx.Prefix + "rewrite-target: /canary/$2",
+	}
+	add("a canary by an expression for a header", "", nil,
+		ask{request: "GET /", headers: []string{"X-New: user-17"}, want: []string{"200", "host new.test"}},
+		ask{request: "GET /", headers: []string{"X-New: user-x"}, want: []string{"200", "host HOST"}})
+	all[len(all)-1].canary = []string{
+		"kubernetes.io/ingress.class: nginx", nginx.Prefix + "canary: true", nginx.Prefix + "canary-by-header: X-New",
+		nginx.Prefix + "canary-by-header-pattern: -[0-9]+$", nginx.Prefix + "upstream-vhost: new.test",
+	}
 	add("a snippet", "", []string{"configuration-snippet: deny all;"}, get("/", "503"))
 	add("a snippet that is given up", "", []string{"server-snippet: deny all;"}, get("/", "200"))
 	add("a firewall", "", []string{"enable-modsecurity: true"}, get("/", "503"))
