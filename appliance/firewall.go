@@ -44,8 +44,10 @@ func (f *firewall) letIn(peers []bgp.Peer, want plan.Want, have plan.Have, cfg *
 	}
 	if len(have.Direct) > 0 {
 		for _, b := range cfg.Backends {
-			for _, s := range b.Servers {
-				if have.Direct[s.Addr.Addr()] && want.Allocations.Refuse(b.Cluster, b.Namespace, s.Addr).None() {
+			for i := range b.Servers {
+				s := &b.Servers[i]
+				if have.Direct[s.Addr.Addr()] &&
+					want.Allocations.Refuse(b.ClusterOf(s), b.Namespace, s.Addr).None() {
 					a.Servers = append(a.Servers, s.Addr)
 				}
 			}

@@ -117,7 +117,11 @@ func printable(c rune) rune {
 // command adds inherits nothing from default-server.
 func serverText(b *Backend, s *Server) string {
 	address := netip.AddrPortFrom(s.Addr.Addr().Unmap(), s.Addr.Port()).String()
-	return address + " " + serverOptions(b.Options, len(b.Servers))
+	options := serverOptions(b.Options, len(b.Servers))
+	if s.Backup {
+		options += " backup"
+	}
+	return address + " " + options
 }
 
 // manyServers is the least number of servers with which a backend takes a server that refuses

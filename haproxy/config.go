@@ -81,6 +81,10 @@ type Shape struct {
 	// inside HAProxy.
 	Inspect bool
 
+	// Standby lets all servers that are a Backup take traffic together, once no other server of
+	// their backend can. Without it HAProxy uses the first of them alone.
+	Standby bool
+
 	// Leaving closes each client's connection after its next response. An old worker does the same
 	// after the reload. This ends a connection without an error before its packets go to other
 	// appliances of the group, which do not know it. Responses no longer announce HTTP/3.
@@ -96,6 +100,7 @@ func (s *Shape) differences(o *Shape) (all []string) {
 	}{
 		{s.Bind, o.Bind, "listen addresses changed"},
 		{s.Inspect, o.Inspect, "TLS passthrough begins or ends"},
+		{s.Standby, o.Standby, "a set of clusters begins or ends"},
 		{s.Leaving, o.Leaving, "the appliance leaves its group, or returns"},
 		{s.Streams, o.Streams, "TCP ports changed"},
 		{s.Group, o.Group, "the group of appliances changed"},
@@ -223,6 +228,7 @@ type Backend struct {
 	Name       string
 	Origin     string        // name of its object in messages, as "Service default/app port 80"
 	Cluster    string        // cluster of its Service
+	Set        string        // set of clusters that may add servers, if the Service is exported
 	Namespace  string        // namespace of its Service; no pod of another namespace may be a server
 	By         string        // namespace of the objects that bring it, if that is not Namespace
 	Service    string        // a port of a Service, as "default/app:80"; the servers are its endpoints
@@ -231,6 +237,9 @@ type Backend struct {
 	Options    ServerOptions // options of every server
 	Servers    []Server      // sorted by Name
 }
+
+// ClusterOf returns the cluster of a server's pod.
+func (b *Backend) ClusterOf(s *Server) string { return cmp.Or(s.Cluster, b.Cluster) }
 
 // sticky reports whether clients get a cookie that leads them back to their
 // server.
@@ -337,14 +346,16 @@ func CheckServerName(name string) error {
 	return nil
 }
 
-// A Server is one endpoint. Its name is made from its address (ServerName), so a server never
-// changes its address.
+// A Server is one endpoint. Its name is made from its address (NameOf), so a server never changes its
+// address.
 type Server struct {
-	Name  string
-	Addr  netip.AddrPort
-	Drain bool   // terminating, but serving: it finishes its connections and gets no new ones
-	Pod   string // namespace/name, for people
-	Node  string
+	Name    string
+	Addr    netip.AddrPort
+	Drain   bool   // terminating, but serving: it finishes its connections and gets no new ones
+	Backup  bool   // it takes traffic only while no other server of the backend can
+	Cluster string // of its pod, if that is not the Backend's
+	Pod     string // namespace/name, for people
+	Node    string
 }
 
 // A Cert is a certificate chain with its key, and the server names for which HAProxy serves it.

@@ -174,10 +174,14 @@ func (h *held) keepWhole(told *Config, former *Route, want *Config, r *Route) bo
 	return true
 }
 
-// kin reports whether a former backend and a new one are of the same namespace.
+// kin reports whether a former backend and a new one are of the same namespace, or of the same Service
+// of a set of clusters.
 func (k *keeper) kin(former, instead string) bool {
 	f, n := find(k.was, former), find(k.next, instead)
-	return f != nil && n != nil && f.Cluster == n.Cluster && f.Namespace == n.Namespace
+	if f == nil || n == nil || f.Namespace != n.Namespace {
+		return false
+	}
+	return f.Cluster == n.Cluster || f.Set != "" && f.Set == n.Set && f.Service == n.Service
 }
 
 // keep keeps a former backend if the new configuration lacks it. It reports whether the former

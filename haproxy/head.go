@@ -157,12 +157,15 @@ func (h *head) writeGlobal() {
 
 func (h *head) writeDefaults() {
 	h.section("defaults")
-	var probes []string
+	var more []string
 	if h.Group != nil {
 		// A member that loses its network keeps connections that its clients have given up. A
 		// client may use the same port for a new connection to another member. If packets of the
 		// new connection come to this member, they must not meet the old connection.
-		probes = []string{"option clitcpka", "clitcpka-idle 10s", "clitcpka-intvl 5s", "clitcpka-cnt 3"}
+		more = []string{"option clitcpka", "clitcpka-idle 10s", "clitcpka-intvl 5s", "clitcpka-cnt 3"}
+	}
+	if h.Standby {
+		more = append(more, "option allbackups")
 	}
 	h.lines(slices.Concat(withNames(h.Process.instead(false, slices.Concat([]string{
 		"mode http",
@@ -202,7 +205,7 @@ func (h *head) writeDefaults() {
 		"timeout tunnel 1h",
 		"timeout http-keep-alive 1m",
 		".if version_atleast(3.3)", "default-server " + onlyGivenNames, ".endif",
-	}, probes)), h.opt.Dir), withNames(h.Process.text(DefaultsSection), h.opt.Dir), h.base.defaults))
+	}, more)), h.opt.Dir), withNames(h.Process.text(DefaultsSection), h.opt.Dir), h.base.defaults))
 	for _, status := range h.Process.ErrorFiles {
 		h.line("errorfile", strconv.Itoa(status), h.opt.Dir+"/"+extraDir+errorFile(status))
 	}

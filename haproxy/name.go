@@ -16,6 +16,20 @@ func ServerName(addr netip.AddrPort) string {
 	return serverPrefix + host + "_" + strconv.Itoa(int(addr.Port()))
 }
 
+// NameOf returns the name that a server has in a backend: that of its address, then the cluster of its
+// pod if this is not the Backend's, and ".backup" if it is a Backup. HAProxy has no command that makes
+// a server a backup, so that the two are different servers.
+func NameOf(s Server) string {
+	name := ServerName(s.Addr)
+	if s.Cluster != "" {
+		name += "_" + s.Cluster
+	}
+	if s.Backup {
+		name += ".backup"
+	}
+	return name
+}
+
 // serverPrefix begins the name of every server that is an endpoint, and no other name.
 const serverPrefix = "s_"
 

@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -186,7 +187,7 @@ func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment)
 func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 	worker := s.names.of(b.Name) // the name that the backend has there
 	next := make([]Live, 0, max(len(have.Servers), len(b.Servers)))
-	same := true
+	same, late := true, []string(nil)
 	for i, there := range have.Match(b.Servers) {
 		state := Absent
 		if i >= 0 && i < len(states) {
@@ -201,6 +202,8 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 				state = Closed
 			}
 			switch cmd := "set server " + worker + "/" + live.Name + " state " + stateCommand[state]; {
+			case i < 0 && live.State == Open && renamed(b, states, have, live.Addr):
+				late = append(late, cmd)
 			case state < live.State:
 				s.down = append(s.down, cmd)
 			case state > live.State:
@@ -244,9 +247,22 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 		}
 		next = append(next, live)
 	}
+	s.up = append(s.up, late...)
 	if !same {
 		s.after[b.Name] = &LiveBackend{next}
 	}
+}
+
+// renamed reports whether a server of another name at the same address is about to be opened. A server
+// gets another name if it becomes a backup, or stops being one. The other server opens first then.
+func renamed(b *Backend, states []State, have *LiveBackend, at netip.AddrPort) bool {
+	for i := range b.Servers {
+		if s := &b.Servers[i]; s.Addr == at && i < len(states) && states[i] == Open {
+			live, _ := have.Find(s.Name)
+			return live.State != Open
+		}
+	}
+	return false
 }
 
 // opened returns the result of checks for a server of b that has just been opened: it is up until a

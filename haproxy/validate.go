@@ -344,9 +344,12 @@ func (b *Backend) Validate() error {
 			return fmt.Errorf("backend %s: server %q has no address or no port", b.Name, s.Name)
 		case s.Addr.Addr().Zone() != "":
 			return fmt.Errorf("backend %s: server %q has an address with a zone", b.Name, s.Name)
-		case s.Name != ServerName(s.Addr):
-			return fmt.Errorf("backend %s: server %q should be named %s after its address", b.Name, s.Name,
-				ServerName(s.Addr))
+		case s.Name != NameOf(s):
+			return fmt.Errorf("backend %s: server %q should be named %s after its address", b.Name, s.Name, NameOf(s))
+		case s.Cluster == b.Cluster && s.Cluster != "":
+			return fmt.Errorf("backend %s: server %q repeats the cluster of the backend", b.Name, s.Name)
+		case s.Cluster != "" && !isName(s.Cluster):
+			return notAName("cluster", s.Cluster)
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"maps"
@@ -19,6 +20,9 @@ type Want struct {
 	// Allocations tell whether a server's address belongs to the namespace of its
 	// Service.
 	Allocations *routes.Allocations
+	// Drained are the clusters whose servers get no new traffic where another cluster has a server
+	// for it.
+	Drained map[string]bool
 }
 
 // Have is the actual state, read from HAProxy and from the kernel.
@@ -113,6 +117,7 @@ type Planner struct {
 	// These are of the last call.
 	want, have  routes.Table
 	direct      map[netip.Addr]bool
+	drained     map[string]bool
 	allocations *routes.Allocations
 	live        haproxy.LiveBackends
 	backends    []*haproxy.Backend
@@ -128,7 +133,8 @@ type Planner struct {
 // allocations or backends. It reports whether the names of the backends changed.
 func (p *Planner) recall(want Want, have Have) (renamed bool) {
 	renamed = p.align(want.Backends)
-	if !want.Routes.Equal(p.want) || !have.Routes.Equal(p.have) || !maps.Equal(have.Direct, p.direct) {
+	if !want.Routes.Equal(p.want) || !have.Routes.Equal(p.have) || !maps.Equal(have.Direct, p.direct) ||
+		!maps.Equal(want.Drained, p.drained) {
 		clear(p.settled)
 	} else if touched := want.Allocations.Since(p.allocations); touched != nil {
 		// Each pod that comes or goes changes the allocation of one address among
@@ -142,6 +148,7 @@ func (p *Planner) recall(want Want, have Have) (renamed bool) {
 		}
 	}
 	p.want, p.have, p.direct, p.allocations = want.Routes, have.Routes, have.Direct, want.Allocations
+	p.drained = want.Drained
 	return renamed
 }
 
@@ -197,38 +204,16 @@ func (p *Planner) Plan(want Want, have Have) []Step {
 			continue
 		}
 		p.planned++
-		there, before, next := have.Backends.Get(b.Name), len(steps), make([]haproxy.State, len(b.Servers))
-		for i, live := range there.Match(b.Servers) {
-			switch {
-			case i < 0:
-				set(b.Name, live.Name, live.State, haproxy.Absent, Gone)
-				continue
-			case live == nil:
-				live = &haproxy.Live{Addr: b.Servers[i].Addr}
+		before, t := len(steps), turnsOf(b, have.Backends.Get(b.Name), func(w *haproxy.Server) string {
+			return cmp.Or(want.Allocations.Refuse(b.ClusterOf(w), b.Namespace, w.Addr).Why, astray(w.Addr.Addr()))
+		})
+		t.drain(want.Drained)
+		next := make([]haproxy.State, len(b.Servers))
+		for _, one := range t.all {
+			set(b.Name, one.live.Name, one.live.State, one.to, one.why)
+			if one.at >= 0 {
+				next[one.at] = one.to
 			}
-			w := &b.Servers[i]
-			why := want.Allocations.Refuse(b.Cluster, b.Namespace, w.Addr).Why
-			if why == "" {
-				why = astray(w.Addr.Addr())
-			}
-			to := haproxy.Open
-			switch {
-			case live.Addr != w.Addr:
-				// Somebody gave the server of our name another address. The next round
-				// adds it anew.
-				to, why = haproxy.Absent, Readdressed
-			case why != "":
-				to = haproxy.Closed
-			case w.Drain && live.State == haproxy.Absent:
-				// The endpoint is terminating already: adding its server gains nothing.
-				to = haproxy.Absent
-			case w.Drain:
-				to, why = haproxy.Drain, Terminating
-			default:
-				why = "routed"
-			}
-			set(b.Name, w.Name, live.State, to, why)
-			next[i] = to
 		}
 		if !own {
 			p.states, own = slices.Clone(p.states), true // the ones before were handed over
@@ -265,6 +250,7 @@ const (
 	NoRoute     = "no verified route" // the status adds why there is none
 	NotInKernel = "route not in the kernel yet"
 	Changing    = "route is being changed"
+	Drained     = "its cluster is drained, and another one serves"
 )
 
 // States returns the states of the servers of Want.Backends once all steps of the last call of

@@ -481,12 +481,12 @@ func TestJourneys(t *testing.T) {
 		rounds []string
 	}{
 		"endpoint added, block already routed": {
-			Want{wanted, via(w1), ours},
+			Want{Backends: wanted, Routes: via(w1), Allocations: ours},
 			Have{Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 open: routed]"},
 		},
 		"endpoint added, block new too": {
-			Want{wanted, via(w1), ours},
+			Want{Backends: wanted, Routes: via(w1), Allocations: ours},
 			Have{},
 			[]string{
 				"[set web/s_172-16-171-66_80 closed: route not in the kernel yet add route 172.16.171.64/26 via " +
@@ -495,22 +495,22 @@ func TestJourneys(t *testing.T) {
 			},
 		},
 		"endpoint added, nobody offers its block": {
-			Want{wanted, nil, ours},
+			Want{Backends: wanted, Allocations: ours},
 			Have{},
 			[]string{"[set web/s_172-16-171-66_80 closed: no verified route]"},
 		},
 		"node lost": {
-			Want{wanted, nil, ours},
+			Want{Backends: wanted, Allocations: ours},
 			Have{Backends: at(haproxy.Open), Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 closed: no verified route]", "[drop route 172.16.171.64/26]"},
 		},
 		"node lost, its endpoints are gone too": {
-			Want{nil, nil, ours},
+			Want{Allocations: ours},
 			Have{Backends: at(haproxy.Open), Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 absent: endpoint is gone]", "[drop route 172.16.171.64/26]"},
 		},
 		"kernel lost the route by itself": {
-			Want{wanted, via(w1), ours},
+			Want{Backends: wanted, Routes: via(w1), Allocations: ours},
 			Have{Backends: at(haproxy.Open)},
 			[]string{
 				"[set web/s_172-16-171-66_80 closed: route not in the kernel yet]",
@@ -519,7 +519,7 @@ func TestJourneys(t *testing.T) {
 			},
 		},
 		"block moved to another node": {
-			Want{wanted, via(w2), ours},
+			Want{Backends: wanted, Routes: via(w2), Allocations: ours},
 			Have{Backends: at(haproxy.Open), Routes: via(w1)},
 			[]string{
 				"[set web/s_172-16-171-66_80 closed: route is being changed]",
@@ -528,29 +528,29 @@ func TestJourneys(t *testing.T) {
 			},
 		},
 		"endpoint terminates while serving": {
-			Want{[]*haproxy.Backend{{
+			Want{Backends: []*haproxy.Backend{{
 				Name: "web", Cluster: "demo", Namespace: "default",
 				Servers: []haproxy.Server{{Name: id.Server, Addr: web3, Drain: true}},
-			}}, via(w1), ours},
+			}}, Routes: via(w1), Allocations: ours},
 			Have{Backends: at(haproxy.Open), Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 drain: endpoint is terminating]"},
 		},
 		"the address is another namespace's pod by now": {
-			Want{wanted, via(w1), allocate(map[netip.Addr]string{web3.Addr(): "shop"})},
+			Want{Backends: wanted, Routes: via(w1), Allocations: allocate(map[netip.Addr]string{web3.Addr(): "shop"})},
 			Have{Backends: at(haproxy.Open), Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 closed: 172.16.171.66 is assigned to a pod of namespace shop, and " +
 				"the Service is of namespace default]"},
 		},
 		"the pod is gone, and its endpoint drains": {
-			Want{[]*haproxy.Backend{{
+			Want{Backends: []*haproxy.Backend{{
 				Name: "web", Cluster: "demo", Namespace: "default",
 				Servers: []haproxy.Server{{Name: id.Server, Addr: web3, Drain: true}},
-			}}, via(w1), allocate(nil)},
+			}}, Routes: via(w1), Allocations: allocate(nil)},
 			Have{Backends: at(haproxy.Drain), Routes: via(w1)},
 			[]string{"[set web/s_172-16-171-66_80 closed: 172.16.171.66 is assigned to no pod]"},
 		},
 		"a pod on the host's network needs no route of ours": {
-			Want{wanted, nil, ours},
+			Want{Backends: wanted, Allocations: ours},
 			Have{Direct: map[netip.Addr]bool{web3.Addr(): true}},
 			[]string{"[set web/s_172-16-171-66_80 open: routed]"},
 		},

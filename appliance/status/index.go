@@ -224,9 +224,8 @@ func (x *Index) countServers(byAddr map[netip.Addr]*Node) {
 		at := len(x.Backends)
 		bi := Backend{Name: name, want: want, From: len(x.Servers)}
 		var servers []haproxy.Server
-		cluster := ""
 		if want != nil {
-			servers, cluster = want.Servers, want.Cluster
+			servers = want.Servers
 		}
 		for i, live := range x.View.Have.Backends.Get(name).Match(servers) {
 			s := Server{Backend: at, Live: live}
@@ -239,7 +238,7 @@ func (x *Index) countServers(byAddr map[netip.Addr]*Node) {
 			a := s.Addr().Addr()
 			s.Block = x.owns(a)
 			if s.Want != nil {
-				s.Node = x.Node[NodeName{cluster, s.Want.Node}]
+				s.Node = x.Node[NodeName{want.ClusterOf(s.Want), s.Want.Node}]
 			}
 			switch {
 			case s.Node != nil:

@@ -338,28 +338,34 @@ func (v *View) Tally() Tally {
 			t.Installed++
 		}
 	}
-	count := func(cluster string, live *haproxy.LiveBackend, want []haproxy.Server) {
-		c := t.Clusters[cluster]
-		c.Backends++
-		all, open := 0, c.Servers[haproxy.Open]
-		for _, s := range live.Match(want) {
+	count := func(b *haproxy.Backend) {
+		all, open := 0, false
+		for i, s := range v.Have.Backends.Get(b.Name).Match(b.Servers) {
 			all++
-			if s == nil {
-				c.Servers[haproxy.Absent]++
-			} else {
-				c.Servers[s.State]++
+			of, state := b.Cluster, haproxy.Absent
+			if i >= 0 {
+				of = b.ClusterOf(&b.Servers[i])
 			}
+			if s != nil {
+				state = s.State
+			}
+			open = open || state == haproxy.Open
+			c := t.Clusters[of]
+			c.Servers[state]++
+			t.Clusters[of] = c
 		}
-		if all > 0 && c.Servers[haproxy.Open] == open {
+		c := t.Clusters[b.Cluster]
+		c.Backends++
+		if all > 0 && !open {
 			c.Unserved++
 		}
-		t.Clusters[cluster] = c
+		t.Clusters[b.Cluster] = c
 	}
 	for _, b := range v.Want.Backends {
-		count(b.Cluster, v.Have.Backends.Get(b.Name), b.Servers)
+		count(b)
 	}
 	for _, name := range haproxy.Unwanted(v.Want.Backends, v.Have.Backends) {
-		count("", v.Have.Backends.Get(name), nil)
+		count(&haproxy.Backend{Name: name})
 	}
 	for _, p := range v.Problems {
 		t.Problems[ProblemKind{p.Cluster, p.Reason}]++

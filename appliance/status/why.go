@@ -184,7 +184,7 @@ func (x *Index) Why(s Server) Why {
 		return whyDown(s.Live.Failure)
 	}
 	b, a := x.Backends[s.Backend].want, s.Addr().Addr()
-	if denial := x.View.Want.Allocations.Refuse(b.Cluster, b.Namespace, s.Addr()); !denial.None() {
+	if denial := x.View.Want.Allocations.Refuse(b.ClusterOf(s.Want), b.Namespace, s.Addr()); !denial.None() {
 		return Why{Code: AddressDenied, Detail: string(denial.Code), Short: denial.Why}
 	}
 	if step, is := x.planned[haproxy.ServerID{Backend: b.Name, Server: s.Want.Name}]; is && step.State < haproxy.Open {
@@ -200,7 +200,7 @@ func (x *Index) Why(s Server) Why {
 	case !routed && !x.View.Have.Direct[a]:
 		block := s.Block
 		if block == nil { // of no node
-			block = &Block{Cluster: b.Cluster, Affinity: routes.Affinity{Prefix: netip.PrefixFrom(a, a.BitLen())}}
+			block = &Block{Cluster: b.ClusterOf(s.Want), Affinity: routes.Affinity{Prefix: netip.PrefixFrom(a, a.BitLen())}}
 		}
 		why := x.WhyNoRouteTo(s.Node, block)
 		why.Short, why.Rest, why.Unrouted = fmt.Sprintf("no route to %s", a), why.Short, true
