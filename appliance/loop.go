@@ -409,10 +409,22 @@ func (l *loop) wantServers(v *status.View, r *reading, s standing) {
 	}
 	v.Config, v.Connections = &config, connections(l.cfg, v.Compiled.Config.Process)
 	v.Capacity = slices.Concat(r.info.Room.Capacity(v.Compiled.Servers, config.Tables), r.info.Capacity)
+	v.Want.Drained = l.drained()
 	v.Want.Backends = config.Backends
 	if len(config.Former) > 0 {
 		v.Want.Backends = slices.Concat(config.Backends, config.Former)
 	}
+}
+
+// drained returns the clusters that give way to the others of their set.
+func (l *loop) drained() map[string]bool {
+	all := make(map[string]bool)
+	for i := range l.cfg.Clusters {
+		if c := &l.cfg.Clusters[i]; c.Set != "" && c.State == config.Drained {
+			all[c.Name] = true
+		}
+	}
+	return all
 }
 
 // silent returns why HAProxy does not answer, or "" if it answers.

@@ -19,9 +19,12 @@ type source struct {
 	kubeconfig config.Secret // the document, read with the file; empty if it cannot be read
 }
 
-// watched returns the source without the settings that matter only to its BGP sessions.
+// watched returns the source without the settings that matter only to its BGP sessions and to drains.
 func (s source) watched() source {
 	s.BGP = config.Peering{ASN: s.BGP.ASN, RouteReflectors: s.BGP.RouteReflectors}
+	if s.State == config.Drained {
+		s.State = config.Serving // the loop drains it
+	}
 	return s
 }
 
@@ -64,7 +67,7 @@ func OptionsOf(c *config.Cluster, pools input.Pools) input.Options {
 		OneTenant: in.Trust == config.TrustCluster, Hosts: hosts, ReleaseAfter: in.ReleaseAfter,
 		NoSnippets: in.NoSnippets, Snippets: in.Snippets, Process: in.Process,
 		Limits: input.Limits(in.Limits), Pools: pools, Gateway: gateways,
-		Nginx: input.NginxOptions(in.Nginx),
+		Nginx: input.NginxOptions(in.Nginx), Set: c.Set, Standby: c.State == config.Standby,
 	}
 }
 

@@ -50,6 +50,7 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 			}
 			s.Options.Pools.Ranges = []AddressRange{poolOf("203.0.113.1-203.0.113.1")}
 			s.Options.WatchWithoutClass, s.Options.OneTenant = true, rapid.Bool().Draw(t, "trust")
+			s.Options.Set = pick("set", "", "s", "s", "s")
 			few := func(label string) int { return rapid.SampledFrom([]int{0, 0, 5, 20}).Draw(t, label) }
 			s.Options.Limits = Limits{
 				Hosts: few("hosts"), Paths: few("paths"), Backends: few("backends"),
@@ -83,7 +84,11 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 					Namespace: pick("namespace", "n", "n", "m"), Name: name("name"),
 					UID: types.UID(name("uid")),
 				}
-				switch gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0; rapid.IntRange(0, 7).Draw(t, "kind") {
+				switch gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0; rapid.IntRange(0, 8).Draw(t, "kind") {
+				case 8:
+					if rapid.IntRange(0, 2).Draw(t, "exports") == 0 { // each makes the whole routing anew
+						s.Exports = change(t, s.Exports, &input.ServiceExport{ObjectMeta: meta}, gone)
+					}
 				case 7:
 					changeAPI(t, s, "203.0.113.1", gone, "m")
 				case 0, 1, 2, 5, 6:

@@ -44,6 +44,27 @@ func (c *Compiler) part(n need) part {
 	if !n.exists {
 		return p
 	}
+	p.addServers(w, &n, haproxy.Server{Backup: n.set != "" && w.Options.Standby})
+	if backend.Set = n.set; n.set != "" {
+		c.addGuests(&p, &n)
+	}
+	// While an endpoint moves from one slice to another it is in both: it is ready if
+	// either says so.
+	slices.SortStableFunc(backend.Servers, func(a, b haproxy.Server) int {
+		if order := cmp.Compare(a.Name, b.Name); order != 0 || a.Drain == b.Drain {
+			return order
+		}
+		if a.Drain {
+			return 1
+		}
+		return -1
+	})
+	backend.Servers = slices.CompactFunc(backend.Servers, func(a, b haproxy.Server) bool { return a.Name == b.Name })
+	return p
+}
+
+// addServers adds a server for each endpoint that a world has for a need. The servers are like of.
+func (p *part) addServers(w *world, n *need, of haproxy.Server) {
 	report := func(reason, format string, args ...any) {
 		why := fmt.Sprintf(format, args...)
 		p.problems = append(p.problems, Problem{ObjectRef: n.ref(w.Cluster), Reason: reason, Why: why})
@@ -74,30 +95,18 @@ func (c *Compiler) part(n need) part {
 					annotations.Quote(s.Name), err)
 				continue
 			}
-			server := haproxy.Server{Addr: netip.AddrPortFrom(ip, port), Drain: drain}
-			server.Name = haproxy.ServerName(server.Addr)
+			server := of
+			server.Addr, server.Drain = netip.AddrPortFrom(ip, port), drain
+			server.Name = haproxy.NameOf(server)
 			if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
 				server.Pod = cmp.Or(e.TargetRef.Namespace, s.Namespace) + "/" + e.TargetRef.Name
 			}
 			if e.NodeName != nil {
 				server.Node = *e.NodeName
 			}
-			backend.Servers = append(backend.Servers, server)
+			p.backend.Servers = append(p.backend.Servers, server)
 		}
 	}
-	// While an endpoint moves from one slice to another it is in both: it is ready if
-	// either says so.
-	slices.SortStableFunc(backend.Servers, func(a, b haproxy.Server) int {
-		if order := cmp.Compare(a.Name, b.Name); order != 0 || a.Drain == b.Drain {
-			return order
-		}
-		if a.Drain {
-			return 1
-		}
-		return -1
-	})
-	backend.Servers = slices.CompactFunc(backend.Servers, func(a, b haproxy.Server) bool { return a.Name == b.Name })
-	return p
 }
 
 // close closes a backend that HAProxy refuses.

@@ -216,6 +216,7 @@ func (c *Compiler) renew(snaps []Snapshot) (worlds []*world, n news) {
 		w := c.renewWorld(was, s, leader, &n)
 		if i < len(c.worlds) && w.Cluster == was.Cluster {
 			n.touched[i] = difference(was.Slices, w.Slices)
+			reexported(n.touched[i], &was, w)
 		}
 		worlds = append(worlds, w)
 	}
@@ -351,8 +352,7 @@ func (c *Compiler) build(before *routing, touched []map[serviceKey]bool) {
 			j++
 		}
 		known := j < len(was) && was[j].name == n.name
-		if known && before.needs[j] == n && touched[n.world] != nil && !touched[n.world][n.Service] &&
-			(spelledAlike || !n.named) {
+		if known && before.needs[j] == n && !c.touches(touched, &n) && (spelledAlike || !n.named) {
 			parts[i] = c.parts[j]
 			continue
 		}
@@ -363,7 +363,7 @@ func (c *Compiler) build(before *routing, touched []map[serviceKey]bool) {
 	}
 	c.parts, c.servers, c.checks = parts, make(map[tenant]int), make(map[tenant]int)
 	for i := range parts {
-		c.count(c.routing.needs[i].tenant(), parts[i].backend, 1)
+		c.count(&c.routing.needs[i], parts[i].backend, 1)
 	}
 }
 
@@ -378,18 +378,12 @@ func (c *Compiler) touch(touched []map[serviceKey]bool) {
 				if reflect.DeepEqual(p.backend, c.parts[i].backend) {
 					p.backend = c.parts[i].backend
 				}
-				c.count(c.routing.needs[i].tenant(), c.parts[i].backend, -1)
-				c.count(c.routing.needs[i].tenant(), p.backend, 1)
+				c.count(&c.routing.needs[i], c.parts[i].backend, -1)
+				c.count(&c.routing.needs[i], p.backend, 1)
 				c.parts[i] = p // no Result has the list itself
 			}
 		}
 	}
-}
-
-// count adds the servers and checks of a backend to those of its namespace, times 1 or -1.
-func (c *Compiler) count(of tenant, b *haproxy.Backend, times int) {
-	c.servers[of] += times * len(b.Servers)
-	c.checks[of] += times * checksOf(b)
 }
 
 // difference returns the Services that have different EndpointSlices in two sorted lists. It never

@@ -61,6 +61,8 @@ func snapshot(t testing.TB, cluster, manifests string) Snapshot {
 			err = add(&s.API.TCPRoutes, doc)
 		case "ReferenceGrant":
 			err = add(&s.API.Grants, doc)
+		case "ServiceExport":
+			err = add(&s.Exports, doc)
 		case "BackendTLSPolicy":
 			err = add(&s.API.TLSPolicies, doc)
 		default:

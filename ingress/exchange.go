@@ -273,12 +273,14 @@ func (r *routing) exchangeNeeds(gone, come []need) {
 	r.users = slices.Clone(r.users)
 	mine := make(map[int]bool) // the worlds that have a clone of their map
 	change := func(n need, to func(names []string) []string) {
-		if !mine[n.world] {
-			r.users[n.world], mine[n.world] = maps.Clone(r.users[n.world]), true
-		}
-		users := r.users[n.world]
-		if users[n.Service] = to(slices.Clone(users[n.Service])); len(users[n.Service]) == 0 {
-			delete(users, n.Service)
+		for _, i := range sharers(r.of, &n) {
+			if !mine[i] {
+				r.users[i], mine[i] = maps.Clone(r.users[i]), true
+			}
+			users := r.users[i]
+			if users[n.Service] = to(slices.Clone(users[n.Service])); len(users[n.Service]) == 0 {
+				delete(users, n.Service)
+			}
 		}
 	}
 	for _, n := range gone {

@@ -341,7 +341,9 @@ func (r Result) describe(e *Explanation, leads map[string]bool, objects []Object
 			b.Directives = append(b.Directives, d.String())
 		}
 		e.Backends = append(e.Backends, b)
-		objects = append(objects, n.ref(r.routing.of[n.world].Cluster))
+		for _, world := range sharers(r.routing.of, &n) {
+			objects = append(objects, n.ref(r.routing.of[world].Cluster))
+		}
 	}
 	for _, problem := range r.Problems {
 		if slices.ContainsFunc(objects, func(o ObjectRef) bool {

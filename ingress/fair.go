@@ -110,7 +110,10 @@ func (c *Compiler) pace(parts []part) []part {
 	parts = slices.Clone(parts)
 	for i := range c.routing.needs {
 		n, b := &c.routing.needs[i], parts[i].backend
-		times := slower[n.tenant()]
+		times := 0
+		for _, world := range sharers(c.worlds, n) {
+			times = max(times, slower[tenant{World: world, Namespace: n.Service.Namespace}])
+		}
 		if times == 0 || !b.Options.Check {
 			continue
 		}

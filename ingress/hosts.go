@@ -30,9 +30,9 @@ import (
 // An owner keeps the host while any of its claims names it, even if by then another
 // namespace has an older claim, and for Options.ReleaseAfter after that (owners.go).
 
-// A party is the owner of a host: one namespace of a cluster, all namespaces of a cluster, or
-// all namespaces that the operator lets share the host.
-type party struct{ cluster, namespace string }
+// A party is the owner of a host: one namespace of a cluster, or of a set of clusters; all namespaces
+// of these; or all namespaces that the operator lets share the host.
+type party struct{ cluster, set, namespace string }
 
 // listed is the party of the namespaces that a HostRule lets share a host, in any cluster.
 var listed = party{namespace: input.Everyone}
@@ -82,10 +82,7 @@ func (b *builder) partyOf(world int, namespace, host string) (party, error) {
 			return party{}, err
 		}
 	}
-	if w.Options.OneTenant {
-		return party{cluster: w.Cluster, namespace: input.Everyone}, nil
-	}
-	return party{cluster: w.Cluster, namespace: namespace}, nil
+	return w.partyIn(namespace), nil
 }
 
 func keptFor(rule *HostRule) string {
@@ -108,7 +105,7 @@ func (b *builder) assignHosts() {
 			held, taken := b.holds[host]
 			// The operator orders the clusters: a remembered owner never overrides an earlier
 			// cluster.
-			if !taken || held.party != who && held.cluster == who.cluster && b.worlds[c.World].had(host, who) {
+			if !taken || held.party != who && held.world == c.World && b.worlds[c.World].had(host, who) {
 				b.holds[host] = hold{party: who, world: c.World, since: i}
 			}
 		}
@@ -143,6 +140,10 @@ func (b *builder) may(c *claim, host string) error {
 // spellParty returns the name of a party that is not listed.
 func (b *builder) spellParty(p party) string {
 	switch {
+	case p.namespace == input.Everyone && p.set != "":
+		return "the clusters of set " + p.set
+	case p.set != "":
+		return "namespace " + p.namespace + " of set " + p.set
 	case p.namespace == input.Everyone:
 		return "cluster " + p.cluster
 	case len(b.worlds) > 1:

@@ -3,6 +3,7 @@ package ingress
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -100,26 +101,60 @@ func (c *Compiler) bound() (parts []part, servers int) {
 	parts = slices.Clone(c.parts)
 	for i := range c.routing.needs {
 		n, b := &c.routing.needs[i], parts[i].backend
-		rest, limited := over[n.tenant()]
-		if !limited {
+		kept, left := c.within(n, b, over)
+		if len(left) == 0 {
 			continue
 		}
-		count := len(b.Servers)
-		over[n.tenant()] = max(rest-count, 0)
-		if count <= rest {
-			continue
+		bounded[b] = c.smaller.bounded[b]
+		if bounded[b] == nil || !slices.Equal(bounded[b].Servers, kept) {
+			less := *b
+			less.Servers = kept
+			bounded[b] = &less
 		}
-		bounded[b] = fewer(b, rest, c.smaller.bounded[b])
 		parts[i].backend = bounded[b]
-		parts[i].problems = append(slices.Clip(parts[i].problems), Problem{
-			ObjectRef: n.ref(b.Cluster), Reason: "LimitReached",
-			Why: fmt.Sprintf("the backends of namespace %s have more than %d servers "+
-				"(clusters[].ingress.limits.servers): %d servers of %s are not served",
-				n.Service.Namespace, c.worlds[n.world].Options.Limits.Servers, count-rest, b.Origin),
-		})
+		parts[i].problems = slices.Clip(parts[i].problems)
+		for _, world := range slices.Sorted(maps.Keys(left)) {
+			w := c.worlds[world]
+			service, _ := input.Find(w.Services, n.Service)
+			on := n.ref(w.Cluster)
+			if service != nil {
+				on = w.serviceRef(service)
+			}
+			parts[i].problems = append(parts[i].problems, Problem{
+				ObjectRef: on, Reason: "LimitReached",
+				Why: fmt.Sprintf("the backends of namespace %s have more than %d servers "+
+					"(clusters[].ingress.limits.servers): %d servers of %s are not served",
+					n.Service.Namespace, w.Options.Limits.Servers, left[world], b.Origin),
+			})
+		}
 	}
 	c.smaller.bounded = bounded
 	return parts, servers
+}
+
+// within returns the servers of a backend that are within the limits of their namespaces, and how many
+// are not, by world. It takes them off over, which has how many servers more each namespace may have.
+func (c *Compiler) within(n *need, b *haproxy.Backend, over map[tenant]int) (kept []haproxy.Server, left map[int]int) {
+	if _, limited := over[n.tenant()]; !limited && n.set == "" {
+		return b.Servers, nil
+	}
+	for i := range b.Servers {
+		of := c.tenantOf(n, &b.Servers[i])
+		rest, limited := over[of]
+		switch {
+		case !limited:
+		case rest == 0:
+			if left == nil {
+				left = make(map[int]int)
+			}
+			left[of.World]++
+			continue
+		default:
+			over[of]--
+		}
+		kept = append(kept, b.Servers[i])
+	}
+	return kept, left
 }
 
 // mostTold bounds the problems of one object that are reported, and mostOfNamespace those of a

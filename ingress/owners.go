@@ -46,7 +46,7 @@ func (c *Compiler) now() (now time.Time) {
 
 // had reports whether a party had a host.
 func (w *world) had(host string, who party) bool {
-	if w.Owners == nil || who.cluster != w.Cluster {
+	if w.Owners == nil || who == listed {
 		return false
 	}
 	namespace, known := w.Owners.Namespaces[host]
@@ -70,13 +70,13 @@ func (b *builder) keep() {
 		}
 		var all []keptHost
 		for host, namespace := range b.remembered(w.Owners) {
-			who := party{w.Cluster, namespace}
-			if held, taken := b.holds[host]; taken && (held.party == who || held.party == listed || held.world < i) {
-				continue
-			}
-			if is, err := b.partyOf(i, namespace, host); err != nil || is != who ||
+			who, err := b.partyOf(i, namespace, host)
+			if err != nil || who == listed || who.namespace != namespace ||
 				namespace == input.Everyone && !w.Options.OneTenant {
 				continue // the configuration file has changed
+			}
+			if held, taken := b.holds[host]; taken && (held.party == who || held.party == listed || held.world < i) {
+				continue
 			}
 			left := leaving(w.Owners.Left[host], now)
 			if until := w.Options.Release(left); now.Before(until) {
@@ -137,11 +137,7 @@ func (b *builder) reportKept() {
 	first := make(map[party]*claim)    // of each namespace
 	waiting := make(map[string]*claim) // by host
 	for _, c := range b.claims {
-		w := b.worlds[c.World]
-		who := party{w.Cluster, c.Ref.Namespace}
-		if w.Options.OneTenant {
-			who.namespace = input.Everyone
-		}
+		who := b.worlds[c.World].partyIn(c.Ref.Namespace)
 		if first[who] == nil {
 			first[who] = c
 		}
@@ -177,13 +173,26 @@ func (b *builder) remember() {
 		if h.party == listed {
 			continue
 		}
-		o := b.Owners[h.cluster]
+		o := b.Owners[b.worlds[h.world].Cluster]
 		o.Namespaces[host] = h.namespace
 		if h.isKept() {
 			if o.Left == nil {
 				o.Left = make(map[string]time.Time)
 			}
 			o.Left[host] = h.left
+		}
+	}
+	// Each cluster of a set remembers the hosts that it names, so that it goes on with them when the
+	// first cluster leaves the configuration file.
+	for _, c := range b.claims {
+		w := b.worlds[c.World]
+		if w.Options.Set == "" {
+			continue
+		}
+		for _, host := range c.Names {
+			if h := b.holds[host]; h.set != "" && !h.isKept() && h.party == w.partyIn(c.Ref.Namespace) {
+				b.Owners[w.Cluster].Namespaces[host] = h.namespace
+			}
 		}
 	}
 }

@@ -62,6 +62,7 @@ type need struct {
 	origin   string // for people: begins the Origin of the backend; "" if Ingresses share it
 	named    bool   // the name of by comes before origin
 	world    int
+	set      string    // of clusters whose pods serve it; empty if its Service is not exported
 	uid      string    // of the Service
 	made     int64     // when the Service was created; in seconds of Unix time
 	by       ObjectRef // the oldest that leads to it
@@ -162,6 +163,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	b.authorities = b.authorities.Next()
 	b.gateways = gates{pairs: make(map[*corev1.Secret]*pair), counted: make(map[*gateway.Route]bool)}
 	b.Config.Process, b.Config.DefaultCert = all.Process, all.DefaultCert
+	b.Config.Standby = slices.ContainsFunc(worlds, func(w *world) bool { return w.Options.Set != "" })
 	b.Config.Extras, b.Questions = slices.Clone(all.Extras), slices.Clone(all.Questions)
 	for _, w := range worlds {
 		b.Refused = append(b.Refused, w.refused...)
@@ -218,7 +220,9 @@ func (b *builder) assemble() {
 	for _, name := range sortedKeys(b.needed) {
 		n := b.needed[name]
 		b.needs = append(b.needs, n)
-		b.users[n.world][n.Service] = append(b.users[n.world][n.Service], name)
+		for _, i := range sharers(b.of, &n) {
+			b.users[i][n.Service] = append(b.users[i][n.Service], name)
+		}
 		b.Config.Userlists = append(b.Config.Userlists, n.settings.Userlists...)
 		b.Config.Extras = append(b.Config.Extras, n.settings.Extras...)
 		b.Config.Lists = append(b.Config.Lists, n.settings.Lists...)
@@ -380,7 +384,9 @@ func (b *builder) grantPath(c *claim, path pathClaim) {
 		return
 	}
 	if other, taken := b.owner[key]; taken {
-		if other != c {
+		if other != c && b.isTwin(c, b.opened(c, path), b.routed[key].Backend) {
+			c.Effective = true
+		} else if other != c {
 			b.conflict(c, path, other)
 		} else if backend, _ := b.backend(c.Petitioner, b.opened(c, path)); backend.name != b.routed[key].Backend {
 			b.report(c, "PathConflict", "%s is listed twice with different backends; the first one is served", path)
@@ -429,6 +435,10 @@ func (b *builder) grantImplicit() {
 		for _, host := range c.Hosts {
 			key := routeKey{Host: host, Path: "/", Match: haproxy.Prefix}
 			if other := implicit[key]; other != nil {
+				if b.isTwin(c, *c.Fallback, b.routed[key].Backend) {
+					c.Effective = true
+					continue
+				}
 				b.report(c, "DefaultBackendConflict", "spec.defaultBackend is not served for %s: %s is older and is "+
 					"its default already", cmp.Or(host, "any host"), b.spell(other))
 				continue
@@ -471,6 +481,9 @@ func (b *builder) pass(c *claim, host string, to reference, what fmt.Stringer) {
 	case host == "":
 		b.report(c, "PassthroughWithoutHost", "%s is not served: TLS connections are passed through by the server "+
 			"name in their handshake: name a host in the rule", what)
+		return
+	case owner != nil && b.isTwin(c, to, b.routed[routeKey{Host: host, Path: "/", Match: haproxy.Passthrough}].Backend):
+		c.Effective = true
 		return
 	case first != nil && first != c:
 		b.report(c, "PassthroughConflict", "%s is not served: %s is older and decides how TLS connections for the "+
@@ -620,6 +633,9 @@ func (b *builder) backend(c petitioner, to reference) (n need, why Problem) {
 	switch {
 	case n.exists:
 		n.settings = b.spoken(n, service)
+		if w.exports(key) {
+			n.set = w.Options.Set
+		}
 		n.name = named(cmp.Or(n.Port, strconv.Itoa(int(n.Number))))
 	case why.Reason == "PortNotFound":
 		n.name = named(to.PortText()) + ".none"
@@ -844,6 +860,8 @@ func (x *certifier) assign(c *claim, host, name string, key serviceKey) {
 	case other == "":
 		x.holder[host], x.granted[host] = name, c
 		x.hosts[name] = append(x.hosts[name], host)
+	case other != name && x.sharesHost(x.granted[host], c, host):
+		// Each cluster of a set has its own copy of the certificate. The first one's is served.
 	case other != name && (x.asked[other].CA != nil || x.asked[name].CA != nil):
 		x.report(c, "CertificateConflict", "%s is older and decides which certificates clients of %s need",
 			x.spell(x.granted[host]), host)
@@ -852,6 +870,11 @@ func (x *certifier) assign(c *claim, host, name string, key serviceKey) {
 			"names another one",
 			key, host, x.spell(x.granted[host]))
 	}
+}
+
+// sharesHost reports whether claims of two clusters belong to one party for a host.
+func (b *builder) sharesHost(one, other *claim, host string) bool {
+	return one.World != other.World && b.holds[host].set != ""
 }
 
 // write adds the certificates to the Config, in order.

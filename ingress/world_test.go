@@ -128,7 +128,9 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 					Namespace: pick("namespace", "n", "n", "n", "m"),
 					Name:      pick("name", "a", "b"),
 				}
-				switch gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0; rapid.IntRange(0, 8).Draw(t, "kind") {
+				switch gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0; rapid.IntRange(0, 9).Draw(t, "kind") {
+				case 9:
+					s.Exports = change(t, s.Exports, &input.ServiceExport{ObjectMeta: meta}, gone)
 				case 0, 1:
 					s.Ingresses = change(t, s.Ingresses, drawIngress(t, meta, pick), gone)
 				case 2:
@@ -224,8 +226,9 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			s.Options.Limits = Limits{
 				Hosts: few("hosts"), Paths: few("paths"), Conditions: few("conditions"),
 				Backends: few("backends"), Certificates: few("certificates"), Addresses: few("addresses"),
-				Ports: few("ports"), Clients: few("clients") * 80_000, Checks: few("checks"),
+				Ports: few("ports"), Clients: few("clients") * 80_000, Checks: few("checks"), Servers: few("servers"),
 			}
+			s.Options.Set, s.Options.Standby = pick("set", "", "s", "s", "s"), rapid.Bool().Draw(t, "standby")
 			s.Options.Gateway = GatewayOptions{
 				Enabled: rapid.IntRange(0, 4).Draw(t, "enabled") > 0, Controller: "sallyport.dev/gateway",
 				Shared: drawShared(t),

@@ -73,6 +73,7 @@ func (c *Config) checkClusters(p *problems) {
 		default:
 			names[cluster.Name] = i
 		}
+		checkSet(p, at, cluster)
 		switch {
 		case !cluster.Ingress.Process:
 		case process >= 0:
@@ -100,6 +101,16 @@ func (c *Config) checkClusters(p *problems) {
 			p.add(at+".gateway.controller", "%q is not the name of a controller; allowed: DOMAIN/PATH, such as "+
 				"sallyport.dev/gateway", name)
 		}
+	}
+}
+
+func checkSet(p *problems, at string, cluster Cluster) {
+	switch {
+	case cluster.Set != "" && !name.MatchString(cluster.Set):
+		p.add(at+".set", "%q is not allowed; allowed: up to 63 lower-case letters, digits and dashes", cluster.Set)
+	case cluster.Set == "" && cluster.State != Serving && cluster.State != "":
+		p.add(at+".state", "is %s, and the cluster is in no set that could serve in its place; give clusters[].set",
+			cluster.State)
 	}
 }
 

@@ -73,6 +73,14 @@ type Cluster struct {
 	// Networks within which routes to pods are accepted, whatever the cluster says. Empty: only the
 	// cluster's IPPools bound them.
 	Pools []netip.Prefix `json:"pools"`
+	// Set of clusters that serve a Service as one. A Service that several clusters of a set export
+	// (ServiceExport, multicluster.x-k8s.io) has the pods of all of them. A namespace means the same
+	// team in each cluster of a set. Empty: the cluster serves alone.
+	Set string `json:"set"`
+	// What the cluster does in its set. active: its pods serve. standby: its pods serve an exported
+	// Service only while no pod of another cluster of the set can. drained: its pods get no new
+	// connection for a Service that another cluster of the set serves.
+	State State `json:"state" jsonschema:"default=active,enum=active,enum=standby,enum=drained"`
 	// The BGP sessions with the nodes of the cluster.
 	BGP Peering `json:"bgp"`
 	// Which Ingresses are served, and how.
@@ -82,6 +90,16 @@ type Cluster struct {
 	// How Calico's own objects are read.
 	Calico Calico `json:"calico"`
 }
+
+// State says what a cluster does in its set.
+type State string
+
+// The states of a Cluster.
+const (
+	Serving State = "active"
+	Standby State = "standby"
+	Drained State = "drained"
+)
 
 // Peering holds the settings that the BGP sessions with the nodes of one cluster share.
 type Peering struct {

@@ -47,7 +47,7 @@ func defaults() *config.Config {
 		Clusters: []config.Cluster{{
 			Name:       "default",
 			Kubeconfig: config.Kubeconfig{Path: "/etc/sallyport/kubeconfig"},
-			BGP:        config.Peering{ASN: 65000, Mode: config.Active, PrefixLimit: 1000, Port: 179},
+			State:      config.Serving, BGP: config.Peering{ASN: 65000, Mode: config.Active, PrefixLimit: 1000, Port: 179},
 			Ingress: config.Ingress{
 				Class: "haproxy", Controller: "haproxy.org/ingress-controller", Nginx: config.Nginx{Controller: "k8s.io/ingress-nginx"},
 				Trust:   config.TrustNamespace,
@@ -191,6 +191,7 @@ clusters:
 	want := config.Cluster{
 		Name: "demo", Kubeconfig: config.Kubeconfig{Path: "/a"},
 		Pools: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16"), netip.MustParsePrefix("fd00:10::/48")},
+		State: config.Serving,
 		BGP: config.Peering{
 			ASN: 64512, Mode: config.Passive, Password: config.NewSecret("007"), TTLSecurity: true, PrefixLimit: 10,
 			RouteReflectors: addrs("192.168.50.9"), Port: 1790,
@@ -313,7 +314,7 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		},
 		"unknown key in a list": {
 			"clusters:\n- kubeconfig: /a\n  pool: []\n",
-			`f.yaml:3: unknown key "pool" in clusters[0]; did you mean "pools"? allowed: name, kubeconfig, pools, bgp, ingress, gateway, calico`,
+			`f.yaml:3: unknown key "pool" in clusters[0]; did you mean "pools"? allowed: name, kubeconfig, pools, set, state, bgp, ingress, gateway, calico`,
 		},
 		"a word instead of keys": {
 			minimal + "bgp: 65000\n",
@@ -423,6 +424,18 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 			"clusters:\n- {name: a, kubeconfig: /a, pools: [172.16.0.0/16]}\n" +
 				"- {name: b, kubeconfig: /b, pools: [172.16.9.0/24]}\n",
 			`f.yaml:3: clusters[1].pools[0]: 172.16.9.0/24 overlaps 172.16.0.0/16 of cluster "a"; one kernel cannot route both`,
+		},
+		"a set that is no name": {
+			"clusters:\n- name: a\n  kubeconfig: /a\n  set: a_b\n",
+			`f.yaml:4: clusters[0].set: "a_b" is not allowed; allowed: up to 63 lower-case letters, digits and dashes`,
+		},
+		"a state without a set": {
+			"clusters:\n- name: a\n  kubeconfig: /a\n  state: drained\n",
+			`f.yaml:4: clusters[0].state: is drained, and the cluster is in no set that could serve in its place; give clusters[].set`,
+		},
+		"an unknown state": {
+			"clusters:\n- name: a\n  kubeconfig: /a\n  state: asleep\n",
+			`f.yaml:4: clusters[0].state: "asleep" is not allowed; allowed: active, standby, drained`,
 		},
 		"one name for two": {
 			"clusters:\n- {name: a, kubeconfig: /a}\n- {name: a, kubeconfig: /b}\n",

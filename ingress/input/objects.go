@@ -28,6 +28,7 @@ type Objects struct {
 	ConfigMaps []*corev1.ConfigMap // those that Options name, and those of authorities that something names
 	Namespaces []*corev1.Namespace // if Options select by their labels
 	API        gateway.Objects     // the objects of Gateway API
+	Exports    []*ServiceExport    // if Options name a set of clusters
 }
 
 // firstLists is the number of lists that each kept picture has. Lists of later kinds are in a
@@ -54,6 +55,7 @@ func (o *Objects) lists() []objectList {
 		listAt(&o.API.TCPRoutes, ByName),
 		listAt(&o.API.Grants, ByName),
 		listAt(&o.API.TLSPolicies, ByName),
+		listAt(&o.Exports, ByName),
 	}
 }
 

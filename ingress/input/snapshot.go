@@ -104,6 +104,12 @@ type Options struct {
 	Gateway GatewayOptions
 	// Limits bound what one namespace may bring.
 	Limits Limits
+	// Set names the set of clusters that serve what their namespaces export as one; empty if the
+	// cluster is in none.
+	Set string
+	// Standby says that the pods of the cluster serve an exported Service only while no pod of
+	// another cluster of the set can.
+	Standby bool
 	// Nginx says which Ingresses are read with the annotations of ingress-nginx.
 	Nginx NginxOptions
 }

@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"sallyport/ingress/input"
 )
 
 // An api is the part of an API server that has typed clients. The real one is clients;
@@ -36,8 +38,8 @@ type api interface {
 	// versions. In a list, all have the version of the list.
 	Names(resource, namespace string) reader[*metav1.PartialObjectMetadataList]
 
-	// API reads and writes a resource of Gateway API; namespace "" is all. The objects have the
-	// types of v1 whatever the version.
+	// API reads and writes a resource of Gateway API, or reads ServiceExports; namespace "" is all. The
+	// objects of Gateway API have the types of v1 whatever the version.
 	API(of schema.GroupVersionResource, namespace string) apiClient
 
 	// CreateEvent creates an Event in its namespace.
@@ -77,7 +79,8 @@ type (
 type clients struct {
 	core, networking, discovery rest.Interface
 
-	gateway, grants rest.Interface // Gateway API, and version v1beta1 of its ReferenceGrants
+	gateway, grants rest.Interface    // Gateway API, and version v1beta1 of its ReferenceGrants
+	exports         [2]rest.Interface // of exportsVersions
 }
 
 // grantsV1Beta1 is the version of ReferenceGrants before v1, with the same fields.
@@ -96,6 +99,10 @@ var (
 		}
 		s.AddKnownTypes(grantsV1Beta1, &gatewayv1.ReferenceGrant{}, &gatewayv1.ReferenceGrantList{})
 		metav1.AddToGroupVersion(s, grantsV1Beta1)
+		for _, version := range exportsVersions {
+			s.AddKnownTypes(version, &input.ServiceExport{}, &input.ServiceExportList{})
+			metav1.AddToGroupVersion(s, version)
+		}
 		return s
 	}()
 	parameters = runtime.NewParameterCodec(scheme)
@@ -114,9 +121,10 @@ func newClients(config *rest.Config) (*clients, error) {
 		&c.core: corev1.SchemeGroupVersion, &c.networking: networkingv1.SchemeGroupVersion,
 		&c.discovery: discoveryv1.SchemeGroupVersion,
 		&c.gateway:   schema.GroupVersion(gatewayv1.GroupVersion), &c.grants: grantsV1Beta1,
+		&c.exports[0]: exportsVersions[0], &c.exports[1]: exportsVersions[1],
 	} {
 		each := rest.CopyConfig(shared)
-		if version.Group == gatewayv1.GroupName { // objects of CRDs have no protobuf
+		if version.Group == gatewayv1.GroupName || version.Group == exportsGroup { // objects of CRDs have no protobuf
 			each.ContentType, each.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 		}
 		each.GroupVersion, each.APIPath = &version, "/apis"
@@ -254,13 +262,18 @@ func (t nameTables) object(table *metav1.Table, row metav1.TableRow) (*metav1.Pa
 
 func (c *clients) API(of schema.GroupVersionResource, namespace string) apiClient {
 	from := c.gateway
-	if of.GroupVersion() == grantsV1Beta1 {
+	switch of.GroupVersion() {
+	case grantsV1Beta1:
 		from = c.grants
+	case exportsVersions[0]:
+		from = c.exports[0]
+	case exportsVersions[1]:
+		from = c.exports[1]
 	}
 	return apiResource{from, of.Resource, namespace}
 }
 
-// An apiResource reads and writes a resource of Gateway API in a namespace.
+// An apiResource reads and writes a resource of CRDs in a namespace.
 type apiResource struct {
 	from                rest.Interface
 	resource, namespace string

@@ -54,7 +54,11 @@ type fakeGateways struct{ from dynamic.ResourceInterface }
 
 // typed returns an object of the fake with its type.
 func typed(o *unstructured.Unstructured) (runtime.Object, error) {
-	out, err := scheme.New(schema.GroupVersion(gatewayv1.GroupVersion).WithKind(o.GetKind()))
+	of := schema.GroupVersion(gatewayv1.GroupVersion).WithKind(o.GetKind())
+	if o.GroupVersionKind().Group == exportsGroup {
+		of = o.GroupVersionKind()
+	}
+	out, err := scheme.New(of)
 	if err != nil {
 		return nil, err
 	}

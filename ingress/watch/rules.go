@@ -54,8 +54,8 @@ var Rules = []Rule{
 	{Groups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 }
 
-// RulesFor returns [Rules] and the rules for Gateway API, the ConfigMaps, the pools and the selector
-// of namespaces in Options. If Options restrict Secrets to certain namespaces, the rules allow reading
+// RulesFor returns [Rules] and the rules for Gateway API, ServiceExports, the ConfigMaps, the pools and
+// the selector of namespaces in Options. If Options restrict Secrets to certain namespaces, the rules allow reading
 // Secrets, and writing, only in these namespaces.
 func RulesFor(o input.Options) []Rule {
 	rules := slices.Clone(Rules)
@@ -89,6 +89,9 @@ func RulesFor(o input.Options) []Rule {
 	}
 	if o.NamespaceSelector != "" || o.Gateway.Enabled {
 		rules = append(rules, Rule{Groups: []string{""}, Resources: []string{"namespaces"}, Verbs: watched})
+	}
+	if o.Set != "" {
+		rules = append(rules, Rule{Groups: []string{exportsGroup}, Resources: []string{exports}, Verbs: watched})
 	}
 	for _, full := range o.ConfigMaps() {
 		namespace, name, _ := strings.Cut(full, "/")

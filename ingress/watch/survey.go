@@ -120,7 +120,7 @@ func (w *Watcher) survey(ctx context.Context, wg *sync.WaitGroup) {
 		} else {
 			pause = min(2*pause, longestPause)
 		}
-		pause = min(pause, w.surveyGateways(ctx, wg))
+		pause = min(pause, w.surveyGateways(ctx, wg), w.surveyExports(ctx, wg))
 		wake := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
@@ -409,8 +409,10 @@ func (w *Watcher) missing() (all []string) {
 			"records which pod has which: an EndpointSlice of any namespace may name any pod of the "+
 			"cluster as a server")
 	}
-	if why := w.gateways.lacking(); why != "" {
-		all = append(all, why)
+	for _, why := range []string{w.gateways.lacking(), w.exported.lacking()} {
+		if why != "" {
+			all = append(all, why)
+		}
 	}
 	c := w.calico.inUse
 	switch {

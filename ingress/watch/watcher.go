@@ -75,6 +75,7 @@ type Watcher struct {
 	mu        sync.Mutex // guards all below
 	calico    calicoObjects
 	gateways  gateways
+	exported  exported
 	protected []netip.Addr // addresses that the name of the API server resolves to
 	health    Health
 	logged    map[string]time.Time // by sentence: when it was last logged
@@ -289,6 +290,9 @@ func (w *Watcher) shelves() []anyShelf {
 	for _, s := range w.gateways.all() {
 		all = append(all, s)
 	}
+	if s := w.exported.shelf; s != nil {
+		all = append(all, s)
+	}
 	return all
 }
 
@@ -419,7 +423,7 @@ func (w *Watcher) Snapshot() (input.Snapshot, error) {
 		s.Beyond = append(s.Beyond, one.problems(s.Cluster)...)
 	}
 	s.NoClasses, s.Incomplete = w.classes.barred(), w.ingresses.incomplete()
-	waiting = append(waiting, w.addGateways(&s)...)
+	waiting = append(waiting, slices.Concat(w.addGateways(&s), w.addExports(&s))...)
 	if len(waiting) == 0 {
 		w.mu.Lock()
 		synced := w.health.Synced
@@ -537,8 +541,10 @@ func (w *Watcher) troubles() string {
 			}
 		}
 	}
-	if w.gateways.err != nil && len(all) == 0 {
-		all = append(all, w.gateways.err.Error())
+	for _, err := range []error{w.gateways.err, w.exported.err} {
+		if err != nil && len(all) == 0 {
+			all = append(all, err.Error())
+		}
 	}
 	// A cluster without Calico is no trouble: missing says which records replace Calico's.
 	without := w.calico.inUse != nil && w.calico.inUse.group == "" && errors.Is(w.calico.unknown, calico.ErrNone)

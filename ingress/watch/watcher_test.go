@@ -67,6 +67,9 @@ func newCluster(groups ...string) *cluster {
 			}] = kind.resource + "List"
 		}
 	}
+	for _, version := range exportsVersions {
+		kinds[version.WithResource(exports)] = "ServiceExportList"
+	}
 	c := &cluster{Clientset: fake.NewClientset(&networkingv1.IngressClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "haproxy"},
 		Spec:       networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"},
@@ -780,8 +783,9 @@ func TestSilenceOfTheAPIServerIsToldInWords(t *testing.T) {
 
 func TestEveryKindOfObjectsIsWatchedAndAllowed(t *testing.T) {
 	options := input.Options{ConfigMap: "ops/defaults", NamespaceSelector: "team=web"}
-	options.Gateway.Enabled = true
+	options.Gateway.Enabled, options.Set = true, "both"
 	w := newWatcher(Config{Options: options}, new(clients), nil, apiServer{})
+	w.exported.shelf = w.shelfOfExports(exportsVersions[0])
 	for _, kind := range gatewayKinds {
 		shelf := kind.open(w, schema.GroupVersion(gatewayv1.GroupVersion))
 		w.watched = append(w.watched, shelf)

@@ -1,0 +1,158 @@
+package ingress
+
+import (
+	"fmt"
+	"slices"
+
+	"sallyport/haproxy"
+	"sallyport/ingress/input"
+)
+
+// Sets of clusters
+//
+// The operator says which clusters form a set (Options.Set), and a namespace says which of its Services
+// are exported (a ServiceExport). Both have to agree:
+//
+//   - A Service that two clusters of a set export is one Service. Whatever leads to it in one of them
+//     leads to the pods of both. Its keys, ports and guards are those of the cluster that has the
+//     Ingress or route.
+//   - Namespaces of one name in a set are one party for a host, if each exports a Service (partyOf). A
+//     host then stays in use when one of them stops naming it.
+//
+// A namespace that exports nothing is not changed by another cluster, and a cluster without a set by
+// none.
+
+// exports reports whether a Service of a world is exported to its set.
+func (w *world) exports(service serviceKey) bool {
+	if w.Options.Set == "" {
+		return false
+	}
+	_, exported := input.Find(w.Exports, service)
+	return exported
+}
+
+// joins reports whether a namespace exports any Service to the set of its cluster. All namespaces of a
+// cluster that trusts them join together.
+func (w *world) joins(namespace string) bool {
+	if w.Options.Set == "" || len(w.Exports) == 0 {
+		return false
+	}
+	if w.Options.OneTenant {
+		return true
+	}
+	i, _ := slices.BinarySearchFunc(w.Exports, namespace, func(e *input.ServiceExport, namespace string) int {
+		if e.Namespace < namespace {
+			return -1
+		}
+		return 1
+	})
+	return i < len(w.Exports) && w.Exports[i].Namespace == namespace
+}
+
+// partyIn returns the party of a namespace of a world for hosts that no rule of the operator names.
+func (w *world) partyIn(namespace string) party {
+	who := party{cluster: w.Cluster, namespace: w.owner(namespace)}
+	if w.joins(namespace) {
+		who.cluster, who.set = "", w.Options.Set
+	}
+	return who
+}
+
+// sharers returns the worlds whose pods serve a need, the own world first.
+func sharers(worlds []*world, n *need) []int {
+	all := []int{n.world}
+	if n.set == "" {
+		return all
+	}
+	for i, w := range worlds {
+		if i != n.world && w.Options.Set == n.set && w.exports(n.Service) {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// touches reports whether something of a need's Service has changed in a world that may share it.
+func (c *Compiler) touches(touched []map[serviceKey]bool, n *need) bool {
+	for i, services := range touched {
+		shares := i == n.world || n.set != "" && c.worlds[i].Options.Set == n.set
+		if shares && (services == nil || services[n.Service]) {
+			return true
+		}
+	}
+	return false
+}
+
+// reexported adds to the touched Services of a world those with a changed export, and those that are
+// exported and have changed.
+func reexported(touched map[serviceKey]bool, was, is *world) {
+	if is.Options.Set == "" {
+		return
+	}
+	for _, e := range slices.Concat(missing(was.Exports, is.Exports), missing(is.Exports, was.Exports)) {
+		touched[input.KeyOf(e)] = true
+	}
+	for _, s := range slices.Concat(missing(was.Services, is.Services), missing(is.Services, was.Services)) {
+		if key := input.KeyOf(s); is.exports(key) {
+			touched[key] = true
+		}
+	}
+}
+
+// addGuests adds the servers of the other clusters of a set to a part.
+func (c *Compiler) addGuests(p *part, n *need) {
+	for _, i := range sharers(c.worlds, n)[1:] {
+		w := c.worlds[i]
+		service, has := input.Find(w.Services, n.Service)
+		if !has {
+			continue // the export is older than its Service
+		}
+		guest := need{world: i, reference: n.reference}
+		if why := guest.find(service, true); why.Reason != "" {
+			p.problems = append(p.problems, Problem{
+				ObjectRef: guest.ref(w.Cluster), Reason: "ExportConflict",
+				Why: fmt.Sprintf("its pods do not serve %s of cluster %s, which exports the same Service: %s",
+					n.Service, c.worlds[n.world].Cluster, why.Why),
+			})
+			continue
+		}
+		p.addServers(w, &guest, haproxy.Server{Cluster: w.Cluster, Backup: w.Options.Standby})
+	}
+}
+
+// isTwin reports whether a claim leads to the same exported Service as the backend of that name, which a
+// claim of another cluster of the set has.
+func (b *builder) isTwin(c *claim, to reference, name string) bool {
+	has, known := b.needed[name]
+	if !known || has.set == "" || has.world == c.World {
+		return false
+	}
+	n, _ := b.backend(c.Petitioner, to)
+	return n.set == has.set && n.Service == has.Service && n.Port == has.Port && n.Number == has.Number
+}
+
+// count adds the servers and checks of a backend to those of their namespaces, times 1 or -1.
+func (c *Compiler) count(n *need, b *haproxy.Backend, times int) {
+	if n.set == "" {
+		c.servers[n.tenant()] += times * len(b.Servers)
+		c.checks[n.tenant()] += times * checksOf(b)
+		return
+	}
+	for i := range b.Servers {
+		of := c.tenantOf(n, &b.Servers[i])
+		c.servers[of] += times
+		c.checks[of] += times * checksOf(b) / len(b.Servers)
+	}
+}
+
+// tenantOf returns the namespace that a server of a need counts against.
+func (c *Compiler) tenantOf(n *need, s *haproxy.Server) tenant {
+	if s.Cluster != "" {
+		for i, w := range c.worlds {
+			if w.Cluster == s.Cluster {
+				return tenant{World: i, Namespace: n.Service.Namespace}
+			}
+		}
+	}
+	return n.tenant()
+}

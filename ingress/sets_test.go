@@ -1,0 +1,281 @@
+package ingress
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"sallyport/haproxy"
+	"sallyport/ingress/input"
+)
+
+func export(service string) string {
+	return fmt.Sprintf(`
+apiVersion: multicluster.x-k8s.io/v1beta1
+kind: ServiceExport
+metadata: {name: %s, namespace: default}
+---
+`, service)
+}
+
+// pods returns manifests of a Service with a ready pod at each address.
+func pods(service string, addrs ...string) string {
+	return strings.Replace(app(service), slice(service, "a", "http", 8080, "172.16.1.1"),
+		slice(service, "a", "http", 8080, addrs...), 1)
+}
+
+// inSet returns snapshots of clusters blue and green of one set.
+func inSet(t testing.TB, blue, green string) []Snapshot {
+	t.Helper()
+	all := []Snapshot{snapshot(t, "blue", blue), snapshot(t, "green", green)}
+	all[0].Options.Set, all[1].Options.Set = "both", "both"
+	return all
+}
+
+func TestAServiceThatTwoClustersExportHasThePodsOfBoth(t *testing.T) {
+	site := func(year int, paths ...string) string {
+		return ingress("a", year, "rules: ["+rule("a.test", paths...)+"]")
+	}
+	root := path("/", "Prefix", "web")
+	blue, green := pods("web", "172.16.1.1"), pods("web", "172.17.1.1", "172.17.1.2")
+	const alone = "prefix a.test/ -> blue__default_svc_web_http\n" +
+		"backend blue__default_svc_web_http: s_172-16-1-1_8080\n"
+	const both = "prefix a.test/ -> blue__default_svc_web_http\n" +
+		"backend blue__default_svc_web_http: s_172-16-1-1_8080 s_172-17-1-1_8080_green s_172-17-1-2_8080_green\n"
+	for name, tt := range map[string]struct {
+		blue, green string
+		change      func(all []Snapshot)
+		want        string
+	}{
+		"both export":                           {blue + export("web") + site(2022, root), green + export("web"), nil, both},
+		"nobody exports":                        {blue + site(2022, root), green, nil, alone},
+		"only the other one exports":            {blue + site(2022, root), green + export("web"), nil, alone},
+		"only the one with the Ingress exports": {blue + export("web") + site(2022, root), green, nil, alone},
+		"another Service is exported": {
+			blue + export("web") + site(2022, root), green + pods("api", "172.17.1.3") + export("api"), nil, alone,
+		},
+		"they are in no set": {
+			blue + export("web") + site(2022, root), green + export("web"),
+			func(all []Snapshot) { all[0].Options.Set, all[1].Options.Set = "", "" }, alone,
+		},
+		"they are in two sets": {
+			blue + export("web") + site(2022, root), green + export("web"),
+			func(all []Snapshot) { all[1].Options.Set = "other" }, alone,
+		},
+		"the other one stands by": {
+			blue + export("web") + site(2022, root), green + export("web"),
+			func(all []Snapshot) { all[1].Options.Standby = true },
+			strings.ReplaceAll(both, "_green", "_green.backup"),
+		},
+		"the same Ingress in both is no conflict": {
+			blue + export("web") + site(2022, root), green + export("web") + site(2020, root), nil, both,
+		},
+		"a path of the other one leads to both, too": {
+			blue + export("web") + site(2022, root), green + export("web") + site(2020, path("/b", "Prefix", "web")), nil,
+			"prefix a.test/ -> blue__default_svc_web_http\nprefix a.test/b -> green__default_svc_web_http\n" +
+				"backend blue__default_svc_web_http: s_172-16-1-1_8080 s_172-17-1-1_8080_green s_172-17-1-2_8080_green\n" +
+				"backend green__default_svc_web_http: s_172-16-1-1_8080_blue s_172-17-1-1_8080 s_172-17-1-2_8080\n",
+		},
+		"without an export a path of the other one is a stranger's": {
+			blue + site(2022, root), green + export("web") + site(2020, path("/b", "Prefix", "web")), nil,
+			alone + "problem Ingress default/a HostOwned\n",
+		},
+		"the other one lacks the port": {
+			blue + export("web") + site(2022, root),
+			service("web", "grpc", 81) + slice("web", "a", "grpc", 8080, "172.17.1.1") + export("web"), nil,
+			alone + "problem Service default/web ExportConflict\n",
+		},
+		"the other one has no Service yet": {
+			blue + export("web") + site(2022, root), export("web"), nil, alone,
+		},
+		"the other one writes an address of the first": {
+			blue + export("web") + site(2022, root), pods("web", "172.16.1.1") + export("web"), nil,
+			"prefix a.test/ -> blue__default_svc_web_http\n" + // records refuse the second one
+				"backend blue__default_svc_web_http: s_172-16-1-1_8080 s_172-16-1-1_8080_green\n",
+		},
+		"each namespace has a limit of its own": {
+			blue + export("web") + site(2022, root), green + export("web"),
+			func(all []Snapshot) { all[1].Options.Limits.Servers = 1 },
+			strings.Replace(both, " s_172-17-1-2_8080_green", "", 1) + "problem Service default/web LimitReached\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all := inSet(t, tt.blue, tt.green)
+			if tt.change != nil {
+				tt.change(all)
+			}
+			r := Compile(all)
+			if diff := cmp.Diff(tt.want, read(r)); diff != "" {
+				t.Errorf("want (-), got (+):\n%s", diff)
+			}
+			if err := r.Config.Validate(); err != nil {
+				t.Error(err)
+			}
+			for _, b := range r.Config.Backends {
+				for i := range b.Servers {
+					of := map[bool]string{true: "blue", false: "green"}[strings.HasSuffix(b.ClusterOf(&b.Servers[i]), "blue")]
+					if got := b.ClusterOf(&b.Servers[i]); got != of {
+						t.Errorf("server %s is of cluster %q", b.Servers[i].Name, got)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestATwinIsServedToo(t *testing.T) {
+	text := pods("web", "172.16.1.1") + export("web") +
+		secretText(t, "tls", certificate{names: []string{"a.test"}}) +
+		ingress("a", 2022, "tls: [{hosts: [a.test], secretName: tls}], rules: ["+
+			rule("a.test", path("/", "Prefix", "web"))+"]")
+	r := Compile(inSet(t, text, text+secretText(t, "tls", certificate{names: []string{"a.test"}})))
+	if len(r.Problems) > 0 || len(r.Served) != 2 {
+		t.Errorf("%d are served, with problems %+v; want both, without problems", len(r.Served), r.Problems)
+	}
+	if len(r.Config.Certs) != 1 || !strings.HasPrefix(r.Config.Certs[0].Name, "blue__") {
+		t.Errorf("the certificates are %v, want that of blue alone", r.Config.Certs)
+	}
+}
+
+// TestAHostGoesOnInItsSet walks the end of a cluster: its Ingress goes, or the whole cluster leaves the
+// configuration file. An older claim of another namespace does not get the host.
+func TestAHostGoesOnInItsSet(t *testing.T) {
+	text := pods("web", "172.16.1.1") + export("web")
+	site := ingress("a", 2022, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]")
+	evil := of("evil", pods("web", "172.17.9.9")+
+		ingress("older", 2019, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
+	at := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+	for name, last := range map[string]func(all []Snapshot) []Snapshot{
+		"the first one deletes its Ingress": func(all []Snapshot) []Snapshot {
+			all[0].Ingresses = nil
+			return all
+		},
+		"the first one leaves the file": func(all []Snapshot) []Snapshot { return all[1:] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			all := inSet(t, text+site, text+site+evil)
+			for i := range all {
+				all[i].At, all[i].Options.ReleaseAfter = at, time.Hour
+			}
+			r := Compile(all)
+			for i := range all {
+				all[i].Owners = r.Owners[all[i].Cluster]
+			}
+			if got := r.Config.Routes[0].Backend; got != "blue__default_svc_web_http" {
+				t.Fatalf("a.test leads to %s at first", got)
+			}
+			if got := Compile(last(all)).Config.Routes[0].Backend; got != "green__default_svc_web_http" {
+				t.Errorf("a.test leads to %s, want its twin", got)
+			}
+		})
+	}
+}
+
+// TestAnotherClusterOfASetChangesNothingWithoutConsent checks the promise of sets.go: whatever cluster
+// green of a set adds, changes or removes, a namespace of blue that exports nothing is served as before,
+// byte for byte. So are all namespaces that green does not have.
+func TestAnotherClusterOfASetChangesNothingWithoutConsent(t *testing.T) {
+	crt, key := certificate{names: []string{"a.test"}}.make(t)
+	secrets := []map[string][]byte{
+		{corev1.TLSCertKey: crt, corev1.TLSPrivateKeyKey: key, "ca.crt": crt},
+		{"ann": []byte("$5$salt$" + strings.Repeat("a", 43))},
+	}
+	owned, merged, outer := 0, 0, t
+	rapid.Check(t, func(t *rapid.T) {
+		all := []Snapshot{{Cluster: Unnamed}, {Cluster: "green"}}
+		for i := range all {
+			all[i].NoClasses, all[i].At = true, time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
+			all[i].Options.Set = "both"
+			share(&all[i])
+		}
+		for range 4 {
+			drawTenant(t, &all[0], "shop", victimHosts, 1, secrets)
+		}
+		if rapid.Bool().Draw(t, "another namespace exports") {
+			for i := range all {
+				mall := snapshot(outer, all[i].Cluster, of("mall", app("web")+export("web")+
+					ingress("i", 2022, "rules: ["+rule("mall.test", path("/", "Prefix", "web"))+"]")))
+				all[i].Services, all[i].Slices = append(all[i].Services, mall.Services...), append(all[i].Slices, mall.Slices...)
+				all[i].Ingresses, all[i].Exports = append(all[i].Ingresses, mall.Ingresses...), mall.Exports
+			}
+		}
+		r := (&Compiler{Shared: sharedPorts}).Compile(all)
+		all[0].Owners = r.Owners[Unnamed]
+		var hosts []string
+		for host, namespace := range r.Owners[Unnamed].Namespaces {
+			if namespace == "shop" && host != "" && !strings.HasPrefix(host, "*.") {
+				hosts = append(hosts, host)
+			}
+		}
+		slices.Sort(hosts)
+		owned += len(hosts)
+		want := answers(r, "shop", hosts)
+		c := Compiler{Shared: sharedPorts}
+		for range rapid.IntRange(1, 4).Draw(t, "steps") {
+			for _, namespace := range []string{"shop", "evil", "mall"} {
+				drawTenant(t, &all[1], namespace, evilHosts, 0, secrets)
+				all[1].Exports = change(t, all[1].Exports, &input.ServiceExport{ObjectMeta: metav1.ObjectMeta{
+					Namespace: namespace, Name: rapid.SampledFrom([]string{"web", "api"}).Draw(t, "export"),
+				}}, rapid.IntRange(0, 3).Draw(t, "gone") == 0)
+			}
+			r = c.Compile(all)
+			all[0].Owners, all[1].Owners = r.Owners[Unnamed], r.Owners["green"]
+			for _, b := range r.Config.Backends {
+				if slices.ContainsFunc(b.Servers, func(s haproxy.Server) bool { return s.Cluster != "" }) {
+					merged++
+				}
+			}
+			got := answers(r, "shop", hosts)
+			for _, what := range slices.Sorted(maps.Keys(want)) {
+				if got[what] != want[what] {
+					t.Fatalf("%s was\n%s\nand is\n%s", what, want[what], got[what])
+				}
+			}
+		}
+	})
+	if owned == 0 || merged == 0 {
+		t.Errorf("%d hosts of the victim and %d merged backends: the test hardly tests it", owned, merged)
+	}
+}
+
+// TestAChangeInAnotherClusterOfASetIsSeenAtOnce makes changes in cluster green, one after another, of which
+// the Ingress in blue knows nothing.
+func TestAChangeInAnotherClusterOfASetIsSeenAtOnce(t *testing.T) {
+	site := ingress("a", 2022, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]")
+	all := inSet(t, pods("web", "172.16.1.1")+export("web")+site, pods("web", "172.17.1.1"))
+	full := snapshot(t, "green", pods("web", "172.17.1.1")+export("web"))
+	other := snapshot(t, "green", service("web", "http", 81)+slice("web", "b", "http", 8080, "172.17.1.2"))
+	var c Compiler
+	for _, step := range []struct {
+		what    string
+		change  func()
+		servers int
+	}{
+		{"at first", func() {}, 1},
+		{"it exports the Service", func() { all[1].Exports = full.Exports }, 2},
+		{"a pod comes", func() { all[1].Slices = slices.Concat(full.Slices, other.Slices) }, 3},
+		{"a port is renumbered, and named alike", func() { all[1].Services = other.Services }, 3},
+		{"the Service goes", func() { all[1].Services = nil }, 1},
+		{"the Service comes", func() { all[1].Services = full.Services }, 3},
+		{"it exports nothing", func() { all[1].Exports = nil }, 1},
+		{"it exports it again", func() { all[1].Exports = full.Exports }, 3},
+		{"it leaves the set", func() { all[1].Options.Set = "" }, 1},
+	} {
+		step.change()
+		got, want := c.Compile(all), Compile(all)
+		if n := len(got.Config.Backends[0].Servers); n != step.servers {
+			t.Errorf("%s: %d servers, want %d", step.what, n, step.servers)
+		}
+		if diff := cmp.Diff(read(want), read(got)); diff != "" {
+			t.Errorf("%s: from nothing (-), remembered (+):\n%s", step.what, diff)
+		}
+	}
+}
