@@ -156,8 +156,8 @@ func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
 		if !others(w.Objects).Same(others(was.Objects)) {
 			return d, false
 		}
-		gone, come := missing(was.Ingresses, w.Ingresses), missing(w.Ingresses, was.Ingresses)
-		lost, found := routesBut(&was.API, &w.API), routesBut(&w.API, &was.API)
+		gone, come := gateway.Missing(was.Ingresses, w.Ingresses), gateway.Missing(w.Ingresses, was.Ingresses)
+		lost, found := was.API.RoutesBut(&w.API), w.API.RoutesBut(&was.API)
 		if len(gone)+len(come)+len(lost)+len(found) > mostPlaced {
 			return d, false
 		}
@@ -184,11 +184,11 @@ func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
 		for _, r := range found {
 			d.come = append(d.come, placed{i, r})
 		}
-		old := missing(was.Services, w.Services)
+		old := gateway.Missing(was.Services, w.Services)
 		for _, s := range old {
 			d.lost[s] = true
 		}
-		for _, s := range slices.Concat(old, missing(w.Services, was.Services)) {
+		for _, s := range slices.Concat(old, gateway.Missing(w.Services, was.Services)) {
 			d.open = append(d.open, link{kind: toService, world: i, name: input.KeyOf(s)},
 				link{kind: fromRoute, world: i, name: input.KeyOf(s)})
 		}
@@ -199,26 +199,8 @@ func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
 // others returns the objects that amend takes to be unchanged.
 func others(o Objects) Objects {
 	o.Ingresses, o.Services, o.Slices = nil, nil, nil
-	o.API.HTTPRoutes, o.API.GRPCRoutes, o.API.TLSRoutes, o.API.TCPRoutes = nil, nil, nil, nil
+	o.API = o.API.WithoutRoutes()
 	return o
-}
-
-// missing returns the entries of a list that another list does not have. Most of both are
-// the same, in the same order.
-func missing[T comparable](list, from []T) (all []T) {
-	for len(list) > 0 && len(from) > 0 && list[0] == from[0] {
-		list, from = list[1:], from[1:]
-	}
-	for len(list) > 0 && len(from) > 0 && list[len(list)-1] == from[len(from)-1] {
-		list, from = list[:len(list)-1], from[:len(from)-1]
-	}
-	has := setOf(from)
-	for _, x := range list {
-		if !has[x] {
-			all = append(all, x)
-		}
-	}
-	return all
 }
 
 // plain reports whether no Ingress has a path that counts for a limit of its own: a regular
@@ -257,7 +239,7 @@ func (c *Compiler) routeAlone(worlds []*world, these, wider []placed, about *sub
 			if ing, is := m.object.(*networkingv1.Ingress); is {
 				part.Ingresses = append(part.Ingresses, ing)
 			} else {
-				addRoute(&part.API, m.object)
+				part.API.Add(m.object)
 			}
 		}
 		slices.SortFunc(part.Ingresses, input.ByName)
@@ -319,9 +301,9 @@ func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*w
 	}
 	next.certain, next.keeps = r.certain.both(now.certain), r.keeps.both(now.keeps)
 	next.claims = gateway.Replace(r.claims, then.claims, now.claims, claims.Older)
-	next.owner = exchangeKeys(r.owner, then.owner, now.owner)
-	next.canaries = exchangeKeys(r.canaries, then.canaries, now.canaries)
-	next.chosen = exchangeKeys(r.chosen, then.chosen, now.chosen)
+	next.owner = gateway.ReplaceKeys(r.owner, then.owner, now.owner)
+	next.canaries = gateway.ReplaceKeys(r.canaries, then.canaries, now.canaries)
+	next.chosen = gateway.ReplaceKeys(r.chosen, then.chosen, now.chosen)
 	next.Config.Routes = gateway.Replace(r.Config.Routes, then.Config.Routes, now.Config.Routes, listen.CompareRoutes)
 	next.Config.Certs = gateway.Replace(r.Config.Certs, then.Config.Certs, now.Config.Certs,
 		func(a, b *haproxy.Cert) int { return cmp.Compare(a.Name, b.Name) })
@@ -387,19 +369,6 @@ func (r *routing) hostsOf(of tenant) (n int) {
 		}
 	}
 	return n
-}
-
-// exchangeKeys returns a map without the keys of gone, and with the entries of come.
-func exchangeKeys[K comparable, V any](m, gone, come map[K]V) map[K]V {
-	if len(gone)+len(come) == 0 {
-		return m
-	}
-	out := maps.Clone(m)
-	for k := range gone {
-		delete(out, k)
-	}
-	maps.Copy(out, come)
-	return out
 }
 
 func setOf[T comparable](list []T) map[T]bool {

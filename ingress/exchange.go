@@ -8,41 +8,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/haproxy"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/listen"
 )
-
-// routesBut returns the routes of all kinds that other objects do not have.
-func routesBut(o, others *gateway.Objects) (all []metav1.Object) {
-	all = objectsOf(all, missing(o.HTTPRoutes, others.HTTPRoutes))
-	all = objectsOf(all, missing(o.GRPCRoutes, others.GRPCRoutes))
-	all = objectsOf(all, missing(o.TLSRoutes, others.TLSRoutes))
-	return objectsOf(all, missing(o.TCPRoutes, others.TCPRoutes))
-}
-
-func objectsOf[T metav1.Object](all []metav1.Object, list []T) []metav1.Object {
-	for _, o := range list {
-		all = append(all, o)
-	}
-	return all
-}
-
-// addRoute adds a route to the list of its kind.
-func addRoute(o *gateway.Objects, route metav1.Object) {
-	switch r := route.(type) {
-	case *gatewayv1.HTTPRoute:
-		o.HTTPRoutes = append(o.HTTPRoutes, r)
-	case *gatewayv1.GRPCRoute:
-		o.GRPCRoutes = append(o.GRPCRoutes, r)
-	case *gatewayv1.TLSRoute:
-		o.TLSRoutes = append(o.TLSRoutes, r)
-	case *gatewayv1.TCPRoute:
-		o.TCPRoutes = append(o.TCPRoutes, r)
-	}
-}
 
 // readRoutes reads the links of the routes that came, and leaves out the routes that are not ours.
 func (c *Compiler) readRoutes(d *edit, now []*world) {
@@ -52,7 +22,7 @@ func (c *Compiler) readRoutes(d *edit, now []*world) {
 		var routes gateway.Objects
 		for _, m := range d.come {
 			if m.world == i {
-				addRoute(&routes, m.object)
+				routes.Add(m.object)
 			}
 		}
 		if a == nil || reflect.ValueOf(routes).IsZero() {
@@ -142,35 +112,21 @@ func sameBeside(then, now *gateway.Attachment, changed map[*gateway.Route]bool) 
 // something new would count for a limit. found are the routes of the part now. The other routes of its
 // rows stay as they are.
 func (r *routing) replaceMatches(then, now *routing, found map[*gateway.Route]bool) bool {
-	for _, takers := range now.listening.Takers {
-		for i, e := range takers {
-			for _, a := range r.attached {
-				if a != nil && !found[e.Route] && a.RouteOf(e.Route.Object) != nil {
-					takers[i] = e.Of(a.RouteOf(e.Route.Object))
-				}
+	others := func(e gateway.Entry) *gateway.Route {
+		for _, a := range r.attached {
+			if a != nil && !found[e.Route] && a.RouteOf(e.Route.Object) != nil {
+				return a.RouteOf(e.Route.Object)
 			}
 		}
+		return nil
 	}
-	r.listening.Takers = exchangeKeys(r.listening.Takers, then.listening.Takers, now.listening.Takers)
-	for namespace, forms := range now.listening.Forms {
-		for name := range forms {
-			if !r.listening.Forms[namespace][name] {
-				return false
-			}
-		}
+	most := func(of tenant) int { return r.of[of.World].Options.Limits.Paths }
+	if !r.listening.Exchange(&then.listening, &now.listening, others, most) {
+		return false
 	}
-	r.listening.Copied, r.weight = maps.Clone(r.listening.Copied), maps.Clone(r.weight)
+	r.weight = maps.Clone(r.weight)
 	for of, n := range now.weight {
 		r.weight[of] += n // what the part took before is not taken off: other routes may share it
-	}
-	for of, n := range then.listening.Copied {
-		r.listening.Copied[of] -= n
-	}
-	for of, n := range now.listening.Copied {
-		r.listening.Copied[of] += n
-		if most := r.of[of.World].Options.Limits.Paths; most > 0 && r.listening.Copied[of] > most {
-			return false
-		}
 	}
 	picks := make(map[string]bool) // that may have no route now
 	for _, p := range then.Config.Picks {

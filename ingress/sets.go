@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
 )
 
@@ -89,10 +90,12 @@ func reexported(touched map[serviceKey]bool, was, is *world) {
 	if is.Options.Set == "" {
 		return
 	}
-	for _, e := range slices.Concat(missing(was.Exports, is.Exports), missing(is.Exports, was.Exports)) {
+	exports := slices.Concat(gateway.Missing(was.Exports, is.Exports), gateway.Missing(is.Exports, was.Exports))
+	for _, e := range exports {
 		touched[input.KeyOf(e)] = true
 	}
-	for _, s := range slices.Concat(missing(was.Services, is.Services), missing(is.Services, was.Services)) {
+	services := slices.Concat(gateway.Missing(was.Services, is.Services), gateway.Missing(is.Services, was.Services))
+	for _, s := range services {
 		if key := input.KeyOf(s); is.exports(key) {
 			touched[key] = true
 		}

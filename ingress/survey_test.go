@@ -1,4 +1,4 @@
-package ingress
+package ingress_test
 
 import (
 	"fmt"
@@ -9,7 +9,10 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"pgregory.net/rapid"
 
+	"sallyport/ingress"
+	"sallyport/ingress/input"
 	"sallyport/ingress/nginx"
+	"sallyport/ingress/survey"
 )
 
 // sampleValues are values that annotations of ingress-nginx have, good and bad.
@@ -34,8 +37,8 @@ func TestASurveyPromisesOnlyWhatTakesEffect(t *testing.T) {
 	rows := nginx.Rows()
 	promised := 0
 	rapid.Check(t, func(t *rapid.T) {
-		s := snapshot(tb{}, "c", app("web")+
-			ingress("i", 2020, "rules: ["+rule("a.test", path("/a", "ImplementationSpecific", "web"))+"]"))
+		s := ingress.SnapshotOf(tb{}, "c", ingress.AppText("web")+
+			ingress.IngressText("i", 2020, "rules: ["+ingress.RuleText("a.test", ingress.PathText("/a", "ImplementationSpecific", "web"))+"]"))
 		s.Ingresses[0].Spec.IngressClassName = new("nginx")
 		set := map[string]string{}
 		s.Ingresses[0].Annotations = set
@@ -65,15 +68,15 @@ func TestASurveyPromisesOnlyWhatTakesEffect(t *testing.T) {
 }
 
 // surveyed returns the Survey of the only Ingress, and its backends.
-func surveyed(t *rapid.T, s Snapshot) (Surveyed, []ExplainedBackend) {
-	r := Compile([]Snapshot{s})
-	v := r.Survey("c", FromNginx)
+func surveyed(t *rapid.T, s input.Snapshot) (survey.Surveyed, []ingress.ExplainedBackend) {
+	r := ingress.Compile([]input.Snapshot{s})
+	v := survey.Of(r, "c", survey.FromNginx)
 	if len(v.Ingresses) != 1 || len(v.Ingresses[0].Annotations) != len(s.Ingresses[0].Annotations) {
 		t.Fatalf("got %+v", v)
 	}
 	one := v.Ingresses[0]
 	e, _ := r.Explain("c", "default", "i")
-	closed := slices.ContainsFunc(e.Backends, func(b ExplainedBackend) bool {
+	closed := slices.ContainsFunc(e.Backends, func(b ingress.ExplainedBackend) bool {
 		return slices.ContainsFunc(b.Directives, func(d string) bool {
 			return strings.Contains(d, "the access rules of this path are invalid") || d == "tcp-request content reject"
 		})
@@ -85,7 +88,7 @@ func surveyed(t *rapid.T, s Snapshot) (Surveyed, []ExplainedBackend) {
 }
 
 // inEffect demands that each key of the Survey is in effect in a backend, and returns how many there are.
-func inEffect(t *rapid.T, one Surveyed, backends []ExplainedBackend) (keys int) {
+func inEffect(t *rapid.T, one survey.Surveyed, backends []ingress.ExplainedBackend) (keys int) {
 	if one.Closed || one.Served == 0 {
 		return 0
 	}
@@ -99,7 +102,7 @@ func inEffect(t *rapid.T, one Surveyed, backends []ExplainedBackend) (keys int) 
 				continue
 			}
 			keys++
-			if !slices.ContainsFunc(backends, func(b ExplainedBackend) bool { return has(b, key) }) {
+			if !slices.ContainsFunc(backends, func(b ingress.ExplainedBackend) bool { return has(b, key) }) {
 				t.Fatalf("%s is %q by %s, which is not in effect: %+v", a.Name, a.Verdict, key, backends)
 			}
 		}
@@ -108,7 +111,7 @@ func inEffect(t *rapid.T, one Surveyed, backends []ExplainedBackend) (keys int) 
 }
 
 // has reports whether a key is in effect in a backend.
-func has(b ExplainedBackend, key string) bool {
+func has(b ingress.ExplainedBackend, key string) bool {
 	for _, k := range b.Keys {
 		if k.Key == key {
 			return true
@@ -131,17 +134,17 @@ func TestASurveyKnowsHostsAndPaths(t *testing.T) {
 			i.Annotations[nginx.Prefix+name] = value
 		}
 	}
-	s := snapshot(t, "c", app("web")+secretText(t, "tls", certificate{names: []string{"a.test"}})+
-		ingress("a", 2020, "tls: [{hosts: [a.test], secretName: tls}], rules: ["+
-			rule("a.test", path("/", "Prefix", "web"), path("/x", "Exact", "web"))+"]")+
-		ingress("b", 2021, "rules: ["+rule("a.test", path("/b/(.*)", "ImplementationSpecific", "web"))+"]")+
-		ingress("d", 2022, "rules: ["+rule("a.test", path("/", "Prefix", "web"), path("/d(e", "Prefix", "web"))+"]")+
-		ingress("o", 2022, "rules: ["+rule("o.test", path("/", "Prefix", "web"))+"]"))
+	s := ingress.SnapshotOf(t, "c", ingress.AppText("web")+ingress.SecretText(t, "tls", ingress.CertificateFor("a.test"))+
+		ingress.IngressText("a", 2020, "tls: [{hosts: [a.test], secretName: tls}], rules: ["+
+			ingress.RuleText("a.test", ingress.PathText("/", "Prefix", "web"), ingress.PathText("/x", "Exact", "web"))+"]")+
+		ingress.IngressText("b", 2021, "rules: ["+ingress.RuleText("a.test", ingress.PathText("/b/(.*)", "ImplementationSpecific", "web"))+"]")+
+		ingress.IngressText("d", 2022, "rules: ["+ingress.RuleText("a.test", ingress.PathText("/", "Prefix", "web"), ingress.PathText("/d(e", "Prefix", "web"))+"]")+
+		ingress.IngressText("o", 2022, "rules: ["+ingress.RuleText("o.test", ingress.PathText("/", "Prefix", "web"))+"]"))
 	of(s.Ingresses[0])
 	of(s.Ingresses[1], "use-regex: true", "force-ssl-redirect: false")
 	of(s.Ingresses[2], "use-regex: maybe")
 	s.Options.Nginx = nginx.Options{Class: "nginx", Controller: "k8s.io/ingress-nginx"}
-	v := Compile([]Snapshot{s}).Survey("c", FromNginx)
+	v := survey.Of(ingress.Compile([]input.Snapshot{s}), "c", survey.FromNginx)
 	var got []string
 	for _, one := range v.Ingresses {
 		got = append(got, fmt.Sprintf("%s: %s, %d of %d", one.Name, one.Verdict, one.Served, one.Paths))

@@ -30,7 +30,7 @@ var plan = map[string][]string{
 	"appliance/group": {},
 	"appliance/migrate": {
 		"appliance", "appliance/config", "appliance/status", "haproxy", "ingress", "ingress/input", "ingress/manifest",
-		"ingress/nginx", "ingress/watch",
+		"ingress/nginx", "ingress/survey", "ingress/watch",
 	},
 	"appliance/page":    {},
 	"appliance/pages":   {"appliance/group", "appliance/page", "appliance/status", "bgp", "haproxy", "ingress", "routes"},
@@ -55,6 +55,7 @@ var plan = map[string][]string{
 	"ingress/listen":      {"ingress/annotations", "ingress/claims", "ingress/gateway", "ingress/input", "haproxy"},
 	"ingress/manifest":    {"ingress/annotations", "ingress/input"},
 	"ingress/nginx":       {"ingress/annotations"},
+	"ingress/survey":      {"ingress", "ingress/annotations", "ingress/claims", "ingress/input", "ingress/nginx", "haproxy"},
 	"ingress/watch":       {"ingress", "ingress/calico", "ingress/gateway", "ingress/input", "haproxy", "routes"},
 	"image/boot":          {},
 	"image/update":        {},
@@ -68,7 +69,7 @@ var plan = map[string][]string{
 var doors = map[string][]string{
 	"github.com/osrg/gobgp/":                {"bgp"},
 	"github.com/vishvananda/":               {"routes", "routes/address"},
-	"k8s.io/":                               {"ingress", "ingress/calico", "ingress/claims", "ingress/gateway", "ingress/input", "ingress/listen", "ingress/manifest", "ingress/watch"},
+	"k8s.io/":                               {"ingress", "ingress/calico", "ingress/claims", "ingress/gateway", "ingress/input", "ingress/listen", "ingress/manifest", "ingress/survey", "ingress/watch"},
 	"k8s.io/client-go/":                     {"ingress/watch"},
 	"sigs.k8s.io/gateway-api/":              {"ingress", "ingress/gateway", "ingress/input", "ingress/listen", "ingress/watch"},
 	"github.com/haproxytech/client-native/": {"haproxy"},

@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"sallyport/appliance/status"
-	"sallyport/ingress"
 	"sallyport/ingress/nginx"
+	"sallyport/ingress/survey"
 )
 
 // A Block is a part of a Report for people: a table, or sentences if it has no Columns.
@@ -22,12 +22,12 @@ type Block struct {
 }
 
 // controllers are the names of the controllers for people.
-var controllers = map[ingress.Foreign]string{
-	ingress.FromNginx: "ingress-nginx", ingress.FromHAProxy: "HAProxy's ingress controller",
+var controllers = map[survey.Foreign]string{
+	survey.FromNginx: "ingress-nginx", survey.FromHAProxy: "HAProxy's ingress controller",
 }
 
 // order has the verdicts, the worst first.
-var order = []ingress.Verdict{nginx.Lost, nginx.Refused, nginx.Differs, nginx.Void, nginx.Nothing, nginx.Same}
+var order = []survey.Verdict{nginx.Lost, nginx.Refused, nginx.Differs, nginx.Void, nginx.Nothing, nginx.Same}
 
 // Blocks returns the Report for people, with losses first. If it is wide, it also has each annotation of
 // each Ingress.
@@ -60,7 +60,7 @@ func (r *Report) totals() Block {
 }
 
 // remark returns the meaning of a verdict on an Ingress.
-func (r *Report) remark(v ingress.Verdict) string {
+func (r *Report) remark(v survey.Verdict) string {
 	switch v {
 	case nginx.Same:
 		if r.Totals.Bare > 0 {
@@ -141,7 +141,7 @@ func (r *Report) annotations(wide bool) Block {
 	}
 	type group struct {
 		name    string
-		verdict ingress.Verdict
+		verdict survey.Verdict
 	}
 	count, first, why := make(map[group]int), make(map[group]string), make(map[group]string)
 	for i := range r.Ingresses {
@@ -257,7 +257,7 @@ func (r *Report) besides() Block {
 	return b
 }
 
-func nameOf(s *ingress.Surveyed) string { return s.Namespace + "/" + s.Name }
+func nameOf(s *survey.Surveyed) string { return s.Namespace + "/" + s.Name }
 
 // few returns the first names of a list.
 func few(names []string) string { return status.Few(names, 8) }

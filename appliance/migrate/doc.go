@@ -2,7 +2,7 @@
 // anything is installed.
 //
 // It owns the way to the objects: files, or a cluster that it only reads. Package ingress compiles them
-// as the appliance does, and makes the [ingress.Survey] of the result. So a Report cannot promise what
+// as the appliance does, and makes the [survey.Survey] of the result. So a Report cannot promise what
 // the appliance does not do.
 //
 // It changes nothing, neither here nor in a cluster.

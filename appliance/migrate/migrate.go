@@ -14,9 +14,9 @@ import (
 	"sallyport/appliance"
 	"sallyport/appliance/config"
 	"sallyport/haproxy"
-	"sallyport/ingress"
 	"sallyport/ingress/input"
 	"sallyport/ingress/manifest"
+	"sallyport/ingress/survey"
 	"sallyport/ingress/watch"
 )
 
@@ -35,7 +35,7 @@ type Question struct {
 // A Report is the answer for one cluster.
 type Report struct {
 	Cluster string `json:"cluster"`
-	ingress.Survey
+	survey.Survey
 
 	// Totals of the Survey.
 	Totals Totals `json:"totals"`
@@ -50,16 +50,16 @@ type Report struct {
 
 // Totals count the Ingresses of a Survey.
 type Totals struct {
-	Ingresses  int                     `json:"ingresses"`
-	Bare       int                     `json:"bare"` // without an annotation of the controller
-	Verdicts   map[ingress.Verdict]int `json:"verdicts"`
-	LostGuards int                     `json:"lostGuards"`
+	Ingresses  int                    `json:"ingresses"`
+	Bare       int                    `json:"bare"` // without an annotation of the controller
+	Verdicts   map[survey.Verdict]int `json:"verdicts"`
+	LostGuards int                    `json:"lostGuards"`
 }
 
 // Safe reports whether no guard is lost, each path of each Ingress is served, and each document was read.
 func (r *Report) Safe() bool {
 	return r.Totals.LostGuards == 0 && len(r.Unread) == 0 &&
-		!slices.ContainsFunc(r.Ingresses, func(s ingress.Surveyed) bool { return !s.Safe() })
+		!slices.ContainsFunc(r.Ingresses, func(s survey.Surveyed) bool { return !s.Safe() })
 }
 
 // Ask returns a Report for each cluster.
@@ -78,7 +78,7 @@ func Ask(ctx context.Context, q Question) ([]Report, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cluster %s: %w", cfg.Clusters[i].Name, err)
 		}
-		all = append(all, report(cfg, s, ingress.Foreign(q.From)))
+		all = append(all, report(cfg, s, survey.Foreign(q.From)))
 	}
 	return all, nil
 }
@@ -115,7 +115,7 @@ func (q *Question) options(cfg *config.Config, c *config.Cluster) (input.Options
 	o := appliance.OptionsOf(c, appliance.PoolsOf(cfg))
 	o = o.WithDefaults()
 	class, controller := &o.Class, o.Controller
-	if ingress.Foreign(q.From) == ingress.FromNginx {
+	if survey.Foreign(q.From) == survey.FromNginx {
 		class, controller = &o.Nginx.Class, o.Nginx.Controller
 		if *class == "" {
 			*class = "nginx"
@@ -145,7 +145,7 @@ func (q *Question) read(cfg *config.Config) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	r := report(cfg, s, ingress.Foreign(q.From))
+	r := report(cfg, s, survey.Foreign(q.From))
 	r.Files, r.Ignored, r.Unread, r.Twice, r.Assumed = c.Files, c.Others, c.Unread, c.Twice, assumed
 	return r, nil
 }
@@ -180,7 +180,7 @@ func (q *Question) look(ctx context.Context, cfg *config.Config, c *config.Clust
 }
 
 // report compiles the objects of a cluster.
-func report(cfg *config.Config, s input.Snapshot, from ingress.Foreign) Report {
+func report(cfg *config.Config, s input.Snapshot, from survey.Foreign) Report {
 	c := appliance.CompilerOf(cfg.Ports())
 	snaps := []input.Snapshot{s}
 	verdicts := haproxy.Verdicts{}
@@ -192,9 +192,9 @@ func report(cfg *config.Config, s input.Snapshot, from ingress.Foreign) Report {
 		maps.Copy(verdicts, program.Vet(questions))
 	}
 	c.Judge(verdicts)
-	r := Report{Cluster: s.Cluster, Survey: c.Compile(snaps).Survey(s.Cluster, from)}
+	r := Report{Cluster: s.Cluster, Survey: survey.Of(c.Compile(snaps), s.Cluster, from)}
 	r.Totals = Totals{
-		Ingresses: len(r.Ingresses), Verdicts: make(map[ingress.Verdict]int), LostGuards: r.LostGuards(),
+		Ingresses: len(r.Ingresses), Verdicts: make(map[survey.Verdict]int), LostGuards: r.LostGuards(),
 	}
 	for i := range r.Ingresses {
 		r.Totals.Verdicts[r.Ingresses[i].Verdict]++

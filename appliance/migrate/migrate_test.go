@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"sallyport/ingress"
 	"sallyport/ingress/nginx"
+	"sallyport/ingress/survey"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -144,11 +144,11 @@ func TestIngressesOfHAProxysControllerAreJudged(t *testing.T) {
 	manifests := fmt.Sprintf(web, "haproxy.org/allow-lst: 10.0.0.0/8, haproxy.org/timeout-server: 5s, "+
 		"haproxy.org/check: maybe, haproxy.org/response-set-header: 'X-A b'", "ingressClassName: haproxy,")
 	r := ask(t, Question{From: "haproxy", Files: []string{"-"}, Stdin: strings.NewReader(manifests)})
-	got := map[string]ingress.Verdict{}
+	got := map[string]survey.Verdict{}
 	for _, a := range r.Ingresses[0].Annotations {
 		got[strings.TrimPrefix(a.Name, "haproxy.org/")] = a.Verdict
 	}
-	want := map[string]ingress.Verdict{
+	want := map[string]survey.Verdict{
 		"allow-lst": nginx.Lost, "timeout-server": nginx.Same, "check": nginx.Lost, "response-set-header": nginx.Same,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -82,3 +82,16 @@ func Replace[T any](list, gone, come []T, compare func(a, b T) int) []T {
 	}
 	return append(out, list...)
 }
+
+// ReplaceKeys returns a map without the keys of gone, and with the entries of come.
+func ReplaceKeys[K comparable, V any](m, gone, come map[K]V) map[K]V {
+	if len(gone)+len(come) == 0 {
+		return m
+	}
+	out := maps.Clone(m)
+	for k := range gone {
+		delete(out, k)
+	}
+	maps.Copy(out, come)
+	return out
+}

@@ -71,6 +71,40 @@ type Listening struct {
 	Limited bool                       // something is beyond a limit
 }
 
+// Exchange replaces the takers of a part, which was then and is now, and counts its matches anew. It
+// returns false if something new would count for a limit: most returns that of the matches of a
+// namespace. stays returns the route that an entry has if the part leaves it as it is, or nil.
+func (l *Listening) Exchange(
+	then, now *Listening, stays func(gateway.Entry) *gateway.Route, most func(claims.Tenant) int,
+) bool {
+	for _, takers := range now.Takers {
+		for i, e := range takers {
+			if route := stays(e); route != nil {
+				takers[i] = e.Of(route)
+			}
+		}
+	}
+	l.Takers = gateway.ReplaceKeys(l.Takers, then.Takers, now.Takers)
+	for namespace, forms := range now.Forms {
+		for name := range forms {
+			if !l.Forms[namespace][name] {
+				return false
+			}
+		}
+	}
+	l.Copied = maps.Clone(l.Copied)
+	for of, n := range then.Copied {
+		l.Copied[of] -= n
+	}
+	for of, n := range now.Copied {
+		l.Copied[of] += n
+		if limit := most(of); limit > 0 && l.Copied[of] > limit {
+			return false
+		}
+	}
+	return true
+}
+
 // A ScopedKey is the key of a route at a listener.
 type ScopedKey struct {
 	scope string

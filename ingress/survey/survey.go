@@ -1,15 +1,26 @@
-package ingress
+// Package survey owns the verdicts on Ingresses that were written for another controller. [Of] makes a
+// [Survey] of a Result of package ingress, so a verdict can only be true of the compiler.
+//
+// It alone knows which verdict a Problem with an annotation is, and which hosts differ as a whole from
+// those of the other controller. It promises that an Ingress is Safe only if each of its paths is served
+// and none of its guards is lost.
+//
+// Its limit: it reads no annotation itself. Packages nginx and annotations do.
+package survey
 
 import (
 	"cmp"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"sallyport/haproxy"
+	"sallyport/ingress"
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/claims"
 	"sallyport/ingress/input"
@@ -46,7 +57,7 @@ func (f Foreign) kind() input.Kind {
 
 // A Surveyed is an Ingress of a Survey.
 type Surveyed struct {
-	ObjectRef
+	input.ObjectRef
 	Verdict     Verdict              `json:"verdict"`
 	Closed      bool                 `json:"closed,omitempty"` // all clients of a path are rejected
 	Paths       int                  `json:"paths"`            // that its rules have
@@ -103,35 +114,34 @@ func (s *Survey) LostGuards() (n int) {
 
 // A surveyor makes the Survey of a cluster.
 type surveyor struct {
-	*routing
-	w       *world
+	ingress.Outcomes
 	from    Foreign
-	objects map[serviceKey]*networkingv1.Ingress // of the controller
-	claimed map[serviceKey]*claim
-	found   map[serviceKey][]Problem
-	shut    map[string]bool // backends that reject all clients
-	routed  map[routeKey]haproxy.Route
+	objects map[types.NamespacedName]*networkingv1.Ingress // of the controller
+	claimed map[types.NamespacedName]*ingress.Outcome
+	found   map[types.NamespacedName][]input.Problem
 }
 
-// Survey returns how the Ingresses of a cluster are served that were written for another controller.
-func (r Result) Survey(cluster string, from Foreign) Survey {
+// Of returns the Survey of the Ingresses in a cluster that were written for another controller.
+func Of(r ingress.Result, cluster string, from Foreign) Survey {
 	out := Survey{From: from, Ingresses: []Surveyed{}, Hosts: []SurveyedHost{}, Others: make(map[string]int)}
-	if r.routing == nil {
-		return out
-	}
-	i := slices.IndexFunc(r.routing.of, func(w *world) bool { return w.Cluster == cluster })
-	if i < 0 {
+	outcomes, known := r.Outcomes(cluster)
+	if !known {
 		return out
 	}
 	v := &surveyor{
-		routing: r.routing, w: r.routing.of[i], from: from,
-		objects: make(map[serviceKey]*networkingv1.Ingress), claimed: make(map[serviceKey]*claim),
-		found: make(map[serviceKey][]Problem), shut: make(map[string]bool),
-		routed: make(map[routeKey]haproxy.Route, len(r.Config.Routes)),
+		Outcomes: outcomes, from: from,
+		objects: make(map[types.NamespacedName]*networkingv1.Ingress),
+		claimed: make(map[types.NamespacedName]*ingress.Outcome),
+		found:   make(map[types.NamespacedName][]input.Problem),
 	}
-	v.look(cluster)
-	classes := input.ClassesOf(&v.w.Snapshot)
-	for _, ing := range v.w.Ingresses {
+	for i := range v.Claims {
+		v.claimed[keyOf(v.Claims[i].Ref)] = &v.Claims[i]
+	}
+	for _, p := range v.Problems {
+		v.found[keyOf(p.ObjectRef)] = append(v.found[keyOf(p.ObjectRef)], p)
+	}
+	classes := input.ClassesOf(v.Snapshot)
+	for _, ing := range v.Ingresses {
 		if classes.Kind(ing) != from.kind() {
 			class, _ := input.ClassOf(ing)
 			out.Others[class]++
@@ -150,36 +160,16 @@ func (r Result) Survey(cluster string, from Foreign) Survey {
 	return out
 }
 
-// look sorts the claims, the Problems and the closed backends of the cluster.
-func (v *surveyor) look(cluster string) {
-	for _, c := range v.claims {
-		if c.Ref.Kind == "Ingress" && c.Ref.Cluster == cluster {
-			v.claimed[serviceKey{Namespace: c.Ref.Namespace, Name: c.Ref.Name}] = c
-		}
-	}
-	for _, p := range slices.Concat(v.Problems, v.w.Beyond) {
-		if p.Kind == "Ingress" && p.Cluster == cluster {
-			key := serviceKey{Namespace: p.Namespace, Name: p.Name}
-			v.found[key] = append(v.found[key], p)
-		}
-	}
-	for _, route := range v.Config.Routes {
-		if route.Scope == "" {
-			v.routed[claims.KeyOf(&route)] = route
-		}
-	}
-	for i := range v.needs {
-		d := v.needs[i].settings.Directives
-		v.shut[v.needs[i].name] = slices.Contains(d, haproxy.Close()) || slices.Contains(d, haproxy.CloseTCP())
-	}
+func keyOf(o input.ObjectRef) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 }
 
 // ingress returns how one Ingress is served.
 func (v *surveyor) ingress(ing *networkingv1.Ingress) Surveyed {
 	s := Surveyed{Annotations: []SurveyedAnnotation{}}
 	key := input.KeyOf(ing)
-	s.ObjectRef = ObjectRef{
-		Cluster: v.w.Cluster, Kind: "Ingress", Namespace: ing.Namespace, Name: ing.Name, UID: string(ing.UID),
+	s.ObjectRef = input.ObjectRef{
+		Cluster: v.Cluster, Kind: "Ingress", Namespace: ing.Namespace, Name: ing.Name, UID: string(ing.UID),
 	}
 	unlike := map[string]bool{} // paths that no request has which ingress-nginx sends there
 	for _, rule := range ing.Spec.Rules {
@@ -200,20 +190,17 @@ func (v *surveyor) ingress(ing *networkingv1.Ingress) Surveyed {
 	}
 	if c := v.claimed[key]; c != nil {
 		if c.Ruleless && c.Fallback != nil {
-			s.Paths, s.Served = 1, 0
-			if c.Effective {
-				if s.Closed = v.shut[v.Config.DefaultBackend]; !s.Closed {
-					s.Served = 1
-				}
+			s.Paths, s.Served, s.Closed = 1, 0, c.Closed
+			if c.Effective && !c.Closed {
+				s.Served = 1
 			}
 		}
-		for _, p := range c.Paths {
-			leads, granted := v.leads(c, p)
-			shut := slices.ContainsFunc(leads, func(name string) bool { return v.shut[name] })
-			if granted && !shut && !p.Alias && !unlike[p.Path] {
+		for i, p := range c.Paths {
+			at := c.Places[i]
+			if at.Granted && !at.Closed && !p.Alias && !unlike[p.Path] {
 				s.Served++
 			}
-			s.Closed = s.Closed || shut
+			s.Closed = s.Closed || at.Closed
 		}
 	}
 	prefix := nginx.Prefix
@@ -240,30 +227,9 @@ func (v *surveyor) ingress(ing *networkingv1.Ingress) Surveyed {
 	return s
 }
 
-// leads returns the backends of a path of a claim, and whether the claim has the path.
-func (v *surveyor) leads(c *claim, p pathClaim) (names []string, granted bool) {
-	for _, key := range []routeKey{
-		p.Key(), {Host: p.Host, Path: "/", Match: haproxy.Passthrough},
-	} {
-		route := v.routed[key]
-		switch {
-		case v.owner[key] == c:
-			names, granted = append(names, route.Backend), true
-		case v.canaries[key] == c:
-			names, granted = append(names, route.Canary), true
-		}
-		for _, one := range v.chosen[key] {
-			if one.by == c && one.when.Usable {
-				names, granted = append(names, one.backend), true
-			}
-		}
-	}
-	return names, granted
-}
-
 // ofNginx returns the annotations of ingress-nginx on an Ingress.
 func (v *surveyor) ofNginx(ing *networkingv1.Ingress) []SurveyedAnnotation {
-	read := v.w.ReadNginx(ing)
+	read := v.ReadNginx(ing)
 	all := make([]SurveyedAnnotation, 0, len(read.Notes))
 	for _, n := range read.Notes {
 		one := SurveyedAnnotation{
@@ -283,7 +249,7 @@ func (v *surveyor) ofNginx(ing *networkingv1.Ingress) []SurveyedAnnotation {
 // unless a Problem says otherwise.
 func ofHAProxy(ing *networkingv1.Ingress) []SurveyedAnnotation {
 	all := make([]SurveyedAnnotation, 0, len(ing.Annotations))
-	for _, name := range sortedKeys(ing.Annotations) {
+	for _, name := range slices.Sorted(maps.Keys(ing.Annotations)) {
 		if is, guard := annotations.OfController(name); is {
 			all = append(all, SurveyedAnnotation{
 				Name: name, Value: shown(ing.Annotations[name]), Verdict: nginx.Same, Guard: guard,
@@ -306,7 +272,7 @@ func shown(value string) string {
 }
 
 // heed changes the verdict on an annotation by a Problem that the compiler has found with it.
-func (a *SurveyedAnnotation) heed(p Problem) {
+func (a *SurveyedAnnotation) heed(p input.Problem) {
 	switch p.Reason {
 	case "OlderAnnotation":
 	case "UnusedAnnotation":
@@ -369,18 +335,18 @@ func (v *surveyor) hosts() (all []SurveyedHost) {
 	why := make(map[string][]string)
 	v.expressions(why)
 	v.redirects(why)
-	for _, host := range sortedKeys(why) {
+	for _, host := range slices.Sorted(maps.Keys(why)) {
 		all = append(all, SurveyedHost{Host: cmp.Or(host, "*"), Why: why[host]})
 	}
 	return all
 }
 
 // mine yields the claims of the controller's Ingresses, the older first.
-func (v *surveyor) mine() iter.Seq2[serviceKey, *claim] {
-	return func(yield func(serviceKey, *claim) bool) {
-		for _, c := range v.claims {
-			key := serviceKey{Namespace: c.Ref.Namespace, Name: c.Ref.Name}
-			if v.objects[key] != nil && v.claimed[key] == c && !yield(key, c) {
+func (v *surveyor) mine() iter.Seq2[types.NamespacedName, *ingress.Outcome] {
+	return func(yield func(types.NamespacedName, *ingress.Outcome) bool) {
+		for i := range v.Claims {
+			c := &v.Claims[i]
+			if key := keyOf(c.Ref); v.objects[key] != nil && !yield(key, c) {
 				return
 			}
 		}
@@ -392,7 +358,7 @@ func (v *surveyor) mine() iter.Seq2[serviceKey, *claim] {
 func (v *surveyor) expressions(why map[string][]string) {
 	causes, plain := make(map[string][]string), make(map[string][]string)
 	for key, c := range v.mine() {
-		read := v.w.ReadNginx(v.objects[key])
+		read := v.ReadNginx(v.objects[key])
 		for _, host := range c.Hosts {
 			if read.Expressions() {
 				causes[host] = append(causes[host], key.String())
@@ -423,9 +389,8 @@ func (v *surveyor) redirects(why map[string][]string) {
 				certain[host] = cmp.Or(certain[host], key.String())
 			}
 		}
-		for _, p := range c.Paths {
-			route, mine := v.routed[p.Key()], v.owner[p.Key()] == c
-			if mine && !route.TLSOnly && c.Redirect.Wanted == nil && !p.IsChallenge() {
+		for i, p := range c.Paths {
+			if c.Places[i].Plain && c.Redirect.Wanted == nil && !p.IsChallenge() {
 				open[p.Host] = append(open[p.Host], fmt.Sprintf("%s (%s)", nginx.Written(p.Path), key))
 			}
 		}
