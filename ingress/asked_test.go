@@ -1,19 +1,22 @@
-package ingress
+package ingress_test
 
 import (
 	"strings"
 	"testing"
 
 	"sallyport/haproxy"
+	"sallyport/ingress"
+	"sallyport/ingress/input"
 	"sallyport/ingress/nginx"
+	"sallyport/ingress/survey"
 )
 
 // doors are an Ingress that asks a path, and another one that has it.
-func doors(t *testing.T, url, door string, set map[string]string, host string, paths ...string) Snapshot {
+func doors(t *testing.T, url, door string, set map[string]string, host string, paths ...string) input.Snapshot {
 	t.Helper()
-	s := snapshot(t, "c", app("web")+app("door")+
-		ingress("app", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]")+
-		ingress("door", 2021, "rules: ["+rule(host, paths...)+"]"))
+	s := ingress.SnapshotOf(t, "c", ingress.AppText("web")+ingress.AppText("door")+
+		ingress.IngressText("app", 2020, "rules: ["+ingress.RuleText("a.test", ingress.PathText("/", "Prefix", "web"))+"]")+
+		ingress.IngressText("door", 2021, "rules: ["+ingress.RuleText(host, paths...)+"]"))
 	s.Ingresses[0].Spec.IngressClassName, s.Ingresses[1].Spec.IngressClassName = new("nginx"), new("nginx")
 	s.Ingresses[0].Annotations = map[string]string{nginx.Prefix + "auth-url": url}
 	s.Ingresses[1].Annotations = set
@@ -24,7 +27,7 @@ func doors(t *testing.T, url, door string, set map[string]string, host string, p
 
 func TestAPathIsAskedThroughItsService(t *testing.T) {
 	const itself = "https://$host/oauth2/auth?x=y"
-	begin := func(at string) string { return path(at, "ImplementationSpecific", "door") }
+	begin := func(at string) string { return ingress.PathText(at, "ImplementationSpecific", "door") }
 	for name, tt := range map[string]struct {
 		url       string
 		namespace string // of the Ingress with the path
@@ -37,7 +40,7 @@ func TestAPathIsAskedThroughItsService(t *testing.T) {
 			url: itself, paths: []string{begin("/oauth2")}, want: "c__default_auth_svc_door_80 * GET '/oauth2/auth?x=y'",
 		},
 		"the longest path": {
-			url: itself, paths: []string{path("/oauth2", "Prefix", "web"), path("/oauth2/auth", "Exact", "door")},
+			url: itself, paths: []string{ingress.PathText("/oauth2", "Prefix", "web"), ingress.PathText("/oauth2/auth", "Exact", "door")},
 			want: "c__default_auth_svc_door_80 * GET '/oauth2/auth?x=y'",
 		},
 		"a path of another host": {
@@ -83,9 +86,9 @@ func TestAPathIsAskedThroughItsService(t *testing.T) {
 				tt.namespace = "default"
 			}
 			s := doors(t, tt.url, tt.namespace, tt.set, tt.host, tt.paths...)
-			var c Compiler
+			var c ingress.Compiler
 			c.Judge(haproxy.Verdicts{haproxy.LuaSupport().Part(): haproxy.Good})
-			r := c.Compile([]Snapshot{s})
+			r := c.Compile([]input.Snapshot{s})
 			if err := r.Config.Validate(); err != nil {
 				t.Error(err)
 			}
@@ -108,9 +111,9 @@ func TestAPathIsAskedThroughItsService(t *testing.T) {
 				}
 			}
 			if !strings.Contains(got, tt.want) || strings.Contains(got, "closed") == strings.Contains(tt.want, "GET") {
-				t.Errorf("want %q, got\n%s\n%s", tt.want, got, read(r))
+				t.Errorf("want %q, got\n%s\n%s", tt.want, got, ingress.ReadText(r))
 			}
-			one := r.Survey("c", FromNginx).Ingresses[0]
+			one := survey.Of(r, "c", survey.FromNginx).Ingresses[0]
 			if lost := one.Annotations[0].Verdict == nginx.Lost; lost == strings.Contains(tt.want, "GET") {
 				t.Errorf("the Survey says %+v", one)
 			}
@@ -125,8 +128,8 @@ func TestAnAskedPathFollowsItsIngress(t *testing.T) {
 		if !strings.Contains(url, "$") {
 			host = "in.test"
 		}
-		s := doors(t, url, "default", nil, host, path("/oauth2", "Prefix", "door"))
-		var c Compiler
+		s := doors(t, url, "default", nil, host, ingress.PathText("/oauth2", "Prefix", "door"))
+		var c ingress.Compiler
 		c.Judge(haproxy.Verdicts{haproxy.LuaSupport().Part(): haproxy.Good})
 		all := s.Ingresses
 		other := all[1].DeepCopy()
@@ -143,9 +146,9 @@ func TestAnAskedPathFollowsItsIngress(t *testing.T) {
 			case 3:
 				s.Ingresses = append(s.Ingresses, closed)
 			}
-			var afresh Compiler
+			var afresh ingress.Compiler
 			afresh.Judge(haproxy.Verdicts{haproxy.LuaSupport().Part(): haproxy.Good})
-			want, got := afresh.Compile([]Snapshot{s}), c.Compile([]Snapshot{s})
+			want, got := afresh.Compile([]input.Snapshot{s}), c.Compile([]input.Snapshot{s})
 			if w, g := told(want), told(got); w != g {
 				t.Errorf("%s, step %d: want\n%s\ngot\n%s", url, i, w, g)
 			}
@@ -154,8 +157,8 @@ func TestAnAskedPathFollowsItsIngress(t *testing.T) {
 }
 
 // told returns a Result with the directives of its backends.
-func told(r Result) string {
-	text := read(r)
+func told(r ingress.Result) string {
+	text := ingress.ReadText(r)
 	for _, b := range r.Config.Backends {
 		text += b.Name + "\n"
 		for _, d := range b.Directives {
@@ -170,10 +173,10 @@ func told(r Result) string {
 
 // TestWhatNeedsALostGuardIsLost has a page to sign in at beside a guard that cannot be kept.
 func TestWhatNeedsALostGuardIsLost(t *testing.T) {
-	s := ofNginx(t, map[string]string{
+	s := ingress.OfNginx(t, map[string]string{
 		"auth-url": "https://idp.test/auth", "auth-signin": "https://idp.test/start", "auth-signin-redirect-param": "to",
-	}, path("/", "Prefix", "web"))
-	v := Compile([]Snapshot{s}).Survey("c", FromNginx)
+	}, ingress.PathText("/", "Prefix", "web"))
+	v := survey.Of(ingress.Compile([]input.Snapshot{s}), "c", survey.FromNginx)
 	for _, a := range v.Ingresses[0].Annotations {
 		if a.Verdict != nginx.Lost || a.Guard != (a.Name == "auth-url") {
 			t.Errorf("%+v", a)

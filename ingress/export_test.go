@@ -8,6 +8,8 @@ var (
 	RuleText    = rule
 	PathText    = path
 	SecretText  = secretText
+	OfNginx     = ofNginx
+	ReadText    = read
 )
 
 // CertificateFor is a certificate for some names.

@@ -20,7 +20,9 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-func TestTheSchemaIsThatOfTheTypes(t *testing.T) {
+// schemaNow returns the schema of the types, as schema.json is to have it.
+func schemaNow(t *testing.T) []byte {
+	t.Helper()
 	r := jsonschema.Reflector{
 		BaseSchemaID: "https://sallyport.invalid", Anonymous: true, ExpandedStruct: true,
 		RequiredFromJSONSchemaTags: true, Mapper: leaves,
@@ -42,7 +44,11 @@ func TestTheSchemaIsThatOfTheTypes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want = append(want, '\n')
+	return append(want, '\n')
+}
+
+func TestTheSchemaIsThatOfTheTypes(t *testing.T) {
+	want := schemaNow(t)
 	if *update {
 		if err := os.WriteFile("schema.json", want, 0o644); err != nil {
 			t.Fatal(err)

@@ -69,21 +69,7 @@ func (j *Judge) Assess(v, last *View, b Background) {
 	for i := range v.Clusters {
 		v.Clusters[i].report(notReady, warn)
 	}
-	for _, cluster := range slices.Sorted(maps.Keys(v.BGP.Static)) {
-		until := v.BGP.Static[cluster]
-		warn(SessionsLost, cluster,
-			"cluster %s: every BGP session was lost at once; look at what its nodes share: the network to them, "+
-				"a firewall that drops port 179, our BGPPeer; its routes stay until %s, and health checks "+
-				"decide until then",
-			cluster, until.UTC().Format("15:04:05 MST"))
-	}
-	for _, cluster := range v.BGP.Unguarded {
-		warn(OpenSessions, cluster,
-			"cluster %s: its nodes connect to us (bgp.mode: passive), and any pod can do so in the place of its node "+
-				"while calico-node restarts; leave bgp.mode out, or set bgp.password or bgp.ttlSecurity here and "+
-				"in the BGPPeer",
-			cluster)
-	}
+	v.sessions()
 	for _, sentence := range v.BGP.Contested {
 		warn(ContestedAddress, "", "%s", sentence)
 	}
@@ -91,8 +77,8 @@ func (j *Judge) Assess(v, last *View, b Background) {
 		v.Findings = append(v.Findings, v.Group.findings(v.Troubles, v.Settings.Config.Group.Port)...)
 	}
 	j.measure(v, warn)
-	j.miss(v, warn)
-	j.withheld(v, last, warn)
+	j.miss(v)
+	j.withheld(v, last)
 	j.shut(v, warn)
 	if b.Age < Patience {
 		nodes := CountFunc(v.BGP.Peers, func(p bgp.PeerState) bool { return !p.Upstream })
@@ -109,6 +95,25 @@ func (j *Judge) Assess(v, last *View, b Background) {
 	}
 	j.fail(v, notReady, warn)
 	v.NotReady, v.Warnings = Sentences(v.Findings, Failed), Sentences(v.Findings, Doubt)
+}
+
+// sessions adds the findings about all BGP sessions of a cluster.
+func (v *View) sessions() {
+	for _, cluster := range slices.Sorted(maps.Keys(v.BGP.Static)) {
+		v.doubt(SessionsLost, cluster, fmt.Sprintf("cluster %s: every BGP session was lost at once; its routes stay "+
+			"until %s, and health checks decide until then", cluster, v.BGP.Static[cluster].UTC().Format("15:04:05 MST")),
+			"look at what its nodes share: the network to them, a firewall that drops port 179, our BGPPeer")
+	}
+	for _, cluster := range v.BGP.Unguarded {
+		v.doubt(OpenSessions, cluster, fmt.Sprintf("cluster %s: its nodes connect to us (bgp.mode: passive), and any "+
+			"pod can do so in the place of its node while calico-node restarts", cluster),
+			"leave bgp.mode out, or set bgp.password or bgp.ttlSecurity here and in the BGPPeer")
+	}
+}
+
+// doubt adds something that needs attention, with its remedy.
+func (v *View) doubt(code Code, subject, saw, remedy string) {
+	v.Findings = append(v.Findings, Finding{Code: code, Subject: subject, Level: Doubt, Saw: saw, Remedy: remedy})
 }
 
 // warnOfFile warns of faults in the configuration file and in the files that it names.
@@ -229,7 +234,7 @@ func (j *Judge) measure(v *View, warn finder) {
 
 // miss warns of each peer that has had no session for a while. It leaves out nodes that
 // the cluster itself reports as unreachable.
-func (j *Judge) miss(v *View, warn finder) {
+func (j *Judge) miss(v *View) {
 	down, asn := map[netip.Addr]bool{}, map[string]uint32{}
 	for _, c := range v.Clusters {
 		asn[c.Name] = c.Topology.ASN
@@ -241,7 +246,7 @@ func (j *Judge) miss(v *View, warn finder) {
 	}
 	absent := map[netip.Addr]time.Time{}
 	var missed alike
-	const same = "are AS numbers, password and TTL security the same on both sides? `sallyport doctor` says which;"
+	const same = "are AS numbers, password and TTL security the same on both sides? `sallyport doctor` says which; "
 	for _, p := range v.BGP.Peers {
 		if p.Up() {
 			continue
@@ -252,47 +257,45 @@ func (j *Judge) miss(v *View, warn finder) {
 			expected += fmt.Sprintf(", not the cluster's %d, by annotation projectcalico.org/ASNumber of its Node "+
 				"(kubectl get node %s -o yaml) or by localASNumber of our BGPPeer", asn[p.Cluster], p.Node)
 		}
-		how := ended(p)
+		how, remedy := ended(p)
 		switch {
 		case lasted < Patience || down[p.Addr]:
 		case how != "" && p.Upstream:
-			warn(RouterSession, p.Addr.String(),
-				"there has been no BGP session with the router %s for %s, so nothing is announced to it: %s; "+
-					"look whether the router is up, has this appliance as a neighbour, and has the same settings "+
-					"of BFD",
-				p.Addr, lasted, how)
+			v.doubt(RouterSession, p.Addr.String(), fmt.Sprintf("there has been no BGP session with the router %s for "+
+				"%s, so nothing is announced to it: %s", p.Addr, lasted, how),
+				"look whether the router is up, has this appliance as a neighbour, and has the same settings of BFD")
 		case how != "":
-			f := fault{cluster: p.Cluster, before: "there has been no BGP session with ", end: ": " + how}
-			missed.add(f, "", named(p.Peer, p.Addr), lasted)
+			missed.add(fault{
+				cluster: p.Cluster, before: "there has been no BGP session with ", end: ": " + how, remedy: remedy,
+			}, "", named(p.Peer, p.Addr), lasted)
 		case p.Upstream:
-			warn(RouterSession, p.Addr.String(),
-				"the router %s has accepted no BGP session for %s, so nothing is announced to it: "+
-					"does it have this appliance as a neighbour, may we reach its port, "+
-					"and are AS numbers, password, TTL security and BFD the same on both sides?",
-				netip.AddrPortFrom(p.Addr, p.Port), lasted)
+			v.doubt(RouterSession, p.Addr.String(), fmt.Sprintf("the router %s has accepted no BGP session for %s, so "+
+				"nothing is announced to it", netip.AddrPortFrom(p.Addr, p.Port), lasted),
+				"does it have this appliance as a neighbour, may we reach its port, and are AS numbers, password, TTL "+
+					"security and BFD the same on both sides?")
 		case p.Active:
 			missed.add(fault{
 				cluster: p.Cluster, several: " have accepted no BGP session",
-				end: ": does calico-node run there, does it have our BGPPeer, may we reach its port, and " + same +
-					" " + expected,
+				remedy: "does calico-node run there, does it have our BGPPeer, may we reach its port, and " + same +
+					expected,
 			},
 				" has accepted no BGP session", named(p.Peer, netip.AddrPortFrom(p.Addr, p.Port)), lasted)
 		default:
 			missed.add(fault{
 				cluster: p.Cluster, several: " have not opened a BGP session",
-				end: ": does calico-node run there, does it have our BGPPeer, may it reach our port, and " + same +
-					" " + expected,
+				remedy: "does calico-node run there, does it have our BGPPeer, may it reach our port, and " + same +
+					expected,
 			},
 				" has not opened a BGP session", named(p.Peer, p.Addr), lasted)
 		}
 	}
-	missed.report(NoSession, warn)
+	missed.report(NoSession, v)
 	j.absent = absent
 }
 
 // withheld warns of each peer that has announced none of its node's blocks for a while,
 // although its session is established.
-func (j *Judge) withheld(v, last *View, warn finder) {
+func (j *Judge) withheld(v, last *View) {
 	group := map[string]string{}
 	for _, c := range v.Clusters {
 		group[c.Name], _, _ = strings.Cut(c.Health.APIGroup, "/")
@@ -314,15 +317,13 @@ func (j *Judge) withheld(v, last *View, warn finder) {
 		}
 		withheld.add(fault{
 			cluster: p.Cluster, several: " have announced none of their blocks",
-			end: fmt.Sprintf(", although BGP is established, so their pods have no route: does a BGPFilter of "+
-				"our BGPPeer "+
-				"reject them? See kubectl get bgppeers.%[1]s,bgpfilters.%[1]s -o yaml, and on the node birdc show "+
-				"route export",
-				group[p.Cluster]),
+			end: ", although BGP is established, so their pods have no route",
+			remedy: fmt.Sprintf("does a BGPFilter of our BGPPeer reject them? See kubectl get "+
+				"bgppeers.%[1]s,bgpfilters.%[1]s -o yaml, and on the node birdc show route export", group[p.Cluster]),
 		},
 			fmt.Sprintf(" has announced none of its blocks (%d)", blocks), named(p.Peer, p.Addr), lasted)
 	}
-	withheld.report(BlocksWithheld, warn)
+	withheld.report(BlocksWithheld, v)
 	j.quiet = quiet
 }
 
@@ -385,8 +386,8 @@ func (j *Judge) LogRefusals(refusals []routes.Refusal, at time.Time) {
 }
 
 // A fault is a sentence about one or more nodes without their names: the text before the names, the
-// text after several names, and the end.
-type fault struct{ cluster, before, several, end string }
+// text after several names, the end, and the remedy.
+type fault struct{ cluster, before, several, end, remedy string }
 
 // alike holds faults with the nodes that have them. Nodes that share a fault share one sentence, so
 // that another fault shows even among hundreds of nodes without a BGPPeer.
@@ -413,8 +414,8 @@ func (a *alike) add(f fault, one, name string, lasted time.Duration) {
 	n.names, n.lasted = append(n.names, name), min(n.lasted, lasted)
 }
 
-// report warns of each fault.
-func (a *alike) report(code Code, warn finder) {
+// report adds a finding for each fault.
+func (a *alike) report(code Code, v *View) {
 	const most = 5
 	for _, f := range a.faults {
 		n := a.nodes[f]
@@ -425,7 +426,8 @@ func (a *alike) report(code Code, warn finder) {
 		if more := len(n.names) - most; more > 0 {
 			names += fmt.Sprintf(" and %d more", more)
 		}
-		warn(code, f.cluster, "cluster %s: %s%s%s for %s%s", f.cluster, f.before, names, verb, n.lasted, f.end)
+		saw := fmt.Sprintf("cluster %s: %s%s%s for %s%s", f.cluster, f.before, names, verb, n.lasted, f.end)
+		v.doubt(code, f.cluster, saw, f.remedy)
 	}
 }
 

@@ -105,12 +105,22 @@ func (n *Node) Level() Level { return n.Routes().Level.Worse(n.Counts.Level()).W
 
 // Level returns the level of the server.
 func (s Server) Level() Level {
+	return levelOf(s.State == haproxy.Open, s.Check == haproxy.Down,
+		s.State == haproxy.Drain || s.Want == nil || s.Want.Drain)
+}
+
+// Level returns the level of the server.
+func (s ServerStatus) Level() Level {
+	return levelOf(s.State == haproxy.Open.String(), s.Check == haproxy.Down,
+		s.State == haproxy.Drain.String() || s.Reason == EndpointGone || s.Reason == Terminating)
+}
+
+// levelOf returns the level of a server. Nothing is wrong with a closed server that is to go.
+func levelOf(open, failing, leaving bool) Level {
 	switch {
-	case s.State == haproxy.Open && s.Check == haproxy.Down:
-		return Failed
-	case s.State == haproxy.Open:
+	case open && !failing:
 		return Healthy
-	case s.State == haproxy.Drain, s.Want == nil, s.Want.Drain:
+	case !open && leaving:
 		return Unused
 	}
 	return Failed

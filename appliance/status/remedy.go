@@ -45,20 +45,17 @@ func RemedyOf(loss bgp.LossCode) (remedy string, manifests bool) {
 	return cmp.Or(remedies[loss], "look at calico-node on that node"), false
 }
 
-// ended returns how the last session with a peer ended, and a remedy. It returns "" if the peer has
-// not had a session.
-func ended(p bgp.PeerState) string {
-	switch reason := p.LossReason; {
-	case reason == "" && p.LastLoss.Cause == "":
-		return ""
-	case reason == "":
-		return fmt.Sprintf("the last session ended: %s", p.LastLoss.Cause)
-	case p.Upstream:
-		return "the last session ended: " + reason
-	default:
-		remedy, _ := RemedyOf(p.LossCode)
-		return fmt.Sprintf("the last session ended: %s; %s", reason, remedy)
+// ended returns how the last session with a peer ended, and the remedy for a session with a node. how is
+// "" if the peer has not had a session.
+func ended(p bgp.PeerState) (how, remedy string) {
+	reason := cmp.Or(p.LossReason, string(p.LastLoss.Cause))
+	if reason == "" {
+		return "", ""
 	}
+	if p.LossReason != "" && !p.Upstream {
+		remedy, _ = RemedyOf(p.LossCode)
+	}
+	return "the last session ended: " + reason, remedy
 }
 
 // ExportPool returns the command that lets nodes announce the blocks of an IP pool.

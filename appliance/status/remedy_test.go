@@ -23,22 +23,22 @@ func TestALostSessionSaysWhatToDo(t *testing.T) {
 		bgp.PrefixLimit:        "prefixLimit",
 		"notification-6-8":     "look at calico-node",
 	} {
-		got := ended(bgp.PeerState{LossCode: loss, LossReason: "in words"})
-		if !strings.Contains(got, "in words") || !strings.Contains(got, want) {
-			t.Errorf("%s: %q, want the reason and %q", loss, got, want)
+		got, remedy := ended(bgp.PeerState{LossCode: loss, LossReason: "in words"})
+		if !strings.Contains(got, "in words") || !strings.Contains(remedy, want) {
+			t.Errorf("%s: %q and %q, want the reason and %q", loss, got, remedy, want)
 		}
 	}
-	if got := ended(bgp.PeerState{}); got != "" {
+	if got, _ := ended(bgp.PeerState{}); got != "" {
 		t.Errorf("without a session before: %q", got)
 	}
-	if got := ended(bgp.PeerState{LastLoss: routes.Loss{Cause: routes.Closed}}); !strings.Contains(got,
+	if got, _ := ended(bgp.PeerState{LastLoss: routes.Loss{Cause: routes.Closed}}); !strings.Contains(got,
 		string(routes.Closed)) {
 		t.Errorf("without a reason in words: %q, want the cause", got)
 	}
 	router := bgp.PeerState{LossReason: "BFD is down"}
 	router.Upstream = true
-	if got := ended(router); strings.Contains(got, "calico") {
-		t.Errorf("of a router: %q, want nothing of Calico", got)
+	if _, remedy := ended(router); remedy != "" {
+		t.Errorf("of a router: %q, want no remedy for a node", remedy)
 	}
 }
 

@@ -130,17 +130,6 @@ func (s ServerStatus) Serves() bool {
 	return s.State == haproxy.Open.String() && s.Check != haproxy.Down
 }
 
-// Level returns the level of the server. Nothing is wrong with a server that drains.
-func (s ServerStatus) Level() Level {
-	switch {
-	case s.Serves():
-		return Healthy
-	case s.State == haproxy.Drain.String(), s.Reason == EndpointGone, s.Reason == Terminating:
-		return Unused
-	}
-	return Failed
-}
-
 // ProblemStatus is something in a cluster's objects that is not served, and why.
 type ProblemStatus struct {
 	Cluster string `json:"cluster"`

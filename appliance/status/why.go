@@ -143,12 +143,15 @@ func (x *Index) WhyNoRouteTo(n *Node, b *Block) Why {
 // and a remedy.
 func SessionDown(s bgp.PeerState, now time.Time) string {
 	why := fmt.Sprintf("there is no BGP session with %s (%s)", Whose(s.Peer), s.Addr)
-	how := ended(s)
+	how, remedy := ended(s)
 	if how == "" {
 		return why + "; there has been none yet"
 	}
 	if !s.LastLoss.At.IsZero() {
 		why += " for " + Ago(now, s.LastLoss.At)
+	}
+	if remedy != "" {
+		how += "; " + remedy
 	}
 	return why + "; " + how
 }
