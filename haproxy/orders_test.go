@@ -35,6 +35,9 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 	at := netip.MustParseAddrPort
 	server := func(a string) Server { return Server{Name: ServerName(at(a)), Addr: at(a)} }
 	one, two, three, six := server("10.0.0.1:80"), server("10.0.0.2:80"), server("10.0.0.3:80"), server("[fd00::1]:80")
+	backup, guest := one, two
+	backup.Backup, guest.Cluster = true, "green"
+	backup.Name, guest.Name = NameOf(backup), NameOf(guest)
 	app := func(b Backend, servers ...Server) []*Backend {
 		b.Name, b.Servers = "app", servers
 		return []*Backend{&b}
@@ -191,6 +194,15 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 			cmds: []string{fmt.Sprintf("set map /sp/maps/route.map a.test/ app/////%d:a.test",
 				patternMap("a.test", ""))},
 			whole: []string{mapFiles[regexpTable+patternMap("a.test", "")]},
+		},
+		"a server becomes a backup, and one of another cluster stays": {
+			have: servers([]State{Open, Open}, plain, one, guest),
+			want: servers([]State{Open, Open}, plain, backup, guest),
+			cmds: []string{
+				"add server app/s_10-0-0-1_80.backup " + serverText(&plain, &backup),
+				"set server app/s_10-0-0-1_80.backup state ready", "set server app/s_10-0-0-1_80 state maint",
+			},
+			remove: []string{"app/s_10-0-0-1_80"},
 		},
 		"a route where nothing listens": {have: world{}, want: world{Config: Config{Routes: many.Routes}}},
 		"networks of a list": {

@@ -35,6 +35,7 @@
 //	gateways.go               makes listeners and routes at the addresses of Gateways (package listen)
 //	backends.go               makes the backends of these routes
 //	backend.go                adds the servers out of EndpointSlices
+//	sets.go                   adds the servers of other clusters of a set
 //
 // A second source of claims needs a file like ingresses.go of package claims, an entry in collect, and
 // its Secrets in the namers of package input.

@@ -5,6 +5,7 @@ package status
 const (
 	EndpointGone     Code = "endpoint-gone"
 	Terminating      Code = "terminating"
+	ClusterDrained   Code = "cluster-drained"
 	AddressDenied    Code = "address-denied"
 	Readdressed      Code = "readdressed"
 	NoOffer          Code = "no-offer"
@@ -30,6 +31,7 @@ var Reasons = []struct {
 }{
 	{EndpointGone, "the Service has lost this endpoint, and the server goes once its last connection ends"},
 	{Terminating, "the endpoint is terminating"},
+	{ClusterDrained, "the cluster of the pod is drained (`clusters[].state`), and another cluster of its set serves"},
 	{AddressDenied, "the address is not one that the namespace of the Service may use; the detail says why: " +
 		"`own-address`, `api-server`, `foreign-cluster`, `no-pod`, `other-namespace`, `no-block`, `host-network`, " +
 		"`unsure-node`, `node-port` or `no-records`"},

@@ -198,6 +198,9 @@ func (x *Index) Why(s Server) Why {
 	if s.Want.Drain {
 		return Why{Code: Terminating, Short: plan.Terminating}
 	}
+	if s.State == haproxy.Drain && x.View.Want.Drained[b.ClusterOf(s.Want)] {
+		return Why{Code: ClusterDrained, Short: plan.Drained}
+	}
 	p, via, routed := x.match(a)
 	switch {
 	case !routed && !x.View.Have.Direct[a]:
@@ -219,7 +222,7 @@ func (x *Index) Why(s Server) Why {
 // planned holds the codes of the reasons of Plan that say all. For NoRoute, the index says more.
 var planned = map[string]Code{
 	plan.Gone: EndpointGone, plan.Terminating: Terminating, plan.Readdressed: Readdressed,
-	plan.NotInKernel: RouteMissing, plan.Changing: RouteChanging,
+	plan.NotInKernel: RouteMissing, plan.Changing: RouteChanging, plan.Drained: ClusterDrained,
 }
 
 // whyDown returns how the check of a server failed, by the name that HAProxy's statistics have for

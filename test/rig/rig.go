@@ -243,6 +243,7 @@ type Cluster struct {
 	BGP        []string // pairs of bgp
 	Ingress    []string // pairs of ingress
 	Gateway    []string // pairs of gateway; if it is empty, the key is left out
+	Keys       []string // further pairs of the cluster
 }
 
 // NoReloadLimit is the limit of reloads of a namespace (limits.reloads) where Configure is given
@@ -268,14 +269,17 @@ func ConfigureHAProxy(dir string, pairs []string, lines string, clusters ...Clus
 			// a test changes more in a minute than a team
 			c.Ingress = append(slices.Clip(c.Ingress), fmt.Sprintf("limits: {reloads: %d}", NoReloadLimit))
 		}
-		gateway := ""
+		more := ""
 		if len(c.Gateway) > 0 {
-			gateway = ", gateway: {" + strings.Join(c.Gateway, ", ") + "}"
+			more = ", gateway: {" + strings.Join(c.Gateway, ", ") + "}"
+		}
+		for _, pair := range c.Keys {
+			more += ", " + pair
 		}
 		fmt.Fprintf(&file, "- {name: %s, kubeconfig: %s, pools: [%s], bgp: {%s}, ingress: {%s}%s}\n",
 			cmp.Or(c.Name, "default"), cmp.Or(c.Kubeconfig, "kubeconfig"), c.Pools,
 			strings.Join(append([]string{"asn: 65000"}, c.BGP...), ", "),
-			strings.Join(append([]string{"publish: [192.168.50.21]"}, c.Ingress...), ", "), gateway)
+			strings.Join(append([]string{"publish: [192.168.50.21]"}, c.Ingress...), ", "), more)
 	}
 	binary := cmp.Or(os.Getenv("SALLYPORT_TEST_HAPROXY"), "/usr/sbin/haproxy")
 	pairs = append([]string{"binary: " + binary, "dir: " + dir + "/haproxy", "runDir: " + dir + "/run"}, pairs...)

@@ -1,0 +1,122 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"syscall"
+	"testing"
+
+	"sallyport/test/lab/world"
+	"sallyport/test/rig"
+)
+
+// exports is the CRD of ServiceExports, as far as the appliance reads them.
+const exports = `
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: serviceexports.multicluster.x-k8s.io
+  annotations: {api-approved.kubernetes.io: "https://github.com/kubernetes/enhancements/pull/1645"}
+spec:
+  group: multicluster.x-k8s.io
+  scope: Namespaced
+  names: {plural: serviceexports, singular: serviceexport, kind: ServiceExport, listKind: ServiceExportList}
+  versions:
+  - name: v1beta1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+`
+
+// export exports a Service once the API server knows the kind.
+func (r *testbed) export(service string) {
+	r.t.Helper()
+	r.eventually("the Service "+service+" is exported", func() error {
+		return r.Apply(r.t.Context(), fmt.Sprintf(
+			"---\napiVersion: multicluster.x-k8s.io/v1beta1\nkind: ServiceExport\nmetadata: {name: %s}\n", service))
+	})
+}
+
+// stateOf matches the state of a cluster in the configuration file.
+var stateOf = regexp.MustCompile(`\bstate: \w+`)
+
+// inState gives cluster green another state, and waits until the appliance has read it.
+func (r *testbed) inState(state string) {
+	r.t.Helper()
+	r.write("sallyport.yaml", stateOf.ReplaceAllString(r.read("sallyport.yaml"), "state: "+state))
+	r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
+}
+
+func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
+	t.Parallel()
+	later := t.TempDir() + "/kubeconfig"
+	r := newTestbed(t, world.Options{Name: "blue", Workers: 1}, settings{
+		clusters: []rig.Cluster{
+			{Name: "blue", Pools: "172.16.0.0/16", Keys: []string{"set: both"}},
+			{Name: "green", Pools: "172.17.0.0/16", Kubeconfig: later, Keys: []string{"set: both", "state: active"}},
+		},
+		manifests: []string{"--cluster", "blue"},
+	})
+	green := newTestbed(t, world.Options{Name: "green", Site: 1, Workers: 1}, settings{
+		clusters: []rig.Cluster{{Pools: "172.17.0.0/16", Keys: []string{"set: both"}}},
+	})
+	r.must(green.Lend(t.Context(), r.Lab))
+	r.must(os.Link(green.file("kubeconfig"), later))
+	r.apply(exports + application("web", 2) + ingress("web", "", "web.test / Prefix web"))
+	green.apply(exports + application("web", 2) + ingress("web", "", "web.test / Prefix web", "green.test / Prefix web"))
+	r.start()
+	r.established("blue", 2)
+	r.established("green", 2)
+
+	r.sub("without an export each cluster serves its own hosts", func(_ *testing.T, r *testbed) {
+		r.answeredBy("http://web.test/", 2)
+		r.answeredBy("http://green.test/", 2)
+		r.opened("blue__default_svc_web_web", 2)
+	})
+	r.sub("one that exports alone shares nothing", func(_ *testing.T, r *testbed) {
+		green.export("web")
+		r.answeredBy("http://web.test/", 2)
+		r.opened("blue__default_svc_web_web", 2)
+	})
+	r.sub("once both export, the pods of both answer for the hosts of each", func(_ *testing.T, r *testbed) {
+		r.undisturbed("http://web.test/", "web", func() {
+			r.export("web")
+			r.answeredBy("http://web.test/", 4)
+			r.answeredBy("http://green.test/", 4)
+		})
+		r.opened("blue__default_svc_web_web", 4)
+	})
+	r.sub("a drained cluster gets no new requests, and comes back", func(_ *testing.T, r *testbed) {
+		r.undisturbed("http://web.test/", "web", func() {
+			r.inState("drained")
+			r.opened("blue__default_svc_web_web", 2)
+			r.answeredBy("http://web.test/", 2)
+			r.inState("active")
+			r.answeredBy("http://web.test/", 4)
+		})
+	})
+	r.sub("a standby serves once the other one has no pod", func(_ *testing.T, r *testbed) {
+		r.undisturbed("http://web.test/", "web", func() {
+			r.inState("standby")
+			r.answeredBy("http://web.test/", 2)
+			r.opened("blue__default_svc_web_web", 4)
+			r.kubectl("scale", "deployment", "web", "--replicas", "0")
+			r.opened("blue__default_svc_web_web", 2)
+			r.answeredBy("http://web.test/", 2)
+			r.kubectl("scale", "deployment", "web", "--replicas", "2")
+			r.opened("blue__default_svc_web_web", 4)
+			r.inState("active")
+			r.answeredBy("http://web.test/", 4)
+		})
+	})
+	r.sub("a cluster loses all its nodes, and no request is lost", func(_ *testing.T, r *testbed) {
+		r.undisturbed("http://web.test/", "web", func() {
+			r.must(errors.Join(r.KillNode(r.t.Context(), "worker1"), r.KillNode(r.t.Context(), "master")))
+			r.established("blue", 0)
+			r.answeredBy("http://web.test/", 2)
+		})
+	})
+}
