@@ -251,6 +251,8 @@ type Cookie struct {
 	Name     string
 	Domain   string        // if it is empty, the browser takes the host
 	SameSite string        // Strict, Lax or None; if it is empty, the cookie has no such attribute
+	Path     string        // if it is empty, the cookie is for all paths
+	MaxAge   int           // seconds until the browser drops it; 0 is the end of the browser's session
 	HTTPOnly bool          // scripts of the page cannot read it
 	Secure   bool          // the browser sends it only over HTTPS
 	Preserve bool          // HAProxy leaves a cookie of that name that the server sets as it is
@@ -281,6 +283,16 @@ func (c Cookie) Directive() (Directive, error) {
 		return Directive{}, fmt.Errorf("%s is not a value of SameSite: allowed are Strict, Lax and None",
 			shown(c.SameSite))
 	}
+	if c.Path != "" {
+		if !cookiePath(c.Path) {
+			return Directive{}, fmt.Errorf("%s is not the path of a cookie: allowed are a / and up to 250 letters, "+
+				"digits and / . _ ~ %% + @ : -", shown(c.Path))
+		}
+		words = append(words, "attr 'Path="+c.Path+"'") // after HAProxy's own; the last one counts (RFC 6265, 5.3)
+	}
+	if c.MaxAge > 0 {
+		words = append(words, "attr Max-Age="+strconv.Itoa(c.MaxAge))
+	}
 	for _, flag := range []struct {
 		word string
 		on   bool
@@ -301,6 +313,8 @@ func (c Cookie) Directive() (Directive, error) {
 	return Directive{phase: phaseSection, sticky: true, text: strings.Join(words, " ") + "\ndynamic-cookie-key " +
 		cookieKey}, nil
 }
+
+var cookiePath = matcher(`^/[A-Za-z0-9/._~%+@:-]{0,250}$`)
 
 // cookieKey is the placeholder for the key of the hash. Each installation, or Group, has a
 // key of its own: with a common key anybody could find out a server's address from its cookie.

@@ -130,6 +130,7 @@ var samples = map[string][]string{
 	"sallyport.dev/auth-signin": {"https://login.test/?rd=%[url,url_enc]", "/login", "http://a.test/%[path]"},
 
 	"cookie-persistence": cookies, "cookie-persistence-no-dynamic": cookies, "sallyport.dev/session-cookie-name": cookies,
+	"sallyport.dev/session-cookie-path": {"/", "/in/%20"}, "sallyport.dev/session-cookie-max-age": numbers,
 	"sallyport.dev/session-cookie-domain": {"a.test", ".a.test"}, "sallyport.dev/session-cookie-same-site": {"Strict", "Lax", "None", "true"},
 	"sallyport.dev/session-cookie-keywords": {"httponly", "secure httponly", "maxidle 30m maxlife 8h", "indirect nocache"},
 
@@ -356,6 +357,7 @@ var needs = map[string]string{
 	"auth-realm": "auth-secret", "request-redirect-code": "request-redirect", "request-capture-len": "request-capture", "sallyport.dev/hsts-max-age": "sallyport.dev/hsts",
 	"sallyport.dev/auth-method": "sallyport.dev/auth-url", "sallyport.dev/auth-headers-request": "sallyport.dev/auth-url", "sallyport.dev/auth-headers-succeed": "sallyport.dev/auth-url",
 	"sallyport.dev/auth-headers-fail": "sallyport.dev/auth-url", "sallyport.dev/auth-signin": "sallyport.dev/auth-url", "sallyport.dev/secure-sni": "server-ssl", "sallyport.dev/secure-verify-hostname": "server-ca",
+	"sallyport.dev/session-cookie-path": "cookie-persistence", "sallyport.dev/session-cookie-max-age": "cookie-persistence",
 	"sallyport.dev/session-cookie-domain": "cookie-persistence", "sallyport.dev/session-cookie-keywords": "cookie-persistence", "sallyport.dev/session-cookie-same-site": "cookie-persistence",
 	"server-proto": "server-ssl", "ssl-redirect-code": "ssl-redirect", "ssl-redirect-port": "ssl-redirect",
 }

@@ -462,11 +462,18 @@ http-after-response set-header Access-Control-Max-Age 3600 if { var(txn.cors_ori
 		},
 		{
 			on4("sallyport.dev/session-cookie-name: A", "sallyport.dev/session-cookie-domain: a.test",
-				"sallyport.dev/session-cookie-preserve: true",
+				"sallyport.dev/session-cookie-preserve: true", "sallyport.dev/session-cookie-path: /in",
+				"sallyport.dev/session-cookie-max-age: 600",
 				"sallyport.dev/session-cookie-same-site: true",
 				"sallyport.dev/session-cookie-keywords: httponly indirect maxidle 30m maxlife 8h"),
-			"cookie A insert indirect nocache dynamic domain a.test attr SameSite=None httponly secure preserve " +
-				"maxidle 1800s maxlife 28800s\ndynamic-cookie-key \x03",
+			"cookie A insert indirect nocache dynamic domain a.test attr SameSite=None attr 'Path=/in' attr Max-Age=600 " +
+				"httponly secure preserve maxidle 1800s maxlife 28800s\ndynamic-cookie-key \x03",
+		},
+		{
+			on4("sallyport.dev/session-cookie-name: A", "sallyport.dev/session-cookie-path: /a;Secure"),
+			"cookie A insert indirect nocache dynamic\ndynamic-cookie-key \x03\n! Ingress InvalidAnnotation: annotation " +
+				`sallyport.dev/session-cookie-path: "/a;Secure" is not the path of a cookie: allowed are a / and up to ` +
+				"250 letters, digits and / . _ ~ % + @ : -; it is ignored",
 		},
 		{
 			on4("sallyport.dev/session-cookie-name: A", "sallyport.dev/session-cookie-keywords: rewrite"),
@@ -1260,6 +1267,7 @@ var elsewhere = []string{
 	own + "hsts-max-age", own + "hsts-include-subdomains", own + "hsts-preload", "request-capture-len",
 	"rate-limit-period", "rate-limit-status-code", "rate-limit-size", "rate-limit-whitelist",
 	"ssl-passthrough", own + "session-cookie-domain", own + "session-cookie-preserve", own + "session-cookie-same-site",
+	own + "session-cookie-path", own + "session-cookie-max-age",
 	own + "session-cookie-keywords", "auth-realm", "client-crt-optional", own + "canary-weight", own + "canary-by-header",
 	own + "canary-by-header-value", own + "canary-by-header-pattern", own + "canary-by-cookie", own + "path-type",
 	"ingress.class",

@@ -200,6 +200,8 @@ func sticky(v *values, s *Settings) {
 	}
 	c.Domain, _ = get(v, cookieDomain)
 	c.Preserve, _ = get(v, cookiePreserve)
+	c.Path, _ = get(v, cookiePathKey)
+	c.MaxAge, _ = get(v, cookieMaxAge)
 	words, _ := get(v, cookieKeywords)
 	c.HTTPOnly, c.Secure, c.MaxIdle, c.MaxLife = words.HTTPOnly, words.Secure, words.MaxIdle, words.MaxLife
 	if site, said := get(v, cookieSameSite); said {

@@ -341,6 +341,14 @@ func cookieDomainName(s string) (string, error) {
 	return s, err
 }
 
+func cookiePath(s string) (string, error) {
+	_, err := haproxy.Cookie{Name: "any", Path: s}.Directive()
+	if s == "" {
+		err = errors.New("the path is empty")
+	}
+	return s, err
+}
+
 func sameSite(s string) (string, error) {
 	switch s {
 	case "true":

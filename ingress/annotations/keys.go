@@ -122,6 +122,14 @@ var (
 		Name: own + "session-cookie-same-site", Scopes: everywhere, Format: "Strict, Lax or None; true is None",
 		Effect: "SameSite of the session cookie. None also makes the cookie Secure.",
 	})
+	cookiePathKey = define(cookiePath, Doc{
+		Name: own + "session-cookie-path", Scopes: everywhere, Format: "path",
+		Effect: "Path of the session cookie. Without it the cookie is for all paths of the host.",
+	})
+	cookieMaxAge = define(number(1, 315360000), Doc{
+		Name: own + "session-cookie-max-age", Scopes: everywhere, Format: "seconds",
+		Effect: "How long browsers keep the session cookie. Without it they drop the cookie at the end of their session.",
+	})
 	cookieKeywords = define(cookieWords, Doc{
 		Name: own + "session-cookie-keywords", Scopes: everywhere,
 		Format: "of httponly, secure, maxidle TIME, maxlife TIME",

@@ -284,10 +284,18 @@ var reads = []struct {
 	{
 		set: []string{
 			"affinity: cookie", "session-cookie-name: at", "session-cookie-secure: true",
-			"session-cookie-samesite: Lax", "session-cookie-domain: a.test",
+			"session-cookie-samesite: Lax", "session-cookie-domain: a.test", "session-cookie-path: /in",
+			"session-cookie-max-age: 600", "session-cookie-expires: 700",
 		},
 		want: "sallyport.dev/session-cookie-domain = a.test\nsallyport.dev/session-cookie-keywords = httponly secure\n" +
-			"sallyport.dev/session-cookie-name = at\nsallyport.dev/session-cookie-same-site = Lax",
+			"sallyport.dev/session-cookie-max-age = 600\nsallyport.dev/session-cookie-name = at\n" +
+			"sallyport.dev/session-cookie-path = /in\nsallyport.dev/session-cookie-same-site = Lax",
+	},
+	{
+		set: []string{"affinity: cookie", "session-cookie-expires: 700", "session-cookie-max-age: soon"},
+		want: "sallyport.dev/session-cookie-keywords = httponly\nsallyport.dev/session-cookie-max-age = 700\n" +
+			"sallyport.dev/session-cookie-name = INGRESSCOOKIE\n" +
+			`! InvalidAnnotation session-cookie-max-age: "soon" is not a number from 0 to 315360000; it is ignored`,
 	},
 	{set: []string{"enable-modsecurity: true"}, want: "! GuardNotKept enable-modsecurity may keep clients out, and has " +
 		"no effect here: HAProxy has no web application firewall. All clients are rejected until it is removed, or given " +
@@ -346,7 +354,7 @@ func TestEachAnnotationHasAVerdictOnItsValue(t *testing.T) {
 		{[]string{"enable-cors: false", "cors-allow-methods: GET"}, "had no effect, the same"},
 		{[]string{"cors-allow-methods: GET"}, "had no effect"},
 		{[]string{"canary: false", "canary-by-header: X-New"}, "the same, had no effect"},
-		{[]string{"affinity: cookie", "session-cookie-path: /"}, "the same, not served"},
+		{[]string{"affinity: cookie", "session-cookie-path: /"}, "the same, a difference"},
 		{[]string{"session-cookie-path: /"}, "had no effect"},
 		{[]string{"whitelist-source-range: 10.0.0.0/8"}, "the same"},
 		{[]string{"whitelist-source-range: 10.0.0.0/8", "allowlist-source-range: 10.1.0.0/16"}, "the same, had no effect"},

@@ -614,6 +614,18 @@ func affinity(r *reading, value string) {
 		cmp.Or(r.values["session-cookie-name"], "INGRESSCOOKIE"))
 	r.also("session-cookie-domain", "sallyport.dev/session-cookie-domain")
 	r.also("session-cookie-samesite", "sallyport.dev/session-cookie-same-site")
+	r.also("session-cookie-path", "sallyport.dev/session-cookie-path")
+	for _, name := range []string{"session-cookie-max-age", "session-cookie-expires"} {
+		value, has := r.values[name]
+		if !has {
+			continue
+		}
+		if n, err := number(value, 0, 315360000); err != nil {
+			r.refuse(known[name], "%v", err)
+		} else if n > 0 {
+			r.say("sallyport.dev/session-cookie-max-age", name, value)
+		}
+	}
 	keywords := "httponly"
 	if r.is("session-cookie-secure") {
 		keywords += " secure"

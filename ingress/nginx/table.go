@@ -323,14 +323,14 @@ var rows = []*Row{
 		Note: "The cookie is Secure only if this asks for it.",
 	},
 	{
-		Name: "session-cookie-expires", With: "affinity", Verdict: Lost,
-		Note: "the cookie ends with the session of the browser",
+		Name: "session-cookie-expires", With: "affinity", Verdict: Differs, Keys: "sallyport.dev/session-cookie-max-age",
+		Note: "The cookie has Max-Age, and not Expires. `session-cookie-max-age` overrides it.",
 	},
+	{Name: "session-cookie-max-age", With: "affinity", Verdict: Same, Keys: "sallyport.dev/session-cookie-max-age"},
 	{
-		Name: "session-cookie-max-age", With: "affinity", Verdict: Lost,
-		Note: "the cookie ends with the session of the browser",
+		Name: "session-cookie-path", With: "affinity", Verdict: Differs, Keys: "sallyport.dev/session-cookie-path",
+		Note: "Without it the path is /, and not that of the Ingress.",
 	},
-	{Name: "session-cookie-path", With: "affinity", Verdict: Lost, Note: "the path of the cookie is /"},
 	{
 		Name: "session-cookie-change-on-failure", With: "affinity", Verdict: Nothing,
 		Note: "A client whose server is down gets a new cookie.",

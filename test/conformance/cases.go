@@ -639,9 +639,10 @@ func ownCases() []conformity {
 		{name: "session-cookie-name, and what it may do", ingress: []string{
 			"sallyport.dev/session-cookie-name: SRV", "sallyport.dev/session-cookie-domain: a.test",
 			"sallyport.dev/session-cookie-same-site: Lax",
-			"sallyport.dev/session-cookie-keywords: httponly",
+			"sallyport.dev/session-cookie-keywords: httponly", "sallyport.dev/session-cookie-path: /in",
+			"sallyport.dev/session-cookie-max-age: 600",
 		}, asks: []ask{{request: "GET /", want: []string{"200", "response Set-Cookie: SRV=~; path=/; domain=a.test; " +
-			"HttpOnly; SameSite=Lax"}}}},
+			"HttpOnly; SameSite=Lax; Path=/in; Max-Age=600"}}}},
 		{
 			name: "session-cookie-preserve",
 			ingress: []string{

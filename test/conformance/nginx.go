@@ -86,6 +86,9 @@ func nginxCases() (all []conformity) {
 		"kubernetes.io/ingress.class: nginx", nginx.Prefix + "canary: true", nginx.Prefix + "canary-by-header: X-New",
 		nginx.Prefix + "canary-by-header-pattern: -[0-9]+$", nginx.Prefix + "upstream-vhost: new.test",
 	}
+	add("affinity", "", []string{
+		"affinity: cookie", "session-cookie-name: at", "session-cookie-path: /in", "session-cookie-max-age: 600",
+	}, get("/", "200", "response Set-Cookie: at=~; path=/; HttpOnly; Path=/in; Max-Age=600"))
 	add("a snippet", "", []string{"configuration-snippet: deny all;"}, get("/", "503"))
 	add("a snippet that is given up", "", []string{"server-snippet: deny all;"}, get("/", "200"))
 	add("a firewall", "", []string{"enable-modsecurity: true"}, get("/", "503"))
