@@ -199,10 +199,6 @@ func (b *builder) withdraw(c *claim) {
 // The limit of paths of a namespace counts what is added here, before it is added. A name beyond it has no
 // path at all: with a part of them, the path with a guard could be the one that is missing.
 func (b *builder) alias() {
-	type site struct {
-		of   tenant
-		host string
-	}
 	sites := make(map[site][]*claim) // claims to the host
 	takers := make(map[string]*claim)
 	for _, c := range b.claims {

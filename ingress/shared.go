@@ -201,24 +201,36 @@ func (b *builder) grantRedirects() {
 	}
 	// The longest path decides first, and of one path the older object.
 	slices.SortStableFunc(all, func(x, y redirect) int { return cmp.Compare(len(y.path.Path), len(x.path.Path)) })
-	keys := make(map[string][]routeKey) // by host
-	for key := range b.routed {
-		keys[key.Host] = append(keys[key.Host], key)
-	}
+	below := b.redirectable()
 	set := make(map[routeKey]*claim)
+	firsts := make(map[*claim]map[routeKey]*claims.RuleAt)
 	for _, one := range all {
-		b.redirect(one, keys[one.path.Host], set)
+		if firsts[one.by] == nil {
+			firsts[one.by] = firstRules(one.by)
+		}
+		first := firsts[one.by][one.path.Key()]
+		if first.Redirects == nil && !first.TLSOnly {
+			continue // an earlier rule of the route takes the requests
+		}
+		b.redirect(one, below[site{one.by.Tenant(), one.path.Host}], set)
 	}
 }
 
-// redirect redirects plain HTTP as one rule says. keys are all of its host that are granted. set has
-// the claims of the rules before.
-func (b *builder) redirect(one redirect, keys []routeKey, set map[routeKey]*claim) {
-	c, key, to := one.by, one.path.Key(), one.path.Rule.Redirects
-	same := func(p pathClaim) bool { return p.Key() == key }
-	if first := c.Paths[slices.IndexFunc(c.Paths, same)].Rule; first.Redirects == nil && !first.TLSOnly {
-		return // an earlier rule of the route takes the requests
+// firstRules returns the first rule that a claim has for each path.
+func firstRules(c *claim) map[routeKey]*claims.RuleAt {
+	first := make(map[routeKey]*claims.RuleAt, len(c.Paths))
+	for _, path := range c.Paths {
+		if key := path.Key(); first[key] == nil {
+			first[key] = path.Rule
+		}
 	}
+	return first
+}
+
+// redirect redirects plain HTTP as one rule says, at its path and at those below it. set has the claims of
+// the rules before.
+func (b *builder) redirect(one redirect, below *pathsBelow, set map[routeKey]*claim) {
+	c, key, to := one.by, one.path.Key(), one.path.Rule.Redirects
 	plain := b.owner[key] != nil && set[key] == nil && !b.routed[key].TLSOnly && claims.Older(b.owner[key], c) < 0
 	for _, first := range []*claim{b.claimed[key], b.owner[key], set[key]} {
 		if first != nil && first != c &&
@@ -234,13 +246,82 @@ func (b *builder) redirect(one redirect, keys []routeKey, set map[routeKey]*clai
 		b.routed[key] = haproxy.Route{Host: key.Host, Path: key.Path, Match: key.Match}
 	}
 	c.Effective = true
-	for _, other := range append(slices.Clone(keys), key) {
-		route, owner := b.routed[other], b.owner[other]
-		below := key.Match == haproxy.Prefix && key.Covers(other) && owner.Route != nil && route.TLSOnly &&
-			claims.Together(owner, c)
-		if set[other] == nil && (other == key || below) {
+	take := func(other routeKey) {
+		if set[other] == nil {
+			route := b.routed[other]
 			route.TLSOnly, route.TLSCode, route.TLSPort = true, to.Code, to.Port
 			b.routed[other], set[other] = route, c
+		}
+	}
+	take(key)
+	if key.Match == haproxy.Prefix {
+		below.take(key, take)
+	}
+}
+
+// A site is a host as one namespace has it.
+type site struct {
+	of   tenant
+	host string
+}
+
+// pathsBelow finds the paths of a site below another path. Each is found once.
+type pathsBelow struct {
+	keys []routeKey // in the order of what they reach
+	next []int      // from each key, the first one at or after it that was not found; one more at the end
+}
+
+func newPathsBelow(keys []routeKey) *pathsBelow {
+	p := &pathsBelow{keys: keys, next: make([]int, len(keys)+1)}
+	slices.SortFunc(p.keys, func(x, y routeKey) int { return cmp.Compare(x.Reach(), y.Reach()) })
+	for i := range p.next {
+		p.next[i] = i
+	}
+	return p
+}
+
+// redirectable returns the paths of routes that have no requests without TLS. A rule for a wider path sets
+// how they are redirected.
+func (b *builder) redirectable() map[site]*pathsBelow {
+	keys := make(map[site][]routeKey)
+	for key, route := range b.routed {
+		if owner := b.owner[key]; route.TLSOnly && owner.Route != nil {
+			at := site{owner.Tenant(), key.Host}
+			keys[at] = append(keys[at], key)
+		}
+	}
+	all := make(map[site]*pathsBelow, len(keys))
+	for at, these := range keys {
+		all[at] = newPathsBelow(these)
+	}
+	return all
+}
+
+// from returns the place of the first key at or after a place that was not found before.
+func (p *pathsBelow) from(at int) int {
+	end := at
+	for p.next[end] != end {
+		end = p.next[end]
+	}
+	for p.next[at] != end { // the next search takes one step
+		at, p.next[at] = p.next[at], end
+	}
+	return end
+}
+
+// take calls a function with each path below a path that it was not called with before. A nil *pathsBelow
+// has no path.
+func (p *pathsBelow) take(wide routeKey, with func(routeKey)) {
+	if p == nil {
+		return
+	}
+	first, _ := slices.BinarySearchFunc(p.keys, wide.Reach(), func(k routeKey, reach string) int {
+		return cmp.Compare(k.Reach(), reach)
+	})
+	for at := p.from(first); at < len(p.keys) && strings.HasPrefix(p.keys[at].Reach(), wide.Reach()); at = p.from(at + 1) {
+		if wide.Covers(p.keys[at]) { // it is not the path itself
+			with(p.keys[at])
+			p.next[at] = at + 1
 		}
 	}
 }

@@ -42,6 +42,7 @@ type quota struct {
 	limit, noun string // limit is its key in the configuration file
 	most        int    // if 0, there is no bound, and nothing is counted
 	have        map[any]bool
+	more        int // things that nothing else can have, which are not in the map
 	refused     int
 	first       any // the first that was refused, to be printed
 }
@@ -54,7 +55,7 @@ func (q *quota) admit(thing, what any) bool {
 	if q.has(thing) {
 		return true
 	}
-	if len(q.have) >= q.most {
+	if len(q.have)+q.more >= q.most {
 		if q.refused++; q.refused == 1 {
 			q.first = what
 		}
@@ -65,6 +66,22 @@ func (q *quota) admit(thing, what any) bool {
 	}
 	q.have[thing] = true
 	return true
+}
+
+// admitAll counts n things that nothing else can have. The function what returns the name of one of them
+// for a sentence.
+func (q *quota) admitAll(n int, what func(i int) any) {
+	if q.most == 0 {
+		return
+	}
+	room := max(q.most-len(q.have)-q.more, 0)
+	if n > room {
+		if q.refused == 0 {
+			q.first = what(room)
+		}
+		q.refused, n = q.refused+n-room, room
+	}
+	q.more += n
 }
 
 // A BackendOf stands for at most one backend. An Ingress with keys may have one of
@@ -183,30 +200,27 @@ func (a *Account) Spend(bytes, most int, weighed []BackendOf) bool {
 // AdmitRoute counts a route against the limits. It returns a sentence for each limit that something
 // is beyond.
 func (a *Account) AdmitRoute(r *gateway.Route) (refused []string) {
-	type place struct {
-		listener *gateway.Listener
-		host     string
-		rule     *gateway.Rule
-		match    int
-	}
-	for _, l := range r.Listeners() {
-		for _, host := range r.HostsAt(l) {
-			a.hosts.admit([2]any{l, host}, cmp.Or(host, "any host"))
-			for _, rule := range r.Rules {
-				for i := range rule.Matches {
-					m := &rule.Matches[i]
-					a.paths.admit(place{listener: l, host: host, rule: rule, match: i}, cmp.Or(host, "any host")+m.Path)
-					if m.Type == gateway.Regexp {
-						a.regexps.admit(place{listener: l, host: host, rule: rule, match: i}, m.Path)
-					}
-				}
+	var matches, patterns []string // paths
+	for _, rule := range r.Rules {
+		for i := range rule.Matches {
+			m := &rule.Matches[i]
+			matches = append(matches, m.Path)
+			if m.Type == gateway.Regexp {
+				patterns = append(patterns, m.Path)
 			}
 		}
 	}
-	for _, rule := range r.Rules {
-		for i, ref := range rule.All() {
-			a.backends.admit([2]any{rule, i}, "Service "+ref.Service.String())
+	for _, l := range r.Listeners() {
+		for _, host := range r.HostsAt(l) {
+			name := cmp.Or(host, "any host")
+			a.hosts.admit([2]any{l, host}, name)
+			a.paths.admitAll(len(matches), func(i int) any { return name + matches[i] })
+			a.regexps.admitAll(len(patterns), func(i int) any { return patterns[i] })
 		}
+	}
+	for _, rule := range r.Rules {
+		refs := rule.All()
+		a.backends.admitAll(len(refs), func(i int) any { return "Service " + refs[i].Service.String() })
 	}
 	return a.refusals(r.Kind)
 }
