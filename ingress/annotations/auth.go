@@ -16,8 +16,8 @@ var (
 		Name: own + "auth-url", Scopes: notOnTheService, Refers: ServiceKind,
 		Format: "`svc://namespace/Service:port/path`, or `svc://Service:port/path`; on an Ingress also " +
 			"`https://host/path`, or a path", Guard: true,
-		Effect: "This Service is asked whether a request is allowed; see Authentication by a Service. A URL or a path " +
-			"stands for the Service that it leads to here.",
+		Effect: "This Service is asked whether a request is allowed; see Authentication by a Service. A URL or a " +
+			"path stands for the Service that it leads to here.",
 	})
 	authMethod = define(oneOf("GET", "HEAD", "POST", "*"), Doc{
 		Name: own + "auth-method", Scopes: notOnTheService, Format: "GET, HEAD, POST, or `*` for that of the request",

@@ -128,7 +128,8 @@ var (
 	})
 	cookieMaxAge = define(number(1, 315360000), Doc{
 		Name: own + "session-cookie-max-age", Scopes: everywhere, Format: "seconds",
-		Effect: "How long browsers keep the session cookie. Without it they drop the cookie at the end of their session.",
+		Effect: "How long browsers keep the session cookie. Without it they drop the cookie at the end of their " +
+			"session.",
 	})
 	cookieKeywords = define(cookieWords, Doc{
 		Name: own + "session-cookie-keywords", Scopes: everywhere,
@@ -457,8 +458,8 @@ var (
 	})
 	canaryHeaderValue = define(filled(canaryValue), Doc{
 		Name: own + "canary-by-header-value", Scopes: Ingress, Format: "text",
-		Effect: "With canary-by-header: requests whose header has exactly this value go to this Ingress. `always` and " +
-			"`never` then have no meaning.",
+		Effect: "With canary-by-header: requests whose header has exactly this value go to this Ingress. `always` " +
+			"and `never` then have no meaning.",
 	})
 	canaryHeaderPattern = define(canaryExpression, Doc{
 		Name: own + "canary-by-header-pattern", Scopes: Ingress, Format: "regular expression",

@@ -109,13 +109,13 @@ func (a *Account) Admit(c *Claim, conditional func(service ServiceKey) bool) (ke
 		}
 	}
 	picks := annotations.PicksRequests(c.Layer)
+	conditions := func(to ServiceKey) bool { return a.conditions.most > 0 && (picks || a.acls && conditional(to)) }
 	for i := range c.Paths {
 		path := &c.Paths[i]
 		if a.hosts.has(path.Host) &&
 			a.paths.admit(path, path) &&
 			(path.Match != haproxy.Regexp || a.regexps.admit(path, path)) &&
-			(a.conditions.most == 0 || !picks && !(a.acls && conditional(path.To.Service)) ||
-				a.conditions.admit(path, path)) &&
+			(!conditions(path.To.Service) || a.conditions.admit(path, path)) &&
 			a.backends.admit(BackendOf{owner, path.To}, path) {
 			kept.Paths = append(kept.Paths, *path)
 		}

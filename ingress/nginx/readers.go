@@ -264,7 +264,8 @@ func asked(url string) (string, error) {
 func authURL(r *reading, value string) {
 	to, err := asked(value)
 	if err != nil {
-		r.fail(r.at, "%s: %v: set sallyport.dev/auth-url: svc://NAMESPACE/NAME:PORT/PATH", annotations.Quote(value), err)
+		r.fail(r.at, "%s: %v: set sallyport.dev/auth-url: svc://NAMESPACE/NAME:PORT/PATH", annotations.Quote(value),
+			err)
 		return
 	}
 	r.say("sallyport.dev/auth-url", r.at.Name, to)

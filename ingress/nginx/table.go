@@ -323,7 +323,8 @@ var rows = []*Row{
 		Note: "The cookie is Secure only if this asks for it.",
 	},
 	{
-		Name: "session-cookie-expires", With: "affinity", Verdict: Differs, Keys: "sallyport.dev/session-cookie-max-age",
+		Name: "session-cookie-expires", With: "affinity", Verdict: Differs,
+		Keys: "sallyport.dev/session-cookie-max-age",
 		Note: "The cookie has Max-Age, and not Expires. `session-cookie-max-age` overrides it.",
 	},
 	{Name: "session-cookie-max-age", With: "affinity", Verdict: Same, Keys: "sallyport.dev/session-cookie-max-age"},
