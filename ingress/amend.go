@@ -13,6 +13,7 @@ import (
 	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
+	"sallyport/ingress/linked"
 	"sallyport/ingress/listen"
 )
 
@@ -28,10 +29,6 @@ import (
 // Routes of Gateway API are attached to the Gateways of the routing before, which a change of a route
 // leaves as they are. A host at a listener links them. Requests for it may also fall to wider hosts,
 // so the part has the routes of those as well, and makes no rows for them.
-
-// mostPlaced bounds how many Ingresses and routes may change, and how many others may share links with
-// them, for amend.
-const mostPlaced = 200
 
 // A subject is all that the routing of a part is about.
 type subject struct {
@@ -55,9 +52,9 @@ func (s *subject) has(l *gateway.Listener, host string) bool {
 // An edit is the difference between two rounds.
 type edit struct {
 	gone, come []placed
-	links      map[placed][]link // of come
-	open       []link            // to changed Services
-	lost       map[any]bool      // objects and claimants of before
+	links      map[placed][]linked.Link // of come
+	open       []linked.Link            // to changed Services
+	lost       map[any]bool             // objects and claimants of before
 }
 
 // amend returns the routing of the worlds now. They may differ from the worlds before only in their
@@ -71,33 +68,33 @@ func (c *Compiler) amend(before, now []*world) *routing {
 		c.linked = c.link(before)
 	}
 	c.readRoutes(&d, now)
-	d.gone = slices.DeleteFunc(d.gone, func(m placed) bool { _, is := c.linked.of[m]; return !is })
+	d.gone = slices.DeleteFunc(d.gone, func(m placed) bool { _, is := c.linked.Of[m]; return !is })
 	open := d.open
 	about := &subject{
 		hosts: make(map[string]bool), at: make(map[hostAt]bool), wide: make(map[*gateway.Listener]bool),
 		whole: c.routing,
 	}
 	for _, m := range d.gone {
-		open = append(open, opens(c.linked.of[m])...)
-		about.add(c.linked.of[m])
+		open = append(open, linked.Opens(c.linked.Of[m])...)
+		about.add(c.linked.Of[m])
 	}
 	for _, m := range d.come {
-		open = append(open, opens(d.links[m])...)
+		open = append(open, linked.Opens(d.links[m])...)
 		about.add(d.links[m])
 	}
-	few, wider, ok := c.linked.neighbours(open)
+	few, wider, ok := c.linked.Neighbours(open)
 	for _, m := range few {
-		about.add(c.linked.of[m])
+		about.add(c.linked.Of[m])
 	}
 	few = slices.DeleteFunc(few, func(m placed) bool { return slices.Contains(d.gone, m) })
 	wider = slices.DeleteFunc(wider, func(m placed) bool { return slices.Contains(d.gone, m) })
 	for _, m := range d.gone {
-		c.linked.leave(m)
+		c.linked.Leave(m)
 	}
 	for _, m := range d.come {
-		c.linked.join(m, d.links[m])
+		c.linked.Join(m, d.links[m])
 	}
-	claims := func(m placed) bool { return c.parsed[m.object] != nil } // without its neighbours there
+	claims := func(m placed) bool { return c.parsed[m.Object] != nil } // without its neighbours there
 	if !ok || c.routing.limited || !c.plain(now, slices.Concat(few, d.come)) || slices.ContainsFunc(wider, claims) ||
 		slices.ContainsFunc(slices.Concat(few, d.come, d.gone), c.aliased) {
 		return nil
@@ -109,7 +106,7 @@ func (c *Compiler) amend(before, now []*world) *routing {
 		return nil
 	}
 	for _, m := range d.gone {
-		delete(c.parsed, m.object)
+		delete(c.parsed, m.Object)
 	}
 	c.forget(func(o any) bool { return d.lost[o] })
 	c.forgetDerived(r)
@@ -117,30 +114,30 @@ func (c *Compiler) amend(before, now []*world) *routing {
 }
 
 // add adds the hosts that links name.
-func (s *subject) add(links []link) {
+func (s *subject) add(links []linked.Link) {
 	for _, l := range links {
-		switch l.kind {
-		case byHost:
-			s.hosts[l.name.Name] = true
-		case byHostAt:
-			s.at[hostAt{l.at, l.name.Name}] = true
-			s.wide[l.at] = s.wide[l.at] || isWide(l.name.Name) // then the part has all routes of the listener
+		switch l.Kind {
+		case linked.ByHost:
+			s.hosts[l.Name.Name] = true
+		case linked.ByHostAt:
+			s.at[hostAt{l.At, l.Name.Name}] = true
+			s.wide[l.At] = s.wide[l.At] || linked.IsWide(l.Name.Name) // then the part has all routes of the listener
 		}
 	}
 }
 
 // link returns the links of all Ingresses and routes of the last routing.
-func (c *Compiler) link(worlds []*world) *linkage {
-	k := &linkage{of: make(map[placed][]link), by: make(map[link][]placed)}
+func (c *Compiler) link(worlds []*world) *linked.Linkage {
+	k := &linked.Linkage{Of: make(map[placed][]linked.Link), By: make(map[linked.Link][]placed)}
 	for i, w := range worlds {
 		for _, ing := range w.Ingresses {
 			if known := c.parsed[ing]; known != nil {
-				k.join(placed{i, ing}, linksOfClaim(i, known))
+				k.Join(placed{World: i, Object: ing}, linked.LinksOfClaim(i, known))
 			}
 		}
 		if a := c.routing.attached[i]; a != nil {
 			for _, r := range a.Routes {
-				k.join(placed{i, r.Object}, linksOf(i, r, c.parsed[r.Object]))
+				k.Join(placed{World: i, Object: r.Object}, linked.LinksOf(i, r, c.parsed[r.Object]))
 			}
 		}
 	}
@@ -150,7 +147,7 @@ func (c *Compiler) link(worlds []*world) *linkage {
 // compare finds the differences, and reads the Ingresses that came. ok is false if objects other
 // than Ingresses, routes, Services and endpoints changed, or too many objects.
 func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
-	d.lost, d.links = make(map[any]bool), make(map[placed][]link)
+	d.lost, d.links = make(map[any]bool), make(map[placed][]linked.Link)
 	for i, w := range now {
 		was := before[i]
 		if !others(w.Objects).Same(others(was.Objects)) {
@@ -158,13 +155,13 @@ func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
 		}
 		gone, come := gateway.Missing(was.Ingresses, w.Ingresses), gateway.Missing(w.Ingresses, was.Ingresses)
 		lost, found := was.API.RoutesBut(&w.API), w.API.RoutesBut(&was.API)
-		if len(gone)+len(come)+len(lost)+len(found) > mostPlaced {
+		if len(gone)+len(come)+len(lost)+len(found) > linked.Most {
 			return d, false
 		}
 		ours := input.ClassesOf(&w.Snapshot)
 		for _, ing := range gone {
 			if known := c.parsed[ing]; known != nil {
-				d.gone = append(d.gone, placed{i, ing})
+				d.gone = append(d.gone, placed{World: i, Object: ing})
 				d.lost[known.Claimant] = true
 			}
 		}
@@ -172,25 +169,26 @@ func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
 			if as := ours.Kind(ing); as != input.Strange {
 				c.made.claims++
 				c.parsed[ing] = claims.Read(&w.Snapshot, ing, as)
-				d.come, d.links[placed{i, ing}] = append(d.come, placed{i, ing}), linksOfClaim(i, c.parsed[ing])
+				at := placed{World: i, Object: ing}
+				d.come, d.links[at] = append(d.come, at), linked.LinksOfClaim(i, c.parsed[ing])
 			}
 		}
 		for _, r := range lost {
-			d.gone = append(d.gone, placed{i, r})
+			d.gone = append(d.gone, placed{World: i, Object: r})
 			if known := c.parsed[r]; known != nil {
 				d.lost[known.Claimant] = true
 			}
 		}
 		for _, r := range found {
-			d.come = append(d.come, placed{i, r})
+			d.come = append(d.come, placed{World: i, Object: r})
 		}
 		old := gateway.Missing(was.Services, w.Services)
 		for _, s := range old {
 			d.lost[s] = true
 		}
 		for _, s := range slices.Concat(old, gateway.Missing(w.Services, was.Services)) {
-			d.open = append(d.open, link{kind: toService, world: i, name: input.KeyOf(s)},
-				link{kind: fromRoute, world: i, name: input.KeyOf(s)})
+			d.open = append(d.open, linked.Link{Kind: linked.ToService, World: i, Name: input.KeyOf(s)},
+				linked.Link{Kind: linked.FromRoute, World: i, Name: input.KeyOf(s)})
 		}
 	}
 	return d, true
@@ -207,12 +205,12 @@ func others(o Objects) Objects {
 // expression, a Service with a condition, or a canary by header or cookie.
 func (c *Compiler) plain(worlds []*world, these []placed) bool {
 	return !slices.ContainsFunc(these, func(m placed) bool {
-		known := c.parsed[m.object]
+		known := c.parsed[m.Object]
 		if known != nil && annotations.PicksRequests(known.Layer) {
 			return true
 		}
 		return known != nil && slices.ContainsFunc(known.Paths, func(p pathClaim) bool {
-			service, ok := input.Find(worlds[m.world].Services, p.To.Service)
+			service, ok := input.Find(worlds[m.World].Services, p.To.Service)
 			return p.Match == haproxy.Regexp ||
 				ok && annotations.Conditional(annotations.Read(annotations.Service, service.Annotations))
 		})
@@ -221,7 +219,7 @@ func (c *Compiler) plain(worlds []*world, these []placed) bool {
 
 // aliased reports whether an object is an Ingress that gives further names to a host.
 func (c *Compiler) aliased(m placed) bool {
-	return m.isIngress() && c.parsed[m.object] != nil && len(c.parsed[m.object].Aliases) > 0
+	return m.IsIngress() && c.parsed[m.Object] != nil && len(c.parsed[m.Object].Aliases) > 0
 }
 
 // routeAlone returns the routing of worlds with only these Ingresses and routes, with the routes of
@@ -233,13 +231,13 @@ func (c *Compiler) routeAlone(worlds []*world, these, wider []placed, about *sub
 		part := *w
 		part.Ingresses, part.API = nil, gateway.Objects{}
 		for _, m := range slices.Concat(these, wider) {
-			if m.world != i {
+			if m.World != i {
 				continue
 			}
-			if ing, is := m.object.(*networkingv1.Ingress); is {
+			if ing, is := m.Object.(*networkingv1.Ingress); is {
 				part.Ingresses = append(part.Ingresses, ing)
 			} else {
-				part.API.Add(m.object)
+				part.API.Add(m.Object)
 			}
 		}
 		slices.SortFunc(part.Ingresses, input.ByName)
@@ -322,7 +320,7 @@ func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*w
 func (r *routing) roomy(these []placed) bool {
 	sums := make(map[tenant]*claims.Amounts)
 	for _, m := range these {
-		of := tenant{World: m.world, Namespace: m.object.GetNamespace()}
+		of := tenant{World: m.World, Namespace: m.Object.GetNamespace()}
 		sums[of] = &claims.Amounts{Bytes: r.weight[of]}
 	}
 	for _, c := range r.claims {

@@ -138,7 +138,7 @@ func (b *builder) Certificate(world int, key serviceKey) (c listen.Certificate, 
 		return c, why
 	}
 	b.watchClock(w.At, read)
-	return listen.Certificate{PEM: read.pem, Expires: read.leaf.NotAfter}, ""
+	return listen.Certificate{PEM: read.PEM, Expires: read.Leaf.NotAfter}, ""
 }
 
 // May returns why a namespace may not have the requests for a host, or nil.

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -16,6 +15,7 @@ import (
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
+	"sallyport/ingress/linked"
 	"sallyport/ingress/listen"
 )
 
@@ -104,12 +104,12 @@ type Compiler struct {
 	}
 
 	routing *routing
-	about   *subject       // what the routing is about; nil means everything
-	linked  *linkage       // of the Ingresses and routes of the worlds; nil until amend needs it
-	parts   []part         // one for each of routing.needs
-	servers map[tenant]int // of the parts, by namespace
-	checks  map[tenant]int // that they take in 1,000 seconds
-	smaller struct {       // backends that replace those of the parts
+	about   *subject        // what the routing is about; nil means everything
+	linked  *linked.Linkage // of the Ingresses and routes of the worlds; nil until amend needs it
+	parts   []part          // one for each of routing.needs
+	servers map[tenant]int  // of the parts, by namespace
+	checks  map[tenant]int  // that they take in 1,000 seconds
+	smaller struct {        // backends that replace those of the parts
 		bounded map[*haproxy.Backend]*haproxy.Backend // those with fewer servers, see bound
 		paced   map[*haproxy.Backend]*haproxy.Backend // of those, the ones that are checked less often, see pace
 		fitted  map[*haproxy.Backend]*haproxy.Backend // of those, the ones with still fewer servers, see fit
@@ -215,7 +215,7 @@ func (c *Compiler) renew(snaps []Snapshot) (worlds []*world, n news) {
 		}
 		w := c.renewWorld(was, s, leader, &n)
 		if i < len(c.worlds) && w.Cluster == was.Cluster {
-			n.touched[i] = difference(was.Slices, w.Slices)
+			n.touched[i] = input.Touched(was.Slices, w.Slices)
 			reexported(n.touched[i], &was, w)
 		}
 		worlds = append(worlds, w)
@@ -386,32 +386,6 @@ func (c *Compiler) touch(touched []map[serviceKey]bool) {
 	}
 }
 
-// difference returns the Services that have different EndpointSlices in two sorted lists. It never
-// returns nil.
-func difference(old, new []*discoveryv1.EndpointSlice) map[serviceKey]bool {
-	changed := make(map[serviceKey]bool)
-	for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
-		old, new = old[1:], new[1:]
-	}
-	for len(old) > 0 && len(new) > 0 && old[len(old)-1] == new[len(new)-1] {
-		old, new = old[:len(old)-1], new[:len(new)-1]
-	}
-	gone := make(map[*discoveryv1.EndpointSlice]bool, len(old))
-	for _, s := range old {
-		gone[s] = true
-	}
-	for _, s := range new {
-		if !gone[s] {
-			changed[input.ServiceOf(s)] = true
-		}
-		delete(gone, s)
-	}
-	for s := range gone {
-		changed[input.ServiceOf(s)] = true
-	}
-	return changed
-}
-
 // sorted sorts problems by cluster, as configured, and object, and drops repetitions.
 func sorted(worlds []*world, problems []Problem) []Problem {
 	place := make(map[string]int, len(worlds))
@@ -429,7 +403,7 @@ func sorted(worlds []*world, problems []Problem) []Problem {
 			cmp.Compare(a.As, b.As),
 		)
 	})
-	return brief(slices.Compact(problems))
+	return input.Brief(slices.Compact(problems))
 }
 
 // sortedKeys returns the keys of m in order.

@@ -20,13 +20,13 @@
 // A round walks the files in this order. The function route (routing.go) is the middle of it:
 //
 //	compile.go                compares the objects with those of the round before
-//	amend.go, linked.go       routes only the few Ingresses and routes that a change concerns, if that
-//	exchange.go               is enough
+//	amend.go, exchange.go     routes only the few Ingresses and routes that a change concerns, if that
+//	                          is enough (package linked)
 //	gateways.go               asks package gateway which routes attach to which listeners
 //	routing.go, shared.go     collect claims (package claims); the rest knows no Ingress
 //	hosts.go                  assigns each host to an owner, and gives its paths to its further names
 //	limits.go                 bounds what each namespace claims
-//	routing.go, cert.go       certifies hosts; grants paths, the older claim first
+//	routing.go                certifies hosts (package cert); grants paths, the older claim first
 //	settings.go               reads the keys of each backend on the way
 //	hosts.go                  isolates hosts from wildcard hosts of others
 //	choice.go                 chains paths with conditions

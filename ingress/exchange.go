@@ -11,6 +11,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/gateway"
+	"sallyport/ingress/linked"
 	"sallyport/ingress/listen"
 )
 
@@ -21,8 +22,8 @@ func (c *Compiler) readRoutes(d *edit, now []*world) {
 	for i, a := range c.routing.attached {
 		var routes gateway.Objects
 		for _, m := range d.come {
-			if m.world == i {
-				routes.Add(m.object)
+			if m.World == i {
+				routes.Add(m.Object)
 			}
 		}
 		if a == nil || reflect.ValueOf(routes).IsZero() {
@@ -35,7 +36,7 @@ func (c *Compiler) readRoutes(d *edit, now []*world) {
 			if known := b.readRoute(i, r); known != nil {
 				c.parsed[r.Object] = known
 			}
-			d.links[placed{i, r.Object}] = linksOf(i, r, c.parsed[r.Object])
+			d.links[placed{World: i, Object: r.Object}] = linked.LinksOf(i, r, c.parsed[r.Object])
 		}
 	}
 	d.come = slices.DeleteFunc(d.come, func(m placed) bool { _, ours := d.links[m]; return !ours })
@@ -86,10 +87,10 @@ func (r *routing) replaceRoutes(then, now *routing, was, is []placed) bool {
 // routesOf returns the routes that an Attachment has of objects of a world.
 func routesOf(world int, these []placed, a *gateway.Attachment) (all []*gateway.Route) {
 	for _, m := range these {
-		if m.world != world || m.isIngress() {
+		if m.World != world || m.IsIngress() {
 			continue
 		}
-		if r := a.RouteOf(m.object); r != nil {
+		if r := a.RouteOf(m.Object); r != nil {
 			all = append(all, r)
 		}
 	}

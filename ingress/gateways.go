@@ -15,6 +15,7 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress/allot"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/cert"
 	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
@@ -135,6 +136,16 @@ func (b *builder) mirrors() bool {
 	return verdict.Known && verdict.Why == ""
 }
 
+// accepted returns a pair that is unusable if HAProxy has refused it.
+func (b *builder) accepted(p *pair) *pair {
+	why := b.verdicts[p.Part].Why
+	if why == "" {
+		return p
+	}
+	b.Refused = append(b.Refused, p.Part)
+	return &pair{Unusable: "has a certificate that cannot be used: " + why}
+}
+
 // pairIn returns the certificate in a Secret, or why it cannot be used.
 func (b *builder) pairIn(w *world, key serviceKey) (read *pair, why string) {
 	secret, ok := input.Find(w.Secrets, key)
@@ -145,11 +156,11 @@ func (b *builder) pairIn(w *world, key serviceKey) (read *pair, why string) {
 		return nil, fmt.Sprintf("there is no Secret %s", key)
 	}
 	if read = cmp.Or(b.gateways.pairs[secret], b.pairs[secret]); read == nil {
-		read = readPair(secret)
+		read = cert.Read(secret)
 	}
 	b.gateways.pairs[secret] = read
-	if read = b.accepted(read); read.unusable != "" {
-		return nil, fmt.Sprintf("Secret %s %s", key, read.unusable)
+	if read = b.accepted(read); read.Unusable != "" {
+		return nil, fmt.Sprintf("Secret %s %s", key, read.Unusable)
 	}
 	return read, ""
 }

@@ -15,6 +15,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/cert"
 	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
@@ -804,19 +805,19 @@ func (x *certifier) entry(c *claim, t claims.TLS, clients annotations.Clients) {
 		return
 	}
 	x.watchClock(w.At, read)
-	if reason, why := read.doubts(w.At, t.Hosts); reason != "" {
+	if reason, why := read.Doubts(w.At, t.Hosts); reason != "" {
 		x.report(c, reason, "the certificate in Secret %s %s", key, why)
 	}
-	name := certName(w.prefix, key)
+	name := cert.Name(w.prefix, key)
 	if clients.CA != nil {
-		name = clientCertName(name, clients)
+		name = cert.ClientName(name, clients)
 		x.asked[name] = clients
 	}
 	x.used[name], x.tenants[name] = read, w.Cluster+"/"+key.Namespace
 	c.Secure = true
 	names := t.Hosts
 	if len(names) == 0 {
-		names = read.names
+		names = read.Names
 	}
 	for _, host := range names {
 		x.assign(c, host, name, key)
@@ -837,13 +838,13 @@ func (x *certifier) read(c *claim, t claims.TLS, key serviceKey) *pair {
 	}
 	read := cmp.Or(x.pairs[secret], x.gateways.pairs[secret])
 	if read == nil {
-		read = readPair(secret)
+		read = cert.Read(secret)
 	}
 	x.current[secret] = read
 	read = x.accepted(read)
-	if read.unusable != "" {
+	if read.Unusable != "" {
 		x.report(c, "CertificateUnusable", "Secret %s %s: %s is served without its certificate",
-			key, read.unusable, claims.List(t.Hosts))
+			key, read.Unusable, claims.List(t.Hosts))
 		return nil
 	}
 	return read
@@ -885,7 +886,7 @@ func (x *certifier) write() {
 			x.Config.Extras = append(x.Config.Extras, clients.CA)
 		}
 		for _, cert := range x.listings(name, x.hosts[name], x.holder, x.granted) {
-			cert.PEM, cert.Expires, cert.Owner = x.used[name].pem, x.used[name].leaf.NotAfter, x.tenants[name]
+			cert.PEM, cert.Expires, cert.Owner = x.used[name].PEM, x.used[name].Leaf.NotAfter, x.tenants[name]
 			if clients.CA != nil {
 				cert.ClientCA, cert.ClientOptional = clients.CA.Name, clients.Optional
 			}
@@ -933,7 +934,7 @@ func (b *builder) watchClock(at time.Time, p *pair) {
 		return
 	}
 	// doubts reports a certificate from the first instant after NotAfter.
-	for _, edge := range []time.Time{p.leaf.NotBefore, p.leaf.NotAfter.Add(1)} {
+	for _, edge := range []time.Time{p.Leaf.NotBefore, p.Leaf.NotAfter.Add(1)} {
 		if edge.After(at) {
 			b.certain.until = earliest(b.certain.until, edge)
 		} else {

@@ -13,6 +13,7 @@ import (
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/claims"
 	"sallyport/ingress/input"
+	"sallyport/ingress/linked"
 )
 
 // settings hold the result of all keys for one backend: those of an Ingress, a Service
@@ -149,7 +150,7 @@ func (c *Compiler) forget(gone func(object any) bool) {
 
 // forgetDerived drops derived settings that no backend has, if they are many.
 func (c *Compiler) forgetDerived(r *routing) {
-	if len(c.derived) <= 2*len(r.needs)+mostPlaced {
+	if len(c.derived) <= 2*len(r.needs)+linked.Most {
 		return
 	}
 	here := make(map[*settings]bool, len(r.needs))

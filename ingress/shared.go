@@ -127,7 +127,7 @@ func (b *builder) addCertificate(c *claim, h gateway.SharedHost) {
 		}
 		best := l.Certificates[0]
 		for _, key := range l.Certificates {
-			if read, why := b.pairIn(b.worlds[c.World], key); why == "" && claims.Covers(read.names, h.Host) {
+			if read, why := b.pairIn(b.worlds[c.World], key); why == "" && claims.Covers(read.Names, h.Host) {
 				best = key
 				break
 			}

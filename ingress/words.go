@@ -3,9 +3,11 @@ package ingress
 import (
 	"k8s.io/apimachinery/pkg/types"
 
+	"sallyport/ingress/cert"
 	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
+	"sallyport/ingress/linked"
 	"sallyport/ingress/listen"
 )
 
@@ -36,6 +38,8 @@ type (
 	tenant     = claims.Tenant
 	gate       = claims.Gate
 	serviceKey = types.NamespacedName
+	pair       = cert.Pair
+	placed     = linked.Placed
 )
 
 // Reports about objects of Gateway API.

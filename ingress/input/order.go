@@ -56,3 +56,29 @@ func SlicesOf(all []*discoveryv1.EndpointSlice, service types.NamespacedName) []
 	}
 	return all[from:to]
 }
+
+// Touched returns the Services that have different EndpointSlices in two sorted lists. It never
+// returns nil.
+func Touched(old, new []*discoveryv1.EndpointSlice) map[types.NamespacedName]bool {
+	changed := make(map[types.NamespacedName]bool)
+	for len(old) > 0 && len(new) > 0 && old[0] == new[0] {
+		old, new = old[1:], new[1:]
+	}
+	for len(old) > 0 && len(new) > 0 && old[len(old)-1] == new[len(new)-1] {
+		old, new = old[:len(old)-1], new[:len(new)-1]
+	}
+	gone := make(map[*discoveryv1.EndpointSlice]bool, len(old))
+	for _, s := range old {
+		gone[s] = true
+	}
+	for _, s := range new {
+		if !gone[s] {
+			changed[ServiceOf(s)] = true
+		}
+		delete(gone, s)
+	}
+	for s := range gone {
+		changed[ServiceOf(s)] = true
+	}
+	return changed
+}
