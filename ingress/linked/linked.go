@@ -1,9 +1,9 @@
-// Package linked knows which Ingresses and routes of Gateway API change the routes of one another: those
-// that share a host, a Service or a Secret. A [Linkage] holds all of them, and finds the neighbours of the
-// few that a change concerns.
+// Package linked knows which Ingresses and routes of Gateway API may change the routes of another object:
+// they share a host, a Service or a Secret with it. A [Linkage] holds all objects, and finds the neighbours
+// of those that a change concerns.
 //
-// Its promise is that of completeness: an object without a common [Link] changes nothing for another one.
-// Its limit: it gives up beyond [Most] neighbours, and where a host has requests in common with others.
+// It promises completeness: two objects without a common [Link] change nothing for each other. Its limit: it
+// gives up beyond [Most] neighbours, and if a host has requests in common with other hosts.
 package linked
 
 import (

@@ -71,9 +71,9 @@ type Listening struct {
 	Limited bool                       // something is beyond a limit
 }
 
-// Exchange replaces the takers of a part, which was then and is now, and counts its matches anew. It
-// returns false if something new would count for a limit: most returns that of the matches of a
-// namespace. stays returns the route that an entry has if the part leaves it as it is, or nil.
+// Exchange replaces the takers of the part then by those of the part now, and counts its matches anew. It
+// returns false if something new would count for a limit. most returns the limit for the copied matches of
+// a namespace. stays returns the route of an entry that the parts do not change, and nil for other entries.
 func (l *Listening) Exchange(
 	then, now *Listening, stays func(gateway.Entry) *gateway.Route, most func(claims.Tenant) int,
 ) bool {
