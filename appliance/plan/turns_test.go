@@ -74,10 +74,9 @@ func TestADrainedClusterGivesWayToOneThatServes(t *testing.T) {
 			SetServer{haproxy.ServerID{Backend: "web", Server: blue}, haproxy.Open, "routed"},
 		}},
 		"both are drained": {up, up, map[string]bool{"blue": true, "green": true}, nil},
-		"a new pod of the drained one is ready for its return": {
-			absent, up, map[string]bool{"blue": true},
-			[]Step{SetServer{haproxy.ServerID{Backend: "web", Server: blue}, haproxy.Drain, Drained}},
-		},
+		"a new pod of the drained one is ready for its return": {absent, up, map[string]bool{"blue": true}, []Step{
+			SetServer{haproxy.ServerID{Backend: "web", Server: blue}, haproxy.Drain, Drained},
+		}},
 		"it returns": {draining, up, nil, []Step{
 			SetServer{haproxy.ServerID{Backend: "web", Server: blue}, haproxy.Open, "routed"},
 		}},

@@ -206,7 +206,8 @@ func (x *Index) Why(s Server) Why {
 	case !routed && !x.View.Have.Direct[a]:
 		block := s.Block
 		if block == nil { // of no node
-			block = &Block{Cluster: b.ClusterOf(s.Want), Affinity: routes.Affinity{Prefix: netip.PrefixFrom(a, a.BitLen())}}
+			single := netip.PrefixFrom(a, a.BitLen())
+			block = &Block{Cluster: b.ClusterOf(s.Want), Affinity: routes.Affinity{Prefix: single}}
 		}
 		why := x.WhyNoRouteTo(s.Node, block)
 		why.Short, why.Rest, why.Unrouted = fmt.Sprintf("no route to %s", a), why.Short, true
