@@ -47,8 +47,8 @@ func (b *builder) leadAsked() {
 		case len(leads) == 1:
 			c.Lead = leads[0]
 		case len(leads) > 1:
-			c.Lead.Why = fmt.Sprintf("path %s leads to different Services on the hosts of the Ingress, or to none: name "+
-				"the Service (svc://)", annotations.Quote(path))
+			c.Lead.Why = fmt.Sprintf("path %s leads to different Services on the hosts of the Ingress, or to none: "+
+				"name the Service (svc://)", annotations.Quote(path))
 		}
 	}
 }
@@ -90,7 +90,8 @@ func (b *builder) leadAt(at map[string][]*claim, by *claim, host, path string, o
 		return lead
 	}
 	if found.World != by.World || annotations.Conditional(b.layer(service)) {
-		lead.Why = fmt.Sprintf("%s serves path %s of %s, in another cluster or with a condition: name a Service (svc://)",
+		lead.Why = fmt.Sprintf("%s serves path %s of %s, in another cluster or with a condition: name a Service "+
+			"(svc://)",
 			b.spell(found), annotations.Quote(path), name)
 		return lead
 	}

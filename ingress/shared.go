@@ -318,7 +318,8 @@ func (p *pathsBelow) take(wide routeKey, with func(routeKey)) {
 	first, _ := slices.BinarySearchFunc(p.keys, wide.Reach(), func(k routeKey, reach string) int {
 		return cmp.Compare(k.Reach(), reach)
 	})
-	for at := p.from(first); at < len(p.keys) && strings.HasPrefix(p.keys[at].Reach(), wide.Reach()); at = p.from(at + 1) {
+	below := func(at int) bool { return at < len(p.keys) && strings.HasPrefix(p.keys[at].Reach(), wide.Reach()) }
+	for at := p.from(first); below(at); at = p.from(at + 1) {
 		if wide.Covers(p.keys[at]) { // it is not the path itself
 			with(p.keys[at])
 			p.next[at] = at + 1

@@ -100,8 +100,9 @@ func (j *Judge) Assess(v, last *View, b Background) {
 // sessions adds the findings about all BGP sessions of a cluster.
 func (v *View) sessions() {
 	for _, cluster := range slices.Sorted(maps.Keys(v.BGP.Static)) {
+		until := v.BGP.Static[cluster].UTC().Format("15:04:05 MST")
 		v.doubt(SessionsLost, cluster, fmt.Sprintf("cluster %s: every BGP session was lost at once; its routes stay "+
-			"until %s, and health checks decide until then", cluster, v.BGP.Static[cluster].UTC().Format("15:04:05 MST")),
+			"until %s, and health checks decide until then", cluster, until),
 			"look at what its nodes share: the network to them, a firewall that drops port 179, our BGPPeer")
 	}
 	for _, cluster := range v.BGP.Unguarded {

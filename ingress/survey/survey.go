@@ -303,7 +303,8 @@ func (s *Surveyed) follow() {
 			a := &s.Annotations[i]
 			needed := nginx.Needed(a.Name)
 			served := a.Verdict == nginx.Same || a.Verdict == nginx.Differs
-			if served && len(needed) > 0 && !slices.ContainsFunc(needed, func(name string) bool { return !lost(name) }) {
+			found := slices.ContainsFunc(needed, func(name string) bool { return !lost(name) })
+			if served && len(needed) > 0 && !found {
 				a.Verdict, a.Guard, a.Here, again = nginx.Lost, false, nil, true
 				a.Why = "it has no effect without `" + strings.Join(needed, "` or `") + "`, which is not served"
 			}
