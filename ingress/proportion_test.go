@@ -1,0 +1,87 @@
+package ingress
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// TestWhatANamespaceAsksForTakesWorkInProportion compiles objects of one namespace in shapes that meet each
+// other at every step: four times as many objects take about four times the memory. A step that looks at
+// every object for every other one would delay each change of everybody.
+func TestWhatANamespaceAsksForTakesWorkInProportion(t *testing.T) {
+	const few, most = 60, 6 // the memory of four times as many, in that of few
+	one := func(i int, host, at, kind string) string {
+		return ingress(fmt.Sprintf("i%d", i), 2020, "rules: ["+rule(host, path(at, kind, "web"))+"]")
+	}
+	annotated := func(i int, text, key, value string) string {
+		name := fmt.Sprintf("{name: i%d,", i)
+		return strings.Replace(text, name, name+" annotations: {"+key+": '"+value+"'},", 1)
+	}
+	for name, shape := range map[string]func(i int) string{
+		"paths of one host": func(i int) string { return one(i, "a.test", fmt.Sprintf("/%d", i), "Prefix") },
+		"one path":          func(i int) string { return one(i, "a.test", "/", "Prefix") },
+		"nested paths":      func(i int) string { return one(i, "a.test", strings.Repeat("/a", i%100+1), "Prefix") },
+		"exact paths":       func(i int) string { return one(i, "a.test", fmt.Sprintf("/%d", i), "Exact") },
+		"hosts":             func(i int) string { return one(i, fmt.Sprintf("h%d.test", i), "/", "Prefix") },
+		"wildcard hosts":    func(i int) string { return one(i, fmt.Sprintf("'*.h%d.test'", i), "/", "Prefix") },
+		"challenges": func(i int) string {
+			return one(i, "a.test", fmt.Sprintf("/.well-known/acme-challenge/t%d", i), "Exact")
+		},
+		"defaults": func(i int) string {
+			return ingress(fmt.Sprintf("i%d", i), 2020, "defaultBackend: {service: {name: web, port: {number: 80}}}")
+		},
+		"hosts of a certificate": func(i int) string {
+			return ingress(fmt.Sprintf("i%d", i), 2020, fmt.Sprintf("tls: [{hosts: [t%d.test, u%d.test], secretName: "+
+				"none}], rules: [", i, i)+rule("a.test", path(fmt.Sprintf("/%d", i), "Prefix", "web"))+"]")
+		},
+		"guards": func(i int) string {
+			return annotated(i, one(i, "a.test", fmt.Sprintf("/%d", i), "Prefix"), "haproxy.org/allow-list",
+				fmt.Sprintf("10.0.%d.0/24", i%200))
+		},
+		"further names": func(i int) string {
+			return annotated(i, one(i, "a.test", fmt.Sprintf("/%d", i), "Prefix"), "sallyport.dev/server-alias",
+				fmt.Sprintf("n%d.test m%d.test", i, i))
+		},
+		"canaries": func(i int) string {
+			return annotated(i, one(i, "a.test", "/", "Prefix"), "sallyport.dev/canary-weight", fmt.Sprint(i%100))
+		},
+		"routes that redirect to https": func(i int) string {
+			return "---" + sharedRoute("default", fmt.Sprintf("r%d", i), 2020, "", fmt.Sprintf("hostnames: [a.test], rules: ["+
+				"{matches: [{path: {value: /%d/a}}], backendRefs: [{name: web, port: 80}]}, "+
+				"{matches: [{path: {value: /%[1]d/b}}, {path: {value: /%[1]d/c}}], "+
+				"filters: [{type: RequestRedirect, requestRedirect: {scheme: https}}]}]", i)) + "---\n"
+		},
+		"routes with conditions": func(i int) string {
+			return "---" + sharedRoute("default", fmt.Sprintf("r%d", i), 2020, "", fmt.Sprintf("hostnames: [a.test], rules: ["+
+				"{matches: [{path: {value: /}, headers: [{name: x, value: v%d}]}], backendRefs: [{name: web, port: 80}]}]",
+				i)) + "---\n"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			takes := func(n int) uint64 {
+				var all strings.Builder
+				all.WriteString(app("web") + sharing(plainOnes))
+				for i := range n {
+					all.WriteString(shape(i))
+				}
+				s := snapshot(t, "c", strings.ReplaceAll(all.String(), "---\n---", "---"))
+				share(&s)
+				s.Options.Limits = Limits{Paths: 10 * few}
+				c := Compiler{Shared: sharedPorts}
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				c.Compile([]Snapshot{s})
+				runtime.ReadMemStats(&after)
+				return after.TotalAlloc - before.TotalAlloc
+			}
+			takes(few) // what is made once
+			once, more := takes(few), takes(4*few)
+			if more > most*once {
+				t.Errorf("%d objects take %d kB, and %d take %d kB", few, once>>10, 4*few, more>>10)
+			}
+			t.Logf("%s: %d kB, %d kB, ratio %.1f", name, once>>10, more>>10, float64(more)/float64(once))
+		})
+	}
+}
