@@ -39,9 +39,9 @@ var plan = map[string][]string{
 	"appliance/status": {
 		"appliance/config", "appliance/group", "appliance/plan", "bgp", "haproxy", "ingress", "ingress/watch", "routes",
 	},
-	"bgp":                 {"routes"},
-	"bgp/upstream":        {"bgp"},
-	"image":               {"appliance/config", "image/update"},
+	"bgp":          {"routes"},
+	"bgp/upstream": {"bgp"},
+	"image":        {"appliance/config", "image/update"},
 	"ingress": {
 		"ingress/allot", "ingress/annotations", "ingress/cert", "ingress/claims", "ingress/gateway", "ingress/input",
 		"ingress/linked", "ingress/listen", "ingress/nginx", "haproxy",
