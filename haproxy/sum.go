@@ -33,6 +33,9 @@ func (c *Config) Sum() string {
 	h := sha256.New()
 	s := c.served()
 	fmt.Fprintln(h, s.Process, s.Streams, s.Tables, s.Captures, s.Inspect, len(s.DefaultCert), c.DefaultBackend)
+	if s.Standby {
+		_, _ = io.WriteString(h, "standby\n")
+	}
 	for _, choice := range s.Choices {
 		fmt.Fprintln(h, choice.Name) // derived from the cases
 	}

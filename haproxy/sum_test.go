@@ -38,6 +38,7 @@ func TestASumIsOfWhatAllMembersServe(t *testing.T) {
 		"room":           {func(c *Config) { c.Tune.MaxConn = 7 }, true},
 		"the member":     {func(c *Config) { c.Group = &Group{Self: "gate-2"} }, true},
 		"a drain":        {func(c *Config) { c.Leaving = true }, true},
+		"a set":          {func(c *Config) { c.Standby = true }, false},
 		"the period":     {func(c *Config) { c.Period = 7 }, true},
 		"another path":   {func(c *Config) { c.Routes[0].Path = "/b" }, false},
 		"another target": {func(c *Config) { c.Routes[0].Backend = "b" }, false},
@@ -87,7 +88,7 @@ func TestASumIsOfWhatAllMembersServe(t *testing.T) {
 	// A field that is new belongs into a row above.
 	known := []string{
 		"Bind", "Tune", "Process", "Streams", "Tables", "Captures", "Choices", "Extras", "Userlists", "Listeners",
-		"Forms", "DefaultCert", "Group", "Inspect", "Leaving",
+		"Forms", "DefaultCert", "Group", "Inspect", "Standby", "Leaving",
 	}
 	var fields []string
 	for f := range reflect.TypeFor[Shape]().Fields() {
