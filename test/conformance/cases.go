@@ -611,6 +611,28 @@ func ownCases() []conformity {
 			},
 		},
 		{
+			name: "a canary by the value of a header",
+			canary: []string{
+				"sallyport.dev/canary-by-header: X-New", "sallyport.dev/canary-by-header-value: v2",
+				"request-set-header: X-Canary yes",
+			},
+			asks: []ask{
+				{request: "GET /", headers: []string{"X-New: v2"}, want: []string{"200", "request X-Canary: yes"}},
+				{request: "GET /", headers: []string{"X-New: v3"}, want: []string{"200", "request X-Canary: (none)"}},
+			},
+		},
+		{
+			name: "a canary by the pattern of a header",
+			canary: []string{
+				"sallyport.dev/canary-by-header: X-New", "sallyport.dev/canary-by-header-pattern: ^v[0-9]+$",
+				"request-set-header: X-Canary yes",
+			},
+			asks: []ask{
+				{request: "GET /", headers: []string{"X-New: v12"}, want: []string{"200", "request X-Canary: yes"}},
+				{request: "GET /", headers: []string{"X-New: x12"}, want: []string{"200", "request X-Canary: (none)"}},
+			},
+		},
+		{
 			name: "a canary of all, but for a cookie",
 			canary: []string{
 				"sallyport.dev/canary-weight: 100", "sallyport.dev/canary-by-cookie: new", "request-set-header: X-Canary yes",
