@@ -3,9 +3,11 @@ package ingress
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
+	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/claims"
 	"sallyport/ingress/input"
@@ -22,13 +24,22 @@ func (b *builder) leadAsked() {
 	if len(asking) == 0 {
 		return
 	}
-	at := make(map[string][]*claim) // by host; the older first
-	for _, c := range b.claims {
+	at := make(map[string]*hostPaths) // by host
+	paths := func(host string) *hostPaths {
+		if at[host] == nil {
+			at[host] = &hostPaths{host: host, texts: make(map[routeKey]*hostPath)}
+		}
+		return at[host]
+	}
+	for _, c := range b.claims { // the older first
 		if c.Canary || c.Route != nil {
 			continue
 		}
 		for _, host := range c.Hosts {
-			at[host] = append(at[host], c)
+			paths(host)
+		}
+		for _, p := range c.Paths {
+			paths(p.Host).add(c, p)
 		}
 	}
 	for _, c := range asking {
@@ -56,23 +67,15 @@ func (b *builder) leadAsked() {
 // leadAt returns the Service that a path of a host leads to. own reports whether the host is one of the
 // Ingress that asks. Then a path that matches everything does not count: it may lead to an application that
 // answers 200 to everything, while the Ingress of the path is missing.
-func (b *builder) leadAt(at map[string][]*claim, by *claim, host, path string, own bool) (lead annotations.Lead) {
+func (b *builder) leadAt(at map[string]*hostPaths, by *claim, host, path string, own bool) (lead annotations.Lead) {
 	name := cmp.Or(host, "any host")
-	if !own && len(at[host]) == 0 { // as a request for the host
+	if !own && at[host] == nil { // as a request for the host
 		_, parent, _ := strings.Cut(host, ".")
-		if host = "*." + parent; len(at[host]) == 0 {
+		if host = "*." + parent; at[host] == nil {
 			host = ""
 		}
 	}
-	var found *claim
-	var to claims.Path
-	for _, c := range at[host] {
-		for _, p := range c.Paths {
-			if p.Host == host && p.Matches(path) && (found == nil || p.Precedes(to)) {
-				found, to = c, p
-			}
-		}
-	}
+	found, to := at[host].find(path)
 	switch {
 	case found == nil:
 		lead.Why = fmt.Sprintf("no Ingress here serves path %s of %s: name the Service (svc://)",
@@ -99,4 +102,72 @@ func (b *builder) leadAt(at map[string][]*claim, by *claim, host, path string, o
 		Service: annotations.Ref{Namespace: to.To.Service.Namespace, Name: to.To.Service.Name}, Port: to.To.PortText(),
 	}
 	return lead
+}
+
+// A hostPath is a path of a host, and the claim that has it.
+type hostPath struct {
+	by         *claim
+	path       claims.Path
+	expression *regexp.Regexp // of a path of type Regexp
+	age        int            // the older is less
+}
+
+// hostPaths are the paths of a host. A search takes no longer with more of them, but for expressions.
+type hostPaths struct {
+	texts       map[routeKey]*hostPath // paths that are no expressions; of claims to the same one, the older
+	expressions []*hostPath
+	host        string
+	begin       int // the length of the longest path of type Begin
+	added       int
+}
+
+// add adds a path. Paths of older claims come first.
+func (h *hostPaths) add(c *claim, p claims.Path) {
+	one := &hostPath{by: c, path: p, age: h.added}
+	h.added++
+	switch {
+	case p.Match == haproxy.Regexp:
+		if one.expression = p.Expression(); one.expression != nil {
+			h.expressions = append(h.expressions, one)
+		}
+	case h.texts[p.Key()] == nil:
+		h.texts[p.Key()] = one
+		if p.Match == haproxy.Begin {
+			h.begin = max(h.begin, len(p.Path))
+		}
+	}
+}
+
+// find returns the path that has the requests for a path, and its claim. The claim is nil if there is none.
+func (h *hostPaths) find(path string) (*claim, claims.Path) {
+	var best *hostPath
+	try := func(one *hostPath) {
+		if one != nil && (best == nil || one.path.Precedes(best.path) ||
+			!best.path.Precedes(one.path) && one.age < best.age) {
+			best = one
+		}
+	}
+	if h == nil {
+		return nil, claims.Path{}
+	}
+	for _, one := range h.expressions {
+		if one.expression.MatchString(path) {
+			try(one)
+		}
+	}
+	text := func(p string, match haproxy.PathMatch) { try(h.texts[routeKey{Host: h.host, Path: p, Match: match}]) }
+	text(path, haproxy.Exact)
+	for end, c := range []byte(path + "/") {
+		if c == '/' {
+			text(path[:end], haproxy.Prefix)
+			text(path[:end]+"/", haproxy.Prefix)
+		}
+	}
+	for end := range min(len(path), h.begin) + 1 {
+		text(path[:end], haproxy.Begin)
+	}
+	if best == nil {
+		return nil, claims.Path{}
+	}
+	return best.by, best.path
 }

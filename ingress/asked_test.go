@@ -11,7 +11,7 @@ import (
 	"sallyport/ingress/survey"
 )
 
-// doors are an Ingress that asks a path, and another one that has it.
+// doors returns an Ingress that asks a path, and another one that has the path.
 func doors(t *testing.T, url, door string, set map[string]string, host string, paths ...string) input.Snapshot {
 	t.Helper()
 	s := ingress.SnapshotOf(t, "c", ingress.AppText("web")+ingress.AppText("door")+

@@ -12,5 +12,5 @@ var (
 	ReadText    = read
 )
 
-// CertificateFor is a certificate for some names.
+// CertificateFor returns a certificate for some names.
 func CertificateFor(names ...string) certificate { return certificate{names: names} }

@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -41,13 +42,10 @@ func (w *world) joins(namespace string) bool {
 	if w.Options.OneTenant {
 		return true
 	}
-	i, _ := slices.BinarySearchFunc(w.Exports, namespace, func(e *input.ServiceExport, namespace string) int {
-		if e.Namespace < namespace {
-			return -1
-		}
-		return 1
+	_, exports := slices.BinarySearchFunc(w.Exports, namespace, func(e *input.ServiceExport, namespace string) int {
+		return cmp.Compare(e.Namespace, namespace)
 	})
-	return i < len(w.Exports) && w.Exports[i].Namespace == namespace
+	return exports
 }
 
 // partyIn returns the party of a namespace of a world for hosts that no rule of the operator names.

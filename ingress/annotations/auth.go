@@ -66,7 +66,7 @@ type Lead struct {
 }
 
 // LeadOf returns the host and the path, without its query, if auth-url of a Layer names a Service by them.
-// host is "" for the hosts of the Ingress itself.
+// It returns "" as the host for the hosts of the Ingress itself.
 func LeadOf(l Layer) (host, path string, is bool) {
 	said, has := l.Values[authURL.Name]
 	if !has || said.fault != nil {

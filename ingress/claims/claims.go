@@ -104,12 +104,21 @@ func (c Path) Matches(path string) bool {
 	case haproxy.Begin:
 		return strings.HasPrefix(path, c.Path)
 	case haproxy.Regexp:
-		e, err := regexp.Compile("^" + c.Path)
-		return err == nil && e.MatchString(path)
+		e := c.Expression()
+		return e != nil && e.MatchString(path)
 	case haproxy.Prefix:
 		return strings.HasPrefix(path+"/", strings.TrimSuffix(c.Path, "/")+"/")
 	}
 	return false
+}
+
+// Expression returns the regular expression that a path is, or nil if it cannot be used.
+func (c Path) Expression() *regexp.Regexp {
+	e, err := regexp.Compile("^" + c.Path)
+	if err != nil {
+		return nil
+	}
+	return e
 }
 
 // Precedes reports whether the path has the requests that both it and another one match (haproxy.Route).
