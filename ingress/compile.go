@@ -106,15 +106,21 @@ type Compiler struct {
 	routing *routing
 	about   *subject        // what the routing is about; nil means everything
 	linked  *linked.Linkage // of the Ingresses and routes of the worlds; nil until amend needs it
-	parts   []part          // one for each of routing.needs
-	servers map[tenant]int  // of the parts, by namespace
-	checks  map[tenant]int  // that they take in 1,000 seconds
-	smaller struct {        // backends that replace those of the parts
-		bounded map[*haproxy.Backend]*haproxy.Backend // those with fewer servers, see bound
-		paced   map[*haproxy.Backend]*haproxy.Backend // of those, the ones that are checked less often, see pace
-		fitted  map[*haproxy.Backend]*haproxy.Backend // of those, the ones with still fewer servers, see fit
-	}
-	result Result
+	counted counted         // the backends of the routing, with their servers
+	result  Result
+}
+
+// counted are the backends of a routing with their servers, and what the servers of each namespace count
+// for its limits.
+type counted struct {
+	parts   []part         // one for each of routing.needs
+	servers map[tenant]int // of the parts, by namespace
+	checks  map[tenant]int // that they take in 1,000 seconds
+
+	// Backends that replace those of the parts.
+	bounded map[*haproxy.Backend]*haproxy.Backend // those with fewer servers, see bound
+	paced   map[*haproxy.Backend]*haproxy.Backend // of those, the ones that are checked less often, see pace
+	fitted  map[*haproxy.Backend]*haproxy.Backend // of those, the ones with still fewer servers, see fit
 }
 
 // A world is a Snapshot with sorted lists. It is kept to compare the next Snapshot with it.
@@ -288,7 +294,7 @@ func (c *Compiler) readProcess(w *world) {
 func (c *Compiler) finish() {
 	c.result = c.routing.Result
 	c.result.routing = c.routing
-	c.result.Config.Backends = make([]*haproxy.Backend, len(c.parts))
+	c.result.Config.Backends = make([]*haproxy.Backend, len(c.counted.parts))
 	c.result.Refused = slices.Clone(c.result.Refused)
 	var odd []Problem
 	parts, servers := c.bound()
@@ -353,15 +359,15 @@ func (c *Compiler) build(before *routing, touched []map[serviceKey]bool) {
 		}
 		known := j < len(was) && was[j].name == n.name
 		if known && before.needs[j] == n && !c.touches(touched, &n) && (spelledAlike || !n.named) {
-			parts[i] = c.parts[j]
+			parts[i] = c.counted.parts[j]
 			continue
 		}
 		parts[i] = c.part(n)
-		if known && reflect.DeepEqual(parts[i].backend, c.parts[j].backend) {
-			parts[i].backend = c.parts[j].backend
+		if known && reflect.DeepEqual(parts[i].backend, c.counted.parts[j].backend) {
+			parts[i].backend = c.counted.parts[j].backend
 		}
 	}
-	c.parts, c.servers, c.checks = parts, make(map[tenant]int), make(map[tenant]int)
+	c.counted.parts, c.counted.servers, c.counted.checks = parts, make(map[tenant]int), make(map[tenant]int)
 	for i := range parts {
 		c.count(&c.routing.needs[i], parts[i].backend, 1)
 	}
@@ -375,12 +381,12 @@ func (c *Compiler) touch(touched []map[serviceKey]bool) {
 				i, _ := slices.BinarySearchFunc(c.routing.needs, name,
 					func(n need, name string) int { return cmp.Compare(n.name, name) })
 				p := c.part(c.routing.needs[i])
-				if reflect.DeepEqual(p.backend, c.parts[i].backend) {
-					p.backend = c.parts[i].backend
+				if reflect.DeepEqual(p.backend, c.counted.parts[i].backend) {
+					p.backend = c.counted.parts[i].backend
 				}
-				c.count(&c.routing.needs[i], c.parts[i].backend, -1)
+				c.count(&c.routing.needs[i], c.counted.parts[i].backend, -1)
 				c.count(&c.routing.needs[i], p.backend, 1)
-				c.parts[i] = p // no Result has the list itself
+				c.counted.parts[i] = p // no Result has the list itself
 			}
 		}
 	}

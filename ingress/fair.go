@@ -95,14 +95,14 @@ func checksOf(b *haproxy.Backend) int {
 // pointers.
 func (c *Compiler) pace(parts []part) []part {
 	slower := make(map[tenant]int)
-	for of, checks := range c.checks {
+	for of, checks := range c.counted.checks {
 		most := c.worlds[of.World].Options.Limits.Checks
 		for f := 1; most > 0 && checks > f*most*1000; f *= 2 {
 			slower[of] = 2 * f
 		}
 	}
 	if len(slower) == 0 { // as nearly always: nobody looks at every part
-		c.smaller.paced = nil
+		c.counted.paced = nil
 		return parts
 	}
 	paced := make(map[*haproxy.Backend]*haproxy.Backend)
@@ -117,7 +117,7 @@ func (c *Compiler) pace(parts []part) []part {
 		if times == 0 || !b.Options.Check {
 			continue
 		}
-		paced[b] = c.smaller.paced[b]
+		paced[b] = c.counted.paced[b]
 		if paced[b] == nil || paced[b].Options.Slower != times {
 			one := *b
 			one.Options.Slower = times
@@ -135,6 +135,6 @@ func (c *Compiler) pace(parts []part) []part {
 			})
 		}
 	}
-	c.smaller.paced = paced
+	c.counted.paced = paced
 	return parts
 }

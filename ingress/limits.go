@@ -86,7 +86,7 @@ func (b *builder) closeUnguarded(hosts map[tenant]map[string]*claim) {
 // in HAProxy even while it is closed. Parts that did not change come back with the same pointers.
 func (c *Compiler) bound() (parts []part, servers int) {
 	over := make(map[tenant]int) // how many servers more the namespace has a place for
-	for of, count := range c.servers {
+	for of, count := range c.counted.servers {
 		most := c.worlds[of.World].Options.Limits.Servers
 		if most > 0 && count > most {
 			over[of], count = most, most
@@ -94,18 +94,18 @@ func (c *Compiler) bound() (parts []part, servers int) {
 		servers += count
 	}
 	if len(over) == 0 { // as nearly always: nobody looks at every part
-		c.smaller.bounded = nil
-		return c.parts, servers
+		c.counted.bounded = nil
+		return c.counted.parts, servers
 	}
 	bounded := make(map[*haproxy.Backend]*haproxy.Backend)
-	parts = slices.Clone(c.parts)
+	parts = slices.Clone(c.counted.parts)
 	for i := range c.routing.needs {
 		n, b := &c.routing.needs[i], parts[i].backend
 		kept, left := c.within(n, b, over)
 		if len(left) == 0 {
 			continue
 		}
-		bounded[b] = c.smaller.bounded[b]
+		bounded[b] = c.counted.bounded[b]
 		if bounded[b] == nil || !slices.Equal(bounded[b].Servers, kept) {
 			less := *b
 			less.Servers = kept
@@ -128,7 +128,7 @@ func (c *Compiler) bound() (parts []part, servers int) {
 			})
 		}
 	}
-	c.smaller.bounded = bounded
+	c.counted.bounded = bounded
 	return parts, servers
 }
 

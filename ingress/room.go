@@ -20,7 +20,7 @@ func (c *Compiler) fit(parts []part, wanted int) []part {
 	rest := c.Room
 	c.result.Servers = wanted
 	if c.Room == 0 || wanted <= c.Room {
-		c.smaller.fitted = nil
+		c.counted.fitted = nil
 		return parts
 	}
 	needs := c.routing.needs
@@ -46,7 +46,7 @@ func (c *Compiler) fit(parts []part, wanted int) []part {
 		if places[i] == count {
 			continue
 		}
-		fitted[b] = fewer(b, places[i], c.smaller.fitted[b])
+		fitted[b] = fewer(b, places[i], c.counted.fitted[b])
 		parts[i].backend = fitted[b]
 		parts[i].problems = append(slices.Clip(parts[i].problems), Problem{
 			ObjectRef: n.by, Reason: "NoRoom",
@@ -55,7 +55,7 @@ func (c *Compiler) fit(parts []part, wanted int) []part {
 				c.Room, count-places[i], count, b.Origin),
 		})
 	}
-	c.smaller.fitted = fitted
+	c.counted.fitted = fitted
 	return parts
 }
 

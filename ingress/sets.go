@@ -135,14 +135,14 @@ func (b *builder) isTwin(c *claim, to reference, name string) bool {
 // count adds the servers and checks of a backend to those of their namespaces, times 1 or -1.
 func (c *Compiler) count(n *need, b *haproxy.Backend, times int) {
 	if n.set == "" {
-		c.servers[n.tenant()] += times * len(b.Servers)
-		c.checks[n.tenant()] += times * checksOf(b)
+		c.counted.servers[n.tenant()] += times * len(b.Servers)
+		c.counted.checks[n.tenant()] += times * checksOf(b)
 		return
 	}
 	for i := range b.Servers {
 		of := c.tenantOf(n, &b.Servers[i])
-		c.servers[of] += times
-		c.checks[of] += times * checksOf(b) / len(b.Servers)
+		c.counted.servers[of] += times
+		c.counted.checks[of] += times * checksOf(b) / len(b.Servers)
 	}
 }
 
