@@ -355,14 +355,14 @@ func (r *routing) roomy(these []placed) bool {
 // host of several Ingresses several times.
 func (r *routing) hostsOf(of tenant) (n int) {
 	w := r.of[of.World]
-	o, who := r.Owners[w.Cluster], w.owner(of.Namespace)
+	o, who := r.Owners[w.Cluster], w.Options.Owner(of.Namespace)
 	for host := range o.Left {
 		if o.Namespaces[host] == who {
 			n++
 		}
 	}
 	for _, c := range r.claims {
-		if c.World == of.World && w.owner(c.Ref.Namespace) == who {
+		if c.World == of.World && w.Options.Owner(c.Ref.Namespace) == who {
 			n += len(c.Names)
 		}
 	}

@@ -143,8 +143,7 @@ func (b *builder) Certificate(world int, key serviceKey) (c listen.Certificate, 
 
 // May returns why a namespace may not have the requests for a host, or nil.
 func (b *builder) May(world int, namespace, host string) error {
-	_, err := b.partyOf(world, namespace, host)
-	return err
+	return b.admit(world, namespace, host)
 }
 
 // Verdict asks HAProxy a question, and returns the answer that is known by now.

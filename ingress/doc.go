@@ -9,7 +9,7 @@
 //
 // It promises that one broken object never stops another object. It checks names, hosts, paths,
 // addresses and certificates from the API before it passes them on. A namespace changes nothing for
-// the hosts of another namespace, unless the operator lets them share (hosts.go has the argument).
+// the hosts of another namespace, unless the operator lets them share (hosts.go and package owners have the argument).
 // Each namespace is bounded (Limits).
 //
 // Its limit: it decides nothing about routes or reachability. A server in its Config is an endpoint
@@ -24,7 +24,8 @@
 //	                          is enough (package linked)
 //	gateways.go               asks package gateway which routes attach to which listeners
 //	routing.go, shared.go     collect claims (package claims); the rest knows no Ingress
-//	hosts.go                  assigns each host to an owner, and gives its paths to its further names
+//	hosts.go                  assigns each host to an owner (package owners), and gives its paths to
+//	                          its further names
 //	limits.go                 bounds what each namespace claims
 //	routing.go                certifies hosts (package cert); grants paths, the older claim first
 //	settings.go               reads the keys of each backend on the way

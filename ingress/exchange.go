@@ -17,7 +17,10 @@ import (
 
 // readRoutes reads the links of the routes that came, and leaves out the routes that are not ours.
 func (c *Compiler) readRoutes(d *edit, now []*world) {
-	b := &builder{Compiler: c, routing: &routing{of: now, attached: make([]*gateway.Attachment, len(now))}}
+	b := &builder{
+		Compiler: c, snapshots: snapshots(now),
+		routing: &routing{of: now, attached: make([]*gateway.Attachment, len(now))},
+	}
 	b.gateways.pairs, b.opener = make(map[*corev1.Secret]*pair), b.newOpener()
 	for i, a := range c.routing.attached {
 		var routes gateway.Objects

@@ -2,194 +2,83 @@ package ingress
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"sallyport/haproxy"
-	"sallyport/ingress/claims"
-	"sallyport/ingress/input"
+	"sallyport/ingress/owners"
 )
 
 // Who owns a host
 //
-// A host belongs to one party. By default this is the namespace of the oldest claim that names it,
-// in a rule or in spec.tls. assignHosts removes the host from the claims of all other parties,
-// before any route, certificate or canary is made of them. The rest of the package therefore sees
-// only the owner's claims. Some things serve several hosts, and one party could change another's
-// traffic through them. Three places prevent that:
+// A host belongs to one party (package owners). assignHosts removes the host from the claims of all
+// other parties, before any route, certificate or canary is made of them. The rest of the package
+// therefore sees only the owner's claims. Some things serve several hosts, and one party could change
+// another's traffic through them. Three places prevent that:
 //
 //   - a wildcard host and a rule without a host: each host below that belongs to
 //     another party has a row for "/", so that no request falls through (isolate);
 //   - the certificate of a wildcard host: it is not shown for such a host (spare);
 //   - the default backend: a tenant's is for its own hosts, and for hosts that
 //     belong to nobody (defaultFor).
-//
-// An owner keeps the host while any of its claims names it, even if by then another
-// namespace has an older claim, and for Options.ReleaseAfter after that (owners.go).
-
-// A party is the owner of a host: one namespace of a cluster, or of a set of clusters; all namespaces
-// of these; or all namespaces that the operator lets share the host.
-type party struct{ cluster, set, namespace string }
-
-// listed is the party of the namespaces that a HostRule lets share a host, in any cluster.
-var listed = party{namespace: input.Everyone}
-
-// A hold says which party has a host.
-type hold struct {
-	party
-	world int
-	since int       // index of the owner's oldest claim that names it
-	left  time.Time // since when no claim of the owner names it; zero while a claim does
-	until time.Time // until when it is kept then
-}
-
-// isKept reports whether the host is kept for an owner that does not name it.
-func (h hold) isKept() bool { return !h.left.IsZero() }
-
-// party returns the party that a claim belongs to for a host. An error says why
-// the operator does not admit it.
-func (b *builder) party(c *claim, host string) (party, error) {
-	return b.partyOf(c.World, c.Ref.Namespace, host)
-}
-
-// partyOf is party for a namespace of a world. The namespace input.Everyone is admitted only where
-// all are.
-func (b *builder) partyOf(world int, namespace, host string) (party, error) {
-	w := b.worlds[world]
-	if rule := w.Options.HostRule(host); rule != nil {
-		if rule.Admits(namespace) {
-			return listed, nil
-		}
-		return party{}, fmt.Errorf("the configuration file reserves it for %s", keptFor(rule))
-	}
-	reserved := func(s *Snapshot) error {
-		// A last rule for "*" concerns only its own cluster.
-		if rule := s.Options.HostRule(host); rule != nil && rule.Host != "*" && len(rule.Namespaces) > 0 {
-			return fmt.Errorf("the configuration file reserves it for cluster %s, %s", s.Cluster, keptFor(rule))
-		}
-		return nil
-	}
-	for i, other := range b.worlds {
-		if err := reserved(&other.Snapshot); i != world && err != nil {
-			return party{}, err
-		}
-	}
-	for i := range b.Unknown {
-		if err := reserved(&b.Unknown[i]); err != nil {
-			return party{}, err
-		}
-	}
-	return w.partyIn(namespace), nil
-}
-
-func keptFor(rule *HostRule) string {
-	if len(rule.Namespaces) == 0 {
-		return "nobody"
-	}
-	return "namespace " + claims.List(rule.Namespaces)
-}
 
 // assignHosts finds the owner of each host, and withdraws from every claim the hosts of other
 // owners. The older claims come first.
 func (b *builder) assignHosts() {
-	b.holds = make(map[string]hold, len(b.claims))
-	for i, c := range b.claims {
-		for _, host := range c.Names {
-			who, err := b.party(c, host)
-			if err != nil {
-				continue
-			}
-			held, taken := b.holds[host]
-			// The operator orders the clusters: a remembered owner never overrides an earlier
-			// cluster.
-			if !taken || held.party != who && held.world == c.World && b.worlds[c.World].had(host, who) {
-				b.holds[host] = hold{party: who, world: c.World, since: i}
-			}
-		}
+	round := owners.Round{
+		Worlds: b.snapshots, Unknown: b.Unknown, Claims: b.claims, Now: b.now(), Spell: b.spellRef,
 	}
-	b.keep()
+	if b.about != nil {
+		round.Only = b.about.hosts
+	}
+	b.owned = owners.Assign(round)
+	b.limited = b.limited || b.owned.Limited
+	for _, k := range b.owned.Kept {
+		b.keeps = b.keeps.both(period{k.Left, k.Until})
+	}
+	for _, n := range b.owned.Notices {
+		b.report(n.On, n.Reason, "%s", n.Why)
+	}
 	for _, c := range b.claims {
 		b.withdraw(c)
 	}
-	b.remember()
+	b.Owners = b.owned.Owners()
 }
 
-// may returns nil if a claim to a host counts. Otherwise the error says to whom the host belongs.
-func (b *builder) may(c *claim, host string) error {
-	who, err := b.party(c, host)
-	if err != nil {
-		return err
+// snapshots returns the Snapshots of worlds.
+func snapshots(worlds []*world) []*Snapshot {
+	all := make([]*Snapshot, len(worlds))
+	for i, w := range worlds {
+		all[i] = &w.Snapshot
 	}
-	h, taken := b.holds[host]
-	if !taken || h.party == who {
-		return nil
-	}
-	switch {
-	case h.isKept():
-		return fmt.Errorf("it belonged to %s until %s, and is kept for it until %s (clusters[].ingress.releaseAfter)",
-			b.spellParty(h.party), h.left.Format(time.RFC3339), h.until.Format(time.RFC3339))
-	case h.party == listed:
-		return errors.New("it belongs to the namespaces that the configuration file names")
-	}
-	return fmt.Errorf("it belongs to %s, for %s", b.spellParty(h.party), b.spell(b.claims[h.since]))
+	return all
 }
 
-// spellParty returns the name of a party that is not listed.
-func (b *builder) spellParty(p party) string {
-	switch {
-	case p.namespace == input.Everyone && p.set != "":
-		return "the clusters of set " + p.set
-	case p.set != "":
-		return "namespace " + p.namespace + " of set " + p.set
-	case p.namespace == input.Everyone:
-		return "cluster " + p.cluster
-	case len(b.worlds) > 1:
-		return "namespace " + p.namespace + " of cluster " + p.cluster
-	}
-	return "namespace " + p.namespace
+// admit returns nil if the operator lets a namespace of a world have a host.
+func (b *builder) admit(world int, namespace, host string) error {
+	_, err := owners.PartyOf(b.snapshots, b.Unknown, world, namespace, host)
+	return err
 }
 
 // withdraw removes from a claim the hosts that belong to others, and reports each
 // of them once.
 func (b *builder) withdraw(c *claim) {
-	refused := make(map[string]error)
+	refused := b.owned.Refused(c)
+	if len(refused) == 0 {
+		return
+	}
 	for _, host := range c.Names {
-		if err := b.may(c, host); err != nil {
-			refused[host] = err
+		if err := refused[host]; err != nil {
 			b.report(c, "HostOwned",
 				"this %s is not served for %s: %v; the operator of the appliance can share a host "+
 					"(clusters[].ingress.hosts)", c.Ref.Kind, cmp.Or(host, "any host"), err)
 		}
 	}
-	if len(refused) == 0 {
-		return
-	}
 	if c.Route != nil {
 		b.withdrawRoute(c, refused)
 	}
-	c.Paths = slices.DeleteFunc(slices.Clone(c.Paths), func(of pathClaim) bool { return refused[of.Host] != nil })
-	if len(c.Hosts) > 0 && refused[c.Hosts[0]] != nil {
-		c.Aliases = nil
-	}
-	c.Hosts = slices.DeleteFunc(slices.Clone(c.Hosts), func(host string) bool { return refused[host] != nil })
-	c.Aliases = slices.DeleteFunc(slices.Clone(c.Aliases), func(host string) bool { return refused[host] != nil })
-	asked := c.TLS
-	c.TLS = nil
-	for _, t := range asked {
-		if len(t.Hosts) > 0 {
-			t.Hosts = slices.DeleteFunc(slices.Clone(t.Hosts), func(host string) bool { return refused[host] != nil })
-			if len(t.Hosts) == 0 {
-				continue // an entry without hosts means the names of its certificate
-			}
-		}
-		c.TLS = append(c.TLS, t)
-	}
-	if c.Ruleless && refused[""] != nil {
-		c.Fallback = nil
-	}
+	c.Withdraw(func(host string) bool { return refused[host] != nil })
 }
 
 // alias gives the paths of hosts to their further names (server-alias), for every Ingress of the namespace
@@ -292,16 +181,17 @@ func (b *builder) isolate() {
 		if _, has := b.routed[key]; has || host == "" || b.passer(host) != nil {
 			return
 		}
-		held := b.holds[host]
-		below, taken := b.holds[beneath(host)]
-		taken = taken && !below.isKept() // nothing is served there
+		held, _ := b.owned.Of(host)
+		below, taken := b.owned.Of(beneath(host))
+		anyHost, _ := b.owned.Of("")
+		taken = taken && !below.IsKept() // nothing is served there
 		switch {
-		case challenged[host] && taken && held.party == below.party:
+		case challenged[host] && taken && held.Party == below.Party:
 			b.copyHost(beneath(host), host)
 		case ruled[host] && !challenged[host]:
-		case taken && held.party == below.party, held.isKept() && !taken:
+		case taken && held.Party == below.Party, held.IsKept() && !taken:
 			return
-		case held.party == b.holds[""].party:
+		case held.Party == anyHost.Party:
 			b.copyHost("", host)
 		}
 		ruled[host] = true
@@ -312,14 +202,14 @@ func (b *builder) isolate() {
 	for _, wild := range []bool{true, false} {
 		for _, c := range b.claims {
 			for _, host := range c.Names {
-				if strings.HasPrefix(host, "*") == wild && (ruled[host] || b.may(c, host) == nil) {
+				if strings.HasPrefix(host, "*") == wild && (ruled[host] || b.owned.May(c, host) == nil) {
 					apart(host)
 				}
 			}
 		}
-		for _, k := range b.kept {
-			if strings.HasPrefix(k.host, "*") == wild {
-				apart(k.host)
+		for _, k := range b.owned.Kept {
+			if strings.HasPrefix(k.Host, "*") == wild {
+				apart(k.Host)
 			}
 		}
 	}
@@ -364,7 +254,8 @@ func (b *builder) copyHost(from, host string) {
 // defaultFor returns the backend for requests that no path of a host matches; empty
 // is a 404. The operator's default is for all hosts, a tenant's for its own.
 func (b *builder) defaultFor(host string) string {
-	if b.fallbackOf != nil && b.holds[""].party != b.holds[host].party {
+	anyHost, _ := b.owned.Of("")
+	if own, _ := b.owned.Of(host); b.fallbackOf != nil && anyHost.Party != own.Party {
 		return ""
 	}
 	return b.Config.DefaultBackend
@@ -382,24 +273,29 @@ const maxNames = 7 << 10
 func (b *builder) spare(wildcard string, certified map[string]string) (spared []string, fits bool) {
 	if b.children == nil {
 		b.children = make(map[string][]string)
-		for host := range b.holds {
+		for host := range b.owned.All() {
 			if first, parent, found := strings.Cut(host, "."); found && first != "*" {
 				b.children[parent] = append(b.children[parent], host)
 			}
 		}
 	}
+	above, _ := b.owned.Of(wildcard)
+	since := func(host string) int { // its oldest claim
+		held, _ := b.owned.Of(host)
+		return held.Since
+	}
 	for _, host := range b.children[strings.TrimPrefix(wildcard, "*.")] {
-		if b.holds[host].party != b.holds[wildcard].party && certified[host] == "" {
+		if held, _ := b.owned.Of(host); held.Party != above.Party && certified[host] == "" {
 			spared = append(spared, host)
 		}
 	}
 	slices.SortFunc(spared, func(x, y string) int {
-		return cmp.Or(cmp.Compare(b.holds[x].since, b.holds[y].since), cmp.Compare(x, y))
+		return cmp.Or(cmp.Compare(since(x), since(y)), cmp.Compare(x, y))
 	})
 	size := len(wildcard)
 	for i, host := range spared {
 		if size += len(" !") + len(host); size > maxNames {
-			if b.holds[host].since < b.holds[wildcard].since {
+			if since(host) < above.Since {
 				return nil, false
 			}
 			spared = spared[:i]

@@ -2,7 +2,6 @@ package ingress
 
 import (
 	"cmp"
-	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -16,24 +15,8 @@ import (
 // What is remembered of owners
 //
 // Compile gets the Owners of each cluster with its Snapshot, and returns those for the next one.
-// They decide on three things, and on nothing else:
-//
-//   - of two namespaces that name a host, the one that had it keeps it (assignHosts);
-//   - a host is kept for its namespace for a time after the namespace stops naming it (keep):
-//     otherwise another namespace could take the host while its owner replaces an object;
-//   - an address of a Service is kept for its namespace in the same way (package allot).
-//
-// A memory never overrides a cluster that is configured earlier, so it does not matter when a
-// cluster became known. An entry of Options.Hosts overrides every memory.
-
-// leaving returns since when something is left: as remembered, or since now. A time in the
-// future is the mistake of a clock.
-func leaving(remembered, now time.Time) time.Time {
-	if remembered.IsZero() || remembered.After(now) {
-		return now.Truncate(time.Second).UTC()
-	}
-	return remembered
-}
+// They decide who has a host (package owners), and that an address of a Service is kept for its
+// namespace after the namespace stops asking for it (package allot).
 
 // now returns the newest time of all worlds. The time of a cluster that is known only by its picture
 // stands still.
@@ -42,167 +25,6 @@ func (c *Compiler) now() (now time.Time) {
 		now = latest(now, w.At)
 	}
 	return now
-}
-
-// had reports whether a party had a host.
-func (w *world) had(host string, who party) bool {
-	if w.Owners == nil || who == listed {
-		return false
-	}
-	namespace, known := w.Owners.Namespaces[host]
-	return known && namespace == who.namespace
-}
-
-// A keptHost is a host that its last owner names no more.
-type keptHost struct {
-	host string
-	hold
-}
-
-// keep holds each host that nothing of its last owner names any more, until it is released. A claim
-// of an earlier cluster overrides that. The hosts that a namespace names and those kept for it count
-// together for its limit of hosts. Of the kept ones, those that were left first go first.
-func (b *builder) keep() {
-	now := b.now()
-	for i, w := range b.worlds {
-		if w.Owners == nil || w.Options.ReleaseAfter <= 0 || now.IsZero() {
-			continue
-		}
-		var all []keptHost
-		for host, namespace := range b.remembered(w.Owners) {
-			who, err := b.partyOf(i, namespace, host)
-			if err != nil || who == listed || who.namespace != namespace ||
-				namespace == input.Everyone && !w.Options.OneTenant {
-				continue // the configuration file has changed
-			}
-			if held, taken := b.holds[host]; taken && (held.party == who || held.party == listed || held.world < i) {
-				continue
-			}
-			left := leaving(w.Owners.Left[host], now)
-			if until := w.Options.Release(left); now.Before(until) {
-				all = append(all, keptHost{
-					host,
-					hold{party: who, world: i, since: len(b.claims), left: left, until: until},
-				})
-			}
-		}
-		if most := w.Options.Limits.Hosts; most > 0 && len(all) > 0 && b.about == nil {
-			kept := b.within(all, most)
-			b.limited = b.limited || len(kept) < len(all) // a part that is routed alone has no such limit
-			all = kept
-		}
-		for _, k := range all {
-			b.holds[k.host] = k.hold
-			b.keeps = b.keeps.both(period{k.left, k.until})
-			b.kept = append(b.kept, k)
-		}
-	}
-	slices.SortFunc(b.kept, func(x, y keptHost) int { return cmp.Compare(x.host, y.host) })
-	b.reportKept()
-}
-
-// remembered yields the hosts of Owners that this routing is about.
-func (b *builder) remembered(o *Owners) iter.Seq2[string, string] {
-	if b.about == nil {
-		return maps.All(o.Namespaces)
-	}
-	return func(yield func(string, string) bool) {
-		for host := range b.about.hosts {
-			if namespace, known := o.Namespaces[host]; known && !yield(host, namespace) {
-				return
-			}
-		}
-	}
-}
-
-// within drops the hosts beyond the limit of each namespace. Those that were left first go first.
-func (b *builder) within(all []keptHost, most int) []keptHost {
-	has := make(map[party]int)
-	for _, h := range b.holds {
-		has[h.party]++
-	}
-	slices.SortFunc(all, func(x, y keptHost) int { return cmp.Or(y.left.Compare(x.left), cmp.Compare(x.host, y.host)) })
-	return slices.DeleteFunc(all, func(k keptHost) bool {
-		has[k.party]++
-		return has[k.party] > most
-	})
-}
-
-// reportKept reports each kept host that another party waits for, on the oldest claim of its owner.
-// withdraw reports it on the claims that wait.
-func (b *builder) reportKept() {
-	if len(b.kept) == 0 {
-		return
-	}
-	first := make(map[party]*claim)    // of each namespace
-	waiting := make(map[string]*claim) // by host
-	for _, c := range b.claims {
-		who := b.worlds[c.World].partyIn(c.Ref.Namespace)
-		if first[who] == nil {
-			first[who] = c
-		}
-		for _, host := range c.Names {
-			if h, held := b.holds[host]; held && h.isKept() && waiting[host] == nil {
-				waiting[host] = c
-			}
-		}
-	}
-	for _, k := range b.kept {
-		c := waiting[k.host]
-		if c == nil {
-			continue
-		}
-		b.limited = true // a change of others would change what is reported here
-		if owner := first[k.party]; owner != nil {
-			b.report(owner, "HostKept",
-				"%s, which nothing of %s names any more, is kept for it until %s (clusters[].ingress.releaseAfter); "+
-					"then it goes to %s, which waits for it",
-				cmp.Or(k.host, "any host"), b.spellParty(k.party), k.until.Format(time.RFC3339), b.spell(c))
-		}
-	}
-}
-
-// remember sets the Owners of the result. Those that are equal to the ones before keep their
-// pointer.
-func (b *builder) remember() {
-	b.Owners = make(map[string]*Owners, len(b.worlds))
-	for _, w := range b.worlds {
-		b.Owners[w.Cluster] = &Owners{Namespaces: make(map[string]string)}
-	}
-	for host, h := range b.holds {
-		if h.party == listed {
-			continue
-		}
-		o := b.Owners[b.worlds[h.world].Cluster]
-		o.Namespaces[host] = h.namespace
-		if h.isKept() {
-			if o.Left == nil {
-				o.Left = make(map[string]time.Time)
-			}
-			o.Left[host] = h.left
-		}
-	}
-	// Each cluster of a set remembers the hosts that it names, so that it goes on with them when the
-	// first cluster leaves the configuration file.
-	for _, c := range b.claims {
-		w := b.worlds[c.World]
-		if w.Options.Set == "" {
-			continue
-		}
-		for _, host := range c.Names {
-			if h := b.holds[host]; h.set != "" && !h.isKept() && h.party == w.partyIn(c.Ref.Namespace) {
-				b.Owners[w.Cluster].Namespaces[host] = h.namespace
-			}
-		}
-	}
-}
-
-// owner returns how Owners name the owner of a thing of a namespace.
-func (w *world) owner(namespace string) string {
-	if w.Options.OneTenant {
-		return input.Everyone
-	}
-	return namespace
 }
 
 // keptAddresses returns the addresses that Services had when they were remembered. If two clusters
@@ -216,11 +38,11 @@ func (b *builder) keptAddresses(pools Pools) map[netip.Addr]allot.Kept {
 		}
 		for addr, was := range w.Owners.Addresses {
 			namespace, _, _ := strings.Cut(was.Service, "/")
-			if _, taken := all[addr]; taken || !pools.Contain(addr) || was.Namespace != w.owner(namespace) {
+			if _, taken := all[addr]; taken || !pools.Contain(addr) || was.Namespace != w.Options.Owner(namespace) {
 				continue
 			}
 			given := was.Left.IsZero()
-			was.Left = leaving(was.Left, now)
+			was.Left = input.Leaving(was.Left, now)
 			var until time.Time
 			if w.Options.ReleaseAfter > 0 {
 				until = w.Options.Release(was.Left)
@@ -252,7 +74,7 @@ func (b *builder) rememberAddresses(a *allot.Allotter) {
 				first := a.First(addr)
 				w := b.worlds[slices.IndexFunc(b.worlds, func(w *world) bool { return w.Cluster == first.Cluster })]
 				note(w.Cluster, addr, AddressOwner{
-					Namespace: w.owner(first.Namespace), Kind: allot.OwnerKind(first.Kind),
+					Namespace: w.Options.Owner(first.Namespace), Kind: allot.OwnerKind(first.Kind),
 					Service: first.Namespace + "/" + first.Name,
 				})
 			}
@@ -366,7 +188,7 @@ func (r Result) Memory(clusters []string) input.Memory {
 				continue
 			}
 			first[c.World][host] = true
-			if owner, has := r.Owners[w.Cluster].Namespaces[host]; has && owner != w.owner(c.Ref.Namespace) {
+			if owner, has := r.Owners[w.Cluster].Namespaces[host]; has && owner != w.Options.Owner(c.Ref.Namespace) {
 				known.Namespaces[host] = owner
 			}
 		}

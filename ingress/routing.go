@@ -20,6 +20,7 @@ import (
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
 	"sallyport/ingress/listen"
+	"sallyport/ingress/owners"
 )
 
 // A routing is the part of a Result that does not depend on endpoints. Its Config has no
@@ -114,9 +115,9 @@ func (r *routing) reuse(before *routing) {
 type builder struct {
 	*Compiler
 	*routing
+	snapshots  []*Snapshot                 // of the worlds
 	speaker    *world                      // the world that sets the keys of the whole process
-	holds      map[string]hold             // by host, see assignHosts
-	kept       []keptHost                  // hosts of holds that their owners do not name, by name
+	owned      *owners.Hosts               // who has each host
 	children   map[string][]string         // hosts by their parent; nil until spare needs them
 	first      map[string]*claim           // the oldest claim to each host
 	routed     map[routeKey]haproxy.Route  // routes so far
@@ -141,7 +142,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 		size = len(c.routing.owner)
 	}
 	b := &builder{
-		Compiler: c, speaker: speaker(worlds),
+		Compiler: c, snapshots: snapshots(worlds), speaker: speaker(worlds),
 		first: make(map[string]*claim, size), routed: make(map[routeKey]haproxy.Route, size),
 		claimed: make(map[routeKey]*claim), picked: make(map[routeKey][]haproxy.Case),
 		patterns: make(map[string]int), needed: make(map[string]need, size),
@@ -852,7 +853,7 @@ func (x *certifier) read(c *claim, t claims.TLS, key serviceKey) *pair {
 
 // assign serves a certificate for a host, unless the host has another one already.
 func (x *certifier) assign(c *claim, host, name string, key serviceKey) {
-	if err := x.may(c, host); err != nil { // a name of the certificate that the Ingress does not have
+	if err := x.owned.May(c, host); err != nil { // a name of the certificate that the Ingress does not have
 		x.report(c, "HostOwned", "the certificate in Secret %s is not served for %s: %v", key, host, err)
 		return
 	}
@@ -875,7 +876,8 @@ func (x *certifier) assign(c *claim, host, name string, key serviceKey) {
 
 // sharesHost reports whether claims of two clusters belong to one party for a host.
 func (b *builder) sharesHost(one, other *claim, host string) bool {
-	return one.World != other.World && b.holds[host].set != ""
+	held, _ := b.owned.Of(host)
+	return one.World != other.World && held.Set != ""
 }
 
 // write adds the certificates to the Config, in order.

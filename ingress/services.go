@@ -108,7 +108,7 @@ func (b *builder) demand(one *balancer, opened map[allot.Tenant]int) {
 	w, s := b.worlds[one.World], one.service
 	d := &one.Demand
 	d.Ref, d.Of = one.petitioner.Ref, allot.Tenant{Cluster: one.World, Namespace: s.Namespace}
-	d.Owner = w.owner(s.Namespace)
+	d.Owner = w.Options.Owner(s.Namespace)
 	if len(validation.IsDNS1123Label(s.Namespace)) > 0 || len(validation.IsDNS1123Label(s.Name)) > 0 {
 		b.reportOn(one.petitioner.Ref, "InvalidName", "the namespace or the name is none that Kubernetes allows; "+
 			"the Service gets no address")

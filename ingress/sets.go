@@ -1,7 +1,6 @@
 package ingress
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -18,7 +17,7 @@ import (
 //   - A Service that two clusters of a set export is one Service. Whatever leads to it in one of them
 //     leads to the pods of both. Its keys, ports and guards are those of the cluster that has the
 //     Ingress or route.
-//   - Namespaces of one name in a set are one party for a host, if each exports a Service (partyOf). A
+//   - Namespaces of one name in a set are one party for a host, if each exports a Service (package owners). A
 //     host then stays in use when one of them stops naming it.
 //
 // A namespace that exports nothing is not changed by another cluster, and a cluster without a set by
@@ -31,30 +30,6 @@ func (w *world) exports(service serviceKey) bool {
 	}
 	_, exported := input.Find(w.Exports, service)
 	return exported
-}
-
-// joins reports whether a namespace exports any Service to the set of its cluster. All namespaces of a
-// cluster that trusts them join together.
-func (w *world) joins(namespace string) bool {
-	if w.Options.Set == "" || len(w.Exports) == 0 {
-		return false
-	}
-	if w.Options.OneTenant {
-		return true
-	}
-	_, exports := slices.BinarySearchFunc(w.Exports, namespace, func(e *input.ServiceExport, namespace string) int {
-		return cmp.Compare(e.Namespace, namespace)
-	})
-	return exports
-}
-
-// partyIn returns the party of a namespace of a world for hosts that no rule of the operator names.
-func (w *world) partyIn(namespace string) party {
-	who := party{cluster: w.Cluster, namespace: w.owner(namespace)}
-	if w.joins(namespace) {
-		who.cluster, who.set = "", w.Options.Set
-	}
-	return who
 }
 
 // sharers returns the worlds whose pods serve a need, the own world first.

@@ -44,7 +44,7 @@ var plan = map[string][]string{
 	"image":        {"appliance/config", "image/update"},
 	"ingress": {
 		"ingress/allot", "ingress/annotations", "ingress/cert", "ingress/claims", "ingress/gateway", "ingress/input",
-		"ingress/linked", "ingress/listen", "ingress/nginx", "haproxy",
+		"ingress/linked", "ingress/listen", "ingress/nginx", "ingress/owners", "haproxy",
 	},
 	"ingress/allot":       {"ingress/input"},
 	"ingress/annotations": {"haproxy"},
@@ -57,6 +57,7 @@ var plan = map[string][]string{
 	"ingress/listen":      {"ingress/annotations", "ingress/claims", "ingress/gateway", "ingress/input", "haproxy"},
 	"ingress/manifest":    {"ingress/annotations", "ingress/input"},
 	"ingress/nginx":       {"ingress/annotations"},
+	"ingress/owners":      {"ingress/claims", "ingress/input"},
 	"ingress/survey":      {"ingress", "ingress/annotations", "ingress/claims", "ingress/input", "ingress/nginx", "haproxy"},
 	"ingress/watch":       {"ingress", "ingress/calico", "ingress/gateway", "ingress/input", "haproxy", "routes"},
 	"image/boot":          {},

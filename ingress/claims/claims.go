@@ -280,6 +280,31 @@ func (c *Claim) CountPaths(host string) (n int) {
 	return n
 }
 
+// Withdraw removes from a claim all that it asks for hosts that are lost to others. The names that the
+// claim began with stay in Names.
+func (c *Claim) Withdraw(lost func(host string) bool) {
+	c.Paths = slices.DeleteFunc(slices.Clone(c.Paths), func(of Path) bool { return lost(of.Host) })
+	if len(c.Hosts) > 0 && lost(c.Hosts[0]) {
+		c.Aliases = nil // they are further names of that host
+	}
+	c.Hosts = slices.DeleteFunc(slices.Clone(c.Hosts), lost)
+	c.Aliases = slices.DeleteFunc(slices.Clone(c.Aliases), lost)
+	asked := c.TLS
+	c.TLS = nil
+	for _, t := range asked {
+		if len(t.Hosts) > 0 {
+			t.Hosts = slices.DeleteFunc(slices.Clone(t.Hosts), lost)
+			if len(t.Hosts) == 0 {
+				continue // an entry without hosts means the names of its certificate
+			}
+		}
+		c.TLS = append(c.TLS, t)
+	}
+	if c.Ruleless && lost("") {
+		c.Fallback = nil
+	}
+}
+
 // Rename adds to a claim the paths of one of its hosts under further names.
 func (c *Claim) Rename(host string, names []string) {
 	if len(names) == 0 {

@@ -23,6 +23,23 @@ type Owners struct {
 // No namespace has this name.
 const Everyone = "*"
 
+// Owner returns how Owners name the owner of a thing of a namespace.
+func (o *Options) Owner(namespace string) string {
+	if o.OneTenant {
+		return Everyone
+	}
+	return namespace
+}
+
+// Leaving returns since when something is left: as remembered, or since now. A time in the
+// future is the mistake of a clock.
+func Leaving(remembered, now time.Time) time.Time {
+	if remembered.IsZero() || remembered.After(now) {
+		return now.Truncate(time.Second).UTC()
+	}
+	return remembered
+}
+
 // An AddressOwner is the Service or Gateway that has or had an address.
 type AddressOwner struct {
 	Namespace string    `json:"namespace"`      // "*" is all namespaces of a cluster that trusts them
