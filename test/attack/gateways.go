@@ -28,7 +28,7 @@ var (
 func (k *keys) gates() string {
 	return "---\napiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: sallyport}\n" +
 		"spec: {controllerName: " + controller + "}\n" +
-		k.victim.certificate("gate", "gate.test") +
+		k.gate +
 		gatewayOf("victim", "web", gateAddr, `{name: http, port: 80, protocol: HTTP}`,
 			`{name: https, port: 443, protocol: HTTPS, hostname: gate.test, tls: {certificateRefs: [{name: gate}]}}`) +
 		routeOf("victim", "web", "web", "gate.test",
@@ -36,7 +36,7 @@ func (k *keys) gates() string {
 				`backendRefs: [{name: app, port: 80}], filters: [{type: ResponseHeaderModifier, `+
 				`responseHeaderModifier: {set: [{name: x-chosen, value: "by %[src]"}]}}]}`,
 			`{matches: [{path: {value: /old}}], filters: [{type: RequestRedirect, requestRedirect: {scheme: https}}]}`,
-			toApp) + k.victim.certificate("front", "front.test") +
+			toApp) + k.front +
 		gatewayOf("victim", "front", "", `{name: http, port: 80, protocol: HTTP}`,
 			`{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: front}]}}`) +
 		at("https", routeOf("victim", "front", "front", "front.test", toApp)) +

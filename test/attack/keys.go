@@ -22,6 +22,8 @@ import (
 type keys struct {
 	dir          string // where the pods find theirs
 	victim, evil *authority
+
+	gate, front string // Secrets of the Gateways of victim, the same each time they are applied
 }
 
 // An authority is a tenant's certificate authority, with a client certificate that it issued.
@@ -46,7 +48,11 @@ func newKeys(dir string) (*keys, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &keys{dir, victim, evil}, os.WriteFile(filepath.Join(dir, "through.pem"), slices.Concat(crt, key), 0o600)
+	k := &keys{
+		dir: dir, victim: victim, evil: evil,
+		gate: victim.certificate("gate", "gate.test"), front: victim.certificate("front", "front.test"),
+	}
+	return k, os.WriteFile(filepath.Join(dir, "through.pem"), slices.Concat(crt, key), 0o600)
 }
 
 func newAuthority(name string) (*authority, error) {

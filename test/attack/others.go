@@ -436,21 +436,31 @@ func manyConnections(ctx context.Context, s *testbed, r *rig.Rig) error {
 // claims gives a node the address of another one, in its Node object and in Calico's annotation.
 func claims(ctx context.Context, s *testbed, r *rig.Rig) error {
 	const key = "projectcalico.org/IPv4Address"
-	mine, theirs := node(r, "worker2").Addr.String(), node(r, "worker1").Addr
-	patch := fmt.Sprintf(
-		`{"status":{"addresses":[{"type":"InternalIP","address":"%s"},{"type":"ExternalIP","address":"%s"},{"type":"Hostname","address":"worker2"}]}}`, theirs.Addr(), clientAddr)
-	before, err := r.Kubectl(ctx, "get", "node", "worker2", "-o", "jsonpath={.status.addresses}")
+	honest, err := r.Kubectl(ctx, "get", "pods", "-n", "victim", "-l", "app=app", "-o",
+		"jsonpath={.items[0].spec.nodeName}")
 	if err != nil {
 		return err
 	}
-	_, err1 := r.Kubectl(ctx, "patch", "node", "worker2", "--subresource=status", "--type=merge", "-p", patch)
-	_, err2 := r.Kubectl(ctx, "annotate", "--overwrite", "node", "worker2", key+"="+theirs.String())
+	liar := "worker2"
+	if honest == liar { // the pods of a node that claims so are no longer served
+		liar = "worker1"
+	}
+	mine, theirs := node(r, liar).Addr.String(), node(r, honest).Addr
+	patch := fmt.Sprintf(
+		`{"status":{"addresses":[{"type":"InternalIP","address":"%s"},{"type":"ExternalIP","address":"%s"},{"type":"Hostname","address":"%s"}]}}`,
+		theirs.Addr(), clientAddr, liar)
+	before, err := r.Kubectl(ctx, "get", "node", liar, "-o", "jsonpath={.status.addresses}")
+	if err != nil {
+		return err
+	}
+	_, err1 := r.Kubectl(ctx, "patch", "node", liar, "--subresource=status", "--type=merge", "-p", patch)
+	_, err2 := r.Kubectl(ctx, "annotate", "--overwrite", "node", liar, key+"="+theirs.String())
 	err = errors.Join(err1, err2)
 	for range 3 {
-		err = errors.Join(err, s.seen(ctx), s.harmlessTo(ctx, "worker1"))
+		err = errors.Join(err, s.seen(ctx), s.harmlessTo(ctx, honest))
 	}
-	_, err1 = r.Kubectl(ctx, "annotate", "--overwrite", "node", "worker2", key+"="+mine)
-	_, err2 = r.Kubectl(ctx, "patch", "node", "worker2", "--subresource=status", "--type=merge", "-p",
+	_, err1 = r.Kubectl(ctx, "annotate", "--overwrite", "node", liar, key+"="+mine)
+	_, err2 = r.Kubectl(ctx, "patch", "node", liar, "--subresource=status", "--type=merge", "-p",
 		`{"status":{"addresses":`+before+`}}`)
 	return errors.Join(err, err1, err2, s.eventually(ctx, func() error { return s.unharmed(ctx) }))
 }
