@@ -15,8 +15,8 @@ import (
 // no place in the plan yet.
 var plan = map[string][]string{
 	"cmd/sallyport": {
-		"appliance", "appliance/config", "appliance/doctor", "appliance/group", "appliance/migrate", "appliance/status",
-		"image", "image/update", "ingress/watch",
+		"appliance", "appliance/config", "appliance/doctor", "appliance/group", "appliance/migrate", "appliance/move",
+		"appliance/status", "image", "image/update", "ingress/watch",
 	},
 	"appliance": {
 		"appliance/config", "appliance/group", "appliance/page", "appliance/pages", "appliance/picture",
@@ -32,6 +32,7 @@ var plan = map[string][]string{
 		"appliance", "appliance/config", "appliance/status", "haproxy", "ingress", "ingress/input", "ingress/manifest",
 		"ingress/nginx", "ingress/survey", "ingress/watch",
 	},
+	"appliance/move":    {"appliance/config"},
 	"appliance/page":    {},
 	"appliance/pages":   {"appliance/group", "appliance/page", "appliance/status", "bgp", "haproxy", "ingress", "routes"},
 	"appliance/picture": {"haproxy", "ingress", "ingress/input", "routes"},

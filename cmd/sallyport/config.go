@@ -12,7 +12,7 @@ import (
 func configCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Check a configuration file, or print its schema or an example",
+		Short: "Check a configuration file, make one of other files, or print its schema or an example",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -54,7 +54,7 @@ default and its allowed values. Editors use it to check and complete YAML.`,
 			_, err := cmd.OutOrStdout().Write(config.Schema())
 			return err
 		}),
-	}, exampleCommand())
+	}, exampleCommand(), importCommand())
 	return cmd
 }
 
