@@ -25,12 +25,12 @@ var exportsVersions = []schema.GroupVersion{
 
 // exported are the ServiceExports of a cluster that is in a set.
 type exported struct {
-	known     bool      // it was found out once whether the cluster serves them
-	noneSince time.Time // since when the cluster does not serve ServiceExports; zero while it does
-	err       error     // why that cannot be found now
-	version   schema.GroupVersion
-	shelf     *shelf[*input.ServiceExport] // nil if the cluster serves none
-	stop      context.CancelFunc
+	known   bool    // it was found out once whether the cluster serves them
+	none    absence // of ServiceExports in the cluster
+	err     error   // why that cannot be found now
+	version schema.GroupVersion
+	shelf   *shelf[*input.ServiceExport] // nil if the cluster serves none
+	stop    context.CancelFunc
 }
 
 // surveyExports opens the shelf of ServiceExports if the cluster serves them, and closes it if the
@@ -57,14 +57,9 @@ func (w *Watcher) surveyExports(ctx context.Context, wg *sync.WaitGroup) time.Du
 		w.say(err.Error())
 		return firstPause * 5
 	}
-	switch {
-	case !version.Empty():
-		x.noneSince = time.Time{}
-	case x.noneSince.IsZero():
-		x.noneSince = time.Now()
-	}
+	x.none.note(version.Empty())
 	// An API server that starts answers "not found" until it has read its CRDs.
-	if !x.known && (!version.Empty() || ready || time.Since(x.noneSince) >= lasting) {
+	if !x.known && (!version.Empty() || ready || x.none.lasts()) {
 		x.known = true
 		defer w.wake()
 	}

@@ -99,11 +99,11 @@ func kindOf[T any, PT interface {
 
 // gateways are the objects of Gateway API, if Options enable it.
 type gateways struct {
-	known     bool      // the kinds that the cluster serves were found once
-	noneSince time.Time // since when the cluster serves none of them; zero while it serves one
-	err       error     // why the kinds cannot be found now
-	bundle    string    // version of the CRDs; empty if it is not known
-	shelves   map[string]*openShelf
+	known   bool    // the kinds that the cluster serves were found once
+	none    absence // of all of them in the cluster
+	err     error   // why the kinds cannot be found now
+	bundle  string  // version of the CRDs; empty if it is not known
+	shelves map[string]*openShelf
 }
 
 // An openShelf is a shelf that is filled until it is stopped.
@@ -168,14 +168,9 @@ func (w *Watcher) surveyGateways(ctx context.Context, wg *sync.WaitGroup) time.D
 		w.say(err.Error())
 		return firstPause * 5
 	}
-	switch {
-	case len(versions) > 0:
-		g.noneSince = time.Time{}
-	case g.noneSince.IsZero():
-		g.noneSince = time.Now()
-	}
+	g.none.note(len(versions) == 0)
 	// An API server that starts answers "not found" until it has read its CRDs. It is ready afterwards.
-	if len(versions) > 0 || ready || time.Since(g.noneSince) >= lasting {
+	if len(versions) > 0 || ready || g.none.lasts() {
 		if !g.known {
 			defer w.wake()
 		}

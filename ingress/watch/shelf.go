@@ -59,7 +59,7 @@ type shelf[T object] struct {
 	latest map[types.NamespacedName]T // the last version of each; items may hold an older one that says the same
 	full   bool                       // a whole list was read at least once
 	err    error                      // why the last request failed; nil when it was answered
-	no     time.Time                  // since when requests are refused; zero if they are answered
+	no     absence                    // of an answer: requests are refused
 	doubt  *time.Timer                // of a wary shelf: asks for a new list after something was deleted
 	again  func()                     // ends the watch that runs, so that a new list is read
 }
@@ -68,6 +68,22 @@ type shelf[T object] struct {
 // shelf believes it. An API server that starts answers "forbidden" until it has read
 // its own roles, and "not found" until it has read its CRDs.
 const lasting = 10 * time.Second
+
+// An absence is a refusal, or the absence of a resource, that may end by itself. The zero value is none.
+type absence struct{ since time.Time }
+
+// note begins the absence, or ends it.
+func (a *absence) note(absent bool) {
+	switch {
+	case !absent:
+		a.since = time.Time{}
+	case a.since.IsZero():
+		a.since = time.Now()
+	}
+}
+
+// lasts reports whether the absence has been there for so long that it is believed.
+func (a *absence) lasts() bool { return !a.since.IsZero() && time.Since(a.since) >= lasting }
 
 // list returns the objects. Neither they nor the slice may be changed.
 func (s *shelf[T]) list() []T {
@@ -118,7 +134,7 @@ func (s *shelf[T]) state() (full bool, err error) {
 func (s *shelf[T]) barred() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.full && !s.no.IsZero() && time.Since(s.no) >= lasting
+	return !s.full && s.no.lasts()
 }
 
 // anyShelf is a shelf for objects of any type.
@@ -403,13 +419,8 @@ func sameButVersion[T object](a, b T) bool {
 func (s *shelf[T]) outcome(err error) {
 	s.mu.Lock()
 	s.err = err
-	switch {
-	case !refused(err):
-		s.no = time.Time{}
-	case s.no.IsZero():
-		s.no = time.Now()
-	}
-	stands := err != nil && (s.no.IsZero() || time.Since(s.no) >= lasting)
+	s.no.note(refused(err))
+	stands := err != nil && (!refused(err) || s.no.lasts())
 	s.mu.Unlock()
 	s.told(err, stands)
 }

@@ -34,11 +34,11 @@ type calicoShelves struct {
 
 // calicoObjects are the objects of Calico in the API group that the survey has found.
 type calicoObjects struct {
-	inUse     *calicoShelves // nil until an API group is found
-	next      *calicoShelves // replaces inUse once all of it was read
-	noneSince time.Time      // since when the cluster serves no API group of Calico; zero while it serves one
-	unknown   error          // why the API group is not known; nil if it is known
-	have      calico.Presence
+	inUse   *calicoShelves // nil until an API group is found
+	next    *calicoShelves // replaces inUse once all of it was read
+	none    absence        // of any API group of Calico in the cluster
+	unknown error          // why the API group is not known; nil if it is known
+	have    calico.Presence
 }
 
 // calicoResources are the resources of Calico that are watched. Only the first is
@@ -138,12 +138,8 @@ func (w *Watcher) settle(
 ) (found bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch none := errors.Is(err, calico.ErrNone); {
-	case !none:
-		w.calico.noneSince = time.Time{}
-	case w.calico.noneSince.IsZero():
-		w.calico.noneSince = time.Now()
-	case w.calico.inUse == nil && w.calico.next == nil && time.Since(w.calico.noneSince) >= lasting:
+	w.calico.none.note(errors.Is(err, calico.ErrNone))
+	if w.calico.inUse == nil && w.calico.next == nil && w.calico.none.lasts() {
 		// A cluster without Calico's CRDs may still announce its podCIDRs. If Calico's CRDs were
 		// removed, the cluster keeps its last known objects: inUse is not nil then.
 		w.calico.inUse = &calicoShelves{stop: func() {}}
