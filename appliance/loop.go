@@ -409,7 +409,7 @@ func (l *loop) wantServers(v *status.View, r *reading, s standing) {
 	}
 	v.Config, v.Connections = &config, connections(l.cfg, v.Compiled.Config.Process)
 	v.Capacity = slices.Concat(r.info.Room.Capacity(v.Compiled.Servers, config.Tables), r.info.Capacity)
-	v.Want.Drained = l.drained()
+	v.Want.Drained, v.Want.Silent = l.drained(), l.silent(v)
 	v.Want.Backends = config.Backends
 	if len(config.Former) > 0 {
 		v.Want.Backends = slices.Concat(config.Backends, config.Former)
@@ -422,6 +422,24 @@ func (l *loop) drained() map[string]bool {
 	for i := range l.cfg.Clusters {
 		if c := &l.cfg.Clusters[i]; c.Set != "" && c.State == config.Drained {
 			all[c.Name] = true
+		}
+	}
+	return all
+}
+
+// silent returns the clusters whose routes stay although this process has lost every BGP session with
+// their nodes.
+func (l *loop) silent(v *status.View) map[string]bool {
+	heard, up := make(map[string]bool), make(map[string]bool)
+	for _, p := range v.BGP.Peers {
+		if !p.Upstream {
+			heard[p.Cluster], up[p.Cluster] = heard[p.Cluster] || l.heard[p.Addr], up[p.Cluster] || p.Up()
+		}
+	}
+	all := make(map[string]bool)
+	for cluster := range v.BGP.Static {
+		if heard[cluster] && !up[cluster] {
+			all[cluster] = true
 		}
 	}
 	return all

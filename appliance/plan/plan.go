@@ -23,6 +23,9 @@ type Want struct {
 	// Drained are the clusters whose servers get no new traffic where another cluster has a server
 	// for it.
 	Drained map[string]bool
+	// Silent are the clusters that have lost every BGP session and whose routes stay all the same. Their
+	// servers get no new traffic where a cluster that still has sessions has a server for it.
+	Silent map[string]bool
 }
 
 // Have is the actual state, read from HAProxy and from the kernel.
@@ -118,6 +121,7 @@ type Planner struct {
 	want, have  routes.Table
 	direct      map[netip.Addr]bool
 	drained     map[string]bool
+	silent      map[string]bool
 	allocations *routes.Allocations
 	live        haproxy.LiveBackends
 	backends    []*haproxy.Backend
@@ -134,7 +138,7 @@ type Planner struct {
 func (p *Planner) recall(want Want, have Have) (renamed bool) {
 	renamed = p.align(want.Backends)
 	if !want.Routes.Equal(p.want) || !have.Routes.Equal(p.have) || !maps.Equal(have.Direct, p.direct) ||
-		!maps.Equal(want.Drained, p.drained) {
+		!maps.Equal(want.Drained, p.drained) || !maps.Equal(want.Silent, p.silent) {
 		clear(p.settled)
 	} else if touched := want.Allocations.Since(p.allocations); touched != nil {
 		// Each pod that comes or goes changes the allocation of one address among
@@ -148,7 +152,7 @@ func (p *Planner) recall(want Want, have Have) (renamed bool) {
 		}
 	}
 	p.want, p.have, p.direct, p.allocations = want.Routes, have.Routes, have.Direct, want.Allocations
-	p.drained = want.Drained
+	p.drained, p.silent = want.Drained, want.Silent
 	return renamed
 }
 
@@ -207,7 +211,8 @@ func (p *Planner) Plan(want Want, have Have) []Step {
 		before, t := len(steps), turnsOf(b, have.Backends.Get(b.Name), func(w *haproxy.Server) string {
 			return cmp.Or(want.Allocations.Refuse(b.ClusterOf(w), b.Namespace, w.Addr).Why, astray(w.Addr.Addr()))
 		})
-		t.drain(want.Drained)
+		t.drain(want.Drained, Drained)
+		t.drain(want.Silent, Silent)
 		next := make([]haproxy.State, len(b.Servers))
 		for _, one := range t.all {
 			set(b.Name, one.live.Name, one.live.State, one.to, one.why)
@@ -251,6 +256,7 @@ const (
 	NotInKernel = "route not in the kernel yet"
 	Changing    = "route is being changed"
 	Drained     = "its cluster is drained, and another one serves"
+	Silent      = "its cluster has lost every BGP session, and another one serves"
 )
 
 // States returns the states of the servers of Want.Backends once all steps of the last call of

@@ -54,10 +54,10 @@ func (o *turn) serves() bool {
 	return o.at >= 0 && o.to == haproxy.Open && o.live.State == haproxy.Open && o.live.Check != haproxy.Down
 }
 
-// drain drains the servers of drained clusters if another cluster serves. It looks only at servers that
+// drain drains the servers of these clusters if another cluster serves. It looks only at servers that
 // HAProxy has already, so that in any order of the steps, and with any of them left out, some server
 // takes new requests.
-func (t turns) drain(clusters map[string]bool) {
+func (t turns) drain(clusters map[string]bool, why string) {
 	if len(clusters) == 0 || t.of.Set == "" {
 		return
 	}
@@ -68,7 +68,7 @@ func (t turns) drain(clusters map[string]bool) {
 	}
 	for i := range t.all {
 		if one := &t.all[i]; serving && one.to == haproxy.Open && drained(one) {
-			one.to, one.why = haproxy.Drain, Drained
+			one.to, one.why = haproxy.Drain, why
 		}
 	}
 }

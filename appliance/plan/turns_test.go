@@ -90,6 +90,42 @@ func TestADrainedClusterGivesWayToOneThatServes(t *testing.T) {
 	}
 }
 
+func TestAClusterWithoutSessionsGivesWayToOneThatServes(t *testing.T) {
+	up := haproxy.Live{State: haproxy.Open, Check: haproxy.Up}
+	unchecked := haproxy.Live{State: haproxy.Open, Check: haproxy.Unchecked}
+	down := haproxy.Live{State: haproxy.Open, Check: haproxy.Down}
+	const blue, green = "s_172-16-0-1_80", "s_172-17-0-1_80_green"
+	set := func(server string, to haproxy.State, why string) Step {
+		return SetServer{haproxy.ServerID{Backend: "web", Server: server}, to, why}
+	}
+	only := func(cluster string) map[string]bool { return map[string]bool{cluster: true} }
+	both := map[string]bool{"blue": true, "green": true}
+	for name, tt := range map[string]struct {
+		blue, green     haproxy.Live
+		drained, silent map[string]bool
+		want            []Step
+	}{
+		"no check finds its dead servers": {unchecked, unchecked, nil, only("blue"), []Step{set(blue, haproxy.Drain, Silent)}},
+		"the other one fails its checks":  {up, down, nil, only("blue"), nil},
+		"both have lost their sessions":   {up, up, nil, both, nil},
+		"it returns": {
+			haproxy.Live{State: haproxy.Drain, Check: haproxy.Up}, up, nil, nil, []Step{set(blue, haproxy.Open, "routed")},
+		},
+		"the other one is drained, and it still answers": {
+			up, up, only("green"), only("blue"), []Step{set(green, haproxy.Drain, Drained)},
+		},
+		"the other one is drained, and it is dead": {down, up, only("green"), only("blue"), []Step{set(blue, haproxy.Drain, Silent)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := sharedBy([]haproxy.Live{tt.blue}, []haproxy.Live{tt.green}, tt.drained)
+			s.want.Silent = tt.silent
+			if got := Plan(s.want, s.have); !slices.Equal(got, tt.want) {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
 func TestAPodOfAnotherClusterIsRefusedByItsOwnRecords(t *testing.T) {
 	up := haproxy.Live{State: haproxy.Open, Check: haproxy.Up}
 	s := sharedBy([]haproxy.Live{up}, []haproxy.Live{up}, nil)
@@ -125,6 +161,7 @@ func TestSomebodyServesWhateverIsDrained(t *testing.T) {
 		}
 		drained := map[string]bool{"blue": r.IntN(2) == 0, "green": r.IntN(3) == 0}
 		s := sharedBy(of[0], of[1], drained)
+		s.want.Silent = map[string]bool{"blue": r.IntN(3) == 0, "green": r.IntN(3) == 0}
 		servers := map[string]haproxy.Live{}
 		if there := s.have.Backends.Get("web"); there != nil {
 			for _, one := range there.Servers {

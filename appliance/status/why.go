@@ -201,6 +201,9 @@ func (x *Index) Why(s Server) Why {
 	if s.State == haproxy.Drain && x.View.Want.Drained[b.ClusterOf(s.Want)] {
 		return Why{Code: ClusterDrained, Short: plan.Drained}
 	}
+	if s.State == haproxy.Drain && x.View.Want.Silent[b.ClusterOf(s.Want)] {
+		return Why{Code: ClusterSilent, Short: plan.Silent}
+	}
 	p, via, routed := x.match(a)
 	switch {
 	case !routed && !x.View.Have.Direct[a]:
@@ -224,6 +227,7 @@ func (x *Index) Why(s Server) Why {
 var planned = map[string]Code{
 	plan.Gone: EndpointGone, plan.Terminating: Terminating, plan.Readdressed: Readdressed,
 	plan.NotInKernel: RouteMissing, plan.Changing: RouteChanging, plan.Drained: ClusterDrained,
+	plan.Silent: ClusterSilent,
 }
 
 // whyDown returns how the check of a server failed, by the name that HAProxy's statistics have for

@@ -1,16 +1,23 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"regexp"
 	"syscall"
 	"testing"
+	"time"
 
 	"sallyport/test/lab/world"
+	"sallyport/test/load"
 	"sallyport/test/rig"
 )
+
+// holdTime is the default of bgp.holdTime.
+const holdTime = 9 * time.Second
 
 // exports is the CRD of ServiceExports, as far as the appliance reads them.
 const exports = `
@@ -112,11 +119,36 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 			r.answeredBy("http://web.test/", 4)
 		})
 	})
-	r.sub("a cluster loses all its nodes, and no request is lost", func(_ *testing.T, r *testbed) {
+	r.sub("a cluster loses all its nodes and its API, and no request waits for BGP", func(t *testing.T, r *testbed) {
+		clients := load.Watch(t.Context(), load.Clients{
+			Targets: []string{"192.168.50.21:80"}, Host: "web.test", Wants: "web-", New: 20 * time.Millisecond,
+			Kept: 8, Every: 50 * time.Millisecond, Waits: rig.Limit,
+			Dial: func(ctx context.Context, address string) (net.Conn, error) {
+				return r.Dial(ctx, world.Client, address)
+			},
+		})
+		defer clients.Stop()
+		// HAProxy repeats a request elsewhere long before the hold time of BGP has passed.
+		count, err := clients.During(t.Context(), 50, 50, func() error {
+			return errors.Join(r.KillNode(t.Context(), "worker1"), r.KillNode(t.Context(), "master"))
+		})
+		r.must(errors.Join(err, count.Losses()))
+		t.Logf("%d and %d requests, the slowest in %s", count.Sent, count.Asked, count.Slowest)
+		if count.Slowest > holdTime {
+			t.Errorf("a request took %s, want less than the hold time of %s", count.Slowest, holdTime)
+		}
+		// No session is left, so its servers give way, although its routes stay (bgp.failStatic).
+		r.established("blue", 0)
+		r.opened("blue__default_svc_web_web", 2)
+		r.answeredBy("http://web.test/", 2)
+		count, err = clients.During(t.Context(), 50, 50, func() error { return nil })
+		r.must(errors.Join(err, count.Losses()))
+	})
+	r.sub("it comes back, and serves again", func(t *testing.T, r *testbed) {
 		r.undisturbed("http://web.test/", "web", func() {
-			r.must(errors.Join(r.KillNode(r.t.Context(), "worker1"), r.KillNode(r.t.Context(), "master")))
-			r.established("blue", 0)
-			r.answeredBy("http://web.test/", 2)
+			r.must(errors.Join(r.ReviveNode(t.Context(), "worker1"), r.ReviveNode(t.Context(), "master")))
+			r.opened("blue__default_svc_web_web", 4)
+			r.answeredBy("http://web.test/", 4)
 		})
 	})
 }
