@@ -61,6 +61,50 @@ func compare(sample, name, how, value string) (Text, error) {
 	return Text{fieldSection, fmt.Sprintf("{ %s(%s) -m %s -- %s }", sample, name, how, value)}, nil
 }
 
+// maxTogether is the largest number of parts of a request that one Case looks at: HAProxy takes 64 words a
+// line, and each part takes seven.
+const maxTogether = 7
+
+// Text returns the condition for a Case. It holds only for requests over TLS if tls is true.
+func (w When) Text(tls bool) (Text, error) {
+	if err := w.Validate(); err != nil {
+		return Text{}, err
+	}
+	var parts []string
+	size := 0
+	add := func(sample string, f Field) error {
+		how, value := "str", f.Value
+		if f.Pattern {
+			how, value = "reg", matchLimit+"^(?:"+f.Value+")$"
+		}
+		if value == "{" || value == "}" {
+			return fmt.Errorf("%s is not a value here: HAProxy takes no single brace", shown(value))
+		}
+		size += len(sample) + len(value)
+		value, err := quote(value)
+		parts = append(parts, fmt.Sprintf("{ %s -m %s -- %s }", sample, how, value))
+		return err
+	}
+	var errs []error
+	if w.Method != "" {
+		errs = append(errs, add("method,concat()", Field{Value: w.Method}))
+	}
+	for _, f := range w.Headers {
+		errs = append(errs, add("req.fhdr("+f.Name+",-1)", f))
+	}
+	for _, f := range w.Params {
+		errs = append(errs, add("url_param("+f.Name+"),url_dec(1)", f))
+	}
+	if len(parts) > maxTogether || size > maxCondition {
+		errs = append(errs, fmt.Errorf("the condition looks at %d parts of a request, and has %d bytes; at most %d and "+
+			"%d are allowed", len(parts), size, maxTogether, maxCondition))
+	}
+	if tls {
+		parts = append(parts, "{ ssl_fc }")
+	}
+	return Text{fieldSection, strings.Join(parts, " ")}, errors.Join(errs...)
+}
+
 // comparing returns the names of the choices with a condition that may compare the path.
 func (s *Shape) comparing() map[string]bool {
 	names := make(map[string]bool)
@@ -90,7 +134,7 @@ func (c *Config) choices() error {
 // frontend.
 const routeSection Section = "route"
 
-// fieldSection is the section of a condition that looks only at one header or cookie.
+// fieldSection is the section of a condition that looks at no path.
 const fieldSection Section = "field"
 
 // Bounds of a condition: HAProxy takes 64 words a line.

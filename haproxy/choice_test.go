@@ -2,6 +2,8 @@ package haproxy
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -175,4 +177,70 @@ func TestTheFirstCaseThatHoldsCounts(t *testing.T) {
 			t.Errorf("without choices: got %q", got)
 		}
 	})
+}
+
+// TestACaseHoldsForTheSameRequestsAsAPickCase has the conditions of a Pick as those of a Choice. They differ
+// only if a request has a parameter twice: then the condition of a Case holds if either has the value.
+func TestACaseHoldsForTheSameRequestsAsAPickCase(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg, _ := r.gateway("both", "decoded", "header", "method", "param", "pattern", "rest", "strange", "two")
+		cfg.Listeners = nil
+		var open, sealed []Case
+		for _, one := range conditionCases() {
+			for tls, cases := range map[bool]*[]Case{false: &open, true: &sealed} {
+				text, err := one.If.Text(tls)
+				if err != nil {
+					t.Fatal(err)
+				}
+				*cases = append(*cases, Case{text, one.To.String()})
+			}
+		}
+		a, b := NewChoice(open), NewChoice(sealed)
+		cfg.Choices = []*Choice{a, b}
+		slices.SortFunc(cfg.Choices, func(a, b *Choice) int { return strings.Compare(a.Name, b.Name) })
+		cfg.Routes = []Route{
+			{Host: "a.test", Path: "/", Match: Prefix, Backend: "rest", Choice: a.Name},
+			{Host: "tls.test", Path: "/", Match: Prefix, Backend: "rest", Choice: b.Name},
+		}
+		r.settle(cfg, states(cfg, Open))
+		for _, c := range conditionRequests {
+			want := c.want
+			if c.path == "/?q=2&q=1" {
+				want = "param"
+			}
+			if got := r.ask(r.http, c.method, "a.test", c.path, c.lines...); got != want {
+				t.Errorf("%s %s %.60q: got %q, want %q", c.method, c.path, c.lines, got, want)
+			}
+			if got := r.ask(r.http, c.method, "tls.test", c.path, c.lines...); got != "rest" {
+				t.Errorf("without TLS: %s %s %.60q: got %q, want rest", c.method, c.path, c.lines, got)
+			}
+		}
+	})
+}
+
+func TestAConditionThatFitsNoLineIsRejected(t *testing.T) {
+	header := func(n int, value string) (all []Field) {
+		for i := range n {
+			all = append(all, Field{Name: fmt.Sprint("x-", i), Value: value})
+		}
+		return all
+	}
+	for name, row := range map[string]struct {
+		when When
+		good bool
+	}{
+		"seven headers":             {When{Headers: header(maxTogether, "a")}, true},
+		"eight headers":             {When{Headers: header(maxTogether+1, "a")}, false},
+		"a long value":              {When{Headers: header(1, strings.Repeat("x", maxCondition))}, false},
+		"a brace":                   {When{Headers: header(1, "}")}, false},
+		"a NUL":                     {When{Headers: header(1, "\x00")}, false},
+		"quotes":                    {When{Headers: header(1, `'" # $HOME`)}, true},
+		"nothing":                   {When{}, false},
+		"a method that is no token": {When{Method: "A B"}, false},
+	} {
+		if text, err := row.when.Text(true); (err == nil) != row.good {
+			t.Errorf("%s: got %s, %v", name, text, err)
+		}
+	}
 }

@@ -112,58 +112,67 @@ func TestAListenerHasRoutesOfItsOwn(t *testing.T) {
 	})
 }
 
+// conditionCases returns conditions, and targets with names of their own.
+func conditionCases() []PickCase {
+	header := func(name, value string) []Field { return []Field{{Name: name, Value: value}} }
+	return []PickCase{
+		{When{Method: "PATCH", Headers: header("X-Who", "a b")}, To("both")},
+		{When{Method: "PATCH"}, To("method")},
+		{When{Headers: header("x-who", "a b")}, To("header")},
+		{When{Headers: header("X-Who", "a b")}, To("rest")}, // the second one for the same
+		{When{Headers: []Field{{Name: "X-A", Value: "1"}, {Name: "X-B", Value: "2"}}}, To("two")},
+		{When{Params: header("q", "1")}, To("param")},
+		{When{Params: header("q", "a b/ä")}, To("decoded")},
+		{
+			When{Headers: []Field{{Name: "X-P", Value: "^[a-c ]+$", Pattern: true}}, Params: header("p", "x+y")},
+			To("pattern"),
+		},
+		{When{Headers: header("X-S", `%[src] '"\;#`)}, To("strange")},
+	}
+}
+
+// conditionRequests are requests, and the targets of conditionCases that they get. Those that meet no
+// condition get "rest".
+var conditionRequests = []struct {
+	method, path string
+	lines        []string
+	want         string
+}{
+	{"GET", "/", nil, "rest"},
+	{"PATCH", "/x", nil, "method"},
+	{"PROPFIND", "/", nil, "rest"},
+	{"GET", "/", []string{"X-Who: a b"}, "header"},
+	{"GET", "/", []string{"x-who: a b "}, "header"},
+	{"GET", "/", []string{"X-Who: a  b"}, "rest"},
+	{"GET", "/", []string{"X-Who: A b"}, "rest"},
+	{"PATCH", "/", []string{"X-Who: a b"}, "both"},
+	{"GET", "/", []string{"X-A: 1"}, "rest"},
+	{"GET", "/", []string{"X-B: 2", "X-A: 1"}, "two"},
+	{"GET", "/", []string{"X-A: 12"}, "rest"},
+	{"GET", "/?x=2&q=1", nil, "param"},
+	{"GET", "/?q=2&q=1", nil, "rest"},
+	{"GET", "/?q=a%20b%2f%C3%A4", nil, "decoded"},
+	{"GET", "/?p=x%2By", []string{"X-P: abc cba"}, "pattern"},
+	{"GET", "/?p=x%2By", []string{"X-P: abcd"}, "rest"},
+	{"GET", "/?p=x%2By", nil, "rest"},
+	{"GET", "/?p=xxy", []string{"X-P: abc"}, "rest"},
+	{"GET", "/?p=x%2By%0a", []string{"X-P: abc"}, "rest"},
+	{"GET", "/", []string{`X-S: %[src] '"\;#`}, "strange"},
+	{"GET", "/", []string{"X-S: " + strings.Repeat("x", 9000)}, "rest"},
+}
+
 func TestConditionsOfARequestPickItsTarget(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
 		cfg, at := r.gateway("both", "decoded", "header", "method", "param", "pattern", "rest", "strange", "two")
-		header := func(name, value string) []Field { return []Field{{Name: name, Value: value}} }
-		cases := []PickCase{
-			{When{Method: "PATCH", Headers: header("X-Who", "a b")}, To("both")},
-			{When{Method: "PATCH"}, To("method")},
-			{When{Headers: header("x-who", "a b")}, To("header")},
-			{When{Headers: header("X-Who", "a b")}, To("rest")}, // the second one for the same
-			{When{Headers: []Field{{Name: "X-A", Value: "1"}, {Name: "X-B", Value: "2"}}}, To("two")},
-			{When{Params: header("q", "1")}, To("param")},
-			{When{Params: header("q", "a b/ä")}, To("decoded")},
-			{
-				When{Headers: []Field{{Name: "X-P", Value: "^[a-c ]+$", Pattern: true}}, Params: header("p", "x+y")},
-				To("pattern"),
-			},
-			{When{Headers: header("X-S", `%[src] '"\;#`)}, To("strange")},
-		}
+		cases := conditionCases()
 		pick := NewPick(cases)
 		scope := ScopeOf(at)
 		cfg.Routes = []Route{{Scope: scope, Host: "a.test", Path: "/", Match: Prefix, To: To("rest"), Pick: pick.Name}}
 		cfg.Picks, cfg.Forms = []*Pick{pick}, FormsOf([]*Pick{pick})
 		r.settle(cfg, states(cfg, Open))
 		ask := func(method, path string, lines ...string) string { return r.ask(at, method, "a.test", path, lines...) }
-		for _, c := range []struct {
-			method, path string
-			lines        []string
-			want         string
-		}{
-			{"GET", "/", nil, "rest"},
-			{"PATCH", "/x", nil, "method"},
-			{"PROPFIND", "/", nil, "rest"},
-			{"GET", "/", []string{"X-Who: a b"}, "header"},
-			{"GET", "/", []string{"x-who: a b "}, "header"},
-			{"GET", "/", []string{"X-Who: a  b"}, "rest"},
-			{"GET", "/", []string{"X-Who: A b"}, "rest"},
-			{"PATCH", "/", []string{"X-Who: a b"}, "both"},
-			{"GET", "/", []string{"X-A: 1"}, "rest"},
-			{"GET", "/", []string{"X-B: 2", "X-A: 1"}, "two"},
-			{"GET", "/", []string{"X-A: 12"}, "rest"},
-			{"GET", "/?x=2&q=1", nil, "param"},
-			{"GET", "/?q=2&q=1", nil, "rest"},
-			{"GET", "/?q=a%20b%2f%C3%A4", nil, "decoded"},
-			{"GET", "/?p=x%2By", []string{"X-P: abc cba"}, "pattern"},
-			{"GET", "/?p=x%2By", []string{"X-P: abcd"}, "rest"},
-			{"GET", "/?p=x%2By", nil, "rest"},
-			{"GET", "/?p=xxy", []string{"X-P: abc"}, "rest"},
-			{"GET", "/?p=x%2By%0a", []string{"X-P: abc"}, "rest"},
-			{"GET", "/", []string{`X-S: %[src] '"\;#`}, "strange"},
-			{"GET", "/", []string{"X-S: " + strings.Repeat("x", 9000)}, "rest"},
-		} {
+		for _, c := range conditionRequests {
 			if got := ask(c.method, c.path, c.lines...); got != c.want {
 				t.Errorf("%s %s %.60q: got %q, want %q", c.method, c.path, c.lines, got, c.want)
 			}

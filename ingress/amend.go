@@ -211,7 +211,7 @@ func (c *Compiler) plain(worlds []*world, these []placed) bool {
 		}
 		return known != nil && slices.ContainsFunc(known.Paths, func(p pathClaim) bool {
 			service, ok := input.Find(worlds[m.World].Services, p.To.Service)
-			return p.Match == haproxy.Regexp ||
+			return p.Match == haproxy.Regexp || p.If != nil ||
 				ok && annotations.Conditional(annotations.Read(annotations.Service, service.Annotations))
 		})
 	})

@@ -8,14 +8,24 @@ import (
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/claims"
+	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
 )
 
-// A conditional is a path with a Service that takes only requests that meet a condition.
+// A conditional is a path that takes only requests that meet a condition: that of a Service, or that of a
+// match of a route.
 type conditional struct {
 	by      *claim
 	when    annotations.Condition
 	backend string
+	path    pathClaim
+}
+
+// narrower compares two conditionals for one path: the one that takes a request comes first. The older one
+// takes it, but matches of routes have the order of Gateway API, and come before Services.
+func narrower(a, b conditional) int {
+	none := new(gateway.Match)
+	return gateway.CompareConditions(cmp.Or(a.path.If, none), cmp.Or(b.path.If, none))
 }
 
 // choose grants a path if its Service has a condition (route-acl). It returns false if the Service
@@ -41,7 +51,7 @@ func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
 		b.conflict(c, path, first)
 	default:
 		b.claimed[key] = cmp.Or(b.claimed[key], c)
-		b.chosen[key] = append(b.chosen[key], conditional{c, when, b.need(c.Petitioner, path.To, path)})
+		b.chosen[key] = append(b.chosen[key], conditional{c, when, b.need(c.Petitioner, path.To, path), path})
 		c.Effective = c.Effective || when.Usable
 	}
 	return true
@@ -106,16 +116,18 @@ func (b *builder) chain() {
 func (b *builder) chooseFrom(key routeKey, without haproxy.Route, cases map[string][]haproxy.Case) {
 	var own []haproxy.Case
 	var tls *claim
-	for _, c := range b.chosen[key] {
-		if c.when.Usable {
-			own = append(own, haproxy.Case{If: c.when.Text, Backend: c.backend})
-			if tls == nil && c.by.TLSOnly(key) {
-				tls = c.by
-			}
+	sealed := len(b.chosen[key]) > 0 // no case takes plain HTTP
+	for _, c := range slices.SortedStableFunc(slices.Values(b.chosen[key]), narrower) {
+		if !c.when.Usable {
+			continue
+		}
+		own = append(own, haproxy.Case{If: c.when.Text, Backend: c.backend})
+		sealed = sealed && c.path.Rule != nil && c.path.Rule.TLSOnly
+		if tls == nil && c.path.Rule == nil && c.by.TLSOnly(key) {
+			tls = c.by
 		}
 	}
-	own = append(own, b.picked[key]...)
-	if len(own) == 0 {
+	if own = append(own, b.picked[key]...); len(own) == 0 {
 		return
 	}
 	route, has := b.routed[key]
@@ -125,6 +137,9 @@ func (b *builder) chooseFrom(key routeKey, without haproxy.Route, cases map[stri
 	}
 	if tls != nil && !route.TLSOnly {
 		route.TLSOnly, route.TLSCode, route.TLSPort = true, tls.Redirect.Code, tls.Redirect.Port
+	}
+	if sealed && route.Backend == "" && route.Choice == "" && !route.TLSOnly {
+		route.TLSOnly = true // plain HTTP would be answered with 404
 	}
 	choice := haproxy.NewChoice(own)
 	if cases[choice.Name] == nil {

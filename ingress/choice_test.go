@@ -167,7 +167,9 @@ func TestWithoutItsConditionsAKeyLeadsWhereTheNextShorterOneDoes(t *testing.T) {
 					t.Fatal(err)
 				}
 				b.chosen[key] = append(b.chosen[key],
-					conditional{p, annotations.Condition{Text: text, Usable: true}, fmt.Sprint("choice", n)})
+					conditional{
+						by: p, when: annotations.Condition{Text: text, Usable: true}, backend: fmt.Sprint("choice", n),
+					})
 			}
 		}
 		routed := maps.Clone(b.routed)

@@ -12,6 +12,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
 	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/listen"
@@ -100,6 +101,9 @@ func (b *builder) readRoute(world int, r *gateway.Route) *claim {
 					rule.Drop(fmt.Sprintf("path %s cannot be used: %v", m.Path, err))
 					continue
 				}
+				if !m.Bare() {
+					path.If = m
+				}
 				c.Paths = append(c.Paths, path)
 			}
 		}
@@ -149,7 +153,11 @@ func (b *builder) addCertificate(c *claim, h gateway.SharedHost) {
 // grantRule gives a path to the claim of a route, or reports why not.
 func (b *builder) grantRule(c *claim, path pathClaim) {
 	key := path.Key()
-	if path.Rule.Redirects != nil {
+	switch {
+	case path.If != nil:
+		b.grantCondition(c, path)
+		return
+	case path.Rule.Redirects != nil:
 		return // see grantRedirects
 	}
 	if first := cmp.Or(b.owner[key], b.claimed[key]); first != nil && first != c &&
@@ -165,6 +173,25 @@ func (b *builder) grantRule(c *claim, path pathClaim) {
 	route.Plain = b.isOpen(c, path) && !route.TLSOnly && b.demanded.Required()
 	route.Backend, route.Canary, route.CanaryWeight = b.sharesOf(c, path)
 	b.routed[key] = route
+}
+
+// grantCondition gives the requests for a path that meet a condition to the claim of a route, or reports why
+// not. If only listeners for HTTPS take the route, plain HTTP never meets the condition.
+func (b *builder) grantCondition(c *claim, path pathClaim) {
+	key := path.Key()
+	if first := cmp.Or(b.claimed[key], b.owner[key]); first != nil && !claims.Together(first, c) {
+		b.conflict(c, path, first)
+		return
+	}
+	text, err := listen.WhenOf(path.If).Text(path.Rule.TLSOnly)
+	if err != nil {
+		path.Rule.Drop(fmt.Sprintf("a match cannot be used at the addresses of Ingresses: %v", err))
+		return
+	}
+	backend := b.opener.Shared(&c.Petitioner, path.Rule, path.Path, b.isOpen(c, path))[0].Backend
+	b.claimed[key], c.Effective = cmp.Or(b.claimed[key], c), true
+	when := annotations.Condition{Text: text, Usable: true}
+	b.chosen[key] = append(b.chosen[key], conditional{by: c, when: when, backend: backend, path: path})
 }
 
 // sharesOf returns the backends of a path of a route, and how many of 100 requests the second one takes.
@@ -220,7 +247,7 @@ func (b *builder) grantRedirects() {
 func firstRules(c *claim) map[routeKey]*claims.RuleAt {
 	first := make(map[routeKey]*claims.RuleAt, len(c.Paths))
 	for _, path := range c.Paths {
-		if key := path.Key(); first[key] == nil {
+		if key := path.Key(); first[key] == nil && path.If == nil {
 			first[key] = path.Rule
 		}
 	}

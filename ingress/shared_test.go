@@ -89,6 +89,14 @@ func tellShared(r Result) string {
 			fmt.Fprintf(&b, ", https %d %d", route.TLSCode, route.TLSPort)
 		}
 		b.WriteByte('\n')
+		for _, c := range r.Config.Choices {
+			if c.Name != route.Choice {
+				continue
+			}
+			for _, one := range c.Cases {
+				fmt.Fprintf(&b, "  if %s -> %s\n", one.If, one.Backend)
+			}
+		}
 	}
 	for _, cert := range r.Config.Certs {
 		fmt.Fprintf(&b, "%s %v\n", cert.Name, cert.Hosts)
@@ -173,11 +181,69 @@ prefix a.test/old -> default_redirect.r-2
 HTTPRoute r parent Gateway default/gate: ResolvedRefs=False BackendNotFound there is no Service default/none
 `,
 		},
-		"conditions": {
-			sharing(plainOnes) + sharedRoute("default", "r", 2020, "",
-				"hostnames: [a.test], rules: [{}, {matches: [{method: GET}], backendRefs: [{name: app, port: 80}]}]"),
-			`HTTPRoute r parent Gateway default/gate: Accepted=False UnsupportedValue the Gateway shares the addresses of ` +
-				`Ingresses, where this route cannot be served: rule 2 looks at more than the path
+		"conditions, the narrower ones first": {
+			sharing(plainOnes) + sharedRoute("default", "r", 2020, "", `hostnames: [a.test], rules: [
+				{backendRefs: [{name: app, port: 80}]},
+				{matches: [{queryParams: [{name: q, value: "1"}]}], backendRefs: [{name: app, port: 80}]},
+				{matches: [{headers: [{name: X-A, value: "a b"}]}], backendRefs: [{name: other, port: 80}]},
+				{matches: [{path: {value: /x}, method: GET, headers: [{name: x-b, type: RegularExpression, value: "b+"}]}],
+					backendRefs: [{name: app, port: 80}]}]`),
+			`prefix a.test/ -> default_svc_app_http
+  if { req.fhdr(x-a,-1) -m str -- 'a b' } -> default_svc_other_http
+  if { url_param(q),url_dec(1) -m str -- '1' } -> default_svc_app_http
+prefix a.test/x -> default_svc_app_http
+  if { method,concat() -m str -- 'GET' } { req.fhdr(x-b,-1) -m reg -- '(*LIMIT_MATCH=10000)^(?:b+)$' } -> ` +
+				`default_svc_app_http
+  if { req.fhdr(x-a,-1) -m str -- 'a b' } -> default_svc_other_http
+  if { url_param(q),url_dec(1) -m str -- '1' } -> default_svc_app_http
+`,
+		},
+		"a condition beside the path of an Ingress": {
+			sharing(plainOnes) + ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "app"))+"]") +
+				sharedRoute("default", "r", 2021, "", "hostnames: [a.test], rules: [{matches: [{method: POST}], "+
+					"backendRefs: [{name: other, port: 80}]}]"),
+			`prefix a.test/ -> default_svc_app_http
+  if { method,concat() -m str -- 'POST' } -> default_svc_other_http
+`,
+		},
+		"conditions over TLS, with and without a path for plain HTTP": {
+			sharing(plainOnes, tlsOnes) + sharedRoute("default", "r", 2020, "https", `hostnames: [a.test, b.test], rules: [
+				{matches: [{method: POST}], backendRefs: [{name: other, port: 80}]}]`) +
+				sharedRoute("default", "s", 2021, "", "hostnames: [a.test], "+rules),
+			`prefix a.test/ -> default_svc_app_http
+  if { method,concat() -m str -- 'POST' } { ssl_fc } -> default_svc_other_http
+prefix b.test/ -> , https 0 0
+  if { method,concat() -m str -- 'POST' } { ssl_fc } -> default_svc_other_http
+default_web.pem [a.test b.test]
+`,
+		},
+		"conditions that cannot be served": {
+			sharing(plainOnes) + sharedRoute("default", "r", 2020, "", `hostnames: [a.test], rules: [
+				{matches: [{method: GET}], backendRefs: [{name: app, port: 80}, {name: other, port: 80}]},
+				{matches: [{method: GET}], filters: [{type: RequestRedirect, requestRedirect: {scheme: https}}]}]`) +
+				sharedRoute("default", "s", 2021, "", `hostnames: [a.test], rules: [
+				{backendRefs: [{name: app, port: 80}]},
+				{matches: [{headers: [{name: a, value: a}, {name: b, value: b}, {name: c, value: c}, {name: d, value: d},
+					{name: e, value: e}, {name: f, value: f}, {name: g, value: g}, {name: h, value: h}]},
+					{headers: [{name: i, value: "\x01"}]}], backendRefs: [{name: app, port: 80}]}]`),
+			`prefix a.test/ -> default_svc_app_http
+HTTPRoute r parent Gateway default/gate: Accepted=False UnsupportedValue the Gateway shares the addresses of ` +
+				`Ingresses, where this route cannot be served: rule 1 looks at more than the path, and has more than ` +
+				`one backendRef with a weight; rule 2 looks at more than the path, and redirects to https
+HTTPRoute s parent Gateway default/gate: PartiallyInvalid=True UnsupportedValue Dropped Rule: rule 2: a match cannot ` +
+				`be used at the addresses of Ingresses: the condition looks at 8 parts of a request, and has 120 bytes; ` +
+				`at most 7 and 2048 are allowed; it is left out; rule 2: a match cannot be used at the addresses of ` +
+				`Ingresses: "\x01" has the control character '\x01', which is not allowed; it is left out
+`,
+		},
+		"a condition for a host of another namespace": {
+			sharing(plainOnes) + ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "app"))+"]") +
+				sharedRoute("other", "r", 2021, "", "hostnames: [a.test], rules: [{matches: [{method: GET}]}]"),
+			`prefix a.test/ -> default_svc_app_http
+HTTPRoute other/r HostOwned: this HTTPRoute is not served for a.test: it belongs to namespace default, for Ingress ` +
+				`default/i; the operator of the appliance can share a host (clusters[].ingress.hosts)
+HTTPRoute r parent Gateway default/gate: Accepted=False HostOwned a.test is not served: it belongs to namespace ` +
+				`default, for Ingress default/i
 `,
 		},
 		"a wildcard": {
@@ -237,7 +303,7 @@ Gateway gate listener tcp: Programmed=False Invalid protocol TCP is not supporte
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := compileShared(t, new(Compiler), row.manifests+app("app")+secretText(t, "web", certificate{names: []string{"*.test"}}), nil)
+			r := compileShared(t, new(Compiler), row.manifests+app("app")+app("other")+secretText(t, "web", certificate{names: []string{"*.test"}}), nil)
 			got := numbered(tellShared(r))
 			if diff := cmp.Diff(row.want, got); diff != "" {
 				t.Errorf("want (-), got (+):\n%s", diff)
@@ -405,4 +471,18 @@ func TestEachPathBelowIsFoundOnce(t *testing.T) {
 			t.Errorf("-want +got\n%s", diff)
 		}
 	})
+}
+
+// TestANamespaceHasNoMoreConditionsThanItsLimit has a limit of two, and routes with one each.
+func TestANamespaceHasNoMoreConditionsThanItsLimit(t *testing.T) {
+	manifests := sharing(plainOnes) + app("app")
+	for i := range 3 {
+		manifests += sharedRoute("default", fmt.Sprint("r", i), 2020+i, "", fmt.Sprintf(
+			"hostnames: [a.test], rules: [{matches: [{method: POST, path: {value: /%d}}], backendRefs: [{name: app, port: 80}]}]", i))
+	}
+	r := compileShared(t, new(Compiler), manifests, func(s *Snapshot) { s.Options.Limits.Conditions = 2 })
+	want := "more than 2 paths with a condition (clusters[].ingress.limits.conditions): 1 of this HTTPRoute"
+	if got := tellShared(r); strings.Count(got, "  if {") != 2 || !strings.Contains(got, want) {
+		t.Errorf("want two conditions and %q, got\n%s", want, got)
+	}
 }

@@ -218,6 +218,15 @@ func (a *Account) AdmitRoute(r *gateway.Route) (refused []string) {
 			a.regexps.admitAll(len(patterns), func(i int) any { return patterns[i] })
 		}
 	}
+	conditional := 0
+	for _, rule := range r.Rules {
+		conditional += rule.Conditions()
+	}
+	if conditional > 0 {
+		for _, at := range r.SharedHosts() { // elsewhere a condition is a row
+			a.conditions.admitAll(conditional, func(int) any { return cmp.Or(at.Host, "any host") })
+		}
+	}
 	for _, rule := range r.Rules {
 		refs := rule.All()
 		a.backends.admitAll(len(refs), func(i int) any { return "Service " + refs[i].Service.String() })

@@ -72,9 +72,10 @@ type Claim struct {
 type Path struct {
 	Host, Path string
 	Match      haproxy.PathMatch
-	To         Reference // of an Ingress
-	Rule       *RuleAt   // of a route; nil for an Ingress
-	Alias      bool      // the host is another name of a host of a rule
+	To         Reference      // of an Ingress
+	Rule       *RuleAt        // of a route; nil for an Ingress
+	If         *gateway.Match // that a request has to meet; nil if the path takes all
+	Alias      bool           // the host is another name of a host of a rule
 }
 
 // Key returns the key of the route that the path asks for.

@@ -38,6 +38,16 @@ type Field struct {
 // Bare reports whether a match looks at nothing but the path.
 func (m *Match) Bare() bool { return m.Method == "" && len(m.Headers)+len(m.Params) == 0 }
 
+// CompareConditions orders the conditions of matches for one path, the one that takes a request first
+// (HTTPRouteRule, matches).
+func CompareConditions(a, b *Match) int {
+	return cmp.Or(
+		cmp.Compare(min(len(b.Method), 1), min(len(a.Method), 1)),
+		cmp.Compare(len(b.Headers), len(a.Headers)),
+		cmp.Compare(len(b.Params), len(a.Params)),
+	)
+}
+
 // When returns the conditions of a match beside its path, for people.
 func (m *Match) When() string {
 	var all []string

@@ -187,9 +187,7 @@ func compareEntries(a, b Entry) int {
 	return cmp.Or(
 		cmp.Compare(a.Type, b.Type),
 		cmp.Compare(len(b.Path), len(a.Path)),
-		cmp.Compare(min(len(b.Method), 1), min(len(a.Method), 1)),
-		cmp.Compare(len(b.Headers), len(a.Headers)),
-		cmp.Compare(len(b.Params), len(a.Params)),
+		CompareConditions(a.Match, b.Match),
 		olderObject(a.Route.Object, b.Route.Object),
 		cmp.Compare(a.Route.Kind, b.Route.Kind),
 		cmp.Compare(a.Index, b.Index),

@@ -69,21 +69,25 @@ func (a *Attachment) Withdraw(r *Route, why Refusal) {
 }
 
 // unshared returns why a route cannot be served at the addresses of Ingresses, in a sentence. There is
-// one path of a host there for all requests, with at most two backends.
+// at most two backends for a path of a host there, and one for requests with a condition.
 func (r *Route) unshared() string {
 	var all []string
 	for _, rule := range r.Rules {
-		if slices.ContainsFunc(rule.Matches, func(m Match) bool { return !m.Bare() }) {
-			all = append(all, fmt.Sprintf("rule %d looks at more than the path", rule.Index))
-		}
 		weighted := 0
 		for _, ref := range rule.Refs {
 			if ref.Weight > 0 {
 				weighted++
 			}
 		}
-		if weighted > 2 {
+		narrow := rule.Conditions() > 0
+		switch {
+		case weighted > 2:
 			all = append(all, fmt.Sprintf("rule %d has more than two backendRefs with a weight", rule.Index))
+		case narrow && weighted > 1:
+			all = append(all, fmt.Sprintf("rule %d looks at more than the path, and has more than one backendRef with "+
+				"a weight", rule.Index))
+		case narrow && slices.ContainsFunc(rule.Filters, toTLS):
+			all = append(all, fmt.Sprintf("rule %d looks at more than the path, and redirects to https", rule.Index))
 		}
 	}
 	if len(all) == 0 {
@@ -91,6 +95,21 @@ func (r *Route) unshared() string {
 	}
 	return "the Gateway shares the addresses of Ingresses, where this route cannot be served: " +
 		strings.Join(all, "; ")
+}
+
+// toTLS reports whether a filter redirects to https.
+func toTLS(f gatewayv1.HTTPRouteFilter) bool {
+	return f.RequestRedirect != nil && value(f.RequestRedirect.Scheme, "") == "https"
+}
+
+// Conditions returns how many matches of a rule look at more than the path.
+func (r *Rule) Conditions() (n int) {
+	for i := range r.Matches {
+		if !r.Matches[i].Bare() {
+			n++
+		}
+	}
+	return n
 }
 
 // noteWildcards says that wildcard hostnames stand for one label at the addresses of Ingresses.

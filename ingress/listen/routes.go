@@ -37,7 +37,7 @@ func (o *Opener) requests(at OpenPort) {
 				route.To, takers = to, append(takers, e)
 				break
 			}
-			when := whenOf(e.Match)
+			when := WhenOf(e.Match)
 			if err := when.Validate(); err != nil {
 				e.Drop(fmt.Sprintf("a match cannot be used: %v", err))
 				continue
@@ -118,7 +118,8 @@ func MatchOf(t gateway.PathType) haproxy.PathMatch {
 	}
 }
 
-func whenOf(m *gateway.Match) haproxy.When {
+// WhenOf returns the condition of a match beside its path.
+func WhenOf(m *gateway.Match) haproxy.When {
 	fields := func(list []gateway.Field) (all []haproxy.Field) {
 		for _, f := range list {
 			all = append(all, haproxy.Field{Name: f.Name, Value: f.Value, Pattern: f.Pattern})
