@@ -1,8 +1,10 @@
 package ingress
 
 import (
+	"cmp"
 	"fmt"
 	"net"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -131,7 +133,9 @@ func (r Result) ExplainAPI(cluster, kind, namespace, name string) (e Explanation
 				leads[s.Backend] = true
 			}
 		}
-		e.Rules = r.rulesOf(route)
+		if e.Rules = r.rulesOf(route); r.claimOf(route) != nil {
+			e.Rules = append(e.Rules, r.sharedRulesOf(route, leads)...)
+		}
 	}
 	if ok {
 		e.Conditions = r.conditionsOf(e.Ingress)
@@ -173,13 +177,8 @@ func (r Result) ExplainAt(q haproxy.Request) (e Explanation, why string) {
 		return e, "no match of a route takes the request, so it is answered with 404"
 	}
 	taker := takers[at]
-	rule := ExplainedRule{
-		Host: found.Host, Path: found.Path, Match: found.Match, Backend: to.Words(), Rule: taker.Index,
-		Filters: taker.Does(),
-	}
-	if !taker.Bare() {
-		rule.When = taker.When()
-	}
+	rule := explainMatch(found.Host, taker.Rule, taker.Match)
+	rule.Path, rule.Match, rule.Backend = found.Path, found.Match, to.Words()
 	e.Rules = []ExplainedRule{rule}
 	for i, a := range r.routing.attached {
 		if a == nil || !slices.Contains(a.Routes, taker.Route) {
@@ -197,8 +196,13 @@ func (r Result) ExplainAt(q haproxy.Request) (e Explanation, why string) {
 	return e, why
 }
 
-// rulesOf returns the rules of a route, in the order of its rules.
+// rulesOf returns the rules of a route at Gateways with addresses of their own, in the order of its rules. A
+// route that is attached nowhere has all its rules.
 func (r Result) rulesOf(route *gateway.Route) (all []ExplainedRule) {
+	at := route.Listeners()
+	if len(at) > 0 && !slices.ContainsFunc(at, func(l *gateway.Listener) bool { return !l.Gateway.Shared }) {
+		return nil
+	}
 	to := make(map[*gateway.Rule]string)
 	for _, one := range r.routing.listening.Leads {
 		to[one.Rule] = one.To.Words()
@@ -210,17 +214,76 @@ func (r Result) rulesOf(route *gateway.Route) (all []ExplainedRule) {
 		}
 		for _, host := range hosts {
 			for i := range rule.Matches {
-				m := &rule.Matches[i]
-				one := ExplainedRule{
-					Host: host, Path: m.Path, Match: listen.MatchOf(m.Type), Backend: to[rule], Rule: rule.Index,
-					Filters: rule.Does(),
-				}
-				if !m.Bare() {
-					one.When = m.When()
-				}
+				one := explainMatch(host, rule, &rule.Matches[i])
+				one.Backend = to[rule]
 				all = append(all, one)
 			}
 		}
+	}
+	return all
+}
+
+// explainMatch returns a match of a rule without the backends that its requests go to.
+func explainMatch(host string, rule *gateway.Rule, m *gateway.Match) ExplainedRule {
+	one := ExplainedRule{
+		Host: host, Path: m.Path, Match: listen.MatchOf(m.Type), Rule: rule.Index, Filters: rule.Does(),
+	}
+	if !m.Bare() {
+		one.When = m.When()
+	}
+	return one
+}
+
+// claimOf returns the claim of a route at the addresses of Ingresses, or nil.
+func (r Result) claimOf(route *gateway.Route) *claim {
+	i := slices.IndexFunc(r.routing.claims, func(c *claim) bool { return c.Route == route })
+	if i < 0 {
+		return nil
+	}
+	return r.routing.claims[i]
+}
+
+// sharedRulesOf returns the paths that a route has at the addresses of Ingresses, in the order of its rules. It
+// adds the backends of these paths to leads.
+func (r Result) sharedRulesOf(route *gateway.Route, leads map[string]bool) (all []ExplainedRule) {
+	c := r.claimOf(route)
+	routed := make(map[routeKey]*haproxy.Route)
+	for i := range r.Config.Routes {
+		if one := &r.Config.Routes[i]; one.Scope == "" && one.Match != haproxy.Passthrough {
+			routed[claims.KeyOf(one)] = one
+		}
+	}
+	seen := make(map[routeKey]bool) // the first rule has the path
+	for _, path := range c.Paths {
+		key := path.Key()
+		row := routed[key]
+		one := explainMatch(path.Host, path.Rule.Rule, cmp.Or(path.If, &gateway.Match{}))
+		one.Path, one.Match = path.Path, path.Match
+		switch {
+		case row == nil:
+			continue
+		case path.If != nil:
+			i := slices.IndexFunc(r.routing.chosen[key], func(o conditional) bool { return o.by == c && o.path.If == path.If })
+			if i < 0 {
+				continue
+			}
+			one.Backend = r.routing.chosen[key][i].backend
+		case path.Rule.Redirects != nil:
+			if !row.TLSOnly || row.TLSCode != path.Rule.Redirects.Code {
+				continue // another rule decides
+			}
+		case seen[key] || r.routing.owner[key] != c:
+			continue
+		default:
+			seen[key] = true
+			one.Backend, one.Canary = row.Backend, canaryOf(row)
+			leads[row.Canary] = true
+		}
+		leads[one.Backend] = true
+		if row.TLSOnly {
+			one.HTTPS = redirectOf(row)
+		}
+		all = append(all, one)
 	}
 	return all
 }
@@ -308,14 +371,11 @@ func (r Result) explain(p *claim, fallback bool, asked func(routeKey) bool) (e E
 			}
 		}
 		if route.Canary != "" {
-			rule.Canary = strconv.Itoa(route.CanaryWeight) + " % to " + route.Canary
+			rule.Canary = canaryOf(&route)
 			leads[route.Canary] = true
 		}
 		if route.TLSOnly {
-			rule.HTTPS = strconv.Itoa(route.TLSCode)
-			if route.TLSPort != 0 {
-				rule.HTTPS += " to port " + strconv.Itoa(int(route.TLSPort))
-			}
+			rule.HTTPS = redirectOf(&route)
 		}
 		e.Rules = append(e.Rules, rule)
 		leads[route.Backend] = true
@@ -325,6 +385,23 @@ func (r Result) explain(p *claim, fallback bool, asked func(routeKey) bool) (e E
 	}
 	r.describe(&e, leads, objects)
 	return e
+}
+
+// canaryOf returns which part of the requests for a route its canary gets, or "".
+func canaryOf(r *haproxy.Route) string {
+	if r.Canary == "" {
+		return ""
+	}
+	return strconv.Itoa(r.CanaryWeight) + " % to " + r.Canary
+}
+
+// redirectOf returns how plain HTTP for a route is redirected.
+func redirectOf(r *haproxy.Route) string {
+	text := strconv.Itoa(cmp.Or(r.TLSCode, http.StatusFound))
+	if r.TLSPort != 0 {
+		text += " to port " + strconv.Itoa(int(r.TLSPort))
+	}
+	return text
 }
 
 // describe adds to an Explanation the backends of these names, and the problems of objects and

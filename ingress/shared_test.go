@@ -473,6 +473,39 @@ func TestEachPathBelowIsFoundOnce(t *testing.T) {
 	})
 }
 
+// TestARouteAtTheAddressesOfIngressesIsExplained has routes that redirect, that share requests, that look at
+// more than the path, and that lack a path.
+func TestARouteAtTheAddressesOfIngressesIsExplained(t *testing.T) {
+	r := compileShared(t, new(Compiler), sharing(plainOnes, tlsOnes)+app("app")+app("other")+
+		secretText(t, "web", certificate{names: []string{"*.test"}})+
+		ingress("i", 2020, "rules: ["+rule("a.test", path("/i", "Prefix", "app"))+"]")+
+		sharedRoute("default", "to-https", 2021, "http", "hostnames: [a.test], rules: [{filters: ["+
+			"{type: RequestRedirect, requestRedirect: {scheme: https, statusCode: 301}}]}]")+
+		sharedRoute("default", "r", 2021, "https", `hostnames: [a.test], rules: [
+			{backendRefs: [{name: app, port: 80, weight: 3}, {name: other, port: 80}]},
+			{matches: [{path: {value: /i}}, {path: {value: /x}, method: POST}], backendRefs: [{name: other, port: 80}]}]`), nil)
+	for name, want := range map[string][]string{
+		"to-https": {"rule 1 a.test/ ->  , https 301 [RequestRedirect: status 301, scheme https] "},
+		"r": {
+			"rule 1 a.test/ -> default_svc_app_http 25 % to default_svc_other_http, https 301 [] ",
+			"rule 2 a.test/x -> default_svc_other_http , https 301 [] method POST",
+		},
+	} {
+		e, ok := r.ExplainAPI(Unnamed, "httproute", "default", name)
+		var got []string
+		for _, one := range e.Rules {
+			got = append(got, fmt.Sprintf("rule %d %s%s -> %s %s, https %s %v %s", one.Rule, one.Host, one.Path, one.Backend,
+				one.Canary, one.HTTPS, one.Filters, one.When))
+		}
+		if diff := cmp.Diff(want, got); !ok || diff != "" {
+			t.Errorf("%s: want (-), got (+):\n%s", name, diff)
+		}
+		if wantServers := map[string]int{"r": 2}[name]; len(e.Backends) != wantServers {
+			t.Errorf("%s: got %d backends, want %d", name, len(e.Backends), wantServers)
+		}
+	}
+}
+
 // TestANamespaceHasNoMoreConditionsThanItsLimit has a limit of two, and routes with one each.
 func TestANamespaceHasNoMoreConditionsThanItsLimit(t *testing.T) {
 	manifests := sharing(plainOnes) + app("app")

@@ -224,15 +224,18 @@ func writeExplanation(t writer, e status.ExplainStatus) {
 		}
 	}
 	for _, r := range e.Rules {
-		https := ""
+		https, to := "", cmp.Or(r.Backend, "status 404")
 		if r.HTTPS != "" {
 			https = "plain HTTP is redirected, " + r.HTTPS
+		}
+		if r.Backend == "" && r.Rule > 0 && https != "" { // over TLS other rules count
+			to = ""
 		}
 		place := "  "
 		if r.Rule > 0 {
 			place += fmt.Sprintf("rule %d, ", r.Rule)
 		}
-		t.line(place+cmp.Or(r.Host, "any host"), r.Path, r.Match, cmp.Or(r.Backend, "status 404"), https)
+		t.line(place+cmp.Or(r.Host, "any host"), r.Path, r.Match, to, https)
 		if r.When != "" {
 			t.line("    if " + r.When)
 		}
