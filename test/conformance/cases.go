@@ -29,7 +29,7 @@ func objects(dir string) string {
 		}}.Manifest() +
 		rig.App{Name: "scaled", Grace: 5, Args: []string{"-drain", "2s"}}.Manifest() +
 		rig.Service("default", "scaled", "scaled") +
-		configMaps
+		configMaps + gateway
 }
 
 const configMaps = `---
@@ -64,6 +64,23 @@ data:
   log-format: "%ci:%cp [%tr] %ft %b/%s %ST %B %hr %HU"
   log-format-tcp: "streamed for %ci by %ft"
   syslog-server: "address:192.168.50.10, port:5514, facility:local1"
+`
+
+// gateway is a Gateway at the addresses of Ingresses.
+const gateway = `---
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: sallyport}
+spec: {controllerName: sallyport.dev/gateway}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: front}
+spec:
+  gatewayClassName: sallyport
+  listeners:
+  - {name: http, port: 80, protocol: HTTP}
+  - {name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: certificate}]}}
 `
 
 // secrets are the Secrets that cases name. The password is "secret".
@@ -128,7 +145,46 @@ func certificate(to io.Writer, dir string) error {
 }
 
 // The client is 192.168.50.10.
-func cases() []conformity { return slices.Concat(ownCases(), nginxCases()) }
+func cases() []conformity { return slices.Concat(ownCases(), nginxCases(), routeCases()) }
+
+// routeCases are those of routes at the addresses of Ingresses.
+func routeCases() []conformity {
+	to := func(by, matches string) string {
+		return "{backendRefs: [{name: app, port: 80}], matches: [" + matches + "], filters: [{type: " +
+			"ResponseHeaderModifier, responseHeaderModifier: {set: [{name: X-By, value: " + by + "}]}}]}"
+	}
+	get := func(request, by string, headers ...string) ask {
+		return ask{request: request, headers: headers, want: []string{"200", "response X-By: " + by}}
+	}
+	return []conformity{
+		{
+			name: "an HTTPRoute and an Ingress at one host", path: "/old", ingress: []string{"response-set-header: X-By ingress"},
+			routes: map[string][]string{"http": {
+				to("route", "{path: {value: /}}"), to("header", `{headers: [{name: x-canary, value: "a b"}]}`),
+				to("method", "{method: POST}"), to("parameter", "{path: {value: /old}, queryParams: [{name: q, value: x/y}]}"),
+			}},
+			asks: []ask{
+				get("GET /a", "route"), get("GET /old", "ingress"), get("GET /old/a", "ingress"), get("GET /older", "route"),
+				get("GET /a", "header", "X-Canary: a b"), get("GET /a", "route", "X-Canary: a"), get("POST /a", "method"),
+				get("POST /a", "method", "X-Canary: a b"), get("GET /old?q=x%2Fy", "parameter"),
+				get("GET /old", "ingress", "X-Canary: a b"), get("https GET /a", "route"),
+			},
+		},
+		{
+			name: "an HTTPRoute over TLS alone beside an Ingress, and one that redirects", path: "/old",
+			ingress: []string{"response-set-header: X-By ingress", "ssl-redirect: false"},
+			routes: map[string][]string{
+				"https": {to("route", "{path: {value: /}}"), to("header", "{path: {value: /old}, headers: [{name: x-canary, value: a}]}")},
+				"http":  {"{filters: [{type: RequestRedirect, requestRedirect: {scheme: https, statusCode: 301}}]}"},
+			},
+			asks: []ask{
+				{request: "GET /a?b", want: []string{"301", "location https://HOST/a?b"}}, get("https GET /a", "route"),
+				get("GET /old", "ingress"), get("GET /old", "ingress", "X-Canary: a"), get("https GET /old", "ingress"),
+				get("https GET /old", "header", "X-Canary: a"),
+			},
+		},
+	}
+}
 
 func ownCases() []conformity {
 	const page = "Origin: https://page.test"

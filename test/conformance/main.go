@@ -34,14 +34,17 @@ type conformity struct {
 	ingress []string // annotations "key: value"; with "bare" in front the key has no prefix
 	service []string
 	canary  []string // annotations of a second Ingress for the same host
-	beside  string   // the path of one more Ingress for the same host; none, if it is empty
-	secure  bool     // the Ingress has a certificate
-	secret  string   // of the certificate; certificate, if it is empty
-	to      string   // the Deployment that answers; app, if it is empty
-	path    string   // ImplementationSpecific; each path, if it is empty
-	exact   bool     // the path is Exact
-	asks    []ask
-	check   func(context.Context, *testbed) error // what more there is to it, once the asks hold
+	// routes are rules of HTTPRoutes for the host, by the listener that takes them: at a Gateway with the
+	// addresses of Ingresses, and before the Ingress
+	routes map[string][]string
+	beside string // the path of one more Ingress for the same host; none, if it is empty
+	secure bool   // the Ingress has a certificate
+	secret string // of the certificate; certificate, if it is empty
+	to     string // the Deployment that answers; app, if it is empty
+	path   string // ImplementationSpecific; each path, if it is empty
+	exact  bool   // the path is Exact
+	asks   []ask
+	check  func(context.Context, *testbed) error // what more there is to it, once the asks hold
 }
 
 // A testbed is a rig while a case runs.
@@ -77,12 +80,14 @@ func run(ctx context.Context) error {
 	if len(list) == 0 {
 		return fmt.Errorf("no case has %q in its name", *only)
 	}
-	options := world.Options{Name: "conformance", Workers: 1, Progress: io.Discard}
+	options := world.Options{Name: "conformance", Workers: 1, Progress: io.Discard, GatewayAPI: true}
 	ingress := []string{
 		"configMap: default/defaults", "tcpServices: default/tcp", "patternFiles: default/lists",
 		"trust: cluster", "nginx: {class: nginx, without: [server-snippet]}",
 	}
-	return rig.In(ctx, options, "", rig.Cluster{Ingress: ingress}, func(r *rig.Rig) error {
+	return rig.In(ctx, options, "", rig.Cluster{
+		Ingress: ingress, Gateway: []string{"shared: true"},
+	}, func(r *rig.Rig) error {
 		var manifest strings.Builder
 		manifest.WriteString(objects(r.Dir))
 		if err := certificate(&manifest, r.Dir); err != nil {
@@ -165,6 +170,19 @@ spec:
   - host: %[3]s
     http: {paths: [{path: %[5]q, pathType: %[6]s, backend: {service: {name: case%[1]d, port: {name: web}}}}]}
 `, i, said(c.canary), host(i), classOf(c.canary), cmp.Or(c.path, "/"), kind)
+	}
+	for listener, rules := range c.routes {
+		fmt.Fprintf(to, `
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: case%[1]d-%[2]s}
+spec:
+  parentRefs: [{name: front, sectionName: %[2]s}]
+  hostnames: [%[3]s]
+  rules:
+  - %[4]s
+`, i, listener, host(i), strings.Join(rules, "\n  - "))
 	}
 	if c.beside != "" {
 		fmt.Fprintf(to, `
