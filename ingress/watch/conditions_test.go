@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -304,4 +305,56 @@ func TestAWriterThatComesSecondTriesAgainAtOnce(t *testing.T) {
 		all := w.objects("httproutes")
 		return len(all) == 1 && len(all[0].(*gatewayv1.HTTPRoute).Status.Parents) == 1
 	})
+}
+
+// TestAStatusOfAnOlderVersionIsReplaced has statuses as an older version of the appliance, or of the API,
+// wrote them: with conditions, listeners and parents that are no more, and without generations.
+func TestAStatusOfAnOlderVersionIsReplaced(t *testing.T) {
+	old := func(kind string) metav1.Condition { return condition(kind + " True Ready 0") }
+	ours := parentOf(ourController, "web", "Accepted True Accepted 0", "Ready True Ready 0")
+	named := ours
+	kind := gatewayv1.Kind("Gateway")
+	named.ParentRef.Kind = &kind // the same parent in other words
+	gate := &gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{UID: "2", Generation: 1}}
+	gate.Status = gatewayv1.GatewayStatus{
+		Addresses:  []gatewayv1.GatewayStatusAddress{{Value: "192.0.2.9"}},
+		Conditions: []metav1.Condition{old("Scheduled"), old("Ready"), old("Programmed")},
+		Listeners:  []gatewayv1.ListenerStatus{{Name: "gone", Conditions: []metav1.Condition{old("Detached")}}},
+	}
+	route := aRoute(1, ours, named, ours)
+	policy := &gatewayv1.BackendTLSPolicy{ObjectMeta: metav1.ObjectMeta{UID: "3", Generation: 1}}
+	policy.Status.Ancestors = []gatewayv1.PolicyAncestorStatus{{
+		ControllerName: ourController, Conditions: []metav1.Condition{old("Ready")},
+	}}
+	have := map[string]metav1.Object{"gateways": gate, "httproutes": route, "backendtlspolicies": policy}
+	s := aWriter()
+	s.objects = func(resource string) []metav1.Object {
+		if o := have[resource]; o != nil {
+			return []metav1.Object{o}
+		}
+		return nil
+	}
+	wish := wishFor(1, parentOf(ourController, "web", "Accepted False NoMatchingParent 1"))
+	wish.Statuses = append(wish.Statuses, gateway.Status{
+		Kind: "Gateway", UID: "2", Generation: 1, Gateway: &gatewayv1.GatewayStatus{
+			Conditions: []metav1.Condition{condition("Accepted True Accepted 1"), condition("Programmed True Programmed 1")},
+			Listeners:  []gatewayv1.ListenerStatus{{Name: "http", Conditions: []metav1.Condition{condition("Accepted True Accepted 1")}}},
+		},
+	})
+	got := make(map[string]string)
+	for _, one := range s.apiStatuses(&wish, time.Unix(100, 0)) {
+		got[one.kindName] = string(untimed(one.text))
+	}
+	accepted := `{"message":"","observedGeneration":1,"reason":"Accepted","status":"True","type":"Accepted"}`
+	want := map[string]string{
+		"Gateway": `{"addresses":null,"conditions":[` + accepted + `,{"message":"","observedGeneration":1,` +
+			`"reason":"Programmed","status":"True","type":"Programmed"}],"listeners":[{"attachedRoutes":0,` +
+			`"conditions":[` + accepted + `],"name":"http"}]}`,
+		"HTTPRoute": `{"parents":[{"conditions":[{"message":"","observedGeneration":1,"reason":"NoMatchingParent",` +
+			`"status":"False","type":"Accepted"}],"controllerName":"` + ourController + `","parentRef":{"name":"web"}}]}`,
+		"BackendTLSPolicy": `{"ancestors":[]}`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("want (-), got (+):\n%s", diff)
+	}
 }
