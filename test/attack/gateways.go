@@ -209,9 +209,14 @@ func gateways() []attack {
 			objects: func(*testbed) string { return hostileRules() },
 			holds: all(soon("200 evil", atEvil("/")), func(ctx context.Context, s *testbed) error {
 				literal := `a "b' %[src] # ; ${HOME}`
-				got, err := s.ask(ctx, atEvil("/literal", "X-Odd: "+literal))
-				if seen := got.saw.Headers.Get("X-Set"); err == nil && seen != literal {
-					err = fmt.Errorf("the pod saw the header X-Set: %q, want %q (%.200s)", seen, literal, got)
+				shared := request{host: "shared." + evilHost, target: "/literal", header: "X-Odd: " + literal + "\r\n"}
+				err := soon("200 evil", shared)(ctx, s)
+				for _, r := range []request{atEvil("/literal", "X-Odd: "+literal), shared} {
+					got, failed := s.ask(ctx, r)
+					if seen := got.saw.Headers.Get("X-Set"); failed == nil && seen != literal {
+						failed = fmt.Errorf("%s: the pod saw the header X-Set: %q, want %q (%.200s)", r, seen, literal, got)
+					}
+					err = errors.Join(err, failed)
 				}
 				plain, failed := s.ask(ctx, request{at: gateAddr, host: "gate.test"})
 				if failed == nil && plain.header.Get("X-Broken") != "" {
@@ -349,9 +354,12 @@ func badListeners(s *testbed) string {
 // escapes them. Each route has one of them, so that the API server rejects no other.
 func hostileRules() string {
 	var b strings.Builder
-	b.WriteString(home(`{matches: [{path: {value: /literal}, headers: [{name: x-odd, value: "a \"b' %[src] # ; ${HOME}"}]}],
+	const literal = `{matches: [{path: {value: /literal}, headers: [{name: x-odd, value: "a \"b' %[src] # ; ${HOME}"}]}],
     backendRefs: [{name: app, port: 80}],
-    filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: x-set, value: "a \"b' %[src] # ; ${HOME}"}]}}]}`))
+    filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: x-set, value: "a \"b' %[src] # ; ${HOME}"}]}}]}`
+	// At the addresses of Ingresses a condition is a line of the configuration.
+	b.WriteString(home(literal) + gatewayOf("evil", "shared", "", plain) +
+		routeOf("evil", "shared", "shared", "shared."+evilHost, literal, toApp))
 	for i, bad := range breakouts {
 		var headers []string
 		for j := range 16 {
@@ -382,6 +390,10 @@ func hostileRules() string {
 			b.WriteString(routeOf("evil", fmt.Sprintf("odd-%s-%d", kind, i), "home", fmt.Sprintf("odd%d.%s", i, evilHost),
 				rule))
 		}
+		b.WriteString(routeOf("evil", fmt.Sprint("odd-shared-", i), "shared", fmt.Sprintf("shared%d.%s", i, evilHost),
+			fmt.Sprintf("{matches: [{headers: [{name: x-a, value: %[1]q}]}, {queryParams: [{name: q, value: %[1]q}]}, "+
+				"{headers: [{name: x-a, type: RegularExpression, value: %[1]q}]}], backendRefs: [{name: app, port: 80}]}", bad),
+			toApp))
 	}
 	return b.String()
 }
