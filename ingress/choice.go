@@ -51,7 +51,9 @@ func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
 		b.conflict(c, path, first)
 	default:
 		b.claimed[key] = cmp.Or(b.claimed[key], c)
-		b.chosen[key] = append(b.chosen[key], conditional{c, when, b.need(c.Petitioner, path.To, path), path})
+		b.chosen[key] = append(b.chosen[key], conditional{
+			by: c, when: when, backend: b.need(c.Petitioner, path.To, path), path: path,
+		})
 		c.Effective = c.Effective || when.Usable
 	}
 	return true
