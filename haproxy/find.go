@@ -14,25 +14,47 @@ import (
 // it. The host may have a port. If no Route takes the request, why describes the answer to it. Go's
 // regular expressions differ from HAProxy's (PCRE2): Find reports a Route of Regexp that Go cannot
 // read as not matching.
-func (c *Config) Find(host, path string) (r Route, why string) {
+func (c *Config) Find(host, path string) (r Route, why string) { return c.Finder().Find(host, path) }
+
+// A Finder finds the Routes of many requests. Its Config must not change.
+type Finder struct {
+	of   map[string][]found // by host
+	rest string             // the end of a sentence about a request that no Route takes
+}
+
+// A found is a Route of a Finder, with its compiled expression.
+type found struct {
+	*Route
+	expression *regexp.Regexp
+}
+
+// Finder returns a Finder of the Routes of Bind.
+func (c *Config) Finder() *Finder {
+	f := &Finder{of: make(map[string][]found), rest: "is answered with 404"}
+	if c.DefaultBackend != "" {
+		f.rest = "goes to the default backend"
+	}
+	for i := range c.Routes {
+		if r := &c.Routes[i]; r.Scope == "" {
+			f.of[r.Host] = append(f.of[r.Host], found{Route: r})
+		}
+	}
+	return f
+}
+
+// Find returns the same as Find of Config. It compiles the expressions of a host once.
+func (f *Finder) Find(host, path string) (r Route, why string) {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
 	host = strings.ToLower(strings.Trim(host, "[]"))
 	_, parent, _ := strings.Cut(host, ".")
-	rest := "is answered with 404"
-	if c.DefaultBackend != "" {
-		rest = "goes to the default backend"
-	}
 	for _, known := range []string{host, "*." + parent, ""} {
 		var best *Route
-		named := false
-		for i := range c.Routes {
-			if r := &c.Routes[i]; r.Scope == "" && r.Host == known {
-				named = true
-				if r.takes(path) && (best == nil || r.before(best)) {
-					best = r
-				}
+		all, named := f.of[known]
+		for i := range all {
+			if r := &all[i]; r.takes(path) && (best == nil || r.before(best)) {
+				best = r.Route
 			}
 		}
 		switch {
@@ -41,10 +63,25 @@ func (c *Config) Find(host, path string) (r Route, why string) {
 		case best != nil:
 			return *best, ""
 		case named && known != "":
-			return r, "a rule names the host " + known + ", and none of its paths match, so the request " + rest
+			return r, "a rule names the host " + known + ", and none of its paths match, so the request " + f.rest
 		}
 	}
-	return r, "no rule names the host, so the request " + rest
+	return r, "no rule names the host, so the request " + f.rest
+}
+
+// takes reports whether the path of a request matches.
+func (r *found) takes(path string) bool {
+	if r.Match != Regexp {
+		return r.Route.takes(path)
+	}
+	if r.expression == nil {
+		e, err := regexp.Compile("^(?:" + r.Path + ")")
+		if err != nil {
+			return false
+		}
+		r.expression = e
+	}
+	return r.expression.MatchString(path)
 }
 
 // takes reports whether the path of a request matches.

@@ -16,7 +16,7 @@ import (
 var plan = map[string][]string{
 	"cmd/sallyport": {
 		"appliance", "appliance/config", "appliance/doctor", "appliance/group", "appliance/migrate", "appliance/move",
-		"appliance/status", "image", "image/update", "ingress/watch",
+		"appliance/parity", "appliance/status", "image", "image/update", "ingress/watch",
 	},
 	"appliance": {
 		"appliance/config", "appliance/group", "appliance/page", "appliance/pages", "appliance/picture",
@@ -35,6 +35,7 @@ var plan = map[string][]string{
 	"appliance/move":    {"appliance/config"},
 	"appliance/page":    {},
 	"appliance/pages":   {"appliance/group", "appliance/page", "appliance/status", "bgp", "haproxy", "ingress", "routes"},
+	"appliance/parity":  {"appliance/migrate", "haproxy", "ingress"},
 	"appliance/picture": {"haproxy", "ingress", "ingress/input", "routes"},
 	"appliance/plan":    {"haproxy", "routes"},
 	"appliance/status": {

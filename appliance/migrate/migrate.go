@@ -14,6 +14,7 @@ import (
 	"sallyport/appliance"
 	"sallyport/appliance/config"
 	"sallyport/haproxy"
+	"sallyport/ingress"
 	"sallyport/ingress/input"
 	"sallyport/ingress/manifest"
 	"sallyport/ingress/survey"
@@ -83,6 +84,30 @@ func Ask(ctx context.Context, q Question) ([]Report, error) {
 	return all, nil
 }
 
+// Together returns what the appliance makes of the objects of all clusters, or of files.
+func Together(ctx context.Context, q Question) (ingress.Result, error) {
+	cfg, err := q.config()
+	if err != nil {
+		return ingress.Result{}, err
+	}
+	var snaps []input.Snapshot
+	if len(q.Files) > 0 {
+		_, s, _, err := q.files(cfg)
+		if err != nil {
+			return ingress.Result{}, err
+		}
+		return compiled(cfg, []input.Snapshot{s}), nil
+	}
+	for i := range cfg.Clusters {
+		s, err := q.look(ctx, cfg, &cfg.Clusters[i])
+		if err != nil {
+			return ingress.Result{}, fmt.Errorf("cluster %s: %w", cfg.Clusters[i].Name, err)
+		}
+		snaps = append(snaps, s)
+	}
+	return compiled(cfg, snaps), nil
+}
+
 // ErrConfig is the error of a configuration file.
 var ErrConfig = errors.New("the configuration file")
 
@@ -128,20 +153,26 @@ func (q *Question) options(cfg *config.Config, c *config.Cluster) (input.Options
 	return o, manifest.Classes{Names: append([]string{*class}, names[min(1, len(names)):]...), Controller: controller}
 }
 
-// read returns the Report on the objects of files. They count as those of the first cluster.
-func (q *Question) read(cfg *config.Config) (Report, error) {
-	c := manifest.Contents{Namespace: q.Namespace}
+// files returns the objects of files. They count as those of the first cluster.
+func (q *Question) files(cfg *config.Config) (c manifest.Contents, s input.Snapshot, a manifest.Assumed, err error) {
+	c = manifest.Contents{Namespace: q.Namespace}
 	for _, path := range q.Files {
 		if path == "-" {
 			c.Read("standard input", q.Stdin)
 			continue
 		}
 		if err := c.ReadPath(path, q.Recursive); err != nil {
-			return Report{}, err
+			return c, s, a, err
 		}
 	}
 	o, classes := q.options(cfg, &cfg.Clusters[0])
-	s, assumed, err := c.Snapshot(cfg.Clusters[0].Name, time.Now(), o, classes)
+	s, a, err = c.Snapshot(cfg.Clusters[0].Name, time.Now(), o, classes)
+	return c, s, a, err
+}
+
+// read returns the Report on the objects of files.
+func (q *Question) read(cfg *config.Config) (Report, error) {
+	c, s, assumed, err := q.files(cfg)
 	if err != nil {
 		return Report{}, err
 	}
@@ -179,10 +210,9 @@ func (q *Question) look(ctx context.Context, cfg *config.Config, c *config.Clust
 	return s, nil
 }
 
-// report compiles the objects of a cluster.
-func report(cfg *config.Config, s input.Snapshot, from survey.Foreign) Report {
+// compiled compiles the objects of clusters, and asks HAProxy where it is installed.
+func compiled(cfg *config.Config, snaps []input.Snapshot) ingress.Result {
 	c := appliance.CompilerOf(cfg.Ports())
-	snaps := []input.Snapshot{s}
 	verdicts := haproxy.Verdicts{}
 	questions := c.Compile(snaps).Questions
 	for _, q := range questions { // HAProxy is asked where it runs
@@ -192,7 +222,12 @@ func report(cfg *config.Config, s input.Snapshot, from survey.Foreign) Report {
 		maps.Copy(verdicts, program.Vet(questions))
 	}
 	c.Judge(verdicts)
-	r := Report{Cluster: s.Cluster, Survey: survey.Of(c.Compile(snaps), s.Cluster, from)}
+	return c.Compile(snaps)
+}
+
+// report returns the Report on the objects of a cluster.
+func report(cfg *config.Config, s input.Snapshot, from survey.Foreign) Report {
+	r := Report{Cluster: s.Cluster, Survey: survey.Of(compiled(cfg, []input.Snapshot{s}), s.Cluster, from)}
 	r.Totals = Totals{
 		Ingresses: len(r.Ingresses), Verdicts: make(map[survey.Verdict]int), LostGuards: r.LostGuards(),
 	}

@@ -101,7 +101,8 @@ HAProxy only while the kernel holds the verified route to its pod.`,
 	root.AddCommand(
 		runCommand(), statusCommand(), explainCommand(), topCommand(), eventsCommand(), doctorCommand(), drainCommand(),
 		undrainCommand(),
-		migrateCommand(), manifestsCommand(), configCommand(), imageCommand(), versionCommand(), upstreamCommand(),
+		migrateCommand(), parityCommand(), manifestsCommand(), configCommand(), imageCommand(), versionCommand(),
+		upstreamCommand(),
 	)
 	return root
 }

@@ -1,0 +1,11 @@
+// Package parity replays an access log against the routing of the appliance, and sends no request.
+//
+// It owns the forms of access logs, and the comparison of an answer in the log with the answer that the
+// routing gives. Package ingress compiles the objects as the appliance does, and decides each request.
+//
+// Its memory is bounded for each log. Lines, groups and remembered requests each have a limit, and a
+// Report counts the requests beyond a limit.
+//
+// Its limit: it knows neither what a server answers, nor a header that the log does not have. A request
+// that reaches a server here and reached one before counts as the same.
+package parity
