@@ -242,6 +242,9 @@ func writeExplanation(t writer, e status.ExplainStatus) {
 		for _, does := range r.Filters {
 			t.line("    " + does)
 		}
+		for _, one := range r.Choices {
+			t.line("    " + one)
+		}
 		if r.Canary != "" {
 			t.line("  ", "", "", r.Canary)
 		}

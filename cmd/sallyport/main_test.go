@@ -439,6 +439,26 @@ func TestEventsShowTheNewestLast(t *testing.T) {
 	}
 }
 
+func TestExplainShowsWhereEachRuleLeads(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"ingress": {"kind": "HTTPRoute", "namespace": "shop", "name": "app"}, "rules": [
+			{"host": "a.test", "path": "/", "match": "prefix", "https": "301", "rule": 1, "filters": ["RequestRedirect: status 301"]},
+			{"host": "a.test", "path": "/b", "match": "prefix", "backend": "app", "choices": ["next if { method POST }"]},
+			{"host": "a.test", "path": "/c", "match": "prefix", "https": "302"}]}`))
+	}))
+	t.Cleanup(server.Close)
+	_, out, _ := sallyport("explain", "--address", strings.TrimPrefix(server.URL, "http://"), "httproute/shop/app")
+	for _, want := range []string{
+		"rule 1, a.test / prefix plain HTTP is redirected, 301\n RequestRedirect: status 301\n",
+		"a.test /b prefix app\n next if { method POST }\n",
+		"a.test /c prefix status 404 plain HTTP is redirected, 302",
+	} {
+		if got := strings.Join(strings.FieldsFunc(out, func(r rune) bool { return r == ' ' }), " "); !strings.Contains(got, want) {
+			t.Errorf("want %q in\n%s", want, got)
+		}
+	}
+}
+
 func TestExplainAsksForWhatItsArgumentIs(t *testing.T) {
 	asked := ""
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
