@@ -37,6 +37,7 @@ type peer struct {
 	passive, close bool // close: TTL security
 	bfd            bool
 	imports        nets
+	filtered       bool // it has an import statement
 	exports        bool
 	limit          string
 }
@@ -436,7 +437,7 @@ func (b *bird) pools(d *draft, all []peer) {
 		for _, r := range p.imports.remarks {
 			d.note(key, r)
 		}
-		if p.imports.all {
+		if p.imports.all || !p.filtered { // BIRD 1 imports all by default, and BIRD 2 nothing
 			free = &all[i]
 		}
 		for _, n := range p.imports.list {
@@ -464,6 +465,11 @@ func (b *bird) pools(d *draft, all []peer) {
 				"left out: the IPPools of the cluster bound the routes, and each route is compared with the block " +
 				"of its node",
 			Do: look,
+		})
+	case len(within) == 0:
+		d.note(key, Remark{
+			Kind: Widened, At: all[0].at, What: "import", Why: "no session accepted a route; here the IPPools of the " +
+				"cluster bound the routes",
 		})
 	default:
 		slices.SortFunc(within, netip.Prefix.Compare)

@@ -143,6 +143,9 @@ func (b *bird) neighbor(d *draft, p *peer, s *stmt) {
 
 // imports reads which routes of a session are accepted.
 func (b *bird) imports(d *draft, p *peer, s *stmt) {
+	if s.word(1) != "limit" && s.word(1) != "keep" && s.word(1) != "table" {
+		p.filtered = true
+	}
 	switch s.word(1) {
 	case "all":
 		p.imports.all = true

@@ -162,6 +162,32 @@ func TestAFilterIsNeverReadAsNarrowerThanItIs(t *testing.T) {
 	}
 }
 
+// TestASessionWithoutAFilterBoundsNothing imports sessions of which one has no import statement, as
+// BIRD 1 then imports all.
+func TestASessionWithoutAFilterBoundsNothing(t *testing.T) {
+	for text, want := range map[string]int{
+		"import where net ~ 10.2.0.0/16;": 1,
+		"import limit 10; ":               0,
+		"":                                0,
+		"import none;":                    1, // the other session bounds the routes
+		"ipv4 { import where net ~ [ 10.3.0.0/16+, 10.4.0.0/16+ ]; }": 3,
+	} {
+		const first = "protocol bgp { local as 1; neighbor 10.0.0.1 as 2; import where net ~ 10.2.0.0/16; }\n"
+		r, err := Import([]File{{"b", []byte(first + "protocol bgp { local as 1; neighbor 10.0.0.2 as 2; " + text + " }")}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := config.Parse("it", []byte(r.Text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		widened := slices.ContainsFunc(r.Remarks, func(r Remark) bool { return r.Kind == Widened })
+		if got := len(cfg.Clusters[0].Pools); got != want || widened != (want == 0) {
+			t.Errorf("%q: %d pools, want %d\n%s", text, got, want, r.Text)
+		}
+	}
+}
+
 // TestFiltersThatCallOneAnotherEnd reads a function with many calls of itself.
 func TestFiltersThatCallOneAnotherEnd(t *testing.T) {
 	call := strings.Repeat("f(net) || ", 200) + "f(net)"

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sallyport/appliance/config"
+)
+
+// TestAnImportLoadsAndItsExitCodeSaysWhetherAllWasCarried imports files of which the second has lines that
+// are not carried.
+func TestAnImportLoadsAndItsExitCodeSaysWhetherAllWasCarried(t *testing.T) {
+	const dir = "../../appliance/move/testdata/"
+	for _, row := range []struct {
+		args []string
+		code int
+		says string // on standard error
+	}{
+		{[]string{dir + "published/bird.conf", dir + "published/haproxy-ingress.service"}, exitOK, ""},
+		{[]string{dir + "functions/bird.conf"}, exitFailure, "not all was carried"},
+		{[]string{dir + "nothing.conf"}, exitFailure, "no such file"},
+		{[]string{"import_test.go"}, exitFailure, "is no bird.conf"},
+		{nil, exitUsage, "requires at least 1 arg"},
+	} {
+		var out, err strings.Builder
+		code := execute(append([]string{"config", "import"}, row.args...), &out, &err)
+		if code != row.code || !strings.Contains(err.String(), row.says) {
+			t.Errorf("%v: exit code %d, want %d: %s", row.args, code, row.code, err.String())
+		}
+		if strings.Contains(row.says, "carried") || row.says == "" {
+			if _, err := config.Parse("it", []byte(out.String())); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// TestTheExitCodeOfParitySaysWhetherAnswersDiffer replays logs of one line.
+func TestTheExitCodeOfParitySaysWhetherAnswersDiffer(t *testing.T) {
+	dir := t.TempDir()
+	objects, log := filepath.Join(dir, "objects.yaml"), filepath.Join(dir, "access.log")
+	ingress := "{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: web, namespace: shop}, spec: " +
+		"{ingressClassName: nginx, rules: [{host: shop.example, http: {paths: [{path: /, pathType: Prefix, backend: " +
+		"{service: {name: web, port: {number: 80}}}}]}}]}}\n"
+	if err := os.WriteFile(objects, []byte(ingress), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		line string
+		code int
+		says string // on standard output
+	}{
+		{`{"host":"shop.example","uri":"/","status":200}`, exitOK, `"same": 1`},
+		{`{"host":"gone.example","uri":"/","status":200}`, exitFailure, `"code": "not-found"`},
+		{"\x00 binary", exitFailure, `"unreadable": 1`},
+	} {
+		if err := os.WriteFile(log, []byte(row.line+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var out, err strings.Builder
+		code := execute([]string{"parity", log, "--from", "nginx", "-f", objects, "-o", "json"}, &out, &err)
+		if code != row.code || !strings.Contains(out.String(), row.says) {
+			t.Errorf("%q: exit code %d, want %d: %s%s", row.line, code, row.code, out.String(), err.String())
+		}
+	}
+}
