@@ -59,8 +59,13 @@ const steps = `
 var presumed = map[string]string{
 	`echo '{"apiVersion":"crd.projectcalico.org/v1"`: "kubectl delete bgpconfigurations.crd.projectcalico.org default",
 	"sallyport config check /etc":                    "cp kubeconfig /etc/sallyport/kubeconfig",
-	"kill $(cat":                                     "systemctl stop sallyport",
-	"sallyport drain":                                "grouped",
+	"sallyport config import": `
+		mkdir -p /etc/bird
+		cp appliance/move/testdata/published/bird.conf /etc/bird/
+		cp appliance/move/testdata/published/haproxy-ingress.service /etc/systemd/system/`,
+	"sallyport parity": `echo '{"host":"nobody.example","uri":"/","status":404}' > access.log`,
+	"kill $(cat":       "systemctl stop sallyport",
+	"sallyport drain":  "grouped",
 	"sallyport status --address": `
 		ip address add 10.0.0.21/32 dev lo
 		openssl rand -hex 16 > /etc/sallyport/status.password

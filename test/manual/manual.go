@@ -210,7 +210,7 @@ var others = func() (all []Other) {
 		{`calicoctl node status`, "", "it needs calicoctl on the node, as root"},
 
 		// Names of commands within sentences. Others on these pages have them whole.
-		{`sallyport (manifests|upstream|explain|migrate)|kubectl (apply|logs|exec|replace --force)|kubectl create token --duration|systemctl reload|haproxy -c|go tool pprof`, "", "it is the name of a command"},
+		{`sallyport (manifests|upstream|explain|migrate|parity|config (import|check))|ip route flush proto bird|kubectl (apply|logs|exec|replace --force)|kubectl create token --duration|systemctl reload|haproxy -c|go tool pprof`, "", "it is the name of a command"},
 		{`systemctl edit sallyport`, "", "it opens an editor"},
 	} {
 		all = append(all, Other{regexp.MustCompile(`^(?:` + row.commands + `)$`), row.by, row.because})
