@@ -7,5 +7,7 @@
 // Report counts the requests beyond a limit.
 //
 // Its limit: it knows neither what a server answers, nor a header that the log does not have. A request
-// that reaches a server here and reached one before counts as the same.
+// that reaches a server here and reached one before counts as the same. Guards that need
+// more than the address and the user of a client are not looked at: auth-url, limits, client certificates,
+// lists of patterns. So are the keys of backends that only a part of the requests reach, and Gateway API.
 package parity

@@ -25,7 +25,8 @@ server where the proxy itself answered. They are grouped by host, rule and answe
 their number.
 
 No request is sent. What a server answers is not known, so that a request which reached a
-server before, and does here, counts as the same. Passwords and headers are not in a log.
+server before, and does here, counts as the same. Not looked at are auth-url, limits,
+client certificates, lists of patterns, the conditions of canaries, and Gateway API.
 
 A line is one of nginx' combined form, of ingress-nginx, of Apache's combined form with
 or without the virtual host, of HAProxy's httplog, or an object of JSON. nginx' combined
