@@ -6,8 +6,8 @@
 // Its memory is bounded for each log. Lines, groups and remembered requests each have a limit, and a
 // Report counts the requests beyond a limit.
 //
-// Its limit: it knows neither what a server answers, nor a header that the log does not have. A request
-// that reaches a server here and reached one before counts as the same. Guards that need
-// more than the address and the user of a client are not looked at: auth-url, limits, client certificates,
-// lists of patterns. So are the keys of backends that only a part of the requests reach, and Gateway API.
+// Its limit: it knows neither the answer of a server, nor a header that the log does not have. A request
+// that reaches a server here and reached one before counts as the same. It looks at guards by the address
+// and the user of a client, and at no others: auth-url, limits, client certificates, lists of patterns. It
+// looks neither at keys of a rule with a canary or a condition, nor at Gateway API.
 package parity
