@@ -81,6 +81,10 @@ func newLoop(
 	}
 	drains := openDrains(cfg.StateDir, bootID())
 	drains.leaving = hooks.Leaving
+	retired, err := openRetired(cfg.StateDir)
+	if err != nil {
+		log.Error("clusters that were drained serve again; repeat sallyport drain --cluster", "err", err)
+	}
 	l = &loop{
 		log: log, now: time.Now, speaker: e.nodes, kernel: e.kernel, proxy: e.proxy,
 		firewall: firewall{admit: hooks.Admit},
@@ -91,6 +95,7 @@ func newLoop(
 		follower: follower{
 			atStart: cfg, load: hooks.Load, again: hooks.Reload, reloaded: hooks.Reloaded, level: hooks.Level,
 			open: opener(cfg, e.kernel, log, wg), pictures: picture.New(cfg.StateDir, log),
+			retired: retired,
 		},
 	}
 	l.counts.histograms = newHistograms()

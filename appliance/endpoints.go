@@ -85,6 +85,8 @@ func (n *endpoints) local() http.Handler {
 	for _, path := range []string{"/drain", "/undrain", "/group"} {
 		local.Handle(path, orders)
 	}
+	local.Handle("/cluster/", retirement(
+		l.view.Load, l.retired, n.edges.inUse, func() { knock(l.knock) }, time.Now))
 	return local
 }
 

@@ -41,6 +41,7 @@ type follower struct {
 
 	pictures *picture.Store
 	crashed  *quarantine
+	retired  *retired
 }
 
 // readFile reads the configuration file again, and returns the new settings. Live keys take effect
@@ -78,6 +79,12 @@ func (f *follower) readFile() (s settings, ok bool) {
 func (f *follower) set(s settings) {
 	was := f.settings
 	f.settings = s
+	err := f.retired.only(func(name string) bool {
+		return slices.ContainsFunc(s.sources, func(of source) bool { return of.Name == name && of.Set != "" })
+	})
+	if err != nil {
+		f.log.Error("the drain of a cluster that left its set comes back with the next process", "err", err)
+	}
 	if f.level != nil {
 		f.level.Set(s.cfg.Log.Level)
 	}

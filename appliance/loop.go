@@ -311,7 +311,7 @@ func (l *loop) read(v *status.View) (*reading, error) {
 	for _, c := range l.clusters {
 		seen := status.Cluster{
 			Name: c.name, Health: c.watcher.Health(), Known: c.known, Live: c.live, Pictured: c.pictured,
-			Topology: c.snapshot.Topology, Gone: c.gone,
+			Topology: c.snapshot.Topology, Gone: c.gone, Drained: l.retired.get(c.name),
 		}
 		if err := l.pictures.Fault(c.name); err != nil {
 			seen.Unsaved = fmt.Errorf("the last good picture cannot be saved in %s: %w", l.pictures.Dir(), err)
@@ -420,7 +420,8 @@ func (l *loop) wantServers(v *status.View, r *reading, s standing) {
 func (l *loop) drained() map[string]bool {
 	all := make(map[string]bool)
 	for i := range l.cfg.Clusters {
-		if c := &l.cfg.Clusters[i]; c.Set != "" && c.State == config.Drained {
+		c := &l.cfg.Clusters[i]
+		if c.Set != "" && (c.State == config.Drained || !l.retired.get(c.Name).IsZero()) {
 			all[c.Name] = true
 		}
 	}

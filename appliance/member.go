@@ -154,6 +154,11 @@ func (ms *membership) represent(
 	claims := ms.member.claims.troubles(wanted, v.Compiled.Balancers, g.VRRP.Exists())
 	v.Troubles = slices.Concat(claims, conflicts(g, v), ms.troublesOfMovers(v), ms.guardPorts(ctx, v.At))
 	problems := status.Sentences(v.Troubles, status.Doubt)
+	for i := range v.Clusters {
+		if words := v.Clusters[i].DrainInWords(v.At); words != "" {
+			problems = append(problems, words) // another member may not drain it
+		}
+	}
 	serves := ms.claimed + ms.member.served.update(applied)
 	ms.member.pulse.Say(group.Word{
 		Class: ms.fit.Class, Draining: facts.Draining, Version: ms.version, Config: v.Settings.Sum,

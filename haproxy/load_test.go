@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -234,6 +235,34 @@ func FuzzMeter(f *testing.F) {
 					}
 				}
 			}
+		}
+	})
+}
+
+func TestIdleConnectionsAreCountedByTheirServer(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		a, b := backend("default_a_80", origin(t, "a")), backend("default_b_80", origin(t, "b"))
+		cfg := r.config(a, b)
+		r.settle(cfg, states(cfg, Open))
+		if got := r.get("default_a_80.test", "/"); got != "a" {
+			t.Fatalf("got %q, want a", got)
+		}
+		idle := func(backends ...*Backend) int {
+			t.Helper()
+			ends := map[netip.AddrPort]bool{}
+			for _, b := range backends {
+				ends[b.Servers[0].Addr] = true
+			}
+			n, err := r.p.Idle(ends)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		r.eventually("the connection to a is idle", func() bool { return idle(a, b) == 1 && idle(a) == 1 })
+		if n := idle(b); n != 0 {
+			t.Errorf("%d idle connections to b, want none", n)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -314,6 +315,15 @@ func (p *Proxy) Servers() (LiveBackends, error) {
 		return LiveBackends{}, err
 	}
 	return p.belief.run.backends, nil
+}
+
+// Idle returns how many connections to these addresses the worker keeps for later requests. HAProxy 3.2
+// keeps one to a drained server for more than five minutes.
+func (p *Proxy) Idle(ends map[netip.AddrPort]bool) (int, error) {
+	if len(ends) == 0 {
+		return 0, nil
+	}
+	return p.worker.idle(ends)
 }
 
 // know reads the worker if there is no belief about it. If the worker has not loaded our

@@ -324,6 +324,32 @@ func (r *reading) connectionsTo(words []string) {
 	}
 }
 
+// idle returns how many connections to these addresses the worker keeps for later requests.
+func (w worker) idle(ends map[netip.AddrPort]bool) (n int, err error) {
+	answer, err := w.ask("show servers conn")
+	if err != nil {
+		return 0, err
+	}
+	column := -1 // HAProxy 3.4 has more columns than 3.2
+	for line := range strings.Lines(answer) {
+		words := strings.Fields(line)
+		if len(words) > 0 && words[0] == "#" {
+			column = slices.Index(words[1:], "idle_cur")
+			continue
+		}
+		if len(words) < 4 || column < 0 || column >= len(words) {
+			continue
+		}
+		addr, err := netip.ParseAddr(words[2])
+		port, portErr := strconv.ParseUint(words[3], 10, 16)
+		if err == nil && portErr == nil && ends[netip.AddrPortFrom(addr, uint16(port))] {
+			count, _ := strconv.Atoi(words[column])
+			n += count
+		}
+	}
+	return n, nil
+}
+
 // end returns the picture once everything is read.
 func (r *reading) end() (picture, error) {
 	if !r.whole {

@@ -67,13 +67,31 @@ func (*Kernel) Abort(ends map[netip.AddrPort]bool) (n int, err error) {
 func (*Kernel) Held(addrs []netip.Addr) (n int, err error) {
 	err = connections(func(s *netlink.Socket, _ netip.AddrPort) error {
 		own, _ := netip.AddrFromSlice(s.ID.Source)
-		if slices.Contains(addrs, own.Unmap()) && slices.Contains([]uint8{tcpEstablished, tcpFinWait1, tcpCloseWait},
-			s.State) {
+		if slices.Contains(addrs, own.Unmap()) && inUse(s) {
 			n++
 		}
 		return nil
 	})
 	return n, err
+}
+
+// HeldTo returns how many TCP connections of this machine to these far ends are still in use.
+func (*Kernel) HeldTo(ends map[netip.AddrPort]bool) (n int, err error) {
+	if len(ends) == 0 {
+		return 0, nil
+	}
+	err = connections(func(s *netlink.Socket, to netip.AddrPort) error {
+		if ends[to] && inUse(s) {
+			n++
+		}
+		return nil
+	})
+	return n, err
+}
+
+// inUse reports whether a connection is open, or was closed by this machine while data is under way.
+func inUse(s *netlink.Socket) bool {
+	return slices.Contains([]uint8{tcpEstablished, tcpFinWait1, tcpCloseWait}, s.State)
 }
 
 // connections calls each with every TCP connection of this machine that was established.

@@ -105,16 +105,20 @@ func TestAClusterWithoutSessionsGivesWayToOneThatServes(t *testing.T) {
 		drained, silent map[string]bool
 		want            []Step
 	}{
-		"no check finds its dead servers": {unchecked, unchecked, nil, only("blue"), []Step{set(blue, haproxy.Drain, Silent)}},
-		"the other one fails its checks":  {up, down, nil, only("blue"), nil},
-		"both have lost their sessions":   {up, up, nil, both, nil},
+		"no check finds its dead servers": {
+			unchecked, unchecked, nil, only("blue"), []Step{set(blue, haproxy.Drain, Silent)},
+		},
+		"the other one fails its checks": {up, down, nil, only("blue"), nil},
+		"both have lost their sessions":  {up, up, nil, both, nil},
 		"it returns": {
 			haproxy.Live{State: haproxy.Drain, Check: haproxy.Up}, up, nil, nil, []Step{set(blue, haproxy.Open, "routed")},
 		},
 		"the other one is drained, and it still answers": {
 			up, up, only("green"), only("blue"), []Step{set(green, haproxy.Drain, Drained)},
 		},
-		"the other one is drained, and it is dead": {down, up, only("green"), only("blue"), []Step{set(blue, haproxy.Drain, Silent)}},
+		"the other one is drained, and it is needed": {
+			down, up, only("green"), only("blue"), []Step{set(blue, haproxy.Drain, Silent)},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := sharedBy([]haproxy.Live{tt.blue}, []haproxy.Live{tt.green}, tt.drained)

@@ -26,6 +26,7 @@ const (
 	ClusterAPI       Code = "cluster-api"
 	ClusterRemoved   Code = "cluster-removed"
 	ClusterSettings  Code = "cluster-settings"
+	ClusterRetired   Code = "cluster-retired"
 	MissingRights    Code = "missing-rights"
 	ContestedStatus  Code = "contested-status"
 	ClosedListeners  Code = "closed-listeners"
@@ -75,6 +76,7 @@ var Codes = []struct {
 	{ClusterAPI, "the API server of the cluster does not answer, or rejects a request"},
 	{ClusterRemoved, "a cluster that was removed from the configuration is still served"},
 	{ClusterSettings, "new settings of the cluster wait for its API server"},
+	{ClusterRetired, "the cluster was drained by a command"},
 	{MissingRights, "the appliance lacks a right in the cluster, or the cluster lacks a kind of objects"},
 	{ContestedStatus, "another appliance or group replaces statuses in the cluster that this one writes"},
 	{ClosedListeners, "listeners of Gateways of the cluster are not served"},

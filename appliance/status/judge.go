@@ -67,7 +67,7 @@ func (j *Judge) Assess(v, last *View, b Background) {
 		warn(Crashes, "", "%s", sentence)
 	}
 	for i := range v.Clusters {
-		v.Clusters[i].report(notReady, warn)
+		v.Clusters[i].report(v.At, notReady, warn)
 	}
 	v.sessions()
 	for _, sentence := range v.BGP.Contested {
@@ -136,7 +136,7 @@ func warnOfFile(v *View, warn finder) {
 }
 
 // report adds the faults of a cluster.
-func (c *Cluster) report(notReady, warn finder) {
+func (c *Cluster) report(now time.Time, notReady, warn finder) {
 	switch {
 	case !c.Known:
 		notReady(ClusterUnknown, c.Name, "cluster %s: its objects are not known yet: %s", c.Name, c.Health.Error)
@@ -158,6 +158,9 @@ func (c *Cluster) report(notReady, warn finder) {
 	if c.Next != nil {
 		warn(ClusterSettings, c.Name, "cluster %s: its new settings take effect once its API has answered: %s",
 			c.Name, c.Next.Error)
+	}
+	if words := c.DrainInWords(now); words != "" {
+		warn(ClusterRetired, c.Name, "%s: end that with sallyport undrain --cluster %s", words, c.Name)
 	}
 	for _, sentence := range c.Health.Missing {
 		warn(MissingRights, c.Name, "cluster %s: %s", c.Name, sentence)

@@ -32,7 +32,8 @@ var Reasons = []struct {
 }{
 	{EndpointGone, "the Service has lost this endpoint, and the server goes once its last connection ends"},
 	{Terminating, "the endpoint is terminating"},
-	{ClusterDrained, "the cluster of the pod is drained (`clusters[].state`), and another cluster of its set serves"},
+	{ClusterDrained, "the cluster of the pod is drained (`clusters[].state`, or a command), and another cluster of " +
+		"its set serves"},
 	{ClusterSilent, "every BGP session of the cluster of the pod is lost, and another cluster of its set serves"},
 	{AddressDenied, "the address is not one that the namespace of the Service may use; the detail says why: " +
 		"`own-address`, `api-server`, `foreign-cluster`, `no-pod`, `other-namespace`, `no-block`, `host-network`, " +

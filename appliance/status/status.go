@@ -50,12 +50,22 @@ type Status struct {
 // ClusterStatus is one cluster of the config file.
 type ClusterStatus struct {
 	Name     string     `json:"name"`
+	Set      string     `json:"set,omitempty"`     // the set of clusters that it is in
+	State    string     `json:"state"`             // active, standby, drained or silent
+	Why      string     `json:"why,omitempty"`     // who drains it
+	Since    time.Time  `json:"since,omitzero"`    // since when sallyport drain has drained it
+	Hosts    int        `json:"hosts"`             // that its pods serve
+	Open     int        `json:"open"`              // its open servers
+	Servers  int        `json:"servers"`           // all its servers
+	Peers    int        `json:"peers"`             // BGP peers of its nodes and route reflectors
 	Live     bool       `json:"live"`              // its API has answered since the start
 	Picture  *time.Time `json:"picture,omitempty"` // when the picture was taken that is served
 	Nodes    int        `json:"nodes"`
 	Blocks   int        `json:"blocks"`
 	Error    string     `json:"error,omitempty"`
 	APIGroup string     `json:"apiGroup,omitempty"` // the API group of its Calico objects
+
+	Established int `json:"established"` // peers with a BGP session
 
 	// when the token or certificate in use expires; zero if no expiry is known
 	CredentialsExpire time.Time `json:"credentialsExpire,omitzero"`
@@ -209,6 +219,7 @@ func (v *View) Head(info haproxy.Info) Status {
 func (x *Index) Status(info haproxy.Info) Status {
 	v := x.View
 	s := v.Head(info)
+	v.roles(s.Clusters)
 	type owner struct{ cluster, node string }
 	owners := map[netip.Addr]owner{}
 	for _, c := range v.Clusters {

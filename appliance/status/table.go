@@ -98,3 +98,15 @@ func text(words string) Cell { return Cell{Text: words} }
 
 // count returns a cell with a number.
 func count(n int) Cell { return Cell{Text: fmt.Sprint(n)} }
+
+// outOf returns a cell with two numbers: how many of all meet a condition.
+func outOf(n, all int) Cell {
+	cell := Cell{Text: fmt.Sprintf("%d/%d", n, all), Level: Healthy}
+	switch {
+	case all > 0 && n == 0:
+		cell.Level = Failed
+	case n < all:
+		cell.Level = Doubt
+	}
+	return cell
+}

@@ -24,16 +24,21 @@ var ClusterTable = &Table[ClusterStatus]{
 		Name: "clusters", Title: "Clusters", Empty: "none",
 		Columns: []Column{
 			{Name: "cluster"},
+			{Name: "state"},
 			{Name: "API"},
-			{Name: "nodes", Kind: KindNumber},
-			{Name: "blocks", Kind: KindNumber},
-			{Name: "error", Kind: KindProse},
+			{Name: "sessions"},
+			{Name: "open servers"},
+			{Name: "hosts", Kind: KindNumber},
+			{Name: "why", Kind: KindProse},
+			{Name: "set", Wide: true},
+			{Name: "nodes", Kind: KindNumber, Wide: true},
+			{Name: "blocks", Kind: KindNumber, Wide: true},
 			{Name: "Calico", Wide: true},
 			{Name: "credentials until", Wide: true},
 		},
 	},
 	Rows: func(s *Status) []ClusterStatus { return s.Clusters },
-	Row: func(_ *Status, c ClusterStatus) []Cell {
+	Row: func(s *Status, c ClusterStatus) []Cell {
 		api := Cell{Text: "in sync", Level: Healthy}
 		switch {
 		case !c.Live && c.Picture != nil:
@@ -41,17 +46,26 @@ var ClusterTable = &Table[ClusterStatus]{
 		case !c.Live:
 			api = Cell{Text: "not known yet", Level: Failed}
 		}
-		fault, until := Cell{Text: c.Error}, ""
+		state, why, until := Cell{Text: c.State, Level: Healthy}, text(c.Why), ""
 		if c.Error != "" {
-			fault.Level = Doubt
+			why.Text = strings.TrimPrefix(c.Why+"; "+c.Error, "; ")
+		}
+		if c.Why != "" {
+			state.Level = Doubt
+		}
+		if !c.Since.IsZero() {
+			why.Age = s.Now.Sub(c.Since)
+		}
+		if why.Text != "" {
+			why.Level = Doubt
 		}
 		if !c.CredentialsExpire.IsZero() {
 			until = c.CredentialsExpire.UTC().Format(time.DateTime)
 		}
 		return []Cell{
 			{Text: c.Name, Link: []string{"cluster", c.Name}},
-			api, count(c.Nodes), count(c.Blocks), fault,
-			text(c.APIGroup), text(until),
+			state, api, outOf(c.Established, c.Peers), outOf(c.Open, c.Servers), count(c.Hosts), why,
+			text(c.Set), count(c.Nodes), count(c.Blocks), text(c.APIGroup), text(until),
 		}
 	},
 	JSON: func(s *Status) any { return s.Clusters },

@@ -70,6 +70,8 @@ type Cluster struct {
 	Topology routes.Topology
 	Unsaved  error // why the last good picture cannot be saved
 	Gone     bool  // the cluster was removed from the configuration
+	// Drained is the time since when sallyport drain has taken it out of its set; zero without a drain
+	Drained time.Time
 	// health of the watcher with newer settings, until it has read the whole cluster; else nil
 	Next *watch.Health
 }

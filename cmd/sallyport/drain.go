@@ -26,11 +26,12 @@ const (
 )
 
 func drainCommand() *cobra.Command {
-	var path string
-	var wait, force, stopping bool
+	var path, cluster string
+	var wait, force, stopping, partial bool
+	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "drain",
-		Short: "Let the other members of the group take over from this appliance",
+		Short: "Let the other members of the group take over from this appliance, or other clusters from one",
 		Long: `Let the other members of the group take over from this appliance. It withdraws the
 service addresses, and HAProxy closes each connection that is kept after its next
 answer. What goes on longer, such as a WebSocket or a download, goes on. Everything else
@@ -38,9 +39,17 @@ of the appliance runs as before, until "sallyport undrain".
 
 A restart of sallyport does not end the drain, a reboot of the machine does. The command
 is refused while no other member is full, because nobody would serve then. If the last of
-the others fails later, the appliance announces the addresses again, as the last resort.`,
+the others fails later, the appliance announces the addresses again, as the last resort.
+
+With --cluster, the other clusters of a set take over from one cluster
+(clusters[].set). Its pods get no new requests for a Service that another cluster serves.
+What is under way goes on, and clients with a session cookie return to their pod. The
+drain outlives restarts and reboots, until "sallyport undrain --cluster NAME". It is
+refused if no other cluster has a ready server for a Service; with --partial the
+cluster goes on serving such Services. In a group each member needs the command.`,
 		Example: `  sallyport drain --wait
-  sallyport drain --force`,
+  sallyport drain --force
+  sallyport drain --cluster blue --wait`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVarP(&path, "config", "c", defaultConfig, "the configuration file")
@@ -50,10 +59,22 @@ the others fails later, the appliance announces the addresses again, as the last
 	cmd.Flags().BoolVar(&stopping, "stopping", false,
 		"drain even if no other member is full, and only until the process ends; do nothing if no appliance runs "+
 			"here, or in no group (for the unit file)")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "drain this cluster of a set, and not the appliance")
+	cmd.Flags().BoolVar(&partial, "partial", false,
+		"with --cluster: drain it even if it alone serves a Service, which it goes on serving")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "with --cluster: how long --wait waits at most")
+	cmd.MarkFlagsMutuallyExclusive("cluster", "force")
+	cmd.MarkFlagsMutuallyExclusive("cluster", "stopping")
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
+		if cluster == "" && (partial || cmd.Flags().Changed("timeout")) {
+			return errors.New("--partial and --timeout need --cluster")
+		}
 		socket, err := controlSocket(cmd, path)
 		if err != nil {
 			return err
+		}
+		if cluster != "" {
+			return socket.drainCluster(cmd, cluster, partial, wait, timeout)
 		}
 		status, err := socket.send(cmd.Context(), http.MethodPost,
 			fmt.Sprintf("/drain?force=%t&stopping=%t", force, stopping))
@@ -69,20 +90,27 @@ the others fails later, the appliance announces the addresses again, as the last
 }
 
 func undrainCommand() *cobra.Command {
-	var path string
+	var path, cluster string
 	cmd := &cobra.Command{
 		Use:   "undrain",
-		Short: "End a drain: serve again",
+		Short: "End a drain: serve again, or let a cluster serve again",
 		Long: `End a drain: the appliance announces the service addresses again, at first as the last
-resort, and plainly once it has served well for some seconds.`,
-		Example: "  sallyport undrain",
+resort, and plainly once it has served well for some seconds.
+
+With --cluster, it ends the drain of a cluster, whose pods get requests again at once.`,
+		Example: "  sallyport undrain\n  sallyport undrain --cluster blue",
 		Args:    cobra.NoArgs,
 	}
 	cmd.Flags().StringVarP(&path, "config", "c", defaultConfig, "the configuration file")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "end the drain of this cluster, and not of the appliance")
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
 		socket, err := controlSocket(cmd, path)
 		if err != nil {
 			return err
+		}
+		if cluster != "" {
+			s, err := socket.cluster(cmd.Context(), http.MethodPost, "undrain", cluster, false)
+			return errors.Join(err, everyMember(cmd, s, "undrain"))
 		}
 		_, err = socket.send(cmd.Context(), http.MethodPost, "/undrain")
 		return err

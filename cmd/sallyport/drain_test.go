@@ -19,7 +19,7 @@ import (
 // gate serves the control socket of an appliance, which answers with one state after
 // another and repeats the last. It returns the path of a configuration file, and what was
 // asked.
-func gate(t *testing.T, states ...appliance.DrainStatus) (path string, asked func() []string) {
+func gate[S any](t *testing.T, states ...S) (path string, asked func() []string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gate") // short: the path of a socket has 108 bytes
 	if err != nil {
@@ -41,7 +41,7 @@ func gate(t *testing.T, states ...appliance.DrainStatus) (path string, asked fun
 	}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests = append(requests, r.Method+" "+r.URL.String())
-		if states[0].Why == "refused" {
+		if s, is := any(states[0]).(appliance.DrainStatus); is && s.Why == "refused" {
 			http.Error(w, "no other member of the group is full: gate-2 \x1b[31m", http.StatusConflict)
 			return
 		}
@@ -124,8 +124,66 @@ func TestDrainWaitsUntilNoConnectionIsLeft(t *testing.T) {
 	}
 }
 
+func TestDrainOfAClusterWaitsUntilNoConnectionToItIsLeft(t *testing.T) {
+	state := func(drained bool, connections, alone int) appliance.ClusterDrainStatus {
+		return appliance.ClusterDrainStatus{
+			Cluster: "blue", Draining: true, Drained: drained, Connections: connections, Alone: alone,
+		}
+	}
+	grouped := state(true, 0, 0)
+	grouped.Group = "edge"
+	const nothing = "drained: no connections to drained pods of cluster blue are left"
+	for name, row := range map[string]struct {
+		args   string
+		states []appliance.ClusterDrainStatus
+		code   int
+		want   string // of stdout
+		stderr string
+		asked  int
+	}{
+		"without waiting": {"", []appliance.ClusterDrainStatus{state(false, 9, 0)}, 0, "", "", 1},
+		"nothing is left": {
+			"--wait", []appliance.ClusterDrainStatus{state(false, 0, 0), state(true, 9, 0), state(true, 0, 0)},
+			0, nothing + "\n", "", 3,
+		},
+		"a part of it": {
+			"--wait --partial", []appliance.ClusterDrainStatus{state(true, 0, 2)},
+			0, nothing + "; it still serves 2 Services that no other cluster serves\n", "", 1,
+		},
+		"one does not end": {
+			"--wait --timeout 0s", []appliance.ClusterDrainStatus{state(true, 1, 0)},
+			0, "drained, but after 0s (--timeout) 1 connection is left\n", "", 1,
+		},
+		"somebody undrains it": {
+			"--wait", []appliance.ClusterDrainStatus{state(false, 3, 0), {Cluster: "blue"}},
+			1, "", "the drain was ended meanwhile, by sallyport undrain\n", 2,
+		},
+		"in a group": {
+			"", []appliance.ClusterDrainStatus{grouped}, 0,
+			"this member of group edge obeys; type sallyport drain --cluster blue at each other member, too\n", "", 1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path, asked := gate(t, row.states...)
+			code, stdout, stderr := sallyport(append([]string{"drain", "--cluster", "blue", "--config", path},
+				strings.Fields(row.args)...)...)
+			if code != row.code || stdout != row.want || stderr != row.stderr {
+				t.Errorf("got %d, %q, %q; want %d, %q, %q", code, stdout, stderr, row.code, row.want, row.stderr)
+			}
+			if got := asked(); len(got) != row.asked || !strings.HasPrefix(got[0], "POST /cluster/drain?cluster=blue&") {
+				t.Errorf("asked %q, want %d requests, the first to drain", got, row.asked)
+			}
+		})
+	}
+	path, _ := gate[appliance.DrainStatus](t)
+	if code, _, stderr := sallyport("drain", "--partial", "--config", path); code == 0 ||
+		!strings.Contains(stderr, "--partial and --timeout need --cluster") {
+		t.Errorf("without a cluster: got %d, %q", code, stderr)
+	}
+}
+
 func TestDrainSaysWhereNoApplianceAnswers(t *testing.T) {
-	path, _ := gate(t)
+	path, _ := gate[appliance.DrainStatus](t)
 	if code, _, stderr := sallyport("drain", "--config", path); code != 1 ||
 		!strings.Contains(stderr, "no appliance of a group answers at "+filepath.Dir(path)+
 			"/control.sock: does it run, and does its configuration have a group?") {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"regexp"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -55,6 +56,26 @@ func (r *testbed) inState(state string) {
 	r.t.Helper()
 	r.write("sallyport.yaml", stateOf.ReplaceAllString(r.read("sallyport.yaml"), "state: "+state))
 	r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
+}
+
+// order gives the appliance an order, by a command on its machine. It returns the output.
+func (r *testbed) order(command string, args ...string) (string, error) {
+	all := append([]string{r.file("sallyport"), command, "--config", r.file("sallyport.yaml")}, args...)
+	return r.Exec(r.t.Context(), world.Appliance, all...)
+}
+
+// roleOf waits until a cluster is in a state, by the appliance's word.
+func (r *testbed) roleOf(cluster, want string) {
+	r.t.Helper()
+	r.eventually("cluster "+cluster+" is "+want, func() error {
+		s, err := r.status()
+		for _, c := range s.Clusters {
+			if err == nil && c.Name == cluster && c.State != want {
+				return fmt.Errorf("it is %q (%s), with %d of %d servers open", c.State, c.Why, c.Open, c.Servers)
+			}
+		}
+		return err
+	})
 }
 
 func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
@@ -113,11 +134,42 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 			r.kubectl("scale", "deployment", "web", "--replicas", "0")
 			r.opened("blue__default_svc_web_web", 2)
 			r.answeredBy("http://web.test/", 2)
+			const alone = "no other cluster has a ready server for default/web:web (host green.test and 1 more host)"
+			if _, err := r.order("drain", "--cluster", "green", "--wait"); err == nil ||
+				!strings.Contains(err.Error(), alone) {
+				r.t.Errorf("the only cluster that serves is drained: %v", err)
+			}
 			r.kubectl("scale", "deployment", "web", "--replicas", "2")
 			r.opened("blue__default_svc_web_web", 4)
 			r.inState("active")
 			r.answeredBy("http://web.test/", 4)
 		})
+	})
+	r.sub("a cluster is drained by command, until another command, over a restart", func(_ *testing.T, r *testbed) {
+		r.undisturbed("http://web.test/", "web", func() {
+			out, err := r.order("drain", "--cluster", "green", "--wait")
+			r.must(err)
+			if want := "drained: no connections to drained pods of cluster green are left"; strings.TrimSpace(out) != want {
+				r.t.Errorf("drain --wait ends with %q, want %q", out, want)
+			}
+			r.opened("blue__default_svc_web_web", 2)
+			r.answeredBy("http://web.test/", 2)
+			r.answeredBy("http://green.test/", 2)
+			r.end(syscall.SIGTERM)
+			r.start()
+			r.ready()
+			r.opened("blue__default_svc_web_web", 2)
+			r.answeredBy("http://web.test/", 2)
+		})
+		r.says("cluster green: it has been drained by sallyport drain", "sallyport undrain --cluster green")
+		r.roleOf("green", "drained")
+		r.undisturbed("http://web.test/", "web", func() {
+			_, err := r.order("undrain", "--cluster", "green")
+			r.must(err)
+			r.opened("blue__default_svc_web_web", 4)
+			r.answeredBy("http://web.test/", 4)
+		})
+		r.roleOf("green", "active")
 	})
 	r.sub("a cluster loses all its nodes and its API, and no request waits for BGP", func(t *testing.T, r *testbed) {
 		clients := load.Watch(t.Context(), load.Clients{
@@ -141,6 +193,7 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 		r.established("blue", 0)
 		r.opened("blue__default_svc_web_web", 2)
 		r.answeredBy("http://web.test/", 2)
+		r.roleOf("blue", "silent")
 		count, err = clients.During(t.Context(), 50, 50, func() error { return nil })
 		r.must(errors.Join(err, count.Losses()))
 	})

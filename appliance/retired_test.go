@@ -1,0 +1,218 @@
+package appliance
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sallyport/appliance/config"
+	"sallyport/appliance/group"
+	"sallyport/appliance/plan"
+	"sallyport/appliance/status"
+	"sallyport/haproxy"
+)
+
+func TestTheDrainOfAClusterOutlivesTheProcess(t *testing.T) {
+	dir, now := t.TempDir(), time.Unix(1e9, 0).UTC()
+	open := func() *retired {
+		t.Helper()
+		r, err := openRetired(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	first := open()
+	for i, name := range []string{"blue", "green", "blue"} { // the second order for blue changes nothing
+		if err := first.begin(name, now.Add(time.Duration(i)*time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second := open()
+	if got := second.get("blue"); !got.Equal(now) {
+		t.Errorf("blue is drained since %s, want %s", got, now)
+	}
+	if err := second.only(func(name string) bool { return name != "green" }); err != nil {
+		t.Fatal(err)
+	}
+	third := open()
+	if !third.get("green").IsZero() || third.get("blue").IsZero() {
+		t.Errorf("got %v, want that green has left the configuration", third.since)
+	}
+	if err := third.end("blue"); err != nil {
+		t.Fatal(err)
+	}
+	if fourth := open(); len(fourth.since) > 0 {
+		t.Errorf("got %v after the end", fourth.since)
+	}
+	if err := os.WriteFile(third.path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if broken, err := openRetired(dir); err == nil || len(broken.since) > 0 {
+		t.Errorf("a broken file: got %v and %v", broken.since, err)
+	}
+}
+
+// setOfTwo returns the view of a set of two clusters. Both serve web, and blue alone serves own.
+func setOfTwo() *status.View {
+	server := func(addr, cluster string) haproxy.Server {
+		s := haproxy.Server{Addr: netip.MustParseAddrPort(addr), Cluster: cluster}
+		s.Name = haproxy.NameOf(s)
+		return s
+	}
+	backends := []*haproxy.Backend{
+		{
+			Name: "web", Cluster: "blue", Set: "both", Service: "shop/web:80",
+			Servers: []haproxy.Server{server("172.16.0.1:80", ""), server("172.17.0.1:80", "green")},
+		},
+		{Name: "own", Cluster: "blue", Service: "shop/own:80", Servers: []haproxy.Server{server("172.16.0.2:80", "")}},
+	}
+	live := map[string]*haproxy.LiveBackend{}
+	for _, b := range backends {
+		there := &haproxy.LiveBackend{}
+		for _, s := range b.Servers {
+			there.Servers = append(there.Servers, haproxy.Live{
+				Name: s.Name, Addr: s.Addr, State: haproxy.Open, Check: haproxy.Up,
+			})
+		}
+		live[b.Name] = there
+	}
+	v := &status.View{
+		Config: &haproxy.Config{Backends: backends, Routes: []haproxy.Route{
+			{Host: "web.test", Backend: "web"}, {Host: "own.test", Backend: "own"}, {Host: "a.test", Backend: "own"},
+		}},
+		Want: plan.Want{Backends: backends}, Have: plan.Have{Backends: haproxy.NewLiveBackends(live)},
+	}
+	v.Settings.Config = &config.Config{Clusters: []config.Cluster{
+		{Name: "blue", Set: "both", State: config.Serving}, {Name: "green", Set: "both", State: config.Serving},
+		{Name: "alone"},
+	}}
+	return v
+}
+
+func TestADrainIsRefusedWhereNoOtherClusterServes(t *testing.T) {
+	change := func(v *status.View, backend, addr string, to func(*haproxy.Live)) {
+		for i := range v.Have.Backends.Get(backend).Servers {
+			if s := &v.Have.Backends.Get(backend).Servers[i]; s.Addr == netip.MustParseAddrPort(addr) {
+				to(s)
+			}
+		}
+	}
+	for name, row := range map[string]struct {
+		path   string
+		before func(*status.View)
+		code   int
+		want   string // in the answer
+	}{
+		"a Service of its own": {"drain?cluster=blue", nil, 409, "no other cluster has a ready server for " +
+			"shop/own:80 (host a.test and 1 more host); --partial drains the rest, and cluster blue goes on serving these"},
+		"a part of it":                      {"drain?cluster=blue&partial=true", nil, 200, `"alone": 1`},
+		"the other one has all that it has": {"drain?cluster=green", nil, 200, `"draining": true`},
+		"the other one fails its checks": {"drain?cluster=green", func(v *status.View) {
+			change(v, "web", "172.16.0.1:80", func(s *haproxy.Live) { s.Check = haproxy.Down })
+		}, 409, "no other cluster has a ready server for shop/web:80 (host web.test)"},
+		"the other one is closed": {"drain?cluster=green", func(v *status.View) {
+			change(v, "web", "172.16.0.1:80", func(s *haproxy.Live) { s.State = haproxy.Closed })
+		}, 409, "shop/web:80"},
+		"the other one is drained": {"drain?cluster=green", func(v *status.View) {
+			v.Want.Drained = map[string]bool{"blue": true}
+		}, 409, "shop/web:80"},
+		"a cluster in no set":  {"drain?cluster=alone", nil, 404, "cluster alone is in no set"},
+		"a cluster of no file": {"drain?cluster=red", nil, 404, `no cluster "red"; it has blue, green, alone`},
+		"no drain has begun":   {"undrain?cluster=blue", nil, 200, `"draining": false`},
+		"the file drains it, too": {"undrain?cluster=green", func(v *status.View) {
+			v.Settings.Config.Clusters[1].State = config.Drained
+		}, 409, "the configuration file drains cluster green"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := setOfTwo()
+			if row.before != nil {
+				row.before(v)
+			}
+			drains, err := openRetired(t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			knocks := 0
+			none := func(map[netip.AddrPort]bool) (int, error) { return 0, nil }
+			h := retirement(func() *status.View { return v }, drains, none, func() { knocks++ }, time.Now)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/cluster/"+row.path, http.NoBody))
+			if w.Code != row.code || !strings.Contains(w.Body.String(), row.want) {
+				t.Errorf("got %d: %s\nwant %d: %s", w.Code, w.Body, row.code, row.want)
+			}
+			if drains, knocked := len(drains.since), knocks; row.code != 200 && strings.HasPrefix(row.path, "drain") &&
+				drains+knocked > 0 {
+				t.Errorf("%d drains and %d knocks after a refusal", drains, knocked)
+			}
+		})
+	}
+}
+
+func TestAClusterIsDrainedOnceItsServersAre(t *testing.T) {
+	v := setOfTwo()
+	drains, err := openRetired(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked map[netip.AddrPort]bool
+	h := retirement(func() *status.View { return v }, drains, func(ends map[netip.AddrPort]bool) (int, error) {
+		asked = ends
+		return len(ends), nil
+	}, func() {}, time.Now)
+	ask := func(method, path string) (s ClusterDrainStatus) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(method, path, http.NoBody))
+		if err := json.Unmarshal(w.Body.Bytes(), &s); err != nil {
+			t.Fatalf("%d: %s", w.Code, w.Body)
+		}
+		return s
+	}
+	if s := ask("POST", "/cluster/drain?cluster=green"); !s.Draining || s.Drained {
+		t.Errorf("before a round: %+v", s)
+	}
+	v.Want.Drained = map[string]bool{"green": true}
+	v.Steps = []plan.Step{plan.SetServer{State: haproxy.Drain, Why: plan.Drained}}
+	if s := ask("GET", "/cluster/drain?cluster=green"); s.Drained {
+		t.Errorf("while a round drains its servers: %+v", s)
+	}
+	v.Steps = nil
+	v.Have.Backends.Get("web").Servers[1].State = haproxy.Drain
+	if s := ask("GET", "/cluster/drain?cluster=green"); !s.Drained || s.Connections != 1 ||
+		!asked[netip.MustParseAddrPort("172.17.0.1:80")] {
+		t.Errorf("afterwards: %+v, asked for %v", s, asked)
+	}
+	if s := ask("POST", "/cluster/undrain?cluster=green"); s.Draining || s.Drained {
+		t.Errorf("after undrain: %+v", s)
+	}
+}
+
+func TestTheOtherMembersHearOfADrainedCluster(t *testing.T) {
+	s, p := newPair(t)
+	var err error
+	if s.retired, err = openRetired(t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	p.hear(group.Full, false)
+	s.pass(t, firstSteps)
+	s.settle(t)
+	if err := s.retired.begin("demo", s.clock); err != nil {
+		t.Fatal(err)
+	}
+	s.pass(t, time.Minute)
+	s.settle(t)
+	const words = "cluster demo: it has been drained by sallyport drain for 1 min"
+	if !strings.Contains(p.said.Why, words) {
+		t.Errorf("the others hear %q, want %q", p.said.Why, words)
+	}
+	if !slices.ContainsFunc(s.view.Load().Warnings, func(w string) bool { return strings.Contains(w, words) }) {
+		t.Errorf("warnings %q", s.view.Load().Warnings)
+	}
+}

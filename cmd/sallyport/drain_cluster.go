@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sallyport/appliance"
+	"sallyport/appliance/status"
+)
+
+// cluster sends an order about a cluster, and returns the state afterwards.
+func (c control) cluster(
+	ctx context.Context, method, order, name string, partial bool,
+) (s appliance.ClusterDrainStatus, err error) {
+	of := url.Values{"cluster": {name}, "partial": {fmt.Sprint(partial)}}
+	err = c.ask(ctx, method, "/cluster/"+order+"?"+of.Encode(), &s)
+	return s, err
+}
+
+// drainCluster drains a cluster. With wait it returns once no connection to a drained pod is left, or
+// after the timeout.
+func (c control) drainCluster(cmd *cobra.Command, name string, partial, wait bool, timeout time.Duration) error {
+	s, err := c.cluster(cmd.Context(), http.MethodPost, "drain", name, partial)
+	if err != nil {
+		return err
+	}
+	if err := everyMember(cmd, s, "drain"); err != nil || !wait {
+		return err
+	}
+	for began := time.Now(); ; {
+		switch {
+		case !s.Draining:
+			return errors.New("the drain was ended meanwhile, by sallyport undrain")
+		case s.Drained && s.Connections == 0:
+			_, err := fmt.Fprintf(cmd.OutOrStdout(),
+				"drained: no connections to drained pods of cluster %s are left%s\n", name, rest(s.Alone))
+			return err
+		case time.Since(began) >= timeout && s.Drained:
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "drained, but after %s (--timeout) %s%s\n", timeout,
+				left(s.Connections), rest(s.Alone))
+			return err
+		case time.Since(began) >= timeout:
+			return fmt.Errorf("cluster %s is not drained after %s: %s", name, timeout,
+				strings.Map(status.Printable, s.Error))
+		}
+		select {
+		case <-cmd.Context().Done():
+			return cmd.Context().Err()
+		case <-time.After(drainPoll):
+		}
+		if s, err = c.cluster(cmd.Context(), http.MethodGet, "drain", name, false); err != nil {
+			return err
+		}
+	}
+}
+
+// rest tells in words how many Services a drained cluster goes on serving.
+func rest(alone int) string {
+	if alone == 0 {
+		return ""
+	}
+	return "; it still serves " + status.Counted(alone, "Service") + " that no other cluster serves"
+}
+
+// everyMember reminds the operator of a group that the order is for this member alone.
+func everyMember(cmd *cobra.Command, s appliance.ClusterDrainStatus, order string) error {
+	if s.Group == "" {
+		return nil
+	}
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "this member of group %s obeys; type sallyport %s --cluster %s at each "+
+		"other member, too\n", s.Group, order, s.Cluster)
+	return err
+}
