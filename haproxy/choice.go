@@ -96,8 +96,8 @@ func (w When) Text(tls bool) (Text, error) {
 		errs = append(errs, add("url_param("+f.Name+"),url_dec(1)", f))
 	}
 	if len(parts) > maxTogether || size > maxCondition {
-		errs = append(errs, fmt.Errorf("the condition looks at %d parts of a request, and has %d bytes; at most %d and "+
-			"%d are allowed", len(parts), size, maxTogether, maxCondition))
+		errs = append(errs, fmt.Errorf("the condition looks at %d parts of a request, and has %d bytes; at most %d "+
+			"and %d are allowed", len(parts), size, maxTogether, maxCondition))
 	}
 	if tls {
 		parts = append(parts, "{ ssl_fc }")

@@ -263,7 +263,9 @@ func (r Result) sharedRulesOf(route *gateway.Route, leads map[string]bool) (all 
 		case row == nil:
 			continue
 		case path.If != nil:
-			i := slices.IndexFunc(r.routing.chosen[key], func(o conditional) bool { return o.by == c && o.path.If == path.If })
+			i := slices.IndexFunc(r.routing.chosen[key], func(o conditional) bool {
+				return o.by == c && o.path.If == path.If
+			})
 			if i < 0 {
 				continue
 			}

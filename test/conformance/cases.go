@@ -178,7 +178,8 @@ func routeCases() []conformity {
 				"http":  {"{filters: [{type: RequestRedirect, requestRedirect: {scheme: https, statusCode: 301}}]}"},
 			},
 			asks: []ask{
-				{request: "GET /a?b", want: []string{"301", "location https://HOST/a?b"}}, get("https GET /a", "route"),
+				{request: "GET /a?b", want: []string{"301", "location https://HOST/a?b"}},
+				get("https GET /a", "route"),
 				get("GET /old", "ingress"), get("GET /old", "ingress", "X-Canary: a"), get("https GET /old", "ingress"),
 				get("https GET /old", "header", "X-Canary: a"),
 			},
