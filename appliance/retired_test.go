@@ -90,7 +90,8 @@ func setOfTwo() *status.View {
 		Want: plan.Want{Backends: backends}, Have: plan.Have{Backends: haproxy.NewLiveBackends(live)},
 	}
 	v.Settings.Config = &config.Config{Clusters: []config.Cluster{
-		{Name: "blue", Set: "both", State: config.Serving}, {Name: "green", Set: "both", State: config.Serving},
+		{Name: "blue", Set: "both", State: config.Serving},
+		{Name: "green", Set: "both", State: config.Serving},
 		{Name: "alone"},
 	}}
 	return v

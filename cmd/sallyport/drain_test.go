@@ -143,23 +143,30 @@ func TestDrainOfAClusterWaitsUntilNoConnectionToItIsLeft(t *testing.T) {
 	}{
 		"without waiting": {"", []appliance.ClusterDrainStatus{state(false, 9, 0)}, 0, "", "", 1},
 		"nothing is left": {
-			"--wait", []appliance.ClusterDrainStatus{state(false, 0, 0), state(true, 9, 0), state(true, 0, 0)},
-			0, nothing + "\n", "", 3,
+			"--wait",
+			[]appliance.ClusterDrainStatus{state(false, 0, 0), state(true, 9, 0), state(true, 0, 0)},
+			0,
+			nothing + "\n", "", 3,
 		},
 		"a part of it": {
-			"--wait --partial", []appliance.ClusterDrainStatus{state(true, 0, 2)},
+			"--wait --partial",
+			[]appliance.ClusterDrainStatus{state(true, 0, 2)},
 			0, nothing + "; it still serves 2 Services that no other cluster serves\n", "", 1,
 		},
 		"one does not end": {
-			"--wait --timeout 0s", []appliance.ClusterDrainStatus{state(true, 1, 0)},
+			"--wait --timeout 0s",
+			[]appliance.ClusterDrainStatus{state(true, 1, 0)},
 			0, "drained, but after 0s (--timeout) 1 connection is left\n", "", 1,
 		},
 		"somebody undrains it": {
-			"--wait", []appliance.ClusterDrainStatus{state(false, 3, 0), {Cluster: "blue"}},
+			"--wait",
+			[]appliance.ClusterDrainStatus{state(false, 3, 0), {Cluster: "blue"}},
 			1, "", "the drain was ended meanwhile, by sallyport undrain\n", 2,
 		},
 		"in a group": {
-			"", []appliance.ClusterDrainStatus{grouped}, 0,
+			"",
+			[]appliance.ClusterDrainStatus{grouped},
+			0,
 			"this member of group edge obeys; type sallyport drain --cluster blue at each other member, too\n", "", 1,
 		},
 	} {
