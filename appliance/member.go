@@ -339,6 +339,8 @@ func sumOf(cfg *config.Config) string {
 		Pools   []netip.Prefix
 		Ingress config.Ingress
 		Gateway config.Gateway
+		Set     string       `json:",omitempty"`
+		State   config.State `json:",omitempty"`
 	}
 	all := struct {
 		Group    config.Group
@@ -348,8 +350,12 @@ func sumOf(cfg *config.Config) string {
 	}{Group: cfg.Group, HTTP: cfg.HAProxy.HTTP, HTTPS: cfg.HAProxy.HTTPS}
 	all.Group.SecretFile, all.Group.Upstream = "", config.Upstream{}
 	for _, c := range cfg.Clusters {
+		state := c.State
+		if state == config.Serving { // the default, for members that know no state
+			state = ""
+		}
 		all.Clusters = append(all.Clusters, served{
-			Name: c.Name, Pools: c.Pools, Ingress: c.Ingress, Gateway: c.Gateway,
+			Name: c.Name, Pools: c.Pools, Ingress: c.Ingress, Gateway: c.Gateway, Set: c.Set, State: state,
 		})
 	}
 	return digest(all) // a Secret is a placeholder there

@@ -323,6 +323,14 @@ func TestTheSumIsTheSameForAllMembersOfAGroup(t *testing.T) {
 	if sumOf(&one) == sumOf(&two) {
 		t.Error("another class of Ingresses does not change the sum")
 	}
+	two.Clusters = []config.Cluster{{Name: "demo", State: config.Serving}}
+	if sumOf(&one) != sumOf(&two) {
+		t.Error("the default state changes the sum")
+	}
+	two.Clusters = []config.Cluster{{Name: "demo", State: config.Drained}}
+	if sumOf(&one) == sumOf(&two) {
+		t.Error("another state does not change the sum")
+	}
 }
 
 func TestADrainOutlivesTheProcessAndNotTheBoot(t *testing.T) {

@@ -266,3 +266,35 @@ func TestIdleConnectionsAreCountedByTheirServer(t *testing.T) {
 		}
 	})
 }
+
+func TestConnectionsAreReadByTheNamesOfTheirColumns(t *testing.T) {
+	for name, answer := range map[string][2]string{
+		"HAProxy 3.2": {
+			"# bkname/svname bkid/svid addr port - purge_delay used_cur used_max need_est unsafe_nb safe_nb idle_lim idle_cur",
+			"b/s 3/1 192.0.2.1 80 - 5000 4 9 9 8 7 -1 6 3 3",
+		},
+		"HAProxy 3.4": {
+			"# bkname/svname bkid/svid addr port - purge_delay served used_cur used_max need_est idle_sess unsafe_nb " +
+				"safe_nb idle_lim idle_cur",
+			"b/s 3/1 192.0.2.1 80 - 5000 2 4 9 9 1 8 7 -1 6 3 3",
+		},
+		"a row that is cut": {"# bkname/svname used_cur idle_cur", "b/s 4"},
+		"no such columns":   {"# bkname/svname bkid/svid", "b/s 3/1"},
+	} {
+		live := &LiveBackend{Servers: []Live{{Name: "s"}}}
+		r := reading{backends: map[string]*LiveBackend{"b": live}}
+		for _, line := range answer {
+			if err := r.line(line, strings.Fields(line)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		used, busiest := 4, 10
+		if !strings.HasPrefix(name, "HAProxy") {
+			used, busiest = 0, 0
+		}
+		if live.Servers[0].Sessions != used || r.picture.busiest != busiest {
+			t.Errorf("%s: %d connections in use and %d together, want %d and %d", name, live.Servers[0].Sessions,
+				r.picture.busiest, used, busiest)
+		}
+	}
+}

@@ -253,7 +253,8 @@ type reading struct {
 	picture  picture
 	backends map[string]*LiveBackend
 	table    string // the first column of the table that is being read
-	whole    bool   // the last answer has come
+	columns  connColumns
+	whole    bool // the last answer has come
 }
 
 // line reads one line, which has these words.
@@ -264,7 +265,7 @@ func (r *reading) line(line string, words []string) error {
 	case len(words) == 0:
 		r.table = ""
 	case words[0] == "#" && len(words) > 1:
-		r.table = words[1]
+		r.table, r.columns = words[1], connColumnsOf(words[1:])
 	case strings.Contains(line, "proc.shape: type=str value=<"):
 		_, after, _ := strings.Cut(line, "<")
 		r.picture.shape, _, _ = strings.Cut(after, ">")
@@ -277,7 +278,7 @@ func (r *reading) line(line string, words []string) error {
 	case r.table == "be_id" && len(words) >= 19 && ownBackend(words[1]): // not ours to open and close
 	case r.table == "be_id" && len(words) >= 19:
 		return r.server(words)
-	case r.table == "bkname/svname" && len(words) >= 8:
+	case r.table == "bkname/svname" && r.columns.in(words):
 		r.connectionsTo(words)
 	case words[0] == "Pid:" && len(words) > 1:
 		r.picture.pid, _ = strconv.Atoi(words[1])
@@ -308,13 +309,23 @@ func (r *reading) server(words []string) error {
 	return nil
 }
 
+// connColumns are the places of columns in "show servers conn": of the connections in use, and of those
+// kept for later requests. HAProxy 3.4 has more columns before them than 3.2.
+type connColumns struct{ used, idle int }
+
+func connColumnsOf(names []string) connColumns {
+	return connColumns{slices.Index(names, "used_cur"), slices.Index(names, "idle_cur")}
+}
+
+// in reports whether a row has both columns.
+func (c connColumns) in(words []string) bool {
+	return min(c.used, c.idle) >= 0 && max(c.used, c.idle) < len(words)
+}
+
 // connectionsTo reads a row of "show servers conn".
 func (r *reading) connectionsTo(words []string) {
-	used, _ := strconv.Atoi(words[6])
-	idle := 0
-	if len(words) >= 13 {
-		idle, _ = strconv.Atoi(words[12])
-	}
+	used, _ := strconv.Atoi(words[r.columns.used])
+	idle, _ := strconv.Atoi(words[r.columns.idle])
 	r.picture.busiest = max(r.picture.busiest, used+idle)
 	backend, server, _ := strings.Cut(words[0], "/")
 	if b := r.backends[backend]; b != nil && used > 0 {
@@ -330,11 +341,11 @@ func (w worker) idle(ends map[netip.AddrPort]bool) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	column := -1 // HAProxy 3.4 has more columns than 3.2
+	column := -1
 	for line := range strings.Lines(answer) {
 		words := strings.Fields(line)
 		if len(words) > 0 && words[0] == "#" {
-			column = slices.Index(words[1:], "idle_cur")
+			column = connColumnsOf(words[1:]).idle
 			continue
 		}
 		if len(words) < 4 || column < 0 || column >= len(words) {

@@ -148,7 +148,7 @@ func TestWithoutItsConditionsAKeyLeadsWhereTheNextShorterOneDoes(t *testing.T) {
 	for seed := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
 		b := &builder{
-			owned: owners.Assign(owners.Round{}),
+			owned:   owners.Assign(owners.Round{}),
 			routing: &routing{Result: Result{Config: haproxy.Config{DefaultBackend: "default"}}},
 			routed:  make(map[routeKey]haproxy.Route),
 		}

@@ -326,7 +326,8 @@ func (r Result) attachments(do func(cluster string, a *gateway.Attachment)) {
 // namespace.
 func (b *builder) demandGate(one *balancer, opened map[allot.Tenant]int) {
 	w, g, d := b.worlds[one.World], one.gate, &one.Demand
-	d.Ref, d.Of, d.Owner = g.Ref, allot.Tenant{Cluster: g.World, Namespace: g.Ref.Namespace}, w.Options.Owner(g.Ref.Namespace)
+	d.Ref, d.Of = g.Ref, allot.Tenant{Cluster: g.World, Namespace: g.Ref.Namespace}
+	d.Owner = w.Options.Owner(g.Ref.Namespace)
 	d.Holder = strings.Join([]string{"gateway", w.Cluster, g.Ref.Namespace, g.Ref.Name}, "\x00")
 	for _, in := range g.Object.Status.Addresses {
 		if addr, err := netip.ParseAddr(in.Value); err == nil && isIP(in.Type) {

@@ -110,11 +110,10 @@ func (h *Hosts) noticeKept() {
 		}
 		h.Limited = true // a change of other hosts would change what is noticed here
 		if owner := first[k.Party]; owner != nil {
-			h.Notices = append(h.Notices, Notice{On: owner, Reason: "HostKept", Why: fmt.Sprintf(
-				"%s, which nothing of %s names any more, is kept for it until %s (clusters[].ingress.releaseAfter); "+
-					"then it goes to %s, which waits for it",
-				cmp.Or(k.Host, "any host"), h.spell(k.Party), k.Until.Format(time.RFC3339), h.round.Spell(c.Ref)),
-			})
+			why := fmt.Sprintf("%s, which nothing of %s names any more, is kept for it until %s "+
+				"(clusters[].ingress.releaseAfter); then it goes to %s, which waits for it",
+				cmp.Or(k.Host, "any host"), h.spell(k.Party), k.Until.Format(time.RFC3339), h.round.Spell(c.Ref))
+			h.Notices = append(h.Notices, Notice{On: owner, Reason: "HostKept", Why: why})
 		}
 	}
 }
