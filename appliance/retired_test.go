@@ -124,6 +124,9 @@ func TestADrainIsRefusedWhereNoOtherClusterServes(t *testing.T) {
 		"the other one is drained": {"drain?cluster=green", func(v *status.View) {
 			v.Want.Drained = map[string]bool{"blue": true}
 		}, 409, "shop/web:80"},
+		"the other one has lost every session": {"drain?cluster=green", func(v *status.View) {
+			v.Want.Silent = map[string]bool{"blue": true}
+		}, 409, "shop/web:80"},
 		"a cluster in no set":  {"drain?cluster=alone", nil, 404, "cluster alone is in no set"},
 		"a cluster of no file": {"drain?cluster=red", nil, 404, `no cluster "red"; it has blue, green, alone`},
 		"no drain has begun":   {"undrain?cluster=blue", nil, 200, `"draining": false`},

@@ -12,7 +12,8 @@ import (
 )
 
 // ServedOnlyBy returns the Services that a cluster serves and that no other cluster has a ready server
-// for, each with its hosts. They are sorted. A cluster that is drained is no substitute.
+// for, each with its hosts. They are sorted. A cluster that is drained is no substitute, nor one that has
+// lost every BGP session.
 func (v *View) ServedOnlyBy(cluster string) (all []string) {
 	if v.Config == nil {
 		return nil
@@ -25,21 +26,22 @@ func (v *View) ServedOnlyBy(cluster string) (all []string) {
 				continue
 			}
 			of := b.ClusterOf(&b.Servers[i])
-			ready := live != nil && live.State == haproxy.Open && live.Check != haproxy.Down
-			own, other = own || of == cluster, other || of != cluster && ready && !v.Want.Drained[of]
+			ready := live != nil && live.State == haproxy.Open && live.Check != haproxy.Down &&
+				!v.Want.Drained[of] && !v.Want.Silent[of]
+			own, other = own || of == cluster, other || of != cluster && ready
 		}
 		if own && !other {
 			alone[b.Name] = b.Service
 		}
 	}
-	hosts := map[string][]string{} // of each Service
+	hosts := map[string]map[string]bool{} // of each Service
 	for _, service := range alone {
-		hosts[service] = nil
+		hosts[service] = map[string]bool{}
 	}
 	for i := range v.Config.Routes {
 		r := &v.Config.Routes[i]
-		if service, is := alone[r.Backend]; is && r.Host != "" && !slices.Contains(hosts[service], r.Host) {
-			hosts[service] = append(hosts[service], r.Host)
+		if service, is := alone[r.Backend]; is && r.Host != "" {
+			hosts[service][r.Host] = true
 		}
 	}
 	for _, service := range slices.Sorted(maps.Keys(hosts)) {
@@ -49,14 +51,15 @@ func (v *View) ServedOnlyBy(cluster string) (all []string) {
 }
 
 // hostsInWords returns one host in brackets, and how many more there are.
-func hostsInWords(hosts []string) string {
+func hostsInWords(of map[string]bool) string {
+	hosts := slices.Sorted(maps.Keys(of))
 	switch len(hosts) {
 	case 0:
 		return ""
 	case 1:
 		return " (host " + hosts[0] + ")"
 	}
-	return fmt.Sprintf(" (host %s and %s)", slices.Min(hosts), Counted(len(hosts)-1, "more host"))
+	return fmt.Sprintf(" (host %s and %s)", hosts[0], Counted(len(hosts)-1, "more host"))
 }
 
 // DrainInWords returns how long a cluster has been drained by command, or "" if it is not drained so.
