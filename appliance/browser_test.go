@@ -405,7 +405,7 @@ func TestAPageFollowsTheLoopWithoutAReload(t *testing.T) {
 	s := wide(t, 7)
 	b, url := newBrowser(t), site(t, s)
 	b.open(looks[0], url+"/")
-	b.until(`document.getElementById("connection").textContent === "live"`)
+	b.until(`document.getElementById("connection")?.textContent === "live"`)
 	b.until(`document.body?.innerText.includes("60 of 70 servers open")`)
 	b.eval(`window.same = true; document.querySelector("#peers a").focus(); true`)
 	lost := netip.MustParseAddr("192.168.50.29")
@@ -441,7 +441,7 @@ func TestRatesFollowWithoutAReload(t *testing.T) {
 	s := wide(t, 3)
 	b, url := newBrowser(t), site(t, s)
 	b.open(looks[0], url+"/backends?sort=requests")
-	b.until(`document.getElementById("connection").textContent === "live"`)
+	b.until(`document.getElementById("connection")?.textContent === "live"`)
 	first := `document.querySelector("tbody tr").innerText`
 	b.until(first + `.includes("420")`)
 	b.eval(`window.same = true`)
@@ -508,7 +508,7 @@ func TestAButtonDrainsWithThePassword(t *testing.T) {
 	b.call("Page.navigate", map[string]any{"url": strings.Replace(server.URL, "http://",
 		"http://operator:"+statusPassword+"@", 1) + "/"})
 	b.until(`document.querySelector("#group .title a")?.textContent === "drain…"`)
-	b.until(`document.getElementById("connection").textContent === "live"`)
+	b.until(`document.getElementById("connection")?.textContent === "live"`)
 	b.eval(`document.querySelector("#group .title a").click()`)
 	b.until(`document.querySelector("form.order button")?.textContent === "Drain gate-1"`)
 	for _, v := range b.violations(axe) {
