@@ -307,9 +307,7 @@ func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*w
 		func(a, b *haproxy.Cert) int { return cmp.Compare(a.Name, b.Name) })
 	next.Owners = maps.Clone(r.Owners)
 	for cluster, o := range next.Owners {
-		if next.Owners[cluster] = o.Replace(hosts, now.Owners[cluster]); next.Owners[cluster].Equal(o) {
-			next.Owners[cluster] = o
-		}
+		next.Owners[cluster] = o.Replace(hosts, now.Owners[cluster])
 	}
 	next.serve()
 	return &next

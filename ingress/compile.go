@@ -352,25 +352,45 @@ func (c *Compiler) build(before *routing, touched []map[serviceKey]bool) {
 		was, spelledAlike = before.needs, len(before.of) > 1 == (len(c.worlds) > 1)
 	}
 	parts := make([]part, len(c.routing.needs))
+	counts := before != nil && slices.EqualFunc(before.of, c.worlds, // a tenant has the place of its world
+		func(a, b *world) bool { return a.Cluster == b.Cluster })
+	if !counts {
+		c.counted.servers, c.counted.checks = make(map[tenant]int), make(map[tenant]int)
+	}
 	j := 0 // the place in was: both are sorted by name
-	for i, n := range c.routing.needs {
+	gone := func() {
+		if counts {
+			c.count(&was[j], c.counted.parts[j].backend, -1)
+		}
+		j++
+	}
+	for i := range c.routing.needs {
+		n := &c.routing.needs[i]
 		for j < len(was) && was[j].name < n.name {
-			j++
+			gone()
 		}
 		known := j < len(was) && was[j].name == n.name
-		if known && before.needs[j] == n && !c.touches(touched, &n) && (spelledAlike || !n.named) {
+		if known && was[j] == *n && !c.touches(touched, n) && (spelledAlike || !n.named) {
 			parts[i] = c.counted.parts[j]
+			if !counts {
+				c.count(n, parts[i].backend, 1)
+			}
+			j++
 			continue
 		}
-		parts[i] = c.part(n)
-		if known && reflect.DeepEqual(parts[i].backend, c.counted.parts[j].backend) {
-			parts[i].backend = c.counted.parts[j].backend
+		parts[i] = c.part(*n)
+		c.count(n, parts[i].backend, 1)
+		if known {
+			if reflect.DeepEqual(parts[i].backend, c.counted.parts[j].backend) {
+				parts[i].backend = c.counted.parts[j].backend
+			}
+			gone()
 		}
 	}
-	c.counted.parts, c.counted.servers, c.counted.checks = parts, make(map[tenant]int), make(map[tenant]int)
-	for i := range parts {
-		c.count(&c.routing.needs[i], parts[i].backend, 1)
+	for j < len(was) {
+		gone()
 	}
+	c.counted.parts = parts
 }
 
 // touch rebuilds only the parts of Services with changed EndpointSlices.

@@ -110,14 +110,21 @@ func (b *builder) isTwin(c *claim, to reference, name string) bool {
 // count adds the servers and checks of a backend to those of their namespaces, times 1 or -1.
 func (c *Compiler) count(n *need, b *haproxy.Backend, times int) {
 	if n.set == "" {
-		c.counted.servers[n.tenant()] += times * len(b.Servers)
-		c.counted.checks[n.tenant()] += times * checksOf(b)
+		c.counted.add(n.tenant(), times*len(b.Servers), times*checksOf(b))
 		return
 	}
 	for i := range b.Servers {
-		of := c.tenantOf(n, &b.Servers[i])
-		c.counted.servers[of] += times
-		c.counted.checks[of] += times * checksOf(b) / len(b.Servers)
+		c.counted.add(c.tenantOf(n, &b.Servers[i]), times, times*checksOf(b)/len(b.Servers))
+	}
+}
+
+// add adds servers and checks to those of a namespace. A namespace without any has no entry.
+func (c *counted) add(of tenant, servers, checks int) {
+	if c.servers[of] += servers; c.servers[of] == 0 {
+		delete(c.servers, of)
+	}
+	if c.checks[of] += checks; c.checks[of] == 0 {
+		delete(c.checks, of)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -61,8 +62,17 @@ func (a AddressOwner) equal(b AddressOwner) bool {
 	return a.Namespace == b.Namespace && a.Kind == b.Kind && a.Service == b.Service && a.Left.Equal(b.Left)
 }
 
-// Replace returns the Owners o, but with the entries of others for the given hosts.
+// Replace returns the Owners o, but with the entries of others for the given hosts. It returns o itself if
+// these are the same.
 func (o *Owners) Replace(hosts map[string]bool, others *Owners) *Owners {
+	differs := func(host string) bool {
+		was, had := o.Namespaces[host]
+		is, has := others.Namespaces[host]
+		return was != is || had != has || !o.Left[host].Equal(others.Left[host])
+	}
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(hosts)), differs) {
+		return o
+	}
 	next := *o
 	next.Namespaces, next.Left = maps.Clone(o.Namespaces), maps.Clone(o.Left)
 	for host := range hosts {
