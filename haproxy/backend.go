@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"maps"
 	"net/netip"
 	"slices"
@@ -55,7 +56,7 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 			text.WriteString("  " + told.Replace(line) + "\n")
 		}
 	}
-	f.shape, f.body = []byte(text.String()[begin:]+serverOptions(b.Options, 1)+"\n"), []byte(text.String()[body:])
+	f.shape, f.body = []byte(text.String()[begin:]+serverOptions(b.Options, true)+"\n"), []byte(text.String()[body:])
 	f.sum = sha256.Sum256(f.shape)
 	for i := range b.Servers {
 		if i >= len(states) || states[i] <= Absent {
@@ -117,7 +118,7 @@ func printable(c rune) rune {
 // command adds inherits nothing from default-server.
 func serverText(b *Backend, s *Server) string {
 	address := netip.AddrPortFrom(s.Addr.Addr().Unmap(), s.Addr.Port()).String()
-	options := serverOptions(b.Options, len(b.Servers))
+	options := serverOptions(b.Options, s.patient(len(b.Servers)))
 	if s.Backup {
 		options += " backup"
 	}
@@ -129,6 +130,21 @@ func serverText(b *Backend, s *Server) string {
 // back in a moment.
 const manyServers = 4
 
+// patientServers is how many servers of a larger backend stay in service, on average, until a check fails.
+const patientServers = 3
+
+// patient reports whether a server of a backend with so many servers stays in service until a check fails.
+// These are all servers of a small backend, and about three of a larger one, by the hash of their names.
+// With them a virtual machine may stand still for more than half a second, as for a snapshot: the
+// connections that were being opened then fail at all servers in the same instant, though all of them live.
+func (s *Server) patient(among int) bool {
+	if among < manyServers {
+		return true
+	}
+	sum := sha256.Sum256([]byte(s.Name))
+	return uint64(binary.BigEndian.Uint32(sum[:]))*uint64(among) < patientServers<<32
+}
+
 // onlyGivenNames makes HAProxy ask a server with TLS only for the name in the server's options.
 // Without it, HAProxy since 3.3 asks for the Host of the request if the options have no name, and
 // requires that name in a certificate that it verifies. Earlier versions do not have these options.
@@ -137,7 +153,7 @@ const onlyGivenNames = "no-sni-auto no-check-sni-auto"
 // serverOptions returns the options of a server in a backend of that many servers. They depend on
 // the number at the time when the server is added, because HAProxy has no command that changes the
 // options.
-func serverOptions(o ServerOptions, among int) string {
+func serverOptions(o ServerOptions, patient bool) string {
 	// These are HAProxy's defaults. HAProxy 2.6.12 does not give them to a server that
 	// "add server" brings, and then opens a connection for each request.
 	p := models.ServerParams{PoolPurgeDelay: new(int64(5000)), PoolMaxConn: new(int64(-1))}
@@ -150,11 +166,12 @@ func serverOptions(o ServerOptions, among int) string {
 		p.Fastinter, p.Downinter = new(500*slower), new(max(1000, o.Interval().Milliseconds()/2)*slower)
 		p.Observe, p.ErrorLimit, p.OnError = models.ServerParamsObserveLayer4, 3,
 			models.ServerParamsOnErrorSuddenDashDeath
-		if among >= manyServers {
+		if !patient {
 			// Most pods of a Service may end in the same instant. Requests that are retried at the
 			// same time take turns in the order of the servers, so each of them may meet only dead
 			// servers. After two failures in a row no request meets the server again. Two checks
-			// that succeed, half a second apart, bring it back.
+			// that succeed, half a second apart, bring it back. The patient servers remain if all
+			// connections fail at once, as after a pause of this machine.
 			p.ErrorLimit, p.OnError = 2, models.ServerParamsOnErrorMarkDashDown
 		}
 		if o.CheckInterval > 0 || slower > 1 {

@@ -99,7 +99,7 @@ func TestAServerIsCheckedAsOftenAsItsOptionsSay(t *testing.T) {
 			CheckInterval: 500 * time.Millisecond,
 		},
 	} {
-		words := strings.Fields(serverOptions(o, 1))
+		words := strings.Fields(serverOptions(o, true))
 		for word := range strings.FieldsSeq(want) {
 			if !slices.Contains(words, word) {
 				t.Errorf("%+v: got %v, want %s", o, words, want)

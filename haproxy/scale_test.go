@@ -3,6 +3,7 @@ package haproxy
 import (
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -37,6 +38,35 @@ func TestARequestFindsTheOneServerThatLives(t *testing.T) {
 			all.Wait()
 		}
 	})
+}
+
+// TestAFewServersOfALargeBackendArePatient counts the servers that stay in service until a check fails.
+func TestAFewServersOfALargeBackendArePatient(t *testing.T) {
+	for _, among := range []int{1, 3, 4, 10, 100, 5000} {
+		const rounds = 1000
+		all, none := 0, 0
+		for round := range rounds {
+			patient := 0
+			for i := range among {
+				at := netip.AddrFrom4([4]byte{10, byte(round), byte(round>>8) ^ byte(i>>8), byte(i)})
+				s := Server{Name: ServerName(netip.AddrPortFrom(at, 8080)), Addr: netip.AddrPortFrom(at, 8080)}
+				if s.patient(among) {
+					patient++
+				}
+			}
+			all += patient
+			if patient == 0 {
+				none++
+			}
+		}
+		want := float64(min(among, patientServers))
+		if got := float64(all) / rounds; got < want-0.3 || got > want+0.3 {
+			t.Errorf("of %d servers %.2f are patient on average, want about %.0f", among, got, want)
+		}
+		if none > rounds/10 {
+			t.Errorf("of %d servers none is patient %d times in %d", among, none, rounds)
+		}
+	}
 }
 
 func TestARequestThatEndsServersEndsFewWithoutChecks(t *testing.T) {
