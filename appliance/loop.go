@@ -428,8 +428,8 @@ func (l *loop) drained() map[string]bool {
 	return all
 }
 
-// silent returns the clusters whose routes stay although this process has lost every BGP session with
-// their nodes.
+// silent returns the clusters with routes that stay (bgp.failStatic) and without a BGP session. Only clusters
+// with an earlier session of this process are meant.
 func (l *loop) silent(v *status.View) map[string]bool {
 	heard, up := make(map[string]bool), make(map[string]bool)
 	for _, p := range v.BGP.Peers {

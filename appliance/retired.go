@@ -149,7 +149,7 @@ func retirement(
 	order("POST /cluster/drain", func(v *status.View, c *config.Cluster, r *http.Request) (int, error) {
 		if alone := v.ServedOnlyBy(c.Name); len(alone) > 0 && r.FormValue("partial") != "true" {
 			return http.StatusConflict, fmt.Errorf("no other cluster has a ready server for %s; --partial drains the "+
-				"rest, and cluster %s goes on serving these", firstOf(alone), c.Name)
+				"rest, and cluster %s goes on serving these", status.Few(alone, named), c.Name)
 		}
 		defer knock()
 		return http.StatusInternalServerError, drains.begin(c.Name, now())
@@ -225,12 +225,3 @@ func drainOf(
 
 // named bounds the Services in the sentence that refuses a drain.
 const named = 5
-
-// firstOf returns the first of a list in words, and how many more there are.
-func firstOf(all []string) string {
-	words := strings.Join(all[:min(len(all), named)], ", ")
-	if more := len(all) - named; more > 0 {
-		words += fmt.Sprintf(", and %d more", more)
-	}
-	return words
-}

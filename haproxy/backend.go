@@ -150,9 +150,8 @@ func (s *Server) patient(among int) bool {
 // requires that name in a certificate that it verifies. Earlier versions do not have these options.
 const onlyGivenNames = "no-sni-auto no-check-sni-auto"
 
-// serverOptions returns the options of a server in a backend of that many servers. They depend on
-// the number at the time when the server is added, because HAProxy has no command that changes the
-// options.
+// serverOptions returns the options of a server. Whether the server is patient is decided when it is added,
+// by the number of servers then, because HAProxy has no command that changes the options.
 func serverOptions(o ServerOptions, patient bool) string {
 	// These are HAProxy's defaults. HAProxy 2.6.12 does not give them to a server that
 	// "add server" brings, and then opens a connection for each request.

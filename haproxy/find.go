@@ -14,7 +14,10 @@ import (
 // it. The host may have a port. If no Route takes the request, why describes the answer to it. Go's
 // regular expressions differ from HAProxy's (PCRE2): Find reports a Route of Regexp that Go cannot
 // read as not matching.
-func (c *Config) Find(host, path string) (r Route, why string) { return c.Finder().Find(host, path) }
+func (c *Config) Find(host, path string) (r Route, why string) {
+	hosts := bindHosts(hostOf(host))
+	return c.finder(func(of string) bool { return slices.Contains(hosts, of) }).Find(host, path)
+}
 
 // A Finder finds the Routes of many requests. Its Config must not change.
 type Finder struct {
@@ -25,17 +28,21 @@ type Finder struct {
 // A found is a Route of a Finder, with its compiled expression.
 type found struct {
 	*Route
-	expression *regexp.Regexp
+	compiled   bool
+	expression *regexp.Regexp // nil until it is compiled, and if Go cannot read it
 }
 
 // Finder returns a Finder of the Routes of Bind.
-func (c *Config) Finder() *Finder {
+func (c *Config) Finder() *Finder { return c.finder(func(string) bool { return true }) }
+
+// finder returns a Finder of the Routes of Bind for some hosts.
+func (c *Config) finder(has func(host string) bool) *Finder {
 	f := &Finder{of: make(map[string][]found), rest: "is answered with 404"}
 	if c.DefaultBackend != "" {
 		f.rest = "goes to the default backend"
 	}
 	for i := range c.Routes {
-		if r := &c.Routes[i]; r.Scope == "" {
+		if r := &c.Routes[i]; r.Scope == "" && has(r.Host) {
 			f.of[r.Host] = append(f.of[r.Host], found{Route: r})
 		}
 	}
@@ -44,12 +51,7 @@ func (c *Config) Finder() *Finder {
 
 // Find returns the same as Find of Config. It compiles the expressions of a host once.
 func (f *Finder) Find(host, path string) (r Route, why string) {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	host = strings.ToLower(strings.Trim(host, "[]"))
-	_, parent, _ := strings.Cut(host, ".")
-	for _, known := range []string{host, "*." + parent, ""} {
+	for _, known := range bindHosts(hostOf(host)) {
 		var best *Route
 		all, named := f.of[known]
 		for i := range all {
@@ -74,14 +76,33 @@ func (r *found) takes(path string) bool {
 	if r.Match != Regexp {
 		return r.Route.takes(path)
 	}
-	if r.expression == nil {
-		e, err := regexp.Compile("^(?:" + r.Path + ")")
-		if err != nil {
-			return false
-		}
-		r.expression = e
+	if !r.compiled {
+		r.expression, r.compiled = r.Route.expression(), true
 	}
-	return r.expression.MatchString(path)
+	return r.expression != nil && r.expression.MatchString(path)
+}
+
+// expression returns the regular expression of a Route, or nil if Go cannot read it.
+func (r *Route) expression() *regexp.Regexp {
+	e, err := regexp.Compile("^(?:" + r.Path + ")")
+	if err != nil {
+		return nil
+	}
+	return e
+}
+
+// bindHosts returns the hosts of Routes of Bind that cover a host, the longest first.
+func bindHosts(host string) []string {
+	_, parent, _ := strings.Cut(host, ".")
+	return []string{host, "*." + parent, ""}
+}
+
+// hostOf returns the host of a request as Routes name it: in lower case, without a port.
+func hostOf(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return strings.ToLower(strings.Trim(host, "[]"))
 }
 
 // takes reports whether the path of a request matches.
@@ -92,8 +113,8 @@ func (r *Route) takes(path string) bool {
 	case Prefix:
 		return strings.HasPrefix(path+"/", strings.TrimRight(r.Path, "/")+"/")
 	case Regexp:
-		e, err := regexp.Compile("^(?:" + r.Path + ")")
-		return err == nil && e.MatchString(path)
+		e := r.expression()
+		return e != nil && e.MatchString(path)
 	case Begin:
 		return strings.HasPrefix(path, r.Path)
 	}
@@ -135,11 +156,7 @@ type Request struct {
 // maps of HAProxy do. If no Route takes the request, why describes the answer to it. The limits of
 // Find apply.
 func (c *Config) FindAt(q Request) (r Route, to Target, why string) {
-	host := q.Host
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	host = strings.ToLower(strings.Trim(host, "[]"))
+	host := hostOf(q.Host)
 	path, _, _ := strings.Cut(q.Path, "?")
 	for _, known := range hostsFor(host) {
 		var best *Route

@@ -341,20 +341,20 @@ func (w worker) idle(ends map[netip.AddrPort]bool) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	column := -1
+	columns := connColumnsOf(nil)
 	for line := range strings.Lines(answer) {
 		words := strings.Fields(line)
 		if len(words) > 0 && words[0] == "#" {
-			column = connColumnsOf(words[1:]).idle
+			columns = connColumnsOf(words[1:])
 			continue
 		}
-		if len(words) < 4 || column < 0 || column >= len(words) {
+		if len(words) < 4 || !columns.in(words) {
 			continue
 		}
 		addr, err := netip.ParseAddr(words[2])
 		port, portErr := strconv.ParseUint(words[3], 10, 16)
 		if err == nil && portErr == nil && ends[netip.AddrPortFrom(addr, uint16(port))] {
-			count, _ := strconv.Atoi(words[column])
+			count, _ := strconv.Atoi(words[columns.idle])
 			n += count
 		}
 	}

@@ -138,17 +138,17 @@ func (h *hostPaths) add(c *claim, p claims.Path) {
 	}
 }
 
-// find returns the path that has the requests for a path, and its claim. The claim is nil if there is none.
+// find returns the path that has the requests for a path, and its claim. Without such a path the claim is nil.
 func (h *hostPaths) find(path string) (*claim, claims.Path) {
+	if h == nil {
+		return nil, claims.Path{}
+	}
 	var best *hostPath
 	try := func(one *hostPath) {
 		if one != nil && (best == nil || one.path.Precedes(best.path) ||
 			!best.path.Precedes(one.path) && one.age < best.age) {
 			best = one
 		}
-	}
-	if h == nil {
-		return nil, claims.Path{}
 	}
 	for _, one := range h.expressions {
 		if one.expression.MatchString(path) {

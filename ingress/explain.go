@@ -133,8 +133,9 @@ func (r Result) ExplainAPI(cluster, kind, namespace, name string) (e Explanation
 				leads[s.Backend] = true
 			}
 		}
-		if e.Rules = r.rulesOf(route); r.claimOf(route) != nil {
-			e.Rules = append(e.Rules, r.sharedRulesOf(route, leads)...)
+		e.Rules = r.rulesOf(route)
+		if c := r.claimOf(route); c != nil {
+			e.Rules = append(e.Rules, r.sharedRulesOf(c, leads)...)
 		}
 	}
 	if ok {
@@ -243,10 +244,9 @@ func (r Result) claimOf(route *gateway.Route) *claim {
 	return r.routing.claims[i]
 }
 
-// sharedRulesOf returns the paths that a route has at the addresses of Ingresses, in the order of its rules. It
-// adds the backends of these paths to leads.
-func (r Result) sharedRulesOf(route *gateway.Route, leads map[string]bool) (all []ExplainedRule) {
-	c := r.claimOf(route)
+// sharedRulesOf returns the paths that the claim of a route has at the addresses of Ingresses, in the order of
+// its rules. It adds the backends of these paths to leads.
+func (r Result) sharedRulesOf(c *claim, leads map[string]bool) (all []ExplainedRule) {
 	routed := make(map[routeKey]*haproxy.Route)
 	for i := range r.Config.Routes {
 		if one := &r.Config.Routes[i]; one.Scope == "" && one.Match != haproxy.Passthrough {

@@ -35,7 +35,7 @@ var plan = map[string][]string{
 	"appliance/move":    {"appliance/config"},
 	"appliance/page":    {},
 	"appliance/pages":   {"appliance/group", "appliance/page", "appliance/status", "bgp", "haproxy", "ingress", "routes"},
-	"appliance/parity":  {"appliance/migrate", "haproxy", "ingress"},
+	"appliance/parity":  {"appliance/migrate", "haproxy", "ingress", "ingress/annotations"},
 	"appliance/picture": {"haproxy", "ingress", "ingress/input", "routes"},
 	"appliance/plan":    {"haproxy", "routes"},
 	"appliance/status": {

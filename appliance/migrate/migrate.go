@@ -84,7 +84,7 @@ func Ask(ctx context.Context, q Question) ([]Report, error) {
 	return all, nil
 }
 
-// Together returns what the appliance makes of the objects of all clusters, or of files.
+// Together compiles the objects of all clusters, or of files, as the appliance does.
 func Together(ctx context.Context, q Question) (ingress.Result, error) {
 	cfg, err := q.config()
 	if err != nil {

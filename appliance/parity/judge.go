@@ -9,6 +9,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress"
+	"sallyport/ingress/annotations"
 )
 
 // A Code says how a request is answered here.
@@ -118,7 +119,7 @@ func (j *judge) explained(route haproxy.Route, host, path string) *answer {
 	return a
 }
 
-// keys reads the keys in effect that decide without a server.
+// keys reads the keys in effect that decide without a server. A list that a pattern file has counts as none.
 func (a *answer) keys(b ingress.ExplainedBackend) {
 	code := 302
 	for _, k := range b.Keys {
@@ -129,9 +130,9 @@ func (a *answer) keys(b ingress.ExplainedBackend) {
 	for _, k := range b.Keys {
 		switch strings.TrimPrefix(k.Key, "sallyport.dev/") {
 		case "allow-list":
-			a.allow = networks(k.Value)
+			a.allow, _ = annotations.Networks(k.Value)
 		case "deny-list":
-			a.deny = networks(k.Value)
+			a.deny, _ = annotations.Networks(k.Value)
 		case "auth-type":
 			a.password = k.Value != "none"
 		case "redirect-to", "request-redirect":
@@ -140,22 +141,6 @@ func (a *answer) keys(b ingress.ExplainedBackend) {
 			a.root = true
 		}
 	}
-}
-
-// networks returns the addresses and networks of a list; nil if the list has another entry.
-func networks(list string) (all []netip.Prefix) {
-	for _, one := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' }) {
-		p, err := netip.ParsePrefix(one)
-		if err != nil {
-			addr, err := netip.ParseAddr(one)
-			if err != nil {
-				return nil
-			}
-			p = netip.PrefixFrom(addr, addr.BitLen())
-		}
-		all = append(all, p)
-	}
-	return all
 }
 
 // to returns the Code and the status of the answer to a request. The status is 0 if a server decides.

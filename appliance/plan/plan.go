@@ -23,8 +23,8 @@ type Want struct {
 	// Drained are the clusters whose servers get no new traffic where another cluster has a server
 	// for it.
 	Drained map[string]bool
-	// Silent are the clusters that have lost every BGP session and whose routes stay all the same. Their
-	// servers get no new traffic where a cluster that still has sessions has a server for it.
+	// Silent are the clusters without any BGP session left, as long as their routes stay. Their servers get
+	// no new traffic where a cluster with sessions has a server for it.
 	Silent map[string]bool
 }
 

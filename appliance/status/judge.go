@@ -423,12 +423,9 @@ func (a *alike) report(code Code, v *View) {
 	const most = 5
 	for _, f := range a.faults {
 		n := a.nodes[f]
-		names, verb := strings.Join(n.names[:min(len(n.names), most)], ", "), n.one
+		names, verb := Few(n.names, most), n.one
 		if len(n.names) > 1 {
 			verb = f.several
-		}
-		if more := len(n.names) - most; more > 0 {
-			names += fmt.Sprintf(" and %d more", more)
 		}
 		saw := fmt.Sprintf("cluster %s: %s%s%s for %s%s", f.cluster, f.before, names, verb, n.lasted, f.end)
 		v.doubt(code, f.cluster, saw, f.remedy)

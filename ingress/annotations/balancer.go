@@ -78,5 +78,5 @@ func SourceRanges(env Env, ranges []string) ([]netip.Prefix, error) {
 		return nil, fmt.Errorf("it has %d networks; allowed are %d (clusters[].ingress.limits.listEntries)",
 			len(ranges), env.Entries)
 	}
-	return networks(strings.Join(ranges, ","))
+	return Networks(strings.Join(ranges, ","))
 }

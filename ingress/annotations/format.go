@@ -155,7 +155,7 @@ func defineClients(d Doc) key[haproxy.Networks] {
 			}
 			n.List, text = e.Cluster+"_"+name, strings.Join(entries, ",")
 		}
-		n.Of, err = networks(text)
+		n.Of, err = Networks(text)
 		if err == nil && !is && scope != ConfigMap && e.Entries > 0 && len(n.Of) > e.Entries {
 			err = fmt.Errorf("it has %d addresses and networks; allowed are %d "+
 				"(clusters[].ingress.limits.listEntries), or a list of the operator, as patterns/NAME", len(n.Of),
@@ -172,8 +172,8 @@ func everyone(n haproxy.Networks) bool {
 	return n.List == "" && all(netip.IPv4Unspecified()) && all(netip.IPv6Unspecified())
 }
 
-// networks reads addresses and networks with commas or spaces between.
-func networks(s string) ([]netip.Prefix, error) {
+// Networks reads addresses and networks with commas or spaces between. A list of a pattern file is an error.
+func Networks(s string) ([]netip.Prefix, error) {
 	if _, is := listed(s); is {
 		return nil, errors.New("pattern files are not supported: write the addresses themselves")
 	}

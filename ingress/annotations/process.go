@@ -68,7 +68,7 @@ var (
 		Effect: "TLS handshakes for names without a certificate are rejected, instead of answered with the default " +
 			"certificate.",
 	})
-	proxyProtocol = define(networks, Doc{
+	proxyProtocol = define(Networks, Doc{
 		Name: "proxy-protocol", Scopes: ConfigMap, Format: "addresses and networks, with commas",
 		Effect: "Connections from these addresses begin with a PROXY protocol header, from which HAProxy takes the " +
 			"client's address.",

@@ -68,8 +68,8 @@ func (a *Attachment) Withdraw(r *Route, why Refusal) {
 	}
 }
 
-// unshared returns why a route cannot be served at the addresses of Ingresses, in a sentence. There is
-// at most two backends for a path of a host there, and one for requests with a condition.
+// unshared returns why a route cannot be served at the addresses of Ingresses, in a sentence. A
+// path of a host has at most two backends there, and one for the requests that meet a condition.
 func (r *Route) unshared() string {
 	var all []string
 	for _, rule := range r.Rules {

@@ -147,7 +147,7 @@ func certificate(to io.Writer, dir string) error {
 // The client is 192.168.50.10.
 func cases() []conformity { return slices.Concat(ownCases(), nginxCases(), routeCases()) }
 
-// routeCases are those of routes at the addresses of Ingresses.
+// routeCases returns the cases of routes at the addresses of Ingresses.
 func routeCases() []conformity {
 	to := func(by, matches string) string {
 		return "{backendRefs: [{name: app, port: 80}], matches: [" + matches + "], filters: [{type: " +
