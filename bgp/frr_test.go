@@ -1,7 +1,12 @@
 package bgp
 
 import (
+	"bufio"
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -117,6 +122,39 @@ func (f *frr) hops(prefix string) (all []string) {
 	return all
 }
 
+// bfdUp says whether FRR's end of the BFD session with this address of ours is up. It asks as
+// vtysh does, which insists on PAM: a command ends with a zero byte, the answer with three and
+// the command's result.
+func (f *frr) bfdUp(ours netip.Addr) (up bool, answer string) {
+	f.t.Helper()
+	conn, err := net.Dial("unix", f.at("bfdd.vty"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // nothing is written any more
+	var text []byte
+	in := bufio.NewReader(conn)
+	for _, command := range []string{"enable", "show bfd peers json"} {
+		if _, err = io.WriteString(conn, command+"\x00"); err != nil {
+			f.t.Fatal(err)
+		}
+		if text, err = in.ReadBytes(0); err != nil {
+			f.t.Fatal(err)
+		}
+		if _, err = in.Discard(3); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	text = bytes.TrimSuffix(text, []byte{0})
+	var peers []struct{ Peer, Status string }
+	if err = json.Unmarshal(text, &peers); err != nil {
+		f.t.Fatalf("BFD peers of FRR: %v: %s", err, text)
+	}
+	return slices.ContainsFunc(peers, func(p struct{ Peer, Status string }) bool {
+		return p.Peer == ours.String() && p.Status == "up"
+	}), string(text)
+}
+
 func (f *frr) waitHops(what, prefix string, want ...netip.Addr) {
 	f.t.Helper()
 	var texts []string
@@ -193,6 +231,8 @@ func TestFRRNoticesALossByBFD(t *testing.T) {
 				sp.waitPeer(t, up.Addr, "up, BFD too", func(p PeerState) bool {
 					return p.State == established && p.BFD == "up"
 				})
+				// A session that is up at one end alone is none whose loss the other notices.
+				wait.For(t, when+": BFD up at FRR", func() (bool, string) { return r.bfdUp(s.us[family]) })
 				wait.For(t, when+": a route", func() (bool, string) { return len(r.hops(address)) == 1, "" })
 			}
 			both("at first")
