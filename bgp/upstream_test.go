@@ -456,6 +456,11 @@ func TestBFDFindsARouterLostAndFoundAgain(t *testing.T) {
 				sp.waitPeer(t, up.Addr, "up, BFD too", func(p PeerState) bool {
 					return p.State == established && p.BFD == "up"
 				})
+				// A session that is up at one end alone is none whose loss the other notices.
+				wait.For(t, "BFD up at the router", func() (bool, string) {
+					got := r.ctl("show", "bfd", "sessions")
+					return strings.Contains(got, " Up "), got
+				})
 				learned(1)
 			}
 			both()
