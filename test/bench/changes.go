@@ -67,7 +67,7 @@ func endpointChanges(ctx context.Context, b *bench) error {
 	defer floor.close()
 	const look = 200 * time.Microsecond
 	atOurs, atTheirs := spot(ctx, look, b.exchange), spot(ctx, look, floor.ask)
-	b.profile(ctx)
+	b.profile(ctx, b.size)
 	var ours, theirs []time.Duration
 	for i := range b.samples {
 		service, address := name(i*7919%b.size), spare(i)
@@ -177,7 +177,7 @@ func churn(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	b.profile(ctx)
+	b.profile(ctx, b.size)
 	n := int(b.churn.Seconds() * rate)
 	lags, errs, turns := make([]time.Duration, n), make(chan error, n/2), make([]sync.Mutex, b.size)
 	tick := time.NewTicker(2 * time.Second / rate)
@@ -329,7 +329,7 @@ spec: {cidr: 172.20.0.0/16, blockSize: 20, ipipMode: Never, vxlanMode: Never, no
 	if err := b.await(ctx, service, pool[:count]); err != nil {
 		return err
 	}
-	b.profile(ctx)
+	b.profile(ctx, b.size)
 	for _, s := range slicesOf(count) {
 		if _, err := client.Update(ctx, s, metav1.UpdateOptions{}); err != nil {
 			return err

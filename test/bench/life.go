@@ -150,7 +150,7 @@ func starts(ctx context.Context, b *bench) error {
 		if err := b.Start(ctx); err != nil {
 			return err
 		}
-		b.profile(ctx)
+		b.profile(ctx, b.size)
 		at, err := b.served(b.hosts()...)
 		if err != nil {
 			return err

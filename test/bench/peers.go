@@ -87,7 +87,7 @@ func peers(ctx context.Context, b *bench) (err error) {
 	if err := f.enrich(ctx); err != nil {
 		return err
 	}
-	b.profile(ctx)
+	b.profile(ctx, mostPeers)
 	took, err := f.many(ctx)
 	if err := errors.Join(err, b.profiled()); err != nil {
 		return err

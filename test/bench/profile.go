@@ -12,15 +12,15 @@ import (
 	"sallyport/test/rig"
 )
 
-// profile begins profiles of the appliance, if -profiles is set. profiled ends them.
-func (b *bench) profile(ctx context.Context) {
+// profile begins profiles of the appliance among n objects, if -profiles is set. profiled ends them.
+func (b *bench) profile(ctx context.Context, n int) {
 	b.profiled = func() error { return nil }
 	if b.profiles == "" {
 		return
 	}
 	over, end := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- b.record(ctx, over) }()
+	go func() { ended <- b.record(ctx, over, n) }()
 	b.profiled = func() error {
 		end()
 		return <-ended
@@ -29,8 +29,8 @@ func (b *bench) profile(ctx context.Context) {
 
 // record writes a profile of the heap, of the processor until over ends, and of the heap
 // again, into the folder of -profiles.
-func (b *bench) record(ctx, over context.Context) error {
-	name := filepath.Join(b.profiles, fmt.Sprintf("row%d-%d.", b.row.number, b.size))
+func (b *bench) record(ctx, over context.Context, n int) error {
+	name := filepath.Join(b.profiles, fmt.Sprintf("row%d-%d.", b.row.number, n))
 	done, end := context.WithCancel(ctx)
 	end()
 	return errors.Join(b.fetch(ctx, done, "heap", name+"heap-before.prof"), b.fetch(ctx, over, "cpu", name+"cpu.prof"),

@@ -31,12 +31,11 @@ import (
 var gatewayGroup = schema.GroupVersion{Group: gatewayv1.GroupName, Version: "v1"}
 
 var routeRows = []row{
-	{31, "HTTPRoute → first 200, a request past 20,000 conditions, weights that change under load", alone, routesOfGateways},
+	{31, "HTTPRoute → first 200, a request past 20,000 conditions, weights that change under load", alone, atGate(routesOfGateways)},
 }
 
 // A gateBed is a lab with a Gateway.
 type gateBed struct {
-	*testbed
 	*bench
 	api  clientrest.Interface // of Gateway API
 	made int                  // routes there are
@@ -45,18 +44,27 @@ type gateBed struct {
 // gateAt is the address of the Gateway.
 var gateAt = rig.GatewayAddress(2)
 
-// routesOfGateways measures HTTPRoutes in a lab of its own.
-func routesOfGateways(ctx context.Context, b *bench) (err error) {
-	s, err := newTestbed(ctx, b.dir, b.endpoints, true)
-	if err != nil {
-		return err
+// atGate returns the function of a row that is measured in a lab of its own with a Gateway.
+func atGate(measure func(context.Context, *gateBed) error) func(context.Context, *bench) error {
+	return func(ctx context.Context, b *bench) (err error) {
+		if b.testbed, err = newTestbed(ctx, b.dir, b.endpoints, true); err != nil {
+			return err
+		}
+		defer func() {
+			err = errors.Join(err, b.close())
+			b.testbed = nil
+		}()
+		g := &gateBed{bench: b}
+		if err := g.furnish(ctx); err != nil {
+			return err
+		}
+		return measure(ctx, g)
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
-	g := &gateBed{testbed: s, bench: b}
-	if err := g.furnish(ctx); err != nil {
-		return err
-	}
-	for _, n := range []int{1, b.services, 10 * b.services} {
+}
+
+// routesOfGateways measures HTTPRoutes.
+func routesOfGateways(ctx context.Context, g *gateBed) error {
+	for _, n := range []int{1, g.services, 10 * g.services} {
 		if err := errors.Join(g.grow(ctx, n), g.newRoutes(ctx, n)); err != nil {
 			return err
 		}
@@ -110,6 +118,16 @@ func toService(i int, weight int32) gatewayv1.HTTPBackendRef {
 	}}
 }
 
+// patch replaces the hosts and rules of a route.
+func (g *gateBed) patch(ctx context.Context, r *gatewayv1.HTTPRoute) error {
+	text, err := runtime.Encode(scheme.Codecs.LegacyCodec(gatewayGroup), r)
+	if err != nil {
+		return err
+	}
+	return g.api.Patch(types.MergePatchType).Namespace("default").Resource("httproutes").Name(r.Name).Body(text).
+		Do(ctx).Error()
+}
+
 func (g *gateBed) post(ctx context.Context, r *gatewayv1.HTTPRoute) error {
 	return g.api.Post().Namespace("default").Resource("httproutes").Body(r).Do(ctx).Error()
 }
@@ -133,11 +151,12 @@ func (g *gateBed) grow(ctx context.Context, n int) error {
 
 // newRoutes adds routes one by one, and waits for the first 200 of each.
 func (g *gateBed) newRoutes(ctx context.Context, n int) error {
-	before, err := g.Status(ctx)
+	count := max(g.samples/10, 3)
+	before, err := g.usage(ctx)
 	if err != nil {
 		return err
 	}
-	count := max(g.samples/10, 3)
+	g.profile(ctx, n)
 	var took []time.Duration
 	for i := range count {
 		host := fmt.Sprintf("new-%d-%d.bench", n, i)
@@ -151,13 +170,15 @@ func (g *gateBed) newRoutes(ctx context.Context, n int) error {
 		}
 		took = append(took, max(at.Sub(began), time.Microsecond))
 	}
-	after, err := g.Status(ctx)
-	if err != nil {
+	after, err := g.usage(ctx)
+	if err := errors.Join(err, g.profiled()); err != nil {
 		return err
 	}
+	g.add(value(fmt.Sprintf("HTTPRoute beside %d others: processor of the appliance for each", n),
+		float64((after.cpu-before.cpu).Milliseconds())/float64(count), "ms"))
 	g.add(value(fmt.Sprintf("HTTPRoute → first 200 beside %d others, p50", n), percentile(took, 0.5), "ms").atMost(20))
 	g.add(value(fmt.Sprintf("HTTPRoute beside %d others: reloads for %d of them", n, count),
-		float64(after.HAProxy.Reloads-before.HAProxy.Reloads), "").atMost(0))
+		float64(after.reloads-before.reloads), "").atMost(0))
 	return nil
 }
 
@@ -319,13 +340,8 @@ func (g *gateBed) weights(ctx context.Context) error {
 	began := time.Now()
 	for i := range 20 {
 		want := made.Add(1) % 2
-		text, err := runtime.Encode(scheme.Codecs.LegacyCodec(gatewayGroup),
-			g.route("weights", "weights.bench", rule(int32(100*want)))) //nolint:gosec // 0 or 1
-		if err != nil {
-			return err
-		}
-		if err := g.api.Patch(types.MergePatchType).Namespace("default").Resource("httproutes").Name("weights").
-			Body(text).Do(ctx).Error(); err != nil {
+		//nolint:gosec // 0 or 1
+		if err := g.patch(ctx, g.route("weights", "weights.bench", rule(int32(100*want)))); err != nil {
 			return err
 		}
 		if err := rig.Eventually(ctx, "the new weights count", func() error {
