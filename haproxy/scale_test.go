@@ -42,13 +42,13 @@ func TestARequestFindsTheOneServerThatLives(t *testing.T) {
 
 // TestAFewServersOfALargeBackendArePatient counts the servers that stay in service until a check fails.
 func TestAFewServersOfALargeBackendArePatient(t *testing.T) {
-	for _, among := range []int{1, 3, 4, 10, 100, 5000} {
+	for _, among := range []int{1, 3, 4, 10, 100} {
 		const rounds = 1000
 		all, none := 0, 0
 		for round := range rounds {
 			patient := 0
 			for i := range among {
-				at := netip.AddrFrom4([4]byte{10, byte(round), byte(round>>8) ^ byte(i>>8), byte(i)})
+				at := netip.AddrFrom4([4]byte{10, byte(round), byte(round >> 8), byte(i)})
 				s := Server{Name: ServerName(netip.AddrPortFrom(at, 8080)), Addr: netip.AddrPortFrom(at, 8080)}
 				if s.patient(among) {
 					patient++
