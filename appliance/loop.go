@@ -279,6 +279,8 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	admitErr := l.firewall.letIn(r.peers, v.Want, v.Have, v.Config)
 
 	v.Steps = l.planner.Plan(v.Want, v.Have)
+	weighed, n := l.planner.Backends(), len(v.Config.Backends)
+	v.Config.Backends, v.Config.Former = weighed[:n:n], weighed[n:]
 	progress, err = l.take(ctx, v)
 	v.Err, l.failing = errors.Join(v.Err, admitErr, err), err
 	l.settled = l.settled || err == nil && !progress
@@ -409,7 +411,7 @@ func (l *loop) wantServers(v *status.View, r *reading, s standing) {
 	}
 	v.Config, v.Connections = &config, connections(l.cfg, v.Compiled.Config.Process)
 	v.Capacity = slices.Concat(r.info.Room.Capacity(v.Compiled.Servers, config.Tables), r.info.Capacity)
-	v.Want.Drained, v.Want.Silent = l.drained(), l.silent(v)
+	v.Want.Drained, v.Want.Silent, v.Want.Shares = l.drained(), l.silent(v), l.shares()
 	v.Want.Backends = config.Backends
 	if len(config.Former) > 0 {
 		v.Want.Backends = slices.Concat(config.Backends, config.Former)
@@ -423,6 +425,20 @@ func (l *loop) drained() map[string]bool {
 		c := &l.cfg.Clusters[i]
 		if c.Set != "" && (c.State == config.Drained || !l.retired.get(c.Name).IsZero()) {
 			all[c.Name] = true
+		}
+	}
+	return all
+}
+
+// shares returns the shares that clusters are asked to take in their sets. It returns nil if each pod is equal.
+func (l *loop) shares() map[string]plan.Share {
+	var all map[string]plan.Share
+	for i := range l.cfg.Clusters {
+		if c := &l.cfg.Clusters[i]; c.Set != "" && c.Weight > 0 {
+			if all == nil {
+				all = make(map[string]plan.Share)
+			}
+			all[c.Name] = plan.Share{Weight: c.Weight, Percent: 100}
 		}
 	}
 	return all

@@ -122,6 +122,9 @@ func serverText(b *Backend, s *Server) string {
 	if s.Backup {
 		options += " backup"
 	}
+	if s.Weight > 0 {
+		options += " weight " + strconv.Itoa(s.Weight)
+	}
 	return address + " " + options
 }
 

@@ -177,8 +177,9 @@ func (p picture) sameFiles(o picture) bool {
 	return p.pid == o.pid && p.gen == o.gen && p.shape == o.shape
 }
 
-// sameDoors reports whether both backends exist, with the same servers in the same states.
+// sameDoors reports whether both backends exist, with the same servers in the same states, and with the same
+// weights.
 func sameDoors(a, b *LiveBackend) bool {
-	same := func(x, y Live) bool { return x.Name == y.Name && x.State == y.State }
+	same := func(x, y Live) bool { return x.Name == y.Name && x.State == y.State && x.Weight == y.Weight }
 	return a != nil && b != nil && slices.EqualFunc(a.Servers, b.Servers, same)
 }

@@ -353,10 +353,17 @@ type Server struct {
 	Addr    netip.AddrPort
 	Drain   bool   // terminating, but serving: it finishes its connections and gets no new ones
 	Backup  bool   // it takes traffic only while no other server of the backend can
+	Weight  int    // its part of the traffic beside that of the other servers, from 1 to MaxWeight; 0 stands for 1
 	Cluster string // of its pod, if that is not the Backend's
 	Pod     string // namespace/name, for people
 	Node    string
 }
+
+// weight returns the weight that HAProxy gives the server.
+func (s *Server) weight() int { return max(s.Weight, 1) }
+
+// MaxWeight is the greatest weight of a server in HAProxy.
+const MaxWeight = 256
 
 // A Cert is a certificate chain with its key, and the server names for which HAProxy serves it.
 type Cert struct {

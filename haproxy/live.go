@@ -20,6 +20,7 @@ type Live struct {
 	// (HAProxy's manual, management, 9.1, check_status).
 	Failure  string
 	Sessions int // connections in use, as of the last look
+	Weight   int // as Server.Weight, and never 0
 }
 
 // The results of HAProxy's checks of a server.
@@ -78,14 +79,14 @@ func (b *LiveBackend) Match(want []Server) iter.Seq2[int, *Live] {
 	}
 }
 
-// checked returns the backend, but takes each server from read that is in the same State there.
+// checked returns the backend, but takes each server from read that has the same State and Weight there.
 func (b *LiveBackend) checked(read *LiveBackend) *LiveBackend {
 	if b == nil {
 		return nil
 	}
 	next := &LiveBackend{slices.Clone(b.Servers)}
 	for i, s := range next.Servers {
-		if now, there := read.Find(s.Name); there && now.State == s.State {
+		if now, there := read.Find(s.Name); there && now.State == s.State && now.Weight == s.Weight {
 			next.Servers[i] = now
 		}
 	}

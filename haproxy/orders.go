@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -201,7 +202,13 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 				s.remove = append(s.remove, ServerID{b.Name, live.Name})
 				state = Closed
 			}
-			switch cmd := "set server " + worker + "/" + live.Name + " state " + stateCommand[state]; {
+			set := "set server " + worker + "/" + live.Name
+			if i >= 0 && state > Closed && b.Servers[i].weight() != live.Weight {
+				live.Weight = b.Servers[i].weight()
+				s.up = append(s.up, set+" weight "+strconv.Itoa(live.Weight))
+				same = false
+			}
+			switch cmd := set + " state " + stateCommand[state]; {
 			case i < 0 && live.State == Open && renamed(b, states, have, live.Addr):
 				late = append(late, cmd)
 			case state < live.State:
@@ -222,7 +229,7 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 		default:
 			srv := &b.Servers[i]
 			id := ServerID{worker, srv.Name}
-			live = Live{Name: srv.Name, Addr: srv.Addr, State: state, Check: Unchecked}
+			live = Live{Name: srv.Name, Addr: srv.Addr, State: state, Check: Unchecked, Weight: srv.weight()}
 			add := "add server " + id.String() + " " + serverText(b, srv)
 			if b.hashes() && s.worker.atLeast3(0) {
 				add += " " + hashKey

@@ -22,7 +22,7 @@ func runningOf(cfg *Config, states States, opt RenderOptions) *running {
 		live := &LiveBackend{}
 		for j, state := range states.of(i) {
 			if s := b.Servers[j]; state > Absent {
-				live.Servers = append(live.Servers, Live{Name: s.Name, Addr: s.Addr, State: state})
+				live.Servers = append(live.Servers, Live{Name: s.Name, Addr: s.Addr, State: state, Weight: s.weight()})
 			}
 		}
 		all[b.Name] = live
@@ -38,6 +38,10 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 	backup, guest := one, two
 	backup.Backup, guest.Cluster = true, "green"
 	backup.Name, guest.Name = NameOf(backup), NameOf(guest)
+	weighing := func(s Server, weight int) Server {
+		s.Weight = weight
+		return s
+	}
 	app := func(b Backend, servers ...Server) []*Backend {
 		b.Name, b.Servers = "app", servers
 		return []*Backend{&b}
@@ -203,6 +207,28 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 				"set server app/s_10-0-0-1_80.backup state ready", "set server app/s_10-0-0-1_80 state maint",
 			},
 			remove: []string{"app/s_10-0-0-1_80"},
+		},
+		"a server gets another weight, and a new one has it at once": {
+			have: servers([]State{Open}, plain, one),
+			want: servers([]State{Open, Open}, plain, weighing(one, 19), weighing(two, 256)),
+			cmds: []string{
+				"set server app/s_10-0-0-1_80 weight 19",
+				"add server app/s_10-0-0-2_80 10.0.0.2:80 pool-max-conn -1 pool-purge-delay 5000 weight 256",
+				"set server app/s_10-0-0-2_80 state ready",
+			},
+		},
+		"weights end": {
+			have: servers([]State{Open, Drain}, plain, weighing(one, 19), weighing(two, 2)),
+			want: servers([]State{Open, Drain}, plain, one, two),
+			cmds: []string{"set server app/s_10-0-0-1_80 weight 1", "set server app/s_10-0-0-2_80 weight 1"},
+		},
+		"a server opens with another weight": {
+			have: servers([]State{Closed}, plain, one), want: servers([]State{Open}, plain, weighing(one, 3)),
+			cmds: []string{"set server app/s_10-0-0-1_80 weight 3", "set server app/s_10-0-0-1_80 state ready"},
+		},
+		"a server that is closed keeps its weight": {
+			have: servers([]State{Open}, plain, one), want: servers([]State{Closed}, plain, weighing(one, 3)),
+			cmds: []string{"set server app/s_10-0-0-1_80 state maint"},
 		},
 		"a route where nothing listens": {have: world{}, want: world{Config: Config{Routes: many.Routes}}},
 		"networks of a list": {

@@ -346,6 +346,9 @@ func (b *Backend) Validate() error {
 			return fmt.Errorf("backend %s: server %q has an address with a zone", b.Name, s.Name)
 		case s.Name != NameOf(s):
 			return fmt.Errorf("backend %s: server %q should be named %s after its address", b.Name, s.Name, NameOf(s))
+		case s.Weight < 0 || s.Weight > MaxWeight:
+			return fmt.Errorf("backend %s: server %q has a weight of %d; allowed are 0 to %d", b.Name, s.Name, s.Weight,
+				MaxWeight)
 		case s.Cluster == b.Cluster && s.Cluster != "":
 			return fmt.Errorf("backend %s: server %q repeats the cluster of the backend", b.Name, s.Name)
 		case s.Cluster != "" && !isName(s.Cluster):

@@ -403,10 +403,11 @@ func serverState(words []string) (Live, error) {
 	port, err1 := strconv.ParseUint(words[18], 10, 16)
 	admin, err2 := strconv.Atoi(words[6])
 	check, err3 := strconv.Atoi(words[13])
-	if err := errors.Join(err1, err2, err3); err != nil {
+	weight, err4 := strconv.Atoi(words[7])
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return Live{}, fmt.Errorf("HAProxy's worker: state of %s/%s: %w", words[1], words[3], err)
 	}
-	live := Live{Name: strings.Clone(words[3]), State: Open, Check: Up}
+	live := Live{Name: strings.Clone(words[3]), State: Open, Check: Up, Weight: weight}
 	if ip, err := netip.ParseAddr(words[4]); err == nil {
 		live.Addr = netip.AddrPortFrom(ip, uint16(port))
 	}

@@ -102,8 +102,21 @@ func (c *Config) checkClusters(p *problems) {
 				"sallyport.dev/gateway", name)
 		}
 	}
+	c.checkWeights(p)
 }
 
+// checkWeights checks that all clusters of a set have a weight, or none: no default could be meant for the others.
+func (c *Config) checkWeights(p *problems) {
+	for i, cluster := range c.Clusters {
+		other := slices.IndexFunc(c.Clusters, func(o Cluster) bool { return o.Set == cluster.Set && o.Weight > 0 })
+		if cluster.Set != "" && cluster.Weight == 0 && other >= 0 && !p.given(fmt.Sprintf("clusters[%d].weight", i)) {
+			p.add(fmt.Sprintf("clusters[%d].weight", i), "is missing, and clusters[%d] of the same set has one; give all "+
+				"clusters of set %s a weight, or none", other, cluster.Set)
+		}
+	}
+}
+
+// checkSet checks what a cluster does in its set.
 func checkSet(p *problems, at string, cluster Cluster) {
 	switch {
 	case cluster.Set != "" && !name.MatchString(cluster.Set):
@@ -111,6 +124,9 @@ func checkSet(p *problems, at string, cluster Cluster) {
 	case cluster.Set == "" && cluster.State != Serving && cluster.State != "":
 		p.add(at+".state", "is %s, and the cluster is in no set that could serve in its place; give clusters[].set",
 			cluster.State)
+	case cluster.Set == "" && cluster.Weight > 0:
+		p.add(at+".weight", "is %d, and the cluster is in no set beside whose clusters it could count; give "+
+			"clusters[].set", cluster.Weight)
 	}
 }
 

@@ -81,6 +81,9 @@ type Cluster struct {
 	// Service only while no pod of another cluster of the set can. drained: its pods get no new
 	// connection for a Service that another cluster of the set serves.
 	State State `json:"state" jsonschema:"default=active,enum=active,enum=standby,enum=drained"`
+	// Share of the requests for an exported Service beside the other clusters of the set, however many
+	// pods each of them has. All clusters of a set have a weight, or none. Empty: each pod is equal.
+	Weight int `json:"weight" jsonschema:"minimum=1,maximum=1000"`
 	// The BGP sessions with the nodes of the cluster.
 	BGP Peering `json:"bgp"`
 	// Which Ingresses are served, and how.

@@ -314,7 +314,7 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		},
 		"unknown key in a list": {
 			"clusters:\n- kubeconfig: /a\n  pool: []\n",
-			`f.yaml:3: unknown key "pool" in clusters[0]; did you mean "pools"? allowed: name, kubeconfig, pools, set, state, bgp, ingress, gateway, calico`,
+			`f.yaml:3: unknown key "pool" in clusters[0]; did you mean "pools"? allowed: name, kubeconfig, pools, set, state, weight, bgp, ingress, gateway, calico`,
 		},
 		"a word instead of keys": {
 			minimal + "bgp: 65000\n",
@@ -432,6 +432,19 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		"a state without a set": {
 			"clusters:\n- name: a\n  kubeconfig: /a\n  state: drained\n",
 			`f.yaml:4: clusters[0].state: is drained, and the cluster is in no set that could serve in its place; give clusters[].set`,
+		},
+		"a weight without a set": {
+			"clusters:\n- name: a\n  kubeconfig: /a\n  weight: 5\n",
+			`f.yaml:4: clusters[0].weight: is 5, and the cluster is in no set beside whose clusters it could count; give clusters[].set`,
+		},
+		"a weight of nothing": {
+			"clusters:\n- name: a\n  kubeconfig: /a\n  set: s\n  weight: 0\n",
+			`f.yaml:5: clusters[0].weight: "0" is not allowed; allowed: a whole number from 1 to 1000`,
+		},
+		"a weight beside none": {
+			"clusters:\n- {name: a, kubeconfig: /a, set: s}\n- name: b\n  kubeconfig: /b\n  set: s\n  weight: 5\n" +
+				"- {name: c, kubeconfig: /c, set: t}\n",
+			`f.yaml:2: clusters[0].weight: is missing, and clusters[1] of the same set has one; give all clusters of set s a weight, or none`,
 		},
 		"an unknown state": {
 			"clusters:\n- name: a\n  kubeconfig: /a\n  state: asleep\n",

@@ -26,6 +26,8 @@ type Want struct {
 	// Silent are the clusters without any BGP session left, as long as their routes stay. Their servers get
 	// no new traffic where a cluster with sessions has a server for it.
 	Silent map[string]bool
+	// Shares are those of the clusters that are in a set. Without any, each pod is equal.
+	Shares map[string]Share
 }
 
 // Have is the actual state, read from HAProxy and from the kernel.
@@ -122,6 +124,7 @@ type Planner struct {
 	direct      map[netip.Addr]bool
 	drained     map[string]bool
 	silent      map[string]bool
+	shares      map[string]Share
 	allocations *routes.Allocations
 	live        haproxy.LiveBackends
 	backends    []*haproxy.Backend
@@ -130,6 +133,7 @@ type Planner struct {
 
 	settled []bool         // whether each backend needed no step
 	states  haproxy.States // of each backend, once the steps of the last call are taken
+	weighed []weighed      // each backend with the weights of its servers
 	planned int            // backends that the last call did not skip
 }
 
@@ -138,7 +142,8 @@ type Planner struct {
 func (p *Planner) recall(want Want, have Have) (renamed bool) {
 	renamed = p.align(want.Backends)
 	if !want.Routes.Equal(p.want) || !have.Routes.Equal(p.have) || !maps.Equal(have.Direct, p.direct) ||
-		!maps.Equal(want.Drained, p.drained) || !maps.Equal(want.Silent, p.silent) {
+		!maps.Equal(want.Drained, p.drained) || !maps.Equal(want.Silent, p.silent) ||
+		!maps.Equal(want.Shares, p.shares) {
 		clear(p.settled)
 	} else if touched := want.Allocations.Since(p.allocations); touched != nil {
 		// Each pod that comes or goes changes the allocation of one address among
@@ -152,7 +157,7 @@ func (p *Planner) recall(want Want, have Have) (renamed bool) {
 		}
 	}
 	p.want, p.have, p.direct, p.allocations = want.Routes, have.Routes, have.Direct, want.Allocations
-	p.drained, p.silent = want.Drained, want.Silent
+	p.drained, p.silent, p.shares = want.Drained, want.Silent, want.Shares
 	return renamed
 }
 
@@ -173,13 +178,13 @@ func (p *Planner) align(want []*haproxy.Backend) (renamed bool) {
 	for i, b := range was {
 		place[b] = i
 	}
-	before, states := p.settled, p.states
-	p.settled, p.states = make([]bool, len(want)), make(haproxy.States, len(want))
+	before, states, weights := p.settled, p.states, p.weighed
+	p.settled, p.states, p.weighed = make([]bool, len(want)), make(haproxy.States, len(want)), make([]weighed, len(want))
 	p.places = make(map[string]int, len(want))
 	for i, b := range want {
 		p.places[b.Name] = i
 		if at, known := place[b]; known {
-			p.settled[i], p.states[i] = before[at], states[at]
+			p.settled[i], p.states[i], p.weighed[i] = before[at], states[at], weights[at]
 		}
 	}
 	return true
@@ -224,6 +229,7 @@ func (p *Planner) Plan(want Want, have Have) []Step {
 			p.states, own = slices.Clone(p.states), true // the ones before were handed over
 		}
 		p.states[at], p.settled[at] = next, len(steps) == before
+		p.weighed[at] = p.weighed[at].with(b, t.weigh(want.Shares))
 	}
 	for _, name := range p.unwanted {
 		for _, live := range have.Backends.Get(name).Servers {
@@ -262,6 +268,20 @@ const (
 // States returns the states of the servers of Want.Backends once all steps of the last call of
 // Plan are taken. The next call leaves them as they are.
 func (p *Planner) States() haproxy.States { return p.states }
+
+// Backends returns Want.Backends of the last call of Plan, with the weights of their servers. A backend whose
+// weights have not changed is the same pointer as before.
+func (p *Planner) Backends() []*haproxy.Backend {
+	same := func(b *haproxy.Backend, w weighed) bool { return b == w.as }
+	if slices.EqualFunc(p.backends, p.weighed, same) {
+		return p.backends
+	}
+	all := make([]*haproxy.Backend, len(p.weighed))
+	for i, w := range p.weighed {
+		all[i] = w.as
+	}
+	return all
+}
 
 // Planned returns how many backends the last call of Plan did not skip.
 func (p *Planner) Planned() int { return p.planned }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
+	"net/http"
 	"os"
 	"regexp"
 	"strings"
@@ -58,6 +60,58 @@ func (r *testbed) inState(state string) {
 	r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
 }
 
+// weightOf matches the weight of a cluster in the configuration file.
+var weightOf = regexp.MustCompile(`\bweight: \d+`)
+
+// weigh gives clusters blue and green these weights, and waits until the appliance has read them.
+func (r *testbed) weigh(blue, green int) {
+	r.t.Helper()
+	weights := []int{blue, green}
+	r.write("sallyport.yaml", weightOf.ReplaceAllStringFunc(r.read("sallyport.yaml"), func(string) string {
+		weight := weights[0]
+		weights = weights[1:]
+		return fmt.Sprint("weight: ", weight)
+	}))
+	r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
+}
+
+// measured is how many requests a share is measured with.
+const measured = 2000
+
+// shares waits until so many per cent of the requests are answered by pods of cluster green, give or take one
+// per cent of all: other clients ask meanwhile, and take turns that this one does not count.
+func (r *testbed) shares(url string, green *testbed, percent float64) {
+	r.t.Helper()
+	client := &http.Client{Timeout: rig.Limit, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return r.Dial(ctx, world.Client, "192.168.50.21:80")
+		},
+	}}
+	r.eventually(fmt.Sprintf("green has %.1f %% of the requests", percent), func() error {
+		pods := green.kubectl("get", "pods", "-o", "name") + "\n"
+		n := 0
+		for range measured {
+			answer, err := client.Get(url)
+			if err != nil {
+				return err
+			}
+			_ = answer.Body.Close()
+			if pod := answer.Header.Get("X-Pod"); pod == "" {
+				r.t.Fatalf("%s is answered %s", url, answer.Status)
+			} else if strings.Contains(pods, "/"+pod+"\n") {
+				n++
+			}
+		}
+		got := 100 * float64(n) / measured
+		r.t.Logf("%d of %d requests (%.2f %%) are answered by green; asked are %.1f %%", n, measured, got, percent)
+		if math.Abs(got-percent) > 1 {
+			return fmt.Errorf("green has %.2f %% of the requests", got)
+		}
+		return nil
+	})
+}
+
 // order gives the appliance an order, by a command on its machine. It returns the output.
 func (r *testbed) order(command string, args ...string) (string, error) {
 	all := append([]string{r.file("sallyport"), command, "--config", r.file("sallyport.yaml")}, args...)
@@ -83,8 +137,11 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 	later := t.TempDir() + "/kubeconfig"
 	r := newTestbed(t, world.Options{Name: "blue", Workers: 1}, settings{
 		clusters: []rig.Cluster{
-			{Name: "blue", Pools: "172.16.0.0/16", Keys: []string{"set: both"}},
-			{Name: "green", Pools: "172.17.0.0/16", Kubeconfig: later, Keys: []string{"set: both", "state: active"}},
+			{Name: "blue", Pools: "172.16.0.0/16", Keys: []string{"set: both", "weight: 50"}},
+			{
+				Name: "green", Pools: "172.17.0.0/16", Kubeconfig: later,
+				Keys: []string{"set: both", "state: active", "weight: 50"},
+			},
 		},
 		manifests: []string{"--cluster", "blue"},
 	})
@@ -126,6 +183,27 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 			r.answeredBy("http://web.test/", 4)
 		})
 	})
+	r.sub("clusters share the requests by their weights, whatever their pods, and no request fails",
+		func(_ *testing.T, r *testbed) {
+			r.undisturbed("http://web.test/", "web", func() {
+				for _, share := range []int{5, 25} {
+					r.weigh(100-share, share)
+					r.shares("http://web.test/", green, float64(share))
+				}
+				green.kubectl("scale", "deployment", "web", "--replicas", "3")
+				r.opened("blue__default_svc_web_web", 5)
+				r.shares("http://web.test/", green, 25)
+				green.kubectl("scale", "deployment", "web", "--replicas", "2")
+				r.opened("blue__default_svc_web_web", 4)
+				_, err := r.order("drain", "--cluster", "blue", "--wait")
+				r.must(err)
+				r.shares("http://web.test/", green, 100)
+				_, err = r.order("undrain", "--cluster", "blue")
+				r.must(err)
+				r.weigh(50, 50)
+				r.shares("http://web.test/", green, 50)
+			})
+		})
 	r.sub("a standby serves once the other one has no pod", func(_ *testing.T, r *testbed) {
 		r.undisturbed("http://web.test/", "web", func() {
 			r.inState("standby")
