@@ -411,55 +411,11 @@ func (l *loop) wantServers(v *status.View, r *reading, s standing) {
 	}
 	v.Config, v.Connections = &config, connections(l.cfg, v.Compiled.Config.Process)
 	v.Capacity = slices.Concat(r.info.Room.Capacity(v.Compiled.Servers, config.Tables), r.info.Capacity)
-	v.Want.Drained, v.Want.Silent, v.Want.Shares = l.drained(), l.silent(v), l.shares()
+	v.Want.Drained, v.Want.Silent, v.Want.Shares = l.drained(v), l.silent(v), l.shares(v)
 	v.Want.Backends = config.Backends
 	if len(config.Former) > 0 {
 		v.Want.Backends = slices.Concat(config.Backends, config.Former)
 	}
-}
-
-// drained returns the clusters that give way to the others of their set.
-func (l *loop) drained() map[string]bool {
-	all := make(map[string]bool)
-	for i := range l.cfg.Clusters {
-		c := &l.cfg.Clusters[i]
-		if c.Set != "" && (c.State == config.Drained || !l.retired.get(c.Name).IsZero()) {
-			all[c.Name] = true
-		}
-	}
-	return all
-}
-
-// shares returns the shares that clusters are asked to take in their sets. It returns nil if each pod is equal.
-func (l *loop) shares() map[string]plan.Share {
-	var all map[string]plan.Share
-	for i := range l.cfg.Clusters {
-		if c := &l.cfg.Clusters[i]; c.Set != "" && c.Weight > 0 {
-			if all == nil {
-				all = make(map[string]plan.Share)
-			}
-			all[c.Name] = plan.Share{Weight: c.Weight, Percent: 100}
-		}
-	}
-	return all
-}
-
-// silent returns the clusters with routes that stay (bgp.failStatic) and without a BGP session. Only clusters
-// with an earlier session of this process are meant.
-func (l *loop) silent(v *status.View) map[string]bool {
-	heard, up := make(map[string]bool), make(map[string]bool)
-	for _, p := range v.BGP.Peers {
-		if !p.Upstream {
-			heard[p.Cluster], up[p.Cluster] = heard[p.Cluster] || l.heard[p.Addr], up[p.Cluster] || p.Up()
-		}
-	}
-	all := make(map[string]bool)
-	for cluster := range v.BGP.Static {
-		if heard[cluster] && !up[cluster] {
-			all[cluster] = true
-		}
-	}
-	return all
 }
 
 // silent returns why HAProxy does not answer, or "" if it answers.

@@ -31,7 +31,9 @@ type Result struct {
 	// Unmet hold, as Problems, what the conditions in Statuses say. They become no Events.
 	Unmet     []Problem
 	Balancers []Balancer // Services of type LoadBalancer and Gateways that are ours, the older first
-	Servers   int        // that the clusters have within their limits, whether there is Room for them or not
+	// Percent holds how much of its share each cluster of a set takes, if its ConfigMap lowers the share.
+	Percent map[string]int
+	Servers int // that the clusters have within their limits, whether there is Room for them or not
 
 	// Questions are for HAProxy. The Config is complete only with their answers, see
 	// Compiler.Judge.
@@ -131,10 +133,11 @@ type world struct {
 
 	defaults   annotations.Layer // keys of the ConfigMap for all Ingresses
 	acme       bool              // the challenges of ACME servers pass the guards of defaults
+	percent    int               // that the cluster takes of its share in its set
 	global     annotations.Global
 	set        []annotations.Effective // keys that global is made from
 	odd        []annotations.Problem   // problems of global
-	badACME    []annotations.Problem   // problems of acme
+	oddKeys    []annotations.Problem   // problems of acme and percent
 	badFiles   []annotations.Problem   // problems of the error files
 	refused    []haproxy.Part          // parts of global that HAProxy refuses
 	streams    []annotations.Stream
@@ -240,7 +243,10 @@ func (c *Compiler) renewWorld(was world, s Snapshot, leader string, n *news) *wo
 	other := w.Cluster != was.Cluster || w.leader != was.leader || !reflect.DeepEqual(w.Options, was.Options)
 	if other || !slices.Equal(w.ownConfigMaps(), was.ownConfigMaps()) {
 		w.defaults = annotations.Read(annotations.ConfigMap, w.ConfigMap(w.Options.ConfigMap).Data)
-		w.acme, w.badACME = annotations.ACME(w.defaults)
+		w.acme, w.oddKeys = annotations.ACME(w.defaults)
+		var odd []annotations.Problem
+		w.percent, odd = annotations.ClusterWeight(w.defaults)
+		w.oddKeys = append(w.oddKeys, odd...)
 		c.settled = nil // settings depend on options and ConfigMaps, which settledFor does not have
 	}
 	if other || !same || c.judged {
@@ -308,6 +314,7 @@ func (c *Compiler) finish() {
 	for _, w := range c.worlds {
 		odd = append(odd, w.Beyond...)
 	}
+	c.result.Percent = percents(c.worlds)
 	c.result.Problems = sorted(c.worlds, append(odd, c.routing.Problems...))
 	c.result.Balancers = explained(c.routing.Balancers, c.result.Problems)
 }

@@ -32,6 +32,17 @@ func (w *world) exports(service serviceKey) bool {
 	return exported
 }
 
+// percents returns how much of its share each cluster of a set takes, if that is less than the whole.
+func percents(worlds []*world) map[string]int {
+	all := make(map[string]int)
+	for _, w := range worlds {
+		if w.Options.Set != "" && w.percent < 100 {
+			all[w.Cluster] = w.percent
+		}
+	}
+	return all
+}
+
 // sharers returns the worlds whose pods serve a need, the own world first.
 func sharers(worlds []*world, n *need) []int {
 	all := []int{n.world}

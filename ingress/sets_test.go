@@ -279,3 +279,47 @@ func TestAChangeInAnotherClusterOfASetIsSeenAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestAClusterLowersItsOwnShareAlone gives green a ConfigMap with a weight.
+func TestAClusterLowersItsOwnShareAlone(t *testing.T) {
+	text := pods("web", "172.17.1.1") + export("web")
+	var c Compiler
+	for _, tt := range []struct {
+		weight  string
+		set     string
+		percent int // of green; 100 if it is not lowered
+		problem string
+	}{
+		{"25", "both", 25, ""},
+		{"0", "both", 0, ""},
+		{"100", "both", 100, ""},
+		{"101", "both", 100, "InvalidAnnotation"},
+		{"-1", "both", 100, "InvalidAnnotation"},
+		{"1000000000", "both", 100, "InvalidAnnotation"},
+		{"25", "", 100, ""},
+		{"25", "both", 25, ""},
+	} {
+		all := inSet(t, pods("web", "172.16.1.1")+export("web"), text)
+		all[1].ConfigMaps = []*corev1.ConfigMap{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "own"}, Data: map[string]string{"cluster-weight": tt.weight},
+		}}
+		all[1].Options.ConfigMap, all[1].Options.Set = "ops/own", tt.set
+		r := c.Compile(all)
+		want := map[string]int{"green": tt.percent}
+		if tt.percent == 100 {
+			want = map[string]int{}
+		}
+		if !maps.Equal(r.Percent, want) {
+			t.Errorf("cluster-weight %s in set %q: got %v, want %v", tt.weight, tt.set, r.Percent, want)
+		}
+		reason := ""
+		for _, p := range r.Problems {
+			if p.Kind == "ConfigMap" {
+				reason = p.Reason
+			}
+		}
+		if reason != tt.problem {
+			t.Errorf("cluster-weight %s in set %q: got the problem %q, want %q", tt.weight, tt.set, reason, tt.problem)
+		}
+	}
+}

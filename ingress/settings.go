@@ -264,7 +264,7 @@ func (b *builder) checkConfigMaps(w *world) {
 		}
 	}
 	add(w.Options.ConfigMap, w.defaults.Odd)
-	add(w.Options.ConfigMap, w.badACME)
+	add(w.Options.ConfigMap, w.oddKeys)
 	if w.leads() {
 		add(w.Options.ConfigMap, w.odd)
 		add(w.Options.ErrorFiles, w.badFiles)

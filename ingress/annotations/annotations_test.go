@@ -800,6 +800,7 @@ tcp-request content reject
 		// An Ingress without the guards of the ConfigMap.
 		{on4("allow-list: 0.0.0.0/0, ::/0"), ""},
 		{onAll("acme: true"), ""},
+		{onAll("cluster-weight: 25"), ""},
 		{[]string{"configmap auth-secret: users", "configmap auth-opt-out: true", "ingress auth-type: none"}, ""},
 		{
 			[]string{"configmap auth-url: svc://ops/door:80", "configmap auth-opt-out: true", "ingress auth-type: none"},

@@ -357,6 +357,23 @@ func ACME(l Layer) (bool, []Problem) {
 	return yes, v.problems
 }
 
+var clusterWeight = define(number(0, 100), Doc{
+	Name: own + "cluster-weight", Scopes: ConfigMap, Format: "0 to 100", Default: "100",
+	Effect: "Per cent of its share of the requests that this cluster takes in its set of clusters. 0 drains it, where " +
+		"another cluster serves. The key lowers a share alone: `clusters[].weight` of the configuration file sets the " +
+		"shares, and without it each pod is equal.",
+})
+
+// ClusterWeight returns the per cent of its share that a cluster takes in its set.
+func ClusterWeight(l Layer) (percent int, odd []Problem) {
+	v := &values{layers: []Layer{l}}
+	percent, said := get(v, clusterWeight)
+	if !said {
+		percent = 100
+	}
+	return percent, v.problems
+}
+
 // Open returns a Layer of the ConfigMap without the guards that the challenges of ACME servers pass.
 // Networks in deny-list stay out. A Layer with a misspelled guard stays closed.
 func (l Layer) Open() Layer {

@@ -140,13 +140,15 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 			{Name: "blue", Pools: "172.16.0.0/16", Keys: []string{"set: both", "weight: 50"}},
 			{
 				Name: "green", Pools: "172.17.0.0/16", Kubeconfig: later,
-				Keys: []string{"set: both", "state: active", "weight: 50"},
+				Ingress: []string{"configMap: default/own"}, Keys: []string{"set: both", "state: active", "weight: 50"},
 			},
 		},
 		manifests: []string{"--cluster", "blue"},
 	})
 	green := newTestbed(t, world.Options{Name: "green", Site: 1, Workers: 1}, settings{
-		clusters: []rig.Cluster{{Pools: "172.17.0.0/16", Keys: []string{"set: both"}}},
+		clusters: []rig.Cluster{{
+			Pools: "172.17.0.0/16", Ingress: []string{"configMap: default/own"}, Keys: []string{"set: both"},
+		}},
 	})
 	r.must(green.Lend(t.Context(), r.Lab))
 	r.must(os.Link(green.file("kubeconfig"), later))
@@ -201,6 +203,13 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 				_, err = r.order("undrain", "--cluster", "blue")
 				r.must(err)
 				r.weigh(50, 50)
+				r.shares("http://web.test/", green, 50)
+				for percent, share := range map[int]float64{50: 100. / 3, 0: 0} {
+					green.apply(fmt.Sprintf("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: own}\n"+
+						"data: {cluster-weight: \"%d\"}\n", percent))
+					r.shares("http://web.test/", green, share)
+				}
+				green.kubectl("delete", "configmap", "own")
 				r.shares("http://web.test/", green, 50)
 			})
 		})
