@@ -42,7 +42,7 @@ type record struct {
 // again, but more and more seldom.
 func (s *statuses) rests(one statusPatch, now time.Time) bool {
 	was, known := s.records[one.of.GetUID()]
-	return known && now.Sub(was.at) < was.rest && was.repeats(one)
+	return known && now.Sub(was.at) < was.rest && was.repeats(one.filled())
 }
 
 // repeats reports whether a patch writes the status of the record again.
@@ -95,10 +95,14 @@ func (s *statuses) apiStatuses(wish *Publication, now time.Time) (all []statusPa
 				right[o.GetUID()] = is
 				continue
 			}
-			next, ours := s.next(o, of, wish, metav1.NewTime(now))
-			if next == nil {
-				right[o.GetUID()] = is
-				continue
+			next, ours := func() any { next, _ := s.next(o, of, wish, metav1.NewTime(now)); return next }, false
+			if !s.lacksAll(o, of) {
+				var status any
+				if status, ours = s.next(o, of, wish, metav1.NewTime(now)); status == nil {
+					right[o.GetUID()] = is
+					continue
+				}
+				next = func() any { return status }
 			}
 			if !wish.Replace {
 				if !wish.Add || ours || of == nil {
@@ -120,6 +124,15 @@ func (s *statuses) apiStatuses(wish *Publication, now time.Time) (all []statusPa
 	return all
 }
 
+// lacksAll reports whether a route is to have entries of ours in its status, and has none. After a start
+// that may be true of all routes, and their statuses are made one by one, when they are written.
+func (s *statuses) lacksAll(o metav1.Object, of *gateway.Status) bool {
+	has, is := parentsOf(o)
+	return is && of != nil && len(of.Parents) > 0 && !slices.ContainsFunc(has, func(p gatewayv1.RouteParentStatus) bool {
+		return string(p.ControllerName) == s.controller
+	})
+}
+
 // A verdict is an object that was compared with the status it is to have. Neither is ever changed: a
 // new version of one is a new pointer.
 type verdict struct {
@@ -134,26 +147,27 @@ func verdictOf(o metav1.Object, of *gateway.Status) verdict {
 	return verdict{o, &of.Parents[0]}
 }
 
-// statusPatchOf returns the patch that gives an object a status.
-func (s *statuses) statusPatchOf(kind gatewayKind, o metav1.Object, status any) statusPatch {
-	body := map[string]any{
-		"metadata": map[string]any{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()}, "status": status,
-	}
-	text, _ := json.Marshal(status) // it came as JSON
+// statusPatchOf returns the patch that gives an object a status. It calls next, which returns the status,
+// when the patch is filled.
+func (s *statuses) statusPatchOf(kind gatewayKind, o metav1.Object, next func() any) statusPatch {
 	right := kind.resource + "/status"
-	return statusPatch{
-		of: o, kindName: kind.name, kind: types.MergePatchType, body: body, text: text, right: right,
-		done: "status published",
-		denied: "the appliance may not write the status of objects of Gateway API (verb patch; API group " +
-			gatewayv1.GroupName + "; resource " + right + "): apply what `sallyport manifests` prints",
-		log: s.log.With("namespace", o.GetNamespace(), "resource", kind.resource, "name", o.GetName()),
-		send: func(ctx context.Context, patch []byte) error {
+	return statusPatch{of: o, kindName: kind.name, kind: types.MergePatchType, right: right, fill: func(one *statusPatch) {
+		status := next()
+		one.body = map[string]any{
+			"metadata": map[string]any{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()}, "status": status,
+		}
+		one.text, _ = json.Marshal(status) // it came as JSON
+		one.done = "status published"
+		one.denied = "the appliance may not write the status of objects of Gateway API (verb patch; API group " +
+			gatewayv1.GroupName + "; resource " + right + "): apply what `sallyport manifests` prints"
+		one.log = s.log.With("namespace", o.GetNamespace(), "resource", kind.resource, "name", o.GetName())
+		one.send = func(ctx context.Context, patch []byte) error {
 			of := schema.GroupVersion(gatewayv1.GroupVersion).WithResource(kind.resource)
 			to := s.kube.API(of, o.GetNamespace())
 			_, err := to.Patch(ctx, o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 			return err
-		},
-	}
+		}
+	}}
 }
 
 // untimed returns a status as JSON without the times of its conditions.

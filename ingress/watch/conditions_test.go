@@ -77,7 +77,7 @@ func written(patches []statusPatch) string {
 	var all []string
 	for _, one := range patches {
 		var status gatewayv1.RouteStatus
-		_ = json.Unmarshal(one.text, &status)
+		_ = json.Unmarshal(one.filled().text, &status)
 		for _, p := range status.Parents {
 			text := string(p.ControllerName) + " " + string(p.ParentRef.Name)
 			for _, c := range p.Conditions {
@@ -134,7 +134,7 @@ func TestAConditionKeepsItsTimeWhileItsStatusStays(t *testing.T) {
 	}
 	wish := wishFor(2, parentOf(ourController, "web", "Accepted True Accepted 2", "ResolvedRefs False BackendNotFound 2"))
 	var status gatewayv1.RouteStatus
-	if err := json.Unmarshal(aWriter(has).apiStatuses(&wish, time.Unix(100, 0))[0].text, &status); err != nil {
+	if err := json.Unmarshal(aWriter(has).apiStatuses(&wish, time.Unix(100, 0))[0].filled().text, &status); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []int64{50, 100} {
@@ -170,7 +170,7 @@ func TestAStatusThatOthersReplaceIsWrittenMoreAndMoreSeldom(t *testing.T) {
 	var at []time.Duration
 	for after := time.Duration(0); after < 90*time.Second; after += time.Second {
 		for _, one := range s.apiStatuses(&wish, now.Add(after)) {
-			if !s.rests(one, now.Add(after)) {
+			if one = one.filled(); !s.rests(one, now.Add(after)) {
 				s.note(one, now.Add(after))
 				at = append(at, after)
 			}
@@ -213,7 +213,7 @@ func TestAGatewayIsProgrammedOnceHAProxyHasItsListeners(t *testing.T) {
 			return "no change"
 		}
 		g.Status = gatewayv1.GatewayStatus{}
-		if err := json.Unmarshal(patches[0].text, &g.Status); err != nil {
+		if err := json.Unmarshal(patches[0].filled().text, &g.Status); err != nil {
 			t.Fatal(err)
 		}
 		return string(g.Status.Conditions[0].Status) + " " + g.Status.Conditions[0].Reason
@@ -250,7 +250,7 @@ func TestAListenerSetWaitsForItsOwnGatewayAlone(t *testing.T) {
 			}},
 		}, time.Unix(100, 0))
 		var got gatewayv1.ListenerSetStatus
-		if err := json.Unmarshal(patches[0].text, &got); err != nil {
+		if err := json.Unmarshal(patches[0].filled().text, &got); err != nil {
 			t.Fatal(err)
 		}
 		if text := string(got.Conditions[0].Status) + " " + got.Conditions[0].Reason; text != want {
@@ -343,7 +343,7 @@ func TestAStatusOfAnOlderVersionIsReplaced(t *testing.T) {
 	})
 	got := make(map[string]string)
 	for _, one := range s.apiStatuses(&wish, time.Unix(100, 0)) {
-		got[one.kindName] = string(untimed(one.text))
+		got[one.kindName] = string(untimed(one.filled().text))
 	}
 	accepted := `{"message":"","observedGeneration":1,"reason":"Accepted","status":"True","type":"Accepted"}`
 	want := map[string]string{
@@ -356,5 +356,33 @@ func TestAStatusOfAnOlderVersionIsReplaced(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("want (-), got (+):\n%s", diff)
+	}
+}
+
+// BenchmarkStatusesOfRoutes decides which of 10,000 routes need a status, after one of them changed.
+func BenchmarkStatusesOfRoutes(b *testing.B) {
+	const n = 10_000
+	for _, what := range []string{"all have one", "none has one"} {
+		b.Run(what, func(b *testing.B) {
+			routes, wish := make([]*gatewayv1.HTTPRoute, n), Publication{Add: true, Replace: true}
+			for i := range routes {
+				uid := fmt.Sprintf("11111111-2222-3333-4444-%012d", i)
+				of := wishFor(1, parentOf(ourController, "web", "Accepted True Accepted 1", "ResolvedRefs True ResolvedRefs 1")).Statuses[0]
+				of.UID = uid
+				routes[i] = aRoute(1)
+				routes[i].UID = types.UID(uid)
+				if what == "all have one" {
+					routes[i].Status.Parents = of.Parents
+				}
+				wish.Statuses = append(wish.Statuses, of)
+			}
+			s := aWriter(routes...)
+			s.apiStatuses(&wish, time.Unix(100, 0))
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				routes[i%n] = routes[i%n].DeepCopy()
+				s.apiStatuses(&wish, time.Unix(100, 0))
+			}
+		})
 	}
 }

@@ -193,6 +193,7 @@ func (s *statuses) write(ctx context.Context, wish *Publication, patches []statu
 			return
 		}
 		s.last = one.of.GetNamespace()
+		one = one.filled()
 		err := s.patch(ctx, one)
 		switch {
 		case apierrors.IsConflict(err):
@@ -314,6 +315,17 @@ type statusPatch struct {
 	right, denied string // the right that it needs, and the sentence if the API server denies it: see refuse
 	done          string // what is logged once it was written
 	log           *slog.Logger
+
+	fill func(*statusPatch) // sets the fields that take time to make; nil if they are set
+}
+
+// filled returns the patch with all its fields.
+func (one statusPatch) filled() statusPatch {
+	if one.fill != nil {
+		one.fill(&one)
+		one.fill = nil
+	}
+	return one
 }
 
 // may reports whether a status may be written that has a number of addresses now.
