@@ -108,7 +108,9 @@ func (c *Compiler) amend(before, now []*world) *routing {
 	for _, m := range d.gone {
 		delete(c.parsed, m.Object)
 	}
-	c.forget(func(o any) bool { return d.lost[o] })
+	if len(d.lost) > 0 {
+		c.forget(func(o any) bool { return d.lost[o] })
+	}
 	c.forgetDerived(r)
 	return r
 }

@@ -170,7 +170,7 @@ func (r Result) ExplainAt(q haproxy.Request) (e Explanation, why string) {
 	}
 	found, to, why := r.Config.FindAt(q)
 	at := r.Config.CaseOf(&found, q)
-	takers := r.routing.listening.Takers[listen.ScopedKeyOf(&found)]
+	takers := r.routing.listening.EntriesOf(&found)
 	switch {
 	case found.Path == "":
 		return e, why

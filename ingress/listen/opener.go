@@ -61,11 +61,10 @@ type OpenPort struct {
 // A Listening is all that an Opener has made.
 type Listening struct {
 	// Config has the Routes, Listeners, Hostnames, Certs, Picks, Forms and Extras of Gateways.
-	Config haproxy.Config
-	Ports  []OpenPort
-	Leads  []Lead
-	// Takers are the entries that take the requests of a route: by each condition, then the rest.
-	Takers  map[ScopedKey][]gateway.Entry
+	Config  haproxy.Config
+	Ports   []OpenPort
+	Leads   []Lead
+	Takers  []Taker                    // of each route of Config, in their order
 	Forms   map[string]map[string]bool // names of Forms, by the namespace that brings them
 	Copied  map[claims.Tenant]int      // matches of wider hosts in the rows of hosts
 	Limited bool                       // something is beyond a limit
@@ -77,14 +76,14 @@ type Listening struct {
 func (l *Listening) Exchange(
 	then, now *Listening, stays func(gateway.Entry) *gateway.Route, most func(claims.Tenant) int,
 ) bool {
-	for _, takers := range now.Takers {
-		for i, e := range takers {
+	for _, taker := range now.Takers {
+		for i, e := range taker.Entries {
 			if route := stays(e); route != nil {
-				takers[i] = e.Of(route)
+				taker.Entries[i] = e.Of(route)
 			}
 		}
 	}
-	l.Takers = gateway.ReplaceKeys(l.Takers, then.Takers, now.Takers)
+	l.Takers = gateway.Replace(l.Takers, then.Takers, now.Takers, compareTakers)
 	for namespace, forms := range now.Forms {
 		for name := range forms {
 			if !l.Forms[namespace][name] {
@@ -105,14 +104,26 @@ func (l *Listening) Exchange(
 	return true
 }
 
-// A ScopedKey is the key of a route at a listener.
-type ScopedKey struct {
-	scope string
-	claims.Key
+// A Taker has the entries that take the requests of a route at a listener: by each condition, then the
+// rest.
+type Taker struct {
+	scope   string
+	key     claims.Key
+	Entries []gateway.Entry
 }
 
-// ScopedKeyOf returns the key of a route at a listener.
-func ScopedKeyOf(r *haproxy.Route) ScopedKey { return ScopedKey{r.Scope, claims.KeyOf(r)} }
+func compareTakers(a, b Taker) int {
+	return cmp.Or(cmp.Compare(a.scope, b.scope), claims.CompareKeys(a.key, b.key))
+}
+
+// EntriesOf returns the entries that take the requests of a route at a listener.
+func (l *Listening) EntriesOf(r *haproxy.Route) []gateway.Entry {
+	at, found := slices.BinarySearchFunc(l.Takers, Taker{scope: r.Scope, key: claims.KeyOf(r)}, compareTakers)
+	if !found {
+		return nil
+	}
+	return l.Takers[at].Entries
+}
 
 // A Lead is a rule, and where its requests go.
 type Lead struct {
@@ -149,8 +160,7 @@ func NewOpener(b Builder, worlds []World, memory *Memory) *Opener {
 		targets: make(map[targetFor]haproxy.Target), picks: make(map[string]*haproxy.Pick),
 		looks: make(map[string]bool),
 		made: Listening{
-			Takers: make(map[ScopedKey][]gateway.Entry), Forms: make(map[string]map[string]bool),
-			Copied: make(map[claims.Tenant]int),
+			Forms: make(map[string]map[string]bool), Copied: make(map[claims.Tenant]int),
 		},
 	}
 }
@@ -185,6 +195,7 @@ func (o *Opener) Serve(ports []OpenPort) {
 func (o *Opener) Finish() Listening {
 	c := &o.made.Config
 	slices.SortFunc(c.Routes, CompareRoutes)
+	slices.SortFunc(o.made.Takers, compareTakers)
 	slices.SortFunc(c.Listeners, func(x, y haproxy.Listener) int { return x.At.Compare(y.At) })
 	slices.SortFunc(c.Hostnames, func(x, y haproxy.Hostname) int {
 		return cmp.Or(cmp.Compare(x.Scope, y.Scope), cmp.Compare(x.Host, y.Host))
