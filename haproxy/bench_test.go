@@ -95,6 +95,28 @@ func BenchmarkRoutes(b *testing.B) {
 	}
 }
 
+// BenchmarkRows makes the rows of all maps after one of n routes at a Listener has changed.
+func BenchmarkRows(b *testing.B) {
+	for _, n := range []int{10, 1000, 10_000} {
+		b.Run(fmt.Sprintf("%d routes", n), func(b *testing.B) {
+			cfg := &Config{Backends: []*Backend{backend("app"), backend("other")}}
+			for i := range n {
+				cfg.Routes = append(cfg.Routes, Route{
+					Scope: "192.0.2.1:80", Host: fmt.Sprintf("h%05d.test", i), Path: "/", Match: Prefix, To: To("app"),
+				})
+			}
+			next := *cfg
+			next.Routes = slices.Clone(cfg.Routes)
+			next.Routes[n/2].To = To("other")
+			worlds, r := []*Config{&next, cfg}, &renderer{}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				r.renderTables(worlds[i%2], nil)
+			}
+		})
+	}
+}
+
 // BenchmarkRewritesOfOthers asks one application for a page while more and more
 // others each have a rewrite of their own. Their rewrites cost it nothing.
 func BenchmarkRewritesOfOthers(b *testing.B) {

@@ -79,7 +79,7 @@ func hold(told, want *Config, lacks func(name string) bool) (h held) {
 		choices[c.Name] = c
 	}
 	var waiting []int // of the routes
-	hosts := make(map[string]bool)
+	hosts := make(map[site]bool)
 	for i := range want.Routes {
 		r := &want.Routes[i]
 		if h.new[r.Backend] || r.Choice != "" && choices[r.Choice] == nil ||

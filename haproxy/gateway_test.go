@@ -510,7 +510,7 @@ func TestAHostOfAListenerWithDifferentGuardsIsMarked(t *testing.T) {
 				{Scope: c.scope, Host: "a.test", Path: "/admin", Match: Prefix, To: c.to, Pick: c.pick},
 			},
 		}
-		if got := guards(cfg)["192.0.2.1:80/a.test"] != ""; got != c.marked {
+		if got := guards(cfg)[site{"192.0.2.1:80", "a.test"}] != ""; got != c.marked {
 			t.Errorf("%s: marked is %t, want %t", name, got, c.marked)
 		}
 	}

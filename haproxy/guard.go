@@ -30,10 +30,10 @@ const otherPaths = `'(?i)^x[-_.](?:original|rewrite)[-_.]ur[il]$'`
 
 var plain = regexp.MustCompile(`^[A-Za-z0-9._~/-]*$`)
 
-// guards returns a mark for each site (see Route.site) that has paths with different guards. There a client could
+// guards returns a mark for each site that has paths with different guards. There a client could
 // bypass a guard if a server reads the path of a request as another path. If all paths of a host
 // have the same guard, another path gives no advantage, so HAProxy accepts every path.
-func guards(cfg *Config) map[string]string {
+func guards(cfg *Config) map[site]string {
 	of := make(map[string]string) // by backend
 	for _, b := range cfg.Backends {
 		if g := b.guard(); g != "" {
@@ -45,7 +45,7 @@ func guards(cfg *Config) map[string]string {
 	}
 	// A host without a guarded path, and without a condition, has no mark.
 	unguarded, comparing := of[cfg.DefaultBackend] == "", cfg.comparing()
-	suspect := make(map[string]bool)
+	suspect := make(map[site]bool)
 	for i := range cfg.Routes {
 		r := &cfg.Routes[i]
 		is := comparing[r.Choice] || r.Plain
@@ -62,7 +62,7 @@ func guards(cfg *Config) map[string]string {
 		seen, differ, strict, root, scoped bool
 		guard                              string // guard of the first path that leads to a backend
 	}
-	hosts := make(map[string]*host)
+	hosts := make(map[site]*host)
 	for i := range cfg.Routes {
 		r := &cfg.Routes[i]
 		if unguarded && !suspect[r.site()] {
@@ -87,16 +87,16 @@ func guards(cfg *Config) map[string]string {
 		h.strict = h.strict || r.Match == Regexp || !plain.MatchString(r.Path)
 		h.differ = h.differ || comparing[r.Choice] || r.Plain
 	}
-	marks := make(map[string]string)
-	for name, h := range hosts {
+	marks := make(map[site]string)
+	for at, h := range hosts {
 		switch {
 		// If no path leads to a backend, the default backend is the only one.
 		case !h.differ && (h.root || h.scoped || !h.seen || cfg.DefaultBackend == "" ||
 			of[cfg.DefaultBackend] == h.guard):
 		case h.strict:
-			marks[name] = guardedStrictly
+			marks[at] = guardedStrictly
 		default:
-			marks[name] = guarded
+			marks[at] = guarded
 		}
 	}
 	return marks

@@ -233,8 +233,9 @@ type hostRows struct {
 	inspect bool
 	rest    string
 	forms   []*Form
-	hosts   map[string]*hostTables
-	used    int // how many hosts the last call used
+	hosts   map[site]*hostTables
+	used    int                // how many hosts the last call used
+	sizes   [len(mapFiles)]int // of the tables that the last call made
 }
 
 // hostTables holds the routes of one host, and the rows for them.
@@ -257,7 +258,7 @@ func (m *hostRows) tables(cfg *Config, secret string, in workerNames) (out table
 		m.port, m.inspect, m.rest, m.forms, m.hosts = port, cfg.Inspect, cfg.DefaultBackend, cfg.Forms, nil
 	}
 	if m.hosts == nil {
-		m.hosts = make(map[string]*hostTables)
+		m.hosts = make(map[site]*hostTables)
 	}
 	routes := cfg.Routes
 	byHost := func(a, b Route) int {
@@ -274,25 +275,26 @@ func (m *hostRows) tables(cfg *Config, secret string, in workerNames) (out table
 		for n < len(routes) && byHost(routes[0], routes[n]) == 0 {
 			n++
 		}
-		host := routes[0].site()
-		one := m.hosts[host]
+		at := routes[0].site()
+		one := m.hosts[at]
 		moved := anywhere || len(in) > 0 && cfg.anyIn(routes[:n], in)
-		if moved || one == nil || one.guard != guard[host] || !slices.Equal(one.routes, routes[:n]) {
+		if moved || one == nil || one.guard != guard[at] || !slices.Equal(one.routes, routes[:n]) {
 			made := m.rows
 			if routes[0].Scope != "" {
 				made = m.scopedRows
 			}
-			one = &hostTables{routes[:n], guard[host], made(cfg, routes[:n], guard[host], secret, in)}
+			// A clone, since a part of the list would keep the whole list in memory as long as the host stays.
+			one = &hostTables{slices.Clone(routes[:n]), guard[at], made(cfg, routes[:n], guard[at], secret, in)}
 			if !moved {
-				m.hosts[host] = one
+				m.hosts[at] = one
 			}
 		}
 		all = append(all, one)
 		routes = routes[n:]
 	}
 	m.used = len(all)
-	for i := range out {
-		out[i] = []row{}
+	for i, n := range m.sizes {
+		out[i] = make([]row, 0, n+1)
 	}
 	for _, one := range all {
 		for _, r := range one.rows {
@@ -301,7 +303,7 @@ func (m *hostRows) tables(cfg *Config, secret string, in workerNames) (out table
 	}
 	cfg.pickRows(&out, secret, in)
 	for _, h := range cfg.Hostnames {
-		out[hostnameTable] = append(out[hostnameTable], row{siteOf(h.Scope, h.Host), h.Part})
+		out[hostnameTable] = append(out[hostnameTable], row{site{h.Scope, h.Host}.key(), h.Part})
 	}
 	if !slices.ContainsFunc(out[wildTable], func(r row) bool { return r.key == "/" }) {
 		out[wildTable] = append(out[wildTable], row{"/", cmp.Or(in.of(cfg.DefaultBackend), nowhere)})
@@ -312,6 +314,9 @@ func (m *hostRows) tables(cfg *Config, secret string, in workerNames) (out table
 		if patternTable(i) {
 			slices.SortStableFunc(out[i], func(a, b row) int { return cmp.Compare(len(b.key), len(a.key)) })
 		}
+	}
+	for i := range out {
+		m.sizes[i] = len(out[i])
 	}
 	return out
 }

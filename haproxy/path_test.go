@@ -167,7 +167,7 @@ func TestAHostWhosePathsHaveTheSameGuardIsNotMarked(t *testing.T) {
 				{Host: "a.test", Path: "/b", Match: Prefix, Backend: "b"},
 			},
 		}
-		if got := guards(cfg)["a.test"]; got != c.want {
+		if got := guards(cfg)[site{host: "a.test"}]; got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
 	}
@@ -188,7 +188,7 @@ func TestTheGuardOfTheDefaultBackendMarksNoHostThatPassesTLSThrough(t *testing.T
 				{Host: "a.test", Path: "/a", Match: Prefix, Backend: "a"},
 			},
 		}
-		if got := guards(cfg)["a.test"]; got != want {
+		if got := guards(cfg)[site{host: "a.test"}]; got != want {
 			t.Errorf("a path of the kind %s, and a default with another guard: got %q, want %q", rest, got, want)
 		}
 	}

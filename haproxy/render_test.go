@@ -11,10 +11,12 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -536,6 +538,26 @@ func (w *world) config() *Config {
 		cfg.Lists = []*List{{"l", w.list}}
 	}
 	return cfg
+}
+
+// TestRememberedRowsKeepNoListOfRoutes has hosts that come one by one, and a new list of all routes each time.
+func TestRememberedRowsKeepNoListOfRoutes(t *testing.T) {
+	var lists []weak.Pointer[Route]
+	m, cfg := new(hostRows), new(Config)
+	for i := range 10 {
+		cfg = &Config{Routes: append(slices.Clone(cfg.Routes), Route{
+			Scope: "192.0.2.1:80", Host: fmt.Sprintf("h%d.test", i), Path: "/", Match: Prefix, To: To("app"),
+		})}
+		lists = append(lists, weak.Make(&cfg.Routes[0]))
+		m.tables(cfg, "", nil)
+	}
+	runtime.GC()
+	for i, list := range lists[:len(lists)-1] {
+		if list.Value() != nil {
+			t.Errorf("the list of %d routes is still there", i+1)
+		}
+	}
+	runtime.KeepAlive(m)
 }
 
 func TestRememberingChangesNothing(t *testing.T) {

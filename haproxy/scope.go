@@ -8,17 +8,14 @@ import (
 	"strings"
 )
 
-// siteOf returns the beginning of the keys for a host at a Listener. No host is "*".
-func siteOf(scope, host string) string { return scope + "/" + cmp.Or(host, "*") }
-
-// site returns the host of a Route after its Scope, or the host alone. A request looks for its Route
+// A site is a host at a Listener, or a host of Ingresses if it has no scope. A request looks for its Route
 // among those of one site.
-func (r *Route) site() string {
-	if r.Scope == "" {
-		return r.Host
-	}
-	return siteOf(r.Scope, r.Host)
-}
+type site struct{ scope, host string }
+
+func (r *Route) site() site { return site{r.Scope, r.Host} }
+
+// key returns the beginning of the keys for a host at a Listener. No host is "*".
+func (s site) key() string { return s.scope + "/" + cmp.Or(s.host, "*") }
 
 // streams reports whether a Route takes connections, and not requests.
 func (r *Route) streams() bool { return r.Match == Passthrough || r.Match == Terminate }
@@ -35,7 +32,7 @@ func (r *Route) streams() bool { return r.Match == Passthrough || r.Match == Ter
 // terminated.
 func (m *hostRows) scopedRows(cfg *Config, routes []Route, guard, secret string, in workerNames) (out []placedRow) {
 	add := firstRows(&out)
-	site, first, plain := routes[0].site(), "", true
+	site, first, plain := routes[0].site().key(), "", true
 	prefix := strings.Replace(site, "/", "|", 1) // a field of a value has no slash
 	for i := range routes {
 		if routes[i].Match == Regexp {

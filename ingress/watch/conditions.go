@@ -124,8 +124,8 @@ func (s *statuses) apiStatuses(wish *Publication, now time.Time) (all []statusPa
 	return all
 }
 
-// lacksAll reports whether a route is to have entries of ours in its status, and has none. After a start
-// that may be true of all routes, and their statuses are made one by one, when they are written.
+// lacksAll reports whether a route has no entry of ours in its status, and is to have one. After a start
+// that may be true of all routes. Their statuses are made one by one, when they are written.
 func (s *statuses) lacksAll(o metav1.Object, of *gateway.Status) bool {
 	has, is := parentsOf(o)
 	return is && of != nil && len(of.Parents) > 0 && !slices.ContainsFunc(has, func(p gatewayv1.RouteParentStatus) bool {
