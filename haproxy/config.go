@@ -107,7 +107,7 @@ func (s *Shape) differences(o *Shape) (all []string) {
 		{[]any{s.Tune, s.Process}, []any{o.Tune, o.Process}, "settings of the process changed"},
 		{s.Tables, o.Tables, "limits changed"},
 		{s.Userlists, o.Userlists, "users changed"},
-		{s.Extras, o.Extras, "authorities or certificates for servers changed"},
+		{s.Extras, o.Extras, "authorities, certificates for servers or keys of tokens changed"},
 		{s.DefaultCert, o.DefaultCert, "the default certificate changed"},
 		{s.Choices, o.Choices, "choices between backends changed"},
 		{s.Captures, o.Captures, "captures changed"},

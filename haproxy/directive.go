@@ -22,7 +22,7 @@ type Directive struct {
 	tcp    bool   // a TCP backend may have it
 	sticky bool   // it gives clients a cookie that leads them back to their server
 	hashes bool   // a hash of the request chooses the server
-	names  string // the name of the Userlist or the Table that it refers to, or empty
+	names  string // of the Userlist, the Table or the files that it refers to, with spaces between, or empty
 	length int    // of a capture, in bytes
 	text   string // one line, or several with "\n" in between
 }
@@ -53,7 +53,8 @@ const (
 	phaseLimit                  // clients over a limit are rejected
 	phasePreflight              // CORS preflights carry no credentials
 	phaseAuth
-	phaseAsk // an authentication service decides
+	phaseToken // clients need a signed token
+	phaseAsk   // an authentication service decides
 	phaseCapture
 	phaseRedirect
 	phaseHeader

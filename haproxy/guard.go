@@ -115,7 +115,7 @@ func (b *Backend) guard() string {
 	keeps := false
 	for _, d := range b.Directives {
 		switch d.phase {
-		case phaseClosed, phaseShown, phaseDeny, phaseAuth:
+		case phaseClosed, phaseShown, phaseDeny, phaseAuth, phaseToken:
 			keeps = true
 			rules = append(rules, d.text)
 		case phaseAsk:
@@ -145,7 +145,7 @@ func (b *Backend) sameRules(o *Backend) bool {
 // address that such a Directive compares. It counts every text, since a text may reject clients.
 func (d Directive) rejects() bool {
 	switch d.phase {
-	case phaseClosed, phaseSource, phaseShown, phaseDeny, phaseLimit, phaseAuth, phaseAsk, phaseText:
+	case phaseClosed, phaseSource, phaseShown, phaseDeny, phaseLimit, phaseAuth, phaseToken, phaseAsk, phaseText:
 		return true
 	}
 	return false

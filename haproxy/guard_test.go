@@ -150,7 +150,7 @@ func (r *rig) reload(cfg *Config) *Config {
 	return &next
 }
 
-func must[T any](t *testing.T) func(v T, err error) T {
+func must[T any](t testing.TB) func(v T, err error) T {
 	return func(v T, err error) T {
 		t.Helper()
 		if err != nil {

@@ -67,9 +67,7 @@ func (b *Backend) plain() bool {
 func (b *Backend) needs() []string {
 	names := []string{b.Options.CA, b.Options.Crt}
 	for _, d := range b.Directives {
-		if d.names != "" {
-			names = append(names, d.names)
-		}
+		names = append(names, strings.Fields(d.names)...)
 		switch d.phase {
 		case phaseAsk:
 			names = append(names, authScript)

@@ -173,6 +173,7 @@ func goldens(t testing.TB) map[string]*Config {
 				},
 			},
 		},
+		"tokens": tokensOf(t, certificate),
 		"every kind of route": {
 			Shape: Shape{Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}}, Choices: []*Choice{chosen}},
 			Routes: []Route{

@@ -123,7 +123,10 @@ var samples = map[string][]string{
 	"server-proto":        {"h2", "h1"},
 
 	"auth-type": {"basic-auth"}, "auth-secret": {"users", "htpasswd", "tls"}, "auth-realm": {"Members only", "a b", `it's "ours"`, "x"},
-	"client-ca": {"tls", "ca"}, "server-ca": {"tls", "ca"}, "server-crt": {"tls"},
+	"sallyport.dev/jwt-keys": {"tokens", "tls", "victim/tokens"}, "sallyport.dev/jwt-issuer": {"https://login.test/", "a"},
+	"sallyport.dev/jwt-audience": {"web", "web, https://app.test/?a=b&c"}, "sallyport.dev/jwt-claims": {"role admin root\nscope a:b", "sub"},
+	"sallyport.dev/jwt-headers": {"X-User sub", "X_User realm_access.roles\nX-Team team"},
+	"client-ca":                 {"tls", "ca"}, "server-ca": {"tls", "ca"}, "server-crt": {"tls"},
 	"sallyport.dev/secure-sni": {"a.test", "host", "sni"}, "sallyport.dev/secure-verify-hostname": {"a.test", "b.example.org"},
 	"sallyport.dev/auth-url":    {"svc://app:http/check", "svc://evil/app:80/check?a=b", "service://app:80", "svc://app:80/%20", "/check", "https://evil.test/", "https://victim.test/a"},
 	"sallyport.dev/auth-method": {"GET", "HEAD", "POST", "*"},
@@ -224,6 +227,7 @@ func newWriter(t testing.TB) *writer {
 		secret("ca", map[string][]byte{"ca.crt": crt})
 		secret("users", map[string][]byte{"ann": []byte(hash)})
 		secret("htpasswd", map[string][]byte{"auth": []byte("ann:" + hash + "\nbob:" + hash)})
+		secret("tokens", map[string][]byte{"hs256": []byte(strings.Repeat(namespace, 20))})
 		w.world.Services = append(w.world.Services, application(namespace, "app", nil))
 	}
 	for i, said := range theirs {
@@ -354,7 +358,9 @@ func attemptsOf(random *rand.Rand, value string) (all []attempt) {
 var needs = map[string]string{
 	"cors-allow-origin": "cors-enable", "cors-allow-methods": "cors-enable", "cors-allow-headers": "cors-enable", "cors-max-age": "cors-enable", "cors-allow-credentials": "cors-enable",
 	"rate-limit-period": "rate-limit-requests", "rate-limit-size": "rate-limit-requests", "rate-limit-status-code": "rate-limit-requests", "rate-limit-whitelist": "rate-limit-requests",
-	"auth-realm": "auth-secret", "request-redirect-code": "request-redirect", "request-capture-len": "request-capture", "sallyport.dev/hsts-max-age": "sallyport.dev/hsts",
+	"sallyport.dev/jwt-issuer": "sallyport.dev/jwt-keys", "sallyport.dev/jwt-audience": "sallyport.dev/jwt-keys", "sallyport.dev/jwt-claims": "sallyport.dev/jwt-keys",
+	"sallyport.dev/jwt-headers": "sallyport.dev/jwt-keys",
+	"auth-realm":                "auth-secret", "request-redirect-code": "request-redirect", "request-capture-len": "request-capture", "sallyport.dev/hsts-max-age": "sallyport.dev/hsts",
 	"sallyport.dev/auth-method": "sallyport.dev/auth-url", "sallyport.dev/auth-headers-request": "sallyport.dev/auth-url", "sallyport.dev/auth-headers-succeed": "sallyport.dev/auth-url",
 	"sallyport.dev/auth-headers-fail": "sallyport.dev/auth-url", "sallyport.dev/auth-signin": "sallyport.dev/auth-url", "sallyport.dev/secure-sni": "server-ssl", "sallyport.dev/secure-verify-hostname": "server-ca",
 	"sallyport.dev/session-cookie-path": "cookie-persistence", "sallyport.dev/session-cookie-max-age": "cookie-persistence",

@@ -2,6 +2,7 @@ package annotations
 
 import (
 	"bytes"
+	"encoding/pem"
 	"errors"
 	"flag"
 	"fmt"
@@ -60,7 +61,7 @@ func fields(of any) string {
 
 // secrets returns the Secret of a name that rows use.
 func secrets(_ Scope, ref Ref) (Secret, error) {
-	pem, err := os.ReadFile("../../haproxy/testdata/pair.pem")
+	text, err := os.ReadFile("../../haproxy/testdata/pair.pem")
 	if err != nil {
 		return Secret{}, err
 	}
@@ -68,11 +69,11 @@ func secrets(_ Scope, ref Ref) (Secret, error) {
 	s := Secret{Name: strings.ReplaceAll(ref.String(), "/", "_"), Of: ref.String()}
 	switch ref.Name {
 	case "tls":
-		s.Data = map[string][]byte{"tls.crt": pem, "tls.key": pem}
+		s.Data = map[string][]byte{"tls.crt": text, "tls.key": text}
 	case "ca":
-		s.Data = map[string][]byte{"ca.crt": pem}
+		s.Data = map[string][]byte{"ca.crt": text}
 	case "others":
-		s.Data = map[string][]byte{"ca.crt": slices.Concat(pem, pem)}
+		s.Data = map[string][]byte{"ca.crt": slices.Concat(text, text)}
 	case "empty":
 	case "users":
 		s.Data = map[string][]byte{"bob": []byte(hash + "\n"), "ann": []byte(hash)}
@@ -83,6 +84,15 @@ func secrets(_ Scope, ref Ref) (Secret, error) {
 			"ann":  []byte("rl.3StKT.4T8M"),
 			"auth": []byte("bob:" + hash + "\neve:clear\nx y:" + hash),
 		}
+	case "tokens": // a certificate, and a secret
+		block, _ := pem.Decode(text)
+		s.Data = map[string][]byte{
+			"login": pem.EncodeToMemory(block), "old.hs256": []byte(strings.Repeat("secret", 10)),
+		}
+	case "one-token":
+		s.Data = map[string][]byte{"hs256": []byte(strings.Repeat("secret", 10))}
+	case "wrong-token":
+		s.Data = map[string][]byte{"login": []byte(strings.Repeat("secret", 10))}
 	case "clear":
 		s.Data = map[string][]byte{"ann": []byte("secret")}
 	default:
@@ -823,7 +833,56 @@ tcp-request content reject
 				"rejected until it is corrected",
 		},
 
+		// Tokens.
+		{
+			on4("sallyport.dev/jwt-keys: tokens", "sallyport.dev/jwt-issuer: https://login.test/",
+				"sallyport.dev/jwt-audience: web, https://web.test", "sallyport.dev/jwt-claims: role admin root\nsub",
+				"sallyport.dev/jwt-headers: X-User sub\nX-Roles realm.roles", "auth-realm: Members only"),
+			tokens("Members only", haproxy.Tokens{
+				Issuer: "https://login.test/", Audiences: []string{"web", "https://web.test"},
+				Require: []haproxy.Claim{{Name: "role", Values: []string{"admin", "root"}}, {Name: "sub"}},
+				Headers: []haproxy.ClaimHeader{{Header: "X-User", Claim: "sub"}, {Header: "X-Roles", Claim: "realm.roles"}},
+			}) + "\nfile tokens_0.jwt.pem\nfile tokens_1.jwt.map",
+		},
+
 		// What should guard and cannot lets nobody in.
+		{
+			on4("sallyport.dev/jwt-issuer: a"),
+			"CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/jwt-issuer: there are no jwt-keys that verify " +
+				"tokens; all clients are rejected until it is corrected",
+		},
+		{
+			on4("sallyport.dev/jwt-keys: one-token", "auth-secret: users"),
+			"CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/jwt-keys: clients also need a password, and a " +
+				"request has one Authorization header: remove the auth-secret or the jwt-keys; all clients are " +
+				"rejected until it is corrected",
+		},
+		{
+			on4("sallyport.dev/jwt-keys: wrong-token"),
+			"CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/jwt-keys: Secret wrong-token, entry login: it is " +
+				"not PEM: want a block PUBLIC KEY or CERTIFICATE; all clients are rejected until it is corrected",
+		},
+		{
+			on4("sallyport.dev/jwt-keys: tls"),
+			"CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/jwt-keys: Secret tls, entry tls.crt: it has " +
+				"several PEM blocks: want one PUBLIC KEY or CERTIFICATE; all clients are rejected until it is corrected",
+		},
+		{
+			on4("sallyport.dev/jwt-keys: empty"),
+			"CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/jwt-keys: Secret empty has 0 entries: allowed " +
+				"are 1 to 4 keys; all clients are rejected until it is corrected",
+		},
+		{
+			on4("sallyport.dev/jwt-keys: one-token", "sallyport.dev/jwt-claims: a'b"),
+			`CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/jwt-claims: "a'b" is not the name of a claim: ` +
+				"allowed are letters, digits, _ and -, and up to 4 dots between names; all clients are rejected until " +
+				"it is corrected",
+		},
+		{
+			on4("sallyport.dev/jwt-keys: one-token", "sallyport.dev/jwt-headers: X-User"),
+			`CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/jwt-headers: "X-User": want the name of a ` +
+				"header, a space and the name of a claim; all clients are rejected until it is corrected",
+		},
 		{
 			on4("auth-type: basic-auth"),
 			"CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-type: there is no auth-secret with the " +
@@ -1077,6 +1136,21 @@ tcp-request content reject
 			t.Errorf("no row has %s", d.Name)
 		}
 	}
+}
+
+// tokens returns the text of the directive of Tokens with the keys of a Secret that rows use.
+func tokens(realm string, t haproxy.Tokens) string {
+	from, _ := secrets(Ingress, Ref{Name: "tokens"})
+	t.Realm = realm
+	var err error
+	if t.Keys, err = tokenKeys(from); err != nil {
+		panic(err)
+	}
+	d, err := t.Directive()
+	if err != nil {
+		panic(err)
+	}
+	return strings.ReplaceAll(d.String(), "\x02", "DIR/")
 }
 
 // login returns the rules that ask clients of the tenant of env for a password.

@@ -32,7 +32,7 @@ func Compile(owner string, env Env, layers ...Layer) (Settings, []Effective, []P
 	v.owner, v.optsOut = owner, optOut(v)
 	s := Settings{}
 	for _, group := range []func(*values, *Settings){
-		servers, serverCerts, access, clientCerts, authenticate, ask, cors,
+		servers, serverCerts, access, clientCerts, authenticate, verifyTokens, ask, cors,
 		rewriting, snippet,
 	} {
 		group(v, &s)

@@ -55,7 +55,7 @@ func (c *Contents) Snapshot(
 	}
 	n := names{
 		Snapshot: &s, services: make(map[types.NamespacedName]*corev1.Service),
-		hosts: make(map[types.NamespacedName][]string), passwords: make(map[types.NamespacedName]bool),
+		hosts: make(map[types.NamespacedName][]string), guards: make(map[types.NamespacedName]string),
 	}
 	ours := input.ClassesOf(&s)
 	for _, ing := range s.Ingresses {
@@ -134,9 +134,9 @@ func (of Classes) Among(have []*networkingv1.IngressClass) []*networkingv1.Ingre
 // names collects the Services and Secrets that the Ingresses of a Snapshot name.
 type names struct {
 	*input.Snapshot
-	services  map[types.NamespacedName]*corev1.Service // with the ports that are named
-	hosts     map[types.NamespacedName][]string        // by the Secret of their certificate
-	passwords map[types.NamespacedName]bool            // Secrets with passwords
+	services map[types.NamespacedName]*corev1.Service // with the ports that are named
+	hosts    map[types.NamespacedName][]string        // by the Secret of their certificate
+	guards   map[types.NamespacedName]string          // the key that names a Secret with passwords or keys of tokens
 }
 
 // ingress adds what an Ingress names.
@@ -170,12 +170,16 @@ func (n *names) ingress(ing *networkingv1.Ingress, kind input.Kind) {
 	if kind == input.OfNginx {
 		read = read.With(n.ReadNginx(ing).Said...)
 	}
-	if secret, has := read.Values["auth-secret"]; has {
+	for _, guard := range []string{"auth-secret", annotations.JWTKeys} {
+		secret, has := read.Values[guard]
+		if !has {
+			continue
+		}
 		namespace, name, other := strings.Cut(secret.Text, "/")
 		if !other {
 			namespace, name = ing.Namespace, secret.Text
 		}
-		n.passwords[types.NamespacedName{Namespace: namespace, Name: name}] = true
+		n.guards[types.NamespacedName{Namespace: namespace, Name: name}] = guard
 	}
 	if m := asked.FindStringSubmatch(read.Values["sallyport.dev/auth-url"].Text); m != nil {
 		namespace := m[1]
@@ -217,11 +221,11 @@ func (n *names) service(namespace, name string, port networkingv1.ServiceBackend
 	}
 }
 
-// secret returns a Secret that can be used for what names it: as passwords, or as a certificate that is
-// its own authority.
+// secret returns a Secret that can be used for what names it: as passwords, as the key of tokens, or as a
+// certificate that is its own authority.
 func (n *names) secret(key types.NamespacedName, signer *ecdsa.PrivateKey) (*corev1.Secret, error) {
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-	if n.passwords[key] {
+	if n.guards[key] == "auth-secret" {
 		hash := "$5$assumed$" + strings.Repeat("a", 43) // of no password
 		s.Data = map[string][]byte{"auth": []byte("assumed:" + hash + "\n")}
 		return s, nil
@@ -245,6 +249,10 @@ func (n *names) secret(key types.NamespacedName, signer *ecdsa.PrivateKey) (*cor
 		return nil, err
 	}
 	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	if n.guards[key] == annotations.JWTKeys {
+		s.Data = map[string][]byte{"key": certificate}
+		return s, nil
+	}
 	s.Data = map[string][]byte{
 		corev1.TLSCertKey: certificate, "ca.crt": certificate,
 		corev1.TLSPrivateKeyKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}),

@@ -3,7 +3,9 @@ package main
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base64"
@@ -99,7 +101,25 @@ apiVersion: v1
 kind: Secret
 metadata: {name: htpasswd}
 stringData: {auth: "# members\nbob:$6$salt$egUxKNxDs8kPfh8iPMNcosMhb2eWah6d3R44JDm5Rj/j/XWR5E33QPd0YmHXoDHOIDR6kL5D3JcQcz0O8FHE00\n"}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: tokens}
+stringData: {hs256: "a secret of more than 32 bytes, of the cases"}
 `
+
+// bearer returns a header with a token that is signed with the secret of Secret tokens.
+func bearer(expires int, role string) string {
+	encode := base64.RawURLEncoding.EncodeToString
+	signed := encode([]byte(`{"alg":"HS256"}`)) + "." + encode(fmt.Appendf(nil,
+		`{"iss":"https://login.test/","aud":["other","app"],"sub":"ann","exp":%d,"role":%q}`, expires, role))
+	m := hmac.New(sha256.New, []byte("a secret of more than 32 bytes, of the cases"))
+	m.Write([]byte(signed))
+	return "Authorization: Bearer " + signed + "." + encode(m.Sum(nil))
+}
+
+// late is a time that no case reaches.
+const late = 4102444800
 
 // certificate adds two Secrets, each with a certificate for every case and its authority:
 // certificate, which clients and cases use, and stranger, from another authority. It writes
@@ -439,6 +459,32 @@ func ownCases() []conformity {
 			{request: "GET /", curl: []string{"-u", "ann:secret"}, want: []string{"200"}},
 			{request: "GET /", curl: []string{"-u", "old:rasmuslerdorf"}, want: []string{"401"}},
 		}},
+		{
+			name: "tokens", ingress: []string{
+				"sallyport.dev/jwt-keys: tokens", "sallyport.dev/jwt-issuer: https://login.test/",
+				"sallyport.dev/jwt-audience: web, app", "sallyport.dev/jwt-claims: role admin",
+				"sallyport.dev/jwt-headers: X-User sub",
+			}, asks: []ask{
+				{request: "GET /", want: []string{"401", `response Www-Authenticate: Bearer realm="Protected Content"`}},
+				{
+					request: "GET /", headers: []string{bearer(late, "admin"), "X-User: eve", "X_User: eve"},
+					want: []string{"200", "request X-User: ann", "request X_User: (none)"},
+				},
+				{request: "GET /", headers: []string{bearer(1, "admin")}, want: []string{"401"}},
+				{
+					request: "GET /", headers: []string{bearer(late, "user")},
+					want: []string{"403"},
+				},
+				{
+					request: "GET /", headers: []string{bearer(late, "admin") + "x"},
+					want: []string{"401"},
+				},
+			},
+		},
+		{
+			name: "tokens with keys of nobody", ingress: []string{"sallyport.dev/jwt-keys: gone"},
+			asks: []ask{{request: "GET /", want: []string{"503"}}},
+		},
 		{
 			name:    "path-rewrite-first",
 			ingress: []string{"path-rewrite: ^/a(.*) /b\\1\n^/b /c", "sallyport.dev/path-rewrite-first: true"},
