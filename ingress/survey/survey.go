@@ -119,6 +119,7 @@ type surveyor struct {
 	objects map[types.NamespacedName]*networkingv1.Ingress // of the controller
 	claimed map[types.NamespacedName]*ingress.Outcome
 	found   map[types.NamespacedName][]input.Problem
+	told    map[types.NamespacedName][]SurveyedProblem // because of other Ingresses of its hosts
 }
 
 // Of returns the Survey of the Ingresses in a cluster that were written for another controller.
@@ -133,6 +134,7 @@ func Of(r ingress.Result, cluster string, from Foreign) Survey {
 		objects: make(map[types.NamespacedName]*networkingv1.Ingress),
 		claimed: make(map[types.NamespacedName]*ingress.Outcome),
 		found:   make(map[types.NamespacedName][]input.Problem),
+		told:    make(map[types.NamespacedName][]SurveyedProblem),
 	}
 	for i := range v.Claims {
 		v.claimed[keyOf(v.Claims[i].Ref)] = &v.Claims[i]
@@ -154,6 +156,13 @@ func Of(r ingress.Result, cluster string, from Foreign) Survey {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	out.Hosts = append(out.Hosts, v.hosts()...)
+	for i := range out.Ingresses {
+		s := &out.Ingresses[i]
+		told := v.told[keyOf(s.ObjectRef)]
+		slices.SortFunc(told, func(a, b SurveyedProblem) int { return cmp.Compare(a.Why, b.Why) })
+		s.Problems = append(s.Problems, told...)
+		s.Verdict = s.sum()
+	}
 	if from == FromNginx {
 		out.Everywhere = nginx.Everywhere
 	}
@@ -355,9 +364,11 @@ func (v *surveyor) mine() iter.Seq2[types.NamespacedName, *ingress.Outcome] {
 }
 
 // expressions adds the hosts on which ingress-nginx makes expressions of paths that are none here. One
-// Ingress with an expression makes expressions of all paths of its hosts there.
+// Ingress with an expression makes expressions of all paths of its hosts there. Each Ingress with such
+// paths gets a problem.
 func (v *surveyor) expressions(why map[string][]string) {
 	causes, plain := make(map[string][]string), make(map[string][]string)
+	of := make(map[string]map[types.NamespacedName][]string) // the plain paths of a host, by their Ingress
 	for key, c := range v.mine() {
 		read := v.ReadNginx(v.objects[key])
 		for _, host := range c.Hosts {
@@ -366,9 +377,14 @@ func (v *surveyor) expressions(why map[string][]string) {
 			}
 		}
 		for _, p := range c.Paths {
-			if p.Match != haproxy.Regexp && p.Path != "/" {
-				plain[p.Host] = append(plain[p.Host], fmt.Sprintf("%s (%s)", p.Path, key))
+			if p.Match == haproxy.Regexp || p.Path == "/" {
+				continue
 			}
+			if of[p.Host] == nil {
+				of[p.Host] = make(map[types.NamespacedName][]string)
+			}
+			plain[p.Host] = append(plain[p.Host], fmt.Sprintf("%s (%s)", p.Path, key))
+			of[p.Host][key] = append(of[p.Host][key], fmt.Sprintf("%s (%s)", p.Path, p.Match))
 		}
 	}
 	for host, by := range causes {
@@ -376,6 +392,12 @@ func (v *surveyor) expressions(why map[string][]string) {
 			why[host] = append(why[host], fmt.Sprintf("ingress-nginx reads all paths of the host as regular "+
 				"expressions, because of %s; here these paths stay as they are: %s",
 				claims.List(by), claims.List(plain[host])))
+		}
+		for key, paths := range of[host] {
+			v.told[key] = append(v.told[key], SurveyedProblem{"ExpressionsOfHost", fmt.Sprintf(
+				"ingress-nginx reads all paths of %s as the beginnings of regular expressions, in any case of their "+
+					"letters, because of %s: path /a there also takes /abc and /A; here these paths stay as they are: %s",
+				cmp.Or(host, "every host"), claims.List(by), claims.List(paths))})
 		}
 	}
 }
