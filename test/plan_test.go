@@ -23,7 +23,8 @@ var plan = map[string][]string{
 		"appliance/plan", "appliance/status",
 		"bgp", "bgp/upstream", "routes", "routes/address", "haproxy", "ingress", "ingress/input", "ingress/watch",
 	},
-	"appliance/config": {},
+	"appliance/accesslog": {},
+	"appliance/config":    {},
 	"appliance/doctor": {
 		"appliance", "appliance/config", "appliance/status", "bgp", "haproxy", "ingress/input", "ingress/watch", "routes",
 	},
@@ -35,7 +36,7 @@ var plan = map[string][]string{
 	"appliance/move":    {"appliance/config"},
 	"appliance/page":    {},
 	"appliance/pages":   {"appliance/group", "appliance/page", "appliance/status", "bgp", "haproxy", "ingress", "routes"},
-	"appliance/parity":  {"appliance/migrate", "haproxy", "ingress", "ingress/annotations"},
+	"appliance/parity":  {"appliance/accesslog", "appliance/migrate", "haproxy", "ingress", "ingress/annotations"},
 	"appliance/picture": {"haproxy", "ingress", "ingress/input", "routes"},
 	"appliance/plan":    {"haproxy", "routes"},
 	"appliance/status": {

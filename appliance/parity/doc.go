@@ -1,13 +1,13 @@
 // Package parity replays an access log against the routing of the appliance, and sends no request.
 //
-// It owns the forms of access logs, and the comparison of an answer in the log with the answer that the
-// routing gives. Package ingress compiles the objects as the appliance does, and decides each request.
+// It owns the comparison of an answer in the log with the answer that the routing gives. Package accesslog
+// reads the lines of the log. Package ingress compiles the objects as the appliance does, and decides each request.
 //
 // Its memory is bounded for each log. Lines, groups and remembered requests each have a limit, and a
 // Report counts the requests beyond a limit.
 //
 // Its limit: it knows neither the answer of a server, nor a header that the log does not have. A request
 // that reaches a server here and reached one before counts as the same. It looks at guards by the address
-// and the user of a client, and at no others: auth-url, limits, client certificates, lists of patterns. It
+// and the user of a client, and at no others: tokens, auth-url, limits, client certificates, lists of patterns. It
 // looks neither at keys of a rule with a canary or a condition, nor at Gateway API.
 package parity

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"sallyport/appliance/accesslog"
 	"sallyport/haproxy"
 	"sallyport/ingress"
 	"sallyport/ingress/annotations"
@@ -144,10 +145,10 @@ func (a *answer) keys(b ingress.ExplainedBackend) {
 }
 
 // to returns the Code and the status of the answer to a request. The status is 0 if a server decides.
-func (a *answer) to(l *Line) (Code, int) {
+func (a *answer) to(l *accesslog.Line) (Code, int) {
 	has := func(p netip.Prefix) bool { return p.Contains(l.Client) }
 	out := slices.ContainsFunc(a.deny, has) || len(a.allow) > 0 && !slices.ContainsFunc(a.allow, has)
-	plain := l.Scheme == HTTP || l.Scheme == AnyScheme && redirected(l.Status)
+	plain := l.Scheme == accesslog.HTTP || l.Scheme == accesslog.AnyScheme && redirected(l.Status)
 	switch {
 	case a.status != 0:
 		return NotFound, a.status
@@ -178,7 +179,7 @@ func gone(status int) bool {
 }
 
 // same reports whether an answer is of the kind that the log has.
-func same(code Code, status int, l *Line) bool {
+func same(code Code, status int, l *accesslog.Line) bool {
 	switch code {
 	case Served:
 		return !l.Own || !redirected(l.Status) && (l.Status < 401 || l.Status == 405 || l.Status == 413) ||

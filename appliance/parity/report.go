@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unicode"
 
+	"sallyport/appliance/accesslog"
 	"sallyport/ingress"
 )
 
@@ -87,9 +88,9 @@ func Replay(r ingress.Result, log io.Reader, host string) (Report, error) {
 
 // line counts a line.
 func (r *Report) line(j *judge, groups map[Group]*Counted, text []byte, long bool, host string) {
-	l, ok := Line{}, false
+	l, ok := accesslog.Line{}, false
 	if !long {
-		l, ok = Read(string(text))
+		l, ok = accesslog.Read(string(text))
 	}
 	if l.Host == "" {
 		l.Host = host

@@ -1,4 +1,4 @@
-package parity
+package accesslog
 
 import (
 	"encoding/json"
