@@ -89,7 +89,7 @@ e2e: setup # of the programs that it builds, go test knows nothing: -count=1
 changed: setup
 	@test/if-changed manual '*.md' cmd image/units image/deb test/e2e test/faults test/lab test/load test/manual test/rig go.mod
 	@test/if-changed boot image appliance/config test/lab test/load test/rig go.mod
-	@test/if-changed gateway haproxy ingress/gateway ingress/listen $(addprefix ingress/,backends.go gateways.go shared.go) test/gateway go.mod
+	@GATEWAY='$(or $(GATEWAY),-ends)' test/if-changed gateway haproxy ingress/gateway ingress/listen $(addprefix ingress/,backends.go exchange.go gateways.go shared.go watch/conditions.go watch/gateways.go) test/gateway go.mod
 
 manual: setup ## Type every command of the manual on a machine beside a cluster with Calico (as root)
 	go test -count=1 -timeout 30m -run '^TestEveryCommandOfTheManualRuns$$' ./test/e2e

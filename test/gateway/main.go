@@ -6,6 +6,7 @@
 //	go run ./test/gateway -run 'Gateway.*|HTTP.*'    the claimed tests whose names match
 //	go run ./test/gateway -group                     the whole suite, against a group of two
 //	go run ./test/gateway -all                       the whole suite, with every HAProxy there is
+//	go run ./test/gateway -ends                      the whole suite, with the first and the last of these
 //	go run ./test/gateway -keep                      a lab that stays up, for further runs
 //	go run ./test/gateway -version v1.2.3            the whole suite, and a report of it
 //
@@ -45,6 +46,7 @@ func run(ctx context.Context) error {
 	flag.StringVar(&o.Contact, "contact", unpublished, "name this `address` of the maintainers in the report")
 	group := flag.Bool("group", false, "hold a group of two appliances behind a router to it, instead of one appliance")
 	all := flag.Bool("all", false, "with every HAProxy there is, one after another")
+	ends := flag.Bool("ends", false, "with the HAProxy in PATH, and the one of the newest Debian there is")
 	keep := flag.Bool("keep", false, "leave the lab up for further runs, until this program is interrupted")
 	flag.Parse()
 	if _, err := regexp.Compile(o.Run); err != nil {
@@ -67,17 +69,20 @@ func run(ctx context.Context) error {
 	switch {
 	case *keep:
 		return in(ctx, where, func(s *session) error { return s.wait(ctx) })
-	case *all:
-		return o.withEach(ctx, where)
+	case *all, *ends:
+		return o.withEach(ctx, where, !*all)
 	}
 	return o.hold(ctx, where)
 }
 
-// withEach holds the appliance to the suite with every HAProxy there is.
-func (o order) withEach(ctx context.Context, where place) error {
+// withEach holds the appliance to the suite with every HAProxy there is, or with the first and the last.
+func (o order) withEach(ctx context.Context, where place, ends bool) error {
 	binaries, err := debian.HAProxies()
 	if err != nil {
 		return err
+	}
+	if len(binaries) > 2 && ends {
+		binaries = []string{binaries[0], binaries[len(binaries)-1]}
 	}
 	dir, errs := o.Out, []error(nil)
 	for _, binary := range binaries {
