@@ -24,6 +24,7 @@ import (
 	"sallyport/appliance/status"
 	"sallyport/ingress"
 	"sallyport/test/lab/world"
+	"sallyport/test/load"
 	"sallyport/test/rig"
 )
 
@@ -149,8 +150,30 @@ func (g *gateBed) grow(ctx context.Context, n int) error {
 	return err
 }
 
+// told waits until each route has a status. The appliance writes 50 in a second.
+func (g *gateBed) told(ctx context.Context) error {
+	return rig.Within(ctx, 10*time.Minute, 2*time.Second, "each HTTPRoute has a status", func() error {
+		var all gatewayv1.HTTPRouteList
+		err := g.api.Get().Namespace("default").Resource("httproutes").
+			VersionedParams(&metav1.ListOptions{ResourceVersion: "0"}, metav1.ParameterCodec).Do(ctx).Into(&all)
+		lacking := 0
+		for i := range all.Items {
+			if len(all.Items[i].Status.Parents) == 0 {
+				lacking++
+			}
+		}
+		if err == nil && lacking > 0 {
+			err = fmt.Errorf("%d of %d have none", lacking, len(all.Items))
+		}
+		return err
+	})
+}
+
 // newRoutes adds routes one by one, and waits for the first 200 of each.
 func (g *gateBed) newRoutes(ctx context.Context, n int) error {
+	if err := g.told(ctx); err != nil {
+		return err
+	}
 	count := max(g.samples/10, 3)
 	before, err := g.usage(ctx)
 	if err != nil {
@@ -275,6 +298,22 @@ func (g *gateBed) conditions(ctx context.Context) error {
 	return nil
 }
 
+// shareOf sends a request on a connection that is kept, and returns the name of the share that answers. It
+// opens the connection if there is none, and closes it after a failure.
+func (g *gateBed) shareOf(ctx context.Context, conn **load.Conn, host string) (share string, err error) {
+	if *conn == nil {
+		if *conn, err = load.Open(ctx, g.fromClient, gateAt+":80", nil, load.Patience); err != nil {
+			*conn = nil
+			return "", err
+		}
+	}
+	if share, err = (*conn).Field(browser(host, "/bytes?n=1"), "X-Share"); err != nil {
+		_ = (*conn).Close()
+		*conn = nil
+	}
+	return share, err
+}
+
 // weights moves all requests of a host from one Service to another and back, under load. Once an answer
 // of the new Service was seen, no later request gets an answer of the former Service.
 func (g *gateBed) weights(ctx context.Context) error {
@@ -316,24 +355,28 @@ func (g *gateBed) weights(ctx context.Context) error {
 	var sent, failed, late, made, since atomic.Int64
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	const lanes, rate = 16, 5000
 	var clients sync.WaitGroup
-	for range 8 {
+	for range lanes {
 		clients.Go(func() {
-			client := g.client()
-			for ctx.Err() == nil {
+			var conn *load.Conn
+			load.Pace(ctx, lanes*time.Second/rate, func(int, time.Time) {
 				seen := since.Load()
-				header, err := ask(ctx, client, "weights.bench")
+				share, err := g.shareOf(ctx, &conn, "weights.bench")
 				switch {
 				case ctx.Err() != nil:
 				case err != nil:
 					failed.Add(1)
-				case header.Get("X-Share") == strconv.FormatInt(seen%2, 10):
+				case share == strconv.FormatInt(seen%2, 10):
 				case seen == made.Load():
 					late.Add(1) // an answer of the former share, though another has had one of the new share
 				default:
 					since.CompareAndSwap(seen, seen+1)
 				}
 				sent.Add(1)
+			})
+			if conn != nil {
+				_ = conn.Close()
 			}
 		})
 	}
@@ -353,14 +396,15 @@ func (g *gateBed) weights(ctx context.Context) error {
 			return err
 		}
 	}
-	rate := float64(sent.Load()) / time.Since(began).Seconds()
+	reached := float64(sent.Load()) / time.Since(began).Seconds()
 	stop()
 	clients.Wait()
 	after, err := g.Status(context.WithoutCancel(ctx))
 	if err != nil {
 		return err
 	}
-	g.add(value(fmt.Sprintf("20 changes of weights under %.0f requests/s: failed", rate), float64(failed.Load()), "").atMost(0))
+	g.add(value("20 changes of weights: requests a second", reached, "").beside("due", rate))
+	g.add(value(fmt.Sprintf("20 changes of weights: failed of %d requests", sent.Load()), float64(failed.Load()), "").atMost(0))
 	g.add(value("20 changes of weights: requests with the former share after the new one was seen",
 		float64(late.Load()), "").atMost(0))
 	g.add(value("20 changes of weights: reloads", float64(after.HAProxy.Reloads-before.HAProxy.Reloads), "").atMost(0))

@@ -147,36 +147,45 @@ func (c *Conn) Ask(host, header string) (closes bool, err error) {
 // Exchange sends the bytes of a request and reads the answer, which has to be 200 with a length. It
 // costs a client that measures less than Ask.
 func (c *Conn) Exchange(request []byte) error {
+	_, err := c.Field(request, "")
+	return err
+}
+
+// Field does as Exchange, and returns a field of the answer's header.
+func (c *Conn) Field(request []byte, field string) (value string, err error) {
 	if err := c.SetDeadline(time.Now().Add(c.waits)); err != nil {
-		return err
+		return "", err
 	}
 	if _, err := c.Write(request); err != nil {
-		return err
+		return "", err
 	}
 	first, err := c.in.ReadString('\n')
 	if err != nil {
-		return err
+		return "", err
 	}
 	if !strings.HasPrefix(first, "HTTP/1.1 200 ") {
 		line, _, _ := bytes.Cut(request, []byte("\r"))
-		return fmt.Errorf("%q is answered with %q", line, first)
+		return "", fmt.Errorf("%q is answered with %q", line, first)
 	}
 	length := 0
 	for {
 		line, err := c.in.ReadString('\n')
 		if err != nil {
-			return err
+			return "", err
 		}
-		name, value, more := strings.Cut(line, ":")
+		name, text, more := strings.Cut(line, ":")
 		if !more {
 			break
 		}
 		if strings.EqualFold(name, "content-length") {
-			if length, err = strconv.Atoi(strings.TrimSpace(value)); err != nil {
-				return err
+			if length, err = strconv.Atoi(strings.TrimSpace(text)); err != nil {
+				return "", err
 			}
+		}
+		if strings.EqualFold(name, field) {
+			value = strings.TrimSpace(text)
 		}
 	}
 	_, err = io.CopyN(io.Discard, c.in, int64(length))
-	return err
+	return value, err
 }
