@@ -128,9 +128,8 @@ func (s *statuses) apiStatuses(wish *Publication, now time.Time) (all []statusPa
 // that may be true of all routes. Their statuses are made one by one, when they are written.
 func (s *statuses) lacksAll(o metav1.Object, of *gateway.Status) bool {
 	has, is := parentsOf(o)
-	return is && of != nil && len(of.Parents) > 0 && !slices.ContainsFunc(has, func(p gatewayv1.RouteParentStatus) bool {
-		return string(p.ControllerName) == s.controller
-	})
+	ours := func(p gatewayv1.RouteParentStatus) bool { return string(p.ControllerName) == s.controller }
+	return is && of != nil && len(of.Parents) > 0 && !slices.ContainsFunc(has, ours)
 }
 
 // A verdict is an object that was compared with the status it is to have. Neither is ever changed: a
@@ -151,7 +150,7 @@ func verdictOf(o metav1.Object, of *gateway.Status) verdict {
 // when the patch is filled.
 func (s *statuses) statusPatchOf(kind gatewayKind, o metav1.Object, next func() any) statusPatch {
 	right := kind.resource + "/status"
-	return statusPatch{of: o, kindName: kind.name, kind: types.MergePatchType, right: right, fill: func(one *statusPatch) {
+	fill := func(one *statusPatch) {
 		status := next()
 		one.body = map[string]any{
 			"metadata": map[string]any{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()}, "status": status,
@@ -167,7 +166,8 @@ func (s *statuses) statusPatchOf(kind gatewayKind, o metav1.Object, next func() 
 			_, err := to.Patch(ctx, o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 			return err
 		}
-	}}
+	}
+	return statusPatch{of: o, kindName: kind.name, kind: types.MergePatchType, right: right, fill: fill}
 }
 
 // untimed returns a status as JSON without the times of its conditions.
