@@ -117,9 +117,9 @@ func (b *builder) reservedHosts() (all []string) {
 }
 
 // needOf returns a need with nothing but the route of a lead, as the object that leads there.
-func needOf(l *listen.Lead, of []*world) *need {
+func needOf(l *listen.Lead, of []*world) need {
 	r := l.Rule.Route
-	return &need{by: claims.ReferenceTo(of[l.World].Cluster, r.Kind, r.Object), asked: r.Created().Unix()}
+	return need{by: claims.ReferenceTo(of[l.World].Cluster, r.Kind, r.Object), asked: r.Created().Unix()}
 }
 
 // ruleOf names a rule in a sentence.

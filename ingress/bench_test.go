@@ -170,6 +170,15 @@ func manyRoutes(n int) Snapshot {
 	return s
 }
 
+// routesToOne returns the cluster of manyRoutes with all routes to one Service.
+func routesToOne(n int) Snapshot {
+	s := manyRoutes(n)
+	for _, r := range s.API.HTTPRoutes {
+		r.Spec.Rules[0].BackendRefs[0].Name = "svc-00000"
+	}
+	return s
+}
+
 // withMatch returns the snapshot with another version of one HTTPRoute, for another path.
 func withMatch(s Snapshot, at int, path string) Snapshot {
 	s.API.HTTPRoutes = slices.Clone(s.API.HTTPRoutes)
@@ -193,13 +202,7 @@ func withGates() *Compiler {
 func TestOneChangedRouteCompilesTheSameInAnyCluster(t *testing.T) {
 	for what, of := range map[string]func(n int) Snapshot{
 		"each with a Service": manyRoutes,
-		"all to one Service": func(n int) Snapshot {
-			s := manyRoutes(n)
-			for _, r := range s.API.HTTPRoutes {
-				r.Spec.Rules[0].BackendRefs[0].Name = "svc-00000"
-			}
-			return s
-		},
+		"all to one Service":  routesToOne,
 	} {
 		for _, n := range []int{10, 10_000} {
 			s, c := of(n), withGates()
@@ -217,20 +220,27 @@ func TestOneChangedRouteCompilesTheSameInAnyCluster(t *testing.T) {
 	}
 }
 
-// BenchmarkOneRoute measures what one changed HTTPRoute costs among n.
+// BenchmarkOneRoute measures what one changed HTTPRoute costs among n, and one that comes and goes among
+// n to the same Service.
 func BenchmarkOneRoute(b *testing.B) {
 	for _, n := range []int{10, 1000, 10_000} {
-		s := manyRoutes(n)
-		versions := []Snapshot{withMatch(s, n/2, "/other"), s}
-		b.Run(fmt.Sprint("HTTPRoute of ", n), func(b *testing.B) {
-			c := withGates()
-			if r := c.Compile([]Snapshot{s}); len(r.Config.Backends) != n {
-				b.Fatalf("%d backends, want %d", len(r.Config.Backends), n)
-			}
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				c.Compile([]Snapshot{versions[i%2]})
-			}
-		})
+		s, one := manyRoutes(n), routesToOne(n)
+		less := one
+		less.API.HTTPRoutes = one.API.HTTPRoutes[:n-1]
+		for what, versions := range map[string][]Snapshot{
+			"changed HTTPRoute of %d":            {s, withMatch(s, n/2, "/other")},
+			"HTTPRoute beside %d to one Service": {one, less},
+		} {
+			b.Run(fmt.Sprintf(what, n), func(b *testing.B) {
+				c := withGates()
+				c.Compile(versions[:1])
+				b.ReportAllocs()
+				for i := 1; b.Loop(); i++ {
+					if c.Compile(versions[i%2 : i%2+1]); !c.made.amended {
+						b.Fatal("all routes are routed")
+					}
+				}
+			})
+		}
 	}
 }

@@ -183,10 +183,11 @@ func (r *routing) replaceNeeds(then, now []need, rest []listen.Lead) {
 		for _, name := range rest[i].Backends {
 			if of, differs := others[name]; differs {
 				n := needOf(&rest[i], r.of)
-				if of != nil {
-					n.byOlder(of)
+				if of == nil {
+					of = new(n)
+					others[name] = of
 				}
-				others[name] = n
+				of.byOlder(&n)
 			}
 		}
 	}
