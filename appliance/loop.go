@@ -120,6 +120,7 @@ type loop struct {
 	vetter   *vetter
 	certs    *certs
 	planner  plan.Planner
+	scarcity plan.Scarcity
 	applied  applied
 	lags     lags
 	settled  bool // a round has ended with nothing left to do
@@ -415,6 +416,9 @@ func (l *loop) wantServers(v *status.View, r *reading, s standing) {
 	v.Want.Backends = config.Backends
 	if len(config.Former) > 0 {
 		v.Want.Backends = slices.Concat(config.Backends, config.Former)
+	}
+	if r.proxyErr == nil {
+		v.Want.Scarce = l.scarcity.Update(v.Want.Backends, v.Have.Backends, l.least(), v.At)
 	}
 }
 

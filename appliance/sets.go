@@ -60,3 +60,14 @@ func (l *loop) silent(v *status.View) map[string]bool {
 	}
 	return all
 }
+
+// least returns the fewest ready servers of the clusters that should have more than one.
+func (l *loop) least() map[string]int {
+	all := make(map[string]int)
+	for i := range l.cfg.Clusters {
+		if c := &l.cfg.Clusters[i]; c.Set != "" && c.MinReady > 1 {
+			all[c.Name] = c.MinReady
+		}
+	}
+	return all
+}

@@ -84,6 +84,10 @@ type Cluster struct {
 	// Share of the requests for an exported Service beside the other clusters of the set, however many
 	// pods each of them has. All clusters of a set have a weight, or none. Empty: each pod is equal.
 	Weight int `json:"weight" jsonschema:"minimum=1,maximum=1000"`
+	// Fewest ready servers of an exported Service with which the cluster takes requests for it while another
+	// cluster of the set has enough. A cluster that had too few takes requests again after 10s with enough,
+	// and later if it fails again. Default: 1.
+	MinReady int `json:"minReady" jsonschema:"minimum=1,maximum=1000"`
 	// The BGP sessions with the nodes of the cluster.
 	BGP Peering `json:"bgp"`
 	// Which Ingresses are served, and how.

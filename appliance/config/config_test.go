@@ -314,7 +314,7 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		},
 		"unknown key in a list": {
 			"clusters:\n- kubeconfig: /a\n  pool: []\n",
-			`f.yaml:3: unknown key "pool" in clusters[0]; did you mean "pools"? allowed: name, kubeconfig, pools, set, state, weight, bgp, ingress, gateway, calico`,
+			`f.yaml:3: unknown key "pool" in clusters[0]; did you mean "pools"? allowed: name, kubeconfig, pools, set, state, weight, minReady, bgp, ingress, gateway, calico`,
 		},
 		"a word instead of keys": {
 			minimal + "bgp: 65000\n",
@@ -436,6 +436,10 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		"a weight without a set": {
 			"clusters:\n- name: a\n  kubeconfig: /a\n  weight: 5\n",
 			`f.yaml:4: clusters[0].weight: is 5, and the cluster is in no set beside whose clusters it could count; give clusters[].set`,
+		},
+		"ready servers without a set": {
+			"clusters:\n- name: a\n  kubeconfig: /a\n  minReady: 2\n",
+			`f.yaml:4: clusters[0].minReady: is 2, and the cluster is in no set that could serve in its place; give clusters[].set`,
 		},
 		"a weight of nothing": {
 			"clusters:\n- name: a\n  kubeconfig: /a\n  set: s\n  weight: 0\n",

@@ -26,6 +26,9 @@ type Want struct {
 	// Silent are the clusters without any BGP session left, as long as their routes stay. Their servers get
 	// no new traffic where a cluster with sessions has a server for it.
 	Silent map[string]bool
+	// Scarce are, by backend, the clusters with too few ready servers for it (see Scarcity). Their servers get
+	// no new traffic where a cluster with enough has a server for it.
+	Scarce map[string]map[string]bool
 	// Shares are those of the clusters that are in a set. Without any, each pod is equal.
 	Shares map[string]Share
 }
@@ -124,6 +127,7 @@ type Planner struct {
 	direct      map[netip.Addr]bool
 	drained     map[string]bool
 	silent      map[string]bool
+	scarce      map[string]map[string]bool
 	shares      map[string]Share
 	allocations *routes.Allocations
 	live        haproxy.LiveBackends
@@ -157,6 +161,14 @@ func (p *Planner) recall(want Want, have Have) (renamed bool) {
 		}
 	}
 	p.want, p.have, p.direct, p.allocations = want.Routes, have.Routes, have.Direct, want.Allocations
+	for _, scarce := range []map[string]map[string]bool{p.scarce, want.Scarce} {
+		for name := range scarce {
+			if at, wanted := p.places[name]; wanted && !maps.Equal(p.scarce[name], want.Scarce[name]) {
+				p.settled[at] = false
+			}
+		}
+	}
+	p.scarce = want.Scarce
 	p.drained, p.silent, p.shares = want.Drained, want.Silent, want.Shares
 	return renamed
 }
@@ -218,6 +230,7 @@ func (p *Planner) Plan(want Want, have Have) []Step {
 		})
 		t.drain(want.Drained, Drained)
 		t.drain(want.Silent, Silent)
+		t.drain(want.Scarce[b.Name], Scarce)
 		next := make([]haproxy.State, len(b.Servers))
 		for _, one := range t.all {
 			set(b.Name, one.live.Name, one.live.State, one.to, one.why)
@@ -262,6 +275,7 @@ const (
 	NotInKernel = "route not in the kernel yet"
 	Changing    = "route is being changed"
 	Drained     = "its cluster is drained, and another one serves"
+	Scarce      = "its cluster has too few ready servers for the Service, and another one serves"
 	Silent      = "its cluster has lost every BGP session, and another one serves"
 )
 

@@ -34,7 +34,9 @@ func TestWeightsAreTheSmallestThatMeetTheShares(t *testing.T) {
 
 // shareOf returns the part of the requests that HAProxy sends to the servers of each cluster, and whether one
 // of them has no weight.
-func shareOf(b *haproxy.Backend, states []haproxy.State, live *haproxy.LiveBackend) (share map[string]float64, none bool) {
+func shareOf(
+	b *haproxy.Backend, states []haproxy.State, live *haproxy.LiveBackend,
+) (share map[string]float64, none bool) {
 	share, sum := make(map[string]float64), 0.0
 	for i, s := range b.Servers {
 		if one, _ := live.Find(s.Name); states[i] != haproxy.Open || one.Check == haproxy.Down {

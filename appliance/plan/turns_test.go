@@ -166,6 +166,7 @@ func TestSomebodyServesWhateverIsDrained(t *testing.T) {
 		drained := map[string]bool{"blue": r.IntN(2) == 0, "green": r.IntN(3) == 0}
 		s := sharedBy(of[0], of[1], drained)
 		s.want.Silent = map[string]bool{"blue": r.IntN(3) == 0, "green": r.IntN(3) == 0}
+		s.want.Scarce = map[string]map[string]bool{"web": {"blue": r.IntN(3) == 0, "green": r.IntN(3) == 0}}
 		servers := map[string]haproxy.Live{}
 		if there := s.have.Backends.Get("web"); there != nil {
 			for _, one := range there.Servers {

@@ -204,6 +204,9 @@ func (x *Index) Why(s Server) Why {
 	if s.State == haproxy.Drain && x.View.Want.Silent[b.ClusterOf(s.Want)] {
 		return Why{Code: ClusterSilent, Short: plan.Silent}
 	}
+	if s.State == haproxy.Drain && x.View.Want.Scarce[b.Name][b.ClusterOf(s.Want)] {
+		return Why{Code: ClusterScarce, Short: plan.Scarce}
+	}
 	p, via, routed := x.match(a)
 	switch {
 	case !routed && !x.View.Have.Direct[a]:
@@ -227,7 +230,7 @@ func (x *Index) Why(s Server) Why {
 var planned = map[string]Code{
 	plan.Gone: EndpointGone, plan.Terminating: Terminating, plan.Readdressed: Readdressed,
 	plan.NotInKernel: RouteMissing, plan.Changing: RouteChanging, plan.Drained: ClusterDrained,
-	plan.Silent: ClusterSilent,
+	plan.Silent: ClusterSilent, plan.Scarce: ClusterScarce,
 }
 
 // whyDown returns how the check of a server failed, by the name that HAProxy's statistics have for

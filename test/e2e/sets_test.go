@@ -140,7 +140,8 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 			{Name: "blue", Pools: "172.16.0.0/16", Keys: []string{"set: both", "weight: 50"}},
 			{
 				Name: "green", Pools: "172.17.0.0/16", Kubeconfig: later,
-				Ingress: []string{"configMap: default/own"}, Keys: []string{"set: both", "state: active", "weight: 50"},
+				Ingress: []string{"configMap: default/own"},
+				Keys:    []string{"set: both", "state: active", "weight: 50", "minReady: 2"},
 			},
 		},
 		manifests: []string{"--cluster", "blue"},
@@ -213,6 +214,16 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 				r.shares("http://web.test/", green, 50)
 			})
 		})
+	r.sub("a cluster with fewer ready pods than minReady gives way, and comes back", func(_ *testing.T, r *testbed) {
+		r.undisturbed("http://web.test/", "web", func() {
+			green.kubectl("scale", "deployment", "web", "--replicas", "1")
+			r.opened("blue__default_svc_web_web", 2)
+			r.answeredBy("http://web.test/", 2)
+			green.kubectl("scale", "deployment", "web", "--replicas", "2")
+			r.opened("blue__default_svc_web_web", 4)
+			r.answeredBy("http://web.test/", 4)
+		})
+	})
 	r.sub("a standby serves once the other one has no pod", func(_ *testing.T, r *testbed) {
 		r.undisturbed("http://web.test/", "web", func() {
 			r.inState("standby")
