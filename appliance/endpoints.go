@@ -44,7 +44,8 @@ func newEndpoints(l *loop, e *edges, hooks Hooks) *endpoints {
 	head := func() status.Status { return described(l.view.Load().Head) }
 	explain := func(what url.Values) (any, error) { return index().Explain(what) }
 	registry := registry(&metrics{
-		head: head, tally: func() status.Tally { return l.view.Load().Tally() }, counts: &l.counts, taken: &n.samples,
+		head: head, tally: func() status.Tally { return l.view.Load().Tally() },
+		parts: func() map[string]status.Part { return l.view.Load().Parts() }, counts: &l.counts, taken: &n.samples,
 	})
 	site := &page.Site{Page: (&pages.Pages{Index: index, Head: head, Changes: &l.changes, Samples: &n.samples}).Page}
 	n.pages = handler(site, whole, head, explain, &l.changes, &n.samples, registry, e.proxy.Metrics)

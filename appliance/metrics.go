@@ -87,6 +87,7 @@ func (c *counts) round(v *status.View) {
 type metrics struct {
 	head   func() status.Status
 	tally  func() status.Tally
+	parts  func() map[string]status.Part
 	counts *counts
 	taken  *status.Samples
 }
@@ -135,8 +136,16 @@ var (
 	configReadDesc = desc("config_last_reload_success_timestamp_seconds", "When the configuration in use was read.")
 	configWaitDesc = desc("config_keys_waiting_for_restart",
 		"Keys of the configuration file whose change needs a restart.")
-	buildDesc       = desc("build_info", "Always 1; the version is the label.", "version")
-	clusterDesc     = desc("cluster_live", "1 when the cluster's API has answered since the start.", "cluster")
+	buildDesc   = desc("build_info", "Always 1; the version is the label.", "version")
+	clusterDesc = desc("cluster_live", "1 when the cluster's API has answered since the start.", "cluster")
+	shareDesc   = desc("cluster_share_ratio",
+		"Part of the requests for exported Services that HAProxy sends to a cluster in a set, by the weights of its "+
+			"servers, on average over the Services.", "cluster")
+	askedDesc = desc("cluster_asked_share_ratio",
+		"Part of the requests for exported Services that a cluster with a weight should have: 0 if it is drained, "+
+			"stands by or has lost every BGP session.", "cluster")
+	scarceDesc = desc("cluster_scarce_services",
+		"Exported Services for which a cluster in a set has too few ready servers (clusters[].minReady).", "cluster")
 	credentialsDesc = desc("cluster_credentials_expire_timestamp_seconds",
 		"When the token or client certificate for the cluster's API expires. A token is renewed long before.",
 		"cluster")
@@ -218,6 +227,13 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		p.gauge(clusterDesc, oneIf(c.Live), c.Name)
 		if !c.CredentialsExpire.IsZero() {
 			p.gauge(credentialsDesc, float64(c.CredentialsExpire.Unix()), c.Name)
+		}
+	}
+	for cluster, part := range m.parts() {
+		p.gauge(shareDesc, part.Share, cluster)
+		p.gauge(scarceDesc, float64(part.Scarce), cluster)
+		if part.Asked >= 0 {
+			p.gauge(askedDesc, part.Asked, cluster)
 		}
 	}
 	if s.Group != nil {

@@ -78,7 +78,7 @@ func setOfTwo() *status.View {
 		there := &haproxy.LiveBackend{}
 		for _, s := range b.Servers {
 			there.Servers = append(there.Servers, haproxy.Live{
-				Name: s.Name, Addr: s.Addr, State: haproxy.Open, Check: haproxy.Up,
+				Name: s.Name, Addr: s.Addr, State: haproxy.Open, Check: haproxy.Up, Weight: 1,
 			})
 		}
 		live[b.Name] = there
@@ -218,5 +218,95 @@ func TestTheOtherMembersHearOfADrainedCluster(t *testing.T) {
 	}
 	if !slices.ContainsFunc(s.view.Load().Warnings, func(w string) bool { return strings.Contains(w, words) }) {
 		t.Errorf("warnings %q", s.view.Load().Warnings)
+	}
+}
+
+func TestAClusterHasItsShareAndTheReasonWhyItHasNone(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(v *status.View)
+		blue   string // the cells of its state and reason
+		green  string
+	}{
+		"each pod is equal": {func(*status.View) {}, "active, 50 %|", "active, 50 %|"},
+		"weights": {
+			func(v *status.View) {
+				weigh(v, 95, 5)
+				live(v, "web", 19, 1)
+			},
+			"active, 95 %|", "active, 5 %|",
+		},
+		"HAProxy does not follow yet": {
+			func(v *status.View) { weigh(v, 95, 5) }, "active, 50 % in place of 95 %|", "active, 50 % in place of 5 %|",
+		},
+		"one is drained by itself": {
+			func(v *status.View) {
+				weigh(v, 50, 50)
+				v.Want.Drained = map[string]bool{"green": true}
+				live(v, "web", 1, 0)
+			},
+			"active, 100 %|", "drained, 0 %|by cluster-weight of its own ConfigMap",
+		},
+		"one has too few ready servers": {
+			func(v *status.View) {
+				v.Want.Scarce = map[string]map[string]bool{"web": {"green": true}}
+				live(v, "web", 1, 0)
+			},
+			"active, 100 %|", "active, 0 %|too few ready servers for 1 Service",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := setOfTwo()
+			for i := range v.Settings.Config.Clusters {
+				v.Clusters = append(v.Clusters, status.Cluster{Name: v.Settings.Config.Clusters[i].Name, Known: true, Live: true})
+			}
+			tt.change(v)
+			s := status.NewIndex(v).Status(haproxy.Info{})
+			for i, want := range []string{tt.blue, tt.green} {
+				var got []string
+				for at, cell := range status.ClusterTable.Row(&s, s.Clusters[i]) {
+					if name := status.ClusterTable.Columns[at].Name; name == "state" || name == "why" {
+						got = append(got, cell.Text)
+					}
+				}
+				if strings.Join(got, "|") != want {
+					t.Errorf("%s: got %q, want %q", s.Clusters[i].Name, strings.Join(got, "|"), want)
+				}
+			}
+		})
+	}
+}
+
+// weigh gives the clusters of a set of two these weights.
+func weigh(v *status.View, blue, green int) {
+	v.Settings.Config.Clusters[0].Weight, v.Settings.Config.Clusters[1].Weight = blue, green
+	v.Want.Shares = map[string]plan.Share{
+		"blue": {Weight: blue, Percent: 100}, "green": {Weight: green, Percent: 100},
+	}
+}
+
+// live gives the servers of a backend these weights in HAProxy, and drains those with 0.
+func live(v *status.View, backend string, weights ...int) {
+	there := &haproxy.LiveBackend{Servers: slices.Clone(v.Have.Backends.Get(backend).Servers)}
+	for i, weight := range weights {
+		there.Servers[i].Weight = max(weight, 1)
+		if weight == 0 {
+			there.Servers[i].State = haproxy.Drain
+		}
+	}
+	v.Have.Backends = v.Have.Backends.With(map[string]*haproxy.LiveBackend{backend: there})
+}
+
+func TestAServerOfASetShowsItsClusterAndWeight(t *testing.T) {
+	v := setOfTwo()
+	live(v, "web", 19, 1)
+	var got []string
+	for _, b := range status.NewIndex(v).Status(haproxy.Info{}).Backends {
+		for _, s := range b.Servers {
+			got = append(got, b.Name+" "+s.Place())
+		}
+	}
+	slices.Sort(got)
+	if want := []string{"own open", "web open in blue, weight 19", "web open in green"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -45,7 +45,10 @@ func endpoint(s *scene) (http.Handler, *metrics) {
 	whole, head := described(func() func(haproxy.Info) status.Status { return index().Status }),
 		described(func() func(haproxy.Info) status.Status { return s.view.Load().Head })
 	s.counts.histograms = newHistograms()
-	m := &metrics{head, func() status.Tally { return s.view.Load().Tally() }, &s.counts, s.samples}
+	m := &metrics{
+		head: head, tally: func() status.Tally { return s.view.Load().Tally() },
+		parts: func() map[string]status.Part { return s.view.Load().Parts() }, counts: &s.counts, taken: s.samples,
+	}
 	site := &page.Site{Page: (&pages.Pages{Index: index, Head: head, Changes: &s.changes, Samples: s.samples}).Page}
 	return handler(site, whole, head, func(what url.Values) (any, error) {
 		return index().Explain(what)

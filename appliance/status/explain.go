@@ -331,7 +331,7 @@ func (x *Index) explainAddress(a netip.Addr) AddressStatus {
 		if at.Addr().Addr() == a {
 			served = true
 			one := x.serverStatus(at)
-			fact("server", one.Serves(), "%s in backend %s is %s%s", one.Addr, x.Backends[at.Backend].Name, one.State,
+			fact("server", one.Serves(), "%s in backend %s is %s%s", one.Addr, x.Backends[at.Backend].Name, one.Place(),
 				prefixed(": ", one.Why))
 		}
 	}

@@ -70,12 +70,99 @@ func (c *Cluster) DrainInWords(now time.Time) string {
 	return fmt.Sprintf("cluster %s: it has been drained by sallyport drain for %s", c.Name, Ago(now, c.Drained))
 }
 
+// A Part is what a cluster has of the requests for exported Services in its set. Its numbers are from 0 to 1.
+type Part struct {
+	Asked    float64 // that it should have; -1 if each pod is equal
+	Share    float64 // that HAProxy sends to it by the weights of its servers, on average over the Services
+	Services int     // exported Services that it has servers for
+	Scarce   int     // of those, the ones for which it has too few ready servers
+}
+
+// Parts returns the Part of each cluster that is in a set.
+func (v *View) Parts() map[string]Part {
+	all, sets := make(map[string]Part), make(map[string]float64) // sets: the weights of those that are asked for some
+	for i := range v.Settings.Config.Clusters {
+		if c := &v.Settings.Config.Clusters[i]; c.Set != "" {
+			all[c.Name] = Part{Asked: -1}
+			sets[c.Set] += v.weightOf(c)
+		}
+	}
+	for i := range v.Settings.Config.Clusters {
+		if c := &v.Settings.Config.Clusters[i]; c.Weight > 0 && sets[c.Set] > 0 {
+			part := all[c.Name]
+			part.Asked = v.weightOf(c) / sets[c.Set]
+			all[c.Name] = part
+		}
+	}
+	for _, b := range v.Want.Backends {
+		if b.Set == "" {
+			continue
+		}
+		for cluster, share := range v.sharesIn(b) {
+			part := all[cluster]
+			part.Services, part.Share = part.Services+1, part.Share+share
+			if v.Want.Scarce[b.Name][cluster] {
+				part.Scarce++
+			}
+			all[cluster] = part
+		}
+	}
+	for cluster, part := range all {
+		part.Share /= float64(max(part.Services, 1))
+		all[cluster] = part
+	}
+	return all
+}
+
+// weightOf returns the weight of a cluster among those that should take requests now.
+func (v *View) weightOf(c *config.Cluster) float64 {
+	if c.Set == "" || c.State == config.Standby || v.Want.Drained[c.Name] || v.Want.Silent[c.Name] {
+		return 0
+	}
+	share := v.Want.Shares[c.Name]
+	return float64(share.Weight*share.Percent) / 100
+}
+
+// sharesIn returns which part of the requests for a backend each of its clusters gets. Backups get requests only
+// if no other server can.
+func (v *View) sharesIn(b *haproxy.Backend) map[string]float64 {
+	shares := make(map[string]float64)
+	var sums [2]float64 // of servers, and of backups
+	var weights [2]map[string]float64
+	for i, live := range v.Have.Backends.Get(b.Name).Match(b.Servers) {
+		if i < 0 {
+			continue
+		}
+		s, tier := &b.Servers[i], 0
+		if s.Backup {
+			tier = 1
+		}
+		cluster := b.ClusterOf(s)
+		if shares[cluster] = 0; live == nil || live.State != haproxy.Open || live.Check == haproxy.Down {
+			continue
+		}
+		if weights[tier] == nil {
+			weights[tier] = make(map[string]float64)
+		}
+		weights[tier][cluster] += float64(live.Weight)
+		sums[tier] += float64(live.Weight)
+	}
+	tier := 0
+	if sums[0] == 0 {
+		tier = 1
+	}
+	for cluster, weight := range weights[tier] {
+		shares[cluster] = weight / max(sums[tier], 1)
+	}
+	return shares
+}
+
 // silentState is the state of a cluster that gives way because it has lost every BGP session.
 const silentState = "silent"
 
 // roles adds to each cluster of the status its part in its set, its sessions, servers and hosts.
 func (v *View) roles(clusters []ClusterStatus) {
-	tally, hosts := v.Tally(), v.hostsByCluster()
+	tally, hosts, parts := v.Tally(), v.hostsByCluster(), v.Parts()
 	for i := range clusters {
 		c := &clusters[i]
 		c.State = string(config.Serving)
@@ -85,6 +172,13 @@ func (v *View) roles(clusters []ClusterStatus) {
 			}
 		}
 		by := v.Clusters[i].Drained
+		part, sharing := parts[c.Name]
+		if sharing {
+			c.Share, c.Asked, c.Scarce = &part.Share, nil, part.Scarce
+			if part.Asked >= 0 {
+				c.Asked = &part.Asked
+			}
+		}
 		switch {
 		case !by.IsZero() && c.Set != "":
 			c.State, c.Since, c.Why = string(config.Drained), by, "by sallyport drain"
@@ -92,6 +186,10 @@ func (v *View) roles(clusters []ClusterStatus) {
 			c.Why = "by clusters[].state"
 		case v.Want.Silent[c.Name]:
 			c.State, c.Why = silentState, "every BGP session is lost; other clusters of the set take over"
+		case v.Want.Drained[c.Name] && c.Set != "":
+			c.State, c.Why = string(config.Drained), "by cluster-weight of its own ConfigMap"
+		case part.Scarce > 0:
+			c.Why = "too few ready servers for " + Counted(part.Scarce, "Service")
 		}
 		for _, p := range v.BGP.Peers {
 			if p.Cluster == c.Name && !p.Upstream {

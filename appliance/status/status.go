@@ -54,6 +54,9 @@ type ClusterStatus struct {
 	State    string     `json:"state"`             // active, standby, drained or silent
 	Why      string     `json:"why,omitempty"`     // who drains it
 	Since    time.Time  `json:"since,omitzero"`    // since when sallyport drain has drained it
+	Asked    *float64   `json:"asked,omitempty"`   // part of the requests for exported Services that it should have
+	Share    *float64   `json:"share,omitempty"`   // part that HAProxy sends to it, on average over these Services
+	Scarce   int        `json:"scarce,omitempty"`  // exported Services for which it has too few ready servers
 	Hosts    int        `json:"hosts"`             // that its pods serve
 	Open     int        `json:"open"`              // its open servers
 	Servers  int        `json:"servers"`           // all its servers
@@ -129,6 +132,9 @@ type ServerStatus struct {
 	Why   string         `json:"why,omitempty"`   // why it is not open, or fails its check
 
 	Connections int `json:"connections,omitempty"`
+
+	Cluster string `json:"cluster,omitempty"` // of its pod, if the Service is exported to a set
+	Weight  int    `json:"weight,omitempty"`  // beside the other servers of the backend, if it is not 1
 
 	// Why for programs: one of Reasons, and what that leaves open.
 	Reason Code   `json:"reason,omitempty"`
@@ -457,6 +463,12 @@ func (x *Index) serverStatus(s Server) ServerStatus {
 	}
 	if s.Want != nil {
 		ss.Name, ss.Node = s.Want.Name, s.Want.Node
+		if b := x.Backends[s.Backend].want; b.Set != "" {
+			ss.Cluster = b.ClusterOf(s.Want)
+			if s.Live != nil && s.Live.Weight > 1 {
+				ss.Weight = s.Live.Weight
+			}
+		}
 	} else {
 		ss.Name = s.Live.Name
 	}

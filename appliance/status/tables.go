@@ -3,6 +3,7 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -46,7 +47,7 @@ var ClusterTable = &Table[ClusterStatus]{
 		case !c.Live:
 			api = Cell{Text: "not known yet", Level: Failed}
 		}
-		state, why, until := Cell{Text: c.State, Level: Healthy}, text(c.Why), ""
+		state, why, until := Cell{Text: inSet(c), Level: Healthy}, text(c.Why), ""
 		if c.Error != "" {
 			why.Text = strings.TrimPrefix(c.Why+"; "+c.Error, "; ")
 		}
@@ -70,6 +71,22 @@ var ClusterTable = &Table[ClusterStatus]{
 	},
 	JSON: func(s *Status) any { return s.Clusters },
 }
+
+// inSet returns the state of a cluster with its share in its set, and with the share that it should have if that is
+// another one.
+func inSet(c ClusterStatus) string {
+	percent := func(part float64) string { return strconv.FormatFloat(math.Round(1000*part)/10, 'f', -1, 64) + " %" }
+	switch {
+	case c.Share == nil:
+		return c.State
+	case c.Asked == nil || math.Abs(*c.Share-*c.Asked) < near:
+		return c.State + ", " + percent(*c.Share)
+	}
+	return c.State + ", " + percent(*c.Share) + " in place of " + percent(*c.Asked)
+}
+
+// near is a difference between two shares that only rounding makes.
+const near = 0.005
 
 // MemberTable lists the members of the group.
 var MemberTable = &Table[MemberStatus]{
@@ -380,7 +397,7 @@ var ServerTable = &Table[ServerRow]{
 		namespace, pod, _ := strings.Cut(x.Pod, "/")
 		return []Cell{
 			name, text(x.Addr.String()),
-			{Text: x.State, Level: x.Level()},
+			{Text: x.Place(), Level: x.Level()},
 			{Text: x.Pod, Link: []string{"pod", r.Cluster, namespace, pod}},
 			{Text: x.Node, Link: []string{"node", r.Cluster, x.Node}},
 			text(x.Check), text(x.Why),
@@ -388,6 +405,18 @@ var ServerTable = &Table[ServerRow]{
 		}
 	},
 	JSON: func(s *Status) any { return s.Backends },
+}
+
+// Place returns the state of a server, and its cluster and weight if they are known.
+func (s ServerStatus) Place() string {
+	words := s.State
+	if s.Cluster != "" {
+		words += " in " + s.Cluster
+	}
+	if s.Weight > 0 {
+		words += ", weight " + strconv.Itoa(s.Weight)
+	}
+	return words
 }
 
 // ProblemTable lists the problems of the clusters' objects.

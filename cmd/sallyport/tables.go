@@ -148,7 +148,7 @@ func (w writer) servers(b status.BackendStatus) {
 		if !x.Serves() {
 			w.alarm()
 		}
-		w.line("    "+x.Addr.String(), x.State, x.Pod, x.Node, x.Check, x.Why)
+		w.line("    "+x.Addr.String(), x.Place(), x.Pod, x.Node, x.Check, x.Why)
 	}
 }
 
