@@ -9,11 +9,13 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"sallyport/appliance/status"
 	"sallyport/test/lab/world"
 	"sallyport/test/load"
 	"sallyport/test/rig"
@@ -45,9 +47,13 @@ spec:
 func (r *testbed) export(service string) {
 	r.t.Helper()
 	r.eventually("the Service "+service+" is exported", func() error {
-		return r.Apply(r.t.Context(), fmt.Sprintf(
-			"---\napiVersion: multicluster.x-k8s.io/v1beta1\nkind: ServiceExport\nmetadata: {name: %s}\n", service))
+		return r.Apply(r.t.Context(), exported(service))
 	})
+}
+
+// exported returns the export of a Service.
+func exported(service string) string {
+	return "---\napiVersion: multicluster.x-k8s.io/v1beta1\nkind: ServiceExport\nmetadata: {name: " + service + "}\n"
 }
 
 // stateOf matches the state of a cluster in the configuration file.
@@ -110,6 +116,33 @@ func (r *testbed) shares(url string, green *testbed, percent float64) {
 		}
 		return nil
 	})
+}
+
+// alone puts the objects of a manifest into the namespace alone.
+func alone(manifest string) string {
+	return strings.ReplaceAll(manifest, "metadata: {name: ", "metadata: {namespace: alone, name: ")
+}
+
+// podsOf returns a field of each pod in the namespace alone.
+func (r *testbed) podsOf(field string) []string {
+	r.t.Helper()
+	return strings.Fields(r.kubectl("get", "pods", "-n", "alone", "-o", "jsonpath={range .items[*]}"+field+" {end}"))
+}
+
+// ownWeight returns the ConfigMap by which a cluster lowers its own share.
+func ownWeight(percent string) string {
+	return "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: own}\ndata: {cluster-weight: \"" + percent + "\"}\n"
+}
+
+// claims returns an EndpointSlice that claims addresses for a Service.
+func claims(service string, addresses []string) string {
+	text := fmt.Sprintf("---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: %s-claimed, labels: "+
+		"{kubernetes.io/service-name: %s}}\naddressType: IPv4\nports: [{name: web, port: 8080}]\nendpoints:\n",
+		service, service)
+	for _, address := range addresses {
+		text += fmt.Sprintf("- {addresses: [%s], conditions: {ready: true}}\n", address)
+	}
+	return text
 }
 
 // order gives the appliance an order, by a command on its machine. It returns the output.
@@ -186,6 +219,63 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 			r.answeredBy("http://web.test/", 4)
 		})
 	})
+	r.sub("nothing that green writes reaches what blue does not export", func(t *testing.T, r *testbed) {
+		const created = "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: alone}\n"
+		own := func(rules ...string) string {
+			return created + rig.App{Namespace: "alone", Name: "own", Replicas: 2}.Manifest() +
+				rig.Service("alone", "own", "own") + alone(ingress("own", "", rules...))
+		}
+		r.apply(own("own.test / Prefix own"))
+		r.opened("blue__alone_svc_own_web", 2)
+		mine := r.podsOf("{.metadata.name}")
+		// green has the same Service and exports it. It names the host and a free path of it, claims the pods of
+		// blue for a Service that both clusters export, and asks for more than everything.
+		green.apply(own("own.test / Prefix own", "own.test /login Exact own", "green-own.test / Prefix own") +
+			alone(exported("own")) + claims("web", r.podsOf("{.status.podIP}")) +
+			ownWeight("1000000000"))
+		r.answeredBy("http://green-own.test/", 2)
+		r.eventually("what green claims is refused and reported", func() error {
+			s, err := r.status()
+			reported := slices.ContainsFunc(s.Problems, func(p status.ProblemStatus) bool {
+				return p.Cluster == "green" && strings.Contains(p.Why, "1000000000")
+			})
+			refused := 0
+			for _, b := range s.Backends {
+				for _, one := range b.Servers {
+					if one.Cluster == "green" && one.Reason == status.AddressDenied {
+						refused++
+					}
+				}
+			}
+			if err == nil && (refused < len(mine) || !reported) {
+				err = fmt.Errorf("%d servers are refused, and the problems are %+v", refused, s.Problems)
+			}
+			return err
+		})
+		for url, want := range map[string]bool{
+			"http://own.test/": true, "http://own.test/login": true, "http://web.test/": false, "http://green-own.test/": false,
+		} {
+			seen, err := r.pods(url, 100)
+			r.must(err)
+			for pod := range seen {
+				if slices.Contains(mine, pod) != want {
+					t.Errorf("%s is answered by pod %s; the pods of blue's own are %q", url, pod, mine)
+				}
+			}
+		}
+		green.kubectl("delete", "configmap/own", "endpointslice/web-claimed", "namespace/alone", "--wait=false")
+		r.kubectl("delete", "namespace/alone", "--wait=false")
+		r.eventually("the namespace is not served any more", func() error {
+			s, err := r.status()
+			for _, b := range s.Backends {
+				if err == nil && strings.Contains(b.Name, "__alone_") {
+					return fmt.Errorf("%s is", b.Name)
+				}
+			}
+			return err
+		})
+		r.answeredBy("http://web.test/", 4)
+	})
 	r.sub("clusters share the requests by their weights, whatever their pods, and no request fails",
 		func(_ *testing.T, r *testbed) {
 			r.undisturbed("http://web.test/", "web", func() {
@@ -205,11 +295,10 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 				r.must(err)
 				r.weigh(50, 50)
 				r.shares("http://web.test/", green, 50)
-				for percent, share := range map[int]float64{50: 100. / 3, 0: 0} {
-					green.apply(fmt.Sprintf("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: own}\n"+
-						"data: {cluster-weight: \"%d\"}\n", percent))
-					r.shares("http://web.test/", green, share)
-				}
+				green.kubectl("-n", "default", "create", "configmap", "own", "--from-literal=cluster-weight=50")
+				r.shares("http://web.test/", green, 100./3)
+				green.apply(ownWeight("0"))
+				r.shares("http://web.test/", green, 0)
 				green.kubectl("delete", "configmap", "own")
 				r.shares("http://web.test/", green, 50)
 			})
@@ -220,6 +309,19 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 			r.opened("blue__default_svc_web_web", 2)
 			r.answeredBy("http://web.test/", 2)
 			green.kubectl("scale", "deployment", "web", "--replicas", "2")
+			r.opened("blue__default_svc_web_web", 4)
+			r.answeredBy("http://web.test/", 4)
+		})
+	})
+	r.sub("all pods of a cluster end while the appliance's process is stopped", func(_ *testing.T, r *testbed) {
+		r.undisturbed("http://web.test/", "web", func() {
+			r.must(syscall.Kill(r.Pid(), syscall.SIGSTOP))
+			defer func() { r.must(syscall.Kill(r.Pid(), syscall.SIGCONT)) }()
+			r.kubectl("scale", "deployment", "web", "--replicas", "0")
+			r.answeredBy("http://web.test/", 2)
+		})
+		r.undisturbed("http://web.test/", "web", func() {
+			r.kubectl("scale", "deployment", "web", "--replicas", "2")
 			r.opened("blue__default_svc_web_web", 4)
 			r.answeredBy("http://web.test/", 4)
 		})
