@@ -109,9 +109,10 @@ func (c *Config) checkClusters(p *problems) {
 func (c *Config) checkWeights(p *problems) {
 	for i, cluster := range c.Clusters {
 		other := slices.IndexFunc(c.Clusters, func(o Cluster) bool { return o.Set == cluster.Set && o.Weight > 0 })
-		if cluster.Set != "" && cluster.Weight == 0 && other >= 0 && !p.given(fmt.Sprintf("clusters[%d].weight", i)) {
-			p.add(fmt.Sprintf("clusters[%d].weight", i), "is missing, and clusters[%d] of the same set has one; give all "+
-				"clusters of set %s a weight, or none", other, cluster.Set)
+		at := fmt.Sprintf("clusters[%d].weight", i)
+		if cluster.Set != "" && cluster.Weight == 0 && other >= 0 && !p.given(at) {
+			p.add(at, "is missing, and clusters[%d] of the same set has one; give all clusters of set %s a weight, or none",
+				other, cluster.Set)
 		}
 	}
 }

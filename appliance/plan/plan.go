@@ -191,7 +191,8 @@ func (p *Planner) align(want []*haproxy.Backend) (renamed bool) {
 		place[b] = i
 	}
 	before, states, weights := p.settled, p.states, p.weighed
-	p.settled, p.states, p.weighed = make([]bool, len(want)), make(haproxy.States, len(want)), make([]weighed, len(want))
+	p.settled, p.states = make([]bool, len(want)), make(haproxy.States, len(want))
+	p.weighed = make([]weighed, len(want))
 	p.places = make(map[string]int, len(want))
 	for i, b := range want {
 		p.places[b.Name] = i

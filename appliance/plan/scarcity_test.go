@@ -25,7 +25,9 @@ func TestAClusterWithTooFewReadyServersGivesWay(t *testing.T) {
 		want        []Step
 	}{
 		"another cluster has enough": {
-			[]haproxy.Live{up, down}, []haproxy.Live{up}, blue,
+			[]haproxy.Live{up, down},
+			[]haproxy.Live{up},
+			blue,
 			[]Step{set(one, haproxy.Drain, Scarce), set(two, haproxy.Drain, Scarce)},
 		},
 		"both have too few":               {[]haproxy.Live{up, down}, []haproxy.Live{up}, both, nil},

@@ -36,8 +36,8 @@ var Reasons = []struct {
 	{ClusterDrained, "the cluster of the pod is drained (`clusters[].state`, or a command), and another cluster of " +
 		"its set serves"},
 	{ClusterSilent, "every BGP session of the cluster of the pod is lost, and another cluster of its set serves"},
-	{ClusterScarce, "the cluster of the pod has fewer ready servers for the Service than `clusters[].minReady`, or had " +
-		"until a short time ago, and another cluster of its set serves"},
+	{ClusterScarce, "the cluster of the pod has fewer ready servers for the Service than `clusters[].minReady`, or " +
+		"had until a short time ago, and another cluster of its set serves"},
 	{AddressDenied, "the address is not one that the namespace of the Service may use; the detail says why: " +
 		"`own-address`, `api-server`, `foreign-cluster`, `no-pod`, `other-namespace`, `no-block`, `host-network`, " +
 		"`unsure-node`, `node-port` or `no-records`"},
