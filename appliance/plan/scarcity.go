@@ -65,7 +65,8 @@ func (s *Scarcity) Update(
 				has = new(stock)
 			}
 			of[cluster] = has
-			if has.update(n >= least, now); has.scarce && there {
+			enough := n.ready >= least || !has.scarce && n.ready+n.coming >= least
+			if has.update(enough, now); has.scarce && there {
 				if scarce[b.Name] == nil {
 					scarce[b.Name] = make(map[string]bool)
 				}
@@ -78,21 +79,27 @@ func (s *Scarcity) Update(
 	return scarce
 }
 
-// readyIn returns how many ready servers each cluster has in a backend. A cluster whose servers are all not
-// ready has 0.
-func readyIn(b *haproxy.Backend, live *haproxy.LiveBackend) map[string]int {
-	ready := make(map[string]int)
+// servers count the ready servers of a cluster, and those that HAProxy is about to get.
+type servers struct{ ready, coming int }
+
+// readyIn returns the servers of each cluster in a backend. Servers on their way keep a cluster in use, so that
+// it does not give way while its pods are replaced, or while they become backups.
+func readyIn(b *haproxy.Backend, live *haproxy.LiveBackend) map[string]servers {
+	all := make(map[string]servers)
 	for i, one := range live.Match(b.Servers) {
 		if i < 0 || b.Servers[i].Drain {
 			continue
 		}
-		n := 0
-		if one != nil && one.State >= haproxy.Drain && one.Check != haproxy.Down {
-			n = 1
+		n := all[b.ClusterOf(&b.Servers[i])]
+		switch {
+		case one == nil:
+			n.coming++
+		case one.State >= haproxy.Drain && one.Check != haproxy.Down:
+			n.ready++
 		}
-		ready[b.ClusterOf(&b.Servers[i])] += n
+		all[b.ClusterOf(&b.Servers[i])] = n
 	}
-	return ready
+	return all
 }
 
 // update notes whether there are enough servers now. The first servers of a cluster are in use as soon as there

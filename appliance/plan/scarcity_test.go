@@ -125,3 +125,15 @@ func TestAFlappingClusterReturnsALogarithmOfItsFailures(t *testing.T) {
 		t.Errorf("traffic returns %d times in five minutes, want at most 6", most)
 	}
 }
+
+func TestAClusterWhosePodsAreReplacedIsNotScarce(t *testing.T) {
+	up, absent := haproxy.Live{State: haproxy.Open, Check: haproxy.Up}, haproxy.Live{}
+	var s Scarcity
+	for i, blue := range [][]haproxy.Live{{up, up}, {absent, absent}, {up, absent}, {up, up}} {
+		of := sharedBy(blue, []haproxy.Live{up}, nil)
+		got := s.Update(of.want.Backends, of.have.Backends, map[string]int{"blue": 2}, time.Unix(1e9+int64(i), 0))
+		if len(got) > 0 {
+			t.Errorf("moment %d: got %v, want that no cluster gives way", i, got)
+		}
+	}
+}
