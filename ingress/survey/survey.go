@@ -395,8 +395,9 @@ func (v *surveyor) expressions(why map[string][]string) {
 		}
 		for key, paths := range of[host] {
 			v.told[key] = append(v.told[key], SurveyedProblem{"ExpressionsOfHost", fmt.Sprintf(
-				"ingress-nginx reads all paths of %s as the beginnings of regular expressions, in any case of their "+
-					"letters, because of %s: path /a there also takes /abc and /A; here these paths stay as they are: %s",
+				"ingress-nginx reads all paths of %s as the beginnings of regular expressions, in any case of "+
+					"their letters, because of %s: path /a there also takes /abc and /A; here these paths stay as "+
+					"they are: %s",
 				cmp.Or(host, "every host"), claims.List(by), claims.List(paths))})
 		}
 	}
