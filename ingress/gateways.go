@@ -79,7 +79,7 @@ func (b *builder) apiOf(world int) gateway.World {
 	admitted := input.ClassesOf(&w.Snapshot)
 	return gateway.World{
 		Objects: w.API, Controller: w.Options.Gateway.Controller, Bundle: w.APIBundle, Mirrors: b.mirrors(),
-		Admits: admitted.Admits, Shares: w.sharesAddresses,
+		Places: w.Options.Limits.Paths, Admits: admitted.Admits, Shares: w.sharesAddresses,
 		Labels: func(namespace string) labels.Set {
 			of, known := input.Find(w.Namespaces, serviceKey{Name: namespace})
 			if !known {
@@ -174,7 +174,11 @@ func (b *builder) admitRoutes() {
 		}
 		b.made.routed += len(a.Routes)
 		for _, r := range a.Routes {
-			if !b.gateways.counted[r] {
+			switch why := r.Beyond(); {
+			case why != "":
+				b.reportOn(b.petitionerOf(i, r.Kind, r.Object).Ref, "LimitReached", "%s", why)
+				b.limited = true
+			case !b.gateways.counted[r]:
 				b.admitRoute(i, r)
 			}
 		}
@@ -368,12 +372,10 @@ func (b *builder) demandGate(one *balancer, opened map[allot.Tenant]int) {
 	}
 	for _, port := range g.Ports() {
 		if most := w.Options.Limits.Ports; most > 0 && opened[d.Of] >= most {
-			for _, l := range g.Listeners {
-				if l.Port == port {
-					l.Close(gateway.Refusal{Reason: "LimitReached", Why: fmt.Sprintf("the Services and Gateways of "+
-						"namespace %s have %d ports, as many as they may have (clusters[].ingress.limits.ports)",
-						g.Ref.Namespace, most)})
-				}
+			for _, l := range g.On(port) {
+				l.Close(gateway.Refusal{Reason: "LimitReached", Why: fmt.Sprintf("the Services and Gateways of "+
+					"namespace %s have %d ports, as many as they may have (clusters[].ingress.limits.ports)",
+					g.Ref.Namespace, most)})
 			}
 			continue
 		}

@@ -2,7 +2,9 @@ package ingress
 
 import (
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -53,6 +55,9 @@ func TestWhatANamespaceAsksForTakesWorkInProportion(t *testing.T) {
 				"{matches: [{path: {value: /%[1]d/b}}, {path: {value: /%[1]d/c}}], "+
 				"filters: [{type: RequestRedirect, requestRedirect: {scheme: https}}]}]", i)) + "---\n"
 		},
+		"listeners of ListenerSets, and routes to many of them": func(i int) string {
+			return "---" + listenerSet(i, 16) + parentsOf("default", i, 32) + "---\n"
+		},
 		"routes with conditions": func(i int) string {
 			return "---" + sharedRoute("default", fmt.Sprintf("r%d", i), 2020, "", fmt.Sprintf("hostnames: [a.test], rules: ["+
 				"{matches: [{path: {value: /}, headers: [{name: x, value: v%d}]}], backendRefs: [{name: web, port: 80}]}]",
@@ -62,7 +67,7 @@ func TestWhatANamespaceAsksForTakesWorkInProportion(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			takes := func(n int) uint64 {
 				var all strings.Builder
-				all.WriteString(app("web") + sharing(plainOnes))
+				all.WriteString(app("web") + openToSets(sharing(plainOnes)))
 				for i := range n {
 					all.WriteString(shape(i))
 				}
@@ -82,6 +87,82 @@ func TestWhatANamespaceAsksForTakesWorkInProportion(t *testing.T) {
 				t.Errorf("%d objects take %d kB, and %d take %d kB", few, once>>10, 4*few, more>>10)
 			}
 			t.Logf("%s: %d kB, %d kB, ratio %.1f", name, once>>10, more>>10, float64(more)/float64(once))
+		})
+	}
+}
+
+// openToSets lets the Gateway of manifests take ListenerSets of all namespaces.
+func openToSets(manifests string) string {
+	return strings.Replace(manifests, "listeners:", "allowedListeners: {namespaces: {from: All}}, listeners:", 1)
+}
+
+// listenerSet returns the manifest of ListenerSet i with so many listeners for HTTP.
+func listenerSet(i, listeners int) string {
+	var all []string
+	for n := range listeners {
+		all = append(all, fmt.Sprintf("{name: l%d, port: 80, protocol: HTTP, hostname: l%[1]d.s%d.test}", n, i))
+	}
+	return fmt.Sprintf(`
+kind: ListenerSet
+metadata: {name: s%d, namespace: default, uid: s%[1]d}
+spec: {parentRef: {name: gate}, listeners: [%s]}
+---
+`, i, strings.Join(all, ", "))
+}
+
+// parentsOf returns the manifest of a route for all hosts of the first ListenerSets.
+func parentsOf(namespace string, i, sets int) string {
+	var all []string
+	for n := range sets {
+		all = append(all, fmt.Sprintf("{name: s%d, namespace: default, kind: ListenerSet}", n))
+	}
+	return fmt.Sprintf(`
+kind: HTTPRoute
+metadata: {name: r%d, namespace: %s, uid: r%[1]d, creationTimestamp: "%04[4]d-01-01T00:00:00Z"}
+spec: {parentRefs: [%[3]s], rules: [{matches: [{path: {value: /p%[1]d}}], backendRefs: [{name: web, port: 80}]}]}
+---
+`, i, namespace, strings.Join(all, ", "), 2000+i)
+}
+
+// TestRoutesToManyListenersAreCountedBeforeTheyAreMade asks for four places by each of three routes, where
+// a namespace may have ten paths: the third one has none.
+func TestRoutesToManyListenersAreCountedBeforeTheyAreMade(t *testing.T) {
+	sets := listenerSet(0, 2) + listenerSet(1, 2)
+	for name, of := range map[string]string{
+		"at the addresses of Ingresses":      openToSets(sharing(plainOnes)),
+		"at an address of the Gateway's own": openToSets(gateOf("{name: http, port: 80, protocol: HTTP}")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			manifests := of + sets + app("web")
+			for i := range 3 {
+				manifests += parentsOf("default", i, 2)
+			}
+			limited := func(s *Snapshot) { s.Options.Limits.Paths = 10 }
+			c := &Compiler{}
+			var r Result
+			if strings.Contains(name, "Ingresses") {
+				r = compileShared(t, c, manifests, limited)
+			} else {
+				r = compileGates(t, c, manifests, limited)
+			}
+			served := make(map[string]int)
+			for _, route := range r.Config.Routes {
+				if strings.HasPrefix(route.Path, "/p") {
+					served[route.Path]++
+				}
+			}
+			if want := map[string]int{"/p0": 4, "/p1": 4}; !maps.Equal(served, want) {
+				t.Errorf("paths with routes: %v, want %v", served, want)
+			}
+			var told []string
+			for _, p := range r.Problems {
+				if p.Reason == "LimitReached" {
+					told = append(told, p.Name)
+				}
+			}
+			if !slices.Equal(told, []string{"r2"}) {
+				t.Errorf("LimitReached is told of %q, want r2", told)
+			}
 		})
 	}
 }

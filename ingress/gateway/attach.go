@@ -19,6 +19,9 @@ type World struct {
 	Controller string // the spec.controllerName of classes that are ours
 	Bundle     string // version of the CRDs in the cluster, as "v1.6.3"; empty if it is not known
 	Mirrors    bool   // HAProxy can copy requests
+	// Places is how many hostnames at listeners the routes of a namespace may have together. If it is 0,
+	// there is no bound. A few routes that name many ListenerSets can ask for millions.
+	Places int
 
 	// Admits reports whether the objects of a namespace count.
 	Admits func(namespace string) bool
@@ -51,6 +54,7 @@ type Attachment struct {
 	policies map[types.NamespacedName][]*Policy // by Service, the older first
 	sets     map[types.NamespacedName]*listenerSet
 	gateways map[types.NamespacedName]*Gateway
+	places   map[string]int // hostnames at listeners that the routes of a namespace ask for
 }
 
 // A Gateway is a Gateway that is ours.
@@ -69,6 +73,10 @@ type Gateway struct {
 	unusable *Refusal // why nothing of it is served
 	client   *Refusal // why its certificate for servers cannot be used
 	sets     []*listenerSet
+
+	// ports has the listeners by their ports, and owners those of them that are accepted.
+	ports  map[uint16][]*Listener
+	owners map[uint16]Owners
 }
 
 // Serves reports whether anything of the Gateway can be served.
@@ -82,13 +90,29 @@ func (g *Gateway) Key() types.NamespacedName { return keyOf(g.Object) }
 
 // Ports returns the ports of the listeners that can be served, in order.
 func (g *Gateway) Ports() (all []uint16) {
-	for _, l := range g.Listeners {
-		if l.Serves() && !slices.Contains(all, l.Port) {
-			all = append(all, l.Port)
+	for port, listeners := range g.ports {
+		if slices.ContainsFunc(listeners, (*Listener).Serves) {
+			all = append(all, port)
 		}
 	}
 	slices.Sort(all)
 	return all
+}
+
+// On returns the listeners of a port, in the order of Listeners.
+func (g *Gateway) On(port uint16) []*Listener { return g.ports[port] }
+
+// settlePorts groups the listeners by their ports. No listener is refused afterwards.
+func (g *Gateway) settlePorts() {
+	g.ports, g.owners = make(map[uint16][]*Listener), make(map[uint16]Owners)
+	for _, l := range g.Listeners {
+		g.ports[l.Port] = append(g.ports[l.Port], l)
+	}
+	for port, listeners := range g.ports {
+		g.owners[port] = OwnersOf(slices.DeleteFunc(slices.Clone(listeners), func(l *Listener) bool {
+			return l.refused != nil || l.conflict != nil
+		}))
+	}
 }
 
 // A listenerSet is a ListenerSet that names a Gateway of ours.
@@ -107,6 +131,7 @@ func Attach(w World) *Attachment {
 	a := &Attachment{
 		world: &w, attached: make(map[*Listener][]*Attached), classes: make(map[string]*gatewayv1.GatewayClass),
 		gateways: make(map[types.NamespacedName]*Gateway), sets: make(map[types.NamespacedName]*listenerSet),
+		places: make(map[string]int),
 	}
 	a.grants = grantsOf(w.Grants)
 	for _, c := range w.Classes {
@@ -130,6 +155,7 @@ func Attach(w World) *Attachment {
 		settleConflicts(g.Listeners)
 		a.resolveClients(g)
 		a.resolveCertificate(g)
+		g.settlePorts()
 	}
 	a.readPolicies()
 	a.attachRoutes()

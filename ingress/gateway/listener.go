@@ -38,9 +38,6 @@ func (l *Listener) Serves() bool {
 // Close says that the listener cannot be served.
 func (l *Listener) Close(r Refusal) { l.closed = &r }
 
-// Refuse says that the listener is not accepted.
-func (l *Listener) Refuse(r Refusal) { l.refused = &r }
-
 // HTTP reports whether the routes of the listener see requests.
 func (l *Listener) HTTP() bool {
 	return l.Protocol == gatewayv1.HTTPProtocolType || l.Protocol == gatewayv1.HTTPSProtocolType

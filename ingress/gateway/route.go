@@ -26,6 +26,7 @@ type Route struct {
 	said       *Status  // nil until Statuses is called
 	unresolved *Refusal // some of its references cannot be used
 	refused    *Refusal // nothing of it can be served
+	beyond     bool     // refused, since its namespace asks for more than World.Places
 	odd        []string // the parts of it that are not served as they ask, in sentences
 }
 
@@ -140,10 +141,14 @@ func (r *Rule) Size() int {
 
 // Listeners returns the listeners that the route is attached to, each once.
 func (r *Route) Listeners() (all []*Listener) {
+	if len(r.parents) == 1 { // as nearly always
+		return slices.Clip(r.parents[0].on)
+	}
+	has := make(map[*Listener]bool)
 	for _, p := range r.parents {
 		for _, l := range p.on {
-			if !slices.Contains(all, l) {
-				all = append(all, l)
+			if !has[l] {
+				has[l], all = true, append(all, l)
 			}
 		}
 	}
@@ -161,9 +166,21 @@ func (r *Route) HostsAt(l *Listener) []string {
 // Drop says that nothing of a route is served, and removes it from its listeners.
 func (a *Attachment) Drop(r *Route, why Refusal) {
 	for _, l := range r.Listeners() {
-		a.attached[l] = slices.DeleteFunc(a.attached[l], func(at *Attached) bool { return at.Route == r })
+		a.leave(r, l)
 	}
 	r.refused, r.at = &why, nil
+}
+
+// leave removes a route from the routes of a listener.
+func (a *Attachment) leave(r *Route, l *Listener) {
+	list := a.attached[l]
+	i, _ := slices.BinarySearchFunc(list, r, func(at *Attached, r *Route) int { return olderRoute(at.Route, r) })
+	for ; i < len(list) && olderRoute(list[i].Route, r) == 0; i++ {
+		if list[i].Route == r {
+			a.attached[l] = slices.Delete(list, i, i+1)
+			return
+		}
+	}
 }
 
 // Drop says that a match of the rule is left out.
@@ -289,24 +306,48 @@ func isListenerSet(ref gatewayv1.ParentReference) bool {
 	return value(ref.Group, gatewayv1.GroupName) == gatewayv1.GroupName && value(ref.Kind, "Gateway") == "ListenerSet"
 }
 
-// join attaches a route to the listeners that its parentRefs name.
+// join attaches a route to the listeners that its parentRefs name. If the route and the older ones of its
+// namespace ask for too many places, it is refused: see Beyond.
 func (a *Attachment) join(r *Route) {
 	r.at = make(map[*Listener]*Attached)
-	for _, p := range r.parents {
-		a.joinBy(r, p)
+	namespace := r.Object.GetNamespace()
+	most := a.world.Places
+	if most == 0 || a.places[namespace] <= most {
+		for _, p := range r.parents {
+			a.joinBy(r, p)
+		}
+		for _, here := range r.at {
+			a.places[namespace] += len(here.At)
+		}
 	}
+	if most > 0 && a.places[namespace] > most {
+		r.beyond = true
+		a.Drop(r, Refusal{"LimitReached", fmt.Sprintf("the routes of namespace %s ask for more than %d hostnames at "+
+			"listeners, as many as they may have paths (clusters[].ingress.limits.paths); older routes are "+
+			"counted first", namespace, most)})
+	}
+}
+
+// Beyond returns why nothing of a route is served whose namespace asks for more places than it may have.
+// The text is empty for other routes.
+func (r *Route) Beyond() string {
+	if !r.beyond {
+		return ""
+	}
+	return r.refused.Why
 }
 
 // joinBy attaches a route by one of its parentRefs.
 func (a *Attachment) joinBy(r *Route, p *parent) {
-	var set *listenerSet
 	namespace := r.Object.GetNamespace()
+	of := p.gateway.Listeners[:len(p.gateway.Object.Spec.Listeners)] // its own
 	if isListenerSet(p.ref) {
-		set = a.sets[types.NamespacedName{Namespace: namespaceOf(p.ref.Namespace, namespace), Name: string(p.ref.Name)}]
+		set := types.NamespacedName{Namespace: namespaceOf(p.ref.Namespace, namespace), Name: string(p.ref.Name)}
+		of = a.sets[set].listeners
 	}
 	var named, allowed []*Listener
-	for _, l := range p.gateway.Listeners {
-		if l.set != set || p.ref.SectionName != nil && string(*p.ref.SectionName) != l.Name ||
+	for _, l := range of {
+		if p.ref.SectionName != nil && string(*p.ref.SectionName) != l.Name ||
 			p.ref.Port != nil && *p.ref.Port != int32(l.Port) {
 			continue
 		}

@@ -60,6 +60,7 @@ type Hosts struct {
 // listener. The chains of the narrower host therefore contain copies of the matches of the wider
 // hosts.
 func (a *Attachment) RowsOf(listeners []*Listener, hosts Hosts) []Row {
+	owners := OwnersOf(listeners)
 	tables := make(map[*Listener]hostTables)
 	for _, l := range listeners {
 		tables[l] = hostTables{l.Hostname: {}}
@@ -67,14 +68,14 @@ func (a *Attachment) RowsOf(listeners []*Listener, hosts Hosts) []Row {
 	for _, l := range listeners {
 		for _, r := range a.attached[l] {
 			for _, host := range r.At {
-				if OwnerOf(listeners, host) == l {
+				if owners.Of(host) == l {
 					tables[l].add(host, r.Route)
 				}
 			}
 		}
 	}
 	for _, host := range hosts.More {
-		if l := OwnerOf(listeners, host); l != nil && tables[l][host] == nil {
+		if l := owners.Of(host); l != nil && tables[l][host] == nil {
 			tables[l][host] = hostTable{}
 		}
 	}
@@ -85,7 +86,7 @@ func (a *Attachment) RowsOf(listeners []*Listener, hosts Hosts) []Row {
 			sizes[host] = t.size()
 		}
 		for _, host := range slices.SortedFunc(maps.Keys(tables[l]), compareHostnames) {
-			if OwnerOf(listeners, host) != l {
+			if owners.Of(host) != l {
 				continue // its own hostname, in conflict
 			}
 			if hosts.Only != nil && !hosts.Only(l, host) {
@@ -171,14 +172,34 @@ func (t hostTable) ends() bool {
 	return len(all) > 0 && all[len(all)-1].Bare()
 }
 
-// OwnerOf returns the listener that requests for a host belong to.
-func OwnerOf(listeners []*Listener, host string) (owner *Listener) {
+// Owners has the listeners of one port by their hostnames.
+type Owners map[string]*Listener
+
+// OwnersOf returns the owners of the hosts of a port. If two listeners have the same hostname, the
+// first has it.
+func OwnersOf(listeners []*Listener) Owners {
+	o := make(Owners, len(listeners))
 	for _, l := range listeners {
-		if Contains(l.Hostname, host) && (owner == nil || compareHostnames(l.Hostname, owner.Hostname) < 0) {
-			owner = l
+		if o[l.Hostname] == nil {
+			o[l.Hostname] = l
 		}
 	}
-	return owner
+	return o
+}
+
+// Of returns the listener that requests for a host belong to: the one with the most specific hostname
+// that contains the host. It returns nil if no hostname does. It takes as many steps as the host has
+// labels, since a ListenerSet may bring many listeners.
+func (o Owners) Of(host string) *Listener {
+	if l := o[host]; l != nil {
+		return l
+	}
+	for wider := range WiderThan(host) {
+		if l := o[wider]; l != nil {
+			return l
+		}
+	}
+	return nil
 }
 
 // compareEntries orders the entries of a host, the one that takes a request first (HTTPRouteRule,

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 // written returns rows as lines: "HOST TYPE PATH: ROUTE/RULE, …".
@@ -199,4 +201,31 @@ func TestWiderHostnamesAreThoseThatContainAHost(t *testing.T) {
 			t.Errorf("%q: got %q, want %q", host, got, want)
 		}
 	}
+}
+
+// TestAHostBelongsToTheMostSpecificHostname compares Owners with a search among all listeners.
+func TestAHostBelongsToTheMostSpecificHostname(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		host := rapid.Custom(func(t *rapid.T) string {
+			labels := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b"}), 0, 4).Draw(t, "labels")
+			if len(labels) > 0 && rapid.Bool().Draw(t, "wild") {
+				labels = append([]string{"*"}, labels...)
+			}
+			return strings.Join(labels, ".")
+		})
+		var listeners []*Listener
+		for _, h := range rapid.SliceOfN(host, 0, 12).Draw(t, "hostnames") {
+			listeners = append(listeners, &Listener{Hostname: h})
+		}
+		owners, asked := OwnersOf(listeners), host.Draw(t, "host")
+		var want *Listener
+		for _, l := range listeners {
+			if Contains(l.Hostname, asked) && (want == nil || compareHostnames(l.Hostname, want.Hostname) < 0) {
+				want = l
+			}
+		}
+		if got := owners.Of(asked); got != want {
+			t.Errorf("%q belongs to %v, want %v", asked, got, want)
+		}
+	})
 }

@@ -19,17 +19,19 @@ type SharedHost struct {
 // SharedHosts returns the hostnames of a route at Gateways that share the addresses of Ingresses, each
 // hostname once. A hostname with neither Plain nor TLS has no listener that serves requests.
 func (r *Route) SharedHosts() (all []SharedHost) {
+	found := make(map[string]int) // the place of a host in all
 	for _, l := range r.Listeners() {
 		if !l.Gateway.Shared {
 			continue
 		}
 		for _, host := range r.HostsAt(l) {
-			if OwnerOf(l.beside(), host) != l {
+			if l.Gateway.owners[l.Port].Of(host) != l {
 				continue
 			}
-			i := slices.IndexFunc(all, func(h SharedHost) bool { return h.Host == host })
-			if i < 0 {
+			i, is := found[host]
+			if !is {
 				i, all = len(all), append(all, SharedHost{Host: host, Gateway: l.Gateway})
+				found[host] = i
 			}
 			switch {
 			case !l.Serves():
@@ -43,16 +45,6 @@ func (r *Route) SharedHosts() (all []SharedHost) {
 	return all
 }
 
-// beside returns the listeners of the Gateway that have the same port, and are accepted.
-func (l *Listener) beside() (all []*Listener) {
-	for _, o := range l.Gateway.Listeners {
-		if o.Port == l.Port && o.refused == nil && o.conflict == nil {
-			all = append(all, o)
-		}
-	}
-	return all
-}
-
 // Withdraw says why a route has no hosts at the addresses of Ingresses, and removes the route from the
 // listeners there.
 func (a *Attachment) Withdraw(r *Route, why Refusal) {
@@ -61,7 +53,7 @@ func (a *Attachment) Withdraw(r *Route, why Refusal) {
 			continue
 		}
 		for _, l := range p.on {
-			a.attached[l] = slices.DeleteFunc(a.attached[l], func(at *Attached) bool { return at.Route == r })
+			a.leave(r, l)
 			delete(r.at, l)
 		}
 		p.on, p.refused = nil, &why

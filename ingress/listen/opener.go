@@ -215,8 +215,8 @@ func CompareRoutes(a, b haproxy.Route) int {
 // listenAt makes the listener at one address and port, unless the port is in use there.
 func (o *Opener) listenAt(g *claims.Gate, at netip.AddrPort) {
 	var these []*gateway.Listener
-	for _, l := range g.Listeners {
-		if l.Port == at.Port() && l.Serves() {
+	for _, l := range g.On(at.Port()) {
+		if l.Serves() {
 			these = append(these, l)
 		}
 	}

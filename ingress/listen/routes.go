@@ -131,7 +131,7 @@ func WhenOf(m *gateway.Match) haproxy.When {
 
 // connections makes the routes of the listeners of one port, which is for TLS or TCP.
 func (o *Opener) connections(at OpenPort) {
-	taken := make(map[string]bool)
+	taken, owners := make(map[string]bool), gateway.OwnersOf(at.listeners)
 	for _, l := range at.listeners {
 		match := haproxy.Passthrough
 		if l.Protocol == gatewayv1.TLSProtocolType && !l.Passthrough {
@@ -140,7 +140,7 @@ func (o *Opener) connections(at OpenPort) {
 		for _, r := range o.worlds[at.World].Attached.At(l) { // the oldest has the host
 			for _, host := range r.At {
 				if taken[host] || len(r.Rules) == 0 || !o.About(l, host) ||
-					gateway.OwnerOf(at.listeners, host) != l {
+					owners.Of(host) != l {
 					continue
 				}
 				taken[host] = true
