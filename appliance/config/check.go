@@ -111,8 +111,8 @@ func (c *Config) checkWeights(p *problems) {
 		other := slices.IndexFunc(c.Clusters, func(o Cluster) bool { return o.Set == cluster.Set && o.Weight > 0 })
 		at := fmt.Sprintf("clusters[%d].weight", i)
 		if cluster.Set != "" && cluster.Weight == 0 && other >= 0 && !p.given(at) {
-			p.add(at, "is missing, and clusters[%d] of the same set has one; give all clusters of set %s a weight, or none",
-				other, cluster.Set)
+			p.add(at, "is missing, and clusters[%d] of the same set has one; give all clusters of set %s a weight, "+
+				"or none", other, cluster.Set)
 		}
 	}
 }

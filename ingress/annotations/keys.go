@@ -359,9 +359,9 @@ func ACME(l Layer) (bool, []Problem) {
 
 var clusterWeight = define(number(0, 100), Doc{
 	Name: own + "cluster-weight", Scopes: ConfigMap, Format: "0 to 100", Default: "100",
-	Effect: "Per cent of its share of the requests that this cluster takes in its set of clusters. 0 drains it, where " +
-		"another cluster serves. The key lowers a share alone: `clusters[].weight` of the configuration file sets the " +
-		"shares, and without it each pod is equal.",
+	Effect: "Per cent of its share of the requests that this cluster takes in its set of clusters. 0 drains it, " +
+		"where another cluster serves. The key lowers a share alone: `clusters[].weight` of the configuration file " +
+		"sets the shares, and without it each pod is equal.",
 })
 
 // ClusterWeight returns the per cent of its share that a cluster takes in its set.
