@@ -258,7 +258,7 @@ func (c *Compiler) routeAlone(worlds []*world, these, wider []placed, about *sub
 // makes the whole routing anew.
 func (r *routing) rest() routing {
 	rest := *r
-	rest.of, rest.limited, rest.certain, rest.keeps = nil, false, period{}, period{}
+	rest.of, rest.limited, rest.certain, rest.keeps = nil, false, claims.Period{}, claims.Period{}
 	rest.claims, rest.owner, rest.canaries, rest.chosen = nil, nil, nil, nil
 	rest.needs, rest.users = nil, nil
 	rest.Config.Routes, rest.Config.Certs = nil, nil
@@ -299,7 +299,7 @@ func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*w
 			}
 		}
 	}
-	next.certain, next.keeps = r.certain.both(now.certain), r.keeps.both(now.keeps)
+	next.certain, next.keeps = r.certain.Both(now.certain), r.keeps.Both(now.keeps)
 	next.claims = gateway.Replace(r.claims, then.claims, now.claims, claims.Older)
 	next.owner = gateway.ReplaceKeys(r.owner, then.owner, now.owner)
 	next.canaries = gateway.ReplaceKeys(r.canaries, then.canaries, now.canaries)

@@ -170,7 +170,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 	c.judged, c.last.unknown, c.last.room, c.last.closed = false, c.Unknown, c.Room, c.Closed
 	c.last.local = c.Local
 	c.worlds = worlds
-	if c.routing != nil && !c.routing.keeps.has(c.now()) {
+	if c.routing != nil && !c.routing.keeps.Has(c.now()) {
 		news.rerouted = true
 	}
 	if !news.rerouted && !news.amended && !news.moved && !resized {
@@ -264,7 +264,7 @@ func (c *Compiler) renewWorld(was world, s Snapshot, leader string, n *news) *wo
 	if !w.Owners.Equal(was.Owners) && w.Owners != c.result.Owners[w.Cluster] {
 		n.rerouted = true
 	}
-	if c.routing != nil && !c.routing.certain.has(w.At) {
+	if c.routing != nil && !c.routing.certain.Has(w.At) {
 		n.rerouted = true
 	}
 	n.moved = n.moved || !slices.Equal(w.Slices, was.Slices) || !slices.Equal(w.Beyond, was.Beyond)

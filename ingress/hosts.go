@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/claims"
 	"sallyport/ingress/owners"
 )
 
@@ -35,7 +36,7 @@ func (b *builder) assignHosts() {
 	b.owned = owners.Assign(round)
 	b.limited = b.limited || b.owned.Limited
 	for _, k := range b.owned.Kept {
-		b.keeps = b.keeps.both(period{k.Left, k.Until})
+		b.keeps = b.keeps.Both(claims.Period{Since: k.Left, Until: k.Until})
 	}
 	for _, n := range b.owned.Notices {
 		b.report(n.On, n.Reason, "%s", n.Why)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sallyport/ingress/allot"
+	"sallyport/ingress/claims"
 	"sallyport/ingress/input"
 )
 
@@ -22,7 +23,9 @@ import (
 // stands still.
 func (c *Compiler) now() (now time.Time) {
 	for _, w := range c.worlds {
-		now = latest(now, w.At)
+		if w.At.After(now) {
+			now = w.At
+		}
 	}
 	return now
 }
@@ -83,7 +86,7 @@ func (b *builder) rememberAddresses(a *allot.Allotter) {
 	for addr, k := range a.Kept {
 		if !recorded[addr] {
 			note(b.worlds[k.Of.Cluster].Cluster, addr, k.AddressOwner)
-			b.keeps = b.keeps.both(period{k.Left, k.Until})
+			b.keeps = b.keeps.Both(claims.Period{Since: k.Left, Until: k.Until})
 		}
 	}
 }

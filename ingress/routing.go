@@ -39,20 +39,8 @@ type routing struct {
 	weight    map[tenant]int            // bytes of configuration that routes take, or more
 	limited   bool                      // something is beyond a limit, or waits for a host that is kept
 
-	certain period // no certificate expires or becomes valid, by the time of its cluster
-	keeps   period // nothing is released that is kept for a namespace, by Compiler.now
-}
-
-// A period lasts from since (included) until until (excluded). Zero is open.
-type period struct{ since, until time.Time }
-
-func (p period) has(at time.Time) bool {
-	return !at.Before(p.since) && (p.until.IsZero() || at.Before(p.until))
-}
-
-// both returns the time that is in two periods.
-func (p period) both(q period) period {
-	return period{latest(p.since, q.since), earliest(p.until, q.until)}
+	certain claims.Period // no certificate expires or becomes valid, by the time of its cluster
+	keeps   claims.Period // nothing is released that is kept for a namespace, by Compiler.now
 }
 
 // A need is a backend that has to exist. It holds everything that its servers are made
@@ -937,27 +925,8 @@ func (b *builder) watchClock(at time.Time, p *pair) {
 	}
 	// doubts reports a certificate from the first instant after NotAfter.
 	for _, edge := range []time.Time{p.Leaf.NotBefore, p.Leaf.NotAfter.Add(1)} {
-		if edge.After(at) {
-			b.certain.until = earliest(b.certain.until, edge)
-		} else {
-			b.certain.since = latest(b.certain.since, edge)
-		}
+		b.certain = b.certain.Narrow(at, edge)
 	}
-}
-
-func latest(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}
-
-// earliest returns the earlier time that is not zero.
-func earliest(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // spell returns the name of a claim, as the problem of another claim shows it.
