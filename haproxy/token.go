@@ -250,7 +250,7 @@ const listed = 8
 // claims with. Quotes, backslashes, spaces and brackets have a meaning in a list or in haproxy.cfg.
 var (
 	claimName  = matcher(`^[A-Za-z0-9_-]{1,64}(\.[A-Za-z0-9_-]{1,64}){0,4}$`)
-	claimValue = matcher(`^[A-Za-z0-9_.:/@+=~?&-]{1,128}$`)
+	claimValue = matcher(`^[A-Za-z0-9_.:/@+=~?&-]{1,` + strconv.Itoa(maxClaim) + `}$`)
 )
 
 // Check returns why no token can have the claim.

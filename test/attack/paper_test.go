@@ -215,6 +215,8 @@ func read(manifest string) (all []metav1.Object, err error) {
 			o = new(gatewayv1.GatewayClass)
 		case "Gateway":
 			o = new(gatewayv1.Gateway)
+		case "ListenerSet":
+			o = new(gatewayv1.ListenerSet)
 		case "HTTPRoute":
 			o = new(gatewayv1.HTTPRoute)
 		case "ReferenceGrant":
@@ -252,7 +254,7 @@ func (p *paper) snapshot() input.Snapshot {
 	}
 	// the defaults
 	s.Options.Limits = input.Limits{
-		Clients: 1 << 20, Checks: 2500, WrongPasswords: 10, CaptureBytes: 4096,
+		Hosts: 5000, Paths: 20000, Clients: 1 << 20, Checks: 2500, WrongPasswords: 10, CaptureBytes: 4096,
 		ConfigBytes: 4 << 20,
 	}
 	s.Options.Gateway = input.GatewayOptions{
@@ -282,6 +284,8 @@ func (p *paper) snapshot() input.Snapshot {
 			s.API.Classes = append(s.API.Classes, o)
 		case *gatewayv1.Gateway:
 			s.API.Gateways = append(s.API.Gateways, o)
+		case *gatewayv1.ListenerSet:
+			s.API.ListenerSets = append(s.API.ListenerSets, o)
 		case *gatewayv1.HTTPRoute:
 			s.API.HTTPRoutes = append(s.API.HTTPRoutes, o)
 		case *gatewayv1.ReferenceGrant:
