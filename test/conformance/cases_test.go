@@ -13,6 +13,7 @@ var unseen = map[string]string{
 	"nbthread":                        "threads are seen from within alone",
 	"sallyport.dev/address":           "it is for Services of type LoadBalancer, which need a group: test/e2e has one",
 	"sallyport.dev/share-address":     "it is for Services of type LoadBalancer, which need a group: test/e2e has one",
+	"sallyport.dev/cluster-weight":    "it is for several clusters: test/e2e has two",
 	"clean-certs":                     "it is read, and does nothing",
 	"prometheus-endpoint-auth-secret": "it is read, and does nothing",
 	"scale-server-slots":              "it is read, and does nothing",
