@@ -251,7 +251,8 @@ func (n *Amounts) CountClaim(c *Claim) {
 	n.certs, n.Bytes, n.regexps = n.certs+len(c.TLS), n.Bytes+c.Bytes, n.regexps+c.patterns()
 }
 
-// Count adds the things of a route.
+// Count adds the things of a route. Each of its hostnames at a listener takes a path, even if no rule of
+// it looks at paths (gateway.World.Places).
 func (n *Amounts) Count(r *gateway.Route) {
 	matches, patterns := 0, 0
 	for _, rule := range r.Rules {
@@ -265,6 +266,6 @@ func (n *Amounts) Count(r *gateway.Route) {
 	}
 	for _, l := range r.Listeners() {
 		hosts := len(r.HostsAt(l))
-		n.Hosts, n.paths, n.regexps = n.Hosts+hosts, n.paths+hosts*matches, n.regexps+hosts*patterns
+		n.Hosts, n.paths, n.regexps = n.Hosts+hosts, n.paths+hosts*max(matches, 1), n.regexps+hosts*patterns
 	}
 }
