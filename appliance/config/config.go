@@ -144,7 +144,8 @@ const (
 type Limits struct {
 	// Hosts that all Ingresses of a namespace name together, in rules and in TLS entries.
 	Hosts int `json:"hosts" jsonschema:"default=5000,minimum=1,maximum=1000000"`
-	// Paths of all Ingresses of a namespace together.
+	// Paths of all Ingresses and routes of a namespace together, with at least one for each hostname that a
+	// route has at a listener.
 	Paths int `json:"paths" jsonschema:"default=20000,minimum=1,maximum=1000000"`
 	// Paths that are regular expressions, of all Ingresses of a namespace together. Each costs
 	// every request for its host some time.
