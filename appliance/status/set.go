@@ -174,7 +174,7 @@ func (v *View) roles(clusters []ClusterStatus) {
 		by := v.Clusters[i].Drained
 		part, sharing := parts[c.Name]
 		if sharing {
-			c.Share, c.Asked, c.Scarce = &part.Share, nil, part.Scarce
+			c.Share, c.Scarce = &part.Share, part.Scarce
 			if part.Asked >= 0 {
 				c.Asked = &part.Asked
 			}

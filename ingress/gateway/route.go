@@ -311,8 +311,8 @@ func isListenerSet(ref gatewayv1.ParentReference) bool {
 func (a *Attachment) join(r *Route) {
 	r.at = make(map[*Listener]*Attached)
 	namespace := r.Object.GetNamespace()
-	most := a.world.Places
-	if most == 0 || a.places[namespace] <= most {
+	full := func() bool { return a.world.Places > 0 && a.places[namespace] > a.world.Places }
+	if !full() {
 		for _, p := range r.parents {
 			a.joinBy(r, p)
 		}
@@ -320,16 +320,16 @@ func (a *Attachment) join(r *Route) {
 			a.places[namespace] += len(here.At)
 		}
 	}
-	if most > 0 && a.places[namespace] > most {
+	if full() {
 		r.beyond = true
 		a.Drop(r, Refusal{"LimitReached", fmt.Sprintf("the routes of namespace %s ask for more than %d hostnames at "+
 			"listeners, as many as they may have paths (clusters[].ingress.limits.paths); older routes are "+
-			"counted first", namespace, most)})
+			"counted first", namespace, a.world.Places)})
 	}
 }
 
-// Beyond returns why nothing of a route is served whose namespace asks for more places than it may have.
-// The text is empty for other routes.
+// Beyond returns a sentence if the namespace of the route asks for more places than it may have. Nothing of
+// such a route is served. For other routes the text is empty.
 func (r *Route) Beyond() string {
 	if !r.beyond {
 		return ""
