@@ -15,6 +15,7 @@ import (
 	"sallyport/ingress/input"
 	"sallyport/ingress/linked"
 	"sallyport/ingress/listen"
+	"sallyport/ingress/owners"
 )
 
 // Most changes concern few of many Ingresses and routes. amend routes only these few, once as they
@@ -23,8 +24,9 @@ import (
 // That is right only if no other object changes their routes, and they change no other object's
 // routes. amend therefore also routes each object that shares a link with one of the few: a host, a
 // Service, or a Secret. Some things concern all Ingresses: wildcard hosts and defaults, conditions and
-// regular expressions, limits that are reached, keys of the whole process. If a change concerns one of
-// these, amend returns nil, and the caller makes the whole routing anew.
+// regular expressions, limits that all namespaces share, keys of the whole process. A limit of a namespace
+// that is reached concerns all its objects, and nobody else's. If a change concerns one of these, amend
+// returns nil, and the caller makes the whole routing anew.
 //
 // Routes of Gateway API are attached to the Gateways of the routing before, which a change of a route
 // leaves as they are. A host at a listener links them. Requests for it may also fall to wider hosts,
@@ -94,9 +96,7 @@ func (c *Compiler) amend(before, now []*world) *routing {
 	for _, m := range d.come {
 		c.linked.Join(m, d.links[m])
 	}
-	claims := func(m placed) bool { return c.parsed[m.Object] != nil } // without its neighbours there
-	if !ok || c.routing.limited || !c.plain(now, slices.Concat(few, d.come)) || slices.ContainsFunc(wider, claims) ||
-		slices.ContainsFunc(slices.Concat(few, d.come, d.gone), c.aliased) {
+	if !ok || !c.alone(now, few, wider, &d) {
 		return nil
 	}
 	was, is := slices.Concat(few, d.gone), slices.Concat(few, d.come)
@@ -203,6 +203,16 @@ func others(o Objects) Objects {
 	return o
 }
 
+// alone reports whether an edit changes nothing beyond itself and these objects: the few that share a link
+// with it, and those that have wider hosts.
+func (c *Compiler) alone(now []*world, few, wider []placed, d *edit) bool {
+	all := slices.Concat(few, d.come, d.gone)
+	claims := func(m placed) bool { return c.parsed[m.Object] != nil } // without its neighbours there
+	return !c.routing.limited[owners.Party{}] && !slices.ContainsFunc(slices.Concat(all, wider), c.routing.bounded) &&
+		c.plain(now, slices.Concat(few, d.come)) && !slices.ContainsFunc(wider, claims) &&
+		!slices.ContainsFunc(all, c.aliased)
+}
+
 // plain reports whether no Ingress has a path that counts for a limit of its own: a regular
 // expression, a Service with a condition, or a canary by header or cookie.
 func (c *Compiler) plain(worlds []*world, these []placed) bool {
@@ -258,14 +268,14 @@ func (c *Compiler) routeAlone(worlds []*world, these, wider []placed, about *sub
 // makes the whole routing anew.
 func (r *routing) rest() routing {
 	rest := *r
-	rest.of, rest.limited, rest.certain, rest.keeps = nil, false, claims.Period{}, claims.Period{}
+	rest.of, rest.limited, rest.certain, rest.keeps = nil, nil, claims.Period{}, claims.Period{}
 	rest.claims, rest.owner, rest.canaries, rest.chosen = nil, nil, nil, nil
 	rest.needs, rest.users = nil, nil
 	rest.Config.Routes, rest.Config.Certs = nil, nil
 	rest.Served, rest.Problems, rest.Owners, rest.Refused = nil, nil, nil, nil
 	rest.attached, rest.weight = nil, nil
 	rest.listening.Leads, rest.listening.Takers, rest.listening.Forms = nil, nil, nil
-	rest.listening.Copied, rest.listening.Limited = nil, false
+	rest.listening.Copied, rest.listening.Limited = nil, nil
 	rest.Config.Picks, rest.Config.Forms, rest.Statuses, rest.Unmet = nil, nil, nil, nil
 	return rest
 }
@@ -274,7 +284,7 @@ func (r *routing) rest() routing {
 // two parts differ in something that concerns the rest of the routing (see rest).
 func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*world) *routing {
 	asks := func(n need) bool { return n.Traffic == claims.Checks } // auth-url names a Service that is no link
-	if then.limited || now.limited || !reflect.DeepEqual(then.rest(), now.rest()) ||
+	if len(then.limited)+len(now.limited) > 0 || !reflect.DeepEqual(then.rest(), now.rest()) ||
 		len(then.Refused)+len(now.Refused) > 0 ||
 		slices.ContainsFunc(slices.Concat(then.needs, now.needs), asks) {
 		return nil

@@ -293,6 +293,40 @@ func fill(v reflect.Value) {
 	}
 }
 
+// Some namespace is always at a limit. A change of another namespace must not cost a whole routing then.
+func TestANamespaceBeyondALimitMakesNobodyElseSlow(t *testing.T) {
+	s := snapshot(t, "one", of("victim", app("web")+app("own")+
+		ingress("b", 2022, "rules: ["+rule("b.test", path("/", "Prefix", "own"))+"]"))+of("evil", app("web"))+
+		claiming("victim/a", 2022, "a.test")+claiming("evil/a", 2023, "x.test")+claiming("evil/y", 2023, "y.test")+
+		claiming("evil/b", 2023, "z.test")+claiming("evil/c", 2023, "a.test"))
+	s.Options.Limits.Paths = 2
+	var c Compiler
+	compile := func() Result {
+		t.Helper()
+		got, want := c.Compile([]Snapshot{s}), Compile([]Snapshot{s})
+		if diff := cmp.Diff(read(want), read(got)); diff != "" {
+			t.Errorf("from nothing (-), remembered (+):\n%s", diff)
+		}
+		return got
+	}
+	if text := read(compile()); !strings.Contains(text, "LimitReached") {
+		t.Fatalf("evil is not beyond its limit:\n%s", text)
+	}
+	for name, alone := range map[string]bool{"victim/b": true, "victim/a": false, "evil/a": false} {
+		s.Ingresses = slices.Clone(s.Ingresses)
+		for i, ing := range s.Ingresses {
+			if ing.Namespace+"/"+ing.Name == name {
+				s.Ingresses[i] = ing.DeepCopy()
+				s.Ingresses[i].Spec.Rules[0].HTTP.Paths[0].Path = "/changed"
+			}
+		}
+		compile()
+		if c.made.amended != alone {
+			t.Errorf("%s changes: it is routed alone: %t, want %t", name, c.made.amended, alone)
+		}
+	}
+}
+
 // A host that is beyond the limit of its last owner is not kept, and another namespace has it at once.
 func TestAHostThatIsNotKeptBeyondALimitGoesWithItsIngress(t *testing.T) {
 	s := snapshot(t, "one", of("shop", app("web"))+of("evil", app("web"))+claiming("shop/a", 2022, "a.test")+

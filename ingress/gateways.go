@@ -177,7 +177,7 @@ func (b *builder) admitRoutes() {
 			switch why := r.Beyond(); {
 			case why != "":
 				b.reportOn(b.petitionerOf(i, r.Kind, r.Object).Ref, "LimitReached", "%s", why)
-				b.limited = true
+				b.bounds(tenant{World: i, Namespace: r.Object.GetNamespace()})
 			case !b.gateways.counted[r]:
 				b.admitRoute(i, r)
 			}
@@ -204,7 +204,7 @@ func (b *builder) admitRoute(world int, r *gateway.Route) bool {
 		strings.Join(refused, "; and more than "))
 	b.reportOn(b.petitionerOf(world, r.Kind, r.Object).Ref, "LimitReached", "%s", why)
 	b.attached[world].Drop(r, gateway.Refusal{Reason: "LimitReached", Why: why})
-	b.limited = true
+	b.bounds(of)
 	return false
 }
 
@@ -265,7 +265,10 @@ func (b *builder) listen() {
 		b.opener.Open(b.gateways.all)
 	}
 	made := b.opener.Finish()
-	b.listening, b.limited = made, b.limited || made.Limited
+	b.listening = made
+	for of := range made.Limited {
+		b.bounds(of)
+	}
 	c := &b.Config
 	c.Listeners, c.Hostnames = made.Config.Listeners, made.Config.Hostnames
 	c.Picks, c.Forms = made.Config.Picks, made.Config.Forms

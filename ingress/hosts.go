@@ -3,6 +3,7 @@ package ingress
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -34,9 +35,12 @@ func (b *builder) assignHosts() {
 		round.Only = b.about.hosts
 	}
 	b.owned = owners.Assign(round)
-	b.limited = b.limited || b.owned.Limited
+	maps.Copy(b.limited, b.owned.Limited)
 	for _, k := range b.owned.Kept {
 		b.keeps = b.keeps.Both(claims.Period{Since: k.Left, Until: k.Until})
+		if b.about != nil && b.about.whole.limited[k.Party] {
+			b.limited[k.Party] = true // the part does not know whether the host is beyond the limit
+		}
 	}
 	for _, n := range b.owned.Notices {
 		b.report(n.On, n.Reason, "%s", n.Why)
@@ -132,7 +136,7 @@ func (b *builder) alias() {
 			case other != nil:
 				refuse("AliasConflict", "%s is not served by it, since %s has that host", name, b.spell(other))
 			case most > 0 && added[at.of]+takes[at] > most:
-				b.limited = true
+				b.bounds(at.of)
 				refuse("LimitReached", "%s is not served by it, since further names add more than %d paths to the "+
 					"Ingresses of namespace %s (clusters[].ingress.limits.paths)", name, most, at.of.Namespace)
 			default:

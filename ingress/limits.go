@@ -11,6 +11,8 @@ import (
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/claims"
 	"sallyport/ingress/input"
+	"sallyport/ingress/listen"
+	"sallyport/ingress/owners"
 )
 
 // limit removes from the claims of each namespace everything beyond its limits. It closes a claim
@@ -43,12 +45,14 @@ func (b *builder) limit() {
 					unguarded[of][host] = c
 				}
 			}
-			*c, b.limited = kept, true
+			*c = kept
+			b.bounds(of)
 			b.report(c, "LimitReached", "the Ingresses of namespace %s have more than %s", c.Ref.Namespace,
 				strings.Join(refused, "; and more than "))
 		}
 		if most := w.Options.Limits.ConfigBytes; most > 0 && !c.Closed && !b.accounts[of].Bears(c, most, layerOf) {
-			c.Closed, b.limited = true, true
+			c.Closed = true
+			b.bounds(of)
 			b.report(c, "LimitReached",
 				"the keys of the Ingresses of namespace %s, and of their Services, take more than %d bytes of "+
 					"HAProxy's configuration "+
@@ -60,6 +64,21 @@ func (b *builder) limit() {
 		}
 	}
 	b.closeUnguarded(unguarded)
+}
+
+// bounds notes that something of a namespace is beyond a limit.
+func (b *builder) bounds(of tenant) {
+	var who owners.Party // of listen.Everybody
+	if of != listen.Everybody {
+		who = owners.PartyIn(b.snapshots[of.World], of.Namespace)
+	}
+	b.limited[who] = true
+}
+
+// bounded reports whether the namespace of an object has something beyond a limit. A change of the object may
+// then change which other objects of the namespace are served.
+func (r *routing) bounded(m placed) bool {
+	return r.limited[owners.PartyIn(&r.of[m.World].Snapshot, m.Object.GetNamespace())]
 }
 
 // closeUnguarded closes all claims to a host if a guarded path of the host is left out. Otherwise a

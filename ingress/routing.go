@@ -37,7 +37,7 @@ type routing struct {
 	attached  []*gateway.Attachment     // by world; nil if the cluster has none
 	listening listen.Listening          // at the addresses of Gateways; its Config is part of that of the Result
 	weight    map[tenant]int            // bytes of configuration that routes take, or more
-	limited   bool                      // something is beyond a limit, or waits for a host that is kept
+	limited   map[owners.Party]bool     // who has something beyond a limit; the zero Party: all; see bounded
 
 	certain claims.Period // no certificate expires or becomes valid, by the time of its cluster
 	keeps   claims.Period // nothing is released that is kept for a namespace, by Compiler.now
@@ -137,6 +137,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 		routing: &routing{
 			of: worlds, owner: make(map[routeKey]*claim, size), canaries: make(map[routeKey]*claim),
 			chosen: make(map[routeKey][]conditional), weight: make(map[tenant]int),
+			limited: make(map[owners.Party]bool),
 		},
 	}
 	all := b.speaker.global
@@ -284,7 +285,7 @@ func (b *builder) take(world int, known *claim) *claim {
 	c.World = world
 	b.Problems = append(b.Problems, c.Problems...)
 	if _, c.Closed = slices.BinarySearch(b.worlds[world].Incomplete, c.Ref.Namespace); c.Closed {
-		b.limited = true
+		b.bounds(c.Tenant())
 		b.report(&c, "LimitReached", "all clients of this %s are rejected, because other Ingresses "+
 			"of the namespace are beyond clusters[].ingress.limits.objectBytes, and each of those may "+
 			"be a guard: the namespace needs fewer or smaller Ingresses", c.Ref.Kind)

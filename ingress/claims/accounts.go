@@ -245,9 +245,12 @@ func (n *Amounts) Within(limits *input.Limits) bool {
 		fits(n.Bytes, limits.ConfigBytes)
 }
 
-// CountClaim adds the things of a claim, with one path and one backend for its default.
+// CountClaim adds the things of a claim. Each path counts for a backend of its own.
 func (n *Amounts) CountClaim(c *Claim) {
-	n.Hosts, n.paths, n.backends = n.Hosts+len(c.Names), n.paths+len(c.Paths)+1, n.backends+len(c.Paths)+1
+	n.Hosts, n.paths, n.backends = n.Hosts+len(c.Names), n.paths+len(c.Paths), n.backends+len(c.Paths)
+	if c.Fallback != nil {
+		n.backends++
+	}
 	n.certs, n.Bytes, n.regexps = n.certs+len(c.TLS), n.Bytes+c.Bytes, n.regexps+c.patterns()
 }
 

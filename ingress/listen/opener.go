@@ -64,11 +64,15 @@ type Listening struct {
 	Config  haproxy.Config
 	Ports   []OpenPort
 	Leads   []Lead
-	Takers  []Taker                    // of each route of Config, in their order
-	Forms   map[string]map[string]bool // names of Forms, by the namespace that brings them
-	Copied  map[claims.Tenant]int      // matches of wider hosts in the rows of hosts
-	Limited bool                       // something is beyond a limit
+	Takers  []Taker                           // of each route of Config, in their order
+	Forms   map[claims.Tenant]map[string]bool // names of Forms, by the namespace that brings them
+	Copied  map[claims.Tenant]int             // matches of wider hosts in the rows of hosts
+	Limited map[claims.Tenant]bool            // namespaces with something beyond a limit; see Everybody
 }
+
+// Everybody stands for all namespaces in Listening.Limited. Something is beyond a limit that all of them
+// share, or a part cannot know it.
+var Everybody claims.Tenant
 
 // Exchange replaces the takers of the part then by those of the part now, and counts its matches anew. It
 // returns false if something new would count for a limit. most returns the limit for the copied matches of
@@ -160,7 +164,8 @@ func NewOpener(b Builder, worlds []World, memory *Memory) *Opener {
 		targets: make(map[targetFor]haproxy.Target), picks: make(map[string]*haproxy.Pick),
 		looks: make(map[string]bool),
 		made: Listening{
-			Forms: make(map[string]map[string]bool), Copied: make(map[claims.Tenant]int),
+			Forms: make(map[claims.Tenant]map[string]bool), Copied: make(map[claims.Tenant]int),
+			Limited: make(map[claims.Tenant]bool),
 		},
 	}
 }

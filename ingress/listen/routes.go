@@ -20,8 +20,9 @@ func (o *Opener) requests(at OpenPort) {
 		More: o.Reserved,
 		May: func(namespace, host string) bool {
 			err := o.May(g.World, namespace, host)
-			// A part does not know whether the route is in effect for its own host.
-			o.made.Limited = o.made.Limited || err != nil && o.Part
+			if err != nil && o.Part { // whether the route is in effect for its own host is not known
+				o.made.Limited[Everybody] = true
+			}
 			return err == nil
 		},
 		Takes: func(r *gateway.Route, host string, copies int) bool { return o.copies(g, r, host, copies) },
@@ -42,9 +43,8 @@ func (o *Opener) requests(at OpenPort) {
 				e.Drop(fmt.Sprintf("a match cannot be used: %v", err))
 				continue
 			}
-			if err := o.look(o.worlds[g.World].Cluster+"/"+e.Route.Object.GetNamespace(), when.Form()); err != nil {
+			if err := o.look(tenantOf(g, e.Route), when.Form()); err != nil {
 				e.Drop(fmt.Sprintf("a match cannot be used: %v", err))
-				o.made.Limited = true
 				continue
 			}
 			cases, takers = append(cases, haproxy.PickCase{If: when, To: to}), append(takers, e)
@@ -67,18 +67,23 @@ func (o *Opener) requests(at OpenPort) {
 // copies counts the matches of wider hosts in the rows of a host. The limit of the paths of a
 // namespace bounds them.
 func (o *Opener) copies(g *claims.Gate, r *gateway.Route, host string, n int) bool {
-	of := claims.Tenant{World: g.World, Namespace: r.Object.GetNamespace()}
+	of := tenantOf(g, r)
 	most := o.worlds[g.World].Options.Limits.Paths
 	if most > 0 && o.made.Copied[of]+n > most {
 		r.Note(fmt.Sprintf("hostname %s: requests that match no rule for it are answered with status 404, because "+
 			"the hostnames of namespace %s would have more than %d matches of wider hostnames "+
 			"(clusters[].ingress.limits.paths)",
 			host, of.Namespace, most))
-		o.made.Limited = true
+		o.made.Limited[of] = true
 		return false
 	}
 	o.made.Copied[of] += n
 	return true
+}
+
+// tenantOf returns the namespace of a route of the cluster of a Gateway.
+func tenantOf(g *claims.Gate, r *gateway.Route) claims.Tenant {
+	return claims.Tenant{World: g.World, Namespace: r.Object.GetNamespace()}
 }
 
 // MaxForms is the largest number of Forms that the routes of one namespace bring. Namespaces share
@@ -87,20 +92,22 @@ const MaxForms = 8
 
 // look counts a Form of the conditions of a namespace. It returns an error if the namespace, or all
 // of them, would have too many.
-func (o *Opener) look(namespace string, f *haproxy.Form) error {
-	all := o.made.Forms[namespace]
+func (o *Opener) look(of claims.Tenant, f *haproxy.Form) error {
+	all := o.made.Forms[of]
 	switch {
 	case all[f.Name]:
 		return nil
 	case len(all) >= MaxForms:
+		o.made.Limited[of] = true
 		return fmt.Errorf("the namespace has matches on more than %d different sets of methods, headers and query "+
 			"parameters; use the same names in more of them", MaxForms)
 	case !o.looks[f.Name] && len(o.looks) >= haproxy.MaxForms:
+		o.made.Limited[Everybody] = true
 		return fmt.Errorf("matches of all namespaces are on more than %d different sets of methods, headers and query "+
 			"parameters", haproxy.MaxForms)
 	case all == nil:
 		all = make(map[string]bool)
-		o.made.Forms[namespace] = all
+		o.made.Forms[of] = all
 	}
 	all[f.Name], o.looks[f.Name] = true, true
 	return nil
@@ -288,7 +295,7 @@ func (o *Opener) secure(g *claims.Gate, ref gateway.Ref, own *Effects) bool {
 		return true
 	}
 	if o.Part { // which Gateways lead to the policies is not known
-		o.made.Limited = true
+		o.made.Limited[Everybody] = true
 		return true
 	}
 	for _, p := range policies {

@@ -23,9 +23,7 @@ func (h *Hosts) keep() {
 		all := h.left(i)
 		// A round about a part of the hosts has no such limit: its hosts were within it before.
 		if most := w.Options.Limits.Hosts; most > 0 && len(all) > 0 && h.round.Only == nil {
-			kept := h.within(all, most)
-			h.Limited = h.Limited || len(kept) < len(all)
-			all = kept
+			all = h.within(all, most)
 		}
 		for _, k := range all {
 			h.holds[k.Host] = k.Hold
@@ -71,7 +69,8 @@ func (h *Hosts) remembered(o *input.Owners) iter.Seq2[string, string] {
 	}
 }
 
-// within drops the hosts beyond the limit of each namespace. Those that were left first go first.
+// within drops the hosts beyond the limit of each namespace, and notes that it is Limited. Those that were
+// left first go first.
 func (h *Hosts) within(all []Kept, most int) []Kept {
 	has := make(map[Party]int)
 	for _, hold := range h.holds {
@@ -80,7 +79,11 @@ func (h *Hosts) within(all []Kept, most int) []Kept {
 	slices.SortFunc(all, func(x, y Kept) int { return cmp.Or(y.Left.Compare(x.Left), cmp.Compare(x.Host, y.Host)) })
 	return slices.DeleteFunc(slices.Clone(all), func(k Kept) bool {
 		has[k.Party]++
-		return has[k.Party] > most
+		beyond := has[k.Party] > most
+		if beyond {
+			h.Limited[k.Party] = true
+		}
+		return beyond
 	})
 }
 
@@ -93,7 +96,7 @@ func (h *Hosts) noticeKept() {
 	first := make(map[Party]*claims.Claim)    // of each namespace
 	waiting := make(map[string]*claims.Claim) // by host
 	for _, c := range h.round.Claims {
-		who := partyIn(h.round.Worlds[c.World], c.Ref.Namespace)
+		who := PartyIn(h.round.Worlds[c.World], c.Ref.Namespace)
 		if first[who] == nil {
 			first[who] = c
 		}
@@ -108,7 +111,7 @@ func (h *Hosts) noticeKept() {
 		if c == nil {
 			continue
 		}
-		h.Limited = true // a change of other hosts would change what is noticed here
+		h.Limited[k.Party] = true // its oldest claim has the notice
 		if owner := first[k.Party]; owner != nil {
 			why := fmt.Sprintf("%s, which nothing of %s names any more, is kept for it until %s "+
 				"(clusters[].ingress.releaseAfter); then it goes to %s, which waits for it",

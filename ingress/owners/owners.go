@@ -78,8 +78,9 @@ type Hosts struct {
 	Kept []Kept
 	// Notices are about kept hosts that another party waits for.
 	Notices []Notice
-	// Limited reports whether a change of other hosts could change the decisions about these.
-	Limited bool
+	// Limited has each party with kept hosts that another party waits for, or that are beyond its limit. A
+	// change of any host of such a party could change the decisions about these.
+	Limited map[Party]bool
 
 	round Round
 	holds map[string]Hold
@@ -87,7 +88,7 @@ type Hosts struct {
 
 // Assign finds the owner of each host that a claim names or that is kept.
 func Assign(round Round) *Hosts {
-	h := &Hosts{round: round, holds: make(map[string]Hold, len(round.Claims))}
+	h := &Hosts{round: round, holds: make(map[string]Hold, len(round.Claims)), Limited: make(map[Party]bool)}
 	for i, c := range round.Claims {
 		for _, host := range c.Names {
 			who, err := h.party(c, host)
@@ -175,7 +176,7 @@ func (h *Hosts) Owners() map[string]*input.Owners {
 			continue
 		}
 		for _, host := range c.Names {
-			if hold := h.holds[host]; hold.Set != "" && !hold.IsKept() && hold.Party == partyIn(w, c.Ref.Namespace) {
+			if hold := h.holds[host]; hold.Set != "" && !hold.IsKept() && hold.Party == PartyIn(w, c.Ref.Namespace) {
 				all[w.Cluster].Namespaces[host] = hold.Namespace
 			}
 		}
@@ -216,7 +217,7 @@ func PartyOf(worlds []*input.Snapshot, unknown []input.Snapshot, world int, name
 			return Party{}, err
 		}
 	}
-	return partyIn(w, namespace), nil
+	return PartyIn(w, namespace), nil
 }
 
 func keptFor(rule *input.HostRule) string {
@@ -226,8 +227,8 @@ func keptFor(rule *input.HostRule) string {
 	return "namespace " + claims.List(rule.Namespaces)
 }
 
-// partyIn returns the party of a namespace of a world for hosts that no rule of the operator names.
-func partyIn(w *input.Snapshot, namespace string) Party {
+// PartyIn returns the party of a namespace of a world for hosts that no rule of the operator names.
+func PartyIn(w *input.Snapshot, namespace string) Party {
 	who := Party{Cluster: w.Cluster, Namespace: w.Options.Owner(namespace)}
 	if joins(w, namespace) {
 		who.Cluster, who.Set = "", w.Options.Set
