@@ -58,9 +58,7 @@ func (h *head) writeHTTPS() {
 		h.writePassage()
 		h.section("frontend https")
 		h.line("bind", h.passage(), "accept-proxy", overTCP)
-		// Any process on this machine can connect here. If it need not know the secret, it can
-		// claim to be any client.
-		h.line("tcp-request session reject if { fc_rcvd_proxy } !{ fc_pp_unique_id -m str", h.opt.Secret, "}")
+		h.expectHop()
 	} else {
 		h.section("frontend https")
 		for _, a := range h.Bind.HTTPS {
@@ -101,15 +99,20 @@ func (h *head) writePassage() {
 	for _, a := range h.Bind.HTTPS {
 		h.line(bindText(a))
 	}
-	if n := h.maxConn(); n > 1 {
-		// A connection counts again in the frontend for HTTPS if its TLS ends here.
-		h.line("maxconn", strconv.Itoa(n/2))
-	}
+	h.halveConnections()
 	h.expectProxy()
 	h.writeInspection()
 	h.section("backend", terminator)
 	h.line("mode tcp")
 	h.line("server https", h.passage(), "send-proxy-v2 proxy-v2-options unique-id")
+}
+
+// halveConnections lets a frontend accept half of all connections. A connection counts again in the
+// frontend for HTTPS if its TLS ends here.
+func (h *head) halveConnections() {
+	if n := h.maxConn(); n > 1 {
+		h.line("maxconn", strconv.Itoa(n/2))
+	}
 }
 
 // writeStreams writes a frontend for each Stream.

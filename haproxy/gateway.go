@@ -15,20 +15,21 @@ const wideLabels = 8
 func (h *head) writeGateways() {
 	h.writeGateway(ListenHTTP)
 	h.writeGateway(ListenHTTPS)
+	h.writeGateway(ListenMixed)
 	h.writeConnections()
 }
 
 // writeConnections writes the frontends for connections at Listeners, and the backends that they
 // need. Where TLS ends in HAProxy, a connection takes a second hop, as in writePassage.
 func (h *head) writeConnections() {
-	if h.listens(ListenTCP) {
-		h.writeBinds(ListenTCP)
+	if h.listens(ListenTCP.is) {
+		h.writeBinds(ListenTCP, ListenTCP.is)
 		h.line("tcp-request content set-var(txn.to) so_name,concat(/*)" + h.streamFile())
 		h.writeShares("tcp-request content", "tcp-request content accept")
 		h.leadConnections()
 	}
-	if h.listens(ListenTLS) {
-		h.writeBinds(ListenTLS)
+	if h.listens(ListenerKind.inspects) {
+		h.writeBinds(ListenTLS, ListenerKind.inspects)
 		h.line("unique-id-format", h.opt.Secret)
 		h.line("tcp-request inspect-delay 5s")
 		h.line("tcp-request content reject if { req.ssl_sni -m sub / }") // a slash ends the Scope in a key
@@ -36,9 +37,12 @@ func (h *head) writeConnections() {
 		h.widen("tcp-request content", "txn.to", "txn.host", h.streamFile(), "")
 		h.line("tcp-request content set-log-level silent if { var(txn.to) -m beg " + terminated + " }")
 		h.line("tcp-request content accept if { var(txn.to) -m beg " + terminated + " }")
+		if h.listens(ListenMixed.is) { // the frontend for requests logs them
+			h.line("tcp-request content set-log-level silent if { var(txn.to) -m beg " + terminators + " }")
+		}
 		h.writeShares("tcp-request content", "tcp-request content accept")
 		for _, l := range h.Listeners {
-			if l.Kind == ListenTLS {
+			if l.Kind.inspects() {
 				h.line("use_backend", l.terminator(), "if { var(txn.to) -m beg", terminated, "} { so_name -m str",
 					l.scope(), "}")
 			}
@@ -46,7 +50,7 @@ func (h *head) writeConnections() {
 		h.leadConnections()
 		h.writeTerminated()
 	}
-	if h.listens(ListenTCP, ListenTLS) {
+	if h.listens(ListenerKind.Connections) {
 		h.section("backend", refused)
 		h.line("mode tcp")
 		h.line(reject)
@@ -59,23 +63,41 @@ func (h *head) writeTerminated() {
 	h.stream(ListenTLS.frontend() + "-end")
 	h.line("option socket-stats")
 	for _, l := range h.Listeners {
+		if l.Kind == ListenMixed { // only the frontend for requests asks clients for certificates
+			l.Kind, l.ClientCA, l.Insecure = ListenTLS, "", false
+		}
 		if l.Kind == ListenTLS {
-			h.line("bind", h.hop(l), "name", l.scope(), "accept-proxy"+h.bindTLS(l))
+			h.line("bind", h.hop(l.terminator()), "name", l.scope(), "accept-proxy"+h.bindTLS(l))
 		}
 	}
-	h.line("tcp-request session reject if { fc_rcvd_proxy } !{ fc_pp_unique_id -m str", h.opt.Secret, "}")
+	h.expectHop()
 	h.line("tcp-request content set-var(txn.host) ssl_fc_sni,lower")
 	h.widen("tcp-request content", "txn.row", "txn.host", h.streamFile(), "")
 	h.line("tcp-request content set-var(txn.to) var(txn.row),field(2," + terminated + ")")
 	h.writeShares("tcp-request content", "tcp-request content accept")
 	h.leadConnections()
 	for _, l := range h.Listeners {
-		if l.Kind == ListenTLS {
-			h.section("backend", l.terminator())
-			h.line("mode tcp")
-			h.line("server tls", h.hop(l), "send-proxy-v2 proxy-v2-options unique-id")
+		if l.Kind.inspects() {
+			h.writeHop(l.terminator(), "tls")
+		}
+		if l.Kind == ListenMixed {
+			h.writeHop(l.requests(), "https")
 		}
 	}
+}
+
+// writeHop writes a backend that leads to the frontend where the TLS of its connections ends.
+func (h *head) writeHop(backend, server string) {
+	h.section("backend", backend)
+	h.line("mode tcp")
+	h.line("server", server, h.hop(backend), "send-proxy-v2 proxy-v2-options unique-id")
+}
+
+// expectHop rejects connections that do not come from another frontend of this HAProxy. Any process on
+// this machine can connect to the address of a hop. If it need not know the secret, it can claim to be
+// any client.
+func (h *head) expectHop() {
+	h.line("tcp-request session reject if { fc_rcvd_proxy } !{ fc_pp_unique_id -m str", h.opt.Secret, "}")
 }
 
 // terminators begins the names of the backends that lead to the frontend where the TLS of a
@@ -85,18 +107,26 @@ const terminators = "_" + terminator + "-"
 // terminator returns the name of that backend.
 func (l Listener) terminator() string { return terminators + l.file() }
 
-// hop returns the address where the frontend of a terminator listens.
-func (h *head) hop(l Listener) string { return h.passage() + "-" + l.file() }
+// requests returns the name of the backend that leads to the frontend for requests of a ListenMixed.
+func (l Listener) requests() string { return l.terminator() + "-https" }
+
+// hop returns the address where the frontend behind a terminator listens.
+func (h *head) hop(backend string) string {
+	return h.passage() + "-" + strings.TrimPrefix(backend, terminators)
+}
 
 // streamFile returns the converter that looks up a key in stream.map.
 func (h *head) streamFile() string { return ",map_str(" + h.opt.Dir + "/" + streamMap + ")" }
 
-// writeBinds begins a frontend for connections, with a bind for each Listener of a kind.
-func (h *head) writeBinds(kind ListenerKind) {
+// writeBinds begins the frontend for connections of a kind, with a bind for each Listener of some kinds.
+func (h *head) writeBinds(kind ListenerKind, kinds func(ListenerKind) bool) {
 	h.stream(kind.frontend())
 	h.line("option socket-stats")
+	if kind == ListenTLS && h.listens(ListenMixed.is) {
+		h.halveConnections()
+	}
 	for _, l := range h.Listeners {
-		if l.Kind == kind {
+		if kinds(l.Kind) {
 			h.line(bindText(l.At), "name", l.scope())
 		}
 	}
@@ -110,22 +140,33 @@ func (h *head) leadConnections() {
 	h.line("default_backend", refused)
 }
 
-// writeGateway writes the frontend for requests at the Listeners of one kind.
+// writeGateway writes the frontend for requests at the Listeners of one kind. Connections to a
+// ListenMixed come to it by a second hop, as in writePassage.
 func (h *head) writeGateway(kind ListenerKind) {
-	if !h.listens(kind) {
+	if !h.listens(kind.is) {
 		return
 	}
 	h.section("frontend", kind.frontend())
 	h.line("option socket-stats")
 	for _, l := range h.Listeners {
-		if l.Kind == kind {
+		switch {
+		case l.Kind != kind:
+		case kind == ListenMixed:
+			h.line("bind", h.hop(l.requests()), "name", l.scope(), "accept-proxy"+h.bindTLS(l))
+		default:
 			h.line(bindText(l.At) + " name " + l.scope() + h.bindTLS(l))
 		}
 	}
-	h.expectProxy()
-	h.writeRequest(string(kind))
+	proto := kind
+	if kind == ListenMixed {
+		h.expectHop()
+		proto = ListenHTTPS
+	} else {
+		h.expectProxy()
+	}
+	h.writeRequest(string(proto))
 	h.writeScopes()
-	if kind == ListenHTTPS {
+	if kind != ListenHTTP {
 		h.writeMisdirected()
 	}
 	// A route has a "/" for each of its needs, and a "@" for each share.
@@ -146,11 +187,11 @@ func (h *head) writeGateway(kind ListenerKind) {
 
 // bindTLS returns the bind options of a Listener where TLS ends, after a space.
 func (h *head) bindTLS(l Listener) string {
-	if l.Kind != ListenHTTPS && l.Kind != ListenTLS {
+	if !l.Kind.secure() {
 		return ""
 	}
 	words := " ssl crt-list " + h.opt.Dir + "/" + l.crtList()
-	if l.Kind == ListenHTTPS {
+	if l.Kind != ListenTLS {
 		words += " alpn h2,http/1.1"
 	}
 	switch {
@@ -344,7 +385,5 @@ func (h *head) writeInvalid() {
 
 // scopesWithTLS returns the Listeners where TLS ends.
 func (s *Shape) scopesWithTLS() (all []Listener) {
-	return slices.DeleteFunc(slices.Clone(s.Listeners), func(l Listener) bool {
-		return l.Kind != ListenHTTPS && l.Kind != ListenTLS
-	})
+	return slices.DeleteFunc(slices.Clone(s.Listeners), func(l Listener) bool { return !l.Kind.secure() })
 }

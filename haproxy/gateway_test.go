@@ -284,8 +284,10 @@ func gateways(t testing.TB, key, certificate []byte) *Config {
 			},
 			Forms: FormsOf([]*Pick{pick}),
 		},
-		Picks:     []*Pick{pick},
-		Hostnames: []Hostname{{safe, "", "all"}, {safe, "*.b.test", "b"}, {safe, "a.test", "a"}},
+		Picks: []*Pick{pick},
+		Hostnames: []Hostname{
+			{safe, "", "all", false}, {safe, "*.b.test", "b", false}, {safe, "a.test", "a", false},
+		},
 		Routes: []Route{
 			{Scope: web, Host: "a.test", Path: "/", Match: Prefix, TLSOnly: true, TLSCode: 301, TLSPort: 8443},
 			{Scope: six, Host: "a.test", Path: "/", Match: Prefix, To: To("a")},

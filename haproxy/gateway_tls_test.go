@@ -2,6 +2,9 @@ package haproxy
 
 import (
 	"crypto/tls"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"slices"
 	"strings"
@@ -141,7 +144,7 @@ func TestEachListenerHasItsOwnCertificatesAndClients(t *testing.T) {
 				Route{Scope: ScopeOf(at[i]), Host: "*.b.test", Path: "/", Match: Prefix, To: To("other")})
 		}
 		slices.SortFunc(cfg.Certs, func(a, b *Cert) int { return strings.Compare(a.Name, b.Name) })
-		cfg.Hostnames = []Hostname{{ScopeOf(at[0]), "*.b.test", "b"}, {ScopeOf(at[0]), "a.test", "a"}}
+		cfg.Hostnames = []Hostname{{ScopeOf(at[0]), "*.b.test", "b", false}, {ScopeOf(at[0]), "a.test", "a", false}}
 		r.settle(cfg, states(cfg, Open))
 		try := func(i int, name, host string, certs ...tls.Certificate) string {
 			c, err := tls.Dial("tcp", at[i].String(), &tls.Config{ //nolint:gosec // the certificate is what is looked at
@@ -200,4 +203,111 @@ func TestEachListenerHasItsOwnCertificatesAndClients(t *testing.T) {
 			t.Errorf("a fresh process: got %+v, want no reload", res)
 		}
 	})
+}
+
+// TestOnePortTakesHTTPSAndOtherTLS has a Listener with names of HTTPS, of TLS that passes through, and of
+// TLS that ends in HAProxy. The name in a handshake leads each connection to its kind of Routes.
+func TestOnePortTakesHTTPSAndOtherTLS(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		a := newAuthority(t, "a")
+		web := backend("web", forwardedFor(t))
+		web.Directives = []Directive{Option("forwardfor", true)}
+		ended, whole := backend("ended", caller(t, "ended", false)), backend("whole", secureOrigin(t, a, "whole"))
+		ended.TCP, whole.TCP = true, true
+		cfg := r.config(ended, web, whole)
+		cfg.Process.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}
+		listeners, at := listenersAt(t, ListenMixed, ListenTLS)
+		scope, other := ScopeOf(at[0]), ScopeOf(at[1])
+		cfg.Listeners = listeners
+		// A name of a certificate stands for one label.
+		names := []string{"*.b.test", "*.test", "*.whole.test"}
+		cfg.Certs = []*Cert{{Name: "s.pem", Scope: scope, PEM: a.issue(t, "here"), Hosts: names}}
+		cfg.Hostnames = []Hostname{
+			{scope, "*.test", "any.test", false},
+			{scope, "*.whole.test", "any.whole.test", true},
+			{scope, "end.test", "end.test", true},
+			{scope, "lone.test", "lone.test", true},
+			{other, "", "any", true},
+			{other, "lone.test", "lone.test", true},
+		}
+		slices.SortFunc(cfg.Hostnames, compareHostnames)
+		cfg.Routes = []Route{
+			{Scope: scope, Host: "*.test", Path: "/", Match: Prefix, To: To("web")},
+			{Scope: scope, Host: "*.whole.test", Path: "/", Match: Passthrough, To: To("whole")},
+			{Scope: scope, Host: "end.test", Path: "/", Match: Terminate, To: To("ended")},
+			{Scope: other, Path: "/", Match: Passthrough, To: To("whole")},
+		}
+		r.settle(cfg, states(cfg, Open))
+		ask := func(i int, from, speaksFor, name, host string) string {
+			conn, err := secured(t, at[i].String(), from, speaksFor, name)
+			if err != nil {
+				return "closed"
+			}
+			return over(conn, host)
+		}
+		for _, c := range []struct {
+			what                        string
+			at                          int
+			from, speaksFor, name, host string
+			want                        string
+		}{
+			{"HTTPS", 0, "127.0.0.1", "", "a.test", "a.test", "here 200 127.0.0.1"},
+			{"HTTPS for a longer name", 0, "127.0.0.1", "", "a.b.test", "a.b.test", "here 200 127.0.0.1"},
+			{"HTTPS by a proxy", 0, "127.0.0.2", "192.0.2.7", "a.test", "a.test", "here 200 192.0.2.7"},
+			{"passed through", 0, "127.0.0.1", "", "a.whole.test", "a.whole.test", "whole 200 whole over HTTP/1.1"},
+			{"a host of TLS by HTTPS", 0, "127.0.0.1", "", "a.test", "a.whole.test", "here 421 not on this connection"},
+			{"a name of TLS without a route", 0, "127.0.0.1", "", "lone.test", "lone.test", "closed"},
+			{"a name of nobody", 0, "127.0.0.1", "", "else", "else", "closed"},
+			{"no name", 0, "127.0.0.1", "", "", "a.test", "closed"},
+			{"another listener", 1, "127.0.0.1", "", "a.test", "a.test", "whole 200 whole over HTTP/1.1"},
+			{"a name without a route there", 1, "127.0.0.1", "", "lone.test", "lone.test", "closed"},
+		} {
+			if got := ask(c.at, c.from, c.speaksFor, c.name, c.host); got != c.want {
+				t.Errorf("%s: got %q, want %q", c.what, got, c.want)
+			}
+		}
+		end := &tls.Config{ServerName: "end.test", InsecureSkipVerify: true} //nolint:gosec // any certificate will do
+		if _, got := said(t, at[0], "127.0.0.1", "", end); got != "ended" {
+			t.Errorf("TLS that ends here: got %q, want ended", got)
+		}
+
+		reloads := r.p.Info().Reloads
+		next := *cfg
+		next.Hostnames = append([]Hostname(nil), cfg.Hostnames...)
+		i := slices.Index(next.Hostnames, Hostname{scope, "*.whole.test", "any.whole.test", true})
+		next.Hostnames[i].Streams = false
+		next.Routes = slices.Delete(slices.Clone(cfg.Routes), 1, 2)
+		next.Routes = slices.Insert(next.Routes, 1,
+			Route{Scope: scope, Host: "*.whole.test", Path: "/", Match: Prefix, To: To("web")})
+		r.settle(&next, states(&next, Open))
+		if got, want := ask(0, "127.0.0.1", "", "a.whole.test", "a.whole.test"), "here 200 127.0.0.1"; got != want {
+			t.Errorf("after the name became one of HTTPS: got %q, want %q", got, want)
+		}
+		if got := r.p.Info().Reloads; got != reloads {
+			t.Errorf("another kind of a name took %d reloads, want none", got-reloads)
+		}
+
+		// Only requests need the certificate of a client.
+		asks := next
+		asks.Listeners, asks.Extras = slices.Clone(listeners), []*Extra{{"a.ca.pem", a.pem()}}
+		asks.Listeners[slices.IndexFunc(listeners, func(l Listener) bool { return l.At == at[0] })].ClientCA = "a.ca.pem"
+		r.eventually("a reload", func() bool { return r.apply(&asks, states(&asks, Open)).Reloaded })
+		r.eventually("a handshake without a certificate fails", func() bool {
+			return !strings.Contains(ask(0, "127.0.0.1", "", "a.test", "a.test"), "200")
+		})
+		if _, got := said(t, at[0], "127.0.0.1", "", end); got != "ended" {
+			t.Errorf("TLS that ends here, without a certificate: got %q, want ended", got)
+		}
+	})
+}
+
+// forwardedFor returns a server that answers with the addresses of the client in the request.
+func forwardedFor(t *testing.T) Server {
+	t.Helper()
+	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.Header.Get("X-Forwarded-For"))
+	}))
+	t.Cleanup(echo.Close)
+	return serverAt(echo.Listener.Addr())
 }

@@ -39,7 +39,27 @@ const (
 	ListenTLS ListenerKind = "tls"
 	// ListenTCP passes on connections. It has one Route, of Passthrough and without a host.
 	ListenTCP ListenerKind = "tcp"
+	// ListenMixed is ListenTLS and ListenHTTPS together. The Hostname of a name in a TLS handshake says
+	// which of them takes the connection.
+	ListenMixed ListenerKind = "mixed"
 )
+
+var listenerKinds = []ListenerKind{ListenHTTP, ListenHTTPS, ListenTLS, ListenTCP, ListenMixed}
+
+// Requests reports whether a Listener has Routes for requests.
+func (k ListenerKind) Requests() bool { return k != ListenTLS && k != ListenTCP }
+
+// Connections reports whether a Listener has Routes for connections.
+func (k ListenerKind) Connections() bool { return k == ListenTLS || k == ListenTCP || k == ListenMixed }
+
+// is reports whether two kinds are equal.
+func (k ListenerKind) is(o ListenerKind) bool { return k == o }
+
+// inspects reports whether the name in a TLS handshake leads a connection to its Route.
+func (k ListenerKind) inspects() bool { return k == ListenTLS || k == ListenMixed }
+
+// secure reports whether TLS can end at a Listener.
+func (k ListenerKind) secure() bool { return k == ListenHTTPS || k.inspects() }
 
 // frontend returns the name of the frontend with the Listeners of a kind.
 func (k ListenerKind) frontend() string { return "gateway-" + string(k) }
@@ -67,18 +87,21 @@ func (s *Shape) certLists() (paths []string) {
 	return paths
 }
 
-// listens reports whether there is a Listener of one of these kinds.
-func (s *Shape) listens(kinds ...ListenerKind) bool {
-	return slices.ContainsFunc(s.Listeners, func(l Listener) bool { return slices.Contains(kinds, l.Kind) })
+// listens reports whether there is a Listener of one of some kinds.
+func (s *Shape) listens(kinds func(ListenerKind) bool) bool {
+	return slices.ContainsFunc(s.Listeners, func(l Listener) bool { return kinds(l.Kind) })
 }
 
-// A Hostname says that a Listener serves the requests for a host, on behalf of a part of the
-// Listener with a certificate of its own. HAProxy answers 421 to a request over TLS for a Hostname
-// of another part than the name in the handshake.
+// A Hostname says that a Listener serves a host, on behalf of a part of the Listener with settings of
+// TLS of its own. HAProxy answers 421 to a request over TLS for a Hostname of another part than the
+// name in the handshake.
 type Hostname struct {
 	Scope string
 	Host  string // a name, "*.name" for any number of labels in front, or empty for all others
 	Part  string
+	// Streams says that only Routes of Passthrough and Terminate for the Host take its connections. With
+	// ListenMixed, HAProxy ends the TLS of all other Hostnames, and takes requests.
+	Streams bool
 }
 
 // compareListeners compares Listeners by where they listen.
@@ -89,13 +112,12 @@ func compareHostnames(a, b Hostname) int {
 }
 
 func (l Listener) validate() error {
-	tls := l.Kind == ListenHTTPS || l.Kind == ListenTLS
 	switch ip := l.At.Addr(); {
 	case !l.At.IsValid() || ip.IsUnspecified() || ip.Is4In6() || ip.Zone() != "" || l.At.Port() == 0:
 		return fmt.Errorf("listener at %s: it needs the address of one interface, and a port from 1 to 65535", l.At)
-	case !slices.Contains([]ListenerKind{ListenHTTP, ListenHTTPS, ListenTLS, ListenTCP}, l.Kind):
-		return fmt.Errorf("listener at %s: %q is not a kind; allowed are http, https, tls and tcp", l.At, l.Kind)
-	case l.ClientCA != "" && (!tls || l.ClientCA != Nobody && !isName(l.ClientCA)):
+	case !slices.Contains(listenerKinds, l.Kind):
+		return fmt.Errorf("listener at %s: %q is not a kind; allowed are %q", l.At, l.Kind, listenerKinds)
+	case l.ClientCA != "" && (!l.Kind.secure() || l.ClientCA != Nobody && !isName(l.ClientCA)):
 		return fmt.Errorf("listener at %s: it is without TLS, or %q is not the name of a file", l.At, l.ClientCA)
 	case l.Insecure && l.ClientCA == "":
 		return fmt.Errorf("listener at %s: insecure needs authorities of clients", l.At)

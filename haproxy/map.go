@@ -76,16 +76,16 @@ func (s *Shape) hasMap(table int) bool {
 	case table < gatewayTable:
 		return true
 	case table == streamTable:
-		return s.listens(ListenTLS, ListenTCP)
+		return s.listens(ListenerKind.Connections)
 	case table == hostnameTable:
-		return s.listens(ListenHTTPS)
+		return s.listens(ListenHTTPS.is) || s.listens(ListenMixed.is)
 	case table == pickTable:
-		return s.listens(ListenHTTP, ListenHTTPS) && len(s.Forms) > 0
+		return s.listens(ListenerKind.Requests) && len(s.Forms) > 0
 	case table >= pickRegexpTable:
-		return s.listens(ListenHTTP, ListenHTTPS) &&
+		return s.listens(ListenerKind.Requests) &&
 			slices.ContainsFunc(s.Forms, func(f *Form) bool { return f.Patterns })
 	}
-	return s.listens(ListenHTTP, ListenHTTPS)
+	return s.listens(ListenerKind.Requests)
 }
 
 // loads reports whether HAProxy loads the maps of a path. It loads none that no frontend names.
@@ -93,7 +93,7 @@ func (s *Shape) loads(path string) bool {
 	requests := len(s.Bind.HTTP)+len(s.Bind.HTTPS) > 0
 	switch table := slices.Index(mapFiles[:], path); {
 	case path == namesMap:
-		return requests || s.listens(ListenHTTP, ListenHTTPS)
+		return requests || s.listens(ListenerKind.Requests)
 	case table >= 0 && table < gatewayTable:
 		return requests
 	}
@@ -302,9 +302,7 @@ func (m *hostRows) tables(cfg *Config, secret string, in workerNames) (out table
 		}
 	}
 	cfg.pickRows(&out, secret, in)
-	for _, h := range cfg.Hostnames {
-		out[hostnameTable] = append(out[hostnameTable], row{site{h.Scope, h.Host}.key(), h.Part})
-	}
+	cfg.hostnameRows(&out)
 	if !slices.ContainsFunc(out[wildTable], func(r row) bool { return r.key == "/" }) {
 		out[wildTable] = append(out[wildTable], row{"/", cmp.Or(in.of(cfg.DefaultBackend), nowhere)})
 	}

@@ -75,11 +75,7 @@ func TestTLSIsPassedThroughByName(t *testing.T) {
 				netip.MustParsePrefix("127.0.0.1/32"),
 			}}, true),
 		}
-		echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, _ = io.WriteString(w, r.Header.Get("X-Forwarded-For"))
-		}))
-		t.Cleanup(echo.Close)
-		ended := backend("ended", serverAt(echo.Listener.Addr()))
+		ended := backend("ended", forwardedFor(t))
 		ended.Directives = []Directive{Option("forwardfor", true)}
 		cfg := r.config(whole, any, ended)
 		cfg.Process.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}

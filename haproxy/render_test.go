@@ -265,6 +265,29 @@ func goldens(t testing.TB) map[string]*Config {
 			},
 		},
 		"gateways": gateways(t, key, certificate),
+		"a port for HTTPS and TLS": {
+			Shape: Shape{
+				Tune:    Tune{MaxConn: 2000},
+				Process: Process{ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}},
+				Extras:  []*Extra{{"b.ca.pem", certificate}},
+				Listeners: []Listener{
+					{At: addr("127.0.0.1:443"), Kind: ListenMixed, ClientCA: "b.ca.pem"},
+					{At: addr("127.0.0.1:8443"), Kind: ListenTLS},
+				},
+			},
+			Hostnames: []Hostname{
+				{"127.0.0.1:443", "*.test", "any.test", false},
+				{"127.0.0.1:443", "a.test", "a.test", true},
+				{"127.0.0.1:443", "b.test", "b.test", true},
+				{"127.0.0.1:8443", "", "any", true},
+			},
+			Routes: []Route{
+				{Scope: "127.0.0.1:443", Host: "*.test", Path: "/", Match: Prefix, To: To("web")},
+				{Scope: "127.0.0.1:443", Host: "a.test", Path: "/", Match: Passthrough, To: To("db")},
+			},
+			Certs:    []*Cert{{Name: "a.gw.pem", Scope: "127.0.0.1:443", Hosts: []string{"*.test"}, PEM: key}},
+			Backends: []*Backend{{Name: "db", TCP: true}, {Name: "web"}},
+		},
 		"a group": {
 			Shape: Shape{
 				Bind: Bind{

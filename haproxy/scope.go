@@ -29,7 +29,7 @@ func (r *Route) streams() bool { return r.Match == Passthrough || r.Match == Ter
 // The name of a PICK with regular expressions follows the number of their map, and ":".
 //
 // A key of stream.map is SCOPE/HOST. A value is a Target. If TLS ends in HAProxy, it begins with
-// terminated.
+// terminated. hostnameRows adds the Hostnames.
 func (m *hostRows) scopedRows(cfg *Config, routes []Route, guard, secret string, in workerNames) (out []placedRow) {
 	add := firstRows(&out)
 	site, first, plain := routes[0].site().key(), "", true
@@ -144,6 +144,34 @@ func (c *Config) pickRows(out *tables, secret string, in workerNames) {
 				known[key] = true
 				out[table] = append(out[table], row{key, strconv.Itoa(rank) + "/" + one.To.in(in)})
 			}
+		}
+	}
+}
+
+// hostnameRows adds the rows of all Hostnames. A key of hostnames.map is SCOPE/HOST, and a value is a
+// Part. In stream.map the connections for a Hostname get a row unless a Route has it: at a ListenMixed
+// they lead to the frontend for requests, or nowhere.
+func (c *Config) hostnameRows(out *tables) {
+	known := make(map[string]bool)
+	if len(c.Hostnames) > 0 {
+		for _, r := range out[streamTable] {
+			known[r.key] = true
+		}
+	}
+	mixed := make(map[string]Listener)
+	for _, l := range c.Listeners {
+		if l.Kind == ListenMixed {
+			mixed[l.scope()] = l
+		}
+	}
+	for _, h := range c.Hostnames {
+		key := site{h.Scope, h.Host}.key()
+		out[hostnameTable] = append(out[hostnameTable], row{key, h.Part})
+		switch l, is := mixed[h.Scope]; {
+		case h.Streams && !known[key]:
+			out[streamTable] = append(out[streamTable], row{key, refused})
+		case !h.Streams && is:
+			out[streamTable] = append(out[streamTable], row{key, l.requests()})
 		}
 	}
 }

@@ -188,8 +188,8 @@ func (n workerNames) rows(cfg *Config) (all []row) {
 				all = append(all, row{name, name})
 			}
 		}
-		for _, kind := range []ListenerKind{ListenHTTP, ListenHTTPS, ListenTLS, ListenTCP} {
-			if cfg.listens(kind) {
+		for _, kind := range listenerKinds {
+			if cfg.listens(kind.is) || kind == ListenTLS && cfg.listens(ListenMixed.is) {
 				all = append(all, row{kind.frontend(), kind.frontend()})
 			}
 		}

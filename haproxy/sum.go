@@ -46,7 +46,7 @@ func (c *Config) Sum() string {
 		fmt.Fprintln(h, f.Name) // derived from the rest
 	}
 	for _, name := range c.Hostnames {
-		fmt.Fprintln(h, name.Scope, name.Host, name.Part)
+		fmt.Fprintln(h, name.Scope, name.Host, name.Part, name.Streams)
 	}
 	for _, e := range s.Extras {
 		fmt.Fprintf(h, "%s %d %s\n", e.Name, len(e.Content), e.Content)

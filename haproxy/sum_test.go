@@ -68,7 +68,7 @@ func TestASumIsOfWhatAllMembersServe(t *testing.T) {
 			c.Listeners = []Listener{{At: netip.MustParseAddrPort("192.0.2.1:80"), Kind: ListenHTTP}}
 		}, false},
 		"a form":     {func(c *Config) { c.Forms = FormsOf([]*Pick{methodPick("GET")}) }, false},
-		"a hostname": {func(c *Config) { c.Hostnames = []Hostname{{"192.0.2.1:443", "a.test", "a"}} }, false},
+		"a hostname": {func(c *Config) { c.Hostnames = []Hostname{{"192.0.2.1:443", "a.test", "a", false}} }, false},
 		"a scope":    {func(c *Config) { c.Routes[0].Scope = "192.0.2.1:80" }, false},
 		"shares":     {func(c *Config) { c.Routes[0].Scope, c.Routes[0].To = "192.0.2.1:80", To("b") }, false},
 		"another pick": {func(c *Config) {

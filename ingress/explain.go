@@ -163,7 +163,7 @@ func (r Result) ExplainAt(q haproxy.Request) (e Explanation, why string) {
 		return e, "nothing is known of the clusters yet"
 	}
 	if !slices.ContainsFunc(r.Config.Listeners, func(l haproxy.Listener) bool {
-		return haproxy.ScopeOf(l.At) == q.Scope && (l.Kind == haproxy.ListenHTTP || l.Kind == haproxy.ListenHTTPS)
+		return haproxy.ScopeOf(l.At) == q.Scope && l.Kind.Requests()
 	}) {
 		return e, "no Gateway has a listener for requests at " + q.Scope +
 			": `sallyport status gateways` lists them all"

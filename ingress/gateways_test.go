@@ -84,6 +84,11 @@ func tellGates(r Result) string {
 			}
 		}
 	}
+	for _, h := range r.Config.Hostnames {
+		if h.Streams {
+			fmt.Fprintf(&b, "%s is for connections\n", h.Host)
+		}
+	}
 	for _, cert := range r.Config.Certs {
 		fmt.Fprintf(&b, "%s %v\n", cert.Name, cert.Hosts)
 	}
@@ -186,6 +191,31 @@ prefix *.b.test / ->
 prefix a.b.test / -> default_svc_app_http
 passthrough  / -> default_svc_app_http.tcp
 default_web_203.0.113.5-443.pem [*.b.test]
+default_svc_app_http 1
+default_svc_app_http.tcp 1
+Gateway Accepted=True Accepted
+Gateway Programmed=True Programmed
+`,
+		},
+		"HTTPS and other TLS on one port": {
+			gateOf(`{name: whole, port: 443, protocol: TLS, hostname: "*.whole.test", tls: {mode: Passthrough}},
+				{name: https, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: web}]}},
+				{name: lone, port: 443, protocol: TLS, hostname: lone.test, tls: {mode: Passthrough}}`) + app("app") +
+				secretText(t, "web", certificate{}) + "---\n" +
+				httpRoute("r", "rules: [{backendRefs: [{name: app, port: 80}]}]") + `
+kind: TLSRoute
+metadata: {name: whole, namespace: default}
+spec: {parentRefs: [{name: gate}], hostnames: [a.whole.test, b.test], rules: [{backendRefs: [{name: app, port: 80}]}]}
+`,
+			`mixed 203.0.113.5:443
+prefix  / -> default_svc_app_http
+prefix *.whole.test / -> 
+passthrough a.whole.test / -> default_svc_app_http.tcp
+prefix a.whole.test / -> 
+prefix lone.test / -> 
+*.whole.test is for connections
+lone.test is for connections
+default_web_203.0.113.5-443.pem []
 default_svc_app_http 1
 default_svc_app_http.tcp 1
 Gateway Accepted=True Accepted

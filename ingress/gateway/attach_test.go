@@ -261,6 +261,35 @@ spec: {parentRef: {name: gate}, listeners: [{name: late, port: 81, protocol: HTT
 			},
 			nil,
 		},
+		"HTTPS and TLS on one port": {
+			`kind: Gateway
+metadata: {name: gate}
+spec:
+  gatewayClassName: ours
+  listeners:
+  - {name: any, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: web}]}}
+  - {name: whole, port: 443, protocol: TLS, hostname: whole.test, tls: {mode: Passthrough}}
+  - {name: same, port: 443, protocol: TLS, tls: {mode: Passthrough}}
+  - {name: plain, port: 443, protocol: HTTP, hostname: plain.test}
+---
+kind: TLSRoute
+metadata: {name: sees}
+spec: {parentRefs: [{name: gate}], hostnames: [whole.test]}
+---
+kind: TLSRoute
+metadata: {name: blind}
+spec: {parentRefs: [{name: gate}], hostnames: [other.test]}`,
+			[]string{
+				"Gateway gate/any: Accepted=True Accepted", "Gateway gate/any: Conflicted=False NoConflicts",
+				"Gateway gate/whole: Accepted=True Accepted", "Gateway gate/whole: Conflicted=False NoConflicts",
+				"Gateway gate/whole: 1 routes",
+				"Gateway gate/same: Conflicted=True HostnameConflict",
+				"Gateway gate/plain: Conflicted=True ProtocolConflict",
+				"TLSRoute sees at gate: Accepted=True Accepted",
+				"TLSRoute blind at gate: Accepted=False NoMatchingParent",
+			},
+			nil,
+		},
 		"a ListenerSet that the Gateway does not allow": {
 			`kind: Gateway
 metadata: {name: gate}

@@ -187,7 +187,7 @@ func settleConflicts(listeners []*Listener) {
 		}
 		same := hostnames[l.Port][l.Hostname]
 		switch {
-		case first.Protocol != l.Protocol:
+		case !together(first.Protocol, l.Protocol):
 			l.conflict = &Refusal{string(gatewayv1.ListenerReasonProtocolConflict), fmt.Sprintf(
 				"%s has port %d already, with protocol %s", first, l.Port, first.Protocol)}
 		case same != nil:
@@ -197,6 +197,15 @@ func settleConflicts(listeners []*Listener) {
 			hostnames[l.Port][l.Hostname] = l
 		}
 	}
+}
+
+// together reports whether listeners of two protocols can have the same port. A handshake of HTTPS or TLS
+// has a hostname, which tells to which listener a connection belongs.
+func together(a, b gatewayv1.ProtocolType) bool {
+	secure := func(p gatewayv1.ProtocolType) bool {
+		return p == gatewayv1.HTTPSProtocolType || p == gatewayv1.TLSProtocolType
+	}
+	return a == b || secure(a) && secure(b)
 }
 
 // allows reports whether a listener takes routes of a namespace.

@@ -188,9 +188,10 @@ func (o *Opener) Open(gates []*claims.Gate) {
 // Serve makes the routes at ports that are open.
 func (o *Opener) Serve(ports []OpenPort) {
 	for _, one := range ports {
-		if one.kind == haproxy.ListenHTTP || one.kind == haproxy.ListenHTTPS {
+		if one.kind.Requests() {
 			o.requests(one)
-		} else {
+		}
+		if one.kind.Connections() {
 			o.connections(one)
 		}
 	}
@@ -238,31 +239,45 @@ func (o *Opener) listenAt(g *claims.Gate, at netip.AddrPort) {
 		}
 		return
 	}
-	listener := haproxy.Listener{
-		At: at, Kind: KindOf(these[0].Protocol),
-		Owner: haproxy.Tenant{Cluster: g.Ref.Cluster, Namespace: g.Ref.Namespace},
-	}
-	if c := these[0].Clients; c != nil {
+	listener := haproxy.Listener{At: at, Owner: haproxy.Tenant{Cluster: g.Ref.Cluster, Namespace: g.Ref.Namespace}}
+	if i := slices.IndexFunc(these, asks); i >= 0 {
+		c := these[i].Clients
 		ca := o.authorities(&o.worlds[g.World], c.Authorities...)
 		if why := o.Refusal(ca.Part()); why != "" {
 			for _, l := range these {
-				l.Close(gateway.Refusal{
-					Reason: string(gatewayv1.ListenerReasonInvalid),
-					Why:    "the authorities of its clients cannot be used together: " + why,
-				})
+				if asks(l) {
+					l.Close(gateway.Refusal{
+						Reason: string(gatewayv1.ListenerReasonInvalid),
+						Why:    "the authorities of its clients cannot be used together: " + why,
+					})
+				}
 			}
-			return
+			if these = slices.DeleteFunc(these, asks); len(these) == 0 {
+				return
+			}
+		} else {
+			o.made.Config.Extras = append(o.made.Config.Extras, ca)
+			listener.ClientCA, listener.Insecure = ca.Name, c.Insecure
 		}
-		o.made.Config.Extras = append(o.made.Config.Extras, ca)
-		listener.ClientCA, listener.Insecure = ca.Name, c.Insecure
 	}
 	scope := haproxy.ScopeOf(at)
+	listener.Kind = kindOf(these)
 	o.made.Ports = append(o.made.Ports, OpenPort{Gate: g, scope: scope, kind: listener.Kind, listeners: these})
-	if listener.Kind == haproxy.ListenHTTPS || listener.Kind == haproxy.ListenTLS {
-		o.certificates(g, scope, these)
-	}
+	o.certificates(g, scope, these)
 	o.made.Config.Listeners = append(o.made.Config.Listeners, listener)
 }
+
+// kindOf returns the kind of a Listener for all listeners of a port.
+func kindOf(these []*gateway.Listener) haproxy.ListenerKind {
+	kind := KindOf(these[0].Protocol)
+	if slices.ContainsFunc(these, func(l *gateway.Listener) bool { return KindOf(l.Protocol) != kind }) {
+		return haproxy.ListenMixed // the only protocols that go together
+	}
+	return kind
+}
+
+// asks reports whether a listener asks clients for certificates.
+func asks(l *gateway.Listener) bool { return l.Clients != nil }
 
 // KindOf returns the kind of a listener for a protocol.
 func KindOf(p gatewayv1.ProtocolType) haproxy.ListenerKind {
@@ -277,7 +292,8 @@ func KindOf(p gatewayv1.ProtocolType) haproxy.ListenerKind {
 	return haproxy.ListenHTTP
 }
 
-// certificates adds the certificates of the listeners of one port.
+// certificates adds the certificates and hostnames of the listeners of one port where clients begin with
+// TLS.
 func (o *Opener) certificates(g *claims.Gate, scope string, listeners []*gateway.Listener) {
 	w := &o.worlds[g.World]
 	certs := make(map[string]*haproxy.Cert)
@@ -303,10 +319,10 @@ func (o *Opener) certificates(g *claims.Gate, scope string, listeners []*gateway
 				c.Hosts = append(c.Hosts, l.Hostname)
 			}
 		}
-		if l.Protocol == gatewayv1.HTTPSProtocolType {
+		if tls := l.Protocol == gatewayv1.TLSProtocolType; tls || l.Protocol == gatewayv1.HTTPSProtocolType {
 			part := strings.ReplaceAll(cmp.Or(l.Hostname, "any"), "*", "any")
 			o.made.Config.Hostnames = append(o.made.Config.Hostnames,
-				haproxy.Hostname{Scope: scope, Host: l.Hostname, Part: part})
+				haproxy.Hostname{Scope: scope, Host: l.Hostname, Part: part, Streams: tls})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(certs)) {

@@ -13,7 +13,7 @@ import (
 	"sallyport/ingress/input"
 )
 
-// requests makes the routes of the listeners of one port, which is for HTTP or HTTPS.
+// requests makes the routes for requests at the listeners of one port.
 func (o *Opener) requests(at OpenPort) {
 	g := at.Gate
 	rows := o.worlds[g.World].Attached.RowsOf(at.listeners, gateway.Hosts{
@@ -136,10 +136,13 @@ func WhenOf(m *gateway.Match) haproxy.When {
 	return haproxy.When{Method: m.Method, Headers: fields(m.Headers), Params: fields(m.Params)}
 }
 
-// connections makes the routes of the listeners of one port, which is for TLS or TCP.
+// connections makes the routes for connections at the listeners of one port.
 func (o *Opener) connections(at OpenPort) {
 	taken, owners := make(map[string]bool), gateway.OwnersOf(at.listeners)
 	for _, l := range at.listeners {
+		if l.HTTP() {
+			continue
+		}
 		match := haproxy.Passthrough
 		if l.Protocol == gatewayv1.TLSProtocolType && !l.Passthrough {
 			match = haproxy.Terminate
