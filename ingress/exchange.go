@@ -36,7 +36,7 @@ func (c *Compiler) readRoutes(d *edit, now []*world) {
 		w.Objects = routes
 		b.attached[i] = a.Alone(w)
 		for _, r := range b.attached[i].Routes {
-			if known := b.readRoute(i, r, 0); known != nil {
+			if known := b.readRoute(i, r); known != nil {
 				c.parsed[r.Object] = known
 			}
 			d.links[placed{World: i, Object: r.Object}] = linked.LinksOf(i, r, c.parsed[r.Object])

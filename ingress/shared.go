@@ -66,35 +66,20 @@ func (b *builder) sharedRoutes(world int) iter.Seq[*claim] {
 		if b.attached[world] == nil {
 			return
 		}
-		has := make(map[string]int) // paths of the routes of a namespace so far
 		for _, r := range b.attached[world].Routes {
-			namespace := r.Object.GetNamespace()
-			c := b.readRoute(world, r, has[namespace])
-			if c == nil {
-				continue
-			}
-			if has[namespace] += len(c.Paths); !yield(c) {
+			if c := b.readRoute(world, r); c != nil && !yield(c) {
 				return
 			}
 		}
 	}
 }
 
-// readRoute reads the claim of a route. It returns nil if the route claims nothing. The older routes of
-// its namespace have that many paths. If all together are more than the namespace may have, the claim has
-// no paths, and limitShared refuses the route: few words can ask for millions of paths, because a route
-// has each of its matches at each hostname of its listeners.
-func (b *builder) readRoute(world int, r *gateway.Route, has int) *claim {
+// readRoute reads the claim of a route. It returns nil if the route claims nothing.
+func (b *builder) readRoute(world int, r *gateway.Route) *claim {
 	hosts := r.SharedHosts()
 	if len(hosts) == 0 {
 		return nil
 	}
-	matches := 0
-	for _, rule := range r.Rules {
-		matches += len(rule.Matches)
-	}
-	most := b.worlds[world].Options.Limits.Paths
-	beyond := most > 0 && has+len(hosts)*matches > most
 	c := &claim{Petitioner: b.petitionerOf(world, r.Kind, r.Object), Route: r}
 	for _, h := range hosts {
 		c.Names = append(c.Names, h.Host)
@@ -102,9 +87,6 @@ func (b *builder) readRoute(world int, r *gateway.Route, has int) *claim {
 			continue
 		}
 		c.Hosts = append(c.Hosts, h.Host)
-		if beyond {
-			continue
-		}
 		b.addCertificate(c, h)
 		for _, rule := range r.Rules {
 			at := &claims.RuleAt{Rule: rule, Gate: b.gateOf(world, h.Gateway), TLSOnly: !h.Plain}

@@ -255,7 +255,7 @@ func (n *Amounts) CountClaim(c *Claim) {
 }
 
 // Count adds the things of a route. Each of its hostnames at a listener takes a path, even if no rule of
-// it looks at paths (gateway.World.Places).
+// it looks at paths (gateway.World.Paths).
 func (n *Amounts) Count(r *gateway.Route) {
 	matches, patterns := 0, 0
 	for _, rule := range r.Rules {

@@ -19,9 +19,10 @@ type World struct {
 	Controller string // the spec.controllerName of classes that are ours
 	Bundle     string // version of the CRDs in the cluster, as "v1.6.3"; empty if it is not known
 	Mirrors    bool   // HAProxy can copy requests
-	// Places is how many hostnames at listeners the routes of a namespace may have together. If it is 0,
-	// there is no bound. A few routes that name many ListenerSets can ask for millions.
-	Places int
+	// Paths is how many paths the routes of a namespace may have together: each match of a route at each
+	// of its hostnames at a listener. A hostname takes a path even if the route has no match. If Paths is
+	// 0, there is no bound. A few routes that name many ListenerSets can ask for millions.
+	Paths int
 
 	// Admits reports whether the objects of a namespace count.
 	Admits func(namespace string) bool
@@ -54,7 +55,7 @@ type Attachment struct {
 	policies map[types.NamespacedName][]*Policy // by Service, the older first
 	sets     map[types.NamespacedName]*listenerSet
 	gateways map[types.NamespacedName]*Gateway
-	places   map[string]int // hostnames at listeners that the routes of a namespace ask for
+	paths    map[string]int // that the routes of a namespace ask for, see World
 }
 
 // A Gateway is a Gateway that is ours.
@@ -131,7 +132,7 @@ func Attach(w World) *Attachment {
 	a := &Attachment{
 		world: &w, attached: make(map[*Listener][]*Attached), classes: make(map[string]*gatewayv1.GatewayClass),
 		gateways: make(map[types.NamespacedName]*Gateway), sets: make(map[types.NamespacedName]*listenerSet),
-		places: make(map[string]int),
+		paths: make(map[string]int),
 	}
 	a.grants = grantsOf(w.Grants)
 	for _, c := range w.Classes {

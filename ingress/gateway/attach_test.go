@@ -588,3 +588,65 @@ func TestAClassSaysWhetherItsVersionIsSupported(t *testing.T) {
 		}
 	}
 }
+
+// TestOnlyARouteThatIsServedOtherwiseIsBeyondTheLimit has a namespace with room for four paths. The first
+// route takes three of them at one listener, and the second asks for two.
+func TestOnlyARouteThatIsServedOtherwiseIsBeyondTheLimit(t *testing.T) {
+	w := around(read(t, class+`
+---
+kind: Gateway
+metadata: {name: gate}
+spec:
+  gatewayClassName: ours
+  listeners:
+  - {name: http, port: 80, protocol: HTTP, hostname: "*.example.com"}
+  - {name: db, port: 5432, protocol: TCP}
+---
+kind: HTTPRoute
+metadata: {name: first}
+spec:
+  parentRefs: [{name: gate}]
+  rules: [{matches: [{method: GET}, {method: PUT}]}, {}]
+---
+kind: HTTPRoute
+metadata: {name: second}
+spec: {parentRefs: [{name: gate}], hostnames: [a.example.com, b.example.com]}
+---
+kind: HTTPRoute
+metadata: {name: port}
+spec: {parentRefs: [{name: gate, port: 81}, {name: gate}]}
+---
+kind: HTTPRoute
+metadata: {name: kind}
+spec: {parentRefs: [{name: gate, sectionName: db}]}
+---
+kind: HTTPRoute
+metadata: {name: host}
+spec: {parentRefs: [{name: gate}], hostnames: [a.test]}
+---
+kind: HTTPRoute
+metadata: {name: owned}
+spec: {parentRefs: [{name: gate}], hostnames: [reserved.example.com]}`))
+	w.Paths = 4
+	var got []string
+	for _, line := range said(Attach(w)) {
+		if strings.HasPrefix(line, "HTTPRoute ") && strings.Contains(line, "Accepted=") {
+			got = append(got, line)
+		}
+	}
+	want := []string{
+		"HTTPRoute first at gate: Accepted=True Accepted",
+		"HTTPRoute second at gate: Accepted=False LimitReached",
+		"HTTPRoute port at gate: Accepted=False NoMatchingParent",
+		"HTTPRoute port at gate: Accepted=False LimitReached",
+		"HTTPRoute kind at gate: Accepted=False NotAllowedByListeners",
+		"HTTPRoute host at gate: Accepted=False NoMatchingListenerHostname",
+		"HTTPRoute owned at gate: Accepted=False HostOwned",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if w.Paths = 5; slices.Contains(said(Attach(w)), want[1]) {
+		t.Error("with room for five paths the second route is beyond the limit")
+	}
+}

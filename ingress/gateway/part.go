@@ -13,7 +13,7 @@ import (
 func (a *Attachment) Alone(w World) *Attachment {
 	part := *a
 	part.world, part.Routes, part.attached = &w, nil, make(map[*Listener][]*Attached)
-	part.places = make(map[string]int)
+	part.paths = make(map[string]int)
 	part.attachRoutes()
 	return &part
 }

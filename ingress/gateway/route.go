@@ -26,7 +26,7 @@ type Route struct {
 	said       *Status  // nil until Statuses is called
 	unresolved *Refusal // some of its references cannot be used
 	refused    *Refusal // nothing of it can be served
-	beyond     bool     // refused, since its namespace asks for more than World.Places
+	beyond     bool     // refused, since its namespace asks for more than World.Paths
 	odd        []string // the parts of it that are not served as they ask, in sentences
 }
 
@@ -307,29 +307,38 @@ func isListenerSet(ref gatewayv1.ParentReference) bool {
 }
 
 // join attaches a route to the listeners that its parentRefs name. If the route and the older ones of its
-// namespace ask for too many places, it is refused: see Beyond.
+// namespace ask for too many paths, it is refused: see Beyond.
 func (a *Attachment) join(r *Route) {
 	r.at = make(map[*Listener]*Attached)
-	namespace := r.Object.GetNamespace()
-	full := func() bool { return a.world.Places > 0 && a.places[namespace] > a.world.Places }
-	if !full() {
-		for _, p := range r.parents {
-			a.joinBy(r, p)
+	for _, p := range r.parents {
+		if a.joinBy(r, p); r.beyond {
+			namespace := r.Object.GetNamespace()
+			a.Drop(r, Refusal{"LimitReached", fmt.Sprintf("the routes of namespace %s ask for more than %d paths, one "+
+				"for each match at each hostname of a listener (clusters[].ingress.limits.paths); older routes are "+
+				"counted first", namespace, a.world.Paths)})
+			return
 		}
-		for _, here := range r.at {
-			a.places[namespace] += len(here.At)
-		}
-	}
-	if full() {
-		r.beyond = true
-		a.Drop(r, Refusal{"LimitReached", fmt.Sprintf("the routes of namespace %s ask for more than %d hostnames at "+
-			"listeners, as many as they may have paths (clusters[].ingress.limits.paths); older routes are "+
-			"counted first", namespace, a.world.Places)})
 	}
 }
 
-// Beyond returns a sentence if the namespace of the route asks for more places than it may have. Nothing of
-// such a route is served. For other routes the text is empty.
+// full counts the paths of a route at some hostnames, and reports whether the routes of its namespace now
+// ask for more than they may have.
+func (a *Attachment) full(r *Route, hosts int) bool {
+	namespace := r.Object.GetNamespace()
+	a.paths[namespace] += hosts * max(r.matches(), 1)
+	return a.world.Paths > 0 && a.paths[namespace] > a.world.Paths
+}
+
+// matches returns the number of matches of a route.
+func (r *Route) matches() (n int) {
+	for _, rule := range r.Rules {
+		n += len(rule.Matches)
+	}
+	return n
+}
+
+// Beyond returns a sentence for a route that has no room beside the older ones of its namespace. Nothing
+// of such a route is served. For other routes the text is empty.
 func (r *Route) Beyond() string {
 	if !r.beyond {
 		return ""
@@ -337,7 +346,7 @@ func (r *Route) Beyond() string {
 	return r.refused.Why
 }
 
-// joinBy attaches a route by one of its parentRefs.
+// joinBy attaches a route by one of its parentRefs. It stops where the route is beyond its limit.
 func (a *Attachment) joinBy(r *Route, p *parent) {
 	namespace := r.Object.GetNamespace()
 	of := p.gateway.Listeners[:len(p.gateway.Object.Spec.Listeners)] // its own
@@ -379,6 +388,10 @@ func (a *Attachment) joinBy(r *Route, p *parent) {
 		valid = true
 		if l.refused != nil || l.conflict != nil || r.refused != nil {
 			continue
+		}
+		if r.at[l] == nil && a.full(r, len(hosts)) {
+			r.beyond = true
+			return
 		}
 		if p.gateway.Shared {
 			r.noteWildcards(hosts)
