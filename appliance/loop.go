@@ -811,7 +811,7 @@ func (l *loop) publish(v *status.View) {
 		}
 		pending := l.pending(c.name, v)
 		if slices.Equal(c.told.Served, r.Served) && slices.Equal(c.told.Problems, r.Problems) &&
-			reflect.DeepEqual(c.told.Statuses[c.name], r.Statuses[c.name]) && maps.Equal(c.toldPending, pending) &&
+			slices.Equal(c.told.Statuses[c.name], r.Statuses[c.name]) && maps.Equal(c.toldPending, pending) &&
 			slices.Equal(c.toldOf.Ingresses, c.snapshot.Ingresses) &&
 			reflect.DeepEqual(c.told.Balancers, r.Balancers) &&
 			slices.Equal(c.toldOf.Services, c.snapshot.Services) && c.toldMay == may {

@@ -27,7 +27,7 @@ type Result struct {
 	Owners   map[string]*Owners // by cluster; for the Snapshot after
 	Refused  []haproxy.Part     // parts left out because HAProxy refuses them
 	// Statuses hold, by cluster, the status of each object of Gateway API that is ours.
-	Statuses map[string][]gateway.Status
+	Statuses map[string][]*gateway.Status // never changed
 	// Unmet hold, as Problems, what the conditions in Statuses say. They become no Events.
 	Unmet     []Problem
 	Balancers []Balancer // Services of type LoadBalancer and Gateways that are ours, the older first

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -378,4 +379,50 @@ func oldestOf(c *Compiler) (all []string) {
 		all = append(all, fmt.Sprint(n.name, n.by, n.asked, n.since()))
 	}
 	return all
+}
+
+// TestAStatusWithTheSameContentStays changes one object after another. The Statuses of the other objects
+// stay the same pointers, also if all routes are routed anew.
+func TestAStatusWithTheSameContentStays(t *testing.T) {
+	s, c := manyRoutes(3), withGates()
+	for i, o := range s.API.HTTPRoutes {
+		o.UID = types.UID(fmt.Sprint("r", i))
+	}
+	from := gatewayv1.NamespacesFromAll
+	s.API.Gateways[0].Spec.AllowedListeners = &gatewayv1.AllowedListeners{
+		Namespaces: &gatewayv1.ListenerNamespaces{From: &from},
+	}
+	for _, name := range []string{"a", "b"} {
+		host, set := gatewayv1.Hostname(name+".test"), &gatewayv1.ListenerSet{}
+		set.Namespace, set.Name, set.Spec.ParentRef.Name = "default", name, "gate"
+		set.Spec.Listeners = []gatewayv1.ListenerEntry{{Name: "l", Port: 80, Protocol: "HTTP", Hostname: &host}}
+		s.API.ListenerSets = append(s.API.ListenerSets, set)
+	}
+	before := c.Compile([]Snapshot{s}).Statuses[Unnamed]
+	for _, step := range []struct {
+		what    string
+		change  func(*Snapshot)
+		amended bool
+		want    []string
+	}{
+		{"a ListenerSet goes", func(s *Snapshot) { s.API.ListenerSets = s.API.ListenerSets[:1] }, false, []string{"Gateway gate"}},
+		{
+			"a route changes", func(s *Snapshot) { *s = withMatch(*s, 1, "/other"); s.API.HTTPRoutes[1].Generation++ }, true,
+			[]string{"HTTPRoute svc-00001"},
+		},
+		{"a route goes", func(s *Snapshot) { s.API.HTTPRoutes = s.API.HTTPRoutes[:2] }, true, []string{"Gateway gate"}},
+	} {
+		step.change(&s)
+		after := c.Compile([]Snapshot{s}).Statuses[Unnamed]
+		var got []string
+		for _, one := range after {
+			if !slices.Contains(before, one) {
+				got = append(got, one.Kind+" "+one.Name)
+			}
+		}
+		if !slices.Equal(got, step.want) || c.made.amended != step.amended {
+			t.Errorf("%s: new statuses of %q, amended %t; want %q, %t", step.what, got, c.made.amended, step.want, step.amended)
+		}
+		before = after
+	}
 }

@@ -147,8 +147,7 @@ func (r Result) ExplainAPI(cluster, kind, namespace, name string) (e Explanation
 
 // conditionsOf returns the conditions that the status of an object is to have.
 func (r Result) conditionsOf(o ObjectRef) []Condition {
-	for i := range r.Statuses[o.Cluster] {
-		s := &r.Statuses[o.Cluster][i]
+	for _, s := range r.Statuses[o.Cluster] {
 		if s.Kind == o.Kind && s.Namespace == o.Namespace && s.Name == o.Name {
 			return s.Conditions()
 		}

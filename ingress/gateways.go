@@ -276,13 +276,25 @@ func (b *builder) listen() {
 	c.Certs = append(c.Certs, made.Config.Certs...)
 	slices.SortFunc(c.Certs, func(x, y *haproxy.Cert) int { return cmp.Compare(x.Name, y.Name) })
 	if b.about == nil {
+		if before := b.Compiler.routing; before != nil {
+			b.recall(before)
+		}
 		b.tellStatuses()
+	}
+}
+
+// recall keeps each status of the routing before with the same content.
+func (r *routing) recall(before *routing) {
+	for i, a := range r.attached {
+		if a != nil && i < len(before.attached) && before.attached[i] != nil {
+			a.Recall(before.attached[i])
+		}
 	}
 }
 
 // tellStatuses makes the statuses of all objects of Gateway API, and the Problems that they tell.
 func (r *routing) tellStatuses() {
-	r.Statuses, r.Unmet = make(map[string][]gateway.Status), nil
+	r.Statuses, r.Unmet = make(map[string][]*gateway.Status), nil
 	for i, w := range r.of {
 		if a := r.attached[i]; a != nil {
 			r.Statuses[w.Cluster] = a.Statuses()

@@ -38,7 +38,7 @@ func healthOf(conditions ...[]metav1.Condition) string {
 
 // readHealth returns the health that Argo CD shows for an object with a status. Of a route only the
 // parents of the newest generation count.
-func readHealth(s gateway.Status) string {
+func readHealth(s *gateway.Status) string {
 	var all [][]metav1.Condition
 	if s.Gateway != nil {
 		all = append(all, s.Gateway.Conditions)
@@ -57,7 +57,7 @@ func readHealth(s gateway.Status) string {
 // readRecords returns the records that external-dns makes of a route, as "HOST ADDRESS". An entry of the
 // status counts if its parentRef is one of the spec, and if the route's newest generation is accepted.
 // A hostname of the route makes a record if the hostname of a listener covers it.
-func readRecords(of *gatewayv1.HTTPRoute, route, gate gateway.Status, listeners []gatewayv1.Listener) (all []string) {
+func readRecords(of *gatewayv1.HTTPRoute, route, gate *gateway.Status, listeners []gatewayv1.Listener) (all []string) {
 	for _, p := range route.Parents {
 		known := slices.ContainsFunc(of.Spec.ParentRefs, func(ref gatewayv1.ParentReference) bool {
 			return cmp.Equal(ref, p.ParentRef)
@@ -128,7 +128,7 @@ func TestProgramsThatReadStatusesSeeWhatIsServed(t *testing.T) {
 			manifests := gateOf(row.gate) + app("app") + row.route
 			s := snapshot(t, Unnamed, manifests)
 			r := compileGates(t, new(Compiler), manifests, nil)
-			var gate, of gateway.Status
+			var gate, of *gateway.Status
 			for _, one := range r.Statuses[Unnamed] {
 				switch one.Kind {
 				case "Gateway":

@@ -258,7 +258,7 @@ func (r Result) WithBalancers(balancers []Balancer) Result {
 		}
 		left[b.Cluster][b.UID] = b.Addresses
 	}
-	statuses := make(map[string][]gateway.Status, len(r.Statuses))
+	statuses := make(map[string][]*gateway.Status, len(r.Statuses))
 	for cluster, list := range r.Statuses {
 		list = slices.Clone(list)
 		for i, one := range list {
@@ -266,12 +266,15 @@ func (r Result) WithBalancers(balancers []Balancer) Result {
 				continue
 			}
 			status, of := *one.Gateway, left[cluster][one.UID]
-			status.Addresses = slices.DeleteFunc(slices.Clone(status.Addresses),
-				func(a gatewayv1.GatewayStatusAddress) bool {
-					addr, err := netip.ParseAddr(a.Value)
-					return err != nil || !slices.Contains(of, addr)
-				})
-			list[i].Gateway = &status
+			lacks := func(a gatewayv1.GatewayStatusAddress) bool {
+				addr, err := netip.ParseAddr(a.Value)
+				return err != nil || !slices.Contains(of, addr)
+			}
+			if slices.ContainsFunc(status.Addresses, lacks) {
+				status.Addresses = slices.DeleteFunc(slices.Clone(status.Addresses), lacks)
+				less := *one
+				less.Gateway, list[i] = &status, &less
+			}
 		}
 		statuses[cluster] = list
 	}

@@ -56,6 +56,9 @@ type Attachment struct {
 	sets     map[types.NamespacedName]*listenerSet
 	gateways map[types.NamespacedName]*Gateway
 	paths    map[string]int // that the routes of a namespace ask for, see World
+
+	said   map[metav1.Object]*Status // of the objects but routes, once they were asked for
+	before map[metav1.Object]*Status // see Recall
 }
 
 // A Gateway is a Gateway that is ours.
@@ -132,7 +135,7 @@ func Attach(w World) *Attachment {
 	a := &Attachment{
 		world: &w, attached: make(map[*Listener][]*Attached), classes: make(map[string]*gatewayv1.GatewayClass),
 		gateways: make(map[types.NamespacedName]*Gateway), sets: make(map[types.NamespacedName]*listenerSet),
-		paths: make(map[string]int),
+		paths: make(map[string]int), said: make(map[metav1.Object]*Status),
 	}
 	a.grants = grantsOf(w.Grants)
 	for _, c := range w.Classes {

@@ -3,36 +3,67 @@ package gateway
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
 // Statuses returns the Status of each object that is ours: classes first, then Gateways,
-// ListenerSets, routes and policies.
-func (a *Attachment) Statuses() (all []Status) {
+// ListenerSets, routes and policies. A Status with the content of before stays the same pointer.
+// Nothing may change the objects of a afterwards.
+func (a *Attachment) Statuses() []*Status {
+	all := make([]*Status, 0, len(a.said)+len(a.Routes)+1)
 	for _, c := range a.world.Classes {
 		if string(c.Spec.ControllerName) == a.world.Controller {
-			all = append(all, a.classStatus(c))
+			all = append(all, a.say(c, func() Status { return a.classStatus(c) }))
 		}
 	}
 	for _, g := range a.Gateways {
-		all = append(all, a.gatewayStatus(g))
+		all = append(all, a.say(g.Object, func() Status { return a.gatewayStatus(g) }))
 		for _, s := range g.sets {
-			all = append(all, a.setStatus(s))
+			all = append(all, a.say(s.object, func() Status { return a.setStatus(s) }))
 		}
 	}
-	all = slices.Grow(all, len(a.Routes))
 	for _, r := range a.Routes {
-		all = append(all, *a.StatusOf(r))
+		all = append(all, a.StatusOf(r))
 	}
 	for _, p := range a.Policies {
 		if len(p.ancestors) > 0 {
-			all = append(all, p.status(a.world.Controller))
+			all = append(all, a.say(p.Object, func() Status { return p.status(a.world.Controller) }))
 		}
 	}
+	a.before = nil
 	return all
+}
+
+// say returns the Status of an object that is no route. It makes the Status only once.
+func (a *Attachment) say(o metav1.Object, status func() Status) *Status {
+	if a.said[o] == nil {
+		a.said[o] = a.asBefore(o, status())
+	}
+	return a.said[o]
+}
+
+// asBefore returns a Status of an object. A Status of the Attachment before with the same content stays.
+func (a *Attachment) asBefore(o metav1.Object, s Status) *Status {
+	if was := a.before[o]; was != nil && reflect.DeepEqual(*was, s) {
+		return was
+	}
+	return &s
+}
+
+// Recall lets a keep each Status of the Attachment before it with the same content.
+func (a *Attachment) Recall(before *Attachment) {
+	a.before = maps.Clone(before.said)
+	for _, r := range before.Routes {
+		if r.said != nil {
+			a.before[r.Object] = r.said
+		}
+	}
 }
 
 // bundle begins the versions of the CRDs whose fields are all known here.
@@ -204,8 +235,7 @@ func (a *Attachment) setStatus(s *listenerSet) Status {
 // StatusOf returns the Status of a route. Nothing may change the route afterwards.
 func (a *Attachment) StatusOf(r *Route) *Status {
 	if r.said == nil {
-		s := r.status(a.world.Controller)
-		r.said = &s
+		r.said = a.asBefore(r.Object, r.status(a.world.Controller))
 	}
 	return r.said
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
@@ -49,6 +50,14 @@ func (l *Listener) String() string {
 		return fmt.Sprintf("listener %s of ListenerSet %s", l.Name, keyOf(l.set.object))
 	}
 	return fmt.Sprintf("listener %s of Gateway %s", l.Name, l.Gateway.Key())
+}
+
+// object returns the object that has the listener.
+func (l *Listener) object() metav1.Object {
+	if l.set != nil {
+		return l.set.object
+	}
+	return l.Gateway.Object
 }
 
 // kindsOf returns the kinds of routes that go with a protocol.

@@ -13,7 +13,7 @@ import (
 func (a *Attachment) Alone(w World) *Attachment {
 	part := *a
 	part.world, part.Routes, part.attached = &w, nil, make(map[*Listener][]*Attached)
-	part.paths = make(map[string]int)
+	part.paths, part.said = make(map[string]int), nil
 	part.attachRoutes()
 	return &part
 }
@@ -35,7 +35,7 @@ func (a *Attachment) RouteOf(o metav1.Object) *Route {
 func (a *Attachment) Exchange(o Objects, gone, come []*Route) *Attachment {
 	next := *a
 	next.world = &World{Objects: o, Controller: a.world.Controller, Bundle: a.world.Bundle, Mirrors: a.world.Mirrors}
-	next.attached = maps.Clone(a.attached)
+	next.attached, next.said, next.before = maps.Clone(a.attached), maps.Clone(a.said), a.said
 	gone, come = slices.SortedFunc(slices.Values(gone), olderRoute), slices.SortedFunc(slices.Values(come), olderRoute)
 	next.Routes = Replace(a.Routes, gone, come, olderRoute)
 	those := func(routes []*Route) map[*Listener][]*Attached {
@@ -52,6 +52,7 @@ func (a *Attachment) Exchange(o Objects, gone, come []*Route) *Attachment {
 		for l := range at {
 			next.attached[l] = Replace(a.attached[l], leave[l], join[l],
 				func(a, b *Attached) int { return olderRoute(a.Route, b.Route) })
+			delete(next.said, l.object()) // it tells how many routes are attached
 		}
 	}
 	return &next

@@ -129,9 +129,8 @@ func reportOfRoute(cluster string, route *gateway.Route) RouteReport {
 }
 
 // Unmet returns a Problem for each sentence that the conditions of objects of a cluster have.
-func Unmet(cluster string, statuses []gateway.Status) (all []input.Problem) {
-	for i := range statuses {
-		s := &statuses[i]
+func Unmet(cluster string, statuses []*gateway.Status) (all []input.Problem) {
+	for _, s := range statuses {
 		if s.Parents != nil && !s.Unmet {
 			continue
 		}

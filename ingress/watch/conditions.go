@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
 	"reflect"
 	"slices"
 	"time"
@@ -80,26 +81,28 @@ func (s *statuses) apiStatuses(wish *Publication, now time.Time) (all []statusPa
 		return nil
 	}
 	want := make(map[types.UID]*gateway.Status, len(wish.Statuses))
-	for i := range wish.Statuses {
-		want[types.UID(wish.Statuses[i].UID)] = &wish.Statuses[i]
+	for _, of := range wish.Statuses {
+		want[types.UID(of.UID)] = of
 	}
-	lacking, right := make(map[types.UID]time.Time), make(map[types.UID]verdict, len(s.right))
+	if s.right == nil {
+		s.right = make(map[types.UID]verdict)
+	}
+	lacking := make(map[types.UID]time.Time)
 	for _, kind := range gatewayKinds {
 		for _, o := range s.objects(kind.resource) {
 			of := want[o.GetUID()]
 			if of != nil && of.Generation < o.GetGeneration() {
 				continue // a wish about the newer object is under way
 			}
-			is := verdictOf(o, of)
-			if is.of != nil && s.right[o.GetUID()] == is { // as of nearly all
-				right[o.GetUID()] = is
+			is := verdict{o, of, of != nil && (wish.Pending[of.UID] || wish.Pending[of.Parent])}
+			if of != nil && s.right[o.GetUID()] == is { // as of nearly all
 				continue
 			}
 			next, ours := func() any { next, _ := s.next(o, of, wish, metav1.NewTime(now)); return next }, false
 			if !s.lacksAll(o, of) {
 				var status any
 				if status, ours = s.next(o, of, wish, metav1.NewTime(now)); status == nil {
-					right[o.GetUID()] = is
+					s.right[o.GetUID()] = is
 					continue
 				}
 				next = func() any { return status }
@@ -120,30 +123,30 @@ func (s *statuses) apiStatuses(wish *Publication, now time.Time) (all []statusPa
 			all = append(all, s.statusPatchOf(kind, o, next))
 		}
 	}
-	s.lacking, s.right = lacking, right
+	s.lacking = lacking
+	if len(s.right) > len(want) { // of objects that are gone
+		maps.DeleteFunc(s.right, func(uid types.UID, is verdict) bool { return want[uid] != is.of })
+	}
 	return all
 }
 
-// lacksAll reports whether a route has no entry of ours in its status, and is to have one. After a start
-// that may be true of all routes. Their statuses are made one by one, when they are written.
+// lacksAll reports whether a route or a ListenerSet is to have a status of ours, and has none. After a
+// start that may be true of all of them. Their statuses are made one by one, when they are written.
 func (s *statuses) lacksAll(o metav1.Object, of *gateway.Status) bool {
+	if set, is := o.(*gatewayv1.ListenerSet); is {
+		return of != nil && of.Listeners != nil && !judged(set.Status.Conditions)
+	}
 	has, is := parentsOf(o)
 	ours := func(p gatewayv1.RouteParentStatus) bool { return string(p.ControllerName) == s.controller }
 	return is && of != nil && len(of.Parents) > 0 && !slices.ContainsFunc(has, ours)
 }
 
-// A verdict is an object that was compared with the status it is to have. Neither is ever changed: a
-// new version of one is a new pointer.
+// A verdict is an object that has the status it is to have. Neither is ever changed: a new version of one
+// is a new pointer.
 type verdict struct {
-	object metav1.Object
-	of     *gatewayv1.RouteParentStatus // the first; nil for all but routes with a status
-}
-
-func verdictOf(o metav1.Object, of *gateway.Status) verdict {
-	if of == nil || len(of.Parents) == 0 {
-		return verdict{}
-	}
-	return verdict{o, &of.Parents[0]}
+	object  metav1.Object
+	of      *gateway.Status
+	pending bool // HAProxy lacks a listener of the Gateway
 }
 
 // statusPatchOf returns the patch that gives an object a status. It calls next, which returns the status,
@@ -293,6 +296,9 @@ func parentsOf(o metav1.Object) (all []gatewayv1.RouteParentStatus, is bool) {
 // changed returns a wanted status as the values of a merge patch. It returns nil if the object has
 // this status already. A field that goes is null.
 func changed(want, has any) any {
+	if reflect.DeepEqual(want, has) { // takes a fraction of the time of the comparison below
+		return nil
+	}
 	next, now := fieldsOf(want), fieldsOf(has)
 	if reflect.DeepEqual(next, now) {
 		return nil

@@ -67,7 +67,7 @@ func aRoute(generation int64, parents ...gatewayv1.RouteParentStatus) *gatewayv1
 }
 
 func wishFor(generation int64, parents ...gatewayv1.RouteParentStatus) Publication {
-	return Publication{Add: true, Replace: true, Statuses: []gateway.Status{{
+	return Publication{Add: true, Replace: true, Statuses: []*gateway.Status{{
 		Kind: "HTTPRoute", Namespace: "shop", Name: "r", UID: "1", Generation: generation, Parents: parents,
 	}}}
 }
@@ -202,7 +202,7 @@ func TestAGatewayIsProgrammedOnceHAProxyHasItsListeners(t *testing.T) {
 		}
 		return nil
 	}
-	wish := Publication{Add: true, Replace: true, Pending: map[string]bool{"2": true}, Statuses: []gateway.Status{{
+	wish := Publication{Add: true, Replace: true, Pending: map[string]bool{"2": true}, Statuses: []*gateway.Status{{
 		Kind: "Gateway", UID: "2", Generation: 3, Gateway: &gatewayv1.GatewayStatus{
 			Conditions: []metav1.Condition{condition("Programmed True Programmed 3")},
 		},
@@ -243,7 +243,7 @@ func TestAListenerSetWaitsForItsOwnGatewayAlone(t *testing.T) {
 			return nil
 		}
 		patches := s.apiStatuses(&Publication{
-			Add: true, Replace: true, Pending: map[string]bool{of: true}, Statuses: []gateway.Status{{
+			Add: true, Replace: true, Pending: map[string]bool{of: true}, Statuses: []*gateway.Status{{
 				Kind: "ListenerSet", UID: "3", Parent: "2", Generation: 1, Listeners: &gatewayv1.ListenerSetStatus{
 					Conditions: []metav1.Condition{condition("Programmed True Programmed 1")},
 				},
@@ -307,6 +307,34 @@ func TestAWriterThatComesSecondTriesAgainAtOnce(t *testing.T) {
 	})
 }
 
+// TestAStatusThatIsWrittenIsNothingToCompile has more ListenerSets than the writer writes at once.
+func TestAStatusThatIsWrittenIsNothingToCompile(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.serveGateways("v1 gatewayclasses gateways listenersets")
+	wish := Publication{Add: true, Replace: true}
+	for i := range 2 * statusesPerSecond {
+		c.createGateway(t, "v1", "listenersets", fmt.Sprintf(`{"kind": "ListenerSet",
+			"metadata": {"name": "s%d", "namespace": "shop", "uid": "%[1]d", "generation": 1}}`, i))
+		wish.Statuses = append(wish.Statuses, &gateway.Status{
+			Kind: "ListenerSet", UID: fmt.Sprint(i), Generation: 1, Listeners: &gatewayv1.ListenerSetStatus{
+				Conditions: []metav1.Condition{condition("Accepted True Accepted 1")},
+			},
+		})
+	}
+	w := c.watch(t, Config{Options: input.Options{Gateway: gatewayOptions}})
+	before := synced(t, w).API.ListenerSets
+	w.Publish(wish)
+	until(t, w, "the statuses", func() bool {
+		all := w.objects("listenersets")
+		return len(all) == len(before) && !slices.ContainsFunc(all, func(o metav1.Object) bool {
+			return len(o.(*gatewayv1.ListenerSet).Status.Conditions) == 0
+		})
+	})
+	if s, err := w.Snapshot(); err != nil || !slices.Equal(s.API.ListenerSets, before) {
+		t.Errorf("the ListenerSets have changed: %v", err)
+	}
+}
+
 // TestAStatusOfAnOlderVersionIsReplaced has statuses as an older version of the appliance, or of the API,
 // wrote them: with conditions, listeners and parents that are no more, and without generations.
 func TestAStatusOfAnOlderVersionIsReplaced(t *testing.T) {
@@ -335,7 +363,7 @@ func TestAStatusOfAnOlderVersionIsReplaced(t *testing.T) {
 		return nil
 	}
 	wish := wishFor(1, parentOf(ourController, "web", "Accepted False NoMatchingParent 1"))
-	wish.Statuses = append(wish.Statuses, gateway.Status{
+	wish.Statuses = append(wish.Statuses, &gateway.Status{
 		Kind: "Gateway", UID: "2", Generation: 1, Gateway: &gatewayv1.GatewayStatus{
 			Conditions: []metav1.Condition{condition("Accepted True Accepted 1"), condition("Programmed True Programmed 1")},
 			Listeners:  []gatewayv1.ListenerStatus{{Name: "http", Conditions: []metav1.Condition{condition("Accepted True Accepted 1")}}},
@@ -381,6 +409,47 @@ func BenchmarkStatusesOfRoutes(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				routes[i%n] = routes[i%n].DeepCopy()
+				s.apiStatuses(&wish, time.Unix(100, 0))
+			}
+		})
+	}
+}
+
+// BenchmarkStatusesOfListenerSets decides which of 120 ListenerSets with 64 listeners each need a status.
+func BenchmarkStatusesOfListenerSets(b *testing.B) {
+	for _, what := range []string{"all have one", "none has one"} {
+		b.Run(what, func(b *testing.B) {
+			var sets []metav1.Object
+			wish := Publication{Add: true, Replace: true}
+			for i := range 120 {
+				o := &gatewayv1.ListenerSet{ObjectMeta: metav1.ObjectMeta{UID: types.UID(fmt.Sprint(i)), Generation: 1}}
+				status := gatewayv1.ListenerSetStatus{Conditions: []metav1.Condition{condition("Accepted True Accepted 1")}}
+				for j := range 64 {
+					status.Listeners = append(status.Listeners, gatewayv1.ListenerEntryStatus{
+						Name: gatewayv1.SectionName(fmt.Sprint(j)),
+						Conditions: []metav1.Condition{
+							condition("Accepted True Accepted 1"), condition("Programmed True Programmed 1"),
+							condition("ResolvedRefs True ResolvedRefs 1"), condition("Conflicted False NoConflicts 1"),
+						},
+					})
+				}
+				wish.Statuses = append(wish.Statuses, &gateway.Status{
+					Kind: "ListenerSet", UID: fmt.Sprint(i), Generation: 1, Listeners: &status,
+				})
+				if what == "all have one" {
+					o.Status = status
+				}
+				sets = append(sets, o)
+			}
+			s := aWriter()
+			s.objects = func(resource string) []metav1.Object {
+				if resource == "listenersets" {
+					return sets
+				}
+				return nil
+			}
+			b.ReportAllocs()
+			for b.Loop() {
 				s.apiStatuses(&wish, time.Unix(100, 0))
 			}
 		})

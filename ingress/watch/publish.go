@@ -58,7 +58,7 @@ type publisher struct {
 type Publication struct {
 	Served    []ingress.ObjectRef // Ingresses, which get the configured addresses in their status
 	Balancers []ingress.Balancer  // Services, which get addresses of the pools in theirs
-	Statuses  []gateway.Status    // of objects of Gateway API
+	Statuses  []*gateway.Status   // of objects of Gateway API; never changed
 	Pending   map[string]bool     // UIDs of Gateways with a listener that HAProxy does not have yet
 	Problems  []ingress.Problem   // each becomes an Event
 	Add       bool                // write a status that is empty
@@ -174,7 +174,7 @@ type statuses struct {
 	*publisher
 	records map[types.UID]record
 	lacking map[types.UID]time.Time // since when an object of Gateway API lacks a status of ours
-	right   map[types.UID]verdict   // routes of Gateway API that have the status they are to have
+	right   map[types.UID]verdict   // objects of Gateway API that have the status they are to have
 	budget  *rate.Limiter
 	last    string // namespace that had its turn last
 }

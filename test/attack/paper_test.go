@@ -57,7 +57,7 @@ type paper struct {
 	created  int                      // objects so far: each is a second younger than the one before
 	problems []ingress.Problem
 	owners   *input.Owners
-	statuses []gateway.Status
+	statuses []*gateway.Status
 }
 
 // open starts a paper with one HAProxy. Both end with the test.
@@ -359,7 +359,7 @@ func (p *paper) serve(ctx context.Context) error {
 }
 
 // record writes the addresses of Gateways into their statuses. It reports whether one has changed.
-func (p *paper) record(statuses []gateway.Status) (changed bool) {
+func (p *paper) record(statuses []*gateway.Status) (changed bool) {
 	for _, one := range statuses {
 		n := name(&gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: one.Namespace, Name: one.Name}})
 		g, is := p.objects[n].(*gatewayv1.Gateway)
