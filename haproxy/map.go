@@ -233,8 +233,7 @@ type hostRows struct {
 	inspect bool
 	rest    string
 	forms   []*Form
-	hosts   map[site]*hostTables
-	used    int                // how many hosts the last call used
+	hosts   []*hostTables      // of the last call, sorted by scope and host
 	sizes   [len(mapFiles)]int // of the tables that the last call made
 }
 
@@ -242,6 +241,7 @@ type hostRows struct {
 type hostTables struct {
 	routes []Route
 	guard  string
+	moved  bool // the rows have names of backends that may change without the routes
 	rows   []placedRow
 }
 
@@ -253,46 +253,44 @@ type placedRow struct {
 
 func (m *hostRows) tables(cfg *Config, secret string, in workerNames) (out tables) {
 	if port := tlsPort(cfg.Bind); m.port != port || m.inspect != cfg.Inspect || m.rest != cfg.DefaultBackend ||
-		!slices.EqualFunc(m.forms, cfg.Forms, func(a, b *Form) bool { return a.Name == b.Name }) ||
-		len(m.hosts) > 2*m.used+100 {
+		!slices.EqualFunc(m.forms, cfg.Forms, func(a, b *Form) bool { return a.Name == b.Name }) {
 		m.port, m.inspect, m.rest, m.forms, m.hosts = port, cfg.Inspect, cfg.DefaultBackend, cfg.Forms, nil
 	}
-	if m.hosts == nil {
-		m.hosts = make(map[site]*hostTables)
-	}
 	routes := cfg.Routes
-	byHost := func(a, b Route) int {
+	byHost := func(a, b *Route) int {
 		return cmp.Or(strings.Compare(a.Scope, b.Scope), strings.Compare(a.Host, b.Host))
 	}
-	if !slices.IsSortedFunc(routes, byHost) {
+	if sorted := func(a, b Route) int { return byHost(&a, &b) }; !slices.IsSortedFunc(routes, sorted) {
 		routes = slices.Clone(routes)
-		slices.SortStableFunc(routes, byHost)
+		slices.SortStableFunc(routes, sorted)
 	}
-	guard, anywhere := guards(cfg), in.has(cfg.DefaultBackend)
-	all := make([]*hostTables, 0, len(m.hosts)+1)
+	guard, anywhere, was := guards(cfg), in.has(cfg.DefaultBackend), m.hosts
+	all := make([]*hostTables, 0, len(was)+1)
 	for len(routes) > 0 {
 		n := 1
-		for n < len(routes) && byHost(routes[0], routes[n]) == 0 {
+		for n < len(routes) && byHost(&routes[0], &routes[n]) == 0 {
 			n++
 		}
-		at := routes[0].site()
-		one := m.hosts[at]
-		moved := anywhere || len(in) > 0 && cfg.anyIn(routes[:n], in)
-		if moved || one == nil || one.guard != guard[at] || !slices.Equal(one.routes, routes[:n]) {
+		for len(was) > 0 && byHost(&was[0].routes[0], &routes[0]) < 0 {
+			was = was[1:]
+		}
+		var one *hostTables
+		if len(was) > 0 && byHost(&was[0].routes[0], &routes[0]) == 0 {
+			one = was[0]
+		}
+		at, moved := routes[0].site(), anywhere || len(in) > 0 && cfg.anyIn(routes[:n], in)
+		if moved || one == nil || one.moved || one.guard != guard[at] || !slices.Equal(one.routes, routes[:n]) {
 			made := m.rows
 			if routes[0].Scope != "" {
 				made = m.scopedRows
 			}
 			// A clone, since a part of the list would keep the whole list in memory as long as the host stays.
-			one = &hostTables{slices.Clone(routes[:n]), guard[at], made(cfg, routes[:n], guard[at], secret, in)}
-			if !moved {
-				m.hosts[at] = one
-			}
+			one = &hostTables{slices.Clone(routes[:n]), guard[at], moved, made(cfg, routes[:n], guard[at], secret, in)}
 		}
 		all = append(all, one)
 		routes = routes[n:]
 	}
-	m.used = len(all)
+	m.hosts = all
 	for i, n := range m.sizes {
 		out[i] = make([]row, 0, n+1)
 	}

@@ -64,7 +64,7 @@ type Listening struct {
 	Config  haproxy.Config
 	Ports   []OpenPort
 	Leads   []Lead
-	Takers  []Taker                           // of each route of Config, in their order
+	Takers  []*Taker                          // of each route of Config, in their order
 	Forms   map[claims.Tenant]map[string]bool // names of Forms, by the namespace that brings them
 	Copied  map[claims.Tenant]int             // matches of wider hosts in the rows of hosts
 	Limited map[claims.Tenant]bool            // namespaces with something beyond a limit; see Everybody
@@ -116,13 +116,13 @@ type Taker struct {
 	Entries []gateway.Entry
 }
 
-func compareTakers(a, b Taker) int {
+func compareTakers(a, b *Taker) int {
 	return cmp.Or(cmp.Compare(a.scope, b.scope), claims.CompareKeys(a.key, b.key))
 }
 
 // EntriesOf returns the entries that take the requests of a route at a listener.
 func (l *Listening) EntriesOf(r *haproxy.Route) []gateway.Entry {
-	at, found := slices.BinarySearchFunc(l.Takers, Taker{scope: r.Scope, key: claims.KeyOf(r)}, compareTakers)
+	at, found := slices.BinarySearchFunc(l.Takers, &Taker{scope: r.Scope, key: claims.KeyOf(r)}, compareTakers)
 	if !found {
 		return nil
 	}

@@ -60,7 +60,7 @@ func (o *Opener) requests(at OpenPort) {
 			continue
 		}
 		o.made.Config.Routes = append(o.made.Config.Routes, route)
-		o.made.Takers = append(o.made.Takers, Taker{route.Scope, claims.KeyOf(&route), takers})
+		o.made.Takers = append(o.made.Takers, &Taker{route.Scope, claims.KeyOf(&route), takers})
 	}
 }
 
