@@ -285,7 +285,10 @@ func (m *hostRows) tables(cfg *Config, secret string, in workerNames) (out table
 				made = m.scopedRows
 			}
 			// A clone, since a part of the list would keep the whole list in memory as long as the host stays.
-			one = &hostTables{slices.Clone(routes[:n]), guard[at], moved, made(cfg, routes[:n], guard[at], secret, in)}
+			one = &hostTables{
+				routes: slices.Clone(routes[:n]), guard: guard[at], moved: moved,
+				rows: made(cfg, routes[:n], guard[at], secret, in),
+			}
 		}
 		all = append(all, one)
 		routes = routes[n:]
