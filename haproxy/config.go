@@ -208,7 +208,7 @@ type Route struct {
 	Host    string
 	Path    string
 	Match   PathMatch
-	Backend string // if it is empty, HAProxy answers with 404
+	Backend string // or WWW; if it is empty, HAProxy answers with 404
 	TLSOnly bool   // plain HTTP is redirected to HTTPS
 	TLSCode int    // the status of the redirect, one of RedirectCodes; 0 stands for 302
 	TLSPort uint16 // the port of the redirect; 0 stands for the first port of Bind.HTTPS

@@ -211,7 +211,7 @@ func (h *head) writeDefaults() {
 	}
 }
 
-// writeAnswers writes the backends that only answer with an error. If the configuration has an Ask or
+// writeAnswers writes the backends that only answer, with an error or a redirect. If the configuration has an Ask or
 // a Mirror, it also writes the frontend for the script.
 func (h *head) writeAnswers() {
 	if h.Inspect {
@@ -226,6 +226,7 @@ func (h *head) writeAnswers() {
 		h.writeMirrors()
 	}
 	h.writeInvalid()
+	h.writeWWW()
 	h.section("backend", waiting)
 	h.line(answer(503, "a change of this path waits for a reload", ""))
 	h.section("backend", nowhere)

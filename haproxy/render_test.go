@@ -192,6 +192,7 @@ func goldens(t testing.TB) map[string]*Config {
 				{Host: "f.test", Path: "/v[0-9]+/", Match: Regexp, Backend: "two", TLSOnly: true, TLSPort: 443},
 				{Host: "*.f.test", Path: "/(a|b'c)$", Match: Regexp, Backend: "one"},
 				{Path: "/x.*", Match: Regexp, Backend: "one"},
+				{Host: "www.g.test", Path: "/", Match: Prefix, Backend: WWW},
 				{
 					Host: "f.test", Path: "/choice", Match: Prefix, Backend: "two", Canary: "one", CanaryWeight: 5,
 					Choice: chosen.Name,

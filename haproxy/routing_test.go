@@ -40,6 +40,8 @@ func TestRequestsFindTheRouteKubernetesMeans(t *testing.T) {
 			{Host: "*.part.test", Path: "/only", Match: Prefix, Backend: "wild"},
 			{Host: "secure.test", Path: "/", Match: Prefix, Backend: "root", TLSOnly: true},
 			{Host: "secure.test", Path: "/plain", Match: Prefix, Backend: "api"},
+			{Host: "www.bare.test", Path: "/", Match: Prefix, Backend: WWW},
+			{Host: "named.test", Path: "/", Match: Prefix, Backend: WWW},
 			{Host: "", Path: "/", Match: Prefix, Backend: "hostless"},
 			{Host: "", Path: "/api", Match: Prefix, Backend: "hostlessapi"},
 		}
@@ -94,6 +96,9 @@ func TestRequestsFindTheRouteKubernetesMeans(t *testing.T) {
 			{"TLS only", "secure.test", "/x?y=1", "302 https://secure.test" + port + "/x?y=1"},
 			{"TLS only, port in Host", "secure.test:80", "/", "302 https://secure.test" + port + "/"},
 			{"not TLS only, same host", "secure.test", "/plain", "api"},
+			{"without www.", "www.bare.test", "/x?y=1", "308 http://bare.test/x?y=1"},
+			{"without www., upper case and port", "WWW.Bare.test:81", "/X/", "308 http://bare.test:81/X/"},
+			{"with www.", "named.test", "/", "308 http://www.named.test/"},
 		} {
 			if got := r.get(c.host, c.path); got != c.want {
 				t.Errorf("%s: %q %q: got %q, want %q", c.name, c.host, c.path, got, c.want)
@@ -101,7 +106,7 @@ func TestRequestsFindTheRouteKubernetesMeans(t *testing.T) {
 			path, _, _ := strings.Cut(c.path, "?")
 			if found, why := cfg.Find(c.host, path); c.want != "400" && (found.Backend != c.want || why != "") {
 				special := c.want == "404" && (why != "" || found.Backend == "nosuchbackend") ||
-					c.want == "503" && found.Backend == "empty" || found.TLSOnly
+					c.want == "503" && found.Backend == "empty" || found.TLSOnly || found.Backend == WWW
 				if !special {
 					t.Errorf("%s: %q %q: found %q, %q; want %q", c.name, c.host, c.path, found.Backend, why, c.want)
 				}

@@ -22,7 +22,9 @@ const (
 	keysBackend = "servercerts"
 )
 
-var reserved = []string{nowhere, Invalid, refused, waiting, elsewhere, terminator, keysBackend, rightTable, wrongTable}
+var reserved = []string{
+	nowhere, Invalid, WWW, refused, waiting, elsewhere, terminator, keysBackend, rightTable, wrongTable,
+}
 
 // ownBackend reports whether a name is the name of a backend of our own.
 func ownBackend(name string) bool {

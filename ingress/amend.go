@@ -229,9 +229,10 @@ func (c *Compiler) plain(worlds []*world, these []placed) bool {
 	})
 }
 
-// aliased reports whether an object is an Ingress that gives further names to a host.
+// aliased reports whether an object is an Ingress that gives further names to a host, or redirects some.
 func (c *Compiler) aliased(m placed) bool {
-	return m.IsIngress() && c.parsed[m.Object] != nil && len(c.parsed[m.Object].Aliases) > 0
+	known := c.parsed[m.Object]
+	return m.IsIngress() && known != nil && len(known.Aliases)+len(known.WWW) > 0
 }
 
 // routeAlone returns the routing of worlds with only these Ingresses and routes, with the routes of

@@ -27,6 +27,7 @@
 //	hosts.go                  assigns each host to an owner (package owners), and gives its paths to
 //	                          its further names
 //	limits.go                 bounds what each namespace claims
+//	hosts.go                  redirects names with and without "www."
 //	routing.go                certifies hosts (package cert); grants paths, the older claim first
 //	settings.go               reads the keys of each backend on the way
 //	hosts.go                  isolates hosts from wildcard hosts of others

@@ -378,6 +378,9 @@ func (r Result) explain(p *claim, fallback bool, asked func(routeKey) bool) (e E
 		if route.TLSOnly {
 			rule.HTTPS = redirectOf(&route)
 		}
+		if route.Backend == haproxy.WWW {
+			rule.Backend = "redirect to " + haproxy.OtherName(route.Host)
+		}
 		e.Rules = append(e.Rules, rule)
 		leads[route.Backend] = true
 	}

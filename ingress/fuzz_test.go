@@ -90,8 +90,9 @@ var samples = map[string][]string{
 	"check-interval": times, "cors-max-age": times, "timeout-check": times, "timeout-connect": times, "timeout-queue": times, "timeout-server": times, "timeout-tunnel": times, "rate-limit-period": times,
 
 	"pod-maxconn": numbers, "rate-limit-requests": numbers, "rate-limit-size": {"100k", "5", "1m", "1g"}, "request-capture-len": numbers, "scale-server-slots": numbers, "ssl-redirect-port": numbers,
-	"sallyport.dev/server-alias":     {"b.test", "b.test, c.test", "a.test"},
-	"sallyport.dev/canary-by-header": {"X-A", "X-New"}, "sallyport.dev/canary-by-header-value": {"v2", "it's \"x\"", "-f", "}"},
+	"sallyport.dev/from-to-www-redirect": booleans,
+	"sallyport.dev/server-alias":         {"b.test", "b.test, c.test", "a.test"},
+	"sallyport.dev/canary-by-header":     {"X-A", "X-New"}, "sallyport.dev/canary-by-header-value": {"v2", "it's \"x\"", "-f", "}"},
 	"sallyport.dev/canary-by-header-pattern": {"^a", "(b|c)+$", "-i"}, "sallyport.dev/canary-by-cookie": cookies,
 	"sallyport.dev/canary-weight": numbers, "sallyport.dev/hsts-max-age": numbers, "sallyport.dev/limit-connections": numbers, "sallyport.dev/proxy-body-size": {"8m", "1", "1023g", "65536"},
 

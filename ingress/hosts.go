@@ -94,17 +94,9 @@ func (b *builder) withdraw(c *claim) {
 // path at all: with a part of them, the path with a guard could be the one that is missing.
 func (b *builder) alias() {
 	sites := make(map[site][]*claim) // claims to the host
-	takers := make(map[string]*claim)
+	takers := b.takers()
 	for _, c := range b.claims {
-		for _, p := range c.Paths {
-			if takers[p.Host] == nil && !p.IsChallenge() {
-				takers[p.Host] = c
-			}
-		}
 		for _, host := range c.Hosts {
-			if takers[host] == nil && c.Fallback != nil {
-				takers[host] = c
-			}
 			if c.Route == nil {
 				at := site{c.Tenant(), host}
 				sites[at] = append(sites[at], c)
@@ -150,6 +142,64 @@ func (b *builder) alias() {
 			if c.Route == nil {
 				c.Rename(host, names[site{c.Tenant(), host}])
 			}
+		}
+	}
+}
+
+// takers returns the oldest claim of each host that has a rule with more than the paths of ACME challenges.
+func (b *builder) takers() map[string]*claim {
+	takers := make(map[string]*claim)
+	for _, c := range b.claims {
+		for _, p := range c.Paths {
+			if takers[p.Host] == nil && !p.IsChallenge() {
+				takers[p.Host] = c
+			}
+		}
+		for _, host := range c.Hosts {
+			if takers[host] == nil && c.Fallback != nil {
+				takers[host] = c
+			}
+		}
+	}
+	return takers
+}
+
+// redirectNames takes from claims the names that they cannot redirect to hosts of their rules
+// (from-to-www-redirect). A name that a rule has belongs to that rule. What is left is at most one name for
+// each host that is within the limits.
+func (b *builder) redirectNames() {
+	if !slices.ContainsFunc(b.claims, func(c *claim) bool { return len(c.WWW) > 0 }) {
+		return
+	}
+	takers := b.takers()
+	for _, c := range b.claims {
+		as, names := c.Layer.Values["sallyport.dev/from-to-www-redirect"].As, c.WWW
+		c.WWW = nil
+		for _, name := range names {
+			switch other := takers[name]; {
+			case c.Canary, !slices.Contains(c.Hosts, haproxy.OtherName(name)):
+			case other != nil:
+				b.Problems = append(b.Problems, Problem{
+					ObjectRef: c.Ref, Reason: "UnusedAnnotation", As: as, Why: fmt.Sprintf(
+						"annotation %s: %s is not redirected, since %s has that host", as, name, b.spell(other)),
+				})
+			default:
+				c.WWW = append(c.WWW, name)
+			}
+		}
+	}
+}
+
+// grantRedirected gives "/" of each redirected name to the oldest claim to it.
+func (b *builder) grantRedirected() {
+	for _, c := range b.claims {
+		for _, name := range c.WWW {
+			key := routeKey{Host: name, Path: "/", Match: haproxy.Prefix}
+			if b.owner[key] == nil {
+				b.owner[key] = c
+				b.routed[key] = haproxy.Route{Host: name, Path: "/", Match: haproxy.Prefix, Backend: haproxy.WWW}
+			}
+			c.Effective = true
 		}
 	}
 }

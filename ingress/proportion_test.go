@@ -46,6 +46,9 @@ func TestWhatANamespaceAsksForTakesWorkInProportion(t *testing.T) {
 			return annotated(i, one(i, "a.test", fmt.Sprintf("/%d", i), "Prefix"), "sallyport.dev/server-alias",
 				fmt.Sprintf("n%d.test m%d.test", i, i))
 		},
+		"redirected names": func(i int) string {
+			return annotated(i, one(i, fmt.Sprintf("h%d.test", i), "/", "Prefix"), "sallyport.dev/from-to-www-redirect", "true")
+		},
 		"canaries": func(i int) string {
 			return annotated(i, one(i, "a.test", "/", "Prefix"), "sallyport.dev/canary-weight", fmt.Sprint(i%100))
 		},

@@ -165,20 +165,21 @@ func (c *Compiler) route(worlds []*world) *routing {
 			b.Config.Reloads[w.Cluster] = most
 		}
 	}
-	b.attach()      // routes of Gateway API to listeners
-	b.collect()     // claims from every source, the older first
-	b.assignHosts() // each host to one owner; claims of others to it end here
-	b.alias()       // paths of a host to its further names
-	b.limit()       // what a namespace claims beyond its limits ends here
-	b.leadAsked()   // paths that auth-url names to Services
-	b.certify()     // hosts to certificates
-	b.grant()       // each path to the oldest claim
-	b.addCanaries() // part of a path's requests to a canary
-	b.isolate()     // the rest of a host to its owner
-	b.chain()       // paths with conditions
-	b.admitRoutes() // what is beyond a limit of a namespace ends here
-	b.stream()      // TCP ports, and addresses
-	b.listen()      // listeners at the addresses of Gateways
+	b.attach()        // routes of Gateway API to listeners
+	b.collect()       // claims from every source, the older first
+	b.assignHosts()   // each host to one owner; claims of others to it end here
+	b.alias()         // paths of a host to its further names
+	b.limit()         // what a namespace claims beyond its limits ends here
+	b.redirectNames() // names with and without "www." that are redirected
+	b.leadAsked()     // paths that auth-url names to Services
+	b.certify()       // hosts to certificates
+	b.grant()         // each path to the oldest claim
+	b.addCanaries()   // part of a path's requests to a canary
+	b.isolate()       // the rest of a host to its owner
+	b.chain()         // paths with conditions
+	b.admitRoutes()   // what is beyond a limit of a namespace ends here
+	b.stream()        // TCP ports, and addresses
+	b.listen()        // listeners at the addresses of Gateways
 	maps.Copy(b.pairs, b.gateways.pairs)
 	b.settleOwners()
 	b.assemble()
@@ -316,6 +317,7 @@ func (b *builder) grant() {
 		}
 	}
 	b.grantImplicit()
+	b.grantRedirected()
 	b.grantRedirects()
 	for key, c := range b.owner {
 		if owner := b.passer(key.Host); owner != nil && key.Match != haproxy.Passthrough && b.routed[key].TLSOnly {
@@ -811,6 +813,11 @@ func (x *certifier) entry(c *claim, t claims.TLS, clients annotations.Clients) {
 	}
 	for _, host := range names {
 		x.assign(c, host, name, key)
+	}
+	for _, other := range c.WWW {
+		if claims.Covers(names, haproxy.OtherName(other)) && read.Leaf.VerifyHostname(other) == nil {
+			x.assign(c, other, name, key)
+		}
 	}
 }
 

@@ -27,7 +27,8 @@ var outside = []string{
 	"sallyport.dev/path-type", "sallyport.dev/canary-weight", "sallyport.dev/canary-by-header",
 	"sallyport.dev/canary-by-header-value", "sallyport.dev/canary-by-header-pattern", "sallyport.dev/canary-by-cookie",
 	"ssl-redirect", "ssl-redirect-code", "ssl-redirect-port",
-	"ssl-passthrough", "sallyport.dev/server-alias", "sallyport.dev/path-rewrite-first", "client-crt-optional",
+	"ssl-passthrough", "sallyport.dev/server-alias", "sallyport.dev/from-to-www-redirect", "sallyport.dev/path-rewrite-first",
+	"client-crt-optional",
 }
 
 // TestASurveyPromisesOnlyWhatTakesEffect compares the Survey of random Ingresses with the keys that their

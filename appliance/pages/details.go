@@ -9,6 +9,7 @@ import (
 
 	"sallyport/appliance/page"
 	"sallyport/appliance/status"
+	"sallyport/haproxy"
 	"sallyport/ingress"
 	"sallyport/routes"
 )
@@ -303,6 +304,8 @@ func (q *request) ruleList(of func(i int) bool) page.Section {
 		case r.Scope != "":
 			in = page.Cell{Text: "Gateway at " + r.Scope}
 			backend = page.Cell{Text: cmp.Or(r.To.Words(), "404")}
+		case r.Backend == haproxy.WWW:
+			backend = page.Cell{Text: "redirect to " + haproxy.OtherName(r.Host)}
 		case r.Backend == "":
 			backend = page.Cell{Text: "404", Mark: page.Warn}
 		}

@@ -106,8 +106,11 @@ func (j *judge) explained(route haproxy.Route, host, path string) *answer {
 	if route.TLSOnly {
 		a.tls = cmp.Or(route.TLSCode, 302)
 	}
-	if route.Backend == "" {
+	switch route.Backend {
+	case "":
 		a.status = 404
+	case haproxy.WWW:
+		a.redirect = 308
 	}
 	closed := haproxy.Close().String()
 	for _, b := range e.Backends {

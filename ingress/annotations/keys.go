@@ -576,6 +576,20 @@ func ServerAlias(l Layer) ([]string, []Problem) {
 	return names, v.problems
 }
 
+var wwwRedirect = define(boolean, Doc{
+	Name: own + "from-to-www-redirect", Scopes: Ingress, Format: "true or false", Default: "false",
+	Effect: "`www.HOST` is redirected to each HOST of the rules with 308, or HOST to `www.HOST` if the rule has that. " +
+		"Scheme, path and query stay. The certificate of the host is used if it also has the other name. A name that " +
+		"a rule or server-alias has is not redirected. A name belongs to a namespace as a host does.",
+})
+
+// WWWRedirect reports whether the hosts of an Ingress are also served with "www." in front, or without it.
+func WWWRedirect(l Layer) (bool, []Problem) {
+	v := &values{layers: []Layer{l}}
+	yes, _ := get(v, wwwRedirect)
+	return yes, v.problems
+}
+
 // hostNames reads names of hosts, at most 20.
 func hostNames(s string) (all []string, err error) {
 	const most = 20

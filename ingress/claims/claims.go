@@ -55,6 +55,7 @@ type Claim struct {
 	Ruleless   bool       // it has no rules: its fallback is the default of all hosts
 	TLS        []TLS
 	Aliases    []string // more names of the first host of its rules
+	WWW        []string // names that are redirected to a host of its rules (haproxy.OtherName)
 	Problems   []input.Problem
 	Route      *gateway.Route // nil for an Ingress
 
@@ -290,6 +291,7 @@ func (c *Claim) Withdraw(lost func(host string) bool) {
 	}
 	c.Hosts = slices.DeleteFunc(slices.Clone(c.Hosts), lost)
 	c.Aliases = slices.DeleteFunc(slices.Clone(c.Aliases), lost)
+	c.WWW = slices.DeleteFunc(slices.Clone(c.WWW), lost)
 	asked := c.TLS
 	c.TLS = nil
 	for _, t := range asked {

@@ -51,7 +51,8 @@ func Read(s *input.Snapshot, ing *networkingv1.Ingress, as input.Kind) *Claim {
 	}
 	usual, odd := annotations.PathType(c.Layer)
 	aliases, badAliases := annotations.ServerAlias(c.Layer)
-	for _, p := range slices.Concat(c.Layer.Odd, odd, badAliases) {
+	www, badWWW := annotations.WWWRedirect(c.Layer)
+	for _, p := range slices.Concat(c.Layer.Odd, odd, badAliases, badWWW) {
 		c.Problems = append(c.Problems, input.Problem{ObjectRef: ref, Reason: p.Reason, Why: p.Why, As: p.As})
 	}
 	if b := ing.Spec.DefaultBackend; b != nil {
@@ -96,7 +97,10 @@ func Read(s *input.Snapshot, ing *networkingv1.Ingress, as input.Kind) *Claim {
 	if len(c.Hosts) > 0 {
 		c.Aliases = aliases
 	}
-	c.Names = slices.Concat(c.Hosts, c.Aliases)
+	if www {
+		c.WWW = otherNames(c.Hosts)
+	}
+	c.Names = slices.Concat(c.Hosts, c.Aliases, c.WWW)
 	for _, t := range c.TLS {
 		c.Names = append(c.Names, t.Hosts...)
 	}
@@ -106,6 +110,17 @@ func Read(s *input.Snapshot, ing *networkingv1.Ingress, as input.Kind) *Claim {
 	slices.Sort(c.Names)
 	c.Names = slices.Compact(c.Names)
 	return c
+}
+
+// otherNames returns the other names of hosts that are names themselves.
+func otherNames(hosts []string) (all []string) {
+	for _, host := range hosts {
+		name, why := CleanHost(haproxy.OtherName(host))
+		if why == "" && host != "" && !strings.HasPrefix(host, "*") {
+			all = append(all, name)
+		}
+	}
+	return all
 }
 
 // readTLS returns the valid TLS entries of an Ingress, and reports the invalid ones as problems.

@@ -302,6 +302,8 @@ var reads = []struct {
 		"up in the configuration file (clusters[].ingress.nginx.without: [enable-modsecurity])\nCLOSED"},
 	{set: []string{"enable-modsecurity: false"}, want: ""},
 	{set: []string{"proxy-buffering: on", "service-upstream: true"}, want: ""},
+	{set: []string{"from-to-www-redirect: true"}, want: "sallyport.dev/from-to-www-redirect = true"},
+	{set: []string{"from-to-www-redirect: false"}, want: ""},
 	{
 		set:  []string{"server-alias: b.test, c.test"},
 		want: "sallyport.dev/server-alias = b.test,c.test",

@@ -151,6 +151,12 @@ func upstreamHost(r *reading, value string) {
 	r.say("set-host", r.at.Name, to)
 }
 
+func wwwRedirect(r *reading, _ string) {
+	if r.is(r.at.Name) {
+		r.say("sallyport.dev/from-to-www-redirect", r.at.Name, "true")
+	}
+}
+
 func serverAlias(r *reading, value string) {
 	var names, expressions []string
 	for name := range strings.SplitSeq(value, ",") {

@@ -79,7 +79,10 @@ var rows = []*Row{
 		Name: "temporal-redirect-code", With: "temporal-redirect", Verdict: Differs, Keys: "request-redirect-code",
 		Note: "Of 301, 302, 303 and 307.",
 	},
-	{Name: "from-to-www-redirect", Verdict: Lost, Note: "add an Ingress for the other host, with request-redirect"},
+	{
+		Name: "from-to-www-redirect", Verdict: Same, Keys: "sallyport.dev/from-to-www-redirect", read: wwwRedirect,
+		Note: "A name belongs to one namespace, as a host does.",
+	},
 	{Name: "relative-redirects", Verdict: Nothing, Note: "HAProxy sends none of the redirects that this concerns."},
 	{
 		Name: "server-alias", Verdict: Differs, Keys: "sallyport.dev/server-alias", read: serverAlias,

@@ -757,6 +757,18 @@ func ownCases() []conformity {
 				{request: "GET /a", want: []string{"200", "host HOST"}},
 			},
 		},
+		{
+			name: "from-to-www-redirect", ingress: []string{"sallyport.dev/from-to-www-redirect: true"},
+			asks: []ask{
+				{request: "GET /a?b=c", headers: []string{"Host: www.HOST"}, want: []string{
+					"308", "response Location: http://HOST/a?b=c",
+				}},
+				{request: "https GET /a", headers: []string{"Host: www.HOST"}, want: []string{
+					"308", "response Location: https://HOST/a",
+				}},
+				{request: "GET /a", want: []string{"200", "host HOST"}},
+			},
+		},
 		{name: "a cookie leads back", ingress: []string{"cookie-persistence: SRV"}, asks: []ask{
 			{request: "GET /", want: []string{"200", "response Set-Cookie: SRV=~"}},
 			{request: "GET /", headers: []string{"Cookie: SRV=none"}, want: []string{"200", "request Cookie: (none)"}},

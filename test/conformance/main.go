@@ -278,7 +278,7 @@ func (a ask) hold(ctx context.Context, r *rig.Rig, dir string, i int) error {
 		"--connect-to", "::192.168.50.21:",
 	}
 	for _, h := range a.headers {
-		args = append(args, "-H", h)
+		args = append(args, "-H", strings.ReplaceAll(h, "HOST", host(i)))
 	}
 	for _, c := range a.curl {
 		args = append(args, strings.ReplaceAll(c, "DIR", dir))

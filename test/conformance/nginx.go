@@ -27,6 +27,11 @@ func nginxCases() (all []conformity) {
 	add("server-alias", "", []string{"server-alias: alias-of-nginx.test, ~^x"},
 		ask{request: "GET /a", headers: []string{"Host: alias-of-nginx.test"}, want: []string{"200", "url /a"}},
 		get("/a", "200"))
+	add("from-to-www-redirect", "", []string{"from-to-www-redirect: true"},
+		ask{request: "GET /foo?a=b", headers: []string{"Host: www.HOST"}, want: []string{
+			"308", "response Location: http://HOST/foo?a=b",
+		}},
+		get("/foo", "200"))
 	add("app-root", "", []string{"app-root: /start"}, get("/", "302", "response Location: /start"),
 		get("/x", "200"))
 	add("force-ssl-redirect", "", []string{"force-ssl-redirect: true"}, get("/x?y=z", "308"))
