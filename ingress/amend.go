@@ -229,10 +229,11 @@ func (c *Compiler) plain(worlds []*world, these []placed) bool {
 	})
 }
 
-// aliased reports whether an object is an Ingress that gives further names to a host, or redirects some.
+// aliased reports whether an object is an Ingress that gives further names to a host, redirects some, or
+// makes expressions of the host's paths.
 func (c *Compiler) aliased(m placed) bool {
 	known := c.parsed[m.Object]
-	return m.IsIngress() && known != nil && len(known.Aliases)+len(known.WWW) > 0
+	return m.IsIngress() && known != nil && (known.Expressions || len(known.Aliases)+len(known.WWW) > 0)
 }
 
 // routeAlone returns the routing of worlds with only these Ingresses and routes, with the routes of

@@ -168,6 +168,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	b.attach()        // routes of Gateway API to listeners
 	b.collect()       // claims from every source, the older first
 	b.assignHosts()   // each host to one owner; claims of others to it end here
+	b.expressHosts()  // paths of hosts with regular expressions of ingress-nginx
 	b.alias()         // paths of a host to its further names
 	b.limit()         // what a namespace claims beyond its limits ends here
 	b.redirectNames() // names with and without "www." that are redirected

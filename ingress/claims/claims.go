@@ -17,6 +17,7 @@ import (
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
+	"sallyport/ingress/nginx"
 )
 
 // A ServiceKey names a Service, or another object of a namespace, in its cluster.
@@ -58,6 +59,10 @@ type Claim struct {
 	WWW        []string // names that are redirected to a host of its rules (haproxy.OtherName)
 	Problems   []input.Problem
 	Route      *gateway.Route // nil for an Ingress
+
+	// With annotations of ingress-nginx, unless a key of ours says how paths match: its paths become regular
+	// expressions if another Ingress of the host has some; and it has some itself.
+	OfNginx, Expressions bool
 
 	// Each round sets the fields below.
 	Covered   []string // hosts of its TLS entries that have a usable certificate
@@ -343,6 +348,29 @@ func with(list, more []string) []string {
 		}
 	}
 	return list
+}
+
+// Expressible reports whether ingress-nginx makes a regular expression of a path, if another path of the host
+// is one. It refuses other paths. The challenge of an ACME server stays, since an expression means the same.
+func (c *Path) Expressible() bool {
+	allowed := c.Match == haproxy.Begin || c.Match == haproxy.Prefix && nginx.Allows("Prefix", c.Path) ||
+		c.Match == haproxy.Exact && nginx.Allows("Exact", c.Path)
+	return allowed && c.Path != "/" && !c.IsChallenge() && haproxy.CheckPath(nginx.AnyCase(c.Path)) == nil
+}
+
+// Express makes regular expressions of the paths of some hosts, in any case of their letters. The path "/"
+// becomes a prefix, since each path begins with it.
+func (c *Claim) Express(of func(host string) bool) {
+	c.Paths = slices.Clone(c.Paths)
+	for i := range c.Paths {
+		switch p := &c.Paths[i]; {
+		case !of(p.Host):
+		case p.Path == "/" && p.Match == haproxy.Exact:
+			p.Match = haproxy.Prefix
+		case p.Expressible():
+			p.Path, p.Match = nginx.AnyCase(p.Path), haproxy.Regexp
+		}
+	}
 }
 
 // A RuleAt is a rule of a route at a Gateway that shares the addresses of Ingresses.

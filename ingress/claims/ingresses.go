@@ -47,7 +47,10 @@ func Read(s *input.Snapshot, ing *networkingv1.Ingress, as input.Kind) *Claim {
 	}
 	of.Layer = annotations.Read(annotations.Ingress, ing.Annotations)
 	if as == input.OfNginx {
-		readNginx(of, s.ReadNginx(ing))
+		read := s.ReadNginx(ing)
+		_, own := of.Layer.Values["sallyport.dev/path-type"]
+		c.OfNginx, c.Expressions = !own, !own && read.Expressions()
+		readNginx(of, read)
 	}
 	usual, odd := annotations.PathType(c.Layer)
 	aliases, badAliases := annotations.ServerAlias(c.Layer)

@@ -41,13 +41,14 @@ var rows = []*Row{
 	// Paths, rewriting, redirects
 	{
 		Name: "rewrite-target", Verdict: Differs, Keys: "path-rewrite, sallyport.dev/path-rewrite-first", read: rewrite,
-		Note: "The paths of the Ingress are regular expressions, in any case. Those of other Ingresses of the host " +
-			"stay as they are. A target with a scheme, or with a query, is not served.",
+		Note: "All paths of the host are regular expressions, as with `use-regex`. A target with a scheme, or with a " +
+			"query, is not served.",
 	},
 	{
 		Name: "use-regex", Verdict: Differs, Keys: "sallyport.dev/path-type", read: useRegex,
-		Note: "Paths of type ImplementationSpecific are regular expressions. Paths of other types, and those of " +
-			"other Ingresses of the host, stay as they are.",
+		Note: "All paths that Ingresses of this class in the namespace have for the hosts of the Ingress are regular " +
+			"expressions, in any case. Look-ahead, back-references and groups that are repeated by a number are not " +
+			"allowed.",
 	},
 	{
 		Name: "app-root", Verdict: Differs, Keys: "sallyport.dev/app-root", read: as("sallyport.dev/app-root"),

@@ -37,7 +37,7 @@ type conformity struct {
 	// routes are rules of HTTPRoutes for the host, by the listener that takes them: at a Gateway with the
 	// addresses of Ingresses, and before the Ingress
 	routes map[string][]string
-	beside string // the path of one more Ingress for the same host; none, if it is empty
+	beside string // the path of one more Ingress of the class for the same host; none, if it is empty
 	secure bool   // the Ingress has a certificate
 	secret string // of the certificate; certificate, if it is empty
 	to     string // the Deployment that answers; app, if it is empty
@@ -185,18 +185,20 @@ spec:
 `, i, listener, host(i), strings.Join(rules, "\n  - "))
 	}
 	if c.beside != "" {
+		class := slices.DeleteFunc(slices.Clone(c.ingress), func(s string) bool {
+			return !strings.HasPrefix(s, "kubernetes.io/ingress.class: ")
+		})
 		fmt.Fprintf(to, `
 ---
 apiVersion: networking.k8s.io/v1
 kind: Ingress
 metadata:
-  name: case%[1]d-beside
+  name: case%[1]d-beside%[4]s
 spec:
-  ingressClassName: haproxy
-  rules:
+%[5]s  rules:
   - host: %[2]s
     http: {paths: [{path: %[3]s, pathType: Prefix, backend: {service: {name: app, port: {name: web}}}}]}
-`, i, host(i), c.beside)
+`, i, host(i), c.beside, said(class), classOf(class))
 	}
 	fmt.Fprintf(to, `
 ---

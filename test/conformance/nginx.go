@@ -24,6 +24,9 @@ func nginxCases() (all []conformity) {
 	add("rewrite-target with a prefix", "/app", []string{"rewrite-target: /in", "x-forwarded-prefix: /app"},
 		get("/app/x", "200", "url /in", "request X-Forwarded-Prefix: /app"))
 	add("use-regex", "/i/[0-9]+", []string{"use-regex: true"}, get("/I/7", "200", "url /I/7"), get("/i/x", "404"))
+	add("use-regex, and the paths of another Ingress of the host", "/i/[0-9]+", []string{"use-regex: true"},
+		get("/I/7", "200"), get("/other", "200"), get("/Otherwise", "200", "url /Otherwise"), get("/i/x", "404"))
+	all[len(all)-1].beside = "/other"
 	add("server-alias", "", []string{"server-alias: alias-of-nginx.test, ~^x"},
 		ask{request: "GET /a", headers: []string{"Host: alias-of-nginx.test"}, want: []string{"200", "url /a"}},
 		get("/a", "200"))
