@@ -34,10 +34,11 @@ func (b *builder) expressHosts() {
 		most := b.worlds[at.of.World].Options.Limits.RegularExpressions
 		if n.host[at.host]+n.more[at] > maxPatterns || most > 0 && n.tenant[at.of]+n.more[at]*n.names[at] > most {
 			b.bounds(at.of)
-			b.report(causes[at], "TooManyPatterns", "with use-regex or rewrite-target all %d paths of host %s would be "+
-				"regular expressions; a host may have %d, and a namespace as many as "+
-				"clusters[].ingress.limits.regularExpressions: the paths of other Ingresses, and those of type Exact and "+
-				"Prefix, stay as they are", n.host[at.host]+n.more[at], at.host, maxPatterns)
+			b.report(causes[at], "TooManyPatterns",
+				"with use-regex or rewrite-target all %d paths of host %s would be regular expressions; a host may have "+
+					"%d, and a namespace as many as clusters[].ingress.limits.regularExpressions: the paths of other "+
+					"Ingresses, and those of type Exact and Prefix, stay as they are",
+				n.host[at.host]+n.more[at], at.host, maxPatterns)
 			delete(causes, at)
 			continue
 		}
