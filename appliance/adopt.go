@@ -15,6 +15,7 @@ import (
 // goroutine of the loop owns it.
 type adoption struct {
 	adopted  routes.Table        // found in the kernel at the start, until their peers have spoken
+	fresh    bool                // HAProxy served nothing when this process began
 	caughtUp bool                // this process knows everything that the process before may have served: see behind
 	heard    map[netip.Addr]bool // peers that have sent all their routes since the start
 }

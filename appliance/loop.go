@@ -341,8 +341,10 @@ func (l *loop) read(v *status.View) (*reading, error) {
 	v.Have = have
 	if l.adopted == nil {
 		l.adopt(have.Routes)
-		l.caughtUp = l.proxy.Info().Worker == 0 // nothing was served
+		l.fresh = l.proxy.Info().Worker == 0
+		l.caughtUp = l.fresh
 	}
+	r.mayAct = r.mayAct || l.mayBegin()
 	if err := l.forsake(v); err != nil {
 		l.log.Warn("connections to unreachable servers cannot be closed", "err", err)
 	}
@@ -483,7 +485,8 @@ func once[T comparable](list []T, compare func(a, b T) int) []T {
 
 // look reads the clusters. unknown holds the options of each cluster that is not known yet. mayAct
 // reports whether enough clusters are known to act: all of them, or at least one after the patience
-// of a start. Acting earlier would treat a cluster that has not answered yet as an empty cluster.
+// of a start. Acting earlier would treat a cluster that has not answered yet as an empty cluster. See
+// mayBegin for the exception.
 //
 // After a reload, a cluster that was removed from the configuration stays until the other clusters
 // are known, or patience has passed. Until then a cluster that is not known counts as not
@@ -527,6 +530,20 @@ func (l *loop) look() (snapshots, unknown []input.Snapshot, mayAct bool) {
 		}
 	}
 	return snapshots, unknown, missing == 0 || len(snapshots) > 0 && l.now().Sub(l.started) > status.Patience
+}
+
+// mayBegin reports whether the known clusters can be served before the patience of a start has passed. Three
+// things must hold:
+//
+//   - HAProxy served nothing when this process began. Nothing of a cluster that is not known yet is removed.
+//   - The known clusters come before the others in the configuration file. No other cluster has a host of theirs
+//     but by an entry of ingress.hosts, which is in the file.
+//   - A known cluster sets the keys of the whole process, among them guards for every host.
+func (l *loop) mayBegin() bool {
+	first := slices.IndexFunc(l.clusters, func(c *cluster) bool { return !c.known })
+	return l.fresh && first > 0 && !slices.ContainsFunc(l.clusters[first:], func(c *cluster) bool {
+		return c.known || c.snapshot.Options.Process
+	})
 }
 
 // peers returns the BGP peers: one for each address of each node that peers with us,

@@ -1,6 +1,7 @@
 package appliance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -680,6 +681,7 @@ func TestAFailedReadIsNotAnEmptyWorld(t *testing.T) {
 
 func TestNothingIsDoneBeforeTheClustersAreKnown(t *testing.T) {
 	s := running(t)
+	s.proxy.info.Worker = 1
 	silent := &fakeWatcher{err: errors.New("connection refused")}
 	s.clusters = append(s.clusters, &cluster{name: "other", opened: opened{watcher: silent}})
 	applied := s.proxy.applied
@@ -691,6 +693,51 @@ func TestNothingIsDoneBeforeTheClustersAreKnown(t *testing.T) {
 	s.settle(t)
 	if s.proxy.applied == applied {
 		t.Error("after the patience of a start the known cluster still waits for the other")
+	}
+}
+
+func TestAFreshStartServesAtOnceWhatNoUnknownClusterCanOwn(t *testing.T) {
+	for name, c := range map[string]struct {
+		all    string // clusters, in the order of the file; the default is blue and green
+		away   string
+		leader string // the cluster that sets the keys of the whole process
+		worker int    // of a HAProxy that serves already
+		want   bool
+	}{
+		"the second cluster is away":                         {away: "green", leader: "blue", want: true},
+		"the first cluster is away":                          {away: "blue", leader: "blue"},
+		"the first cluster is away, the second one leads":    {away: "blue", leader: "green"},
+		"the second of three clusters is away":               {all: "blue green red", away: "green", leader: "blue"},
+		"the second cluster is away, and it leads":           {away: "green", leader: "green"},
+		"the second cluster is away, and HAProxy serves yet": {away: "green", leader: "blue", worker: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			s.proxy.info.Worker = c.worker
+			s.clusters = nil
+			watchers := map[string]*fakeWatcher{}
+			for name := range strings.FieldsSeq(cmp.Or(c.all, "blue green")) {
+				w := &fakeWatcher{snapshot: demoSnapshot(name)}
+				if name == c.away {
+					w.err = errors.New("connection refused")
+				}
+				w.snapshot.Options.Process = name == c.leader
+				watchers[name] = w
+				one := input.Snapshot{Options: w.snapshot.Options}
+				s.clusters = append(s.clusters, &cluster{name: name, opened: opened{watcher: w}, snapshot: one})
+			}
+			s.clock = s.clock.Add(overtaken) // a picture would be used by now
+			s.settle(t)
+			if s.settle(t); s.proxy.applied > 0 != c.want {
+				t.Errorf("HAProxy was configured %d times, want any: %v", s.proxy.applied, c.want)
+			}
+			watchers[c.away].err = nil
+			s.settle(t)
+			s.settle(t)
+			if all := s.view.Load().Config.Backends; s.proxy.applied == 0 || len(all) != 1 || all[0].Cluster != "blue" {
+				t.Errorf("all clusters are known, and the backends of the host are %v, want that of blue", all)
+			}
+		})
 	}
 }
 
