@@ -83,9 +83,11 @@ packages: setup
 	go test -timeout 30m $$(go list ./... | grep -v -e /image/boot -e /test/e2e)
 
 # Of the programs that it builds, go test knows nothing: -count=1. Its clients and appliances share the machine
-# with whatever is compiled and tested beside them. An appliance that gets no processor loses requests, and
-# real ones have a machine of their own: hence nice.
+# with whatever is compiled and tested beside them, and lose requests if they get no processor. Real ones have
+# machines of their own: hence nice. Without the sysctl each HAProxy, being a session of its own, would get as
+# much processor as all clients, API servers and compilers together.
 e2e: setup
+	-@sysctl -q -w kernel.sched_autogroup_enabled=0
 	nice -n -10 go test -count=1 -timeout 60m -skip '^TestEveryCommandOfTheManualRuns$$' ./test/e2e
 
 # Targets that run again only if something that they test has changed. make nightly runs them in any case.

@@ -21,8 +21,9 @@ import (
 // kept is how many connections the clients of a group keep.
 const kept = 60
 
-// witnesses are clients behind the router: each 5 ms one sends a request on a connection of its
-// own, and some ask again and again on a connection that they keep.
+// witnesses are clients behind the router: each 10 ms one sends a request on a connection of its
+// own, and some ask again and again on a connection that they keep. Two hundred requests a second are
+// what one HAProxy serves while the machine compiles and tests something else.
 type witnesses struct {
 	*load.Witness
 	r       *testbed
@@ -32,7 +33,7 @@ type witnesses struct {
 // witnesses sends clients to the addresses of the group, and to others.
 func (r *testbed) witnesses(members []member, others ...string) *witnesses {
 	r.t.Helper()
-	clients := load.Clients{Host: "test.local", New: 5 * time.Millisecond, Kept: kept, Every: 300 * time.Millisecond}
+	clients := load.Clients{Host: "test.local", New: 10 * time.Millisecond, Kept: kept, Every: 600 * time.Millisecond}
 	for _, address := range slices.Concat(rig.ServiceAddresses(r.Options()), others) {
 		clients.Targets = append(clients.Targets, address+":80")
 	}
