@@ -123,7 +123,7 @@ func TestABackendComesAndGoesByCommand(t *testing.T) {
 			t.Fatalf("worker %d: %v, want an answer of worker %d", pic.pid, err, worker)
 		}
 		if got, want := slices.Sorted(maps.Keys(maps.Collect(pic.backends.All()))),
-			[]string{a.Name, nowhere, waiting}; !slices.Equal(got, want) {
+			[]string{a.Name, nowhere, waiting, WWW}; !slices.Equal(got, want) {
 			t.Errorf("the worker has the backends %q, want %q", got, want)
 		}
 
