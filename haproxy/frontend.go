@@ -102,9 +102,7 @@ func (h *head) writePassage() {
 	h.halveConnections()
 	h.expectProxy()
 	h.writeInspection()
-	h.section("backend", terminator)
-	h.line("mode tcp")
-	h.line("server https", h.passage(), "send-proxy-v2 proxy-v2-options unique-id")
+	h.writeHop(terminator, "https", h.passage())
 }
 
 // halveConnections lets a frontend accept half of all connections. A connection counts again in the

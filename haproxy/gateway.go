@@ -78,19 +78,19 @@ func (h *head) writeTerminated() {
 	h.leadConnections()
 	for _, l := range h.Listeners {
 		if l.Kind.inspects() {
-			h.writeHop(l.terminator(), "tls")
+			h.writeHop(l.terminator(), "tls", h.hop(l.terminator()))
 		}
 		if l.Kind == ListenMixed {
-			h.writeHop(l.requests(), "https")
+			h.writeHop(l.requests(), "https", h.hop(l.requests()))
 		}
 	}
 }
 
-// writeHop writes a backend that leads to the frontend where the TLS of its connections ends.
-func (h *head) writeHop(backend, server string) {
+// writeHop writes a backend that leads to the frontend where the TLS of its connections ends, at an address.
+func (h *head) writeHop(backend, server, at string) {
 	h.section("backend", backend)
 	h.line("mode tcp")
-	h.line("server", server, h.hop(backend), "send-proxy-v2 proxy-v2-options unique-id")
+	h.line("server", server, at, "send-proxy-v2 proxy-v2-options unique-id")
 }
 
 // expectHop rejects connections that do not come from another frontend of this HAProxy. Any process on

@@ -14,8 +14,8 @@ func OtherName(host string) string {
 	return "www." + host
 }
 
-// writeWWW writes the backend of WWW. It is in the file even if no route uses it, so that no reload is due
-// for the first one.
+// writeWWW writes the backend of WWW. The file has it even without such a route: the first one then needs
+// no reload.
 func (h *head) writeWWW() {
 	to := func(host string) string {
 		return "http-request redirect location %[req.hdr(x-forwarded-proto)]://" + host + "%[pathq] code 308"

@@ -24,8 +24,9 @@
 //	                          is enough (package linked)
 //	gateways.go               asks package gateway which routes attach to which listeners
 //	routing.go, shared.go     collect claims (package claims); the rest knows no Ingress
-//	hosts.go                  assigns each host to an owner (package owners), and gives its paths to
-//	                          its further names
+//	hosts.go                  assigns each host to an owner (package owners)
+//	expressions.go            makes regular expressions of paths as ingress-nginx does
+//	hosts.go                  gives the paths of each host to its further names
 //	limits.go                 bounds what each namespace claims
 //	hosts.go                  redirects names with and without "www."
 //	routing.go                certifies hosts (package cert); grants paths, the older claim first

@@ -6,10 +6,10 @@ import (
 	"sallyport/haproxy"
 )
 
-// ingress-nginx has one kind of paths for a host: if one of its Ingresses has use-regex, or a
-// rewrite-target, all paths of the host are regular expressions in any case of their letters. This is so
-// here for the Ingresses with its annotations in one namespace, so that nobody changes the paths of
-// another namespace.
+// ingress-nginx has one kind of paths for a host. If one of its Ingresses has use-regex or a
+// rewrite-target, all paths of the host are regular expressions, in any case of their letters. Here that
+// concerns the Ingresses of one namespace with annotations of ingress-nginx. No namespace changes the paths
+// of another one.
 
 // expressHosts makes regular expressions of the paths of such hosts. A host that would have too many
 // expressions stays as it is, as a whole.
@@ -35,9 +35,9 @@ func (b *builder) expressHosts() {
 		if n.host[at.host]+n.more[at] > maxPatterns || most > 0 && n.tenant[at.of]+n.more[at]*n.names[at] > most {
 			b.bounds(at.of)
 			b.report(causes[at], "TooManyPatterns",
-				"with use-regex or rewrite-target all %d paths of host %s would be regular expressions; a host may have "+
-					"%d, and a namespace as many as clusters[].ingress.limits.regularExpressions: the paths of other "+
-					"Ingresses, and those of type Exact and Prefix, stay as they are",
+				"with use-regex or rewrite-target all %d paths of host %s would be regular expressions; a host may "+
+					"have %d, and a namespace as many as clusters[].ingress.limits.regularExpressions: the paths of "+
+					"other Ingresses, and those of type Exact and Prefix, stay as they are",
 				n.host[at.host]+n.more[at], at.host, maxPatterns)
 			delete(causes, at)
 			continue
@@ -45,9 +45,9 @@ func (b *builder) expressHosts() {
 		n.host[at.host], n.tenant[at.of] = n.host[at.host]+n.more[at], n.tenant[at.of]+n.more[at]*n.names[at]
 	}
 	for _, c := range b.claims {
-		of := c.Tenant()
-		if c.OfNginx && slices.ContainsFunc(c.Hosts, func(host string) bool { return causes[site{of, host}] != nil }) {
-			c.Express(func(host string) bool { return causes[site{of, host}] != nil })
+		expressed := func(host string) bool { return causes[site{c.Tenant(), host}] != nil }
+		if c.OfNginx && slices.ContainsFunc(c.Hosts, expressed) {
+			c.Express(expressed)
 		}
 	}
 }

@@ -93,6 +93,9 @@ func (b *builder) withdraw(c *claim) {
 // The limit of paths of a namespace counts what is added here, before it is added. A name beyond it has no
 // path at all: with a part of them, the path with a guard could be the one that is missing.
 func (b *builder) alias() {
+	if !slices.ContainsFunc(b.claims, func(c *claim) bool { return len(c.Aliases) > 0 }) {
+		return
+	}
 	sites := make(map[site][]*claim) // claims to the host
 	takers := b.takers()
 	for _, c := range b.claims {

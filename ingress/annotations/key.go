@@ -478,3 +478,10 @@ func get[T any](v *values, k key[T]) (value T, ok bool) {
 	}
 	return value, false
 }
+
+// getFrom returns the value that one layer has for a key, and the problems with it.
+func getFrom[T any](l Layer, k key[T]) (value T, said bool, problems []Problem) {
+	v := &values{layers: []Layer{l}}
+	value, said = get(v, k)
+	return value, said, v.problems
+}

@@ -352,9 +352,8 @@ var acme = define(boolean, Doc{
 
 // ACME reports whether challenges of ACME servers pass the guards of the ConfigMap (see Layer.Open).
 func ACME(l Layer) (bool, []Problem) {
-	v := &values{layers: []Layer{l}}
-	yes, _ := get(v, acme)
-	return yes, v.problems
+	yes, _, problems := getFrom(l, acme)
+	return yes, problems
 }
 
 var clusterWeight = define(number(0, 100), Doc{
@@ -366,12 +365,11 @@ var clusterWeight = define(number(0, 100), Doc{
 
 // ClusterWeight returns the per cent of its share that a cluster takes in its set.
 func ClusterWeight(l Layer) (percent int, odd []Problem) {
-	v := &values{layers: []Layer{l}}
-	percent, said := get(v, clusterWeight)
+	percent, said, odd := getFrom(l, clusterWeight)
 	if !said {
 		percent = 100
 	}
-	return percent, v.problems
+	return percent, odd
 }
 
 // Open returns a Layer of the ConfigMap without the guards that the challenges of ACME servers pass.
@@ -440,9 +438,7 @@ func servicePort(s string) (ServicePort, error) {
 // DefaultBackend returns the Service for requests that no rule of an Ingress matches
 // (default-backend-service). said is false if the ConfigMap names no such Service.
 func DefaultBackend(l Layer) (to ServicePort, said bool, problems []Problem) {
-	v := &values{layers: []Layer{l}}
-	to, said = get(v, defaultBackend)
-	return to, said, v.problems
+	return getFrom(l, defaultBackend)
 }
 
 var pathType = define(oneOf(string(haproxy.Prefix), string(haproxy.Exact), string(haproxy.Begin),
@@ -455,9 +451,8 @@ var pathType = define(oneOf(string(haproxy.Prefix), string(haproxy.Exact), strin
 
 // PathType returns how paths of type ImplementationSpecific match.
 func PathType(l Layer) (haproxy.PathMatch, []Problem) {
-	v := &values{layers: []Layer{l}}
-	match, _ := get(v, pathType)
-	return haproxy.PathMatch(match), v.problems
+	match, _, problems := getFrom(l, pathType)
+	return haproxy.PathMatch(match), problems
 }
 
 var canaryWeight = define(number(0, 100), Doc{
@@ -571,9 +566,8 @@ var serverAlias = define(hostNames, Doc{
 
 // ServerAlias returns the further names of the first host of an Ingress (server-alias).
 func ServerAlias(l Layer) ([]string, []Problem) {
-	v := &values{layers: []Layer{l}}
-	names, _ := get(v, serverAlias)
-	return names, v.problems
+	names, _, problems := getFrom(l, serverAlias)
+	return names, problems
 }
 
 var wwwRedirect = define(boolean, Doc{
@@ -583,11 +577,11 @@ var wwwRedirect = define(boolean, Doc{
 		"a rule or server-alias has is not redirected. A name belongs to a namespace as a host does.",
 })
 
-// WWWRedirect reports whether the hosts of an Ingress are also served with "www." in front, or without it.
+// WWWRedirect reports whether the other names of the hosts of an Ingress, with "www." in front or without
+// it, are redirected to the hosts.
 func WWWRedirect(l Layer) (bool, []Problem) {
-	v := &values{layers: []Layer{l}}
-	yes, _ := get(v, wwwRedirect)
-	return yes, v.problems
+	yes, _, problems := getFrom(l, wwwRedirect)
+	return yes, problems
 }
 
 // hostNames reads names of hosts, at most 20.

@@ -350,8 +350,8 @@ func with(list, more []string) []string {
 	return list
 }
 
-// Expressible reports whether ingress-nginx makes a regular expression of a path, if another path of the host
-// is one. It refuses other paths. The challenge of an ACME server stays, since an expression means the same.
+// Expressible reports whether ingress-nginx makes a regular expression of a path whose host has another
+// expression. It refuses other paths. The challenge of an ACME server stays: an expression of it means the same.
 func (c *Path) Expressible() bool {
 	allowed := c.Match == haproxy.Begin || c.Match == haproxy.Prefix && nginx.Allows("Prefix", c.Path) ||
 		c.Match == haproxy.Exact && nginx.Allows("Exact", c.Path)

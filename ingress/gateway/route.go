@@ -337,8 +337,8 @@ func (r *Route) matches() (n int) {
 	return n
 }
 
-// Beyond returns a sentence for a route that has no room beside the older ones of its namespace. Nothing
-// of such a route is served. For other routes the text is empty.
+// Beyond returns a sentence if the older routes of the namespace leave no room for a route. Nothing of such
+// a route is served. For other routes the text is empty.
 func (r *Route) Beyond() string {
 	if !r.beyond {
 		return ""

@@ -130,8 +130,8 @@ func (s *statuses) apiStatuses(wish *Publication, now time.Time) (all []statusPa
 	return all
 }
 
-// lacksAll reports whether a route or a ListenerSet is to have a status of ours, and has none. After a
-// start that may be true of all of them. Their statuses are made one by one, when they are written.
+// lacksAll reports whether a route or a ListenerSet lacks the status of ours that it is to have. After a
+// start all of them may lack one. Their statuses are made one by one, when they are written.
 func (s *statuses) lacksAll(o metav1.Object, of *gateway.Status) bool {
 	if set, is := o.(*gatewayv1.ListenerSet); is {
 		return of != nil && of.Listeners != nil && !judged(set.Status.Conditions)
