@@ -374,7 +374,7 @@ func (l *loop) wantRoutes(v *status.View, r *reading) {
 }
 
 // compile computes the Result of the clusters' objects. It clears mayAct while an earlier process may
-// have served an object that this process does not know yet.
+// have served an object that this process does not know yet, and while guards for every host are unknown.
 func (l *loop) compile(ctx context.Context, v *status.View, r *reading) {
 	r.info = l.proxy.Info()
 	l.compiler.Unknown, l.compiler.Closed, l.compiler.Local = r.unknown, v.Closed, within(l.cfg.Pools(), r.local.Addrs)
@@ -395,7 +395,7 @@ func (l *loop) compile(ctx context.Context, v *status.View, r *reading) {
 		r.mayAct = false // an earlier process may have served a text that still waits for a verdict
 	}
 	v.Behind = l.behind(v.At, sure && !waits)
-	r.mayAct = r.mayAct && !v.Behind
+	r.mayAct = r.mayAct && !v.Behind && newest.Awaits == ""
 	v.Waits = r.info.Waits
 	v.Compiled = compiled.Delayed(r.info.Waits)
 	v.Problems = v.Compiled.AllProblems()
@@ -532,18 +532,15 @@ func (l *loop) look() (snapshots, unknown []input.Snapshot, mayAct bool) {
 	return snapshots, unknown, missing == 0 || len(snapshots) > 0 && l.now().Sub(l.started) > status.Patience
 }
 
-// mayBegin reports whether the known clusters can be served before the patience of a start has passed. Three
+// mayBegin reports whether the known clusters can be served before the patience of a start has passed. Two
 // things must hold:
 //
 //   - HAProxy served nothing when this process began. Nothing of a cluster that is not known yet is removed.
 //   - The known clusters come before the others in the configuration file. No other cluster has a host of theirs
 //     but by an entry of ingress.hosts, which is in the file.
-//   - A known cluster sets the keys of the whole process, among them guards for every host.
 func (l *loop) mayBegin() bool {
 	first := slices.IndexFunc(l.clusters, func(c *cluster) bool { return !c.known })
-	return l.fresh && first > 0 && !slices.ContainsFunc(l.clusters[first:], func(c *cluster) bool {
-		return c.known || c.snapshot.Options.Process
-	})
+	return l.fresh && first > 0 && !slices.ContainsFunc(l.clusters[first:], func(c *cluster) bool { return c.known })
 }
 
 // peers returns the BGP peers: one for each address of each node that peers with us,

@@ -701,15 +701,20 @@ func TestAFreshStartServesAtOnceWhatNoUnknownClusterCanOwn(t *testing.T) {
 		all    string // clusters, in the order of the file; the default is blue and green
 		away   string
 		leader string // the cluster that sets the keys of the whole process
+		none   bool   // by no ConfigMap: it leaves them as they are
 		worker int    // of a HAProxy that serves already
-		want   bool
+		want   bool   // at once
+		never  bool   // not even after the patience of a start
 	}{
 		"the second cluster is away":                         {away: "green", leader: "blue", want: true},
-		"the first cluster is away":                          {away: "blue", leader: "blue"},
+		"the first cluster is away":                          {away: "blue", leader: "blue", never: true},
+		"the first cluster is away, without keys":            {away: "blue", leader: "blue", none: true},
 		"the first cluster is away, the second one leads":    {away: "blue", leader: "green"},
 		"the second of three clusters is away":               {all: "blue green red", away: "green", leader: "blue"},
-		"the second cluster is away, and it leads":           {away: "green", leader: "green"},
+		"the second cluster is away, and it leads":           {away: "green", leader: "green", never: true},
+		"it leads without keys":                              {away: "green", leader: "green", none: true, want: true},
 		"the second cluster is away, and HAProxy serves yet": {away: "green", leader: "blue", worker: 1},
+		"the leader is away, and HAProxy serves yet":         {away: "blue", leader: "blue", worker: 1, never: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
@@ -722,6 +727,9 @@ func TestAFreshStartServesAtOnceWhatNoUnknownClusterCanOwn(t *testing.T) {
 					w.err = errors.New("connection refused")
 				}
 				w.snapshot.Options.Process = name == c.leader
+				if !c.none {
+					w.snapshot.Options.ConfigMap = "ops/keys"
+				}
 				watchers[name] = w
 				one := input.Snapshot{Options: w.snapshot.Options}
 				s.clusters = append(s.clusters, &cluster{name: name, opened: opened{watcher: w}, snapshot: one})
@@ -730,6 +738,15 @@ func TestAFreshStartServesAtOnceWhatNoUnknownClusterCanOwn(t *testing.T) {
 			s.settle(t)
 			if s.settle(t); s.proxy.applied > 0 != c.want {
 				t.Errorf("HAProxy was configured %d times, want any: %v", s.proxy.applied, c.want)
+			}
+			s.clock = s.clock.Add(status.Patience)
+			if s.settle(t); s.proxy.applied > 0 == c.never {
+				t.Errorf("HAProxy was configured %d times after the patience of a start, want none: %v",
+					s.proxy.applied, c.never)
+			}
+			why := strings.Join(s.view.Load().NotReady, " ")
+			if strings.Contains(why, "nothing is served before") != c.never {
+				t.Errorf("not ready because %q, want a word of the keys of the whole process: %v", why, c.never)
 			}
 			watchers[c.away].err = nil
 			s.settle(t)

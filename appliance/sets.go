@@ -43,8 +43,8 @@ func (l *loop) shares(v *status.View) map[string]plan.Share {
 	return all
 }
 
-// silent returns the clusters with routes that stay (bgp.failStatic) and without a BGP session. Only clusters
-// with an earlier session of this process are meant.
+// silent returns the clusters with routes that stay (bgp.failStatic) and without a BGP session. A cluster
+// without an earlier session of this process is silent once the patience of a start has passed.
 func (l *loop) silent(v *status.View) map[string]bool {
 	heard, up := make(map[string]bool), make(map[string]bool)
 	for _, p := range v.BGP.Peers {
@@ -54,7 +54,7 @@ func (l *loop) silent(v *status.View) map[string]bool {
 	}
 	all := make(map[string]bool)
 	for cluster := range v.BGP.Static {
-		if heard[cluster] && !up[cluster] {
+		if (heard[cluster] || v.At.Sub(l.started) > status.Patience) && !up[cluster] {
 			all[cluster] = true
 		}
 	}

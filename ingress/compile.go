@@ -35,6 +35,10 @@ type Result struct {
 	Percent map[string]int
 	Servers int // that the clusters have within their limits, whether there is Room for them or not
 
+	// Awaits is the name of an unknown cluster without which nothing may be served: its ConfigMap sets the
+	// keys of the whole process, among them guards for every host. It is empty if there is none.
+	Awaits string
+
 	// Questions are for HAProxy. The Config is complete only with their answers, see
 	// Compiler.Judge.
 	Questions []haproxy.Question
@@ -79,12 +83,14 @@ type Compiler struct {
 	// Room is the number of servers that HAProxy can hold; 0 means any number.
 	Room int
 
-	// last has Room, Closed, Local and Unknown as they were at the last call.
+	// last has Room, Closed, Local and Unknown as they were at the last call. speaker is the last world
+	// that set the keys of the whole process, or nil.
 	last struct {
 		room    int
 		closed  map[netip.Addr]string
 		local   []netip.Addr
 		unknown []Snapshot
+		speaker *world
 	}
 
 	worlds      []*world
@@ -170,6 +176,9 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 	c.judged, c.last.unknown, c.last.room, c.last.closed = false, c.Unknown, c.Room, c.Closed
 	c.last.local = c.Local
 	c.worlds = worlds
+	if i := slices.IndexFunc(worlds, (*world).leads); i >= 0 {
+		c.last.speaker = worlds[i]
+	}
 	if c.routing != nil && !c.routing.keeps.Has(c.now()) {
 		news.rerouted = true
 	}
@@ -216,7 +225,7 @@ func (c *Compiler) renew(snaps []Snapshot) (worlds []*world, n news) {
 		!slices.Equal(c.Local, c.last.local)
 	n.moved = n.rerouted
 	n.touched = make([]map[serviceKey]bool, len(snaps))
-	leader := leader(snaps, c.Unknown)
+	leader := c.leader(snaps)
 	for i, s := range snaps {
 		var was world
 		if i < len(c.worlds) {
@@ -319,15 +328,20 @@ func (c *Compiler) finish() {
 	c.result.Balancers = explained(c.routing.Balancers, c.result.Problems)
 }
 
-// leader returns the name of the cluster that sets the keys of the whole process by its ConfigMaps.
-// A cluster that is unknown keeps that right. leader returns "" if no cluster has it.
-func leader(snaps, unknown []Snapshot) string {
-	for _, s := range slices.Concat(snaps, unknown) {
-		if s.Options.Process {
+// leader returns the name of the cluster that sets the keys of the whole process by its ConfigMaps. While
+// that cluster is unknown, the last one that set them goes on, so that no guard is lost. If there was none,
+// the unknown cluster keeps its right. leader returns "" if no cluster has it.
+func (c *Compiler) leader(snaps []Snapshot) string {
+	for i, s := range slices.Concat(snaps, c.Unknown) {
+		switch {
+		case !s.Options.Process:
+		case i >= len(snaps) && c.last.speaker != nil:
+			return c.last.speaker.Cluster
+		default:
 			return s.Cluster
 		}
 	}
-	if len(snaps) > 0 && len(unknown) == 0 {
+	if len(snaps) > 0 && len(c.Unknown) == 0 {
 		return snaps[0].Cluster
 	}
 	return ""
@@ -336,14 +350,27 @@ func leader(snaps, unknown []Snapshot) string {
 // leads reports whether the ConfigMaps of a world set the keys of the whole process.
 func (w *world) leads() bool { return w.Cluster == w.leader }
 
-// speaker returns the world of the leader, or an empty world if that cluster is unknown.
-func speaker(worlds []*world) *world {
-	for _, w := range worlds {
-		if w.leads() {
-			return w
+// speaker returns the world that sets the keys of the whole process. It may be a world of an earlier call. If
+// no call had such a world, speaker returns an empty one.
+func (c *Compiler) speaker() *world {
+	if c.last.speaker == nil {
+		return new(world)
+	}
+	return c.last.speaker
+}
+
+// awaited returns the name of the cluster that is to set the keys of the whole process by a ConfigMap, if it is
+// unknown and no cluster has set them so far. Otherwise awaited returns "".
+func (c *Compiler) awaited() string {
+	if c.last.speaker != nil {
+		return ""
+	}
+	for _, s := range c.Unknown {
+		if s.Options.Process && s.Options.ConfigMap != "" {
+			return s.Cluster
 		}
 	}
-	return new(world)
+	return ""
 }
 
 // build makes a part for each need of the routing. It keeps a part that neither the

@@ -852,6 +852,49 @@ func backendNames(r Result) (all []string) {
 	return all
 }
 
+// With keys of an unknown cluster, guards for every host would be missing.
+func TestTheKeysOfTheProcessStayUntilTheirClusterIsKnown(t *testing.T) {
+	const guard, other = "10.0.0.0/8", "192.0.2.0/24"
+	leading := func(cluster, from string) Snapshot {
+		return Snapshot{
+			Cluster: cluster, Options: Options{Process: true, ConfigMap: "ops/keys"},
+			Objects: Objects{ConfigMaps: []*corev1.ConfigMap{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "keys"},
+				Data:       map[string]string{"proxy-protocol": from},
+			}}},
+		}
+	}
+	east, north := leading("east", guard), leading("north", other)
+	unread := func(s Snapshot) []Snapshot { return []Snapshot{{Cluster: s.Cluster, Options: s.Options}} }
+	west := leading("west", other)
+	west.Options.Process = false
+	c := new(Compiler)
+	step := func(when string, snaps, unknown []Snapshot, awaits, from string) {
+		t.Helper()
+		c.Unknown = unknown
+		r := c.Compile(snaps)
+		if r.Awaits != awaits {
+			t.Errorf("%s: it awaits cluster %q, want %q", when, r.Awaits, awaits)
+		}
+		got := ""
+		for _, p := range r.Config.Process.ProxyFrom {
+			got += p.String()
+		}
+		if got != from {
+			t.Errorf("%s: connections begin with a PROXY header from %q, want %q", when, got, from)
+		}
+	}
+	bare := unread(east)
+	bare[0].Options.ConfigMap = ""
+	step("the unknown cluster has no ConfigMap", []Snapshot{west}, bare, "", "")
+	step("the unknown cluster has one", []Snapshot{west}, unread(east), "east", "")
+	step("it is known", []Snapshot{east, west}, nil, "", guard)
+	step("another cluster is to set the keys, and is unknown", []Snapshot{west}, unread(north), "", guard)
+	step("the same, and the last one is known", []Snapshot{leading("east", "172.16.0.0/12"), west}, unread(north),
+		"", "172.16.0.0/12")
+	step("that cluster is known, too", []Snapshot{north, west}, nil, "", other)
+}
+
 func TestOneClusterSetsTheProcessForAll(t *testing.T) {
 	configured := func(cluster string, keys, files map[string]string) Snapshot {
 		s := Snapshot{Cluster: cluster}
@@ -931,7 +974,7 @@ func TestOneClusterSetsTheProcessForAll(t *testing.T) {
 			for _, p := range r.Problems {
 				_, keys, _ := strings.Cut(p.Why, "no effect on the process: ")
 				got += fmt.Sprintf("%s %s %s/%s %s %s\n", p.Cluster, p.Kind, p.Namespace, p.Name, p.Reason, keys)
-				if leader := leader(c.snapshots(), row.unknown); !strings.Contains(p.Why, "cluster "+leader+" ") {
+				if leader := c.leader(c.snapshots()); !strings.Contains(p.Why, "cluster "+leader+" ") {
 					t.Errorf("%q does not name cluster %s", p.Why, leader)
 				}
 			}

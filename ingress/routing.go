@@ -106,7 +106,6 @@ type builder struct {
 	snapshots  []*Snapshot                 // of the worlds
 	speaker    *world                      // the world that sets the keys of the whole process
 	owned      *owners.Hosts               // who has each host
-	children   map[string][]string         // hosts by their parent; nil until spare needs them
 	first      map[string]*claim           // the oldest claim to each host
 	routed     map[routeKey]haproxy.Route  // routes so far
 	claimed    map[routeKey]*claim         // the oldest claim to each path with a condition
@@ -130,7 +129,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 		size = len(c.routing.owner)
 	}
 	b := &builder{
-		Compiler: c, snapshots: snapshots(worlds), speaker: speaker(worlds),
+		Compiler: c, snapshots: snapshots(worlds), speaker: c.speaker(),
 		first: make(map[string]*claim, size), routed: make(map[routeKey]haproxy.Route, size),
 		claimed: make(map[routeKey]*claim), picked: make(map[routeKey][]haproxy.Case),
 		patterns: make(map[string]int), needed: make(map[string]need, size),
@@ -153,6 +152,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	b.accounts, b.derivedBefore, b.derived = make(map[tenant]*claims.Account), b.derived, make(map[derivedFor]*settings)
 	b.authorities = b.authorities.Next()
 	b.gateways = gates{pairs: make(map[*corev1.Secret]*pair), counted: make(map[*gateway.Route]bool)}
+	b.Awaits = c.awaited()
 	b.Config.Process, b.Config.DefaultCert = all.Process, all.DefaultCert
 	b.Config.Standby = slices.ContainsFunc(worlds, func(w *world) bool { return w.Options.Set != "" })
 	b.Config.Extras, b.Questions = slices.Clone(all.Extras), slices.Clone(all.Questions)
@@ -740,25 +740,10 @@ func (b *builder) keys() []routeKey {
 	return slices.SortedFunc(maps.Keys(b.routed), claims.CompareKeys)
 }
 
-// A certifier assigns certificates to hosts.
-type certifier struct {
-	*builder
-	current map[*corev1.Secret]*pair       // of this round
-	hosts   map[string][]string            // by certificate: the hosts it is served for
-	holder  map[string]string              // by host: its certificate
-	granted map[string]*claim              // by host: the claim that brought its certificate
-	asked   map[string]annotations.Clients // by certificate: the clients it is for
-	used    map[string]*pair               // by certificate
-	tenants map[string]string              // by certificate: its cluster and namespace
-}
-
 // certify finds the certificate of each host. The older claim to a host brings it.
 func (b *builder) certify() {
-	x := certifier{
-		builder: b, current: make(map[*corev1.Secret]*pair, len(b.pairs)), hosts: make(map[string][]string),
-		holder: make(map[string]string), granted: make(map[string]*claim),
-		asked: make(map[string]annotations.Clients), used: make(map[string]*pair), tenants: make(map[string]string),
-	}
+	current := make(map[*corev1.Secret]*pair, len(b.pairs))
+	all := cert.Hosts{Owned: b.owned, Spell: b.spell, Report: b.report}
 	for _, c := range b.claims {
 		w := b.worlds[c.World]
 		var clients annotations.Clients
@@ -773,157 +758,51 @@ func (b *builder) certify() {
 				"are answered 403 or 421; add an entry to spec.tls")
 		}
 		for _, t := range c.TLS {
-			x.entry(c, t, clients)
+			if read := b.readEntry(c, t, current); read != nil {
+				all.Add(c, t, cert.Entry{Prefix: w.prefix, Cluster: w.Cluster, At: w.At, Pair: read, Clients: clients})
+			}
 		}
 	}
-	b.pairs = x.current
-	x.write()
+	b.pairs = current
+	certs, extras := all.Certs()
+	b.Config.Certs, b.Config.Extras = append(b.Config.Certs, certs...), append(b.Config.Extras, extras...)
 }
 
-// entry assigns the certificate of a TLS entry to hosts.
-func (x *certifier) entry(c *claim, t claims.TLS, clients annotations.Clients) {
-	w := x.worlds[c.World]
+// readEntry returns the certificate of a TLS entry, or nil if it has none that can be used, which readEntry
+// reports.
+func (b *builder) readEntry(c *claim, t claims.TLS, current map[*corev1.Secret]*pair) *pair {
+	w := b.worlds[c.World]
 	if through, _ := annotations.Passthrough(c.Layer, w.defaults); through && t.Secret == "" {
-		return // the servers have their own
+		return nil // the servers have their own
 	}
 	if t.Secret == "" {
-		x.report(c, "NoCertificate", "the tls entry for %s names no Secret: it is served without "+
-			"a certificate of its own",
-			claims.List(t.Hosts))
-		return
+		b.report(c, "NoCertificate", "the tls entry for %s names no Secret: it is served without a certificate of "+
+			"its own", claims.List(t.Hosts))
+		return nil
 	}
 	key := t.Key(c)
-	read := x.read(c, t, key)
-	if read == nil {
-		return
-	}
-	x.watchClock(w.At, read)
-	if reason, why := read.Doubts(w.At, t.Hosts); reason != "" {
-		x.report(c, reason, "the certificate in Secret %s %s", key, why)
-	}
-	name := cert.Name(w.prefix, key)
-	if clients.CA != nil {
-		name = cert.ClientName(name, clients)
-		x.asked[name] = clients
-	}
-	x.used[name], x.tenants[name] = read, w.Cluster+"/"+key.Namespace
-	c.Secure = true
-	names := t.Hosts
-	if len(names) == 0 {
-		names = read.Names
-	}
-	for _, host := range names {
-		x.assign(c, host, name, key)
-	}
-	for _, other := range c.WWW {
-		if claims.Covers(names, haproxy.OtherName(other)) && read.Leaf.VerifyHostname(other) == nil {
-			x.assign(c, other, name, key)
-		}
-	}
-}
-
-// read returns the pair of a Secret, or nil if it cannot be used, which read reports.
-func (x *certifier) read(c *claim, t claims.TLS, key serviceKey) *pair {
-	w := x.worlds[c.World]
 	secret, ok := input.Find(w.Secrets, key)
 	if !ok {
 		why := fmt.Sprintf("there is no Secret %s", key)
 		if w.NoSecrets {
 			why = fmt.Sprintf("Secret %s cannot be read: the appliance may not list Secrets in this cluster", key)
 		}
-		x.report(c, "SecretNotFound", "%s: %s is served without its certificate", why, claims.List(t.Hosts))
+		b.report(c, "SecretNotFound", "%s: %s is served without its certificate", why, claims.List(t.Hosts))
 		return nil
 	}
-	read := cmp.Or(x.pairs[secret], x.gateways.pairs[secret])
+	read := cmp.Or(b.pairs[secret], b.gateways.pairs[secret])
 	if read == nil {
 		read = cert.Read(secret)
 	}
-	x.current[secret] = read
-	read = x.accepted(read)
+	current[secret] = read
+	read = b.accepted(read)
 	if read.Unusable != "" {
-		x.report(c, "CertificateUnusable", "Secret %s %s: %s is served without its certificate",
+		b.report(c, "CertificateUnusable", "Secret %s %s: %s is served without its certificate",
 			key, read.Unusable, claims.List(t.Hosts))
 		return nil
 	}
+	b.watchClock(w.At, read)
 	return read
-}
-
-// assign serves a certificate for a host, unless the host has another one already.
-func (x *certifier) assign(c *claim, host, name string, key serviceKey) {
-	if err := x.owned.May(c, host); err != nil { // a name of the certificate that the Ingress does not have
-		x.report(c, "HostOwned", "the certificate in Secret %s is not served for %s: %v", key, host, err)
-		return
-	}
-	c.Covered = append(c.Covered, host)
-	switch other := x.holder[host]; {
-	case other == "":
-		x.holder[host], x.granted[host] = name, c
-		x.hosts[name] = append(x.hosts[name], host)
-	case other != name && x.sharesHost(x.granted[host], c, host):
-		// Each cluster of a set has its own copy of the certificate. The first one's is served.
-	case other != name && (x.asked[other].CA != nil || x.asked[name].CA != nil):
-		x.report(c, "CertificateConflict", "%s is older and decides which certificates clients of %s need",
-			x.spell(x.granted[host]), host)
-	case other != name:
-		x.report(c, "CertificateConflict", "the certificate in Secret %s is not served for %s: %s already "+
-			"names another one",
-			key, host, x.spell(x.granted[host]))
-	}
-}
-
-// sharesHost reports whether claims of two clusters belong to one party for a host.
-func (b *builder) sharesHost(one, other *claim, host string) bool {
-	held, _ := b.owned.Of(host)
-	return one.World != other.World && held.Set != ""
-}
-
-// write adds the certificates to the Config, in order.
-func (x *certifier) write() {
-	for _, name := range sortedKeys(x.hosts) {
-		clients := x.asked[name]
-		if clients.CA != nil {
-			x.Config.Extras = append(x.Config.Extras, clients.CA)
-		}
-		for _, cert := range x.listings(name, x.hosts[name], x.holder, x.granted) {
-			cert.PEM, cert.Expires, cert.Owner = x.used[name].PEM, x.used[name].Leaf.NotAfter, x.tenants[name]
-			if clients.CA != nil {
-				cert.ClientCA, cert.ClientOptional = clients.CA.Name, clients.Optional
-			}
-			x.Config.Certs = append(x.Config.Certs, cert)
-		}
-	}
-	slices.SortFunc(x.Config.Certs, func(a, b *haproxy.Cert) int { return cmp.Compare(a.Name, b.Name) })
-}
-
-// listings splits the hosts of a certificate over as many entries as they need.
-func (b *builder) listings(
-	name string, hosts []string, certified map[string]string, granted map[string]*claim,
-) (all []*haproxy.Cert) {
-	slices.Sort(hosts)
-	room := 0
-	for _, host := range hosts {
-		var spared []string
-		if strings.HasPrefix(host, "*.") {
-			var fits bool
-			if spared, fits = b.spare(host, certified); !fits {
-				b.report(granted[host], "CertificateConflict", "the certificate for %s is not served for it: too "+
-					"many older hosts of others are below it; name the hosts one by one", host)
-				continue
-			}
-		}
-		size := len(host) + len(strings.Join(spared, " !")) + len(" !")
-		if room -= size; room < 0 {
-			each := name
-			if len(all) > 0 {
-				each = fmt.Sprintf("%s_%d.pem", strings.TrimSuffix(name, ".pem"), len(all)+1)
-			}
-			all = append(all, &haproxy.Cert{Name: each})
-			room = maxNames - size
-		}
-		c := all[len(all)-1]
-		c.Hosts, c.Except = append(c.Hosts, host), append(c.Except, spared...)
-	}
-	return all
 }
 
 // watchClock narrows the time in which this routing is valid. The routing becomes invalid when the

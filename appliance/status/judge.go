@@ -67,7 +67,7 @@ func (j *Judge) Assess(v, last *View, b Background) {
 		warn(Crashes, "", "%s", sentence)
 	}
 	for i := range v.Clusters {
-		v.Clusters[i].report(v.At, notReady, warn)
+		v.Clusters[i].report(v, notReady, warn)
 	}
 	v.sessions()
 	for _, sentence := range v.BGP.Contested {
@@ -136,8 +136,12 @@ func warnOfFile(v *View, warn finder) {
 }
 
 // report adds the faults of a cluster.
-func (c *Cluster) report(now time.Time, notReady, warn finder) {
+func (c *Cluster) report(v *View, notReady, warn finder) {
 	switch {
+	case !c.Known && v.Compiled.Awaits == c.Name:
+		notReady(ClusterUnknown, c.Name, "cluster %s: its objects are not known yet, and nothing is served before that: "+
+			"its ConfigMap sets the keys of the whole process, among them guards for every host (another cluster can "+
+			"set them: clusters[].ingress.process): %s", c.Name, c.Health.Error)
 	case !c.Known:
 		notReady(ClusterUnknown, c.Name, "cluster %s: its objects are not known yet: %s", c.Name, c.Health.Error)
 	case !c.Live:
@@ -159,7 +163,7 @@ func (c *Cluster) report(now time.Time, notReady, warn finder) {
 		warn(ClusterSettings, c.Name, "cluster %s: its new settings take effect once its API has answered: %s",
 			c.Name, c.Next.Error)
 	}
-	if words := c.DrainInWords(now); words != "" {
+	if words := c.DrainInWords(v.At); words != "" {
 		warn(ClusterRetired, c.Name, "%s: end that with sallyport undrain --cluster %s", words, c.Name)
 	}
 	for _, sentence := range c.Health.Missing {

@@ -1,6 +1,6 @@
-// Package cert reads the certificates and keys of Secrets, and names the files that HAProxy reads them
-// from. It alone knows when a [Pair] can be used, and when clients will reject it. Package ingress
-// decides about the hosts of each.
+// Package cert reads the certificates and keys of Secrets, names the files that HAProxy reads them from,
+// and decides which host has which certificate ([Hosts]). It alone knows when a [Pair] can be used, and when
+// clients will reject it.
 package cert
 
 import (

@@ -99,7 +99,9 @@ func observed(appliances ...*testbed) *prometheus {
 	}
 	rules, err := os.ReadFile("../../appliance/alerts.yaml")
 	r.must(err)
-	write("alerts.yaml", regexp.MustCompile(`for: \d+m\n`).ReplaceAllString(string(rules), "for: 1s\n"))
+	// A busy machine takes seconds for a reload.
+	fewer := r.swapped(string(rules), "reloads_total[10m]) > 60", "reloads_total[10m]) > 15")
+	write("alerts.yaml", regexp.MustCompile(`for: \d+m\n`).ReplaceAllString(fewer, "for: 1s\n"))
 	write("prometheus.yml", "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"+text)
 
 	programs, err := debian.Prometheus().Fetch(r.t.Context(), os.Stderr)
