@@ -139,9 +139,9 @@ func warnOfFile(v *View, warn finder) {
 func (c *Cluster) report(v *View, notReady, warn finder) {
 	switch {
 	case !c.Known && v.Compiled.Awaits == c.Name:
-		notReady(ClusterUnknown, c.Name, "cluster %s: its objects are not known yet, and nothing is served before that: "+
-			"its ConfigMap sets the keys of the whole process, among them guards for every host (another cluster can "+
-			"set them: clusters[].ingress.process): %s", c.Name, c.Health.Error)
+		notReady(ClusterUnknown, c.Name, "cluster %s: its objects are not known yet, and nothing is served before "+
+			"that: its ConfigMap sets the keys of the whole process, among them guards for every host (another "+
+			"cluster can set them: clusters[].ingress.process): %s", c.Name, c.Health.Error)
 	case !c.Known:
 		notReady(ClusterUnknown, c.Name, "cluster %s: its objects are not known yet: %s", c.Name, c.Health.Error)
 	case !c.Live:
