@@ -19,6 +19,7 @@ import (
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
+	"sallyport/ingress/budget"
 	"sallyport/ingress/input"
 	"sallyport/ingress/watch"
 	"sallyport/routes"
@@ -116,7 +117,7 @@ type loop struct {
 	knock   chan struct{} // receives after a change of any edge
 
 	policy   routes.Policy
-	compiler *ingress.Compiler
+	compiler *budget.Compiler
 	vetter   *vetter
 	certs    *certs
 	planner  plan.Planner
@@ -202,7 +203,7 @@ func (l *loop) reload(ctx context.Context) {
 // endpoint to them.
 func (l *loop) use(ctx context.Context, s settings) {
 	if l.compiler == nil || !slices.Equal(l.ports, s.ports) {
-		l.compiler = CompilerOf(s.ports)
+		l.compiler = budget.New(CompilerOf(s.ports))
 	}
 	l.follower.set(s)
 	l.membership.enter(ctx, s.cfg)

@@ -29,6 +29,7 @@ import (
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
+	"sallyport/ingress/budget"
 	"sallyport/ingress/input"
 	"sallyport/ingress/watch"
 	"sallyport/routes"
@@ -296,7 +297,7 @@ func newScene(t testing.TB) *scene {
 			chance:   &fakeRing{},
 			drains:   &drains{path: filepath.Join(t.TempDir(), "drain"), boot: "one"},
 		},
-		compiler: &ingress.Compiler{},
+		compiler: budget.New(&ingress.Compiler{}),
 	}
 	s.begin()
 	return s

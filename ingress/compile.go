@@ -105,10 +105,11 @@ type Compiler struct {
 	verdicts haproxy.Verdicts
 	judged   bool // they have changed since
 
-	// What the last Compile did not find in its memory, for tests.
+	// What the last Compile did not find in its memory, for tests and for Whole.
 	made struct {
 		claims, routed, parts int
 		amended               bool // the routing is the last routing, with a part replaced
+		whole                 bool // the routing is made anew
 	}
 
 	routing *routing
@@ -169,8 +170,30 @@ func (c *Compiler) Judge(verdicts haproxy.Verdicts) {
 // Compile returns the Result of snapshots. Results share memory: nothing in them may
 // be changed.
 func (c *Compiler) Compile(snaps []Snapshot) Result {
+	r, _ := c.compileWithin(snaps, false)
+	return r
+}
+
+// Amend returns the Result of snapshots, as Compile does, unless that takes the whole routing anew. Then it
+// reports false, and the Compiler is as it was before.
+func (c *Compiler) Amend(snaps []Snapshot) (Result, bool) {
+	before := *c
+	r, ok := c.compileWithin(snaps, true)
+	if !ok {
+		*c = before
+		c.linked = nil // amend may have changed it
+	}
+	return r, ok
+}
+
+// Whole reports whether the last call made the whole routing anew.
+func (c *Compiler) Whole() bool { return c.made.whole }
+
+// compileWithin returns the Result of snapshots. If small is true, it reports false instead of making the
+// whole routing anew.
+func (c *Compiler) compileWithin(snaps []Snapshot, small bool) (r Result, ok bool) {
 	old := c.worlds
-	c.made.claims, c.made.routed, c.made.parts, c.made.amended = 0, 0, 0, false
+	c.made.claims, c.made.routed, c.made.parts, c.made.amended, c.made.whole = 0, 0, 0, false, false
 	worlds, news := c.renew(snaps)
 	resized := c.Room != c.last.room
 	c.judged, c.last.unknown, c.last.room, c.last.closed = false, c.Unknown, c.Room, c.Closed
@@ -183,7 +206,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 		news.rerouted = true
 	}
 	if !news.rerouted && !news.amended && !news.moved && !resized {
-		return c.result
+		return c.result, true
 	}
 
 	needed := c.routing
@@ -194,7 +217,11 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 			news.rerouted = true
 		}
 	}
+	if news.rerouted && small {
+		return r, false
+	}
 	if news.rerouted {
+		c.made.whole = true
 		c.linked = nil // it has listeners of the routing before
 		c.routing = c.route(worlds)
 		c.forgetOthers()
@@ -204,7 +231,7 @@ func (c *Compiler) Compile(snaps []Snapshot) Result {
 	}
 	c.build(needed, news.touched)
 	c.finish()
-	return c.result
+	return c.result, true
 }
 
 // news are the differences between Snapshots and the worlds of the round before.

@@ -21,7 +21,8 @@ var plan = map[string][]string{
 	"appliance": {
 		"appliance/config", "appliance/group", "appliance/page", "appliance/pages", "appliance/picture",
 		"appliance/plan", "appliance/status",
-		"bgp", "bgp/upstream", "routes", "routes/address", "haproxy", "ingress", "ingress/input", "ingress/watch",
+		"bgp", "bgp/upstream", "routes", "routes/address", "haproxy", "ingress", "ingress/budget", "ingress/input",
+		"ingress/watch",
 	},
 	"appliance/accesslog": {},
 	"appliance/config":    {},
@@ -51,6 +52,7 @@ var plan = map[string][]string{
 	},
 	"ingress/allot":       {"ingress/input"},
 	"ingress/annotations": {"haproxy"},
+	"ingress/budget":      {"ingress", "ingress/input"},
 	"ingress/calico":      {"routes"},
 	"ingress/cert":        {"ingress/annotations", "ingress/claims", "ingress/input", "ingress/owners", "haproxy"},
 	"ingress/claims":      {"ingress/annotations", "ingress/gateway", "ingress/input", "ingress/nginx", "haproxy"},

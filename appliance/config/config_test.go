@@ -54,7 +54,7 @@ func defaults() *config.Config {
 				Process: true, ReleaseAfter: time.Hour,
 				Limits: config.Limits{
 					Hosts: 5000, Paths: 20000, RegularExpressions: 200, Conditions: 200, Backends: 5000, Servers: 10000,
-					Certificates: 2000, Secrets: 3000, Reloads: 5, Ports: 256,
+					Certificates: 2000, Secrets: 3000, Reloads: 5, Routing: 10, Ports: 256,
 					Clients: 1 << 20, Checks: 2500, WrongPasswords: 10, ConfigBytes: 4 << 20, Lines: 100,
 					ListEntries: 2000, CaptureBytes: 4096, SecretBytes: 256 << 10, ObjectBytes: 64 << 20,
 					SliceBytes: 16 << 20, PictureBytes: 64 << 20,
@@ -178,7 +178,7 @@ clusters:
     configMap: ops/keys, errorFiles: ops/errors, patternFiles: ops/lists, tcpServices: ops/tcp, crossNamespaceSecrets: true, trust: cluster, noSnippets: [global], hosts: [{host: "*.a.test", namespaces: [shop, "*"]}, {host: "*"}], namespaces: [a, b], notNamespaces: [kube-system],
     namespaceSelector: "team=web,!old", authServices: [ops/door], hostNetwork: true, process: true, snippets: true, releaseAfter: 30m,
     nginx: {class: web, controller: example.org/nginx, without: [auth-snippet]},
-    limits: {hosts: 1, paths: 2, regularExpressions: 3, conditions: 4, backends: 5, servers: 10, certificates: 6, secrets: 13, reloads: 13, addresses: 11, ports: 12, clients: 1013, checks: 14, wrongPasswords: 15, configBytes: 65537, lines: 7, listEntries: 8, captureBytes: 1016, secretBytes: 9000, objectBytes: 75000, sliceBytes: 70000, pictureBytes: 80000}}
+    limits: {hosts: 1, paths: 2, regularExpressions: 3, conditions: 4, backends: 5, servers: 10, certificates: 6, secrets: 13, reloads: 13, routing: 16, addresses: 11, ports: 12, clients: 1013, checks: 14, wrongPasswords: 15, configBytes: 65537, lines: 7, listEntries: 8, captureBytes: 1016, secretBytes: 9000, objectBytes: 75000, sliceBytes: 70000, pictureBytes: 80000}}
   gateway: {enabled: true, controller: example.org/own}
   calico: {apiGroup: projectcalico.org/v3}
 - name: two
@@ -210,7 +210,7 @@ clusters:
 			},
 			Limits: config.Limits{
 				Hosts: 1, Paths: 2, RegularExpressions: 3, Conditions: 4, Backends: 5,
-				Servers: 10, Certificates: 6, Secrets: 13, Reloads: 13, Addresses: 11, Ports: 12, Clients: 1013,
+				Servers: 10, Certificates: 6, Secrets: 13, Reloads: 13, Routing: 16, Addresses: 11, Ports: 12, Clients: 1013,
 				Checks: 14, WrongPasswords: 15, ConfigBytes: 65537, Lines: 7, ListEntries: 8, CaptureBytes: 1016,
 				SecretBytes: 9000, ObjectBytes: 75000, SliceBytes: 70000, PictureBytes: 80000,
 			},

@@ -172,6 +172,9 @@ type Limits struct {
 	Secrets int
 	// Reloads that its changes may cause at once, see haproxy.Config.
 	Reloads int
+	// Routing is the share of time, in per cent, for changes that make the whole routing anew. With 0
+	// there is no bound.
+	Routing int
 	// Of all Services of type LoadBalancer of the namespace together. Without a bound of
 	// their own, Addresses are a share of the pools.
 	Addresses, Ports int

@@ -85,7 +85,7 @@ func (l listOf[T]) hold(
 		}
 		old := was[v]
 		delete(was, v)
-		if old == nil || sumOf(sums, old) != sumOf(sums, o) {
+		if old != o && (old == nil || sumOf(sums, old) != sumOf(sums, o)) {
 			v.Sum = sumOf(sums, o)
 			if held(v, refOf(any(o).(metav1.Object))) {
 				o, changed = old, true
