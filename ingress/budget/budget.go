@@ -69,10 +69,10 @@ func (c *Compiler) Compile(snaps []input.Snapshot) ingress.Result {
 	for _, p := range slices.SortedFunc(maps.Keys(waiting), party.compare) {
 		r.Problems = append(r.Problems, input.Problem{
 			ObjectRef: waiting[p], Reason: "LimitReached",
-			Why: fmt.Sprintf("the last changes of namespace %s are not in effect yet: they make all routes anew, and the "+
-				"namespace has used up its share of the time for that (clusters[].ingress.limits.routing); they take "+
-				"effect within seconds: make several changes at once, and fewer of regular expressions, wildcard hosts, "+
-				"Gateways and exports", p.namespace),
+			Why: fmt.Sprintf("the last changes of namespace %s are not in effect yet: they make all routes anew, and "+
+				"the namespace has used up its share of the time for that (clusters[].ingress.limits.routing); they "+
+				"take effect within seconds: make several changes at once, and fewer of regular expressions, wildcard "+
+				"hosts, Gateways and exports", p.namespace),
 		})
 	}
 	return r
