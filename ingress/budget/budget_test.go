@@ -105,7 +105,8 @@ func TestANamespaceThatMakesAllRoutesAnewWaitsForItself(t *testing.T) {
 			return p.Reason == "LimitReached" && p.Namespace == "evil" && p.Cluster == "demo"
 		})
 		if serves(r, evil) == told {
-			t.Fatalf("round %d: %s is served: %v; a Problem says that it waits: %v", all.round, evil, serves(r, evil), told)
+			t.Fatalf("round %d: %s is served: %v; a Problem says that it waits: %v",
+				all.round, evil, serves(r, evil), told)
 		}
 		if told {
 			waits++
