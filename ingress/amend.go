@@ -90,19 +90,20 @@ func (c *Compiler) amend(before, now []*world) *routing {
 	}
 	few = slices.DeleteFunc(few, func(m placed) bool { return slices.Contains(d.gone, m) })
 	wider = slices.DeleteFunc(wider, func(m placed) bool { return slices.Contains(d.gone, m) })
+	if !ok || !c.alone(now, few, wider, &d) {
+		return nil
+	}
 	for _, m := range d.gone {
 		c.linked.Leave(m)
 	}
 	for _, m := range d.come {
 		c.linked.Join(m, d.links[m])
 	}
-	if !ok || !c.alone(now, few, wider, &d) {
-		return nil
-	}
 	was, is := slices.Concat(few, d.gone), slices.Concat(few, d.come)
 	then, next := c.routeAlone(before, was, wider, about), c.routeAlone(now, is, wider, about)
 	r := c.routing.replace(then, next, about.hosts, now)
 	if r == nil || !r.replaceRoutes(then, next, was, is) || !r.roomy(slices.Concat(is, d.gone)) {
+		c.linked = nil // it has the links of the objects that came
 		return nil
 	}
 	for _, m := range d.gone {

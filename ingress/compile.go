@@ -180,8 +180,8 @@ func (c *Compiler) Amend(snaps []Snapshot) (Result, bool) {
 	before := *c
 	r, ok := c.compileWithin(snaps, true)
 	if !ok {
+		before.linked = c.linked // what amend has found is right as long as it is there
 		*c = before
-		c.linked = nil // amend may have changed it
 	}
 	return r, ok
 }
