@@ -377,13 +377,13 @@ func (c *Compiler) leader(snaps []Snapshot) string {
 // leads reports whether the ConfigMaps of a world set the keys of the whole process.
 func (w *world) leads() bool { return w.Cluster == w.leader }
 
-// speaker returns the world that sets the keys of the whole process. It may be a world of an earlier call. If
-// no call had such a world, speaker returns an empty one.
-func (c *Compiler) speaker() *world {
-	if c.last.speaker == nil {
-		return new(world)
+// speaker returns the world that sets the keys of the whole process. If that is none of these worlds, it is
+// the last one that did. If no call had such a world, speaker returns an empty one.
+func (c *Compiler) speaker(worlds []*world) *world {
+	if i := slices.IndexFunc(worlds, (*world).leads); i >= 0 {
+		return worlds[i]
 	}
-	return c.last.speaker
+	return cmp.Or(c.last.speaker, new(world))
 }
 
 // awaited returns the name of the cluster that is to set the keys of the whole process by a ConfigMap, if it is

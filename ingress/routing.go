@@ -129,7 +129,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 		size = len(c.routing.owner)
 	}
 	b := &builder{
-		Compiler: c, snapshots: snapshots(worlds), speaker: c.speaker(),
+		Compiler: c, snapshots: snapshots(worlds), speaker: c.speaker(worlds),
 		first: make(map[string]*claim, size), routed: make(map[routeKey]haproxy.Route, size),
 		claimed: make(map[routeKey]*claim), picked: make(map[routeKey][]haproxy.Case),
 		patterns: make(map[string]int), needed: make(map[string]need, size),
