@@ -106,7 +106,7 @@ func (h *head) writePassage() {
 }
 
 // halveConnections lets a frontend accept half of all connections. A connection counts again in the
-// frontend for HTTPS if its TLS ends here.
+// frontend where its TLS ends, if that is this HAProxy.
 func (h *head) halveConnections() {
 	if n := h.maxConn(); n > 1 {
 		h.line("maxconn", strconv.Itoa(n/2))

@@ -122,7 +122,7 @@ func (h *head) streamFile() string { return ",map_str(" + h.opt.Dir + "/" + stre
 func (h *head) writeBinds(kind ListenerKind, kinds func(ListenerKind) bool) {
 	h.stream(kind.frontend())
 	h.line("option socket-stats")
-	if kind == ListenTLS && h.listens(ListenMixed.is) {
+	if kind == ListenTLS { // a route may end its TLS here
 		h.halveConnections()
 	}
 	for _, l := range h.Listeners {

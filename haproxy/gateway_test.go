@@ -271,6 +271,7 @@ func gateways(t testing.TB, key, certificate []byte) *Config {
 	})
 	return &Config{
 		Shape: Shape{
+			Tune:   Tune{MaxConn: 2000},
 			Extras: []*Extra{{"b.ca.pem", certificate}},
 			Listeners: []Listener{
 				{At: at(web), Kind: ListenHTTP},
