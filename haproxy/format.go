@@ -45,7 +45,10 @@ var (
 		matcher(`^(` + argument + `(,(-10|-?[1-9]|[1-9][0-9]{1,2}))?)?$`),
 		"a name and a position, from -10",
 	}
-	dnArgs     = form{matcher(`^(` + argument + `(,-?[1-9][0-9]?(,rfc2253)?)?)?$`), "an entry, a position and rfc2253"}
+	dnArgs = form{
+		matcher(`^(` + argument + `(,-?[1-9][0-9]?(,rfc2253)?)?|,0,rfc2253)?$`),
+		"an entry, a position and rfc2253; or ,0,rfc2253",
+	}
 	paramArgs  = form{matcher(`^(` + argument + `(,[A-Za-z0-9_.:/-])?)?$`), "a name and one character"}
 	timeArgs   = form{matcher(`^(-?` + figures + `(,(s|ms|us))?)?$`), "a number, and s, ms or us"}
 	limitArg   = form{matcher(`^([1-9][0-9]{0,8})?$`), "a number from 1"}
@@ -59,6 +62,7 @@ var (
 	bytesArgs  = form{matcher(`^` + figures + `(,` + figures + `)?$`), "an offset and a length"}
 	charsArg   = form{matcher(`^` + argument + `$`), "characters"}
 	divisorArg = form{matcher(`^[1-9][0-9]{0,8}$`), "a number from 1"}
+	choiceArgs = form{matcher(`^` + argument + `,` + argument + `$`), "a text for true and one for false"}
 	jsonArg    = form{matcher(`^(ascii|utf8|utf8s|utf8p|utf8ps)?$`), "ascii, utf8, utf8s, utf8p or utf8ps"}
 	sha2Arg    = form{matcher(`^(224|256|384|512)?$`), "224, 256, 384 or 512"}
 	flagArg    = form{matcher(`^[01]?$`), "0 or 1"}
@@ -143,6 +147,7 @@ var converters = map[string]converter{
 	"hex":       {noArgs, false, aText},
 	"host_only": {noArgs, false, aText},
 	"http_date": {timeArgs, true, aText},
+	"iif":       {choiceArgs, true, aText},
 	"json":      {jsonArg, false, aText},
 	"length":    {noArgs, false, aNumber},
 	"lower":     {noArgs, false, aText},

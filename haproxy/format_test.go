@@ -15,7 +15,7 @@ var arguments = []string{
 	"a,1", "a,0", "a,-1", "a,-10", "a,-11", "a,999", "a,b", "a,-", "a,bc", "1,2", "1,.", "-1,./", "1,.,2", "1,.,-2",
 	"0,.", "9999,a,9999", "a,,b", ",,b", "a,,", "a,txn.x,b", ",proc.asksecret",
 	"1,s", "-1,ms", "0,us", "1,x", "s", "query", "ascii", "utf8", "utf8s", "utf8p", "utf8ps", "CN,1,rfc2253",
-	"CN,-1,rfc2253", "CN,,rfc2253", "txn.x", "proc.gen", "Y-m,1", "Y-m,-1", ",", ",,", "2",
+	"CN,-1,rfc2253", "CN,,rfc2253", ",0,rfc2253", "txn.x", "proc.gen", "Y-m,1", "Y-m,-1", ",", ",,", "2",
 }
 
 // samples returns the expressions that a value in a direction may have: each fetch with

@@ -35,6 +35,10 @@ func tell(r Reading) string {
 	return strings.Join(lines, "\n")
 }
 
+// shown has the headers with which servers see the certificates of clients.
+const shown = "request-set-header = ssl-client-verify %[ssl_c_used,iif(SUCCESS,NONE)] | " +
+	"ssl-client-subject-dn %[ssl_c_s_dn(,0,rfc2253)] | ssl-client-issuer-dn %[ssl_c_i_dn(,0,rfc2253)]"
+
 // reads lists values of annotations, and the keys that they stand for.
 var reads = []struct {
 	set   []string // "name: value"
@@ -92,6 +96,25 @@ var reads = []struct {
 			"temporal-redirect-code: 307",
 		},
 		want: "request-redirect-code = 307\nsallyport.dev/redirect-to = https://b.test/",
+	},
+	{
+		set:  []string{"permanent-redirect: https://new.test/x", "permanent-redirect-code: 309"},
+		want: "request-redirect-code = 301\nsallyport.dev/redirect-to = https://new.test/x",
+	},
+	{
+		set: []string{"permanent-redirect: https://new.test/x", "permanent-redirect-code: 304"},
+		want: "request-redirect-code = 301\nsallyport.dev/redirect-to = https://new.test/x\n" +
+			"! InvalidAnnotation permanent-redirect-code: 304 is not served: allowed are 301, 302, 303, 307 and 308; " +
+			"it is ignored",
+	},
+	{
+		set:  []string{"temporal-redirect: https://new.test/x", "temporal-redirect-code: 308"},
+		want: "request-redirect-code = 302\nsallyport.dev/redirect-to = https://new.test/x",
+	},
+	{
+		set: []string{"temporal-redirect: https://new.test/x", "temporal-redirect-code: soon"},
+		want: "request-redirect-code = 302\nsallyport.dev/redirect-to = https://new.test/x\n" +
+			`! InvalidAnnotation temporal-redirect-code: "soon" is not a number; it is ignored`,
 	},
 	{
 		set:  []string{"permanent-redirect: https://$host/"},
@@ -199,15 +222,21 @@ var reads = []struct {
 		want: "sallyport.dev/auth-signin = https://in.test/?to=%[pathq,url_enc]\n" +
 			"sallyport.dev/auth-url = svc://ops/door:80/",
 	},
+	{
+		set: []string{"auth-url: http://door.ops.svc/", "auth-method: LOOK"},
+		want: "sallyport.dev/auth-url = svc://ops/door:80/\n" +
+			`! InvalidAnnotation auth-method: "LOOK": allowed are GET, HEAD, POST, PUT, PATCH, DELETE, CONNECT, OPTIONS, ` +
+			"TRACE; all clients are rejected until it is corrected\nCLOSED",
+	},
 	{set: []string{"enable-global-auth: false"}, want: "auth-type = none"},
 	{
 		set:  []string{"enable-global-auth: false", "auth-type: basic", "auth-secret: u"},
 		want: "auth-secret = u\nauth-type = basic-auth",
 	},
-	{set: []string{"auth-tls-secret: shop/ca"}, want: "client-ca = shop/ca"},
+	{set: []string{"auth-tls-secret: shop/ca"}, want: "client-ca = shop/ca\n" + shown},
 	{
 		set:  []string{"auth-tls-secret: ca", "auth-tls-verify-client: optional"},
-		want: "client-ca = ca\nclient-crt-optional = true",
+		want: "client-ca = ca\nclient-crt-optional = true\n" + shown,
 	},
 	{set: []string{"auth-tls-secret: ca", "auth-tls-verify-client: off"}, want: ""},
 	{
@@ -245,8 +274,26 @@ var reads = []struct {
 	},
 	{
 		set: []string{"enable-cors: true", "cors-allow-origin: .*"},
-		want: `! InvalidAnnotation cors-allow-origin: ".*" is not an origin, as https://page.example; no page of another ` +
-			"origin is allowed; it is ignored",
+		want: `! InvalidAnnotation cors-allow-origin: ".*" is not an origin, as https://page.example; pages of this ` +
+			"origin are not allowed; it is ignored",
+	},
+	{
+		set: []string{
+			"enable-cors: true", "cors-allow-origin: a.test:1, https://b.test", "cors-allow-methods: GET; PUT",
+			"cors-allow-headers: X$A", "cors-allow-credentials: maybe", "cors-max-age: soon", "cors-expose-headers: a b",
+		},
+		want: "cors-allow-credentials = true\n" +
+			"cors-allow-headers = DNT,Keep-Alive,User-Agent,X-Requested-With,If-Modified-Since,Cache-Control," +
+			"Content-Type,Range,Authorization\ncors-allow-methods = GET, PUT, POST, DELETE, PATCH, OPTIONS\n" +
+			`cors-allow-origin = (?i:https://b\.test)` + "\n" +
+			"cors-enable = true\ncors-max-age = 1728000s\ncors-respond-to-options = true\n" +
+			`! InvalidAnnotation cors-allow-origin: "a.test:1" is not an origin, as https://page.example; pages of this ` +
+			"origin are not allowed; it is ignored\n" +
+			`! InvalidAnnotation cors-allow-methods: "GET; PUT" is not a list of names with commas; it is ignored` + "\n" +
+			`! InvalidAnnotation cors-allow-headers: "X$A" is not a list of names with commas; it is ignored` + "\n" +
+			`! InvalidAnnotation cors-expose-headers: "a b" is not a list of names with commas; it is ignored` + "\n" +
+			`! InvalidAnnotation cors-max-age: "soon" is not a number from 0 to 1073741824; it is ignored` + "\n" +
+			`! InvalidAnnotation cors-allow-credentials: "maybe" is neither "true" nor "false"; it is ignored`,
 	},
 	{set: []string{"backend-protocol: https"}, want: "server-ssl = true"},
 	{set: []string{"backend-protocol: GRPCS"}, want: "server-proto = h2\nserver-ssl = true"},
@@ -284,7 +331,7 @@ var reads = []struct {
 	{
 		set: []string{
 			"affinity: cookie", "session-cookie-name: at", "session-cookie-secure: true",
-			"session-cookie-samesite: Lax", "session-cookie-domain: a.test", "session-cookie-path: /in",
+			"session-cookie-samesite: lax", "session-cookie-domain: a.test", "session-cookie-path: /in",
 			"session-cookie-max-age: 600", "session-cookie-expires: 700",
 		},
 		want: "sallyport.dev/session-cookie-domain = a.test\nsallyport.dev/session-cookie-keywords = httponly secure\n" +

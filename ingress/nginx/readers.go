@@ -107,28 +107,39 @@ func forceRedirect(r *reading, _ string) {
 
 func permanentRedirect(r *reading, value string) {
 	if r.values["temporal-redirect"] == "" {
-		redirect(r, value, "permanent-redirect-code", "301")
+		redirect(r, value, "permanent-redirect-code", 301, 308)
 	} else {
 		r.mark(r.at.Name, Void, "The Ingress has `temporal-redirect`, which overrides it.")
 	}
 }
 
 func temporalRedirect(r *reading, value string) {
-	redirect(r, value, "temporal-redirect-code", "302")
+	redirect(r, value, "temporal-redirect-code", 302, 307)
 }
 
-func redirect(r *reading, value, codeName, code string) {
+// redirect reads a redirect, and its status from another annotation. Like ingress-nginx, it takes the usual
+// status for a number that is not from 300 to most.
+func redirect(r *reading, value, codeName string, usual, most int) {
 	if err := plain(value); err != nil {
 		r.refuse(r.at, "%v", err)
 		return
 	}
-	name := r.at.Name
+	name, code := r.at.Name, usual
 	if said, has := r.values[codeName]; has {
-		name, code = codeName, said
-		r.mark(codeName, Same, "")
+		switch n, err := strconv.Atoi(said); {
+		case err != nil:
+			r.refuse(known[codeName], "%s is not a number", annotations.Quote(said))
+		case n < 300 || n > most:
+			r.mark(codeName, Same, "")
+		case !slices.Contains([]int{301, 302, 303, 307, 308}, n):
+			r.fail(known[codeName], "%d is not served: allowed are 301, 302, 303, 307 and 308", n)
+		default:
+			name, code = codeName, n
+			r.mark(codeName, Same, "")
+		}
 	}
 	r.say("sallyport.dev/redirect-to", r.at.Name, value)
-	r.say("request-redirect-code", name, code)
+	r.say("request-redirect-code", name, strconv.Itoa(code))
 }
 
 func forwardedPrefix(r *reading, value string) {
@@ -278,7 +289,11 @@ func authURL(r *reading, value string) {
 	if !strings.HasPrefix(to, "svc://") {
 		r.mark(r.at.Name, Differs, "The Service of this path is asked directly. Its failures are answered 503.")
 	}
-	r.also("auth-method", "sallyport.dev/auth-method")
+	if method, has := r.values["auth-method"]; has && !slices.Contains(methods, method) {
+		r.refuse(known["auth-method"], "%s: allowed are %s", annotations.Quote(method), strings.Join(methods, ", "))
+	} else {
+		r.also("auth-method", "sallyport.dev/auth-method")
+	}
 	r.also("auth-response-headers", "sallyport.dev/auth-headers-succeed")
 	if page, has := r.values["auth-signin"]; has {
 		to, err := text(page)
@@ -302,15 +317,18 @@ func authURL(r *reading, value string) {
 	}
 }
 
+// methods are those that ingress-nginx allows for auth-method.
+var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE"}
+
 var word = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 func clientCA(r *reading, value string) {
 	switch verify := cmp.Or(r.values["auth-tls-verify-client"], "on"); verify {
 	case "on":
-		r.say("client-ca", r.at.Name, value)
+		r.trust(value)
 		r.mark("auth-tls-verify-client", Same, "")
 	case "optional":
-		r.say("client-ca", r.at.Name, value)
+		r.trust(value)
 		r.say("client-crt-optional", "auth-tls-verify-client", "true")
 		r.mark("auth-tls-verify-client", Same, "")
 	case "off":
@@ -319,6 +337,14 @@ func clientCA(r *reading, value string) {
 	default:
 		r.fail(known["auth-tls-verify-client"], "%s: allowed are on, off and optional", annotations.Quote(verify))
 	}
+}
+
+// trust names the authority of clients' certificates, and shows servers what was found out about them.
+func (r *reading) trust(authority string) {
+	r.say("client-ca", r.at.Name, authority)
+	r.set(r.at.Name, "ssl-client-verify", "%[ssl_c_used,iif(SUCCESS,NONE)]")
+	r.set(r.at.Name, "ssl-client-subject-dn", "%[ssl_c_s_dn(,0,rfc2253)]")
+	r.set(r.at.Name, "ssl-client-issuer-dn", "%[ssl_c_i_dn(,0,rfc2253)]")
 }
 
 func limitRPS(r *reading, value string) { limit(r, value, 1) }
@@ -369,22 +395,36 @@ func cors(r *reading, _ string) {
 	if !r.is(r.at.Name) {
 		return
 	}
-	origin, anyone, err := origins(cmp.Or(r.values["cors-allow-origin"], "*"))
-	if err != nil {
-		r.fail(known["cors-allow-origin"], "%v; no page of another origin is allowed", err)
+	origin, anyone, odd := origins(cmp.Or(r.values["cors-allow-origin"], "*"))
+	if odd != nil {
+		r.refuse(known["cors-allow-origin"], "%v; pages of this origin are not allowed", odd)
+	}
+	if origin == "" {
 		return
 	}
 	r.say("cors-enable", r.at.Name, "true")
 	r.say("cors-respond-to-options", r.at.Name, "true")
 	r.say("cors-allow-origin", r.source("cors-allow-origin"), origin)
-	for _, one := range []struct{ name, usual string }{ // names of keys, too
-		{"cors-allow-methods", "GET, PUT, POST, DELETE, PATCH, OPTIONS"},
+	for _, list := range []struct {
+		name, key string
+		form      *regexp.Regexp
+		usual     string
+	}{
+		{"cors-allow-methods", "cors-allow-methods", methodList, "GET, PUT, POST, DELETE, PATCH, OPTIONS"},
 		{
-			"cors-allow-headers", "DNT,Keep-Alive,User-Agent,X-Requested-With," +
+			"cors-allow-headers", "cors-allow-headers", headerList, "DNT,Keep-Alive,User-Agent,X-Requested-With," +
 				"If-Modified-Since,Cache-Control,Content-Type,Range,Authorization",
 		},
+		{"cors-expose-headers", "sallyport.dev/cors-expose-headers", exposeList, ""},
 	} {
-		r.say(one.name, r.source(one.name), cmp.Or(r.values[one.name], one.usual))
+		value := cmp.Or(r.values[list.name], list.usual)
+		if value != "" && !list.form.MatchString(value) {
+			r.refuse(known[list.name], "%s is not a list of names with commas", annotations.Quote(value))
+			value = list.usual
+		}
+		if value != "" {
+			r.say(list.key, r.source(list.name), value)
+		}
 	}
 	age := cmp.Or(r.values["cors-max-age"], "1728000")
 	if _, err := number(age, 0, 1<<30); err != nil {
@@ -397,11 +437,20 @@ func cors(r *reading, _ string) {
 	} else if _, has := r.values["cors-allow-credentials"]; has {
 		r.mark("cors-allow-credentials", Same, "")
 	}
-	_, credentials := r.values["cors-allow-credentials"]
-	credentials = !credentials || r.is("cors-allow-credentials")
+	credentials, err := boolean(cmp.Or(r.values["cors-allow-credentials"], "true"))
+	if err != nil {
+		r.refuse(known["cors-allow-credentials"], "%v", err)
+		credentials = true
+	}
 	r.say("cors-allow-credentials", r.source("cors-allow-credentials"), strconv.FormatBool(credentials && !anyone))
-	r.also("cors-expose-headers", "sallyport.dev/cors-expose-headers")
 }
+
+// The lists that ingress-nginx accepts. For any other list it takes the default.
+var (
+	methodList = regexp.MustCompile(`^[A-Za-z]+(, ?[A-Za-z]+)*$`)
+	headerList = regexp.MustCompile(`^[\w-]+(, ?[\w-]+)*$`)
+	exposeList = regexp.MustCompile(`^([\w-]+|\*)(, ?([\w-]+|\*))*$`)
+)
 
 // source returns the annotation that a value comes from: name if the Ingress has it, or else the
 // annotation that is read now.
@@ -415,8 +464,9 @@ func (r *reading) source(name string) string {
 // originForm matches an origin, which may have one label "*".
 var originForm = regexp.MustCompile(`^([a-z][a-z0-9+.-]*)://(\*\.)?([A-Za-z0-9.-]+)(?::([0-9]+))?$`)
 
-// origins returns the expression for a list of origins, or "*". anyone reports whether all are allowed.
-func origins(list string) (expression string, anyone bool, err error) {
+// origins returns the expression for a list of origins, or "*", or "" if the list has none. anyone reports
+// whether all origins are allowed. odd names an entry that is no origin.
+func origins(list string) (expression string, anyone bool, odd error) {
 	var all []string
 	for one := range strings.SplitSeq(list, ",") {
 		one = strings.TrimSpace(one)
@@ -430,7 +480,8 @@ func origins(list string) (expression string, anyone bool, err error) {
 			all = append(all, "null")
 			continue
 		case m == nil:
-			return "", false, errors.New(annotations.Quote(one) + " is not an origin, as https://page.example")
+			odd = errors.New(annotations.Quote(one) + " is not an origin, as https://page.example")
+			continue
 		}
 		host := regexp.QuoteMeta(m[3])
 		if m[2] != "" {
@@ -442,9 +493,9 @@ func origins(list string) (expression string, anyone bool, err error) {
 		all = append(all, regexp.QuoteMeta(m[1])+"://"+host)
 	}
 	if len(all) == 0 {
-		return "", false, errors.New("it names no origin")
+		return "", false, cmp.Or(odd, errors.New("it names no origin"))
 	}
-	return "(?i:" + strings.Join(all, "|") + ")", false, nil
+	return "(?i:" + strings.Join(all, "|") + ")", false, odd
 }
 
 func backendProtocol(r *reading, value string) {
@@ -612,6 +663,8 @@ func hashBy(r *reading, value string) {
 	r.say("load-balance", r.at.Name, algorithm)
 }
 
+var sameSite = []string{"Strict", "Lax", "None"}
+
 func affinity(r *reading, value string) {
 	if value != "cookie" {
 		r.refuse(r.at, "%s: allowed is cookie", annotations.Quote(value))
@@ -620,7 +673,14 @@ func affinity(r *reading, value string) {
 	r.say("sallyport.dev/session-cookie-name", r.source("session-cookie-name"),
 		cmp.Or(r.values["session-cookie-name"], "INGRESSCOOKIE"))
 	r.also("session-cookie-domain", "sallyport.dev/session-cookie-domain")
-	r.also("session-cookie-samesite", "sallyport.dev/session-cookie-same-site")
+	if value, has := r.values["session-cookie-samesite"]; has {
+		i := slices.IndexFunc(sameSite, func(s string) bool { return strings.EqualFold(s, value) })
+		if i < 0 {
+			r.refuse(known["session-cookie-samesite"], "%s: allowed are Strict, Lax and None", annotations.Quote(value))
+		} else {
+			r.say("sallyport.dev/session-cookie-same-site", "session-cookie-samesite", sameSite[i])
+		}
+	}
 	r.also("session-cookie-path", "sallyport.dev/session-cookie-path")
 	for _, name := range []string{"session-cookie-max-age", "session-cookie-expires"} {
 		value, has := r.values[name]

@@ -21,6 +21,8 @@ var Everywhere = []string{
 		"`sallyport.dev/request-del-headers: X-Forwarded-For` removes what the client sent.",
 	"`X-Real-IP`, `X-Request-ID`, `X-Scheme` and `X-Forwarded-Host`, `-Port` and `-Scheme` are not set: " +
 		"`request-set-header` does that.",
+	"The header `Proxy`, and headers with `_` in their names, reach the servers. ingress-nginx removes them.",
+	"A request for `/.well-known/acme-challenge` is redirected to HTTPS as any other. ingress-nginx does not redirect it.",
 	"A host belongs to one namespace. With ingress-nginx every namespace can add paths to a host: " +
 		"`clusters[].ingress.hosts` and `trust` allow that.",
 	"The path of a request is compared as the client sent it. ingress-nginx decodes `%61`, and resolves `//` and " +
@@ -52,7 +54,7 @@ var rows = []*Row{
 	},
 	{
 		Name: "app-root", Verdict: Differs, Keys: "sallyport.dev/app-root", read: as("sallyport.dev/app-root"),
-		Note: "Only if `/` of the host leads to this Ingress.",
+		Note: "Only if `/` of the host leads to this Ingress. The Location is a path alone, without scheme and host.",
 	},
 	{
 		Name: "ssl-redirect", Verdict: Differs, Keys: "ssl-redirect", read: sslRedirect,
@@ -70,7 +72,7 @@ var rows = []*Row{
 	},
 	{
 		Name: "permanent-redirect-code", With: "permanent-redirect", Verdict: Differs, Keys: "request-redirect-code",
-		Note: "Of 301, 302, 303, 307 and 308.",
+		Note: "Of 301, 302, 303, 307 and 308. Others from 300 to 308 are read as 301.",
 	},
 	{
 		Name: "temporal-redirect", Verdict: Same, Keys: "sallyport.dev/redirect-to, request-redirect-code",
@@ -78,7 +80,7 @@ var rows = []*Row{
 	},
 	{
 		Name: "temporal-redirect-code", With: "temporal-redirect", Verdict: Differs, Keys: "request-redirect-code",
-		Note: "Of 301, 302, 303 and 307.",
+		Note: "Of 301, 302, 303 and 307. Others from 300 to 307 are read as 302.",
 	},
 	{
 		Name: "from-to-www-redirect", Verdict: Same, Keys: "sallyport.dev/from-to-www-redirect", read: wwwRedirect,
@@ -130,7 +132,8 @@ var rows = []*Row{
 	{Name: "denylist-source-range", Verdict: Same, Guard: true, Keys: "deny-list", read: as("deny-list")},
 	{
 		Name: "auth-type", Verdict: Differs, Guard: true, Keys: "auth-type, auth-secret", read: authType,
-		Note: "basic alone; digest closes the Ingress. Servers see the header Authorization.",
+		Note: "basic alone; digest closes the Ingress. Servers see the header Authorization. The default " +
+			"of `auth-realm` is `Protected Content`, and not empty.",
 	},
 	{
 		Name: "auth-secret", With: "auth-type", Verdict: Differs, Guard: true, Keys: "auth-secret",
@@ -181,12 +184,13 @@ var rows = []*Row{
 	{
 		Name: "auth-tls-secret", Verdict: Differs, Guard: true, Keys: "client-ca", read: clientCA,
 		Note: "The handshake fails, or 403 is the answer, where ingress-nginx answers 400. The CRL in `ca.crl` is " +
-			"not read.",
+			"not read. Servers see `ssl-client-verify`, `ssl-client-subject-dn` and `ssl-client-issuer-dn`, unless " +
+			"the Ingress has `request-set-header`.",
 	},
 	{
 		Name: "auth-tls-verify-client", With: "auth-tls-secret", Verdict: Differs, Guard: true,
 		Keys: "client-ca, client-crt-optional",
-		Note: "on, off and optional; optional_no_ca closes the Ingress.",
+		Note: "on, off and optional; optional_no_ca, or any other value, closes the Ingress.",
 	},
 	{
 		Name: "auth-tls-verify-depth", With: "auth-tls-secret", Verdict: Lost,
@@ -206,7 +210,7 @@ var rows = []*Row{
 	},
 	{
 		Name: "ssl-passthrough", Verdict: Same, Keys: "ssl-passthrough", read: as("ssl-passthrough"),
-		Note: "ingress-nginx reads it only with `--enable-ssl-passthrough`.",
+		Note: "ingress-nginx reads it only with `--enable-ssl-passthrough`. Plain HTTP is redirected to HTTPS.",
 	},
 	{Name: "ssl-ciphers", Verdict: Lost, Note: "ciphers are those of global-config-snippet, for all hosts"},
 	{Name: "ssl-prefer-server-ciphers", Verdict: Nothing, Note: "HAProxy prefers the order of the server."},
@@ -244,10 +248,13 @@ var rows = []*Row{
 	{Name: "modsecurity-snippet", Verdict: Lost, Guard: true, Note: noWAF + ", and snippets are never read"},
 
 	// CORS and headers
-	{Name: "enable-cors", Verdict: Same, Keys: "cors-enable, cors-respond-to-options", read: cors},
+	{
+		Name: "enable-cors", Verdict: Same, Keys: "cors-enable, cors-respond-to-options", read: cors,
+		Note: "OPTIONS is always answered 204, and an answer to a request without Origin has no headers of CORS.",
+	},
 	{
 		Name: "cors-allow-origin", With: "enable-cors", Verdict: Differs, Keys: "cors-allow-origin",
-		Note: "An origin has to match as a whole.",
+		Note: "An origin has to match as a whole. Names that are no origins are left out.",
 	},
 	{Name: "cors-allow-methods", With: "enable-cors", Verdict: Same, Keys: "cors-allow-methods"},
 	{Name: "cors-allow-headers", With: "enable-cors", Verdict: Same, Keys: "cors-allow-headers"},
@@ -320,6 +327,7 @@ var rows = []*Row{
 	{
 		Name: "session-cookie-samesite", With: "affinity", Verdict: Same,
 		Keys: "sallyport.dev/session-cookie-same-site",
+		Note: "With None the cookie is also Secure: browsers reject it otherwise.",
 	},
 	{
 		Name: "session-cookie-secure", With: "affinity", Verdict: Differs,
@@ -356,7 +364,10 @@ var rows = []*Row{
 		Name: "proxy-ssl-secret", With: "backend-protocol", Verdict: Same, Guard: true, Keys: "server-crt, server-ca",
 		Note: "Of HTTPS or GRPCS.",
 	},
-	{Name: "proxy-ssl-verify", With: "proxy-ssl-secret", Verdict: Same, Guard: true, Keys: "server-ca"},
+	{
+		Name: "proxy-ssl-verify", With: "proxy-ssl-secret", Verdict: Same, Guard: true, Keys: "server-ca",
+		Note: "A server with another certificate is answered for by 503, and not 502.",
+	},
 	{
 		Name: "proxy-ssl-name", With: "backend-protocol", Verdict: Same, Guard: true,
 		Keys: "sallyport.dev/secure-sni, sallyport.dev/secure-verify-hostname",
