@@ -29,6 +29,7 @@ func objects(dir string) string {
 			"-proxy", "-tls-cert", dir + "/ann.pem", "-tls-key",
 			dir + "/ann.pem",
 		}}.Manifest() +
+		rig.App{Name: "pair", Replicas: 2}.Manifest() +
 		rig.App{Name: "scaled", Grace: 5, Args: []string{"-drain", "2s"}}.Manifest() +
 		rig.Service("default", "scaled", "scaled") +
 		configMaps + gateway

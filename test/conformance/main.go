@@ -44,8 +44,12 @@ type conformity struct {
 	path   string // ImplementationSpecific; each path, if it is empty
 	exact  bool   // the path is Exact
 	asks   []ask
-	check  func(context.Context, *testbed) error // what more there is to it, once the asks hold
+	check  check  // runs once the asks hold
+	facts  []fact // in place of asks: each is a case, and they share the Ingress
 }
+
+// A check looks at more than answers.
+type check func(context.Context, *testbed) error
 
 // A testbed is a rig while a case runs.
 type testbed struct {
@@ -76,7 +80,9 @@ func run(ctx context.Context) error {
 	only := flag.String("only", "", "run the cases that have this `word` in their name")
 	asJSON := flag.Bool("json", false, "write a line of JSON for each case")
 	flag.Parse()
-	list := slices.DeleteFunc(cases(), func(c conformity) bool { return !strings.Contains(c.name, *only) })
+	list := slices.DeleteFunc(cases(), func(c conformity) bool {
+		return !slices.ContainsFunc(c.parts(), func(p conformity) bool { return strings.Contains(p.name, *only) })
+	})
 	if len(list) == 0 {
 		return fmt.Errorf("no case has %q in its name", *only)
 	}
@@ -93,10 +99,16 @@ func run(ctx context.Context) error {
 		if err := certificate(&manifest, r.Dir); err != nil {
 			return err
 		}
-		lines := make([]rig.Case, len(list))
+		var lines []rig.Case
 		for i, c := range list {
 			c.write(&manifest, i)
-			lines[i] = rig.Case{Name: c.name, Run: func(ctx context.Context) error { return c.run(ctx, r, r.Dir, i) }}
+			for _, p := range c.parts() {
+				if strings.Contains(p.name, *only) {
+					lines = append(lines, rig.Case{Name: p.name, Run: func(ctx context.Context) error {
+						return p.run(ctx, r, r.Dir, i)
+					}})
+				}
+			}
 		}
 		if err := errors.Join(r.Apply(ctx, manifest.String()), r.Start(ctx), r.Ready(ctx)); err != nil {
 			return err

@@ -1,0 +1,285 @@
+package main
+
+func nginxClients() []conformity {
+	denied := func(name, from string, ingress ...string) conformity {
+		return conformity{name: name, ingress: ingress, facts: []fact{see("a request", from, "GET /", "403")}}
+	}
+	closed := func(name, from string, ingress ...string) conformity {
+		return conformity{name: name, ingress: ingress, facts: []fact{see("a request", from, "GET /", "503")}}
+	}
+	return []conformity{
+		denied("allowlist-source-range without the client", "e2e/ipallowlist.go", "allowlist-source-range: 10.0.0.0/8"),
+		denied("whitelist-source-range", "parse/ipallowlist", "whitelist-source-range: 10.0.0.0/8"),
+		denied("denylist-source-range", "e2e/ipdenylist.go", "denylist-source-range: 192.168.50.0/24"),
+		denied("both lists with the client", "template/nginx.tmpl", "allowlist-source-range: 192.168.50.10",
+			"denylist-source-range: 192.168.50.0/24"),
+		{name: "allowlist-source-range with the client", ingress: []string{
+			"allowlist-source-range: 10.0.0.0/8, 2001:db8::/32, 192.168.50.10", "denylist-source-range: 11.0.0.0/8",
+		}, facts: []fact{
+			see("a request", "docs/annotations.md", "GET /", "200"),
+			see("a client that says it is another", "template/nginx.tmpl", "GET /", "200").with("X-Forwarded-For: 11.0.0.1"),
+		}},
+		{name: "whitelist-source-range beside its newer name", ingress: []string{
+			"allowlist-source-range: 192.168.50.0/24", "whitelist-source-range: 10.0.0.0/8",
+		}, facts: []fact{see("the newer name", "parse/ipallowlist", "GET /", "200")}},
+		closed("allowlist-source-range of no network", "parse/ipallowlist", "allowlist-source-range: office"),
+		closed("denylist-source-range of no network", "parse/ipdenylist", "denylist-source-range: 10.0.0.0/33"),
+	}
+}
+
+func nginxPasswords() []conformity {
+	const realm = `response Www-Authenticate: Basic realm="`
+	right := []string{"-u", "ann:secret"}
+	return []conformity{
+		{name: "auth-type basic", ingress: []string{
+			"auth-type: basic", "auth-secret: users", "auth-secret-type: auth-map", "auth-realm: Us",
+		}, facts: []fact{
+			see("no password", "e2e/auth.go", "GET /", "401", realm+`Us"`),
+			see("the password", "e2e/auth.go", "GET /", "200").by(right...),
+			see("another password", "e2e/auth.go", "GET /", "401").by("-u", "ann:Secret"),
+			see("another user", "e2e/auth.go", "GET /", "401").by("-u", "bob:secret"),
+			see("the header Authorization", "template/nginx.tmpl", "GET /", "200",
+				"request Authorization: Basic YW5uOnNlY3JldA==").by(right...).
+				differs("no such header", "Servers see the header Authorization"),
+		}},
+		{name: "auth-type basic with a file, of a namespace", ingress: []string{
+			"auth-type: basic", "auth-secret: default/htpasswd", "auth-secret-type: auth-file",
+		}, facts: []fact{
+			see("the password", "docs/annotations.md", "GET /", "200").by("-u", "bob:secret"),
+			see("no password", "parse/auth", "GET /", "401", realm+`Protected Content"`).
+				differs(`Basic realm=""`, "The default of `auth-realm` is"),
+		}},
+		{
+			name: "auth-type basic with a Secret that is not there", ingress: []string{"auth-type: basic", "auth-secret: gone"},
+			facts: []fact{see("a request", "e2e/auth.go", "GET /", "503").by(right...)},
+		},
+		{
+			name: "auth-type basic without a Secret", ingress: []string{"auth-type: basic"},
+			facts: []fact{see("a request", "parse/auth", "GET /", "503").by(right...)},
+		},
+		{name: "auth-type digest", ingress: []string{"auth-type: digest", "auth-secret: users"}, facts: []fact{
+			see("a request", "docs/annotations.md", "GET /", "503").
+				differs("401 with a challenge of Digest", "digest closes the Ingress"),
+		}},
+		{name: "auth-type that is none", ingress: []string{"auth-type: none", "auth-secret: users"}, facts: []fact{
+			see("a request", "parse/auth", "GET /", "503"),
+		}},
+		{name: "auth-secret alone", ingress: []string{"auth-secret: users"}, facts: []fact{
+			see("a request", "parse/auth", "GET /", "200"),
+		}},
+		{name: "satisfy any", ingress: []string{
+			"satisfy: any", "allowlist-source-range: 192.168.50.0/24", "auth-type: basic", "auth-secret: users",
+		}, facts: []fact{
+			see("one of two guards", "e2e/satisfy.go", "GET /", "401").
+				differs("200", "All guards of the Ingress have to be passed"),
+			see("both", "e2e/satisfy.go", "GET /", "200").by(right...),
+		}},
+		{
+			name: "enable-global-auth off", config: []string{"auth-secret: default/users", "auth-opt-out: true"},
+			ingress: []string{"enable-global-auth: false"}, facts: []fact{
+				see("a request", "e2e/auth.go", "GET /", "200"),
+			},
+		},
+	}
+}
+
+func nginxAsked() []conformity {
+	const here = "http://app.default.svc.cluster.local"
+	return []conformity{
+		{name: "auth-url of a Service", ingress: []string{
+			"auth-url: " + here + "/status/200?cookie=session=new", "auth-method: POST",
+			"auth-response-headers: Saw-Method, Saw-X-Original-Method, Saw-X-Original-Url, Saw-X-Auth-Request-Redirect",
+			"auth-cache-key: $remote_user", "auth-cache-duration: 200 10m", "auth-keepalive: 10",
+			"auth-keepalive-requests: 100", "auth-keepalive-timeout: 10", "auth-keepalive-share-vars: true",
+		}, facts: []fact{
+			see("the method", "docs/annotations.md", "GET /", "200", "request Saw-Method: POST"),
+			see("the request's method", "template/nginx.tmpl", "PUT /", "200", "request Saw-X-Original-Method: PUT"),
+			see("the request's URL", "template/nginx.tmpl", "GET /a?b=c", "200", "url /a?b=c",
+				"request Saw-X-Original-Url: http://HOST/a?b=c"),
+			see("where to come back to", "template/nginx.tmpl", "GET /a?b=c", "200",
+				"request Saw-X-Auth-Request-Redirect: /a?b=c"),
+			see("a header that the client forges", "template/nginx.tmpl", "GET /", "200", "request Saw-Method: POST").
+				with("Saw-Method: forged"),
+			see("a header that is not listed", "template/nginx.tmpl", "GET /", "200", "request Saw-Host: own").
+				with("Saw-Host: own"),
+			see("its cookie", "template/nginx.tmpl", "GET /", "200", "response Set-Cookie: session=new"),
+		}},
+		{name: "auth-url that answers 401", ingress: []string{"auth-url: " + here + ":80/status/401"}, facts: []fact{
+			see("a request", "e2e/auth.go", "GET /", "401"),
+		}},
+		{name: "auth-url that answers 403", ingress: []string{
+			"auth-url: http://app.default/status/403", "auth-signin: https://login.test/",
+		}, facts: []fact{
+			see("no way to the page of auth-signin", "template/nginx.tmpl", "GET /", "403"),
+		}},
+		{name: "auth-url that answers 500", ingress: []string{"auth-url: http://app/status/500"}, facts: []fact{
+			see("a request", "nginx/ngx_http_auth_request_module", "GET /", "503").
+				differs("500", "Failures are answered 503"),
+		}},
+		{
+			name: "auth-url of a Service that is not there", ingress: []string{"auth-url: http://gone.default.svc/x"},
+			facts: []fact{see("a request", "e2e/auth.go", "GET /", "503").
+				differs("500", "Failures are answered 503")},
+		},
+		{name: "auth-url of a stranger", ingress: []string{"auth-url: https://idp.test/check"}, facts: []fact{
+			see("a request", "docs/annotations.md", "GET /", "503").
+				differs("what idp.test says", "Other URLs close the Ingress"),
+		}},
+		{name: "auth-url that is no URL", ingress: []string{"auth-url: http://"}, facts: []fact{
+			see("a request", "parse/authreq", "GET /", "503"),
+		}},
+		{
+			name: "auth-method that is none", ingress: []string{"auth-url: " + here + "/status/200", "auth-method: LOOK"},
+			facts: []fact{see("a request", "parse/authreq", "GET /", "503")},
+		},
+		{name: "auth-response-headers with no name", ingress: []string{
+			"auth-url: " + here + "/status/200", "auth-response-headers: Saw-Host, a b",
+		}, facts: []fact{see("a request", "parse/authreq", "GET /", "503")}},
+		{name: "auth-signin", ingress: []string{
+			"auth-url: " + here + "/status/401", "auth-signin: https://$host/oauth2/start",
+		}, facts: []fact{
+			see("the way back", "e2e/auth.go", "GET /a?b=c&d=e", "302",
+				"location https://HOST/oauth2/start?rd=http://HOST%2Fa%3Fb%3Dc%26d%3De"),
+		}},
+		{name: "auth-signin with a query and another parameter", ingress: []string{
+			"auth-url: " + here + "/status/401", "auth-signin: https://login.test/?from=x",
+			"auth-signin-redirect-param: next",
+		}, facts: []fact{
+			see("the way back", "template/template.go", "GET /a", "302",
+				"location https://login.test/?from=x&next=http://HOST%2Fa"),
+		}},
+		{name: "auth-signin with the parameter", ingress: []string{
+			"auth-url: " + here + "/status/401", "auth-signin: https://login.test/?rd=$escaped_request_uri",
+		}, facts: []fact{
+			see("no second one", "template/template.go", "GET /a?b", "302", "location https://login.test/?rd=%2Fa%3Fb"),
+		}},
+		{name: "auth-url at the same host, as oauth2-proxy has it", beside: "/status", ingress: []string{
+			"auth-url: https://$host/status/202?cookie=session=new", "auth-response-headers: Saw-Host",
+			"auth-signin: https://$host/oauth2/start?rd=$escaped_request_uri", "auth-always-set-cookie: true",
+		}, facts: []fact{
+			see("the host", "docs/annotations.md", "GET /a?b=c", "200", "url /a?b=c", "request Saw-Host: HOST").
+				with("Saw-Host: forged"),
+			see("its cookie", "docs/annotations.md", "GET /", "200", "response Set-Cookie: session=new"),
+			see("the path itself", "template/nginx.tmpl", "GET /status/204", "204"),
+		}},
+		{name: "auth-url at the same host that says no", beside: "/status", ingress: []string{
+			"auth-url: https://$host/status/401", "auth-signin: https://$host/oauth2/start?rd=$escaped_request_uri",
+		}, facts: []fact{
+			see("the way back", "docs/annotations.md", "GET /a?b=c&d=e", "302",
+				"location https://HOST/oauth2/start?rd=%2Fa%3Fb%3Dc%26d%3De"),
+		}},
+		{name: "auth-request-redirect", ingress: []string{
+			"auth-url: " + here + "/status/200", "auth-request-redirect: https://HOST/back", "auth-proxy-set-headers: lists",
+			"auth-response-headers: Saw-X-Auth-Request-Redirect",
+		}, facts: []fact{
+			see("where to come back to", "e2e/auth.go", "GET /a", "200", "request Saw-X-Auth-Request-Redirect: /a").
+				differs("the URL of the annotation", "X-Auth-Request-Redirect is the path and query of the request"),
+		}},
+	}
+}
+
+func nginxCertificates() []conformity {
+	own := []string{"--cert", "DIR/ann.pem"}
+	return []conformity{
+		{name: "auth-tls-secret", secure: true, ingress: []string{
+			"auth-tls-secret: default/authority", "auth-tls-verify-depth: 1",
+			"auth-tls-pass-certificate-to-upstream: true", "auth-tls-error-page: https://new.test/",
+		}, facts: []fact{
+			see("the certificate", "e2e/authtls.go", "https GET /", "200", "request Ssl-Client-Verify: SUCCESS",
+				"request Ssl-Client-Subject-Dn: CN=ann").by(own...).with("Ssl-Client-Subject-DN: CN=forged"),
+			see("no certificate", "e2e/authtls.go", "https GET /", "000").
+				differs("400, or 302 to the page", "The handshake fails"),
+			see("another certificate", "docs/annotations.md", "https GET /", "000").by("--cert", "DIR/stranger.pem").
+				differs("400, or 302 to the page", "The handshake fails"),
+			see("plain HTTP", "template/nginx.tmpl", "GET /x", "308", "location https://HOST/x"),
+			see("the certificate for the server", "e2e/authtls.go", "https GET /", "200", "request Ssl-Client-Cert: (none)").
+				by(own...).differs("the certificate", "passes the certificate on"),
+		}},
+		{name: "auth-tls-verify-client optional", secure: true, ingress: []string{
+			"auth-tls-secret: default/authority", "auth-tls-verify-client: optional",
+		}, facts: []fact{
+			see("no certificate", "docs/annotations.md", "https GET /", "200"),
+			see("the certificate", "docs/annotations.md", "https GET /", "200", "request Ssl-Client-Verify: SUCCESS",
+				"request Ssl-Client-Subject-Dn: CN=ann", "request Ssl-Client-Issuer-Dn: CN=ann").by(own...).
+				with("Ssl-Client-Subject-DN: CN=forged"),
+			see("no certificate, and a word of one", "docs/annotations.md", "https GET /", "200",
+				"request Ssl-Client-Verify: NONE", "request Ssl-Client-Subject-Dn: ").
+				with("Ssl-Client-Verify: SUCCESS", "Ssl-Client-Subject-DN: CN=forged"),
+			see("another certificate", "docs/annotations.md", "https GET /", "000").by("--cert", "DIR/stranger.pem").
+				differs("400", "The handshake fails"),
+		}},
+		{name: "auth-tls-verify-client off", secure: true, ingress: []string{
+			"auth-tls-secret: default/authority", "auth-tls-verify-client: off",
+		}, facts: []fact{
+			see("no certificate", "e2e/authtls.go", "https GET /", "200"),
+		}},
+		{name: "auth-tls-verify-client optional_no_ca", secure: true, ingress: []string{
+			"auth-tls-secret: default/authority", "auth-tls-verify-client: optional_no_ca",
+		}, facts: []fact{
+			see("no certificate", "docs/annotations.md", "https GET /", "503").
+				differs("200", "closes the Ingress"),
+		}},
+		{name: "auth-tls-match-cn", secure: true, ingress: []string{
+			"auth-tls-secret: default/authority", "auth-tls-match-cn: CN=ann",
+		}, facts: []fact{
+			see("the certificate", "e2e/authtls.go", "https GET /", "503").by(own...).
+				differs("200", "The name in a certificate is not compared"),
+		}},
+		{
+			name: "auth-tls-secret that is not there", secure: true, ingress: []string{"auth-tls-secret: default/gone"},
+			facts: []fact{
+				see("a request", "e2e/authtls.go", "https GET /", "503").by(own...).
+					differs("403", "all clients of the Ingress get 503"),
+			},
+		},
+		{name: "ssl-passthrough", to: "secure", ingress: []string{"ssl-passthrough: true"}, facts: []fact{
+			see("TLS", "docs/annotations.md", "https GET /a", "200", "url /a", "tls true"),
+			see("plain HTTP", "template/template.go", "GET /a", "308", "location https://HOST/a").
+				differs("what the server says over TLS", "Plain HTTP is redirected to HTTPS"),
+		}},
+	}
+}
+
+func nginxLimits() []conformity {
+	return []conformity{
+		{name: "limit-rps", ingress: []string{"limit-rps: 1", "limit-burst-multiplier: 1"}, facts: []fact{
+			see("a request", "docs/annotations.md", "GET /", "200"),
+			see("many requests", "docs/annotations.md", "GET /", "503"), // asked again and again, until it is too often
+		}},
+		{name: "limit-rpm", ingress: []string{"limit-rpm: 2"}, facts: []fact{
+			see("a request", "docs/annotations.md", "GET /", "200"),
+			see("many requests", "docs/annotations.md", "GET /", "503"),
+		}},
+		{name: "limit-allowlist", ingress: []string{
+			"limit-rpm: 1", "limit-burst-multiplier: 1", "limit-allowlist: 192.168.50.0/24",
+		}, facts: []fact{
+			see("a first request", "docs/annotations.md", "GET /", "200"),
+			see("a second request", "docs/annotations.md", "GET /", "200"),
+			see("a third request", "docs/annotations.md", "GET /", "200"),
+		}},
+		{name: "limit-whitelist, the older name", ingress: []string{
+			"limit-rpm: 1", "limit-burst-multiplier: 1", "limit-whitelist: 192.168.50.10",
+		}, facts: []fact{
+			see("a first request", "parse/ratelimit", "GET /", "200"),
+			see("a second request", "parse/ratelimit", "GET /", "200"),
+			see("a third request", "parse/ratelimit", "GET /", "200"),
+		}},
+		{name: "limit-rps of 0", ingress: []string{"limit-rps: 0", "limit-rpm: 0"}, facts: []fact{
+			see("a request", "parse/ratelimit", "GET /", "200"),
+		}},
+		{name: "limit-connections", ingress: []string{"limit-connections: 1"}, facts: []fact{
+			see("a second request at once", "e2e/limitconnections.go", "GET /", "200").then(beside(answered("429"))).
+				differs("503", "The answer is 429, and not 503"),
+		}},
+		{name: "limit-connections with limit-allowlist", ingress: []string{
+			"limit-connections: 1", "limit-allowlist: 192.168.50.0/24", "limit-whitelist: 192.168.50.0/24",
+		}, facts: []fact{
+			see("a second request at once", "parse/ratelimit", "GET /", "200").then(beside(answered("429"))).
+				differs("200", "and not for `limit-connections`"),
+		}},
+		{name: "limit-rate", ingress: []string{"limit-rate: 1", "limit-rate-after: 1"}, facts: []fact{
+			see("20 kB", "e2e/limitrate.go", "GET /bytes?n=20000", "200").
+				differs("200, within 19 s", "Answers are sent as fast as the client reads"),
+		}},
+	}
+}
