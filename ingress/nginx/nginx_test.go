@@ -225,8 +225,8 @@ var reads = []struct {
 	{
 		set: []string{"auth-url: http://door.ops.svc/", "auth-method: LOOK"},
 		want: "sallyport.dev/auth-url = svc://ops/door:80/\n" +
-			`! InvalidAnnotation auth-method: "LOOK": allowed are GET, HEAD, POST, PUT, PATCH, DELETE, CONNECT, OPTIONS, ` +
-			"TRACE; all clients are rejected until it is corrected\nCLOSED",
+			`! InvalidAnnotation auth-method: "LOOK": allowed are GET, HEAD and POST; ` +
+			"all clients are rejected until it is corrected\nCLOSED",
 	},
 	{set: []string{"enable-global-auth: false"}, want: "auth-type = none"},
 	{
@@ -408,6 +408,7 @@ func TestEachAnnotationHasAVerdictOnItsValue(t *testing.T) {
 		{[]string{"whitelist-source-range: 10.0.0.0/8"}, "the same"},
 		{[]string{"whitelist-source-range: 10.0.0.0/8", "allowlist-source-range: 10.1.0.0/16"}, "the same, had no effect"},
 		{[]string{"auth-type: digest"}, "not served"},
+		{[]string{"auth-method: PUT", "auth-url: http://a.b.svc/"}, "not served, a difference"},
 		{[]string{"auth-type: none"}, "refused there too"},
 		{[]string{"auth-secret: a"}, "had no effect"},
 		{[]string{"limit-rps: 0"}, "the same"},

@@ -289,10 +289,13 @@ func authURL(r *reading, value string) {
 	if !strings.HasPrefix(to, "svc://") {
 		r.mark(r.at.Name, Differs, "The Service of this path is asked directly. Its failures are answered 503.")
 	}
-	if method, has := r.values["auth-method"]; has && !slices.Contains(methods, method) {
-		r.refuse(known["auth-method"], "%s: allowed are %s", annotations.Quote(method), strings.Join(methods, ", "))
-	} else {
+	switch method := cmp.Or(r.values["auth-method"], "GET"); method {
+	case "GET", "HEAD", "POST":
 		r.also("auth-method", "sallyport.dev/auth-method")
+	case "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE":
+		r.fail(known["auth-method"], "%s: allowed are GET, HEAD and POST", annotations.Quote(method))
+	default:
+		r.refuse(known["auth-method"], "%s: allowed are GET, HEAD and POST", annotations.Quote(method))
 	}
 	r.also("auth-response-headers", "sallyport.dev/auth-headers-succeed")
 	if page, has := r.values["auth-signin"]; has {
@@ -316,9 +319,6 @@ func authURL(r *reading, value string) {
 		r.say("sallyport.dev/auth-signin", "auth-signin", to)
 	}
 }
-
-// methods are those that ingress-nginx allows for auth-method.
-var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE"}
 
 var word = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
@@ -464,8 +464,8 @@ func (r *reading) source(name string) string {
 // originForm matches an origin, which may have one label "*".
 var originForm = regexp.MustCompile(`^([a-z][a-z0-9+.-]*)://(\*\.)?([A-Za-z0-9.-]+)(?::([0-9]+))?$`)
 
-// origins returns the expression for a list of origins, or "*", or "" if the list has none. anyone reports
-// whether all origins are allowed. odd names an entry that is no origin.
+// origins returns the expression for a list of origins. It is "*" if anyone is allowed, and empty if the list
+// has no origin. odd names an entry that is no origin.
 func origins(list string) (expression string, anyone bool, odd error) {
 	var all []string
 	for one := range strings.SplitSeq(list, ",") {

@@ -22,7 +22,8 @@ var Everywhere = []string{
 	"`X-Real-IP`, `X-Request-ID`, `X-Scheme` and `X-Forwarded-Host`, `-Port` and `-Scheme` are not set: " +
 		"`request-set-header` does that.",
 	"The header `Proxy`, and headers with `_` in their names, reach the servers. ingress-nginx removes them.",
-	"A request for `/.well-known/acme-challenge` is redirected to HTTPS as any other. ingress-nginx does not redirect it.",
+	"A path of an Ingress below `/.well-known/acme-challenge` is redirected to HTTPS as any other. ingress-nginx does " +
+		"not redirect it.",
 	"A host belongs to one namespace. With ingress-nginx every namespace can add paths to a host: " +
 		"`clusters[].ingress.hosts` and `trust` allow that.",
 	"The path of a request is compared as the client sent it. ingress-nginx decodes `%61`, and resolves `//` and " +
@@ -145,9 +146,13 @@ var rows = []*Row{
 		Name: "auth-url", Verdict: Differs, Guard: true, Keys: "sallyport.dev/auth-url", read: authURL,
 		Note: "A Service of the cluster, as `http://NAME.NAMESPACE.svc.cluster.local:PORT/PATH`; or a path that an " +
 			"Ingress here serves, as `https://$host/oauth2/auth`: its Service is asked directly. Other URLs close " +
-			"the Ingress, unless it has `sallyport.dev/auth-url`. Failures are answered 503.",
+			"the Ingress, unless it has `sallyport.dev/auth-url`. Failures are answered 503. A redirect " +
+			"of the Service reaches the client.",
 	},
-	{Name: "auth-method", With: "auth-url", Verdict: Same, Guard: true, Keys: "sallyport.dev/auth-method"},
+	{
+		Name: "auth-method", With: "auth-url", Verdict: Same, Guard: true, Keys: "sallyport.dev/auth-method",
+		Note: "GET, HEAD and POST; any other method closes the Ingress.",
+	},
 	{
 		Name: "auth-response-headers", With: "auth-url", Verdict: Same, Guard: true,
 		Keys: "sallyport.dev/auth-headers-succeed",
@@ -254,7 +259,8 @@ var rows = []*Row{
 	},
 	{
 		Name: "cors-allow-origin", With: "enable-cors", Verdict: Differs, Keys: "cors-allow-origin",
-		Note: "An origin has to match as a whole. Names that are no origins are left out.",
+		Note: "An origin has to match as a whole. Names that are no origins are left out. If none is left, no page " +
+			"is allowed, where ingress-nginx may allow all.",
 	},
 	{Name: "cors-allow-methods", With: "enable-cors", Verdict: Same, Keys: "cors-allow-methods"},
 	{Name: "cors-allow-headers", With: "enable-cors", Verdict: Same, Keys: "cors-allow-headers"},

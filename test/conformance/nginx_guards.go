@@ -22,6 +22,25 @@ func nginxClients() []conformity {
 		{name: "whitelist-source-range beside its newer name", ingress: []string{
 			"allowlist-source-range: 192.168.50.0/24", "whitelist-source-range: 10.0.0.0/8",
 		}, facts: []fact{see("the newer name", "parse/ipallowlist", "GET /", "200")}},
+		{name: "a list before other answers", secure: true, ingress: []string{
+			"denylist-source-range: 192.168.50.0/24", "enable-cors: true",
+		}, facts: []fact{
+			see("a redirect to HTTPS", "nginx/ngx_http_rewrite_module", "GET /", "308"),
+			see("a preflight", "nginx/ngx_http_rewrite_module", "https OPTIONS /", "403").with("Origin: https://page.test").
+				differs("204", "Lists of addresses come before the answer to a preflight"),
+		}},
+		{name: "a list before a redirect", ingress: []string{
+			"denylist-source-range: 192.168.50.0/24", "permanent-redirect: https://new.test/",
+		}, facts: []fact{
+			see("a request", "nginx/ngx_http_rewrite_module", "GET /", "403").
+				differs("301", "Lists of addresses come before the answer to a preflight"),
+		}},
+		{name: "a password before a redirect", ingress: []string{
+			"auth-type: basic", "auth-secret: users", "permanent-redirect: https://new.test/",
+		}, facts: []fact{
+			see("a request", "nginx/ngx_http_rewrite_module", "GET /", "401").
+				differs("301", "Passwords come before the two redirects"),
+		}},
 		closed("allowlist-source-range of no network", "parse/ipallowlist", "allowlist-source-range: office"),
 		closed("denylist-source-range of no network", "parse/ipdenylist", "denylist-source-range: 10.0.0.0/33"),
 	}
@@ -116,6 +135,13 @@ func nginxAsked() []conformity {
 			see("a request", "nginx/ngx_http_auth_request_module", "GET /", "503").
 				differs("500", "Failures are answered 503"),
 		}},
+		{name: "auth-url that answers 302", ingress: []string{"auth-url: http://app/status/302"}, facts: []fact{
+			see("a request", "nginx/ngx_http_auth_request_module", "GET /", "302").
+				differs("500", "A redirect of the Service reaches the client"),
+		}},
+		{name: "auth-method PUT", ingress: []string{"auth-url: " + here + "/status/200", "auth-method: PUT"}, facts: []fact{
+			see("a request", "parse/authreq", "GET /", "503").differs("200", "GET, HEAD and POST; any other method"),
+		}},
 		{
 			name: "auth-url of a Service that is not there", ingress: []string{"auth-url: http://gone.default.svc/x"},
 			facts: []fact{see("a request", "e2e/auth.go", "GET /", "503").
@@ -154,11 +180,12 @@ func nginxAsked() []conformity {
 			see("no second one", "template/template.go", "GET /a?b", "302", "location https://login.test/?rd=%2Fa%3Fb"),
 		}},
 		{name: "auth-url at the same host, as oauth2-proxy has it", beside: "/status", ingress: []string{
-			"auth-url: https://$host/status/202?cookie=session=new", "auth-response-headers: Saw-Host",
+			"auth-url: https://$host/status/202?cookie=session=new", "auth-response-headers: Saw-Host, Saw-Method",
 			"auth-signin: https://$host/oauth2/start?rd=$escaped_request_uri", "auth-always-set-cookie: true",
 		}, facts: []fact{
 			see("the host", "docs/annotations.md", "GET /a?b=c", "200", "url /a?b=c", "request Saw-Host: HOST").
 				with("Saw-Host: forged"),
+			see("the method", "nginx/ngx_http_auth_request_module", "PUT /", "200", "request Saw-Method: GET"),
 			see("its cookie", "docs/annotations.md", "GET /", "200", "response Set-Cookie: session=new"),
 			see("the path itself", "template/nginx.tmpl", "GET /status/204", "204"),
 		}},
@@ -194,6 +221,13 @@ func nginxCertificates() []conformity {
 			see("plain HTTP", "template/nginx.tmpl", "GET /x", "308", "location https://HOST/x"),
 			see("the certificate for the server", "e2e/authtls.go", "https GET /", "200", "request Ssl-Client-Cert: (none)").
 				by(own...).differs("the certificate", "passes the certificate on"),
+		}},
+		{name: "auth-tls-secret, and another Ingress of the host", secure: true, beside: "/other", ingress: []string{
+			"auth-tls-secret: default/authority",
+		}, facts: []fact{
+			see("the certificate", "docs/annotations.md", "https GET /other", "200").by(own...),
+			see("no certificate", "docs/annotations.md", "https GET /other", "000").
+				differs("400", "The handshake fails"),
 		}},
 		{name: "auth-tls-verify-client optional", secure: true, ingress: []string{
 			"auth-tls-secret: default/authority", "auth-tls-verify-client: optional",
@@ -266,6 +300,9 @@ func nginxLimits() []conformity {
 		}},
 		{name: "limit-rps of 0", ingress: []string{"limit-rps: 0", "limit-rpm: 0"}, facts: []fact{
 			see("a request", "parse/ratelimit", "GET /", "200"),
+		}},
+		{name: "limit-rps that is none", ingress: []string{"limit-rps: some"}, facts: []fact{
+			see("a request", "parse/ratelimit", "GET /", "200").differs("404", "drops the whole Ingress"),
 		}},
 		{name: "limit-connections", ingress: []string{"limit-connections: 1"}, facts: []fact{
 			see("a second request at once", "e2e/limitconnections.go", "GET /", "200").then(beside(answered("429"))).

@@ -24,6 +24,7 @@ func nginxPlain() []conformity {
 				differs("no such header", "headers with `_` in their names"),
 			see("a body of 1 MiB and a byte", "docs/annotations.md", "POST /", "413").
 				by("-d", "x", "-H", "Content-Length: 1048577"),
+			see("a WebSocket", "template/nginx.tmpl", "GET /", "200").then(echoes),
 			see("OPTIONS", "template/nginx.tmpl", "OPTIONS /a", "200", "url /a"),
 			see("TLS without a certificate of the host", "template/nginx.tmpl", "https GET /", "200",
 				"request X-Forwarded-Proto: https"),
@@ -38,13 +39,22 @@ func nginxPlain() []conformity {
 				differs("max-age=31536000; includeSubDomains", "Strict-Transport-Security is not sent"),
 			see("a slash at the end", "docs/annotations.md", "GET /x/", "308", "location https://HOST/x/").
 				differs("https://HOST/x", "A redirect to HTTPS keeps the whole path"),
-			see("a challenge of ACME", "docs/configmap.md", "GET /.well-known/acme-challenge/x", "308").
-				differs("200", "`/.well-known/acme-challenge` is redirected to HTTPS"),
+			see("a challenge of ACME that no path is for", "template/template.go", "GET /.well-known/acme-challenge/x", "308"),
+		}},
+		{name: "a challenge of ACME", secure: true, path: "/.well-known/acme-challenge/x", facts: []fact{
+			see("plain HTTP", "docs/configmap.md", "GET /.well-known/acme-challenge/x", "308").
+				differs("200", "below `/.well-known/acme-challenge` is redirected to HTTPS"),
 		}},
 		{name: "a path is a string", path: "/a", facts: []fact{
 			see("longer", "template/template.go", "GET /abc", "200", "url /abc"),
 			see("below", "template/template.go", "GET /a/b", "200", "url /a/b"),
 			see("in another case", "template/template.go", "GET /A", "404"),
+			see("with an escape", "nginx/ngx_http_core_module", "GET /%61bc", "404").
+				differs("200", "The path of a request is compared as the client sent it"),
+			see("with two slashes", "nginx/ngx_http_core_module", "GET //abc", "404").by("--path-as-is").
+				differs("200", "The path of a request is compared as the client sent it"),
+			see("with /../", "nginx/ngx_http_core_module", "GET /x/../abc", "404").by("--path-as-is").
+				differs("200", "The path of a request is compared as the client sent it"),
 		}},
 		{name: "a path of type Exact", path: "/a", exact: true, facts: []fact{
 			see("itself", "template/template.go", "GET /a?b=c", "200", "url /a?b=c"),

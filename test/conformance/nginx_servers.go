@@ -69,6 +69,13 @@ func nginxOrigins() []conformity {
 			page(see("the good one", "e2e/cors.go", "GET /", "200", origin+"https://good.test"), "https://good.test"),
 			page(see("the bad one", "e2e/cors.go", "GET /", "200", origin+"(none)"), "bad.test:8080"),
 		}},
+		{
+			name: "cors-allow-origin, all of which is none", ingress: []string{"enable-cors: true", "cors-allow-origin: .*"},
+			facts: []fact{
+				page(see("a page", "parse/cors", "GET /", "200", origin+"(none)"), "https://page.test").
+					differs("*", "If none is left, no page is allowed"),
+			},
+		},
 		{name: "cors- of one's own", ingress: []string{
 			"enable-cors: true", "cors-allow-methods: POST, GET", "cors-allow-headers: X-A, X-B", "cors-max-age: 200",
 			"cors-allow-credentials: false", "cors-expose-headers: X-C, X-D", "cors-allow-origin: https://page.test",
@@ -212,6 +219,15 @@ func nginxServers() []conformity {
 		}},
 	}
 }
+
+// echoes checks that a WebSocket is open.
+var echoes = asking(func(_ context.Context, s *testbed, tell func(order) (outcome, error)) error {
+	got, err := tell(order{Address: httpAddress, Host: s.host, Send: "hello"})
+	if err == nil && got.Heard != "hello" {
+		err = fmt.Errorf("%+v", got)
+	}
+	return err
+})
 
 // stays checks that six requests go to the same of several pods.
 func stays(request string, headers ...string) check {

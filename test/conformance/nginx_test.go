@@ -17,7 +17,6 @@ var alike = map[string]string{
 	"canary-weight-total":    "the rounding of a share shows in thousands of requests",
 	"limit-burst-multiplier": "a window and a bucket differ in the times at which requests are allowed again",
 	"limit-rpm":              "a window and a bucket differ in the times at which requests are allowed again",
-	"limit-rps":              "a window and a bucket differ in the times at which requests are allowed again",
 	"load-balance":           "the choice of a server by its load shows under load",
 }
 
