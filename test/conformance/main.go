@@ -1,6 +1,7 @@
 // Command conformance holds what is said of an Ingress to what a client and a
 // pod see of it: objects in, HTTP behaviour out. Each case has a host of its own
-// in a lab with an appliance; one line tells how it went.
+// in a lab with an appliance; one line tells how it went. Facts of ingress-nginx share
+// a host, and name their sources (see fact).
 //
 //	go run ./test/conformance             all cases
 //	go run ./test/conformance -only cors  those with the word in their name
