@@ -24,6 +24,15 @@ local function fold(name)
 	return (string.gsub(name, "[_.]", "-"))
 end
 
+-- Counts the values of a header.
+local function count(values)
+	local n = 0
+	for _ in pairs(values or {}) do
+		n = n + 1
+	end
+	return n
+end
+
 -- Sends the request and reads the head of the answer: a status, and headers by name.
 local function exchange(socket, lines)
 	local s = core.tcp()
@@ -90,14 +99,24 @@ core.register_action("sallyport_ask", { "http-req" }, function(txn, backend, hos
 		return
 	end
 	if status >= 200 and status < 300 then
-		for header in pairs(names(succeed) or {}) do
+		local given = names(succeed) or {}
+		for header in pairs(given) do
 			for name in pairs(txn.http:req_get_headers()) do
 				if fold(name) == fold(header) then
 					txn.http:req_del_header(name) -- whatever the client says of itself
 				end
 			end
+		end
+		for header in pairs(given) do
 			for _, value in ipairs(headers[header] or {}) do
 				txn.http:req_add_header(header, value)
+			end
+		end
+		-- HAProxy leaves out a header for which the buffer has no room, and does not report it.
+		local there = txn.http:req_get_headers()
+		for header in pairs(given) do
+			if count(there[header]) ~= count(headers[header]) then
+				return
 			end
 		end
 		if headers["set-cookie"] then

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -191,6 +192,73 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 		}
 
 		r.admitsNoStranger("ask")
+	})
+}
+
+// TestAnAnswerOfAServiceFitsBesideABody gives headers and cookies of the size of a session with tokens,
+// while a body fills HAProxy's buffer.
+func TestAnAnswerOfAServiceFitsBesideABody(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		const token, cookie = 3_000, 3_800
+		pod := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.Header().Set("Saw-Token", strconv.Itoa(len(r.Header.Get("X-Token"))))
+			w.Header().Set("Saw-Cookie", strconv.Itoa(len(r.Header.Get("Cookie"))))
+			_, _ = io.WriteString(w, strings.Repeat("x", 100_000))
+		}))
+		t.Cleanup(pod.Close)
+		service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Token", strings.Repeat("t", token))
+			for range 3 {
+				w.Header().Add("Set-Cookie", "s="+strings.Repeat("s", cookie))
+			}
+			w.WriteHeader(http.StatusAccepted)
+		}))
+		t.Cleanup(service.Close)
+		app := backend("app", serverAt(pod.Listener.Addr()))
+		ask := Ask{Backend: "door", Host: "door.ops", Method: "GET", Path: "/", Succeed: []string{"X-Token"}}
+		app.Directives = []Directive{must[Directive](t)(ask.Directive())}
+		cfg := r.config(app, backend("door", serverAt(service.Listener.Addr())))
+		cfg.Extras = []*Extra{AskScript()}
+		r.apply(cfg, states(cfg, Open))
+
+		client := r.client("")
+		client.Jar = nil
+		get := func(body, cookies int) (int, http.Header) {
+			t.Helper()
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://app.test/",
+				strings.NewReader(strings.Repeat("b", body)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set("Cookie", strings.Repeat("c", cookies))
+			response, err := client.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			_, _ = io.Copy(io.Discard, response.Body)
+			return response.StatusCode, response.Header
+		}
+		for _, body := range []int{0, 50_000} {
+			for _, cookies := range []int{1, 12_000, 15_000} {
+				status, h := get(body, cookies)
+				if status != 200 || h.Get("Saw-Token") != strconv.Itoa(token) ||
+					h.Get("Saw-Cookie") != strconv.Itoa(cookies) || len(h.Values("Set-Cookie")) != 3 {
+					t.Errorf("with a body of %d bytes and cookies of %d: %d, the server saw a token of %s bytes and "+
+						"cookies of %s, the client %d cookies", body, cookies, status, h.Get("Saw-Token"),
+						h.Get("Saw-Cookie"), len(h.Values("Set-Cookie")))
+				}
+			}
+		}
+
+		cfg.Tune.Base = "global\n  tune.bufsize 16384\n  tune.maxrewrite 1024\n"
+		r.apply(cfg, states(cfg, Open))
+		r.eventually("a request whose token has no room is rejected", func() bool {
+			status, _ := get(50_000, 1)
+			return status == 503
+		})
 	})
 }
 

@@ -109,6 +109,11 @@ func (h *head) writeGlobal() {
 	if h.asks() || h.mirrors() { // else it warns
 		global = append(global, ".if version_atleast(3.1)", "tune.lua.bool-sample-conversion normal", ".endif")
 	}
+	if h.asks() {
+		// The headers and cookies of a service's answer need this room beside a body that fills the
+		// buffer. By default it is 1 kB, and HAProxy leaves out what does not fit, without a word.
+		global = append(global, "tune.bufsize 32768", "tune.maxrewrite 16384")
+	}
 	for _, script := range []struct {
 		name, knows string
 		used        bool

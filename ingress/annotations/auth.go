@@ -44,7 +44,7 @@ var (
 		Name: own + "auth-signin", Scopes: notOnTheService, Format: "URL or path; it may hold `%[...]`, see below",
 		Guard: true,
 		Effect: "Rejected clients are redirected to this URL with 302, instead of getting the answer of the Service " +
-			"of auth-url. Example: `https://login.test/?rd=%[url,url_enc]`.",
+			"of auth-url. Example: `https://login.test/?rd=https://%[req.hdr(host)]%[pathq,url_enc]`.",
 	})
 )
 
