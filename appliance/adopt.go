@@ -62,6 +62,19 @@ func reflection(t routes.Topology) (behind, reflectors []netip.Addr) {
 	return behind, reflectors
 }
 
+// ownerOf returns the node that has a BGP address, and its cluster. If several clusters claim the address, it
+// belongs to the first of them in the configuration, as the session does (peers).
+func ownerOf(addr netip.Addr, topologies []routes.Topology) (cluster string, node routes.Node) {
+	for _, t := range topologies {
+		for _, n := range t.Nodes {
+			if slices.ContainsFunc(n.BGP, func(p netip.Prefix) bool { return p.Addr() == addr }) {
+				return t.Cluster, n
+			}
+		}
+	}
+	return "", routes.Node{}
+}
+
 // adoptedOffers returns an offer for each adopted route, as if the session of the route had closed
 // when this process started. Verify applies the same rules and the same retention time to these
 // offers as to any other offer. Once a peer has sent all its own offers (End-of-RIB), they replace
@@ -91,15 +104,10 @@ func (l *loop) adoptedOffers(topologies []routes.Topology, peers []bgp.PeerState
 			Peer: via, Prefix: prefix, NextHop: via,
 			Lost: routes.Loss{Cause: routes.Closed, At: l.started},
 		}
-		for _, t := range topologies {
-			for _, n := range t.Nodes {
-				if slices.ContainsFunc(n.BGP, func(p netip.Prefix) bool { return p.Addr() == via }) {
-					offer.Cluster, offer.PeerAS = t.Cluster, n.ASN
-					if n.ASN != l.cfg.BGP.ASN {
-						offer.ASPath = []uint32{n.ASN}
-					}
-				}
-			}
+		var node routes.Node
+		offer.Cluster, node = ownerOf(via, topologies)
+		if offer.PeerAS = node.ASN; node.ASN != l.cfg.BGP.ASN {
+			offer.ASPath = []uint32{node.ASN}
 		}
 		offers = append(offers, offer)
 	}

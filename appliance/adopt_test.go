@@ -43,6 +43,19 @@ func TestAnAdoptedRouteBehindAReflectorIsNoRefusalForEver(t *testing.T) {
 	}
 }
 
+func TestARestartKeepsTheRoutesOverANodeWhoseAddressALaterClusterClaims(t *testing.T) {
+	s := running(t)
+	other := demoSnapshot("other")
+	other.Ingresses, other.Topology.Affinities = nil, nil
+	other.Topology.Nodes[0].Name = "liar"
+	s.clusters = append(s.clusters, &cluster{name: "other", opened: opened{watcher: &fakeWatcher{snapshot: other}}})
+	s.settle(t)
+	if got := s.proxy.String(); got != bothOpen || len(s.kernel.routes) != 2 {
+		t.Errorf("before any peer has spoken: servers %s and routes %v, want %s and two routes", got, s.kernel.routes,
+			bothOpen)
+	}
+}
+
 func TestAStartDoesNotWaitForNodesBehindAReflector(t *testing.T) {
 	s := newScene(t)
 	s.reflect()

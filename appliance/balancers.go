@@ -48,7 +48,7 @@ func closed(pools []config.Pool, topologies []routes.Topology, strangers map[net
 				add(a, "an address of node "+n.Name)
 			}
 		}
-		for _, at := range t.Protected {
+		for _, at := range slices.Concat(t.Protected, t.Endpoints) {
 			add(at.Addr(), "an address of the API server of cluster "+t.Cluster)
 		}
 	}

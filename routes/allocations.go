@@ -19,6 +19,7 @@ type allocations struct {
 	host    map[netip.Addr]hostAddress // addresses of nodes
 	onNodes bool                       // servers at these addresses are allowed
 	foreign index[string]              // addresses of clusters that outrank this one, with the names of the clusters
+	servers map[netip.AddrPort]bool    // the API server's sockets, by the cluster's own records
 	blocks  index[*IPAMBlock]
 	ranges  index[bool] // networks of pods with unknown namespaces; empty if blocks have them
 }
@@ -57,7 +58,10 @@ func Allocate(f Facts) *Allocations {
 		}
 		c := &allocations{
 			host: map[netip.Addr]hostAddress{}, onNodes: t.HostNetwork,
-			foreign: newIndex(maps.Clone(taken)),
+			foreign: newIndex(maps.Clone(taken)), servers: map[netip.AddrPort]bool{},
+		}
+		for _, server := range t.Endpoints {
+			c.servers[server] = true
 		}
 		a.clusters[t.Cluster] = c
 		blocks, ranges, territory := map[netip.Prefix]*IPAMBlock{}, map[netip.Prefix]bool{}, t.Bounds
@@ -118,6 +122,9 @@ func (a *Allocations) Refuse(cluster, namespace string, server netip.AddrPort) D
 	c := a.clusters[cluster]
 	if c == nil {
 		return deny(NoRecords, "nothing is known about cluster %q", cluster)
+	}
+	if c.servers[server] {
+		return deny(APIServer, "%s is the API server of cluster %s", server, cluster)
 	}
 	if host, ok := c.host[at]; ok {
 		return c.refuseHost(host, server)
@@ -202,7 +209,8 @@ func (a *Allocations) Since(old *Allocations) (touched func(netip.Addr) bool) {
 	for name, c := range a.clusters {
 		was := old.clusters[name]
 		if was == nil || c.onNodes != was.onNodes || !maps.Equal(c.host, was.host) ||
-			!maps.Equal(c.foreign.at, was.foreign.at) || !maps.Equal(c.ranges.at, was.ranges.at) {
+			!maps.Equal(c.servers, was.servers) || !maps.Equal(c.foreign.at, was.foreign.at) ||
+			!maps.Equal(c.ranges.at, was.ranges.at) {
 			return everything
 		}
 		for p := range was.blocks.at {

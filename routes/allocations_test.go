@@ -61,6 +61,14 @@ func TestAServerIsAnAddressOfItsNamespace(t *testing.T) {
 			"192.168.50.23:8443", onNodes,
 			"192.168.50.23:8443 is the API server of cluster demo",
 		},
+		"the API server in a pod": {"172.16.171.66:80", func(f *Facts) {
+			f.Topologies[0].Endpoints = []netip.AddrPort{netip.MustParseAddrPort("172.16.171.66:80")}
+		}, "172.16.171.66:80 is the API server of cluster demo"},
+		"a pod that another cluster calls its API server": {"172.16.171.66:80", func(f *Facts) {
+			f.Topologies = append(f.Topologies, Topology{
+				Cluster: "other", Endpoints: []netip.AddrPort{netip.MustParseAddrPort("172.16.171.66:80")},
+			})
+		}, ""},
 		"a node its status denies": {"192.168.50.24:8080", onNodes, "no InternalIP"},
 		"a neighbour of the nodes": {"192.168.50.99:8080", onNodes, "in no block"},
 		"IPAMBlocks cannot be read": {"172.16.171.65:80", func(f *Facts) {
@@ -158,6 +166,8 @@ func TestWhatChangedBetweenAllocationsIsNamed(t *testing.T) {
 			is.HostLocal = true
 		case 5:
 			is.HostNetwork = true
+		case 7:
+			is.Endpoints = []netip.AddrPort{asked[0]}
 		case 6:
 			local.Addrs = []netip.Addr{addr("172.16.0.1")}
 		}

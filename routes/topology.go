@@ -22,9 +22,12 @@ type Topology struct {
 	Reflectors []netip.Addr `json:"reflectors,omitempty"`
 	ASN        uint32       `json:"asn,omitempty"` // AS of the cluster, and so of those reflectors
 
-	// Protected lists the API server's sockets. No route covers their addresses, and no
+	// Protected lists the sockets of the API server that we ask. No route covers their addresses, and no
 	// server is one of them.
 	Protected []netip.AddrPort `json:"protected,omitempty"`
+	// Endpoints lists the API server's sockets by the cluster's own records. They bind this cluster alone:
+	// no cluster keeps another one from its pods.
+	Endpoints []netip.AddrPort `json:"endpoints,omitempty"`
 	// HostNetwork allows servers at the addresses of nodes. Our own configuration sets it.
 	HostNetwork bool `json:"hostNetwork,omitempty"`
 }

@@ -186,6 +186,7 @@ type cluster struct {
 	bounds   index[bool]
 	pools    index[Pool]
 	foreign  index[string] // addresses of clusters that outrank this one, with the names of the clusters
+	servers  index[bool]   // single addresses of the API server, by the cluster's own records
 }
 
 // A speaker is a node or reflector that may open a session from an address.
@@ -246,7 +247,7 @@ func survey(f Facts) *world {
 		c := &cluster{Topology: t, foreign: newIndex(maps.Clone(taken))}
 		c.meetNodes()
 		c.readBlocks()
-		c.readPools()
+		c.readNetworks()
 		for p := range c.territory() {
 			if _, ok := taken[p]; !ok {
 				taken[p] = t.Cluster
@@ -399,7 +400,8 @@ func distinct(names []string) []string {
 	return slices.Compact(names)
 }
 
-func (c *cluster) readPools() {
+// readNetworks indexes the bounds, the pools, and the addresses of the API server.
+func (c *cluster) readNetworks() {
 	bounds, pools := map[netip.Prefix]bool{}, map[netip.Prefix]Pool{}
 	for _, b := range c.Bounds {
 		bounds[b.Masked()] = true
@@ -413,7 +415,11 @@ func (c *cluster) readPools() {
 		}
 		pools[p.CIDR.Masked()] = p
 	}
-	c.bounds, c.pools = newIndex(bounds), newIndex(pools)
+	servers := map[netip.Prefix]bool{}
+	for _, server := range c.Endpoints {
+		servers[single(server.Addr())] = true
+	}
+	c.bounds, c.pools, c.servers = newIndex(bounds), newIndex(pools), newIndex(servers)
 }
 
 // territory returns the prefixes that contain every route of a cluster. A cluster of lower
@@ -524,6 +530,9 @@ func (w *world) trespass(p netip.Prefix, c *cluster) *verdict {
 	}
 	if a, of, ok := w.protected.within(p); ok {
 		return refuse(Protected, "%s covers %s, the API server of cluster %s", p, a.Addr(), of)
+	}
+	if a, _, ok := c.servers.within(p); ok {
+		return refuse(Protected, "%s covers %s, the API server of cluster %s", p, a.Addr(), c.Cluster)
 	}
 	if q, other, ok := c.foreign.overlapping(p); ok {
 		return refuse(OtherCluster, "%s overlaps %s, which belongs to cluster %s", p, q, other)

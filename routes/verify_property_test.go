@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,6 +103,9 @@ func worldOf(d draw) ([]Offer, Facts) {
 		if d.one(4, "protected") {
 			t.Protected = []netip.AddrPort{netip.AddrPortFrom(block(d(12, "protected"), 26).Addr().Next(), 6443)}
 		}
+		if d.one(4, "endpoints") {
+			t.Endpoints = []netip.AddrPort{netip.AddrPortFrom(block(d(12, "endpoint"), 26).Addr().Next(), 6443)}
+		}
 		if d.one(4, "external reflector") {
 			t.Reflectors = []netip.Addr{addr("192.168.50.99")}
 		}
@@ -196,6 +200,9 @@ func unjustified(p netip.Prefix, via netip.Addr, offers []Offer, f Facts) string
 				continue
 			}
 			wrong := wrongOwner(p, n, t)
+			if slices.ContainsFunc(t.Endpoints, func(a netip.AddrPort) bool { return p.Contains(a.Addr()) }) {
+				wrong = "covers an API server of its own cluster"
+			}
 			if wrong == "" {
 				wrong = unbounded(p, t)
 			}

@@ -185,6 +185,13 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 			f.Topologies = append(f.Topologies,
 				Topology{Cluster: "other", Protected: []netip.AddrPort{netip.MustParseAddrPort("172.16.171.100:6443")}})
 		}, Protected, "cluster other"},
+		"a confirmed block over the API server, by its own records": {func(_ *Offer, f *Facts) {
+			demo0(f).Endpoints = []netip.AddrPort{netip.MustParseAddrPort("172.16.171.100:6443")}
+		}, Protected, "API server of cluster demo"},
+		"another cluster calls a pod its API server": {func(_ *Offer, f *Facts) {
+			f.Topologies = append(f.Topologies,
+				Topology{Cluster: "other", Endpoints: []netip.AddrPort{netip.MustParseAddrPort("172.16.171.100:6443")}})
+		}, routed, ""},
 		"service network": {func(o *Offer, _ *Facts) { o.Prefix = pfx("10.96.0.0/12") }, NotPods, "in no IP pool"},
 		"service address": {func(o *Offer, _ *Facts) { o.Prefix = pfx("10.96.0.10/32") }, NotPods, ""},
 		"free part of pool": {

@@ -364,7 +364,7 @@ func (w *Watcher) resolve(ctx context.Context) {
 
 // topologyNow returns the Topology of the Nodes and Calico's objects. It makes a new
 // one only if they changed. The caller holds mu.
-func (w *Watcher) topologyNow(endpoints []*discoveryv1.EndpointSlice) routes.Topology {
+func (w *Watcher) topologyNow(all []*discoveryv1.EndpointSlice) routes.Topology {
 	c, m := w.calico.inUse, &w.topology
 	now := calico.Objects{
 		Cluster: w.cfg.Name, Nodes: w.nodes.list(),
@@ -374,14 +374,15 @@ func (w *Watcher) topologyNow(endpoints []*discoveryv1.EndpointSlice) routes.Top
 		NoConfigs: !c.readable("bgpconfigurations"), NoFilters: !c.readable(calicoFilters),
 		Group: c.group, ASN: w.cfg.ASN, Own: w.cfg.OwnAddrs, OwnASN: w.cfg.OwnASN, Memory: m.memory,
 	}
-	protected := w.protectedNow(endpoints)
-	if reflect.DeepEqual(m.from, now) && slices.Equal(m.protected, protected) {
+	protected, endpoints := w.protectedNow(), w.endpointsNow(all)
+	if reflect.DeepEqual(m.from, now) && slices.Equal(m.protected, protected) && slices.Equal(m.endpoints, endpoints) {
 		return m.value
 	}
 	t, odd := calico.Topology(now)
-	t.Bounds, t.Reflectors, t.Protected, t.HostNetwork = w.cfg.Bounds, w.cfg.Reflectors, protected, w.cfg.HostNetwork
+	t.Bounds, t.Reflectors, t.HostNetwork = w.cfg.Bounds, w.cfg.Reflectors, w.cfg.HostNetwork
+	t.Protected, t.Endpoints = protected, endpoints
 	told := m.odd
-	*m = topologyMemo{from: now, value: t, protected: protected, memory: m.memory}
+	*m = topologyMemo{from: now, value: t, protected: protected, endpoints: endpoints, memory: m.memory}
 	for _, o := range odd {
 		m.odd = append(m.odd, o.String())
 		if !slices.Contains(told, o.String()) {

@@ -555,13 +555,19 @@ func (w *Watcher) troubles() string {
 	return strings.Join(all, "; ")
 }
 
-// protectedNow returns the sockets of the API server: those of the kubeconfig's
-// server, and the endpoints of Service kubernetes. The caller holds mu.
-func (w *Watcher) protectedNow(all []*discoveryv1.EndpointSlice) []netip.AddrPort {
+// protectedNow returns the sockets of the kubeconfig's server. The caller holds mu.
+func (w *Watcher) protectedNow() []netip.AddrPort {
 	var servers []netip.AddrPort
 	for _, ip := range w.protected {
 		servers = append(servers, netip.AddrPortFrom(ip, w.server.port))
 	}
+	return servers
+}
+
+// endpointsNow returns the sockets of the API server by its own records: the endpoints of Service kubernetes.
+// The caller holds mu.
+func (w *Watcher) endpointsNow(all []*discoveryv1.EndpointSlice) []netip.AddrPort {
+	var servers []netip.AddrPort
 	for _, s := range input.SlicesOf(all, input.APIServer) {
 		for _, e := range s.Endpoints {
 			for _, text := range e.Addresses {
@@ -588,5 +594,6 @@ type topologyMemo struct {
 	value     routes.Topology
 	odd       []string
 	protected []netip.AddrPort
+	endpoints []netip.AddrPort // of Service kubernetes
 	memory    *calico.Memory
 }

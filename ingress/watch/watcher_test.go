@@ -344,8 +344,9 @@ func TestASnapshotHoldsTheWholeCluster(t *testing.T) {
 		len(topology.Bounds) != 1 {
 		t.Errorf("got topology %+v", topology)
 	}
-	if got, want := fmt.Sprint(topology.Protected), "[10.9.9.9:6443 10.9.9.9:8443 192.168.50.22:6443]"; got != want {
-		t.Errorf("want %s protected, got %s", want, got)
+	const servers = "[192.168.50.22:6443] [10.9.9.9:6443 10.9.9.9:8443]"
+	if got := fmt.Sprint(topology.Protected, topology.Endpoints); got != servers {
+		t.Errorf("want the API server's sockets %s, got %s", servers, got)
 	}
 	if h := w.Health(); !h.Connected || !h.Synced || h.APIGroup != calico.V1 || h.Error != "" || len(h.Missing) > 0 {
 		t.Errorf("got health %+v", h)
