@@ -204,6 +204,7 @@ var others = func() (all []Other) {
 			`sallyport (un)?drain --cluster (blue|NAME).*|kubectl -n default create configmap own .*`,
 			"TestOneHostIsServedByThePodsOfTwoClusters", "",
 		},
+		{`(?s)kubectl create secret generic oauth2-proxy .*`, "TestABrowserSignsInThroughOAuth2Proxy", ""},
 		{`sallyport run`, "TestAnApplianceWithoutItsClusterRunsTellsSystemdAndLeavesHAProxy", ""},
 		{`haproxy -W -S .*`, "TestAnExternalHAProxyServesAtTheFirstTry", ""},
 		{`sallyport image update .*`, "TestTheImageServesFromOneFile", ""},

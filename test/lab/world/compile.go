@@ -2,6 +2,7 @@ package world
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -23,12 +24,13 @@ import (
 )
 
 // A module is a Go module of its own below test that makes one program of many parts of somebody
-// else's software. The program is compiled once, and kept in the cache.
+// else's software, or that requires such a program. The program is compiled once, and kept in the cache.
 type module struct {
 	folder  string   // below test; its last part is also the name in the cache
 	title   string   // in progress and errors
 	takes   string   // how long compiling takes
 	ldflags []string // in addition to -s -w
+	program string   // package of a required module that is the program; default: that of the folder
 
 	// With a source, the cache has a folder: the program, which has the folder's name, and copies of
 	// files of that required module, changed by edits. Without one, the cache has the program alone.
@@ -119,7 +121,7 @@ func (m module) find() (string, error) {
 // make makes what the cache keeps: the program, or the folder around it.
 func (m module) make(ctx context.Context, dir, half string, progress io.Writer) error {
 	if m.source == "" {
-		return m.compile(ctx, dir, half, ".", progress)
+		return m.compile(ctx, dir, half, cmp.Or(m.program, "."), progress)
 	}
 	if err := os.Mkdir(half, 0o750); err != nil {
 		return err
