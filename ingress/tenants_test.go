@@ -68,13 +68,16 @@ func (w written) route(host, path string) string {
 		route = w.find("maps/wild.map", path+"/\x01")
 	}
 	if words := strings.Split(route, "/"); len(words) > 5 && words[5] != "" {
-		for line := range strings.Lines(w.files["maps/regexp.map"]) {
+		table, first, _ := strings.Cut(words[5], ":")
+		for line := range strings.Lines(w.files["maps/regexp-"+table+".map"]) {
 			key, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 			if _, pattern, limited := strings.Cut(key, ")"); ok && limited &&
-				regexp.MustCompile(pattern).MatchString(words[5]+path) {
+				regexp.MustCompile(pattern).MatchString(first+path) {
 				return value
 			}
 		}
+		words[5] = "" // the name of the host whose expressions were tried
+		route = strings.TrimRight(strings.Join(words, "/"), "/")
 	}
 	return route
 }
