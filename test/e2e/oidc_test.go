@@ -242,6 +242,7 @@ func TestABrowserSignsInThroughOAuth2Proxy(t *testing.T) {
 	})
 	r.sub("without oauth2-proxy the application is closed", func(_ *testing.T, r *testbed) {
 		r.kubectl("scale", "deployment", "oauth2-proxy", "--replicas", "0")
+		b.expect(r, 503, "GET", "https://web.example.com/healthz") // until then the session admits
 		b.expect(r, 503, "POST", "https://web.example.com/fail")
 		r.kubectl("scale", "deployment", "oauth2-proxy", "--replicas", "1")
 		b.expect(r, 200, "GET", "https://web.example.com/healthz")
