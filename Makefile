@@ -80,7 +80,7 @@ test: setup ## Run all tests once, on real parts; the manual, the image and Gate
 	@$(MAKE) --no-print-directory -j 2 e2e packages changed
 
 packages: setup
-	go test -timeout 30m $$(go list ./... | grep -v -e /image/boot -e /test/e2e)
+	go test -timeout 75m $$(go list ./... | grep -v -e /image/boot -e /test/e2e)
 
 # Of the programs that it builds, go test knows nothing: -count=1. Its clients and appliances share the machine
 # with whatever is compiled and tested beside them, and lose requests if they get no processor. Real ones have
@@ -114,10 +114,10 @@ UNRACED = ^sallyport/(appliance/picture|appliance/plan|bgp/upstream|ingress)$$
 
 # Package haproxy takes longest, and begins.
 race: setup ## Run the packages' own tests under the race detector, in random order
-	CGO_ENABLED=1 go test -race -shuffle=on -timeout 40m $$(go list ./haproxy ./... | grep -Ev '/image/boot|^sallyport/test|$(UNRACED)')
+	CGO_ENABLED=1 go test -race -shuffle=on -timeout 75m $$(go list ./haproxy ./... | grep -Ev '/image/boot|^sallyport/test|$(UNRACED)')
 
 apparatus: setup # the tests of what is under test, but for test/e2e; and those that race leaves out
-	go test -timeout 30m $$(go list ./... | grep -E '^sallyport/test|$(UNRACED)' | grep -v /test/e2e)
+	go test -timeout 75m $$(go list ./... | grep -E '^sallyport/test|$(UNRACED)' | grep -v /test/e2e)
 
 check: setup ## Run all tests once, the packages' own under the race detector; then conformance and lint (as root)
 	@$(MAKE) --no-print-directory -j 2 e2e race apparatus conformance changed lint

@@ -137,7 +137,7 @@ func (b *browser) call(method string, params any) json.RawMessage {
 	select {
 	case result := <-answer:
 		return result
-	case <-time.After(time.Minute):
+	case <-time.After(10 * time.Minute): // beside end-to-end tests it gets little of the processor
 		b.t.Fatalf("%s: the browser does not answer", method)
 		return nil
 	}

@@ -228,12 +228,15 @@ func TestFRRNoticesALossByBFD(t *testing.T) {
 			sp.set(t, up)
 			both := func(when string) {
 				t.Helper()
-				sp.waitPeer(t, up.Addr, "up, BFD too", func(p PeerState) bool {
-					return p.State == established && p.BFD == "up"
+				// A session that is up at one end alone is none whose loss the other notices. FRR begins its BFD
+				// session again when BGP comes up, so all of this has to be true at once.
+				wait.For(t, when+": BGP and BFD up at both ends, and a route", func() (bool, string) {
+					p := sp.peer(t, up.Addr)
+					there, how := r.bfdUp(s.us[family])
+					hops := r.hops(address)
+					return p.State == established && p.BFD == "up" && there && len(hops) == 1,
+						fmt.Sprintf("here %s, BFD %s; at FRR %s; routes %v", p.State, p.BFD, how, hops)
 				})
-				// A session that is up at one end alone is none whose loss the other notices.
-				wait.For(t, when+": BFD up at FRR", func() (bool, string) { return r.bfdUp(s.us[family]) })
-				wait.For(t, when+": a route", func() (bool, string) { return len(r.hops(address)) == 1, "" })
 			}
 			both("at first")
 			run(t, "bridge", "link", "set", "dev", r.node.leg, "state", "0") // both ends keep their carrier
