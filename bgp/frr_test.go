@@ -228,8 +228,8 @@ func TestFRRNoticesALossByBFD(t *testing.T) {
 			sp.set(t, up)
 			both := func(when string) {
 				t.Helper()
-				// A session that is up at one end alone is none whose loss the other notices. FRR begins its BFD
-				// session again when BGP comes up, so all of this has to be true at once.
+				// An end notices no loss of a BFD session that is not up there. FRR begins its BFD session again when
+				// BGP comes up, so all of this has to be true at once.
 				wait.For(t, when+": BGP and BFD up at both ends, and a route", func() (bool, string) {
 					p := sp.peer(t, up.Addr)
 					there, how := r.bfdUp(s.us[family])

@@ -36,7 +36,7 @@ type Result struct {
 	Servers int // that the clusters have within their limits, whether there is Room for them or not
 
 	// Awaits is the name of an unknown cluster without which nothing may be served: its ConfigMap sets the
-	// keys of the whole process, among them guards for every host. It is empty if there is none.
+	// keys of the whole process, among them guards for every host. It is empty if no cluster is awaited.
 	Awaits string
 
 	// Questions are for HAProxy. The Config is complete only with their answers, see

@@ -146,23 +146,31 @@ func (b *builder) accepted(p *pair) *pair {
 	return &pair{Unusable: "has a certificate that cannot be used: " + why}
 }
 
-// pairIn returns the certificate in a Secret, or why it cannot be used.
+// pairIn returns the certificate in a Secret for a listener, or why it cannot be used.
 func (b *builder) pairIn(w *world, key serviceKey) (read *pair, why string) {
+	read, _, why = b.readPair(w, key, b.gateways.pairs)
+	return read, why
+}
+
+// readPair returns the certificate in a Secret, or the reason and why it cannot be used. It remembers the
+// certificate in used.
+func (b *builder) readPair(w *world, key serviceKey, used map[*corev1.Secret]*pair) (read *pair, reason, why string) {
 	secret, ok := input.Find(w.Secrets, key)
 	switch {
 	case !ok && w.NoSecrets:
-		return nil, fmt.Sprintf("Secret %s cannot be read: the appliance may not list Secrets in this cluster", key)
+		return nil, "SecretNotFound",
+			fmt.Sprintf("Secret %s cannot be read: the appliance may not list Secrets in this cluster", key)
 	case !ok:
-		return nil, fmt.Sprintf("there is no Secret %s", key)
+		return nil, "SecretNotFound", fmt.Sprintf("there is no Secret %s", key)
 	}
 	if read = cmp.Or(b.gateways.pairs[secret], b.pairs[secret]); read == nil {
 		read = cert.Read(secret)
 	}
-	b.gateways.pairs[secret] = read
+	used[secret] = read
 	if read = b.accepted(read); read.Unusable != "" {
-		return nil, fmt.Sprintf("Secret %s %s", key, read.Unusable)
+		return nil, "CertificateUnusable", fmt.Sprintf("Secret %s %s", key, read.Unusable)
 	}
-	return read, ""
+	return read, "", ""
 }
 
 // admitRoutes refuses each route that is beyond a limit of its namespace. Older routes are counted

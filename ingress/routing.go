@@ -780,25 +780,9 @@ func (b *builder) readEntry(c *claim, t claims.TLS, current map[*corev1.Secret]*
 			"its own", claims.List(t.Hosts))
 		return nil
 	}
-	key := t.Key(c)
-	secret, ok := input.Find(w.Secrets, key)
-	if !ok {
-		why := fmt.Sprintf("there is no Secret %s", key)
-		if w.NoSecrets {
-			why = fmt.Sprintf("Secret %s cannot be read: the appliance may not list Secrets in this cluster", key)
-		}
-		b.report(c, "SecretNotFound", "%s: %s is served without its certificate", why, claims.List(t.Hosts))
-		return nil
-	}
-	read := cmp.Or(b.pairs[secret], b.gateways.pairs[secret])
+	read, reason, why := b.readPair(w, t.Key(c), current)
 	if read == nil {
-		read = cert.Read(secret)
-	}
-	current[secret] = read
-	read = b.accepted(read)
-	if read.Unusable != "" {
-		b.report(c, "CertificateUnusable", "Secret %s %s: %s is served without its certificate",
-			key, read.Unusable, claims.List(t.Hosts))
+		b.report(c, reason, "%s: %s is served without its certificate", why, claims.List(t.Hosts))
 		return nil
 	}
 	b.watchClock(w.At, read)

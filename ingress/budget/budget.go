@@ -41,11 +41,8 @@ type account struct {
 }
 
 // New returns a Compiler that compiles with another one, and measures the time that takes.
-func New(c *ingress.Compiler) *Compiler { return NewWith(c, time.Now) }
-
-// NewWith returns a Compiler with a clock of the caller.
-func NewWith(c *ingress.Compiler, now func() time.Time) *Compiler {
-	return &Compiler{Compiler: c, now: now, spent: make(map[party]account)}
+func New(c *ingress.Compiler) *Compiler {
+	return &Compiler{Compiler: c, now: time.Now, spent: make(map[party]account)}
 }
 
 // Compile returns the Result of snapshots, as ingress.Compiler.Compile does. Objects of a namespace that has
@@ -84,11 +81,9 @@ func (c *Compiler) compile(snaps []input.Snapshot) ingress.Result {
 	r := c.Compiler.Compile(snaps)
 	if end := c.now(); c.Whole() && c.last != nil {
 		_, changed := c.hold(snaps, func(p party) bool { return p.namespace != "" })
-		for _, s := range snaps {
-			for p := range changed {
-				if p.cluster == s.Cluster && bounded(&s) {
-					c.spent[p] = account{c.owes(p, &s, end) + end.Sub(start), end}
-				}
+		for p := range changed {
+			if share := shareOf(p, snaps); share > 0 {
+				c.spent[p] = account{c.owes(p, share, end) + end.Sub(start), end}
 			}
 		}
 	}
@@ -104,30 +99,39 @@ func (c *Compiler) remember(snaps []input.Snapshot) {
 	}
 }
 
-// bounded reports whether the namespaces of a cluster have a budget. They have none if they are one tenant.
-func bounded(s *input.Snapshot) bool { return s.Options.Limits.Routing > 0 && !s.Options.OneTenant }
+// shareOf returns the share of a party in per cent. It is 0 if the party has no bound: its cluster has none, its
+// cluster is one tenant, or its cluster is not among the snapshots.
+func shareOf(p party, snaps []input.Snapshot) int {
+	i := slices.IndexFunc(snaps, func(s input.Snapshot) bool { return s.Cluster == p.cluster })
+	if i < 0 || snaps[i].Options.OneTenant {
+		return 0
+	}
+	return snaps[i].Options.Limits.Routing
+}
 
-// owes returns how much time a party has taken by now beyond what it has paid back.
-func (c *Compiler) owes(p party, s *input.Snapshot, now time.Time) time.Duration {
+// owes returns how much time a party has taken by now beyond what it has paid back with its share.
+func (c *Compiler) owes(p party, share int, now time.Time) time.Duration {
 	a := c.spent[p]
-	return max(a.took-now.Sub(a.at)*time.Duration(s.Options.Limits.Routing)/100, 0)
+	return max(a.took-part(now.Sub(a.at), share), 0)
 }
 
 // over returns the parties that have used up their budget. It forgets those that owe nothing.
 func (c *Compiler) over(snaps []input.Snapshot, now time.Time) map[party]bool {
 	all := make(map[party]bool)
 	for p := range c.spent {
-		i := slices.IndexFunc(snaps, func(s input.Snapshot) bool { return s.Cluster == p.cluster })
-		if i < 0 || !bounded(&snaps[i]) || c.owes(p, &snaps[i], now) == 0 {
+		share := shareOf(p, snaps)
+		switch owes := c.owes(p, share, now); {
+		case share == 0 || owes == 0:
 			delete(c.spent, p)
-			continue
-		}
-		if c.owes(p, &snaps[i], now) > saved*time.Duration(snaps[i].Options.Limits.Routing)/100 {
+		case owes > part(saved, share):
 			all[p] = true
 		}
 	}
 	return all
 }
+
+// part returns a share of a time, in per cent. The time may be the longest one there is.
+func part(of time.Duration, share int) time.Duration { return of / 100 * time.Duration(share) }
 
 // hold returns snapshots with the objects of some parties as they were at the last call. EndpointSlices are
 // never held. For each of these parties that differs, changed has one of the objects.

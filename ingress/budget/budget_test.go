@@ -1,4 +1,4 @@
-package budget_test
+package budget
 
 import (
 	"fmt"
@@ -14,7 +14,6 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress"
-	"sallyport/ingress/budget"
 	"sallyport/ingress/input"
 )
 
@@ -86,7 +85,8 @@ func (c *clock) now() time.Time {
 func TestANamespaceThatMakesAllRoutesAnewWaitsForItself(t *testing.T) {
 	const rounds = 200
 	all, time := newCluster(), new(clock)
-	c := budget.NewWith(new(ingress.Compiler), time.now)
+	c := New(new(ingress.Compiler))
+	c.now = time.now
 	wholes, waits := 0, 0
 	for range rounds {
 		s, evil, victim, pod := all.change()
@@ -128,7 +128,8 @@ func TestANamespaceThatMakesAllRoutesAnewWaitsForItself(t *testing.T) {
 func TestWhatIsOneTenantHasNoBudgetOfItsOwn(t *testing.T) {
 	all, time := newCluster(), new(clock)
 	all.Options.OneTenant = true
-	c := budget.NewWith(new(ingress.Compiler), time.now)
+	c := New(new(ingress.Compiler))
+	c.now = time.now
 	for range 50 {
 		s, evil, _, _ := all.change()
 		if r := c.Compile([]input.Snapshot{s}); !serves(r, evil) {

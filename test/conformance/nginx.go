@@ -71,7 +71,7 @@ func (c conformity) parts() []conformity {
 	return all
 }
 
-// nginxCases are Ingresses with annotations of ingress-nginx, and facts about them.
+// nginxCases returns Ingresses with annotations of ingress-nginx, and facts about them.
 func nginxCases() []conformity {
 	all := slices.Concat(
 		nginxPlain(), nginxPaths(), nginxRedirects(), nginxClients(), nginxPasswords(), nginxAsked(),

@@ -270,7 +270,7 @@ func TestABrowserSignsInThroughOAuth2Proxy(t *testing.T) {
 			"        env:\n", "        "+strings.ReplaceAll(strings.TrimSpace(arguments), "\n", "\n        ")+"\n        env:\n",
 		).Replace(proxy)
 		r.apply(annotated(web, "shop", "shop.example.com", shared) + "\n---\n" + secret(t, "shop-tls", "shop.example.com"))
-		r.applyTo("login", own+"\n"+secret(t, "login-tls", "login.example.com"))
+		r.must(r.tryApply(own+"\n"+secret(t, "login-tls", "login.example.com"), "--namespace", "login"))
 		newBrowser(t, r).signIn(r, "shop.example.com", "login.example.com", p.issuer)
 	})
 }
@@ -288,15 +288,5 @@ func (r *testbed) secretOfTheClient(namespace string) {
 	script := "kubectl() { '" + kubectl + "' \"$@\"; }\n" + all[i].Text
 	if out, err := exec.CommandContext(r.t.Context(), "sh", "-ec", script).CombinedOutput(); err != nil {
 		r.t.Fatalf("%s: %v\n%s", all[i], err, out)
-	}
-}
-
-// applyTo applies a manifest to a namespace.
-func (r *testbed) applyTo(namespace, manifest string) {
-	r.t.Helper()
-	cmd := r.Lab.Kubectl(r.t.Context(), "apply", "--namespace", namespace, "-f", "-")
-	cmd.Stdin = strings.NewReader(manifest)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		r.t.Fatalf("kubectl apply: %v\n%s", err, out)
 	}
 }
