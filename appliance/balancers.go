@@ -7,6 +7,7 @@ import (
 	"sallyport/appliance/config"
 	"sallyport/appliance/group"
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 	"sallyport/routes"
 )
 
@@ -23,33 +24,36 @@ func withoutPools(g config.Group) config.Group {
 	return g
 }
 
-// closed returns the addresses of the pools that a node or another machine has, each with its
-// owner. On lo such an address would cut the node off from this machine.
-func closed(pools []config.Pool, topologies []routes.Topology, strangers map[netip.Addr]string) map[netip.Addr]string {
-	var all map[netip.Addr]string
-	add := func(a netip.Addr, owner string) {
-		if !slices.ContainsFunc(pools, func(p config.Pool) bool { return p.Contains(a) }) {
+// uses returns the addresses of the pools that a node or another machine has. On lo such an address
+// would cut the node off from this machine. If several clusters claim an address, the first counts.
+func uses(
+	pools []config.Pool, topologies []routes.Topology, strangers map[netip.Addr]string,
+) map[netip.Addr]input.Use {
+	var all map[netip.Addr]input.Use
+	add := func(a netip.Addr, cluster int, by string) {
+		_, known := all[a]
+		if known || !slices.ContainsFunc(pools, func(p config.Pool) bool { return p.Contains(a) }) {
 			return
 		}
 		if all == nil {
-			all = make(map[netip.Addr]string)
+			all = make(map[netip.Addr]input.Use)
 		}
-		all[a] = owner
+		all[a] = input.Use{By: by, Cluster: cluster}
 	}
 	if len(pools) == 0 {
 		return nil
 	}
 	for a, owner := range strangers {
-		add(a, owner)
+		add(a, 0, owner)
 	}
-	for _, t := range topologies {
+	for i, t := range topologies {
 		for _, n := range t.Nodes {
 			for _, a := range n.All() {
-				add(a, "an address of node "+n.Name)
+				add(a, i, "an address of node "+n.Name)
 			}
 		}
 		for _, at := range slices.Concat(t.Protected, t.Endpoints) {
-			add(at.Addr(), "an address of the API server of cluster "+t.Cluster)
+			add(at.Addr(), i, "an address of the API server of cluster "+t.Cluster)
 		}
 	}
 	return all

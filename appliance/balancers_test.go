@@ -312,19 +312,28 @@ func TestTheAddressOfANodeOrAnotherMachineIsNoServices(t *testing.T) {
 		},
 		Protected: []netip.AddrPort{netip.MustParseAddrPort("192.168.50.22:6443")},
 	}}
-	want := map[netip.Addr]string{
-		netip.MustParseAddr("192.168.50.22"): "an address of the API server of cluster demo",
-		netip.MustParseAddr("192.168.50.23"): "an address of node worker1",
+	topologies = append(topologies, routes.Topology{
+		Cluster: "later",
+		Nodes: []routes.Node{{Name: "other", Addresses: []netip.Addr{
+			netip.MustParseAddr("192.168.50.23"), netip.MustParseAddr("192.168.50.24"),
+		}}},
+		Protected: []netip.AddrPort{netip.MustParseAddrPort("192.168.50.25:6443")},
+	})
+	want := map[netip.Addr]input.Use{
+		netip.MustParseAddr("192.168.50.22"): {By: "an address of the API server of cluster demo"},
+		netip.MustParseAddr("192.168.50.23"): {By: "an address of node worker1"},
+		netip.MustParseAddr("192.168.50.24"): {By: "an address of node other", Cluster: 1},
+		netip.MustParseAddr("192.168.50.25"): {By: "an address of the API server of cluster later", Cluster: 1},
 	}
 	strangers := map[netip.Addr]string{
 		netip.MustParseAddr("192.168.50.21"): "an address of another machine",
 		netip.MustParseAddr("192.168.50.99"): "outside the pools",
 	}
-	want[netip.MustParseAddr("192.168.50.21")] = "an address of another machine"
-	if got := closed(pools, topologies, strangers); !reflect.DeepEqual(got, want) {
+	want[netip.MustParseAddr("192.168.50.21")] = input.Use{By: "an address of another machine"}
+	if got := uses(pools, topologies, strangers); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if got := closed(nil, topologies, strangers); got != nil {
+	if got := uses(nil, topologies, strangers); got != nil {
 		t.Errorf("without pools: got %v", got)
 	}
 }

@@ -371,14 +371,14 @@ func (l *loop) wantRoutes(v *status.View, r *reading) {
 	v.BGP.Refusals = slices.DeleteFunc(slices.Clone(r.refusals), func(r routes.Refusal) bool { return r.Passing })
 	v.Want.Allocations = l.policy.Allocate(facts)
 	v.BGP.Static, v.BGP.Withheld = l.policy.Static(offers, facts), routes.Withheld(offers, r.topologies)
-	v.Closed = closed(l.cfg.Pools(), r.topologies, l.member.strangers())
+	v.Used = uses(l.cfg.Pools(), r.topologies, l.member.strangers())
 }
 
 // compile computes the Result of the clusters' objects. It clears mayAct while an earlier process may
 // have served an object that this process does not know yet, and while guards for every host are unknown.
 func (l *loop) compile(ctx context.Context, v *status.View, r *reading) {
 	r.info = l.proxy.Info()
-	l.compiler.Unknown, l.compiler.Closed, l.compiler.Local = r.unknown, v.Closed, within(l.cfg.Pools(), r.local.Addrs)
+	l.compiler.Unknown, l.compiler.Used, l.compiler.Local = r.unknown, v.Used, within(l.cfg.Pools(), r.local.Addrs)
 	l.compiler.Room = r.info.Room.Servers()
 	l.compiler.Judge(l.vetter.known(v.At))
 	newest := l.compiler.Compile(r.snapshots)

@@ -64,10 +64,9 @@ type Compiler struct {
 	Taken, TakenUDP map[uint16]string
 
 	// Reserved are the ports of Taken that no Service can have even at an address of its own.
-	// Closed are addresses of the Pools that no Service can have, each with its owner, as "an
-	// address of node worker1".
 	Reserved map[uint16]string
-	Closed   map[netip.Addr]string
+
+	Used map[netip.Addr]input.Use // addresses of the Pools that something else than a Service has
 
 	// Shared are the ports at the addresses of Ingresses, and what HAProxy serves there: HTTP or
 	// HTTPS.
@@ -83,11 +82,11 @@ type Compiler struct {
 	// Room is the number of servers that HAProxy can hold; 0 means any number.
 	Room int
 
-	// last has Room, Closed, Local and Unknown as they were at the last call. speaker is the last world
+	// last has Room, Used, Local and Unknown as they were at the last call. speaker is the last world
 	// that set the keys of the whole process, or nil.
 	last struct {
 		room    int
-		closed  map[netip.Addr]string
+		used    map[netip.Addr]input.Use
 		local   []netip.Addr
 		unknown []Snapshot
 		speaker *world
@@ -196,7 +195,7 @@ func (c *Compiler) compileWithin(snaps []Snapshot, small bool) (r Result, ok boo
 	c.made.claims, c.made.routed, c.made.parts, c.made.amended, c.made.whole = 0, 0, 0, false, false
 	worlds, news := c.renew(snaps)
 	resized := c.Room != c.last.room
-	c.judged, c.last.unknown, c.last.room, c.last.closed = false, c.Unknown, c.Room, c.Closed
+	c.judged, c.last.unknown, c.last.room, c.last.used = false, c.Unknown, c.Room, c.Used
 	c.last.local = c.Local
 	c.worlds = worlds
 	if i := slices.IndexFunc(worlds, (*world).leads); i >= 0 {
@@ -248,7 +247,7 @@ type news struct {
 // renew makes the new worlds from snapshots and the last worlds, and returns the differences.
 func (c *Compiler) renew(snaps []Snapshot) (worlds []*world, n news) {
 	n.rerouted = c.worlds == nil || c.judged || len(c.worlds) != len(snaps) ||
-		!reflect.DeepEqual(c.Unknown, c.last.unknown) || !maps.Equal(c.Closed, c.last.closed) ||
+		!reflect.DeepEqual(c.Unknown, c.last.unknown) || !maps.Equal(c.Used, c.last.used) ||
 		!slices.Equal(c.Local, c.last.local)
 	n.moved = n.rerouted
 	n.touched = make([]map[serviceKey]bool, len(snaps))

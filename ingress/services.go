@@ -68,7 +68,7 @@ func (b *builder) balance() {
 		demands[i] = all[i].Demand
 	}
 	a := allot.Allotter{
-		Pools: pools, Machine: b.Local, Closed: b.Closed, Kept: b.keptAddresses(pools),
+		Pools: pools, Machine: b.Local, Used: b.Used, Kept: b.keptAddresses(pools),
 		Most: func(of allot.Tenant) int { return b.worlds[of.Cluster].Options.Limits.Addresses },
 	}
 	for i, got := range a.Allot(demands, len(b.Unknown) == 0) {

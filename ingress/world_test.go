@@ -266,11 +266,11 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 				}
 			}
 			if rapid.IntRange(0, 4).Draw(t, "closed") == 0 {
-				c.Closed = map[netip.Addr]string{netip.MustParseAddr("203.0.113.2"): "the address of node a"}
+				c.Used = map[netip.Addr]input.Use{netip.MustParseAddr("203.0.113.2"): {By: "the address of node a"}}
 			} else {
-				c.Closed = nil
+				c.Used = nil
 			}
-			fresh.Closed = c.Closed
+			fresh.Used = c.Used
 			c.Shared, fresh.Shared = sharedPorts, sharedPorts
 			for _, b := range last.Backends {
 				if rapid.IntRange(0, 9).Draw(t, "refused") == 0 {

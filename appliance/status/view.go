@@ -14,6 +14,7 @@ import (
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
+	"sallyport/ingress/input"
 	"sallyport/ingress/watch"
 	"sallyport/routes"
 )
@@ -39,12 +40,12 @@ type View struct {
 	Warnings []string  // the Findings in words
 	Capacity []haproxy.Capacity
 	Fit      group.Fitness
-	Behind   bool                  // the process before may have served an object that this process does not know yet
-	Left     bool                  // it drains and announces nothing; HAProxy ends its connections
-	Group    *GroupStatus          // nil if this appliance is in no group
-	Troubles []Finding             // of the group's addresses, routers and ports; the Subject is the address
-	Waits    []haproxy.Wait        // tenants with changes that wait for a reload
-	Closed   map[netip.Addr]string // addresses of the pools that no Service gets, each with its use
+	Behind   bool                     // an earlier process may have served an object that this one does not know yet
+	Left     bool                     // it drains and announces nothing; HAProxy ends its connections
+	Group    *GroupStatus             // nil if this appliance is in no group
+	Troubles []Finding                // of the group's addresses, routers and ports; the Subject is the address
+	Waits    []haproxy.Wait           // tenants with changes that wait for a reload
+	Used     map[netip.Addr]input.Use // addresses of the pools that something else than a Service has
 
 	Connections int // that HAProxy is configured to accept; 0 without a limit in the configuration
 }

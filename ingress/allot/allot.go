@@ -70,9 +70,7 @@ type Allotter struct {
 	Most    func(Tenant) int // how many addresses a tenant may have; 0 means a share of each family
 	// Kept are addresses that are kept for namespaces. Allot removes those beyond a limit.
 	Kept map[netip.Addr]Kept
-	// Closed are addresses of the Pools that no Service can have, each with its owner, as "the
-	// address of node worker1".
-	Closed map[netip.Addr]string
+	Used map[netip.Addr]input.Use // addresses of the Pools that something else has
 
 	ranges []input.AddressRange // of the addresses that can be given
 	holds  map[netip.Addr]*lease
@@ -267,8 +265,8 @@ func (a *Allotter) take(d *Demand, addr netip.Addr) Refusal {
 				"address of %s", addr, a.Key()),
 		}
 	}
-	if by := a.Closed[addr]; by != "" {
-		return Refusal{"AddressInUse", fmt.Sprintf("%s is %s", addr, by)}
+	if use := a.Used[addr]; use.Bars(d.Of.Cluster) {
+		return Refusal{"AddressInUse", fmt.Sprintf("%s is %s", addr, use.By)}
 	}
 	l := a.holds[addr]
 	if l != nil && l.holder != d.Holder {
@@ -342,15 +340,26 @@ func (a *Allotter) choose(d *Demand, six bool) (netip.Addr, Refusal) {
 	}
 	sum := sha256.Sum256([]byte(family + "\x00" + d.Holder))
 	start := binary.BigEndian.Uint64(sum[:]) % total
+	var chosen netip.Addr
 	for i := range total {
 		addr := a.place((start+i)%total, six)
-		if _, kept := a.KeptForOther(d, addr); kept || a.holds[addr] != nil || a.Closed[addr] != "" {
+		use, used := a.Used[addr]
+		if _, kept := a.KeptForOther(d, addr); kept || a.holds[addr] != nil || use.Bars(d.Of.Cluster) {
 			continue
 		}
-		if no := a.take(d, addr); no != (Refusal{}) {
+		// What a later cluster says to use it may really do so: it gets such an address last.
+		if !used || !chosen.IsValid() {
+			chosen = addr
+		}
+		if !used {
+			break
+		}
+	}
+	if chosen.IsValid() {
+		if no := a.take(d, chosen); no != (Refusal{}) {
 			return netip.Addr{}, no
 		}
-		return addr, Refusal{}
+		return chosen, Refusal{}
 	}
 	use := "in use"
 	if len(a.Kept) > 0 {

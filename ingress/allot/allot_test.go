@@ -210,7 +210,7 @@ func TestAddressesGoToServices(t *testing.T) {
 				a.Ranges = append(a.Ranges, poolOf(text))
 			}
 			if name == "the address of a node" {
-				a.Closed = map[netip.Addr]string{netip.MustParseAddr("10.0.0.2"): "the address of node worker1"}
+				a.Used = map[netip.Addr]input.Use{netip.MustParseAddr("10.0.0.2"): {By: "the address of node worker1"}}
 			}
 			var got []string
 			for _, one := range a.Allot(row.demands, !row.stale) {
@@ -285,9 +285,11 @@ func drawDemands(t *rapid.T) []Demand {
 
 func drawAllotter(t *rapid.T) Allotter {
 	most := rapid.IntRange(0, 3).Draw(t, "most")
-	a := Allotter{Most: func(Tenant) int {
-		return most
-	}, Closed: map[netip.Addr]string{netip.MustParseAddr("10.0.0.4"): "a node"}}
+	node := input.Use{By: "a node", Cluster: rapid.IntRange(0, 1).Draw(t, "cluster of the node")}
+	a := Allotter{
+		Most: func(Tenant) int { return most },
+		Used: map[netip.Addr]input.Use{netip.MustParseAddr("10.0.0.4"): node},
+	}
 	a.Kept = map[netip.Addr]Kept{}
 	for range rapid.IntRange(0, 3).Draw(t, "kept") {
 		addr := netip.MustParseAddr(rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2", "10.0.0.5", "fd00::1"}).Draw(t,
@@ -303,6 +305,34 @@ func drawAllotter(t *rapid.T) Allotter {
 		poolOf("fd00::1-fd00::2"), poolOf("10.0.0.4-10.0.0.5"),
 	}
 	return a
+}
+
+// TestALaterClusterTakesNoAddress checks that what a cluster says of its nodes takes no address from the
+// Services of an earlier cluster. Those get such an address last, since it may be true.
+func TestALaterClusterTakesNoAddress(t *testing.T) {
+	node := netip.MustParseAddr("10.0.0.2")
+	a := Allotter{
+		Pools: input.Pools{Ranges: []input.AddressRange{poolOf("10.0.0.1-10.0.0.3")}},
+		Most:  func(Tenant) int { return 100 },
+		Used:  map[netip.Addr]input.Use{node: {By: "the address of node worker1", Cluster: 1}},
+	}
+	for cluster, want := range [][]bool{{false, false, true}, {false, false, false}} {
+		demands := []Demand{wanting("n/a"), wanting("n/b"), wanting("n/c")}
+		for i := range demands {
+			demands[i].Of.Cluster = cluster
+		}
+		for i, got := range a.Allot(demands, true) {
+			if slices.Contains(got.Addresses, node) != want[i] {
+				t.Errorf("cluster %d: Service %d got %v; it has the address of the node: want %t",
+					cluster, i, got.Addresses, want[i])
+			}
+		}
+		demands = []Demand{wanting("n/a", "had=10.0.0.2")}
+		demands[0].Of.Cluster = cluster
+		if got := a.Allot(demands, true)[0]; slices.Contains(got.Addresses, node) != (cluster == 0) {
+			t.Errorf("cluster %d: a recorded address: got %+v", cluster, got)
+		}
+	}
 }
 
 // TestNoAddressIsGivenTwice checks what one call promises, whatever the Services ask for
@@ -332,7 +362,7 @@ func TestNoAddressIsGivenTwice(t *testing.T) {
 				if k, kept := a.Kept[addr]; kept && k.Namespace != d.Owner && !slices.Contains(d.Had, addr) {
 					t.Fatalf("%s is kept for %s, and given to %s", addr, k.Namespace, d.Ref.Namespace)
 				}
-				if a.Closed[addr] != "" || !slices.ContainsFunc(a.Ranges, func(r input.AddressRange) bool {
+				if a.Used[addr].Bars(d.Of.Cluster) || !slices.ContainsFunc(a.Ranges, func(r input.AddressRange) bool {
 					return r.Contains(addr)
 				}) {
 					t.Fatalf("%s is not to be given", addr)

@@ -20,6 +20,19 @@ type Pools struct {
 	Local     bool           // only addresses that the machine has already can be used, see Compiler.Local
 }
 
+// A Use is what has an address of the Pools, if it is no Service: a node, an API server, another machine.
+type Use struct {
+	By string // as "an address of node worker1"
+
+	// Cluster is the cluster that says so, by its place in the order of the configuration. Its Services
+	// and those of later clusters cannot have the address. Those of earlier clusters can, or the operator
+	// of one cluster could take addresses from another. It is 0 for what the appliance itself found.
+	Cluster int
+}
+
+// Bars reports whether a Use takes the address from the Services of a cluster.
+func (u Use) Bars(cluster int) bool { return u.By != "" && u.Cluster <= cluster }
+
 // Key returns the key of the configuration file that has the addresses.
 func (p Pools) Key() string {
 	if p.Local {
