@@ -138,6 +138,14 @@ const republish = 5 * time.Second
 // cores commits 80 to 170 objects a second: the rest is for its other clients.
 const statusesPerSecond = 50
 
+// statusesRest is how long no status is written after some were: what changes meanwhile is looked through
+// together. Each look costs a few milliseconds if there are 10,000 routes, and routing goes first.
+const statusesRest = 100 * time.Millisecond
+
+// statusesAtLeast is how many statuses are written although there is a newer wish. Otherwise no status
+// would be written while changes come faster than one look takes.
+const statusesAtLeast = int(statusesPerSecond * statusesRest / time.Second)
+
 // publishStatuses writes statuses until ctx ends.
 func (p *publisher) publishStatuses(ctx context.Context) {
 	s := statuses{
@@ -149,6 +157,10 @@ func (p *publisher) publishStatuses(ctx context.Context) {
 		s.forget(now)
 		s.write(ctx, wish, slices.Concat(
 			s.apiStatuses(wish, now), p.ingressStatuses(wish), p.serviceStatuses(wish)))
+		select {
+		case <-ctx.Done():
+		case <-time.After(statusesRest):
+		}
 	})
 }
 
@@ -179,17 +191,18 @@ type statuses struct {
 	last    string // namespace that had its turn last
 }
 
-// write writes statuses. Namespaces take turns. It ends when there is a newer wish, which
-// may have the change of another namespace.
+// write writes statuses. Namespaces take turns. After statusesAtLeast, it ends when there is a newer wish,
+// which may have the change of another namespace.
 func (s *statuses) write(ctx context.Context, wish *Publication, patches []statusPatch) {
 	now := time.Now()
 	patches = slices.DeleteFunc(patches, func(one statusPatch) bool { return s.rests(one, now) })
 	denied := make(map[string]bool) // by right
-	for _, one := range inTurns(patches, s.last, func(one statusPatch) string { return one.of.GetNamespace() }) {
+	turns := inTurns(patches, s.last, func(one statusPatch) string { return one.of.GetNamespace() })
+	for i, one := range turns {
 		if denied[one.right] {
 			continue
 		}
-		if s.old(wish) || s.budget.Wait(ctx) != nil {
+		if i >= statusesAtLeast && s.old(wish) || s.budget.Wait(ctx) != nil {
 			return
 		}
 		s.last = one.of.GetNamespace()
