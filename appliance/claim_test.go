@@ -270,7 +270,7 @@ func TestAMemberLagsIfItStaysWithAnotherSum(t *testing.T) {
 		t.Error("the sum changed with the same Ingresses")
 	}
 	m := &served{}
-	one, two := &haproxy.Config{}, &haproxy.Config{Routes: []haproxy.Route{{Host: "a.test", Path: "/"}}}
+	one, two := &haproxy.Config{}, &haproxy.Config{Routes: []*haproxy.Route{{Host: "a.test", Path: "/"}}}
 	sum := m.update(one)
 	if m.update(nil) != sum || m.update(two) == sum || m.update(two) != two.Sum() {
 		t.Error("the sum is not that of the configuration that HAProxy took last")

@@ -84,7 +84,7 @@ func setOfTwo() *status.View {
 		live[b.Name] = there
 	}
 	v := &status.View{
-		Config: &haproxy.Config{Backends: backends, Routes: []haproxy.Route{
+		Config: &haproxy.Config{Backends: backends, Routes: []*haproxy.Route{
 			{Host: "web.test", Backend: "web"}, {Host: "own.test", Backend: "own"}, {Host: "a.test", Backend: "own"},
 		}},
 		Want: plan.Want{Backends: backends}, Have: plan.Have{Backends: haproxy.NewLiveBackends(live)},

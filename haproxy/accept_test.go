@@ -440,7 +440,7 @@ func TestACertificateThatTheWorkerRefusesCostsNoOther(t *testing.T) {
 			testCert(t, "more.pem", "more", "more.test"),
 		}
 		next.Routes = append(slices.Clone(cfg.Routes),
-			Route{Host: "more.test", Path: "/", Match: Prefix, Backend: "other"})
+			&Route{Host: "more.test", Path: "/", Match: Prefix, Backend: "other"})
 		wish := states(cfg, Open)
 		wish[ServerID{"app", cfg.Backends[0].Servers[0].Name}] = Closed
 		r.p.last.cfg = next // our own checks have a hole

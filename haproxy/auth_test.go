@@ -72,7 +72,7 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 		lost.Directives = []Directive{must[Directive](t)(ask.Directive())}
 		cfg := r.config(app, other, signing, lost, backend("door", doorman(t, &asked)))
 		// clients cannot reach the service
-		cfg.Routes = slices.DeleteFunc(cfg.Routes, func(r Route) bool { return r.Backend == "door" })
+		cfg.Routes = slices.DeleteFunc(cfg.Routes, func(r *Route) bool { return r.Backend == "door" })
 		cfg.Extras = []*Extra{AskScript()}
 		r.apply(cfg, states(cfg, Open))
 

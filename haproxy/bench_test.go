@@ -76,7 +76,7 @@ func BenchmarkRoutes(b *testing.B) {
 					next.Backends = append(slices.Clone(backends), backend("ns_svc_new_80", nowhereServer(0)))
 				}
 				next.Routes = append(slices.Clone(cfg.Routes),
-					Route{
+					&Route{
 						Host: "new.test", Path: "/", Match: Prefix,
 						Backend: next.Backends[len(next.Backends)-1].Name,
 					})
@@ -101,12 +101,13 @@ func BenchmarkRows(b *testing.B) {
 		b.Run(fmt.Sprintf("%d routes", n), func(b *testing.B) {
 			cfg := &Config{Backends: []*Backend{backend("app"), backend("other")}}
 			for i := range n {
-				cfg.Routes = append(cfg.Routes, Route{
+				cfg.Routes = append(cfg.Routes, &Route{
 					Scope: "192.0.2.1:80", Host: fmt.Sprintf("h%05d.test", i), Path: "/", Match: Prefix, To: To("app"),
 				})
 			}
 			next := *cfg
 			next.Routes = slices.Clone(cfg.Routes)
+			next.Routes[n/2] = new(*cfg.Routes[n/2])
 			next.Routes[n/2].To = To("other")
 			worlds, r := []*Config{&next, cfg}, &renderer{}
 			b.ReportAllocs()
@@ -150,16 +151,16 @@ func BenchmarkChoicesAndPatternsOfOthers(b *testing.B) {
 	for _, others := range []int{0, 1000} {
 		r := newRig(b, binaries(b)[0])
 		cfg := r.config(backend("app", origin(b, "ok")))
-		cfg.Routes = append(cfg.Routes, Route{Host: "chosen.test", Path: "/", Match: Prefix},
-			Route{Host: "pattern.test", Path: "/[a-z]+[0-9]*$", Match: Regexp, Backend: "app"})
+		cfg.Routes = append(cfg.Routes, &Route{Host: "chosen.test", Path: "/", Match: Prefix},
+			&Route{Host: "pattern.test", Path: "/[a-z]+[0-9]*$", Match: Regexp, Backend: "app"})
 		for i := range others + 1 {
 			c := NewChoice(
 				[]Case{{condition(b, fmt.Sprintf("path -m beg /page%s",
 					strings.Repeat(" /"+strconv.Itoa(i), min(i, 1)))), "app"}})
 			cfg.Choices = append(cfg.Choices, c)
 			cfg.Routes = append(cfg.Routes,
-				Route{Host: fmt.Sprintf("c%d.test", i), Path: "/", Match: Prefix, Choice: c.Name},
-				Route{Host: fmt.Sprintf("p%d.test", i), Path: fmt.Sprintf("/x%d", i), Match: Regexp, Backend: "app"})
+				&Route{Host: fmt.Sprintf("c%d.test", i), Path: "/", Match: Prefix, Choice: c.Name},
+				&Route{Host: fmt.Sprintf("p%d.test", i), Path: fmt.Sprintf("/x%d", i), Match: Regexp, Backend: "app"})
 		}
 		slices.SortFunc(cfg.Choices, func(a, b *Choice) int { return strings.Compare(a.Name, b.Name) })
 		cfg.Routes[1].Choice = cfg.Choices[len(cfg.Choices)-1].Name
@@ -191,7 +192,7 @@ func BenchmarkPatternsOfOthers(b *testing.B) {
 			r := newRig(b, binary)
 			cfg := r.config(backend("app", origin(b, "ok")))
 			cfg.Routes = append(cfg.Routes,
-				Route{Host: "pattern.test", Path: "/[a-z]+[0-9]*$", Match: Regexp, Backend: "app"})
+				&Route{Host: "pattern.test", Path: "/[a-z]+[0-9]*$", Match: Regexp, Backend: "app"})
 			for i, made := 0, 0; made < others.patterns; i++ {
 				host := fmt.Sprintf("p%d.test", i)
 				if others.beside && patternMap(host, r.p.files.Secret) != patternMap("pattern.test", r.p.files.Secret) {
@@ -199,7 +200,7 @@ func BenchmarkPatternsOfOthers(b *testing.B) {
 				}
 				for j := 0; j < 100 && made < others.patterns; j++ {
 					cfg.Routes = append(cfg.Routes,
-						Route{
+						&Route{
 							Host: host, Path: fmt.Sprintf("/longer-than-that-of-the-other-and-so-tried-first-%d", j),
 							Match: Regexp, Backend: "app",
 						})

@@ -159,8 +159,8 @@ func TestAGuardBeyondTheBudgetClosesItsPathAtOnce(t *testing.T) {
 		guarded.Service, fresh.Service = "evil/shared:80", "evil/fresh:80"
 		next.Backends = []*Backend{next.Backends[0], fresh, guarded, next.Backends[1]}
 		next.Routes[1].Backend = "guarded"
-		next.Routes = append(next.Routes, Route{Host: "other.test", Path: "/", Match: Prefix, Backend: "shared"},
-			Route{Host: "other.test", Path: "/admin", Match: Prefix, Backend: "fresh"})
+		next.Routes = append(next.Routes, &Route{Host: "other.test", Path: "/", Match: Prefix, Backend: "shared"},
+			&Route{Host: "other.test", Path: "/admin", Match: Prefix, Backend: "fresh"})
 		for n := range 3 {
 			next.Former = r.p.Former(next)
 			if res := r.apply(next, states(next, Open)); res.Reloaded || res.RetryAt.IsZero() {

@@ -208,8 +208,7 @@ func (c causes) addListeners(have, want *Config) {
 	for _, f := range others(want.Forms, have.Forms, formName) {
 		forms[f.Name] = byName(have.Forms, f.Name, formName) == nil
 	}
-	for i := range want.Routes {
-		r := &want.Routes[i]
+	for _, r := range want.Routes {
 		pick := want.pick(r.Pick)
 		news := pick != nil && slices.ContainsFunc(pick.forms, func(f *Form) bool { return forms[f.Name] })
 		if !news && !scopes[r.Scope] {

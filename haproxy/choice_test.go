@@ -130,7 +130,7 @@ func TestTheFirstCaseThatHoldsCounts(t *testing.T) {
 		if one.Name < both.Name {
 			cfg.Choices = []*Choice{one, both}
 		}
-		cfg.Routes = []Route{
+		cfg.Routes = []*Route{
 			{Host: "a.test", Path: "/", Match: Prefix, Backend: "main", Choice: both.Name},
 			{Host: "a.test", Path: "/plain", Match: Prefix, Backend: "main"},
 			{Host: "a.test", Path: "/[0-9]", Match: Regexp, Backend: "canary"},
@@ -161,7 +161,7 @@ func TestTheFirstCaseThatHoldsCounts(t *testing.T) {
 
 		// The choice of a route changes without a reload.
 		next := *cfg
-		next.Routes = []Route{{Host: "a.test", Path: "/", Match: Prefix, Backend: "main", Choice: one.Name}}
+		next.Routes = []*Route{{Host: "a.test", Path: "/", Match: Prefix, Backend: "main", Choice: one.Name}}
 		if res := r.apply(&next, states(&next, Open)); res.Reloaded {
 			t.Errorf("it reloaded: %+v", res)
 		}
@@ -169,7 +169,7 @@ func TestTheFirstCaseThatHoldsCounts(t *testing.T) {
 			t.Errorf("with another choice: got %q", got)
 		}
 		next.Choices = nil
-		next.Routes = []Route{{Host: "a.test", Path: "/", Match: Prefix, Backend: "main"}}
+		next.Routes = []*Route{{Host: "a.test", Path: "/", Match: Prefix, Backend: "main"}}
 		if res := r.apply(&next, states(&next, Open)); !res.Reloaded {
 			t.Errorf("it did not reload: %+v", res)
 		}
@@ -199,7 +199,7 @@ func TestACaseHoldsForTheSameRequestsAsAPickCase(t *testing.T) {
 		a, b := NewChoice(open), NewChoice(sealed)
 		cfg.Choices = []*Choice{a, b}
 		slices.SortFunc(cfg.Choices, func(a, b *Choice) int { return strings.Compare(a.Name, b.Name) })
-		cfg.Routes = []Route{
+		cfg.Routes = []*Route{
 			{Host: "a.test", Path: "/", Match: Prefix, Backend: "rest", Choice: a.Name},
 			{Host: "tls.test", Path: "/", Match: Prefix, Backend: "rest", Choice: b.Name},
 		}

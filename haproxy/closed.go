@@ -80,7 +80,8 @@ func (c *closed) shutServers(backends []*Backend, states States) {
 }
 
 // shut returns the route with a backend that answers 503.
-func (r Route) shut() Route {
+func (r *Route) shut() *Route {
+	r = new(*r)
 	r.Canary, r.CanaryWeight, r.Choice, r.Pick = "", 0, "", ""
 	switch {
 	case r.Scope == "" && r.Match == Passthrough:

@@ -24,7 +24,7 @@ import (
 // than its servers. Commands cannot change a certificate that is fixed or larger than maxPayload.
 type Config struct {
 	Shape
-	Routes         []Route
+	Routes         []*Route   // none changes once a Config has it
 	DefaultBackend string     // takes the requests that no route matches; if it is empty, HAProxy answers them with 404
 	Backends       []*Backend // sorted by Name
 	Certs          []*Cert    // sorted by Name
@@ -47,7 +47,7 @@ type Config struct {
 // Same reports whether o is the same configuration: its backends and
 // certificates are the same pointers, and all else is equal.
 func (c *Config) Same(o *Config) bool {
-	return c.Shape.equal(&o.Shape) && same(c.Routes, o.Routes) && c.DefaultBackend == o.DefaultBackend &&
+	return c.Shape.equal(&o.Shape) && sameRoutes(c.Routes, o.Routes) && c.DefaultBackend == o.DefaultBackend &&
 		same(c.Backends, o.Backends) && same(c.Former, o.Former) && same(c.Certs, o.Certs) && c.Period == o.Period &&
 		maps.Equal(c.Reloads, o.Reloads) && slices.EqualFunc(c.Lists, o.Lists, (*List).same) && c.sameRows(o)
 }

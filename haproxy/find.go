@@ -41,8 +41,8 @@ func (c *Config) finder(has func(host string) bool) *Finder {
 	if c.DefaultBackend != "" {
 		f.rest = "goes to the default backend"
 	}
-	for i := range c.Routes {
-		if r := &c.Routes[i]; r.Scope == "" && has(r.Host) {
+	for _, r := range c.Routes {
+		if r.Scope == "" && has(r.Host) {
 			f.of[r.Host] = append(f.of[r.Host], found{Route: r})
 		}
 	}
@@ -161,8 +161,8 @@ func (c *Config) FindAt(q Request) (r Route, to Target, why string) {
 	for _, known := range hostsFor(host) {
 		var best *Route
 		named := false
-		for i := range c.Routes {
-			if r := &c.Routes[i]; r.Scope == q.Scope && r.Host == known && !r.streams() {
+		for _, r := range c.Routes {
+			if r.Scope == q.Scope && r.Host == known && !r.streams() {
 				named = true
 				if r.takes(path) && (best == nil || r.before(best)) {
 					best = r

@@ -80,8 +80,7 @@ func hold(told, want *Config, lacks func(name string) bool) (h held) {
 	}
 	var waiting []int // of the routes
 	hosts := make(map[site]bool)
-	for i := range want.Routes {
-		r := &want.Routes[i]
+	for i, r := range want.Routes {
 		if h.new[r.Backend] || r.Choice != "" && choices[r.Choice] == nil ||
 			r.Scope != "" && want.lacks(r, told, func(name string) bool { return h.new[name] }) {
 			waiting, hosts[r.site()] = append(waiting, i), true
@@ -90,8 +89,8 @@ func hold(told, want *Config, lacks func(name string) bool) (h held) {
 	former := make(map[Route]Route) // former routes, by host and path, and by host, path and match
 	if len(waiting) > 0 {
 		h.routes = make(map[int]Route)
-		for i := range slices.Backward(told.Routes) { // of two for the same requests the first one counts
-			if r := &told.Routes[i]; hosts[r.site()] {
+		for _, r := range slices.Backward(told.Routes) { // of two for the same requests the first one counts
+			if hosts[r.site()] {
 				former[Route{Scope: r.Scope, Host: r.Host, Path: r.Path}] = *r
 				former[Route{Scope: r.Scope, Host: r.Host, Path: r.Path, Match: r.Match}] = *r
 			}
@@ -104,7 +103,7 @@ func hold(told, want *Config, lacks func(name string) bool) (h held) {
 			f, is = former[Route{Scope: r.Scope, Host: r.Host, Path: r.Path}]
 		}
 		if r.Scope != "" {
-			if is && h.keepWhole(told, &f, want, &r) {
+			if is && h.keepWhole(told, &f, want, r) {
 				h.routes[i] = f
 			}
 			continue

@@ -30,7 +30,7 @@ func TestRoutesLeadWhereTheyLedUntilAReload(t *testing.T) {
 			return cfg
 		}
 		route := func(cfg *Config, host, backend string) {
-			cfg.Routes = append(cfg.Routes, Route{Host: host + ".test", Path: "/", Match: Prefix, Backend: backend})
+			cfg.Routes = append(cfg.Routes, &Route{Host: host + ".test", Path: "/", Match: Prefix, Backend: backend})
 		}
 		pod, main := origin(t, "pod"), origin(t, "main")
 		first := choice("beta1")
@@ -135,7 +135,7 @@ func TestAGuardThatOthersHaveHoldsAtOnce(t *testing.T) {
 		config := func(admin, blue string, backends ...*Backend) *Config {
 			cfg := r.config(backends...)
 			for path, to := range map[string]string{"/": "app", "/admin": admin, "/blue": blue} {
-				cfg.Routes = append(cfg.Routes, Route{Host: "shop.test", Path: path, Match: Prefix, Backend: to})
+				cfg.Routes = append(cfg.Routes, &Route{Host: "shop.test", Path: path, Match: Prefix, Backend: to})
 			}
 			return cfg
 		}
@@ -171,7 +171,7 @@ func TestABackendFromBeforeLeavesWhenItsHeirHasAPlace(t *testing.T) {
 			b := backend(name, server)
 			b.Namespace, b.Service = "default", "app:80"
 			cfg := r.config(b)
-			cfg.Routes = []Route{{Host: "app.test", Path: "/", Match: Prefix, Backend: name}}
+			cfg.Routes = []*Route{{Host: "app.test", Path: "/", Match: Prefix, Backend: name}}
 			return cfg
 		}
 		was, next := of("one", origin(t, "one")), of("two", origin(t, "two"))

@@ -42,10 +42,10 @@ func TestAListenerHasRoutesOfItsOwn(t *testing.T) {
 		r := newRig(t, binary)
 		cfg, at := r.gateway("api", "deep", "exact", "hostless", "other", "root", "wide", "wider")
 		scope := ScopeOf(at)
-		route := func(host, path string, match PathMatch, to string) Route {
-			return Route{Scope: scope, Host: host, Path: path, Match: match, To: To(to)}
+		route := func(host, path string, match PathMatch, to string) *Route {
+			return &Route{Scope: scope, Host: host, Path: path, Match: match, To: To(to)}
 		}
-		cfg.Routes = []Route{
+		cfg.Routes = []*Route{
 			{Host: "app.test", Path: "/", Match: Prefix, Backend: "other"},
 			route("app.test", "/", Prefix, "root"),
 			route("app.test", "/api", Prefix, "api"),
@@ -168,7 +168,7 @@ func TestConditionsOfARequestPickItsTarget(t *testing.T) {
 		cases := conditionCases()
 		pick := NewPick(cases)
 		scope := ScopeOf(at)
-		cfg.Routes = []Route{{Scope: scope, Host: "a.test", Path: "/", Match: Prefix, To: To("rest"), Pick: pick.Name}}
+		cfg.Routes = []*Route{{Scope: scope, Host: "a.test", Path: "/", Match: Prefix, To: To("rest"), Pick: pick.Name}}
 		cfg.Picks, cfg.Forms = []*Pick{pick}, FormsOf([]*Pick{pick})
 		r.settle(cfg, states(cfg, Open))
 		ask := func(method, path string, lines ...string) string { return r.ask(at, method, "a.test", path, lines...) }
@@ -189,6 +189,7 @@ func TestConditionsOfARequestPickItsTarget(t *testing.T) {
 		cases[1].To = To("two")
 		other := NewPick(cases)
 		cfg = &Config{Shape: cfg.Shape, Routes: slices.Clone(cfg.Routes), Backends: cfg.Backends, Picks: []*Pick{other}}
+		cfg.Routes[0] = new(*cfg.Routes[0])
 		cfg.Routes[0].Pick = other.Name
 		r.settle(cfg, states(cfg, Open))
 		if got := ask("PATCH", "/x"); got != "two" {
@@ -216,7 +217,7 @@ func TestSharesGetTheirPartOfTheRequests(t *testing.T) {
 			return &Config{
 				Shape: Shape{Bind: cfg.Bind, Listeners: cfg.Listeners, Forms: FormsOf([]*Pick{pick})}, Backends: cfg.Backends,
 				Picks: []*Pick{pick},
-				Routes: []Route{{
+				Routes: []*Route{{
 					Scope: ScopeOf(at), Host: "a.test", Path: "/", Match: Prefix, To: plain, Pick: pick.Name,
 				}, {Scope: ScopeOf(at), Host: "b.test", Path: "/", Match: Prefix, To: plain}},
 			}
@@ -289,7 +290,7 @@ func gateways(t testing.TB, key, certificate []byte) *Config {
 		Hostnames: []Hostname{
 			{safe, "", "all", false}, {safe, "*.b.test", "b", false}, {safe, "a.test", "a", false},
 		},
-		Routes: []Route{
+		Routes: []*Route{
 			{Scope: web, Host: "a.test", Path: "/", Match: Prefix, TLSOnly: true, TLSCode: 301, TLSPort: 8443},
 			{Scope: six, Host: "a.test", Path: "/", Match: Prefix, To: To("a")},
 			{Scope: six, Host: "*.a.test", Path: "/x", Match: Exact, To: shared},
@@ -328,7 +329,7 @@ func TestARouteOfAListenerStaysWholeUntilAReload(t *testing.T) {
 		}
 		patch := NewPick([]PickCase{{When{Method: "PATCH"}, To("one")}})
 		header := NewPick([]PickCase{{When{Headers: []Field{{Name: "X-A", Value: "1"}}}, To("one")}})
-		config := func(picks []*Pick, backends []*Backend, routes ...Route) *Config {
+		config := func(picks []*Pick, backends []*Backend, routes ...*Route) *Config {
 			cfg := &Config{
 				Shape: Shape{Listeners: []Listener{{At: at, Kind: ListenHTTP}}, Forms: FormsOf(picks)}, Picks: picks,
 				Backends: backends,
@@ -340,18 +341,18 @@ func TestARouteOfAListenerStaysWholeUntilAReload(t *testing.T) {
 			return cfg
 		}
 		was := config([]*Pick{patch}, []*Backend{one, theirs, two},
-			Route{Host: "picks.test", Path: "/", To: To("two"), Pick: patch.Name},
-			Route{Host: "plain.test", Path: "/", To: To("two")},
-			Route{Host: "shares.test", Path: "/", To: To("one")},
-			Route{Host: "taken.test", Path: "/", To: To("theirs")})
+			&Route{Host: "picks.test", Path: "/", To: To("two"), Pick: patch.Name},
+			&Route{Host: "plain.test", Path: "/", To: To("two")},
+			&Route{Host: "shares.test", Path: "/", To: To("one")},
+			&Route{Host: "taken.test", Path: "/", To: To("theirs")})
 		r.settle(was, states(was, Open))
 
 		// The condition of picks.test looks at a header, and two is gone.
 		next := config([]*Pick{header}, []*Backend{one, three},
-			Route{Host: "picks.test", Path: "/", To: To("one"), Pick: header.Name},
-			Route{Host: "plain.test", Path: "/", To: To("one")},
-			Route{Host: "shares.test", Path: "/", To: half},
-			Route{Host: "taken.test", Path: "/", To: To("three")})
+			&Route{Host: "picks.test", Path: "/", To: To("one"), Pick: header.Name},
+			&Route{Host: "plain.test", Path: "/", To: To("one")},
+			&Route{Host: "shares.test", Path: "/", To: half},
+			&Route{Host: "taken.test", Path: "/", To: To("three")})
 		r.p.schedule.least, r.p.schedule.last = time.Hour, time.Now()
 		for range 3 {
 			next.Former = r.p.Former(next)
@@ -399,7 +400,7 @@ func TestEveryRowThatARowNamesIsThere(t *testing.T) {
 		for i := range n {
 			pick := methodPick(methods[i%len(methods)] + fmt.Sprint(i))
 			cfg.Picks = merged(cfg.Picks, []*Pick{pick})
-			cfg.Routes = append(cfg.Routes, Route{
+			cfg.Routes = append(cfg.Routes, &Route{
 				Scope: scope, Host: fmt.Sprintf("h%03d.test", i), Path: "/", Match: Prefix, To: To("a"), Pick: pick.Name,
 			})
 		}
@@ -471,11 +472,11 @@ func FuzzScopedRoutes(f *testing.F) {
 	f.Fuzz(func(t *testing.T, host, path, backend, method, header, value string, match uint8) {
 		when := When{Method: method, Headers: []Field{{Name: header, Value: value, Pattern: match >= 8}}}
 		pick := NewPick([]PickCase{{when, To(backend)}})
-		r := Route{
+		r := &Route{
 			Scope: "[2001:db8::1]:80", Host: host, Path: path, To: To(backend), Pick: pick.Name,
 			Match: []PathMatch{Prefix, Exact, Begin, Regexp}[match%4],
 		}
-		cfg := &Config{Shape: Shape{Forms: FormsOf([]*Pick{pick})}, Picks: []*Pick{pick}, Routes: []Route{r}}
+		cfg := &Config{Shape: Shape{Forms: FormsOf([]*Pick{pick})}, Picks: []*Pick{pick}, Routes: []*Route{r}}
 		if r.Validate() != nil || pick.validate(cfg.Forms) != nil {
 			return
 		}
@@ -508,7 +509,7 @@ func TestAHostOfAListenerWithDifferentGuardsIsMarked(t *testing.T) {
 	} {
 		cfg := &Config{
 			Backends: []*Backend{guarded, {Name: "plain"}}, Picks: []*Pick{pick},
-			Routes: []Route{
+			Routes: []*Route{
 				{Scope: "192.0.2.1:80", Host: "a.test", Path: "/", Match: Prefix, To: To("plain")},
 				{Scope: c.scope, Host: "a.test", Path: "/admin", Match: Prefix, To: c.to, Pick: c.pick},
 			},

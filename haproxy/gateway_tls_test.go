@@ -45,7 +45,7 @@ func TestConnectionsAtAListenerLeadToTheirBackends(t *testing.T) {
 		}
 		cfg.Listeners = listeners
 		cfg.Certs = []*Cert{{Name: "e.pem", Scope: scope(3), Hosts: []string{"*.end.test"}, PEM: a.issue(t, "end")}}
-		cfg.Routes = []Route{
+		cfg.Routes = []*Route{
 			{Scope: scope(0), Path: "/", Match: Passthrough, To: To("one")},
 			{Scope: scope(1), Path: "/", Match: Passthrough, To: shared},
 			{Scope: scope(2), Path: "/", Match: Passthrough, To: To(Invalid)},
@@ -109,6 +109,7 @@ func TestConnectionsAtAListenerLeadToTheirBackends(t *testing.T) {
 		reloads := r.p.Info().Reloads
 		next := *cfg
 		next.Routes = slices.Clone(cfg.Routes)
+		next.Routes[0], next.Routes[6] = new(*cfg.Routes[0]), new(*cfg.Routes[6])
 		next.Routes[0].To, next.Routes[6].To = To("two"), To("two")
 		r.settle(&next, states(&next, Open))
 		if got := tcp(0, "") + tcp(3, "x.end.test"); got != "twotwo" {
@@ -140,8 +141,8 @@ func TestEachListenerHasItsOwnCertificatesAndClients(t *testing.T) {
 				Name: name, Scope: ScopeOf(at[i]), Hosts: []string{"a.test", "*.b.test"}, PEM: a.issue(t, name),
 			})
 			cfg.Routes = append(cfg.Routes,
-				Route{Scope: ScopeOf(at[i]), Host: "a.test", Path: "/", Match: Prefix, To: To("app")},
-				Route{Scope: ScopeOf(at[i]), Host: "*.b.test", Path: "/", Match: Prefix, To: To("other")})
+				&Route{Scope: ScopeOf(at[i]), Host: "a.test", Path: "/", Match: Prefix, To: To("app")},
+				&Route{Scope: ScopeOf(at[i]), Host: "*.b.test", Path: "/", Match: Prefix, To: To("other")})
 		}
 		slices.SortFunc(cfg.Certs, func(a, b *Cert) int { return strings.Compare(a.Name, b.Name) })
 		cfg.Hostnames = []Hostname{{ScopeOf(at[0]), "*.b.test", "b", false}, {ScopeOf(at[0]), "a.test", "a", false}}
@@ -232,7 +233,7 @@ func TestOnePortTakesHTTPSAndOtherTLS(t *testing.T) {
 			{other, "lone.test", "lone.test", true},
 		}
 		slices.SortFunc(cfg.Hostnames, compareHostnames)
-		cfg.Routes = []Route{
+		cfg.Routes = []*Route{
 			{Scope: scope, Host: "*.test", Path: "/", Match: Prefix, To: To("web")},
 			{Scope: scope, Host: "*.whole.test", Path: "/", Match: Passthrough, To: To("whole")},
 			{Scope: scope, Host: "end.test", Path: "/", Match: Terminate, To: To("ended")},
@@ -279,7 +280,7 @@ func TestOnePortTakesHTTPSAndOtherTLS(t *testing.T) {
 		next.Hostnames[i].Streams = false
 		next.Routes = slices.Delete(slices.Clone(cfg.Routes), 1, 2)
 		next.Routes = slices.Insert(next.Routes, 1,
-			Route{Scope: scope, Host: "*.whole.test", Path: "/", Match: Prefix, To: To("web")})
+			&Route{Scope: scope, Host: "*.whole.test", Path: "/", Match: Prefix, To: To("web")})
 		r.settle(&next, states(&next, Open))
 		if got, want := ask(0, "127.0.0.1", "", "a.whole.test", "a.whole.test"), "here 200 127.0.0.1"; got != want {
 			t.Errorf("after the name became one of HTTPS: got %q, want %q", got, want)

@@ -102,8 +102,8 @@ func (p *Proxy) reshape(o *outline) error {
 // more, and those that can be added again with new settings.
 func (a additions) leaving(want, told *outline, have *Config, worker picture) (leave []*Backend) {
 	used := map[string]bool{told.cfg.DefaultBackend: true}
-	for i := range told.cfg.Routes {
-		for name := range told.cfg.Targets(&told.cfg.Routes[i]) {
+	for _, r := range told.cfg.Routes {
+		for name := range told.cfg.Targets(r) {
 			used[name] = true
 		}
 	}

@@ -159,7 +159,7 @@ func TestAPassedThroughNameComesByCommand(t *testing.T) {
 		with := func(all ...*Backend) *Config {
 			cfg := r.config(all...)
 			for i := range cfg.Routes {
-				cfg.Routes[i] = Route{
+				cfg.Routes[i] = &Route{
 					Host: cfg.Routes[i].Host, Path: "/", Match: Passthrough,
 					Backend: cfg.Routes[i].Backend,
 				}

@@ -40,14 +40,13 @@ func guards(cfg *Config) map[site]string {
 			of[b.Name] = g
 		}
 	}
-	if slices.ContainsFunc(cfg.Routes, func(r Route) bool { return r.Backend == waiting || r.To == To(waiting) }) {
+	if slices.ContainsFunc(cfg.Routes, func(r *Route) bool { return r.Backend == waiting || r.To == To(waiting) }) {
 		of[waiting] = waiting
 	}
 	// A host without a guarded path, and without a condition, has no mark.
 	unguarded, comparing := of[cfg.DefaultBackend] == "", cfg.comparing()
 	suspect := make(map[site]bool)
-	for i := range cfg.Routes {
-		r := &cfg.Routes[i]
+	for _, r := range cfg.Routes {
 		is := comparing[r.Choice] || r.Plain
 		if len(of) > 0 {
 			for name := range cfg.Targets(r) {
@@ -63,8 +62,7 @@ func guards(cfg *Config) map[site]string {
 		guard                              string // guard of the first path that leads to a backend
 	}
 	hosts := make(map[site]*host)
-	for i := range cfg.Routes {
-		r := &cfg.Routes[i]
+	for _, r := range cfg.Routes {
 		if unguarded && !suspect[r.site()] {
 			continue
 		}

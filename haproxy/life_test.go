@@ -548,7 +548,7 @@ func TestARestartedSallyportAttachesWithoutAReload(t *testing.T) {
 		next := *cfg
 		next.Backends = []*Backend{backend("app", a, b), backend("other")}
 		next.Routes = append(slices.Clone(cfg.Routes),
-			Route{Host: "new.test", Path: "/x;y", Match: Exact, Backend: "app"})
+			&Route{Host: "new.test", Path: "/x;y", Match: Exact, Backend: "app"})
 		next.Certs = []*Cert{
 			testCert(t, "one.pem", "renewed", "one.test"),
 			testCert(t, "two.pem", "second", "two.test"),
@@ -706,7 +706,7 @@ func TestAnEndpointWritesNoFile(t *testing.T) {
 	r.p.disk.dir = filepath.Join(t.TempDir(), "gone")
 	next := *cfg
 	next.Backends = []*Backend{backend("app", nowhereServer(1), nowhereServer(2))}
-	next.Routes = append(slices.Clone(cfg.Routes), Route{Host: "new.test", Path: "/", Match: Prefix, Backend: "app"})
+	next.Routes = append(slices.Clone(cfg.Routes), &Route{Host: "new.test", Path: "/", Match: Prefix, Backend: "app"})
 	r.settle(&next, states(&next, Open))
 	if r.p.belief.filed == r.p.belief.told {
 		t.Error("the files are those of the new configuration")

@@ -140,7 +140,7 @@ func (r *renderer) renderTables(cfg *Config, in workerNames) *tableFiles {
 		was = r.tables
 		of := &was.of
 		sameMaps = maps.Equal(was.names, in) && of.Shape.equal(&cfg.Shape) && of.DefaultBackend == cfg.DefaultBackend &&
-			same(of.Routes, cfg.Routes) && of.sameRows(cfg) &&
+			sameRoutes(of.Routes, cfg.Routes) && of.sameRows(cfg) &&
 			slices.EqualFunc(of.Backends, cfg.Backends, (*Backend).sameRules)
 		if sameMaps && same(of.Lists, cfg.Lists) {
 			was.of = *cfg // the next comparison finds most pointers equal
@@ -239,7 +239,7 @@ type hostRows struct {
 
 // hostTables holds the routes of one host, and the rows for them.
 type hostTables struct {
-	routes []Route
+	routes []*Route
 	guard  string
 	moved  bool // the rows have names of backends that may change without the routes
 	rows   []placedRow
@@ -260,26 +260,26 @@ func (m *hostRows) tables(cfg *Config, secret string, in workerNames) (out table
 	byHost := func(a, b *Route) int {
 		return cmp.Or(strings.Compare(a.Scope, b.Scope), strings.Compare(a.Host, b.Host))
 	}
-	if sorted := func(a, b Route) int { return byHost(&a, &b) }; !slices.IsSortedFunc(routes, sorted) {
+	if !slices.IsSortedFunc(routes, byHost) {
 		routes = slices.Clone(routes)
-		slices.SortStableFunc(routes, sorted)
+		slices.SortStableFunc(routes, byHost)
 	}
 	guard, anywhere, was := guards(cfg), in.has(cfg.DefaultBackend), m.hosts
 	all := make([]*hostTables, 0, len(was)+1)
 	for len(routes) > 0 {
 		n := 1
-		for n < len(routes) && byHost(&routes[0], &routes[n]) == 0 {
+		for n < len(routes) && byHost(routes[0], routes[n]) == 0 {
 			n++
 		}
-		for len(was) > 0 && byHost(&was[0].routes[0], &routes[0]) < 0 {
+		for len(was) > 0 && byHost(was[0].routes[0], routes[0]) < 0 {
 			was = was[1:]
 		}
 		var one *hostTables
-		if len(was) > 0 && byHost(&was[0].routes[0], &routes[0]) == 0 {
+		if len(was) > 0 && byHost(was[0].routes[0], routes[0]) == 0 {
 			one = was[0]
 		}
 		at, moved := routes[0].site(), anywhere || len(in) > 0 && cfg.anyIn(routes[:n], in)
-		if moved || one == nil || one.moved || one.guard != guard[at] || !slices.Equal(one.routes, routes[:n]) {
+		if moved || one == nil || one.moved || one.guard != guard[at] || !sameRoutes(one.routes, routes[:n]) {
 			made := m.rows
 			if routes[0].Scope != "" {
 				made = m.scopedRows
@@ -321,9 +321,9 @@ func (m *hostRows) tables(cfg *Config, secret string, in workerNames) (out table
 }
 
 // anyIn reports whether the worker has another name for a backend of some routes.
-func (c *Config) anyIn(routes []Route, in workerNames) bool {
-	for i := range routes {
-		for name := range c.Targets(&routes[i]) {
+func (c *Config) anyIn(routes []*Route, in workerNames) bool {
+	for _, r := range routes {
+		for name := range c.Targets(r) {
 			if in.has(name) {
 				return true
 			}
@@ -344,12 +344,12 @@ func tableOf(host string) (table int, key string) {
 }
 
 // rows returns the rows of the routes of one host.
-func (m *hostRows) rows(_ *Config, routes []Route, guard, secret string, in workerNames) (out []placedRow) {
+func (m *hostRows) rows(_ *Config, routes []*Route, guard, secret string, in workerNames) (out []placedRow) {
 	host := routes[0].Host
 	table, key := tableOf(host)
 	add := firstRows(&out)
 	first := ""
-	if slices.ContainsFunc(routes, func(r Route) bool { return r.Match == Regexp }) {
+	if slices.ContainsFunc(routes, func(r *Route) bool { return r.Match == Regexp }) {
 		first = strconv.Itoa(patternMap(host, secret)) + ":" + cmp.Or(host, "_")
 	}
 	for _, r := range routes {
@@ -363,17 +363,17 @@ func (m *hostRows) rows(_ *Config, routes []Route, guard, secret string, in work
 		case Prefix:
 			add(table, key+strings.TrimRight(r.Path, "/")+"/", r.value(m.port, in, first, guard))
 		case Passthrough:
-			to := r.Backend
-			r.Backend = nowhere
+			to, closed := r.Backend, *r
+			closed.Backend = nowhere
 			if m.inspect {
 				name := r.Host
 				if table == wildTable {
 					name = key + "/"
 				}
 				add(sniTable, name, cmp.Or(to, terminator))
-				r.Backend = elsewhere
+				closed.Backend = elsewhere
 			}
-			add(table, key+"/", r.value(m.port, in, "", ""))
+			add(table, key+"/", closed.value(m.port, in, "", ""))
 		}
 	}
 	implied := Route{Backend: m.rest}

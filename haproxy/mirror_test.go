@@ -83,7 +83,7 @@ func TestARequestIsCopiedAndNeverWaitsForTheCopy(t *testing.T) {
 		SortDirectives(last.Directives)
 		cfg := r.config(slices.Concat(copying(t, "app", "c/shop", app.Server, one.Server, two.Server),
 			copying(t, "evil", "c/evil", app.Server, mute.Server), again)...)
-		cfg.Routes = slices.DeleteFunc(cfg.Routes, func(r Route) bool { return strings.Contains(r.Backend, "-copy") })
+		cfg.Routes = slices.DeleteFunc(cfg.Routes, func(r *Route) bool { return strings.Contains(r.Backend, "-copy") })
 		cfg.Extras, cfg.Tune.Threads = []*Extra{MirrorScript()}, 1
 		r.settle(cfg, states(cfg, Open))
 		client := r.client("")

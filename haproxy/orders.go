@@ -365,7 +365,7 @@ func within(want *Config, states States, have *Config, in workerNames, h held) (
 // routesWithin returns the routes that the worker can take. It leaves out routes to backends that
 // the worker lacks, and any canary or Choice that the worker lacks. If such a backend has guards,
 // its route is shut. If all routes can stay as they are, routesWithin returns the same list.
-func routesWithin(want, have *Config, in workerNames, unknown map[string]*Backend, h held) []Route {
+func routesWithin(want, have *Config, in workerNames, unknown map[string]*Backend, h held) []*Route {
 	routes := want.Routes
 	lacksChoice := func(name string) bool {
 		return name != "" && !slices.ContainsFunc(have.Choices, func(c *Choice) bool { return c.Name == name })
@@ -374,31 +374,34 @@ func routesWithin(want, have *Config, in workerNames, unknown map[string]*Backen
 		return name != "" && !in.has(name) && find(have.Backends, name) == nil
 	}
 	missing := func(name string) bool { return unknown[name] != nil }
-	lacks := func(r Route) bool {
-		return lacksCanary(r.Canary) || lacksChoice(r.Choice) || r.Pick != "" && want.lacks(&r, have, missing)
+	lacks := func(r *Route) bool {
+		return lacksCanary(r.Canary) || lacksChoice(r.Choice) || r.Pick != "" && want.lacks(r, have, missing)
 	}
 	if len(unknown)+len(h.routes)+len(h.stale) == 0 && !slices.ContainsFunc(routes, lacks) {
 		return routes
 	}
-	out := make([]Route, 0, len(routes))
+	out := make([]*Route, 0, len(routes))
 	for i, r := range routes {
 		former, is := h.routes[i]
 		if r.Scope != "" {
-			switch short := want.lacks(&r, have, missing); {
-			case h.shutsScoped(want, &r, &former, is, unknown):
+			switch short := want.lacks(r, have, missing); {
+			case h.shutsScoped(want, r, &former, is, unknown):
 				out = append(out, r.shut())
 			case !short:
 				out = append(out, r)
 			case is:
-				out = append(out, former)
+				out = append(out, &former)
 			}
 			continue
 		}
 		switch next := unknown[r.Backend]; {
-		case h.shuts(&r, former.Backend, lacksChoice(r.Choice)), next != nil && !is && next.rejects():
+		case h.shuts(r, former.Backend, lacksChoice(r.Choice)), next != nil && !is && next.rejects():
 			r = r.shut()
 		case is:
-			r = former
+			r = &former
+		}
+		if lacksCanary(r.Canary) || lacksChoice(r.Choice) {
+			r = new(*r)
 		}
 		if lacksCanary(r.Canary) {
 			r.Canary, r.CanaryWeight = "", 0

@@ -50,9 +50,9 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	shape := Shape{Bind: Bind{HTTP: []netip.AddrPort{at("127.0.0.1:80")}, HTTPS: []netip.AddrPort{at("127.0.0.1:443")}}}
-	routed := func(routes ...Route) Config { return Config{Shape: shape, Routes: routes} }
-	route := func(host, path string, match PathMatch, backend string) Route {
-		return Route{Host: host, Path: path, Match: match, Backend: backend}
+	routed := func(routes ...*Route) Config { return Config{Shape: shape, Routes: routes} }
+	route := func(host, path string, match PathMatch, backend string) *Route {
+		return &Route{Host: host, Path: path, Match: match, Backend: backend}
 	}
 	listed := func(networks ...string) Config {
 		l := &List{Name: "l"}
@@ -302,7 +302,7 @@ func TestWhatAChangeTakesDoesNotDependOnTheOthers(t *testing.T) {
 		}, cost{1, 0, 2}},
 		"a host": {func(cfg *Config) {
 			cfg.Routes = slices.Insert(slices.Clone(cfg.Routes), 3,
-				Route{Host: cfg.Routes[2].Host + ".new", Path: "/", Match: Prefix, Backend: cfg.Backends[3].Name})
+				&Route{Host: cfg.Routes[2].Host + ".new", Path: "/", Match: Prefix, Backend: cfg.Backends[3].Name})
 		}, cost{0, 1, 1}},
 	} {
 		for _, n := range []int{10, 10_000} {
@@ -314,7 +314,7 @@ func TestWhatAChangeTakesDoesNotDependOnTheOthers(t *testing.T) {
 					b := backend(fmt.Sprintf("b%05d", i), nowhereServer(0))
 					cfg.Backends = append(cfg.Backends, b)
 					cfg.Routes = append(cfg.Routes,
-						Route{Host: b.Name + ".test", Path: "/", Match: Prefix, Backend: b.Name})
+						&Route{Host: b.Name + ".test", Path: "/", Match: Prefix, Backend: b.Name})
 				}
 				open := func(cfg *Config) States { return inOrder(cfg, states(cfg, Open)) }
 				text := renderer{opt: RenderOptions{Dir: "/sp", StatsSocket: "/sp.sock"}}

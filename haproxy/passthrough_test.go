@@ -80,7 +80,7 @@ func TestTLSIsPassedThroughByName(t *testing.T) {
 		cfg := r.config(whole, any, ended)
 		cfg.Process.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}
 		cfg.Certs = []*Cert{{Name: "ended.pem", Hosts: []string{"ended.test", "*.any.test"}, PEM: a.issue(t, "ended")}}
-		plain := []Route{
+		plain := []*Route{
 			{Host: "ended.any.test", Path: "/", Match: Prefix, Backend: "ended"},
 			{Host: "ended.test", Path: "/", Match: Prefix, Backend: "ended"},
 		}
@@ -96,7 +96,7 @@ func TestTLSIsPassedThroughByName(t *testing.T) {
 		}
 
 		cfg.Inspect = true
-		cfg.Routes = append([]Route{{
+		cfg.Routes = append([]*Route{{
 			Host: "whole.test", Path: "/", Match: Passthrough, Backend: "whole", TLSOnly: true,
 			TLSCode: 301, TLSPort: 443,
 		}}, plain...)
@@ -109,8 +109,8 @@ func TestTLSIsPassedThroughByName(t *testing.T) {
 
 		// Another host for a backend that is there takes no reload.
 		cfg.Routes = append(slices.Clone(cfg.Routes),
-			Route{Host: "*.any.test", Path: "/", Match: Passthrough, Backend: "any"},
-			Route{Host: "other.whole.test", Path: "/", Match: Passthrough, Backend: "whole"})
+			&Route{Host: "*.any.test", Path: "/", Match: Passthrough, Backend: "any"},
+			&Route{Host: "other.whole.test", Path: "/", Match: Passthrough, Backend: "whole"})
 		r.settle(cfg, states(cfg, Open))
 		if got := r.p.Info().Reloads; got != reloads {
 			t.Errorf("two more hosts took %d reloads", got-reloads)

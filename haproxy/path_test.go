@@ -30,7 +30,7 @@ func TestAPathThatCanBeReadInTwoWaysDoesNotPassAGuard(t *testing.T) {
 		r := newRig(t, binary)
 		app := uri(t)
 		cfg := r.config(backend("open", app), locked("shut", app), backend("other", app), locked("whole", app))
-		cfg.Routes = []Route{
+		cfg.Routes = []*Route{
 			{Host: "part.test", Path: "/", Match: Prefix, Backend: "open"},
 			{Host: "part.test", Path: "/admin", Match: Prefix, Backend: "shut"},
 			{Host: "*.wild.test", Path: "/", Match: Prefix, Backend: "open"},
@@ -107,7 +107,7 @@ func TestAPathThatCanBeReadInTwoWaysDoesNotPassAGuard(t *testing.T) {
 
 		// What is guarded is in the maps: it comes and goes without a reload.
 		reloads := r.p.Info().Reloads
-		cfg.Routes = append(cfg.Routes, Route{Host: "free.test", Path: "/admin", Match: Prefix, Backend: "shut"})
+		cfg.Routes = append(cfg.Routes, &Route{Host: "free.test", Path: "/admin", Match: Prefix, Backend: "shut"})
 		r.settle(cfg, states(cfg, Open))
 		if got := r.get("free.test", "/%61dmin"); got != "400" {
 			t.Errorf("free.test with a guarded path: got %s, want 400", got)
@@ -162,7 +162,7 @@ func TestAHostWhosePathsHaveTheSameGuardIsNotMarked(t *testing.T) {
 	} {
 		cfg := &Config{
 			Backends: []*Backend{{Name: "a", Directives: c.first}, {Name: "b", Directives: c.second}},
-			Routes: []Route{
+			Routes: []*Route{
 				{Host: "a.test", Path: "/", Match: Prefix, Backend: "a"},
 				{Host: "a.test", Path: "/b", Match: Prefix, Backend: "b"},
 			},
@@ -183,7 +183,7 @@ func TestTheGuardOfTheDefaultBackendMarksNoHostThatPassesTLSThrough(t *testing.T
 				{Name: "a", Directives: []Directive{Close()}},
 				{Name: "b", Directives: []Directive{OnlyOwnTLS(false)}},
 			},
-			Routes: []Route{
+			Routes: []*Route{
 				{Host: "a.test", Path: "/", Match: rest, Backend: "a"},
 				{Host: "a.test", Path: "/a", Match: Prefix, Backend: "a"},
 			},

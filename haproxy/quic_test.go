@@ -76,7 +76,7 @@ func TestHTTP3IsSpokenWhereHAProxyCan(t *testing.T) {
 			if through {
 				next.Inspect, next.Backends = true, []*Backend{app, whole}
 				next.Routes = append(next.Routes,
-					Route{Host: "whole.test", Path: "/", Match: Passthrough, Backend: "whole"})
+					&Route{Host: "whole.test", Path: "/", Match: Passthrough, Backend: "whole"})
 			}
 			r.settle(&next, states(&next, Open))
 			if got, want := ask(), "HTTP/3.0 200 app app.test"; got != want {

@@ -177,7 +177,7 @@ func (r *rig) config(backends ...*Backend) *Config {
 		Backends: backends,
 	}
 	for _, b := range backends {
-		cfg.Routes = append(cfg.Routes, Route{Host: b.Name + ".test", Path: "/", Match: Prefix, Backend: b.Name})
+		cfg.Routes = append(cfg.Routes, &Route{Host: b.Name + ".test", Path: "/", Match: Prefix, Backend: b.Name})
 	}
 	return cfg
 }

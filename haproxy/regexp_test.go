@@ -89,8 +89,8 @@ func TestAHostTriesThePatternsOfFewOthers(t *testing.T) {
 	const hosts = 3200
 	cfg := &Config{}
 	for i := range hosts {
-		cfg.Routes = append(cfg.Routes, Route{Host: fmt.Sprintf("h%d.test", i), Path: "/[a-z]", Match: Regexp},
-			Route{Host: fmt.Sprintf("h%d.test", i), Path: "/[0-9]", Match: Regexp})
+		cfg.Routes = append(cfg.Routes, &Route{Host: fmt.Sprintf("h%d.test", i), Path: "/[a-z]", Match: Regexp},
+			&Route{Host: fmt.Sprintf("h%d.test", i), Path: "/[0-9]", Match: Regexp})
 	}
 	of := func(secret string) map[string]int {
 		number, tables := make(map[string]int), rows(cfg, secret, nil)

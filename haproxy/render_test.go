@@ -61,7 +61,7 @@ func goldens(t testing.TB) map[string]*Config {
 				HTTP:  []netip.AddrPort{addr("0.0.0.0:80")},
 				HTTPS: []netip.AddrPort{addr("0.0.0.0:443")},
 			}},
-			Routes: []Route{{Host: "test.local", Path: "/", Match: Prefix, Backend: "default_svc_app_80"}},
+			Routes: []*Route{{Host: "test.local", Path: "/", Match: Prefix, Backend: "default_svc_app_80"}},
 			Backends: []*Backend{{
 				Name: "default_svc_app_80", Origin: "Service default/app port 80",
 				Servers: []Server{server("172.16.171.65:8080"), server("172.16.189.66:8080")},
@@ -176,7 +176,7 @@ func goldens(t testing.TB) map[string]*Config {
 		"tokens": tokensOf(t, certificate),
 		"every kind of route": {
 			Shape: Shape{Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}}, Choices: []*Choice{chosen}},
-			Routes: []Route{
+			Routes: []*Route{
 				{Host: "a.test", Path: "/api", Match: Prefix, Backend: "one"},
 				{Host: "a.test", Path: "/api/", Match: Exact, Backend: "two"},
 				{Host: "*.a.test", Path: "/", Match: Prefix, Backend: "two", TLSOnly: true},
@@ -214,7 +214,7 @@ func goldens(t testing.TB) map[string]*Config {
 					Texts: []Text{tcpLog},
 				},
 			},
-			Routes: []Route{
+			Routes: []*Route{
 				{Host: "a.test", Path: "/", Match: Passthrough, Backend: "a", TLSOnly: true},
 				{Host: "a.test", Path: "/.well-known", Match: Prefix, Backend: "b"},
 				{Host: "*.test", Path: "/", Match: Passthrough, Backend: "a"},
@@ -282,7 +282,7 @@ func goldens(t testing.TB) map[string]*Config {
 				{"127.0.0.1:443", "b.test", "b.test", true},
 				{"127.0.0.1:8443", "", "any", true},
 			},
-			Routes: []Route{
+			Routes: []*Route{
 				{Scope: "127.0.0.1:443", Host: "*.test", Path: "/", Match: Prefix, To: To("web")},
 				{Scope: "127.0.0.1:443", Host: "a.test", Path: "/", Match: Passthrough, To: To("db")},
 			},
@@ -448,7 +448,7 @@ type world struct {
 	base    int
 	pool    []*Backend
 	certs   []*Cert
-	routes  []Route
+	routes  []*Route
 	inspect bool
 	rest    string
 	wish    map[ServerID]State
@@ -494,12 +494,12 @@ func (w *world) step(shape bool) string {
 		for range n {
 			if w.rnd.IntN(4) == 0 {
 				w.routes = append(w.routes,
-					Route{
+					&Route{
 						Host: []string{"a.test", "b.test", "*.test"}[w.rnd.IntN(3)], Path: "/", Match: Passthrough,
 						Backend: w.pool[0].Name, TLSOnly: true,
 					})
 			}
-			w.routes = append(w.routes, Route{
+			w.routes = append(w.routes, &Route{
 				Host:    []string{"", "a.test", "b.test", "*.test", "*.a.test"}[w.rnd.IntN(5)],
 				Path:    fmt.Sprintf("/%c%d", `;"'#\$~x`[w.rnd.IntN(8)], w.rnd.IntN(40)),
 				Match:   []PathMatch{Prefix, Exact, Begin}[w.rnd.IntN(3)],
@@ -510,7 +510,7 @@ func (w *world) step(shape bool) string {
 		}
 		if w.rnd.IntN(2) == 0 {
 			w.routes = append(w.routes,
-				Route{
+				&Route{
 					Host: []string{"", "a.test", "*.test"}[w.rnd.IntN(3)],
 					Path: fmt.Sprintf("/[a-%c]+%d$", 'a'+w.rnd.IntN(26), w.rnd.IntN(40)), Match: Regexp,
 					Backend: w.pool[0].Name,
@@ -567,10 +567,10 @@ func (w *world) config() *Config {
 
 // TestRememberedRowsKeepNoListOfRoutes has hosts that come one by one, and a new list of all routes each time.
 func TestRememberedRowsKeepNoListOfRoutes(t *testing.T) {
-	var lists []weak.Pointer[Route]
+	var lists []weak.Pointer[*Route]
 	m, cfg := new(hostRows), new(Config)
 	for i := range 10 {
-		cfg = &Config{Routes: append(slices.Clone(cfg.Routes), Route{
+		cfg = &Config{Routes: append(slices.Clone(cfg.Routes), &Route{
 			Scope: "192.0.2.1:80", Host: fmt.Sprintf("h%d.test", i), Path: "/", Match: Prefix, To: To("app"),
 		})}
 		lists = append(lists, weak.Make(&cfg.Routes[0]))
@@ -827,7 +827,7 @@ func TestWhateverChangesIsNotTheSame(t *testing.T) {
 			},
 			Backends: []*Backend{},
 			Certs:    []*Cert{},
-			Routes:   []Route{{Path: "/"}},
+			Routes:   []*Route{{Path: "/"}},
 			Lists:    []*List{{Name: "a"}},
 		}
 	}

@@ -128,7 +128,7 @@ func TestARequestHasOneHostOrNone(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
 		cfg := r.config(backend("app", heads(t)), backend("none", heads(t)))
-		cfg.Routes = append(cfg.Routes, Route{Path: "/", Match: Prefix, Backend: "none"})
+		cfg.Routes = append(cfg.Routes, &Route{Path: "/", Match: Prefix, Backend: "none"})
 		r.apply(cfg, states(cfg, Open))
 		for name, c := range map[string]struct{ request, want string }{
 			"one":             {"GET / HTTP/1.1\r\nHost: app.test\r\n", "GET / HTTP/1.1"},
@@ -218,8 +218,8 @@ func TestNoHeaderReplacesThePathOfAGuardedHost(t *testing.T) {
 		app, admin := backend("app", heads(t)), backend("admin", heads(t))
 		admin.Directives = []Directive{Deny(Networks{Of: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}, true)}
 		cfg := r.config(app, admin)
-		cfg.Routes = append(cfg.Routes, Route{Host: "free.test", Path: "/", Match: Prefix, Backend: "app"},
-			Route{Host: "app.test", Path: "/admin", Match: Prefix, Backend: "admin"})
+		cfg.Routes = append(cfg.Routes, &Route{Host: "free.test", Path: "/", Match: Prefix, Backend: "app"},
+			&Route{Host: "app.test", Path: "/admin", Match: Prefix, Backend: "admin"})
 		r.apply(cfg, states(cfg, Open))
 		const headers = "X-Original-URL: /admin\r\nx_rewrite.Url: /admin\r\nX-Original-URI: /admin\r\n" +
 			"X-Original-Urls: kept\r\n\r\n"

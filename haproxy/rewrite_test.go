@@ -59,7 +59,7 @@ func TestPathsAndAddressesChangeAsAsked(t *testing.T) {
 			b := backend(fmt.Sprintf("b%02d", i), server)
 			b.Directives = []Directive{d}
 			cfg.Backends = append(cfg.Backends, b)
-			cfg.Routes = append(cfg.Routes, Route{
+			cfg.Routes = append(cfg.Routes, &Route{
 				Scope: ScopeOf(r.http), Host: strings.ToLower(strings.ReplaceAll(one.name, " ", "-")) + ".test", Path: "/",
 				Match: Prefix, To: To(b.Name),
 			})
@@ -117,7 +117,7 @@ func TestHostileValuesStayValues(t *testing.T) {
 			b := backend(fmt.Sprintf("b%02d", i), heads(t))
 			b.Directives = []Directive{d}
 			cfg.Backends = append(cfg.Backends, b)
-			cfg.Routes = append(cfg.Routes, Route{
+			cfg.Routes = append(cfg.Routes, &Route{
 				Scope: ScopeOf(r.http), Host: b.Name + ".test", Path: "/", Match: Prefix, To: To(b.Name),
 			})
 		}
@@ -163,7 +163,9 @@ func TestARequestIsSentAgainOnlyIfThatIsSafe(t *testing.T) {
 			b := backend(name, serverAt(server.Listener.Addr()))
 			b.Directives = []Directive{Timeout("server", 300*time.Millisecond), must[Directive](t)(Retry(2, late, []int{503}))}
 			cfg.Backends = append(cfg.Backends, b)
-			cfg.Routes = append(cfg.Routes, Route{Scope: ScopeOf(r.http), Host: name + ".test", Path: "/", Match: Prefix, To: To(name)})
+			cfg.Routes = append(cfg.Routes, &Route{
+				Scope: ScopeOf(r.http), Host: name + ".test", Path: "/", Match: Prefix, To: To(name),
+			})
 		}
 		slices.SortFunc(cfg.Backends, func(a, b *Backend) int { return strings.Compare(a.Name, b.Name) })
 		r.settle(cfg, states(cfg, Open))

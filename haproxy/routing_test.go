@@ -20,7 +20,7 @@ func TestRequestsFindTheRouteKubernetesMeans(t *testing.T) {
 		}
 		cfg.Backends = append(cfg.Backends, backend("empty"))
 		slices.SortFunc(cfg.Backends, func(a, b *Backend) int { return strings.Compare(a.Name, b.Name) })
-		cfg.Routes = []Route{
+		cfg.Routes = []*Route{
 			{Host: "app.example.com", Path: "/", Match: Prefix, Backend: "root"},
 			{Host: "app.example.com", Path: "/api", Match: Prefix, Backend: "api"},
 			{Host: "app.example.com", Path: "/api", Match: Prefix, Backend: "root"}, // the second claim
@@ -142,7 +142,7 @@ func FuzzRoutes(f *testing.F) {
 	f.Add("", "/#\u2028", "b c", uint8(2))
 	f.Add("", "/#[^ ]", "b", uint8(4))
 	f.Fuzz(func(t *testing.T, host, path, backend string, match uint8) {
-		r := Route{
+		r := &Route{
 			Host: host, Path: path, Match: []PathMatch{Prefix, Exact, Passthrough, Begin, Regexp}[match%5],
 			Backend: backend,
 		}
@@ -151,7 +151,7 @@ func FuzzRoutes(f *testing.F) {
 		}
 		for _, want := range rows(&Config{
 			Shape:  Shape{Inspect: true},
-			Routes: []Route{r, {Host: "other.test", Path: "/", Match: Prefix, Backend: "other"}},
+			Routes: []*Route{r, {Host: "other.test", Path: "/", Match: Prefix, Backend: "other"}},
 		}, "", nil) {
 			if got := parseMap(renderMap(want)); !slices.Equal(got, want) {
 				t.Errorf("want %q, got %q", want, got)
@@ -170,7 +170,7 @@ func TestRegularExpressionsGoBetweenExactAndPrefix(t *testing.T) {
 		} {
 			cfg.Backends = append(cfg.Backends, backend(name, origin(t, name)))
 		}
-		cfg.Routes = []Route{
+		cfg.Routes = []*Route{
 			{Host: "a.test", Path: "/", Match: Prefix, Backend: "prefix"},
 			{Host: "a.test", Path: "/v1/x", Match: Exact, Backend: "exact"},
 			{Host: "a.test", Path: "/v[0-9]+/", Match: Regexp, Backend: "short"},
@@ -225,7 +225,7 @@ func TestRegularExpressionsGoBetweenExactAndPrefix(t *testing.T) {
 		// They come and go by command, in their order.
 		reloads := r.p.Info().Reloads
 		all := cfg.Routes
-		cfg.Routes = []Route{{Host: "a.test", Path: "/", Match: Prefix, Backend: "prefix"}}
+		cfg.Routes = []*Route{{Host: "a.test", Path: "/", Match: Prefix, Backend: "prefix"}}
 		r.settle(cfg, states(cfg, Open))
 		if got := r.get("a.test", "/v1/y"); got != "prefix" {
 			t.Errorf("without the regular expression: got %q", got)
@@ -245,7 +245,7 @@ func TestACanaryTakesItsShare(t *testing.T) {
 		cfg := r.config(backend("new", origin(t, "new")), backend("old", origin(t, "old")))
 		at := func(weight int) *Config {
 			next := *cfg
-			next.Routes = []Route{{
+			next.Routes = []*Route{{
 				Host: "a.test", Path: "/", Match: Prefix, Backend: "old", Canary: "new",
 				CanaryWeight: weight,
 			}, {Host: "b.test", Path: "/", Match: Prefix, Backend: "old"}}
@@ -287,7 +287,7 @@ func TestTheLongestHostAndPathAreServed(t *testing.T) {
 		cfg := r.config(backend("app", origin(t, "ok")))
 		r.settle(cfg, states(cfg, Open))
 		next := *cfg
-		next.Routes = append([]Route{{Host: host, Path: path, Match: Exact, Backend: "app"}}, cfg.Routes...)
+		next.Routes = append([]*Route{{Host: host, Path: path, Match: Exact, Backend: "app"}}, cfg.Routes...)
 		if res := r.apply(&next, states(&next, Open)); res.Reloaded || !res.RetryAt.IsZero() {
 			t.Errorf("the row took a reload: %+v", res)
 		}

@@ -30,18 +30,17 @@ func (r *Route) streams() bool { return r.Match == Passthrough || r.Match == Ter
 //
 // A key of stream.map is SCOPE/HOST. A value is a Target. If TLS ends in HAProxy, it begins with
 // terminated. hostnameRows adds the Hostnames.
-func (m *hostRows) scopedRows(cfg *Config, routes []Route, guard, secret string, in workerNames) (out []placedRow) {
+func (m *hostRows) scopedRows(cfg *Config, routes []*Route, guard, secret string, in workerNames) (out []placedRow) {
 	add := firstRows(&out)
 	site, first, plain := routes[0].site().key(), "", true
 	prefix := strings.Replace(site, "/", "|", 1) // a field of a value has no slash
-	for i := range routes {
-		if routes[i].Match == Regexp {
+	for _, r := range routes {
+		if r.Match == Regexp {
 			first = strconv.Itoa(patternMap(site, secret)) + ":" + prefix
 		}
-		plain = plain && routes[i].streams()
+		plain = plain && r.streams()
 	}
-	for i := range routes {
-		r := &routes[i]
+	for _, r := range routes {
 		value := func(patterns string) string { return cfg.scopedValue(r, in, secret, patterns, guard) }
 		switch r.Match {
 		case Passthrough:

@@ -123,7 +123,7 @@ func TestASparePlaceHasTheSettings(t *testing.T) {
 		canary := backend("canary", origin(t, "ok"))
 		cfg := r.config(plain, special, sticky, alike, kept, canary)
 		cfg.Routes = append(cfg.Routes,
-			Route{Host: "split.test", Path: "/", Match: Prefix, Backend: "a", Canary: "canary", CanaryWeight: 100})
+			&Route{Host: "split.test", Path: "/", Match: Prefix, Backend: "a", Canary: "canary", CanaryWeight: 100})
 		cfg.DefaultBackend = "canary"
 		if res := r.apply(cfg, states(cfg, Open)); res.Reloaded {
 			t.Errorf("got %+v, want no reload", res)

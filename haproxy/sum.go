@@ -19,7 +19,7 @@ func (s *Shape) served() Shape {
 // Serves reports whether c and o have the same Sum. It is quick where most backends are the
 // same pointers.
 func (c *Config) Serves(o *Config) bool {
-	return same(c.Routes, o.Routes) && c.sameRows(o) && c.DefaultBackend == o.DefaultBackend &&
+	return sameRoutes(c.Routes, o.Routes) && c.sameRows(o) && c.DefaultBackend == o.DefaultBackend &&
 		reflect.DeepEqual(c.served(), o.served()) &&
 		(same(c.Backends, o.Backends) || slices.EqualFunc(c.Backends, o.Backends, func(a, b *Backend) bool {
 			return a == b || a.Name == b.Name && a.sameShape(b)

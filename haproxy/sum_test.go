@@ -15,7 +15,7 @@ func TestASumIsOfWhatAllMembersServe(t *testing.T) {
 				Choices: []*Choice{NewChoice([]Case{{Text{"", "{ path /a }"}, "a"}})},
 				Extras:  []*Extra{{"ca", []byte("one")}},
 			},
-			Routes: []Route{{Host: "a.test", Path: "/", Match: Prefix, Backend: "a"}},
+			Routes: []*Route{{Host: "a.test", Path: "/", Match: Prefix, Backend: "a"}},
 			Backends: []*Backend{{
 				Name:    "a",
 				Servers: []Server{{Name: "s", Addr: netip.MustParseAddrPort("172.16.1.1:80")}},
@@ -45,7 +45,7 @@ func TestASumIsOfWhatAllMembersServe(t *testing.T) {
 		"a redirect":     {func(c *Config) { c.Routes[0].TLSOnly = true }, false},
 		"a canary":       {func(c *Config) { c.Routes[0].Canary, c.Routes[0].CanaryWeight = "b", 5 }, false},
 		"a route more": {
-			func(c *Config) { c.Routes = append(c.Routes, Route{Host: "b.test", Path: "/"}) },
+			func(c *Config) { c.Routes = append(c.Routes, &Route{Host: "b.test", Path: "/"}) },
 			false,
 		},
 		"a backend more": {func(c *Config) { c.Backends = append(c.Backends, &Backend{Name: "b"}) }, false},

@@ -29,46 +29,46 @@ func TestWhatCannotBeWrittenIsRefused(t *testing.T) {
 		"nothing": {Config{}, ""},
 		"a good one": {
 			Config{
-				Routes:   []Route{{Host: "*.a_b.test", Path: "/x;y?{}", Match: Prefix, Backend: "b"}},
+				Routes:   []*Route{{Host: "*.a_b.test", Path: "/x;y?{}", Match: Prefix, Backend: "b"}},
 				Backends: []*Backend{{Name: "b", Servers: []Server{server}}}, Certs: []*Cert{good},
 			}, "",
 		},
-		"a path with a space": {Config{Routes: []Route{{Path: "/a b", Match: Prefix}}}, "control character"},
+		"a path with a space": {Config{Routes: []*Route{{Path: "/a b", Match: Prefix}}}, "control character"},
 		"a path with the mark": {
-			Config{Routes: []Route{{Path: "/a/\x01", Match: Prefix}}},
+			Config{Routes: []*Route{{Path: "/a/\x01", Match: Prefix}}},
 			"control character",
 		},
 		"a path with a line end": {
-			Config{Routes: []Route{{Path: "/a\nb", Match: Prefix}}},
+			Config{Routes: []*Route{{Path: "/a\nb", Match: Prefix}}},
 			"control character",
 		},
-		"a path without slash": {Config{Routes: []Route{{Path: "a", Match: Prefix}}}, "must begin"},
+		"a path without slash": {Config{Routes: []*Route{{Path: "a", Match: Prefix}}}, "must begin"},
 		"a path without end": {
-			Config{Routes: []Route{{Path: "/" + strings.Repeat("a", 3000), Match: Prefix}}}, "2048",
+			Config{Routes: []*Route{{Path: "/" + strings.Repeat("a", 3000), Match: Prefix}}}, "2048",
 		},
-		"an unknown match": {Config{Routes: []Route{{Path: "/", Match: "glob"}}}, "kind of match"},
+		"an unknown match": {Config{Routes: []*Route{{Path: "/", Match: "glob"}}}, "kind of match"},
 		"a host in upper case": {
-			Config{Routes: []Route{{Host: "A.test", Path: "/", Match: Prefix}}},
+			Config{Routes: []*Route{{Host: "A.test", Path: "/", Match: Prefix}}},
 			"lower-case",
 		},
 		"a host with a port": {
-			Config{Routes: []Route{{Host: "a.test:80", Path: "/", Match: Prefix}}},
+			Config{Routes: []*Route{{Host: "a.test:80", Path: "/", Match: Prefix}}},
 			"lower-case",
 		},
 		"a wildcard in the middle": {
-			Config{Routes: []Route{{Host: "a.*.test", Path: "/", Match: Prefix}}},
+			Config{Routes: []*Route{{Host: "a.*.test", Path: "/", Match: Prefix}}},
 			"lower-case",
 		},
 		"a bare wildcard": {
-			Config{Routes: []Route{{Host: "*", Path: "/", Match: Prefix}}},
+			Config{Routes: []*Route{{Host: "*", Path: "/", Match: Prefix}}},
 			"lower-case",
 		},
 		"a route to two words": {
-			Config{Routes: []Route{{Path: "/", Match: Prefix, Backend: "a b"}}},
+			Config{Routes: []*Route{{Path: "/", Match: Prefix, Backend: "a b"}}},
 			"not a name",
 		},
 		"a route with a flag": {
-			Config{Routes: []Route{{Path: "/", Match: Prefix, Backend: "a/tls"}}},
+			Config{Routes: []*Route{{Path: "/", Match: Prefix, Backend: "a/tls"}}},
 			"not a name",
 		},
 		"a backend with a line end": {Config{Backends: []*Backend{{Name: "a\nglobal"}}}, "not a name"},

@@ -161,7 +161,7 @@ func TestAChallengeOfAnACMEServerIsServed(t *testing.T) {
 			if guards := guardsOf(t, r, backend); (guards != "") != tt.guarded {
 				t.Errorf("clients are kept out: %t, want %t\n%s", guards != "", tt.guarded, guards)
 			}
-			rest := slices.IndexFunc(r.Config.Routes, func(route haproxy.Route) bool {
+			rest := slices.IndexFunc(r.Config.Routes, func(route *haproxy.Route) bool {
 				return route.Host == "a.test" && route.Path == "/" && strings.Contains(route.Backend, "_svc_web_")
 			})
 			if rest < 0 {

@@ -1539,7 +1539,7 @@ func TestTheLongestHostAndPathAreServed(t *testing.T) {
 		if err := r.Config.Validate(); err != nil {
 			t.Errorf("%d bytes: the configuration is not valid: %.200s", length, err)
 		}
-		is := slices.ContainsFunc(r.Config.Routes, func(r haproxy.Route) bool {
+		is := slices.ContainsFunc(r.Config.Routes, func(r *haproxy.Route) bool {
 			return r.Host == host && r.Path == long
 		})
 		if is != served || served == (len(r.Problems) > 0) {

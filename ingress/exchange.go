@@ -70,11 +70,9 @@ func (r *routing) replaceRoutes(then, now *routing, was, is []placed) bool {
 	if !r.replaceMatches(then, now, found) {
 		return false
 	}
-	rest := make([]listen.Lead, 0, len(r.listening.Leads)+len(now.listening.Leads))
-	for _, one := range r.listening.Leads {
-		if !lost[one.Rule.Route] {
-			rest = append(rest, one)
-		}
+	rest := slices.Clone(r.listening.Leads)
+	if len(lost) > 0 {
+		rest = slices.DeleteFunc(rest, func(one *listen.Lead) bool { return lost[one.Rule.Route] })
 	}
 	r.replaceNeeds(then.needs, now.needs, rest)
 	for _, one := range now.listening.Leads {
@@ -145,8 +143,8 @@ func (r *routing) replaceMatches(then, now *routing, found map[*gateway.Route]bo
 		}
 	}
 	if len(picks) > 0 {
-		for i := range r.Config.Routes {
-			delete(picks, r.Config.Routes[i].Pick)
+		for _, route := range r.Config.Routes {
+			delete(picks, route.Pick)
 		}
 	}
 	var gone []*haproxy.Pick
@@ -165,36 +163,34 @@ func (r *routing) replaceMatches(then, now *routing, found map[*gateway.Route]bo
 
 // replaceNeeds replaces needs. The rules in rest lead to backends as well, and are in neither part.
 // All Ingresses that lead to a backend of a part are in it.
-func (r *routing) replaceNeeds(then, now []need, rest []listen.Lead) {
+func (r *routing) replaceNeeds(then, now []need, rest []*listen.Lead) {
 	was, is := needsByName(then), needsByName(now)
 	same := func(n *need) bool { return was[n.name] != nil && is[n.name] != nil && *was[n.name] == *is[n.name] }
-	others := make(map[string]*need) // of those that differ: with the oldest object that leads there
+	others := make(map[string]*need) // of those that differ: with the oldest object in rest that leads there
+	sought := make(map[string]bool)  // the oldest object is in the part
 	for _, list := range [][]need{then, now} {
 		for i := range list {
-			if n := &list[i]; !same(n) {
-				others[n.name] = nil
+			n := &list[i]
+			if same(n) {
+				continue
+			}
+			others[n.name] = nil
+			if at, known := r.findNeed(n.name); known && was[n.name] != nil && was[n.name].by == r.needs[at].by {
+				sought[n.name] = true
+			} else if known {
+				others[n.name] = &r.needs[at]
 			}
 		}
 	}
 	if len(others) == 0 {
 		return
 	}
-	for i := range rest {
-		for _, name := range rest[i].Backends {
-			if of, differs := others[name]; differs {
-				n := needOf(&rest[i], r.of)
-				if of == nil {
-					of = new(n)
-					others[name] = of
-				}
-				of.byOlder(&n)
-			}
-		}
+	if len(sought) > 0 {
+		r.seek(sought, rest, others)
 	}
 	var gone, come []need
 	for _, name := range sortedKeys(others) {
-		at, known := slices.BinarySearchFunc(r.needs, name,
-			func(n need, name string) int { return cmp.Compare(n.name, name) })
+		at, known := r.findNeed(name)
 		var next *need
 		switch {
 		case is[name] != nil:
@@ -218,6 +214,27 @@ func (r *routing) replaceNeeds(then, now []need, rest []listen.Lead) {
 		}
 	}
 	r.exchangeNeeds(gone, come)
+}
+
+// findNeed returns the index of a need.
+func (r *routing) findNeed(name string) (at int, known bool) {
+	return slices.BinarySearchFunc(r.needs, name, func(n need, name string) int { return cmp.Compare(n.name, name) })
+}
+
+// seek adds to others, for each of the names, a need with the oldest of the objects that lead there.
+func (r *routing) seek(names map[string]bool, leads []*listen.Lead, others map[string]*need) {
+	for _, lead := range leads {
+		for _, name := range lead.Backends {
+			if !names[name] {
+				continue
+			}
+			n := needOf(lead, r.of)
+			if others[name] == nil {
+				others[name] = &n
+			}
+			others[name].byOlder(&n)
+		}
+	}
 }
 
 func needsByName(list []need) map[string]*need {

@@ -68,7 +68,7 @@ func (r Result) Granted() []ObjectRef {
 		return refs
 	}
 	for i, route := range r.Config.Routes {
-		c := r.routing.owner[claims.KeyOf(&route)]
+		c := r.routing.owner[claims.KeyOf(route)]
 		if c != nil && c.Ref.Kind == "Ingress" && route.Scope == "" {
 			refs[i] = c.Ref
 		}
@@ -247,8 +247,8 @@ func (r Result) claimOf(route *gateway.Route) *claim {
 // its rules. It adds the backends of these paths to leads.
 func (r Result) sharedRulesOf(c *claim, leads map[string]bool) (all []ExplainedRule) {
 	routed := make(map[routeKey]*haproxy.Route)
-	for i := range r.Config.Routes {
-		if one := &r.Config.Routes[i]; one.Scope == "" && one.Match != haproxy.Passthrough {
+	for _, one := range r.Config.Routes {
+		if one.Scope == "" && one.Match != haproxy.Passthrough {
 			routed[claims.KeyOf(one)] = one
 		}
 	}
@@ -359,7 +359,7 @@ func (r Result) explain(p *claim, fallback bool, asked func(routeKey) bool) (e E
 	}
 	leads := map[string]bool{}
 	for _, route := range r.Config.Routes {
-		if !asked(claims.KeyOf(&route)) {
+		if !asked(claims.KeyOf(route)) {
 			continue
 		}
 		rule := ExplainedRule{Host: route.Host, Path: route.Path, Match: route.Match, Backend: route.Backend}
@@ -372,11 +372,11 @@ func (r Result) explain(p *claim, fallback bool, asked func(routeKey) bool) (e E
 			}
 		}
 		if route.Canary != "" {
-			rule.Canary = canaryOf(&route)
+			rule.Canary = canaryOf(route)
 			leads[route.Canary] = true
 		}
 		if route.TLSOnly {
-			rule.HTTPS = redirectOf(&route)
+			rule.HTTPS = redirectOf(route)
 		}
 		if route.Backend == haproxy.WWW {
 			rule.Backend = "redirect to " + haproxy.OtherName(route.Host)

@@ -119,7 +119,7 @@ func TestANamespaceGetsNoMoreThanItsLimits(t *testing.T) {
 					routes = append(routes, route.Host+route.Path)
 				}
 			}
-			if !slices.ContainsFunc(r.Config.Routes, func(route haproxy.Route) bool {
+			if !slices.ContainsFunc(r.Config.Routes, func(route *haproxy.Route) bool {
 				return route.Host == "a.test" && route.Path == "/" && route.Backend == "default_svc_web_http"
 			}) {
 				t.Errorf("the older Ingress has lost its host: %+v", r.Config.Routes)

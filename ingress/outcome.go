@@ -48,7 +48,7 @@ func (r Result) Outcomes(cluster string) (all Outcomes, known bool) {
 	routed := make(map[routeKey]haproxy.Route, len(r.Config.Routes))
 	for _, route := range r.Config.Routes {
 		if route.Scope == "" {
-			routed[claims.KeyOf(&route)] = route
+			routed[claims.KeyOf(route)] = *route
 		}
 	}
 	for _, c := range r.routing.claims {

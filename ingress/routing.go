@@ -85,6 +85,15 @@ func (n *need) tenant() tenant { return tenant{World: n.world, Namespace: n.Serv
 // reuse replaces each route and certificate that is equal to one of before by the
 // pointer in before.
 func (r *routing) reuse(before *routing) {
+	old := before.Config.Routes
+	for i, route := range r.Config.Routes {
+		for len(old) > 0 && old[0] != route && listen.CompareRoutes(old[0], route) < 0 {
+			old = old[1:]
+		}
+		if len(old) > 0 && (old[0] == route || *old[0] == *route) {
+			r.Config.Routes[i], old = old[0], old[1:]
+		}
+	}
 	if slices.Equal(r.Config.Routes, before.Config.Routes) {
 		r.Config.Routes = before.Config.Routes
 	}
@@ -189,9 +198,9 @@ func (c *Compiler) route(worlds []*world) *routing {
 
 // assemble sorts the results of the steps before.
 func (b *builder) assemble() {
-	b.Config.Routes = make([]haproxy.Route, 0, len(b.routed))
+	b.Config.Routes = make([]*haproxy.Route, 0, len(b.routed))
 	for _, key := range b.keys() {
-		b.Config.Routes = append(b.Config.Routes, b.routed[key])
+		b.Config.Routes = append(b.Config.Routes, new(b.routed[key]))
 	}
 	b.Config.Routes = append(b.Config.Routes, b.listening.Config.Routes...)
 	b.listening.Config = haproxy.Config{}

@@ -268,7 +268,7 @@ func (q *request) backendPage(name string) (page.Page, bool) {
 	}
 	p.Sections = append(p.Sections, q.theServers(some), q.ruleList(func(i int) bool {
 		c := q.index.View.Config
-		for target := range c.Targets(&c.Routes[i]) {
+		for target := range c.Targets(c.Routes[i]) {
 			if target == name {
 				return true
 			}

@@ -38,8 +38,7 @@ func (v *View) ServedOnlyBy(cluster string) (all []string) {
 	for _, service := range alone {
 		hosts[service] = map[string]bool{}
 	}
-	for i := range v.Config.Routes {
-		r := &v.Config.Routes[i]
+	for _, r := range v.Config.Routes {
 		if service, is := alone[r.Backend]; is && r.Host != "" {
 			hosts[service][r.Host] = true
 		}
@@ -224,8 +223,7 @@ func (v *View) hostsByCluster() map[string]int {
 	}
 	type served struct{ cluster, host string }
 	seen := map[served]bool{}
-	for i := range v.Config.Routes {
-		r := &v.Config.Routes[i]
+	for _, r := range v.Config.Routes {
 		for cluster := range of[r.Backend] {
 			if r.Host != "" {
 				seen[served{cluster, r.Host}] = true

@@ -71,7 +71,7 @@ func routed(namespace, host string, annotations map[string]string) *networkingv1
 }
 
 func serves(r ingress.Result, host string) bool {
-	return slices.ContainsFunc(r.Config.Routes, func(one haproxy.Route) bool { return one.Host == host })
+	return slices.ContainsFunc(r.Config.Routes, func(one *haproxy.Route) bool { return one.Host == host })
 }
 
 // A clock goes on by a tenth of a second whenever somebody looks at it: each routing takes that long.

@@ -63,7 +63,7 @@ type Listening struct {
 	// Config has the Routes, Listeners, Hostnames, Certs, Picks, Forms and Extras of Gateways.
 	Config  haproxy.Config
 	Ports   []OpenPort
-	Leads   []Lead
+	Leads   []*Lead
 	Takers  []*Taker                          // of each route of Config, in their order
 	Forms   map[claims.Tenant]map[string]bool // names of Forms, by the namespace that brings them
 	Copied  map[claims.Tenant]int             // matches of wider hosts in the rows of hosts
@@ -214,8 +214,8 @@ func (o *Opener) Finish() Listening {
 }
 
 // CompareRoutes orders routes as a Config has them.
-func CompareRoutes(a, b haproxy.Route) int {
-	return cmp.Or(cmp.Compare(a.Scope, b.Scope), claims.CompareKeys(claims.KeyOf(&a), claims.KeyOf(&b)))
+func CompareRoutes(a, b *haproxy.Route) int {
+	return cmp.Or(cmp.Compare(a.Scope, b.Scope), claims.CompareKeys(claims.KeyOf(a), claims.KeyOf(b)))
 }
 
 // listenAt makes the listener at one address and port, unless the port is in use there.

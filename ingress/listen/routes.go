@@ -29,7 +29,7 @@ func (o *Opener) requests(at OpenPort) {
 		Only:  o.About,
 	})
 	for _, row := range rows {
-		route := haproxy.Route{Scope: at.scope, Host: row.Host, Path: row.Path, Match: MatchOf(row.Type)}
+		route := &haproxy.Route{Scope: at.scope, Host: row.Host, Path: row.Path, Match: MatchOf(row.Type)}
 		var cases []haproxy.PickCase
 		var takers []gateway.Entry // of the cases, then of the rest
 		for _, e := range row.Chain {
@@ -60,7 +60,7 @@ func (o *Opener) requests(at OpenPort) {
 			continue
 		}
 		o.made.Config.Routes = append(o.made.Config.Routes, route)
-		o.made.Takers = append(o.made.Takers, &Taker{route.Scope, claims.KeyOf(&route), takers})
+		o.made.Takers = append(o.made.Takers, &Taker{route.Scope, claims.KeyOf(route), takers})
 	}
 }
 
@@ -155,7 +155,7 @@ func (o *Opener) connections(at OpenPort) {
 				}
 				taken[host] = true
 				to := o.targetOf(targetFor{rule: r.Rules[0], gate: at.Gate, sealed: match == haproxy.Passthrough})
-				o.made.Config.Routes = append(o.made.Config.Routes, haproxy.Route{
+				o.made.Config.Routes = append(o.made.Config.Routes, &haproxy.Route{
 					Scope: at.scope, Host: host, Path: "/", Match: match, To: to,
 				})
 			}
@@ -195,7 +195,7 @@ func (o *Opener) targetOf(key targetFor) haproxy.Target {
 		}
 		o.targets[key] = to
 		o.made.Leads = append(o.made.Leads,
-			Lead{World: key.gate.World, Rule: key.rule, To: to, Backends: o.added})
+			&Lead{World: key.gate.World, Rule: key.rule, To: to, Backends: o.added})
 	}
 	return to
 }

@@ -80,7 +80,7 @@ func TestTheSecretsOfANamespaceHaveNoMoreBytesThanItsLimit(t *testing.T) {
 	seen := map[bool]bool{}
 	for _, s := range synced(t, w).Secrets {
 		host, users := strings.CutPrefix(s.Name, "users-")
-		at := slices.IndexFunc(r.Config.Routes, func(to haproxy.Route) bool { return to.Host == host+".test" })
+		at := slices.IndexFunc(r.Config.Routes, func(to *haproxy.Route) bool { return to.Host == host+".test" })
 		if !users || at < 0 {
 			continue
 		}
