@@ -21,6 +21,7 @@ type (
 	HostRule       = input.HostRule
 	Pools          = input.Pools
 	AddressRange   = input.AddressRange
+	Use            = input.Use
 	Owners         = input.Owners
 	AddressOwner   = input.AddressOwner
 	ObjectRef      = input.ObjectRef

@@ -14,7 +14,6 @@ import (
 	"sallyport/bgp"
 	"sallyport/haproxy"
 	"sallyport/ingress"
-	"sallyport/ingress/input"
 	"sallyport/ingress/watch"
 	"sallyport/routes"
 )
@@ -45,7 +44,7 @@ type View struct {
 	Group    *GroupStatus             // nil if this appliance is in no group
 	Troubles []Finding                // of the group's addresses, routers and ports; the Subject is the address
 	Waits    []haproxy.Wait           // tenants with changes that wait for a reload
-	Used     map[netip.Addr]input.Use // addresses of the pools that something else than a Service has
+	Used     map[netip.Addr]ingress.Use // addresses of the pools that something else than a Service has
 
 	Connections int // that HAProxy is configured to accept; 0 without a limit in the configuration
 }
