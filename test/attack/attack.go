@@ -83,10 +83,10 @@ const (
 )
 
 // note waits until every answer is as baseline wants it, and the same twice, and records the answers. A
-// host may be served a moment before its certificate.
+// host may be served a moment before its certificate, so note also waits for each certificate of victim.
 func (s *testbed) note(ctx context.Context) error {
 	return s.eventually(ctx, func() error {
-		last := s.before
+		last, crts := s.before, make(map[string]string)
 		s.before = nil
 		for _, b := range s.baseline() {
 			got, err := s.ask(ctx, b.request)
@@ -97,6 +97,14 @@ func (s *testbed) note(ctx context.Context) error {
 				return fmt.Errorf("before any attack: %s: %w", b.request, err)
 			}
 			s.before = append(s.before, got.String())
+			if b.request.https && got.crt != "" {
+				crts[b.request.host] = got.crt
+			}
+		}
+		for _, host := range []string{"shop.test", "bank.test", "gate.test", "front.test"} {
+			if crts[host] == "" || crts[host] == crts["nobody.example"] {
+				return fmt.Errorf("before any attack: %s has no certificate of its own", host)
+			}
 		}
 		if !slices.Equal(last, s.before) {
 			return errors.New("before any attack: the answers are not the same twice")

@@ -37,7 +37,7 @@ func main() {
 // attacks returns all there are.
 func attacks() []attack {
 	return slices.Concat(tenants(), costs(), memories(), naming(), changing(), clients(), others(), addresses(),
-		gateways(), groups(), rings(), watchers(), operators())
+		gateways(), groups(), rings(), watchers(), operators(), sets())
 }
 
 func run(ctx context.Context) error {

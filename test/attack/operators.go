@@ -61,7 +61,9 @@ func (s *testbed) secondCluster(ctx context.Context) (*rig.Rig, error) {
 			return nil, err
 		}
 	}
-	if err := rig.Configure(dir, "", rig.Cluster{Name: "two", Ingress: []string{configMapOfOne}}); err != nil {
+	// The manifests give the right to read what a set needs.
+	cluster := rig.Cluster{Name: "two", Ingress: []string{configMapOfOne}, Keys: []string{"set: both"}}
+	if err := rig.Configure(dir, "", cluster); err != nil {
 		return nil, err
 	}
 	two, err := rig.New(ctx, dir, world.Options{Name: "attacktwo", Site: 1, Workers: 1, Progress: io.Discard})
@@ -85,20 +87,30 @@ func (s *testbed) leave() error {
 // An operatorsAttack is an attack in a lab that has a second cluster.
 type operatorsAttack func(ctx context.Context, s *testbed, two *lab) error
 
+// A side is what one of two clusters is configured with: pairs of clusters[].ingress, and further keys of the
+// cluster, as pairs that each end with a comma.
+type side struct{ ingress, keys string }
+
 // beside configures the second cluster beside the first one during an attack. Both get pairs of
 // clusters[].ingress. The first cluster has no ConfigMap meanwhile, which is the default.
 func beside(first, second string, attack operatorsAttack) labAttack {
+	return besides(side{ingress: first}, side{ingress: second}, attack)
+}
+
+// besides does as beside, with further keys.
+func besides(first, second side, attack operatorsAttack) labAttack {
 	return func(ctx context.Context, s *testbed, r *rig.Rig) error {
 		two, err := s.secondCluster(ctx)
 		if err != nil {
 			return err
 		}
-		const publish = "publish: [" + applianceAddr + "], "
+		const publish, name = "publish: [" + applianceAddr + "], ", "- {name: default, "
 		change := func(text string) string {
-			entry := fmt.Sprintf("- {name: two, kubeconfig: two/kubeconfig, ingress: {%slimits: {reloads: %d}}}\n",
-				strings.TrimPrefix(second+", ", ", "), rig.NoReloadLimit)
-			text = strings.Replace(text, configMapOfOne, first, 1)
-			text = strings.Replace(text, publish+", ", publish, 1) // first may be empty
+			entry := fmt.Sprintf("- {name: two, %skubeconfig: two/kubeconfig, ingress: {%slimits: {reloads: %d}}}\n",
+				second.keys, strings.TrimPrefix(second.ingress+", ", ", "), rig.NoReloadLimit)
+			text = strings.Replace(text, name, name+first.keys, 1)
+			text = strings.Replace(text, configMapOfOne, first.ingress, 1)
+			text = strings.Replace(text, publish+", ", publish, 1) // it may be empty
 			return strings.Replace(text, "haproxy: {", entry+"haproxy: {", 1)
 		}
 		before := s.before
@@ -108,7 +120,13 @@ func beside(first, second string, attack operatorsAttack) labAttack {
 			if err := errors.Join(two.Apply(ctx, home), s.eventually(ctx, served)); err != nil {
 				return fmt.Errorf("the second cluster: %w", err)
 			}
-			if err := s.record(ctx); err != nil {
+			answers := s.record
+			if first.ingress == configMapOfOne { // which other attacks have, too
+				answers = func(ctx context.Context) error {
+					return s.eventually(ctx, func() error { return s.unharmed(ctx) })
+				}
+			}
+			if err := answers(ctx); err != nil {
 				return err
 			}
 			return errors.Join(attack(ctx, s, &lab{two}), s.unharmed(ctx))

@@ -24,38 +24,6 @@ import (
 // holdTime is the default of bgp.holdTime.
 const holdTime = 9 * time.Second
 
-// exports is the CRD of ServiceExports, as far as the appliance reads them.
-const exports = `
----
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata:
-  name: serviceexports.multicluster.x-k8s.io
-  annotations: {api-approved.kubernetes.io: "https://github.com/kubernetes/enhancements/pull/1645"}
-spec:
-  group: multicluster.x-k8s.io
-  scope: Namespaced
-  names: {plural: serviceexports, singular: serviceexport, kind: ServiceExport, listKind: ServiceExportList}
-  versions:
-  - name: v1beta1
-    served: true
-    storage: true
-    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-`
-
-// export exports a Service once the API server knows the kind.
-func (r *testbed) export(service string) {
-	r.t.Helper()
-	r.eventually("the Service "+service+" is exported", func() error {
-		return r.Apply(r.t.Context(), exported(service))
-	})
-}
-
-// exported returns the export of a Service.
-func exported(service string) string {
-	return "---\napiVersion: multicluster.x-k8s.io/v1beta1\nkind: ServiceExport\nmetadata: {name: " + service + "}\n"
-}
-
 // stateOf matches the state of a cluster in the configuration file.
 var stateOf = regexp.MustCompile(`\bstate: \w+`)
 
@@ -186,8 +154,9 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 	})
 	r.must(green.Lend(t.Context(), r.Lab))
 	r.must(os.Link(green.file("kubeconfig"), later))
-	r.apply(exports + application("web", 2) + ingress("web", "", "web.test / Prefix web"))
-	green.apply(exports + application("web", 2) + ingress("web", "", "web.test / Prefix web", "green.test / Prefix web"))
+	r.must(errors.Join(r.AddExports(t.Context()), green.AddExports(t.Context())))
+	r.apply(application("web", 2) + ingress("web", "", "web.test / Prefix web"))
+	green.apply(application("web", 2) + ingress("web", "", "web.test / Prefix web", "green.test / Prefix web"))
 	r.start()
 	r.established("blue", 2)
 	r.established("green", 2)
@@ -198,13 +167,13 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 		r.opened("blue__default_svc_web_web", 2)
 	})
 	r.sub("one that exports alone shares nothing", func(_ *testing.T, r *testbed) {
-		green.export("web")
+		green.apply(rig.Export("default", "web"))
 		r.answeredBy("http://web.test/", 2)
 		r.opened("blue__default_svc_web_web", 2)
 	})
 	r.sub("once both export, the pods of both answer for the hosts of each", func(_ *testing.T, r *testbed) {
 		r.undisturbed("http://web.test/", "web", func() {
-			r.export("web")
+			r.apply(rig.Export("default", "web"))
 			r.answeredBy("http://web.test/", 4)
 			r.answeredBy("http://green.test/", 4)
 		})
@@ -360,7 +329,7 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 		// green has the same Service and exports it. It names the host and a free path of it, claims the pods of
 		// blue for a Service that both clusters export, and asks for more than everything.
 		green.apply(own("own.test / Prefix own", "own.test /login Exact own", "green-own.test / Prefix own") +
-			alone(exported("own")) + claims("web", r.podsOf("{.status.podIP}")) +
+			rig.Export("alone", "own") + claims("web", r.podsOf("{.status.podIP}")) +
 			ownWeight("1000000000"))
 		r.answeredBy("http://green-own.test/", 2)
 		r.eventually("what green claims is refused and reported", func() error {
