@@ -39,11 +39,11 @@ type View struct {
 	Warnings []string  // the Findings in words
 	Capacity []haproxy.Capacity
 	Fit      group.Fitness
-	Behind   bool                     // an earlier process may have served an object that this one does not know yet
-	Left     bool                     // it drains and announces nothing; HAProxy ends its connections
-	Group    *GroupStatus             // nil if this appliance is in no group
-	Troubles []Finding                // of the group's addresses, routers and ports; the Subject is the address
-	Waits    []haproxy.Wait           // tenants with changes that wait for a reload
+	Behind   bool                       // an earlier process may have served an object that this one does not know yet
+	Left     bool                       // it drains and announces nothing; HAProxy ends its connections
+	Group    *GroupStatus               // nil if this appliance is in no group
+	Troubles []Finding                  // of the group's addresses, routers and ports; the Subject is the address
+	Waits    []haproxy.Wait             // tenants with changes that wait for a reload
 	Used     map[netip.Addr]ingress.Use // addresses of the pools that something else than a Service has
 
 	Connections int // that HAProxy is configured to accept; 0 without a limit in the configuration
