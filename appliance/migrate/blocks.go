@@ -32,7 +32,10 @@ var order = []survey.Verdict{nginx.Lost, nginx.Refused, nginx.Differs, nginx.Voi
 // Blocks returns the Report for people, with losses first. If it is wide, it also has each annotation of
 // each Ingress.
 func (r *Report) Blocks(wide bool) []Block {
-	all := []Block{r.totals(), r.guards(), r.unserved(), r.unread(), r.hosts(), r.annotations(wide), r.problems()}
+	all := []Block{
+		r.totals(), r.guards(), r.openings(), r.unserved(), r.unread(), r.settings(wide), r.hosts(),
+		r.annotations(wide), r.problems(),
+	}
 	if wide {
 		all = append(all, r.each())
 	}
@@ -91,6 +94,58 @@ func (r *Report) guards() Block {
 				b.Rows = append(b.Rows, []string{nameOf(s), a.Name, cmp.Or(a.Value, "-"), a.Why})
 			}
 		}
+	}
+	return b
+}
+
+// openings lists the guards of the ConfigMap that are lost.
+func (r *Report) openings() Block {
+	b := Block{
+		Title: "Guards of the ConfigMap that are lost: clients that they keep out come in", Alarm: true,
+		Columns: []string{"key", "value", "why"},
+	}
+	for _, k := range r.keys() {
+		if k.Lost() {
+			b.Rows = append(b.Rows, []string{k.Name, cmp.Or(k.Value, "-"), k.Why})
+		}
+	}
+	return b
+}
+
+// keys returns the keys of the ConfigMap, the worst first, and guards before others.
+func (r *Report) keys() []survey.SurveyedAnnotation {
+	if r.ConfigMap == nil {
+		return nil
+	}
+	rank := func(k survey.SurveyedAnnotation) int {
+		n := 2 * slices.Index(order, k.Verdict)
+		if k.Guard {
+			n--
+		}
+		return n
+	}
+	return slices.SortedStableFunc(slices.Values(r.ConfigMap.Keys), func(a, b survey.SurveyedAnnotation) int {
+		return rank(a) - rank(b)
+	})
+}
+
+// settings lists the keys of the ConfigMap, with what to write. It lists those that need nothing only if
+// it is wide.
+func (r *Report) settings(wide bool) Block {
+	b := Block{
+		Title:   "Keys of the ConfigMap, and what to write for them in that of clusters[].ingress.configMap",
+		Columns: []string{"key", "here", "write", "why"},
+	}
+	for _, k := range r.keys() {
+		if k.Lost() || !wide && (k.Verdict == nginx.Nothing || k.Verdict == nginx.Void) {
+			continue
+		}
+		text := k.Name
+		if k.Value != "" {
+			text += ": " + k.Value
+		}
+		write := strings.ReplaceAll(strings.Join(k.Here, "; "), "\n", " | ")
+		b.Rows = append(b.Rows, []string{text, string(k.Verdict), cmp.Or(write, "-"), cmp.Or(k.Why, "-")})
 	}
 	return b
 }
@@ -220,6 +275,10 @@ func (r *Report) unread() Block {
 func (r *Report) besides() Block {
 	b := Block{Title: "Not looked at"}
 	add := func(format string, args ...any) { b.Rows = append(b.Rows, []string{fmt.Sprintf(format, args...)}) }
+	if m := r.ConfigMap; m != nil && m.Unread != "" {
+		add("The ConfigMap %s of ingress-nginx, which may have guards: %s; --nginx-config-map names another one.",
+			m.Name, m.Unread)
+	}
 	for _, class := range slices.Sorted(maps.Keys(r.Others)) {
 		n := status.Counted(r.Others[class], "Ingress")
 		switch class {

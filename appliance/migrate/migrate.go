@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,8 +30,24 @@ type Question struct {
 	Recursive  bool      // folders within folders are read
 	Namespace  string    // of objects of files that name none
 	Stdin      io.Reader // for "-"
+	ConfigMap  string    // that of ingress-nginx, as NAMESPACE/NAME; empty for UsualConfigMap
 	Config     string    // the path of a configuration file; empty for the defaults
 	Kubeconfig string    // the path of the kubeconfig of a cluster; empty for the clusters of the configuration file
+}
+
+// UsualConfigMap is the ConfigMap in the manifests of ingress-nginx.
+const UsualConfigMap = "ingress-nginx/ingress-nginx-controller"
+
+// A ConfigMap is that of ingress-nginx.
+type ConfigMap struct {
+	Name   string                      `json:"name"`             // NAMESPACE/NAME
+	Unread string                      `json:"unread,omitempty"` // why it was not read
+	Keys   []survey.SurveyedAnnotation `json:"keys,omitempty"`
+}
+
+// lost reports whether a guard of the ConfigMap is not kept.
+func (m *ConfigMap) lost() bool {
+	return m != nil && slices.ContainsFunc(m.Keys, func(k survey.SurveyedAnnotation) bool { return k.Lost() })
 }
 
 // A Report is the answer for one cluster.
@@ -40,6 +57,9 @@ type Report struct {
 
 	// Totals of the Survey.
 	Totals Totals `json:"totals"`
+
+	// ConfigMap is that of ingress-nginx. It is nil for another controller.
+	ConfigMap *ConfigMap `json:"configMap,omitempty"`
 
 	// The fields below are about files.
 	Files   int               `json:"files,omitempty"`
@@ -59,7 +79,7 @@ type Totals struct {
 
 // Safe reports whether no guard is lost, each path of each Ingress is served, and each document was read.
 func (r *Report) Safe() bool {
-	return r.Totals.LostGuards == 0 && len(r.Unread) == 0 &&
+	return r.Totals.LostGuards == 0 && len(r.Unread) == 0 && !r.ConfigMap.lost() &&
 		!slices.ContainsFunc(r.Ingresses, func(s survey.Surveyed) bool { return !s.Safe() })
 }
 
@@ -79,7 +99,15 @@ func Ask(ctx context.Context, q Question) ([]Report, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cluster %s: %w", cfg.Clusters[i].Name, err)
 		}
-		all = append(all, report(cfg, s, survey.Foreign(q.From)))
+		r := report(cfg, s, survey.Foreign(q.From))
+		r.ConfigMap = q.settings(func(name string) (map[string]string, error) {
+			text, err := cfg.Clusters[i].Kubeconfig.Read()
+			if err != nil {
+				return nil, err
+			}
+			return watch.DataOf(ctx, text, name)
+		})
+		all = append(all, r)
 	}
 	return all, nil
 }
@@ -178,7 +206,26 @@ func (q *Question) read(cfg *config.Config) (Report, error) {
 	}
 	r := report(cfg, s, survey.Foreign(q.From))
 	r.Files, r.Ignored, r.Unread, r.Twice, r.Assumed = c.Files, c.Others, c.Unread, c.Twice, assumed
+	r.ConfigMap = q.settings(func(name string) (map[string]string, error) { return s.ConfigMap(name).Data, nil })
 	return r, nil
+}
+
+// settings judges the ConfigMap of ingress-nginx, whose data read returns, or nil if there is none.
+func (q *Question) settings(read func(name string) (map[string]string, error)) *ConfigMap {
+	if survey.Foreign(q.From) != survey.FromNginx {
+		return nil
+	}
+	m := &ConfigMap{Name: cmp.Or(q.ConfigMap, UsualConfigMap)}
+	data, err := read(m.Name)
+	switch {
+	case err != nil:
+		m.Unread = err.Error()
+	case data == nil:
+		m.Unread = "there is none of this name, or it is empty"
+	default:
+		m.Keys = survey.SettingsOf(data)
+	}
+	return m
 }
 
 // patience bounds how long a cluster is read.

@@ -159,6 +159,84 @@ func TestIngressesOfHAProxysControllerAreJudged(t *testing.T) {
 	}
 }
 
+// TestTheConfigMapOfIngressNginxIsJudged reads it among the files.
+func TestTheConfigMapOfIngressNginxIsJudged(t *testing.T) {
+	var many strings.Builder
+	many.WriteString("{block-cidrs: 10.1.0.0/16, http-snippet: deny all;")
+	for i := range 60 {
+		fmt.Fprintf(&many, ", worker-odd-%d: '%d'", i, i)
+	}
+	for name, tt := range map[string]struct {
+		data, at, of string
+		want         []string // rows about the ConfigMap
+		safe, unread bool
+	}{
+		"what has an equal": {
+			data: "{proxy-read-timeout: '120', enable-brotli: 'true', worker-processes: '4', hsts: 'true'}", safe: true,
+			want: []string{
+				"enable-brotli: true | not served | -", "proxy-read-timeout: 120 | a difference | timeout-server: 120s",
+				"hsts: true | the same | hsts: true",
+			},
+		},
+		"guards that are lost": {
+			data: "{server-snippet: 'deny all;', plugins: waf, block-referers: bad}",
+			want: []string{
+				"plugins | waf | Plugins in Lua are not run, and may have been guards.",
+				"server-snippet | - | Snippets are never read, and may have been a guard. Write what it does as keys: " +
+					"request-set-header, response-set-header, allow-list, deny-list, request-redirect.",
+				"block-referers: bad | a difference | frontend-config-snippet: http-request deny deny_status 403 " +
+					"if { req.fhdr(Referer) -m str -i 'bad' }",
+			},
+		},
+		"values that our keys do not accept": {
+			data: "{whitelist-source-range: '10.0.0.0/8,here', hsts-max-age: '-1', keep-alive: '75'}",
+			want: []string{
+				`whitelist-source-range | 10.0.0.0/8,here | ` +
+					`key allow-list: "here" is neither an address nor a network; ` +
+					"all clients are rejected until it is corrected",
+				"hsts-max-age: -1 | not served | hsts: true; hsts-max-age: -1",
+				"keep-alive: 75 | the same | timeout-http-keep-alive: 75s",
+			},
+		},
+		"many keys": {
+			data: many.String() + "}",
+			want: []string{
+				"http-snippet | - | Snippets are never read, and may have been a guard. Write what it does as keys: " +
+					"request-set-header, response-set-header, allow-list, deny-list, request-redirect.",
+				"block-cidrs: 10.1.0.0/16 | a difference | frontend-config-snippet: http-request deny deny_status 403 " +
+					"if { src 10.1.0.0/16 }",
+			},
+		},
+		"a wrong type":      {data: "{hsts: true}", unread: true},
+		"another ConfigMap": {data: "{http-snippet: 'deny all;'}", at: "ingress-nginx/other", safe: true},
+		"the one that is named": {
+			data: "{use-http2: 'false'}", at: "web/conf", of: "web/conf", safe: true,
+			want: []string{"use-http2: false | the same | tls-alpn: http/1.1"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tt.at == "" {
+				tt.at = UsualConfigMap
+			}
+			namespace, object, _ := strings.Cut(tt.at, "/")
+			manifests := fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {namespace: %s, name: %s}\ndata: %s\n---\n",
+				namespace, object, tt.data) + fmt.Sprintf(web, "", "ingressClassName: nginx,")
+			r := ask(t, Question{From: "nginx", Files: []string{"-"}, Stdin: strings.NewReader(manifests), ConfigMap: tt.of})
+			var got []string
+			for _, b := range r.Blocks(false) {
+				if strings.Contains(b.Title, "of the ConfigMap") {
+					for _, row := range b.Rows {
+						got = append(got, strings.Join(row[:3], " | "))
+					}
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" || r.Safe() != tt.safe || len(r.Unread) > 0 != tt.unread {
+				t.Errorf("safe is %t, %v; want (-), got (+):\n%s", r.Safe(), r.Unread, diff)
+			}
+		})
+	}
+}
+
 // TestManyIngressesAreJudged reads 2,000 Ingresses as one List.
 func TestManyIngressesAreJudged(t *testing.T) {
 	var b bytes.Buffer

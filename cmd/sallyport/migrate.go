@@ -18,7 +18,8 @@ func migrateCommand() *cobra.Command {
 		Short: "Show what becomes of Ingresses that were written for another controller",
 		Long: `Show for each Ingress of ingress-nginx, or of HAProxy's own controller, and for each
 of its annotations whether it works here as it does there: the same, a difference, not
-served, refused there too, or without effect. Guards that are lost come first.
+served, refused there too, or without effect. Guards that are lost come first. For each
+key of the ConfigMap of ingress-nginx it says what to write in the ConfigMap here.
 
 It reads files, before anything is installed, or a cluster, and changes nothing. What it
 says is compiled as the appliance does. Without --config the defaults of the configuration
@@ -41,6 +42,8 @@ The exit code is 1 if a guard is lost, a path is not served, or a document was n
 	flags.StringSliceVar(&q.Classes, "class", nil,
 		"IngressClasses of the controller, with commas (default: that of the configuration, or else the name of the "+
 			"controller)")
+	flags.StringVar(&q.ConfigMap, "nginx-config-map", migrate.UsualConfigMap,
+		"NAMESPACE/NAME of the ConfigMap of ingress-nginx")
 	flags.StringVarP(&q.Config, "config", "c", "", "a configuration file, whose settings apply")
 	flags.StringVar(&q.Kubeconfig, "kubeconfig", "", "kubeconfig of a cluster to read")
 	cmd.MarkFlagsMutuallyExclusive("filename", "kubeconfig")

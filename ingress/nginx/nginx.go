@@ -215,11 +215,15 @@ func (row *Row) Remark() string {
 	if row.With != "" {
 		with = "With " + either(row.With) + ". "
 	}
-	note := strings.TrimSuffix(row.Note, ".")
-	if note != "" {
-		note = strings.ToUpper(note[:1]) + note[1:] + "."
+	return strings.TrimSpace(with + sentence(row.Note))
+}
+
+// sentence returns a note as a sentence of its own.
+func sentence(note string) string {
+	if note = strings.TrimSuffix(note, "."); note == "" {
+		return ""
 	}
-	return strings.TrimSpace(with + note)
+	return strings.ToUpper(note[:1]) + note[1:] + "."
 }
 
 // longest is the number of bytes from which no value is read.

@@ -14,7 +14,7 @@ var snippets = []string{
 // Everywhere lists the differences that each Ingress has, with or without annotations.
 var Everywhere = []string{
 	"The ConfigMap of ingress-nginx is not read: its keys are to be written in the ConfigMap of " +
-		"`clusters[].ingress.configMap`.",
+		"`clusters[].ingress.configMap`. `sallyport migrate` says what to write for each.",
 	"Strict-Transport-Security is not sent unless that ConfigMap has `hsts`. ingress-nginx sends it with each answer " +
 		"over HTTPS.",
 	"`X-Forwarded-For` keeps what the client sent, and the client's address is added. " +

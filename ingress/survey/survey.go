@@ -254,6 +254,50 @@ func (v *surveyor) ofNginx(ing *networkingv1.Ingress) []SurveyedAnnotation {
 	return all
 }
 
+// SettingsOf returns the keys of the ConfigMap of ingress-nginx, each with what to write in ours. The readers
+// of our keys judge these values.
+func SettingsOf(data map[string]string) []SurveyedAnnotation {
+	notes, said := nginx.ReadConfigMap(data)
+	problems := odd(said)
+	all := make([]SurveyedAnnotation, 0, len(notes))
+	for _, n := range notes {
+		one := SurveyedAnnotation{
+			Name: n.Name, Value: shown(n.Value), Verdict: n.Verdict, Guard: n.Guard, Why: n.Why,
+		}
+		for _, s := range said {
+			if s.As == n.Name {
+				one.Here = append(one.Here, s.Key+": "+s.Text)
+			}
+		}
+		for _, p := range problems {
+			if slices.ContainsFunc(said, func(s annotations.Said) bool { return s.As == n.Name && s.Key == p.As }) {
+				one.heed(input.Problem{Reason: p.Reason, Why: p.Why})
+			}
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// odd returns the problems of values in our ConfigMap. Services and Secrets are taken to exist.
+func odd(said []annotations.Said) []annotations.Problem {
+	l := annotations.Read(annotations.ConfigMap, nginx.Together(said))
+	env := annotations.Env{
+		Allowed: func(annotations.Scope, haproxy.Section) error { return nil },
+		Pattern: func(string) (string, bool) { return "", false },
+		Refusal: func(haproxy.Part) string { return "" },
+		Service: func(annotations.Scope, annotations.ServicePort) (string, error) { return "asked", nil },
+		Secrets: func(annotations.Scope, annotations.Ref) (annotations.Secret, error) {
+			return annotations.Secret{}, nil
+		},
+		Verdict: func(haproxy.Question) haproxy.Verdict { return haproxy.Good },
+	}
+	_, _, ofBackends := annotations.Compile("", env, l)
+	_, _, ofProcess := annotations.Process(env, l)
+	_, ofRedirects := annotations.SSLRedirect(l)
+	return slices.Concat(l.Odd, ofBackends, ofProcess, ofRedirects)
+}
+
 // ofHAProxy returns the annotations of HAProxy's own controller on an Ingress. Each is a key of ours,
 // unless a Problem says otherwise.
 func ofHAProxy(ing *networkingv1.Ingress) []SurveyedAnnotation {

@@ -77,6 +77,29 @@ func LookAt(ctx context.Context, name string, kubeconfig []byte, group, class st
 	return s, nil
 }
 
+// DataOf returns the data of the ConfigMap NAMESPACE/NAME of a cluster. It returns nil if there is none.
+func DataOf(ctx context.Context, kubeconfig []byte, full string) (map[string]string, error) {
+	config, err := restConfig(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	kube, err := newClients(config)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	namespace, name, _ := strings.Cut(full, "/")
+	list, err := kube.ConfigMaps(namespace).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	if err != nil {
+		return nil, root(err)
+	}
+	for _, m := range list.Items {
+		return m.Data, nil
+	}
+	return nil, nil
+}
+
 // A Greeting has the facts that the first answer of an API server shows.
 type Greeting struct {
 	Time    time.Time // of the server's clock, to the second
