@@ -73,7 +73,7 @@ func suites(soak time.Duration) []suite {
 		target:     "192.168.50.21",
 		scenarios:  some(),
 	}
-	list := []suite{main, six, external, gateways()}
+	list := []suite{main, six, external, gateways(), sets()}
 	for _, router := range []world.RouterKind{world.RouterBIRD, world.RouterPlain} {
 		list = append(list, group(2, router), group(3, router))
 	}

@@ -27,6 +27,7 @@ type suite struct {
 	manifests []string      // flags of `sallyport manifests`
 	config    string        // added to the appliance's config file
 
+	set        bool // two clusters form a set
 	asn        int  // of the appliance, as config says
 	unfiltered bool // nodes tell the appliance all they know
 
@@ -48,6 +49,7 @@ type scenario struct {
 type bounds struct {
 	gets, posts, lasting bool          // none of these may fail
 	others               bool          // no lasting connection may break that a member has which the fault spares
+	lost                 int           // POSTs that fail, at most
 	slowest, gap         time.Duration // of a GET, at most
 	window               time.Duration // between the first GET that fails or loses its SYN and the last, at most
 	settled              time.Duration // at most
@@ -58,6 +60,7 @@ type bounds struct {
 type testbed struct {
 	*rig.Rig
 	others   []*rig.Rig // the further members of its group
+	green    *rig.Rig   // the lab of the second cluster of its set; nil without one
 	load     *rig.Child
 	observer *observer
 	asn      int             // of the appliance
@@ -105,8 +108,8 @@ func (h suite) run(ctx context.Context, dir string, list []scenario, keep string
 		return nil, err
 	}
 	s := &testbed{Rig: r, asn: h.asn, pods: replicas, backends: 1}
-	if err := s.form(h); err != nil {
-		return nil, errors.Join(err, r.Close())
+	if err := errors.Join(s.form(h), s.join(ctx, h)); err != nil {
+		return nil, errors.Join(err, s.leave(), r.Close())
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer func() {
@@ -123,7 +126,7 @@ func (h suite) run(ctx context.Context, dir string, list []scenario, keep string
 					0o600))
 			}
 		}
-		err = errors.Join(err, r.Close())
+		err = errors.Join(err, s.leave(), r.Close())
 	}()
 	if err := s.ClaimBlocks(ctx, world.Master); err != nil { // each node has a route, also one without pods
 		return nil, err
@@ -162,6 +165,9 @@ func (h suite) run(ctx context.Context, dir string, list []scenario, keep string
 
 // configure writes the config file of the first appliance.
 func (h suite) configure(dir string) error {
+	if h.set {
+		return h.configureSet(dir)
+	}
 	if !h.options.GatewayAPI {
 		return rig.Configure(dir, h.config)
 	}
@@ -188,7 +194,9 @@ func (s *testbed) form(h suite) error {
 
 // clean removes the files of an earlier suite's appliance.
 func clean(dir string) error {
-	for _, name := range []string{"haproxy", "run", "state", "log", "sallyport.yaml", "appliance2", "appliance3"} {
+	for _, name := range []string{
+		"haproxy", "run", "state", "log", "sallyport.yaml", "appliance2", "appliance3", green,
+	} {
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
 			return err
 		}
@@ -201,9 +209,12 @@ func (s *testbed) furnish(ctx context.Context, h suite) error {
 	if h.options.IPv6 {
 		service += "  ipFamilyPolicy: PreferDualStack\n  ipFamilies: [IPv6, IPv4]\n"
 	}
-	if err := s.Apply(ctx, rig.App{Name: "app", Replicas: replicas, Grace: 5, Args: []string{"-drain=3s"}}.Manifest()+
-		service+ingressOf("app", "test.local", "app")); err != nil {
-		return err
+	for _, cluster := range s.clusters() {
+		if err := cluster.Apply(ctx, rig.App{
+			Name: "app", Replicas: replicas, Grace: 5, Args: []string{"-drain=3s"},
+		}.Manifest()+service+ingressOf("app", "test.local", "app")); err != nil {
+			return err
+		}
 	}
 	if h.options.GatewayAPI {
 		if err := s.attach(ctx, h); err != nil {
@@ -310,7 +321,7 @@ func (r *result) judge(b bounds, broken []string, exposure string) {
 	}
 	breaks(gets == nil || gets.Sent == 0, "nothing was asked")
 	breaks(b.gets && r.Failed > 0, "%d GETs failed", r.Failed)
-	breaks(b.posts && r.Posts > 0, "%d POSTs failed", r.Posts)
+	breaks((b.posts || b.lost > 0) && r.Posts > b.lost, "%d POSTs failed, at most %d are allowed", r.Posts, b.lost)
 	breaks(b.lasting && r.Cut > 0, "%d lasting connections were cut", r.Cut)
 	breaks(b.slowest > 0 && r.Max > ms(b.slowest), "a GET took %.0f ms, at most %s is allowed", r.Max, b.slowest)
 	breaks(b.gap > 0 && r.Gap > ms(b.gap), "no good answer for %.0f ms, at most %s is allowed", r.Gap, b.gap)
@@ -351,10 +362,19 @@ func (s *testbed) settle(ctx context.Context) error {
 
 // alone waits until the pods that an earlier scenario ended are gone.
 func (s *testbed) alone(ctx context.Context) error {
+	var errs []error
+	for _, cluster := range s.clusters() {
+		errs = append(errs, havePods(ctx, cluster, s.pods))
+	}
+	return errors.Join(errs...)
+}
+
+// havePods waits until a cluster has so many pods, those that end included.
+func havePods(ctx context.Context, cluster *rig.Rig, want int) error {
 	return rig.Eventually(ctx, "pods that end are gone", func() error {
-		out, err := s.Kubectl(ctx, "get", "pods", "-o", "name")
-		if n := len(strings.Fields(out)); err == nil && n != s.pods {
-			err = fmt.Errorf("%d pods, not %d", n, s.pods)
+		out, err := cluster.Kubectl(ctx, "get", "pods", "-o", "name")
+		if n := len(strings.Fields(out)); err == nil && n != want {
+			err = fmt.Errorf("%d pods, not %d", n, want)
 		}
 		return err
 	})
@@ -396,7 +416,7 @@ func (s *testbed) settled(st status.Status) error {
 		families = 2
 	}
 	for _, b := range st.Backends {
-		if want := s.pods * families; b.Open != want || len(b.Servers) != want {
+		if want := s.pods * families * len(s.clusters()); b.Open != want || len(b.Servers) != want {
 			return fmt.Errorf("backend %s has %d of %d servers open, not %d", b.Name, b.Open, len(b.Servers), want)
 		}
 	}
