@@ -400,14 +400,14 @@ func routesWithin(want, have *Config, in workerNames, unknown map[string]*Backen
 		case is:
 			r = &former
 		}
-		if lacksCanary(r.Canary) || lacksChoice(r.Choice) {
+		if canary, choice := lacksCanary(r.Canary), lacksChoice(r.Choice); canary || choice {
 			r = new(*r)
-		}
-		if lacksCanary(r.Canary) {
-			r.Canary, r.CanaryWeight = "", 0
-		}
-		if lacksChoice(r.Choice) {
-			r.Choice = ""
+			if canary {
+				r.Canary, r.CanaryWeight = "", 0
+			}
+			if choice {
+				r.Choice = ""
+			}
 		}
 		if unknown[r.Backend] == nil {
 			out = append(out, r)

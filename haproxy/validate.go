@@ -133,21 +133,21 @@ func same[T comparable](a, b []T) bool {
 
 // sameRoutes reports whether two lists have equal routes.
 func sameRoutes(a, b []*Route) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.EqualFunc(a, b, (*Route).equal))
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.EqualFunc(a, b, (*Route).Equal))
 }
 
-// equal is quick where both are the same pointer.
-func (r *Route) equal(o *Route) bool { return r == o || *r == *o }
+// Equal reports whether two routes are the same. It is quick where both are the same pointer.
+func (r *Route) Equal(o *Route) bool { return r == o || *r == *o }
 
 // between returns a list without the beginning and the end that it has in common with another list.
 func between(list, other []*Route) []*Route {
 	if sameRoutes(list, other) {
 		return nil
 	}
-	for len(list) > 0 && len(other) > 0 && list[0].equal(other[0]) {
+	for len(list) > 0 && len(other) > 0 && list[0].Equal(other[0]) {
 		list, other = list[1:], other[1:]
 	}
-	for len(list) > 0 && len(other) > 0 && list[len(list)-1].equal(other[len(other)-1]) {
+	for len(list) > 0 && len(other) > 0 && list[len(list)-1].Equal(other[len(other)-1]) {
 		list, other = list[:len(list)-1], other[:len(other)-1]
 	}
 	return list

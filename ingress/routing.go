@@ -90,9 +90,13 @@ func (r *routing) reuse(before *routing) {
 		for len(old) > 0 && old[0] != route && listen.CompareRoutes(old[0], route) < 0 {
 			old = old[1:]
 		}
-		if len(old) > 0 && (old[0] == route || *old[0] == *route) {
-			r.Config.Routes[i], old = old[0], old[1:]
+		if len(old) == 0 || !old[0].Equal(route) {
+			continue
 		}
+		if old[0] != route { // else the list may be that of before, which others read
+			r.Config.Routes[i] = old[0]
+		}
+		old = old[1:]
 	}
 	if slices.Equal(r.Config.Routes, before.Config.Routes) {
 		r.Config.Routes = before.Config.Routes

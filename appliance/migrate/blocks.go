@@ -112,7 +112,7 @@ func (r *Report) openings() Block {
 	return b
 }
 
-// keys returns the keys of the ConfigMap, the worst first, and guards before others.
+// keys returns the keys of the ConfigMap: the worst verdict first, and guards before other keys.
 func (r *Report) keys() []survey.SurveyedAnnotation {
 	if r.ConfigMap == nil {
 		return nil
@@ -129,8 +129,8 @@ func (r *Report) keys() []survey.SurveyedAnnotation {
 	})
 }
 
-// settings lists the keys of the ConfigMap, with what to write. It lists those that need nothing only if
-// it is wide.
+// settings lists the keys of the ConfigMap, with what to write. A wide list also has the keys that need
+// nothing.
 func (r *Report) settings(wide bool) Block {
 	b := Block{
 		Title:   "Keys of the ConfigMap, and what to write for them in that of clusters[].ingress.configMap",

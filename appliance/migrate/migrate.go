@@ -210,7 +210,8 @@ func (q *Question) read(cfg *config.Config) (Report, error) {
 	return r, nil
 }
 
-// settings judges the ConfigMap of ingress-nginx, whose data read returns, or nil if there is none.
+// settings judges the ConfigMap of ingress-nginx. read returns the data of a ConfigMap, or nil if the cluster
+// does not have that ConfigMap. settings returns nil for another controller.
 func (q *Question) settings(read func(name string) (map[string]string, error)) *ConfigMap {
 	if survey.Foreign(q.From) != survey.FromNginx {
 		return nil

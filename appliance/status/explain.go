@@ -149,11 +149,12 @@ func (x *Index) explainServed(a netip.Addr) (s AddressStatus, ours bool) {
 			fact("network", false, "%s", t.Sentence())
 		}
 	}
-	if use, used := x.View.Used[a]; used && use.Cluster == 0 {
+	switch use, used := x.View.Used[a]; {
+	case use.Bars(0):
 		fact("network", false, "it is %s, and no Service gets it", use.By)
-	} else if used {
+	case used:
 		fact("network", len(of) > 0, "it is %s, and only Services of earlier clusters get it", use.By)
-	} else if pool >= 0 && len(of) == 0 {
+	case pool >= 0 && len(of) == 0:
 		fact("Service", false, "no Service has it, nor is to get it")
 	}
 	if x.View.Group == nil || pool >= 0 && len(of) == 0 {

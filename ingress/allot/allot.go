@@ -347,12 +347,12 @@ func (a *Allotter) choose(d *Demand, six bool) (netip.Addr, Refusal) {
 		if _, kept := a.KeptForOther(d, addr); kept || a.holds[addr] != nil || use.Bars(d.Of.Cluster) {
 			continue
 		}
-		// What a later cluster says to use it may really do so: it gets such an address last.
-		if !used || !chosen.IsValid() {
-			chosen = addr
-		}
 		if !used {
+			chosen = addr
 			break
+		}
+		if !chosen.IsValid() { // last, since what a later cluster says may be true
+			chosen = addr
 		}
 	}
 	if chosen.IsValid() {

@@ -99,8 +99,8 @@ func (c *Compiler) remember(snaps []input.Snapshot) {
 	}
 }
 
-// shareOf returns the share of a party in per cent. It is 0 if the party has no bound: its cluster has none, its
-// cluster is one tenant, or its cluster is not among the snapshots.
+// shareOf returns the share of a party in per cent. It returns 0 if the party has no bound. That is so if its
+// cluster has no bound, is one tenant, or is not among the snapshots.
 func shareOf(p party, snaps []input.Snapshot) int {
 	i := slices.IndexFunc(snaps, func(s input.Snapshot) bool { return s.Cluster == p.cluster })
 	if i < 0 || snaps[i].Options.OneTenant {

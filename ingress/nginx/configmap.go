@@ -216,7 +216,7 @@ func (c *conf) alike(rows map[string]*Setting) Reading {
 	return new(Options).Read(Ingress{Annotations: written})
 }
 
-// follow takes over what was read of the annotation that means the same.
+// follow notes and says for a key the same as for the annotation with its meaning.
 func (c *conf) follow(alike Reading) {
 	i := slices.IndexFunc(alike.Notes, func(n Note) bool { return n.Name == c.at.as })
 	n := alike.Notes[i] // there is one for each

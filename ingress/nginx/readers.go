@@ -170,10 +170,10 @@ func wwwRedirect(r *reading, _ string) {
 
 func serverAlias(r *reading, value string) {
 	var names, expressions []string
-	for name := range strings.SplitSeq(value, ",") {
-		if name = strings.TrimSpace(name); strings.HasPrefix(name, "~") {
+	for _, name := range list(value) {
+		if strings.HasPrefix(name, "~") {
 			expressions = append(expressions, name)
-		} else if name != "" {
+		} else {
 			names = append(names, name)
 		}
 	}

@@ -129,7 +129,7 @@ var settings = []Setting{
 	{Name: "ssl-prefer-server-ciphers", Verdict: Nothing, Note: "HAProxy prefers the order of the server."},
 	{
 		Name: "ssl-session-tickets", Verdict: Lost, form: truth, usual: "false",
-		Note: "tickets are those of a group whose members share them (group.share); a single appliance has none",
+		Note: "only the members of a group with `group.share` have tickets",
 	},
 	{Name: "ssl-session-ticket-key", Verdict: Nothing, Note: "A group makes the keys of its tickets itself."},
 	{
@@ -247,7 +247,7 @@ var settings = []Setting{
 	},
 	{
 		Name:    "proxy-stream-next-upstream, proxy-stream-next-upstream-timeout, proxy-stream-next-upstream-tries",
-		Verdict: Nothing, Note: "A connection that no server has taken is given to another one.",
+		Verdict: Nothing, Note: "If a server does not take a connection, another server gets it.",
 	},
 	{Name: "proxy-stream-responses", Verdict: Nothing, Note: "UDP is not served."},
 	{
@@ -291,7 +291,7 @@ var settings = []Setting{
 	},
 	{
 		Name: "enable-syslog", Verdict: Differs, Keys: "syslog-server", form: truth, usual: "false", read: syslog,
-		Note: "The address in syslog-server is that of an IP, and its format rfc5424 unless it says another one.",
+		Note: "syslog-server takes an IP address. Its format is rfc5424 unless `format` names another.",
 	},
 	{
 		Name: "syslog-host, syslog-port", Verdict: Differs, Keys: "syslog-server",

@@ -77,7 +77,8 @@ func LookAt(ctx context.Context, name string, kubeconfig []byte, group, class st
 	return s, nil
 }
 
-// DataOf returns the data of the ConfigMap NAMESPACE/NAME of a cluster. It returns nil if there is none.
+// DataOf returns the data of the ConfigMap NAMESPACE/NAME of a cluster. It returns nil if the cluster has no such
+// ConfigMap.
 func DataOf(ctx context.Context, kubeconfig []byte, full string) (map[string]string, error) {
 	config, err := restConfig(kubeconfig)
 	if err != nil {

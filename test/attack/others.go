@@ -145,13 +145,11 @@ func hoards(ctx context.Context, s *testbed, r *rig.Rig) error {
 		_, _ = r.Kubectl(ctx, "delete", "secrets", "-n", "evil", "-l", "hoard=yes")
 	}()
 	for i := range 60 {
-		create := r.Lab.Kubectl(ctx, "create", "-f", "-")
-		create.Stdin = strings.NewReader(
-			fmt.Sprintf("apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\n"+
-				"metadata: {namespace: evil, name: hoard%d, labels: {hoard: \"yes\"}}\n"+
-				"data: {tls.crt: %s, tls.key: \"\"}\n", i, filler))
-		if out, err := create.CombinedOutput(); err != nil {
-			return fmt.Errorf("kubectl create: %w\n%.300s", err, out)
+		manifest := fmt.Sprintf("apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\n"+
+			"metadata: {namespace: evil, name: hoard%d, labels: {hoard: \"yes\"}}\n"+
+			"data: {tls.crt: %s, tls.key: \"\"}\n", i, filler)
+		if err := create(ctx, r, manifest); err != nil {
+			return err
 		}
 	}
 	return settled(ctx, s, r, before, 30<<20)
@@ -184,12 +182,10 @@ func hoardsSlices(ctx context.Context, s *testbed, r *rig.Rig) error {
 		_, _ = r.Kubectl(ctx, "delete", "endpointslices", "-n", "evil", "-l", "hoard=yes")
 	}()
 	for i := range 60 {
-		create := r.Lab.Kubectl(ctx, "create", "-f", "-")
-		create.Stdin = strings.NewReader(
-			fmt.Sprintf(
-				`{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "metadata": {"namespace": "evil", "name": "hoard%d", "labels": {"hoard": "yes", "kubernetes.io/service-name": "none"}}, "endpoints": [%s]}`, i, endpoints))
-		if out, err := create.CombinedOutput(); err != nil {
-			return fmt.Errorf("kubectl create: %w\n%.300s", err, out)
+		manifest := fmt.Sprintf(
+			`{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "metadata": {"namespace": "evil", "name": "hoard%d", "labels": {"hoard": "yes", "kubernetes.io/service-name": "none"}}, "endpoints": [%s]}`, i, endpoints)
+		if err := create(ctx, r, manifest); err != nil {
+			return err
 		}
 	}
 	// 16 MB of them are kept, and a collector of garbage needs as much again, or twice.

@@ -132,10 +132,8 @@ func names5000(ctx context.Context, s *testbed, r *rig.Rig) (err error) {
 	defer func() {
 		err = errors.Join(err, s.Delete(ctx, namingSecrets("many", 0, 1)), s.seen(ctx))
 	}()
-	create := r.Lab.Kubectl(ctx, "create", "-f", "-") // apply would copy it into an annotation, which is too small
-	create.Stdin = strings.NewReader(manifest)
-	if out, err := create.CombinedOutput(); err != nil {
-		return fmt.Errorf("kubectl create: %w\n%.300s", err, out)
+	if err := create(ctx, r, manifest); err != nil { // apply would copy it into an annotation, which is too small
+		return err
 	}
 	if err := errors.Join(s.changes(ctx, "beside"), told("many", "limits.secrets")(ctx, s)); err != nil {
 		return err

@@ -435,7 +435,7 @@ func exportsMany(ctx context.Context, s *testbed, two *lab) (err error) {
 	}
 	creates := make(chan error, parts)
 	for part := range parts {
-		go func() { creates <- create(ctx, two, manyExports(part*many/parts, many/parts)) }()
+		go func() { creates <- create(ctx, two.Rig, manyExports(part*many/parts, many/parts)) }()
 	}
 	for range parts {
 		err = errors.Join(err, <-creates)
@@ -472,8 +472,8 @@ func exportsMany(ctx context.Context, s *testbed, two *lab) (err error) {
 }
 
 // create makes objects, without the copy that kubectl apply keeps of each.
-func create(ctx context.Context, at *lab, manifest string) error {
-	cmd := at.Lab.Kubectl(ctx, "create", "-f", "-")
+func create(ctx context.Context, r *rig.Rig, manifest string) error {
+	cmd := r.Lab.Kubectl(ctx, "create", "-f", "-")
 	cmd.Stdin = strings.NewReader(manifest)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("kubectl create: %w\n%.300s", err, out)

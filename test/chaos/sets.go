@@ -148,7 +148,7 @@ func (s *testbed) serving(ctx context.Context, inBlue, inGreen int) error {
 	})
 }
 
-// dead is blue without power.
+// dead returns the fault that no node of blue has power.
 func (s *testbed) dead() faults.Fault {
 	var all []faults.Fault
 	for _, node := range slices.Backward(ofBlue) { // kubectl asks the first one
