@@ -78,6 +78,8 @@ func TestTLSIsPassedThroughByName(t *testing.T) {
 		ended := backend("ended", forwardedFor(t))
 		ended.Directives = []Directive{Option("forwardfor", true)}
 		cfg := r.config(whole, any, ended)
+		// Connections wait for their first request through reloads, which take seconds on a busy machine.
+		cfg.Tune.Base = "defaults\n  timeout http-request 60s\n"
 		cfg.Process.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}
 		cfg.Certs = []*Cert{{Name: "ended.pem", Hosts: []string{"ended.test", "*.any.test"}, PEM: a.issue(t, "ended")}}
 		plain := []*Route{

@@ -144,6 +144,15 @@ func Withhold(object metav1.Object, size, most int) {
 	object.SetAnnotations(map[string]string{sizeOf: fmt.Sprintf("%d of %d", size, most) + inSum})
 }
 
+// Withheld returns the bytes of the data that Withhold removed from a Secret or a ConfigMap, or 0 if it
+// removed none.
+func Withheld(object metav1.Object) (size int) {
+	if text := object.GetAnnotations()[sizeOf]; strings.HasSuffix(text, inSum) {
+		_, _ = fmt.Sscanf(text, "%d", &size) // Withhold wrote it
+	}
+	return size
+}
+
 // stripNamespace removes from a Namespace all but its labels.
 func stripNamespace(n *corev1.Namespace) {
 	*n = corev1.Namespace{TypeMeta: n.TypeMeta, ObjectMeta: metav1.ObjectMeta{

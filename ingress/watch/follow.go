@@ -86,6 +86,7 @@ func (w *Watcher) referred(s *input.Snapshot, synced bool) (waiting []string) {
 		f.list, f.since = nil, time.Now()
 	}
 	s.NoSecrets = true
+	landed, landedMaps := f.secrets.sum.now(), f.configMaps.sum.now()
 	for _, namespace := range sortedKeys(w.followers.tls) {
 		shelf := w.followers.tls[namespace]
 		shelf.drop()
@@ -102,7 +103,7 @@ func (w *Watcher) referred(s *input.Snapshot, synced bool) (waiting []string) {
 	slices.SortFunc(s.Secrets, input.ByName)
 	secrets, awaited := f.secrets.follow(s.Secrets)
 	s.Secrets = secrets
-	if again := f.secrets.sum.count(s.Secrets); len(again) > 0 {
+	if again := f.secrets.sum.count(s.Secrets, landed, f.secrets.named); len(again) > 0 {
 		// A TLS Secret that its shelf does not have is read by the namedReader of its namespace.
 		for _, shelf := range f.tls {
 			shelf.forget(again)
@@ -112,7 +113,8 @@ func (w *Watcher) referred(s *input.Snapshot, synced bool) (waiting []string) {
 	}
 	configMaps, awaitedMaps := f.configMaps.follow(s.ConfigMaps)
 	s.ConfigMaps = configMaps
-	if again := f.configMaps.sum.count(f.configMaps.only(s.ConfigMaps)); len(again) > 0 {
+	read := f.configMaps.only(s.ConfigMaps)
+	if again := f.configMaps.sum.count(read, landedMaps, f.configMaps.named); len(again) > 0 {
 		f.configMaps.reread(again)
 		w.wake()
 	}
@@ -343,6 +345,7 @@ func (w *Watcher) startSecrets(
 	const fields = "type=" + string(corev1.SecretTypeTLS)
 	wg.Go(func() {
 		s.run(ctx, func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+			w.followers.secrets.sum.abandon(namespace)
 			first := metav1.ListOptions{FieldSelector: fields, Limit: secretsPage}
 			return inPages(first, func(o metav1.ListOptions) (*corev1.SecretList, error) {
 				page, err := from.List(ctx, o)

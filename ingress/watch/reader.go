@@ -33,6 +33,7 @@ type namedReader[T object] struct {
 
 	// fetch returns an object, or nil if the object does not exist.
 	fetch func(context.Context, types.NamespacedName) (T, error)
+	lands func(T) // called with an object before it is kept
 
 	patience time.Duration // that of followers
 
@@ -82,7 +83,7 @@ func startReader[T object](
 	r := &namedReader[T]{
 		names: newShelf[*metav1.PartialObjectMetadata](w, "", f.resource, input.ByName), stop: stop, knock: w.wake,
 		wake: make(chan struct{}, 1), budget: rate.NewLimiter(readsPerSecond, most),
-		have: make(map[types.NamespacedName]answer[T]), patience: w.followers.patience,
+		have: make(map[types.NamespacedName]answer[T]), patience: w.followers.patience, lands: f.sum.land,
 	}
 	r.fetch = func(ctx context.Context, key types.NamespacedName) (found T, err error) {
 		err = w.inTurn(ctx, func(ctx context.Context) error {
@@ -151,7 +152,6 @@ func readNamed[T object](
 		if input.KeyOf(one) == key {
 			one.SetManagedFields(nil)
 			w.cfg.Options.Strip(one)
-			f.sum.admit(one)
 			return one, nil
 		}
 	}
@@ -346,6 +346,9 @@ func (r *namedReader[T]) take(key types.NamespacedName, now answer[T]) {
 	defer r.mu.Unlock()
 	if _, wanted := r.wanted[key]; !wanted {
 		return
+	}
+	if now.found() {
+		r.lands(now.object)
 	}
 	if old := r.have[key]; old.found() && now.found() && sameButVersion(old.object, now.object) {
 		now.object = old.object

@@ -195,6 +195,7 @@ func TestReadsOfANamespaceStayWithinItsBudget(t *testing.T) {
 			},
 			wake: make(chan struct{}, 1), budget: rate.NewLimiter(readsPerSecond, most),
 			have: make(map[types.NamespacedName]answer[*corev1.Secret]), patience: patience, knock: func() { told.Add(1) },
+			lands: func(*corev1.Secret) {},
 			fetch: func(_ context.Context, key types.NamespacedName) (*corev1.Secret, error) {
 				reads++
 				return opaque(key.Namespace, key.Name), nil

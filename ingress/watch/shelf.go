@@ -38,6 +38,7 @@ type shelf[T object] struct {
 	order    func(a, b T) int
 	wanted   func(types.NamespacedName) bool // which objects are kept; nil means all
 	strip    func(T)                         // removes what nobody reads
+	lands    func(T)                         // called with an object that is wanted, before it is kept; may be nil
 	knock    func()                          // called after a change
 	wary     bool                            // a deleted object stays until a new list does not have it
 	told     func(err error, lasting bool)   // called with the outcome of each request; lasting: see the constant
@@ -218,6 +219,9 @@ func (s *shelf[T]) set(item T) (changed bool) {
 	if !s.wants(input.KeyOf(item)) {
 		return false // drop has removed it when it was no longer wanted
 	}
+	if s.lands != nil {
+		s.lands(item)
+	}
 	if known {
 		s.share.drop(old)
 	}
@@ -307,6 +311,9 @@ func (s *shelf[T]) Replace(list []any, _ string) error {
 		}
 		if !s.wants(input.KeyOf(item)) {
 			continue
+		}
+		if s.lands != nil {
+			s.lands(item)
 		}
 		latest[input.KeyOf(item)] = item
 		// The list after a lost watch has a new pointer for every object. An unchanged object keeps

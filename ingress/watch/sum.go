@@ -1,8 +1,6 @@
 package watch
 
 import (
-	"maps"
-	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -13,70 +11,115 @@ import (
 // A sum bounds the bytes of all Secrets, or ConfigMaps, of each namespace that are kept. An object
 // beyond the bound loses its data as it arrives, and is read again when there is room for it. Those
 // that came first stay.
+//
+// An object arrives when it is read, and lands when a shelf or a namedReader keeps it. Between the two
+// no snapshot has it, but its bytes count.
 type sum[T object] struct {
 	most int // bytes of a namespace; 0 means no bound
 
 	mu      sync.Mutex
-	bytes   map[types.NamespacedName]int
-	sums    map[string]int               // by namespace
-	without map[types.NamespacedName]int // the bytes of the objects that lost their data
+	admissions map[types.NamespacedName]*admission
+	sums    map[string]int // by namespace
+	ticks   uint64         // one for each landing
+}
+
+// An admission is about one object.
+type admission struct {
+	bytes  int    // of its data; 0 if that was removed
+	landed uint64 // the tick of its landing; 0 while it has only arrived
+	asked  bool   // it lost its data, and is being read again
 }
 
 func newSum[T object](most int) *sum[T] {
-	return &sum[T]{
-		most: most, bytes: make(map[types.NamespacedName]int), sums: make(map[string]int),
-		without: make(map[types.NamespacedName]int),
-	}
+	return &sum[T]{most: most, admissions: make(map[types.NamespacedName]*admission), sums: make(map[string]int)}
 }
 
-// admit counts an object that arrives instead of the one of its name, and removes its data if there
-// is no room. A second call changes nothing.
-func (m *sum[T]) admit(s T) {
-	key, size := input.KeyOf(s), input.Size(s)
+// arrive counts an object that was read instead of the one of its name, and removes its data if there
+// is no room.
+func (m *sum[T]) arrive(o T) { m.admit(o, false) }
+
+// land does the same for an object that is kept from now on. The caller holds the lock of what keeps it.
+func (m *sum[T]) land(o T) { m.admit(o, true) }
+
+func (m *sum[T]) admit(o T, landed bool) {
 	if m.most == 0 {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	rest := m.sums[key.Namespace] - m.bytes[key]
-	if size > 0 {
-		delete(m.without, key)
-	}
-	if rest+size > m.most {
-		m.without[key] = size
-		input.Withhold(s, size, m.most)
+	key, size := input.KeyOf(o), input.Size(o)
+	m.drop(key)
+	if m.sums[key.Namespace]+size > m.most {
+		input.Withhold(o, size, m.most)
 		size = 0
 	}
-	m.bytes[key], m.sums[key.Namespace] = size, rest+size
+	m.sums[key.Namespace] += size
+	m.admissions[key] = &admission{bytes: size}
+	if landed {
+		m.ticks++
+		m.admissions[key].landed = m.ticks
+	}
 }
 
-// count counts all objects that are kept, from zero. It returns objects without data that now have
-// room.
-func (m *sum[T]) count(kept []T) (again []types.NamespacedName) {
+// drop ends the admission of an object. The caller holds mu.
+func (m *sum[T]) drop(key types.NamespacedName) {
+	e := m.admissions[key]
+	if e == nil {
+		return
+	}
+	delete(m.admissions, key)
+	if m.sums[key.Namespace] -= e.bytes; m.sums[key.Namespace] == 0 {
+		delete(m.sums, key.Namespace)
+	}
+}
+
+// abandon ends the admissions of objects of a namespace that arrived for a list that failed. The namespace
+// "" means all.
+func (m *sum[T]) abandon(namespace string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	for key, e := range m.admissions {
+		if e.landed == 0 && (namespace == "" || namespace == key.Namespace) {
+			m.drop(key)
+		}
+	}
+}
+
+// now returns the tick of the last landing.
+func (m *sum[T]) now() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ticks
+}
+
+// count ends the admissions of objects that are gone: those that landed until the tick before, and are
+// not in kept, which was collected after that tick, and those that nothing names any more. It returns
+// objects of kept without data that now have room. It returns an object once, until that arrives again.
+func (m *sum[T]) count(kept []T, before uint64, named func(types.NamespacedName) bool) (again []types.NamespacedName) {
 	if m.most == 0 {
 		return nil
 	}
-	clear(m.bytes)
-	clear(m.sums)
-	for _, s := range kept {
-		size := input.Size(s)
-		m.bytes[input.KeyOf(s)] = size
-		m.sums[s.GetNamespace()] += size
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	has := make(map[types.NamespacedName]bool, len(kept))
+	for _, o := range kept {
+		has[input.KeyOf(o)] = true
+	}
+	for key, e := range m.admissions {
+		if !has[key] && (e.landed == 0 && !named(key) || e.landed > 0 && e.landed <= before) {
+			m.drop(key)
+		}
 	}
 	planned := make(map[string]int)
-	for _, key := range slices.SortedFunc(maps.Keys(m.without), input.CompareKeys) {
-		size := m.without[key]
-		if _, is := m.bytes[key]; !is {
-			delete(m.without, key)
+	for _, o := range kept {
+		key, size := input.KeyOf(o), input.Withheld(o)
+		e := m.admissions[key]
+		if size == 0 || e == nil || e.asked || m.sums[key.Namespace]+planned[key.Namespace]+size > m.most {
 			continue
 		}
-		if m.sums[key.Namespace]+planned[key.Namespace]+size <= m.most {
-			planned[key.Namespace] += size
-			delete(m.without, key)
-			again = append(again, key)
-		}
+		e.asked = true
+		planned[key.Namespace] += size
+		again = append(again, key)
 	}
 	return again
 }

@@ -9,12 +9,75 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"sallyport/haproxy"
 	"sallyport/ingress"
 	"sallyport/ingress/calico"
 	"sallyport/ingress/input"
 )
+
+// TestTheBytesOfAnObjectCountUntilItIsGone goes through the moments between the arrival of an object
+// and the snapshot that has it first.
+func TestTheBytesOfAnObjectCountUntilItIsGone(t *testing.T) {
+	const size, most = 10, 25
+	secret := func(name string) *corev1.Secret {
+		s := opaque("default", name)
+		s.Data = map[string][]byte{"key": make([]byte, size)}
+		return s
+	}
+	is := func(what string, of *corev1.Secret, whole bool) {
+		t.Helper()
+		if got := input.Size(of) > 0; got != whole {
+			t.Errorf("%s: Secret %s has its data: %v, want %v", what, of.Name, got, whole)
+		}
+	}
+	named := func(types.NamespacedName) bool { return true }
+	m := newSum[*corev1.Secret](most)
+	a, b, c := secret("a"), secret("b"), secret("c")
+	m.land(a)
+	before := m.now()
+	m.land(b) // after the shelves were read
+	m.arrive(c)
+	if again := m.count([]*corev1.Secret{a}, before, named); again != nil {
+		t.Errorf("read again: %v, want none", again)
+	}
+	is("beside one that no snapshot has yet", c, false)
+	m.land(c)
+	again := m.count([]*corev1.Secret{a, b, c}, m.now(), named)
+	if again != nil {
+		t.Errorf("read again without room: %v", again)
+	}
+	for range 2 { // the second snapshot comes before the answer
+		again = append(again, m.count([]*corev1.Secret{a, c}, m.now(), named)...)
+	}
+	if !slices.Equal(again, []types.NamespacedName{input.KeyOf(c)}) {
+		t.Errorf("read again: %v, want c once", again)
+	}
+	c = secret("c")
+	m.land(c)
+	is("once there is room", c, true)
+
+	// A list is under way.
+	d, e := secret("d"), secret("e")
+	m.count(nil, m.now(), named)
+	m.arrive(d)
+	m.arrive(e)
+	m.count(nil, m.now(), named)
+	f := secret("f")
+	m.arrive(f)
+	is("beside two of a list that is under way", f, false)
+	m.abandon("other")
+	m.abandon("default")
+	for _, o := range []*corev1.Secret{secret("g"), secret("h")} {
+		m.arrive(o)
+		is("after a list that failed", o, true)
+	}
+	m.count(nil, m.now(), func(types.NamespacedName) bool { return false })
+	if len(m.admissions)+len(m.sums) > 0 {
+		t.Errorf("what nothing names still counts: %v, %v", m.admissions, m.sums)
+	}
+}
 
 // TestTheSecretsOfANamespaceHaveNoMoreBytesThanItsLimit fills the memory for the Secrets of a namespace
 // with certificates and passwords. What needs a Secret that has no room is closed, until there is room.
@@ -68,7 +131,8 @@ func TestTheSecretsOfANamespaceHaveNoMoreBytesThanItsLimit(t *testing.T) {
 	if got, with := state(); got > most || with < 4 {
 		t.Errorf("%d Secrets with %d bytes are kept, the bound is %d", with, got, most)
 	}
-	r := ingress.Compile([]input.Snapshot{synced(t, w)})
+	snapshot := synced(t, w)
+	r := ingress.Compile([]input.Snapshot{snapshot})
 	told := func(of string) bool {
 		return slices.ContainsFunc(r.Problems, func(p ingress.Problem) bool {
 			return strings.Contains(p.Why, of) && strings.Contains(p.Why, "(clusters[].ingress.limits.objectBytes)")
@@ -78,7 +142,7 @@ func TestTheSecretsOfANamespaceHaveNoMoreBytesThanItsLimit(t *testing.T) {
 		t.Errorf("nobody is told of the bound: %v", r.Problems)
 	}
 	seen := map[bool]bool{}
-	for _, s := range synced(t, w).Secrets {
+	for _, s := range snapshot.Secrets {
 		host, users := strings.CutPrefix(s.Name, "users-")
 		at := slices.IndexFunc(r.Config.Routes, func(to *haproxy.Route) bool { return to.Host == host+".test" })
 		if !users || at < 0 {

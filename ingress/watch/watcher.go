@@ -186,9 +186,10 @@ func (w *Watcher) watchNamed() {
 		one.strip = func(s *corev1.Secret) {
 			w.cfg.Options.Strip(s)
 			if one.wants(input.KeyOf(s)) {
-				secrets.sum.admit(s)
+				secrets.sum.arrive(s)
 			}
 		}
+		one.lands = secrets.sum.land
 		of := ""
 		if namespace != "" {
 			of = " of namespace " + namespace
