@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -155,25 +156,32 @@ func field[T any](t *testing.T, text json.RawMessage, name string) (value T) {
 	return value
 }
 
-// eval returns the value of a JavaScript expression, awaited if it is a promise.
+// eval returns the value of a JavaScript expression, awaited if it is a promise. It evaluates the
+// expression again if the page loads itself again meanwhile.
 func (b *browser) eval(expression string) json.RawMessage {
 	b.t.Helper()
-	answer := b.call("Runtime.evaluate",
-		map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true})
-	var r struct {
-		Result           struct{ Value json.RawMessage }
-		ExceptionDetails json.RawMessage
+	for deadline := time.Now().Add(time.Minute); ; {
+		answer := b.call("Runtime.evaluate",
+			map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true})
+		var r struct {
+			Result           struct{ Value json.RawMessage }
+			ExceptionDetails json.RawMessage
+			Failed           string
+		}
+		err := json.Unmarshal(answer, &r)
+		if err == nil && r.ExceptionDetails == nil && r.Failed == "" {
+			return r.Result.Value
+		}
+		if r.Failed == "" || time.Now().After(deadline) {
+			b.t.Fatalf("%.80s: %s", expression, answer)
+		}
 	}
-	if err := json.Unmarshal(answer, &r); err != nil || r.ExceptionDetails != nil {
-		b.t.Fatalf("%.80s: %s", expression, answer)
-	}
-	return r.Result.Value
 }
 
 // until waits until a JavaScript expression is true.
 func (b *browser) until(expression string) {
 	b.t.Helper()
-	for deadline := time.Now().Add(time.Minute); string(b.eval("!!("+expression+")")) != "true"; {
+	for deadline := time.Now().Add(5 * time.Minute); string(b.eval("!!("+expression+")")) != "true"; {
 		if time.Now().After(deadline) {
 			b.t.Fatalf("never: %s\n%s", expression, b.eval("document.body.innerText"))
 		}
@@ -228,11 +236,17 @@ func (b *browser) shoot(name string) {
 	}
 }
 
-// site serves the pages of a scene.
+// site serves the pages of a scene. Each request has an address of its own: on a busy machine, the streams
+// of pages that the browser has left would fill the room of one address.
 func site(t *testing.T, s *scene) (url string) {
 	t.Helper()
 	h, _ := endpoint(s)
-	server := httptest.NewServer(h)
+	var requests atomic.Uint32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := requests.Add(1)
+		r.RemoteAddr = fmt.Sprintf("10.%d.%d.%d:1", byte(n>>16), byte(n>>8), byte(n))
+		h.ServeHTTP(w, r)
+	}))
 	t.Cleanup(func() {
 		server.CloseClientConnections() // streams end only then
 		server.Close()
