@@ -17,10 +17,10 @@ import (
 type sum[T object] struct {
 	most int // bytes of a namespace; 0 means no bound
 
-	mu      sync.Mutex
+	mu         sync.Mutex
 	admissions map[types.NamespacedName]*admission
-	sums    map[string]int // by namespace
-	ticks   uint64         // one for each landing
+	sums       map[string]int // by namespace
+	ticks      uint64         // one for each landing
 }
 
 // An admission is about one object.
