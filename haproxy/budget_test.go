@@ -49,7 +49,7 @@ func (r *rig) begin(host string) net.Conn {
 // read reads until the answer ends in a text.
 func (r *rig) read(conn net.Conn, text string) {
 	r.t.Helper()
-	_ = conn.SetReadDeadline(time.Now().Add(60 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(patience))
 	var got []byte
 	for b := make([]byte, 1); !slices.Equal(got[max(len(got)-len(text), 0):], []byte(text)); {
 		if _, err := conn.Read(b); err != nil {

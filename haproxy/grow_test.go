@@ -60,7 +60,7 @@ func TestABackendComesAndGoesByCommand(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer slow.Close()
-		_ = slow.SetDeadline(time.Now().Add(30 * time.Second))
+		_ = slow.SetDeadline(time.Now().Add(patience))
 		if _, err := fmt.Fprint(slow, "POST / HTTP/1.1\r\nHost: default_b_80.test\r\nContent-Length: 1\r\n\r\n"); err !=
 			nil {
 			t.Fatal(err)

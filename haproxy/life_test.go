@@ -59,7 +59,7 @@ func TestAServerWithAConnectionIsRemovedWhenItEnds(t *testing.T) {
 		}
 		select {
 		case <-r.p.Changed():
-		case <-time.After(30 * time.Second):
+		case <-time.After(patience):
 			t.Error("nobody knocked when the removal was due again")
 		}
 
@@ -447,7 +447,7 @@ func TestADeadHAProxyIsBack(t *testing.T) {
 				})
 				select {
 				case <-r.p.Changed():
-				case <-time.After(30 * time.Second):
+				case <-time.After(patience):
 					t.Error("nobody knocked")
 				}
 				servers, err := byID(r.p.Servers())
@@ -499,7 +499,7 @@ func TestNobodyWaitsForAHAProxyThatStartsAgain(t *testing.T) {
 			if !errors.Is(err, errRevives) {
 				t.Errorf("Servers while HAProxy starts: got %v, want %v", err, errRevives)
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(patience):
 			t.Error("Servers waits for HAProxy")
 		}
 		if err := os.WriteFile(gate, []byte("open\n"), 0o600); err != nil {

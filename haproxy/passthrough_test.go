@@ -39,7 +39,7 @@ func secured(t *testing.T, to, from, speaksFor, name string) (*tls.Conn, error) 
 		return nil, err
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(patience))
 	if speaksFor != "" {
 		if _, err := fmt.Fprintf(conn, "PROXY TCP4 %s 127.0.0.1 1 443\r\n", speaksFor); err != nil {
 			return nil, err
@@ -78,8 +78,7 @@ func TestTLSIsPassedThroughByName(t *testing.T) {
 		ended := backend("ended", forwardedFor(t))
 		ended.Directives = []Directive{Option("forwardfor", true)}
 		cfg := r.config(whole, any, ended)
-		// Connections wait for their first request through reloads, which take seconds on a busy machine.
-		cfg.Tune.Base = "defaults\n  timeout http-request 60s\n"
+		cfg.Tune.Base = patient
 		cfg.Process.ProxyFrom = []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}
 		cfg.Certs = []*Cert{{Name: "ended.pem", Hosts: []string{"ended.test", "*.any.test"}, PEM: a.issue(t, "ended")}}
 		plain := []*Route{
@@ -174,7 +173,7 @@ func TestTLSIsPassedThroughByName(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(patience))
 		fmt.Fprintf(conn, "PROXY TCP4 10.1.2.3 127.0.0.1 1 443\r\n")
 		stranger := tls.Client(conn, &tls.Config{ServerName: "ended.test", InsecureSkipVerify: true}) //nolint:gosec // as above
 		if err := stranger.HandshakeContext(t.Context()); err == nil {

@@ -218,9 +218,17 @@ func (r *rig) eventually(what string, fact func() bool) {
 	eventually(r.t, what, fact)
 }
 
+// patience bounds each wait for something that has to come. Beside other tests on a busy machine, two
+// reloads of HAProxy have taken a minute.
+const patience = 5 * time.Minute
+
+// patient is a base configuration with which HAProxy, too, keeps a connection for so long that is silent
+// through reloads. The usual timeouts are shorter.
+const patient = "defaults\n  timeout http-request 5m\n  timeout client 5m\n  timeout server 5m\n"
+
 func eventually(t testing.TB, what string, fact func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(60 * time.Second)
+	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -248,12 +256,12 @@ func (r *rig) try(host, path string) (string, error) { return request(r.http, "G
 
 // request sends a request with header lines to an address, and returns as get does.
 func request(at netip.AddrPort, method, host, path string, lines ...string) (string, error) {
-	conn, err := net.DialTimeout("tcp", at.String(), 10*time.Second)
+	conn, err := net.DialTimeout("tcp", at.String(), patience)
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(patience))
 	if host != "" {
 		host = "Host: " + host + "\r\n"
 	}
@@ -286,7 +294,7 @@ func request(at netip.AddrPort, method, host, path string, lines ...string) (str
 // served returns the common name and first DNS name of the certificate for name.
 func (r *rig) served(name string) string {
 	r.t.Helper()
-	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", r.https.String(), &tls.Config{ServerName: name, InsecureSkipVerify: true}) //nolint:gosec // the certificate is what is looked at
+	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", r.https.String(), &tls.Config{ServerName: name, InsecureSkipVerify: true}) //nolint:gosec // the certificate is what is looked at
 	if err != nil {
 		r.t.Fatal(err)
 	}

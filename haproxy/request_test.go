@@ -77,7 +77,7 @@ func (r *rig) send(request string) string {
 		request+"GET /last HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\n\r\n"); err != nil {
 		r.t.Fatal(err)
 	}
-	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(patience))
 	answer, part := "", make([]byte, 4096)
 	for !strings.Contains(answer, "GET /last") {
 		n, err := conn.Read(part)

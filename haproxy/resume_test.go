@@ -34,7 +34,7 @@ func (r *rig) visit(host string, version uint16, sessions *oneSession,
 		return 0, false
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(patience))
 	request, err := http.NewRequest(http.MethodGet, "https://"+host+"/", http.NoBody)
 	if err != nil {
 		r.t.Fatal(err)

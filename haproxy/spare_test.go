@@ -171,12 +171,12 @@ func TestASparePlaceHasTheSettings(t *testing.T) {
 // headOf returns the head of an answer.
 func headOf(t *testing.T, addr netip.AddrPort, host string) string {
 	t.Helper()
-	conn, err := net.DialTimeout("tcp", addr.String(), 10*time.Second)
+	conn, err := net.DialTimeout("tcp", addr.String(), patience)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(patience))
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.0\r\nHost: %s\r\n\r\n", host); err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func TestTheLogHasTheNamesOfBackends(t *testing.T) {
 					r.get(host, "/")
 					text := make([]byte, 4096)
 					for got := ""; !strings.Contains(got, want); {
-						_ = logs.SetReadDeadline(time.Now().Add(30 * time.Second))
+						_ = logs.SetReadDeadline(time.Now().Add(patience))
 						n, _, err := logs.ReadFrom(text)
 						if err != nil {
 							t.Fatalf("%s: no line with %q, the last was %q", host, want, got)

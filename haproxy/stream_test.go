@@ -43,7 +43,7 @@ func said(t *testing.T, to netip.AddrPort, from, speaksFor string, config *tls.C
 		return nil, "refused"
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(patience))
 	if speaksFor != "" {
 		fmt.Fprintf(conn, "PROXY TCP4 %s 127.0.0.1 1 443\r\n", speaksFor)
 	}
@@ -67,7 +67,7 @@ func TestPortsLeadToTheirBackends(t *testing.T) {
 		shut := backend("shut", caller(t, "shut", false))
 		shut.TCP, shut.Directives = true, []Directive{CloseTCP()}
 		cfg := r.config(db, cache, shut, backend("web", origin(t, "web")))
-		cfg.Routes = cfg.Routes[3:]
+		cfg.Routes, cfg.Tune.Base = cfg.Routes[3:], patient
 		cfg.Certs = []*Cert{{Name: "db.pem", Hosts: []string{"db.test"}, PEM: a.issue(t, "db.test")}}
 		ports := make([]netip.AddrPort, 5)
 		for i := range ports {
@@ -190,7 +190,7 @@ func TestAPortAtAnAddressOfItsOwnComesBeforeTheWildcard(t *testing.T) {
 			RejectOthers([]netip.Prefix{netip.MustParsePrefix("127.0.0.2/32"), netip.MustParsePrefix("127.0.0.3/32")}),
 		}
 		cfg := r.config(db, only, backend("web", origin(t, "web")))
-		cfg.Routes = cfg.Routes[2:]
+		cfg.Routes, cfg.Tune.Base = cfg.Routes[2:], patient
 		port := r.http.Port()
 		cfg.Bind.HTTP[0] = netip.AddrPortFrom(netip.IPv4Unspecified(), port)
 		own, narrow := netip.MustParseAddrPort(fmt.Sprint("127.0.9.9:", port)),

@@ -184,7 +184,7 @@ func newResumer(t *testing.T, version uint16) *resumer {
 // visits sends a request, and reports whether it resumed a session.
 func (c *resumer) visits(m *member) bool {
 	c.t.Helper()
-	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", m.https.String(), c.config)
+	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", m.https.String(), c.config)
 	if err != nil {
 		c.t.Fatal(err)
 	}
