@@ -218,8 +218,8 @@ func (r *rig) eventually(what string, fact func() bool) {
 	eventually(r.t, what, fact)
 }
 
-// patience bounds each wait for something that has to come. Beside other tests on a busy machine, two
-// reloads of HAProxy have taken a minute.
+// patience bounds each wait for something that has to come. Two reloads of HAProxy have taken a
+// minute on a busy machine.
 const patience = 5 * time.Minute
 
 // patient is a base configuration with which HAProxy, too, keeps a connection for so long that is silent

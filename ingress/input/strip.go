@@ -144,8 +144,8 @@ func Withhold(object metav1.Object, size, most int) {
 	object.SetAnnotations(map[string]string{sizeOf: fmt.Sprintf("%d of %d", size, most) + inSum})
 }
 
-// Withheld returns the bytes of the data that Withhold removed from a Secret or a ConfigMap, or 0 if it
-// removed none.
+// Withheld returns the bytes of the data that Withhold removed from a Secret or a ConfigMap. It returns 0
+// if the object has its data.
 func Withheld(object metav1.Object) (size int) {
 	if text := object.GetAnnotations()[sizeOf]; strings.HasSuffix(text, inSum) {
 		_, _ = fmt.Sscanf(text, "%d", &size) // Withhold wrote it

@@ -53,12 +53,18 @@ func (m *sum[T]) admit(o T, landed bool) {
 		input.Withhold(o, size, m.most)
 		size = 0
 	}
-	m.sums[key.Namespace] += size
-	m.admissions[key] = &admission{bytes: size}
-	if landed {
-		m.ticks++
-		m.admissions[key].landed = m.ticks
+	if !landed {
+		m.enter(key, size, 0)
+		return
 	}
+	m.ticks++
+	m.enter(key, size, m.ticks)
+}
+
+// enter counts an object without an admission. The caller holds mu.
+func (m *sum[T]) enter(key types.NamespacedName, size int, landed uint64) {
+	m.sums[key.Namespace] += size
+	m.admissions[key] = &admission{bytes: size, landed: landed}
 }
 
 // drop ends the admission of an object. The caller holds mu.
@@ -92,9 +98,10 @@ func (m *sum[T]) now() uint64 {
 	return m.ticks
 }
 
-// count ends the admissions of objects that are gone: those that landed until the tick before, and are
-// not in kept, which was collected after that tick, and those that nothing names any more. It returns
-// objects of kept without data that now have room. It returns an object once, until that arrives again.
+// count ends the admissions of objects that are gone. Those landed until the tick before, and are not in
+// kept, which was collected after that tick; or they only arrived, and nothing names them any more. An
+// object of kept counts again if abandon ended its admission. count returns the objects of kept without
+// data that now have room. It returns an object once, until the object arrives again.
 func (m *sum[T]) count(kept []T, before uint64, named func(types.NamespacedName) bool) (again []types.NamespacedName) {
 	if m.most == 0 {
 		return nil
@@ -113,8 +120,11 @@ func (m *sum[T]) count(kept []T, before uint64, named func(types.NamespacedName)
 	planned := make(map[string]int)
 	for _, o := range kept {
 		key, size := input.KeyOf(o), input.Withheld(o)
+		if m.admissions[key] == nil {
+			m.enter(key, input.Size(o), m.ticks)
+		}
 		e := m.admissions[key]
-		if size == 0 || e == nil || e.asked || m.sums[key.Namespace]+planned[key.Namespace]+size > m.most {
+		if size == 0 || e.asked || m.sums[key.Namespace]+planned[key.Namespace]+size > m.most {
 			continue
 		}
 		e.asked = true

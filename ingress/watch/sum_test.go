@@ -73,6 +73,18 @@ func TestTheBytesOfAnObjectCountUntilItIsGone(t *testing.T) {
 		m.arrive(o)
 		is("after a list that failed", o, true)
 	}
+
+	// A list that failed had newer versions of what is kept.
+	g, h := secret("g"), secret("h")
+	m.land(g)
+	m.land(h)
+	m.arrive(secret("g"))
+	m.arrive(secret("h"))
+	m.abandon("")
+	m.count([]*corev1.Secret{g, h}, m.now(), named)
+	f = secret("f")
+	m.arrive(f)
+	is("beside two that are kept, whose newer versions were lost", f, false)
 	m.count(nil, m.now(), func(types.NamespacedName) bool { return false })
 	if len(m.admissions)+len(m.sums) > 0 {
 		t.Errorf("what nothing names still counts: %v, %v", m.admissions, m.sums)
