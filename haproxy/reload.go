@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -237,34 +235,8 @@ func (p *Proxy) check(ctx context.Context) error {
 	return err
 }
 
-// checking bounds how long HAProxy may take to read a configuration. HAProxy takes 0.4 s for 10,000
-// backends, and 3 s for 3,000 certificates.
-const checking = 30 * time.Second
-
 // refusal returns why HAProxy rejects a configuration, or "" if HAProxy accepts it.
 func (p *Proxy) refusal(ctx context.Context, file string) (string, error) {
 	report, err := p.report(ctx, file, checking)
 	return complaints(report), err
-}
-
-// report has HAProxy read a configuration without acting on it, with the environment of a start. It
-// returns HAProxy's report if HAProxy rejects the configuration, or takes too long. It returns ""
-// if HAProxy accepts the configuration.
-func (p *Proxy) report(ctx context.Context, file string, limit time.Duration) (string, error) {
-	bounded, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	p.checks.Add(1)
-	cmd := exec.CommandContext(bounded, p.opt.Binary, "-c", "-f", file) //nolint:gosec // the operator's own program
-	cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH")}
-	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-		return "", nil
-	case ctx.Err() == nil && bounded.Err() != nil:
-		return fmt.Sprintf("[ALERT] reading it took longer than %s", limit), nil
-	case errors.As(err, &exit) && ctx.Err() == nil:
-		return cmp.Or(string(out), err.Error()), nil
-	}
-	return "", fmt.Errorf("running %s to check a configuration: %w", p.opt.Binary, errors.Join(err, ctx.Err()))
 }
