@@ -248,10 +248,11 @@ func TestAClusterHasItsShareAndTheReasonWhyItHasNone(t *testing.T) {
 		},
 		"one has too few ready servers": {
 			func(v *status.View) {
+				v.Settings.Config.Clusters[1].MinReady = config.MinReady{Percent: 60}
 				v.Want.Scarce = map[string]map[string]bool{"web": {"green": true}}
 				live(v, "web", 1, 0)
 			},
-			"active, 100 %|", "active, 0 %|too few ready servers for 1 Service",
+			"active, 100 %|", "active, 0 %|too few ready servers for 1 Service (minReady: 60%)",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -62,11 +62,11 @@ func (l *loop) silent(v *status.View) map[string]bool {
 }
 
 // least returns the fewest ready servers of the clusters that should have more than one.
-func (l *loop) least() map[string]int {
-	all := make(map[string]int)
+func (l *loop) least() map[string]plan.Least {
+	all := make(map[string]plan.Least)
 	for i := range l.cfg.Clusters {
-		if c := &l.cfg.Clusters[i]; c.Set != "" && c.MinReady > 1 {
-			all[c.Name] = c.MinReady
+		if c := &l.cfg.Clusters[i]; c.Set != "" && c.MinReady.More() {
+			all[c.Name] = plan.Least(c.MinReady)
 		}
 	}
 	return all

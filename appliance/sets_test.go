@@ -7,6 +7,7 @@ import (
 	"sallyport/appliance/config"
 	"sallyport/appliance/plan"
 	"sallyport/appliance/status"
+	"sallyport/ingress/input"
 )
 
 func TestTheFileAndTheClusterItselfSetItsShare(t *testing.T) {
@@ -48,5 +49,24 @@ func TestTheFileAndTheClusterItselfSetItsShare(t *testing.T) {
 				t.Errorf("drained are %v, want %v", got, tt.drained)
 			}
 		})
+	}
+}
+
+func TestOneReadyServerIsEnoughUnlessTheFileSetsMore(t *testing.T) {
+	var l loop
+	l.cfg = &config.Config{Clusters: []config.Cluster{
+		{Name: "blue", Set: "both", MinReady: config.MinReady{Servers: 2}},
+		{Name: "green", Set: "both", MinReady: config.MinReady{Percent: 50}},
+		{Name: "red", Set: "both", MinReady: config.MinReady{Servers: 1}},
+		{Name: "white", Set: "both"},
+	}}
+	want := map[string]plan.Least{"blue": {Servers: 2}, "green": {Percent: 50}}
+	if got := l.least(); !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	for i, counts := range []bool{false, true, false, false} {
+		if got := OptionsOf(&l.cfg.Clusters[i], input.Pools{}).CountUnready; got != counts {
+			t.Errorf("cluster %s counts endpoints that are not ready: %t", l.cfg.Clusters[i].Name, got)
+		}
 	}
 }

@@ -68,6 +68,7 @@ func OptionsOf(c *config.Cluster, pools input.Pools) input.Options {
 		NoSnippets: in.NoSnippets, Snippets: in.Snippets, Process: in.Process,
 		Limits: input.Limits(in.Limits), Pools: pools, Gateway: gateways,
 		Nginx: input.NginxOptions(in.Nginx), Set: c.Set, Standby: c.State == config.Standby,
+		CountUnready: c.Set != "" && c.MinReady.Percent > 0,
 	}
 }
 

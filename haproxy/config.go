@@ -236,6 +236,9 @@ type Backend struct {
 	Directives []Directive   // in the order of the lines in haproxy.cfg
 	Options    ServerOptions // options of every server
 	Servers    []Server      // sorted by Name
+	// Unready has how many endpoints of each cluster are no server, since they are not ready. It has only the
+	// clusters that count them. HAProxy does not see it.
+	Unready map[string]int
 }
 
 // ClusterOf returns the cluster of a server's pod.

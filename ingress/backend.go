@@ -39,8 +39,9 @@ func (c *Compiler) part(n need) part {
 	if !n.exists {
 		return p
 	}
+	backend.Set = n.set
 	p.addServers(w, &n, haproxy.Server{Backup: n.set != "" && w.Options.Standby})
-	if backend.Set = n.set; n.set != "" {
+	if n.set != "" {
 		c.addGuests(&p, &n)
 	}
 	backend.Servers = endpoint.Merge(backend.Servers)
@@ -49,7 +50,14 @@ func (c *Compiler) part(n need) part {
 
 // addServers adds a server for each endpoint that a world has for a need. The servers are like of.
 func (p *part) addServers(w *world, n *need, of haproxy.Server) {
-	servers, faults := endpoint.Servers(input.SlicesOf(w.Slices, n.Service), n.Port, of)
+	list := input.SlicesOf(w.Slices, n.Service)
+	servers, faults := endpoint.Servers(list, n.Port, of)
+	if b := p.backend; b.Set != "" && w.Options.CountUnready {
+		if b.Unready == nil {
+			b.Unready = make(map[string]int)
+		}
+		b.Unready[w.Cluster] = endpoint.Unready(list, n.Port)
+	}
 	p.backend.Servers = append(p.backend.Servers, servers...)
 	for _, f := range faults {
 		p.problems = append(p.problems, Problem{ObjectRef: n.ref(w.Cluster), Reason: f.Reason, Why: f.Why})

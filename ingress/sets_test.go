@@ -323,3 +323,40 @@ func TestAClusterLowersItsOwnShareAlone(t *testing.T) {
 		}
 	}
 }
+
+// TestOnlyAClusterThatIsToCountHasUnreadyEndpoints gives green pods that are not ready, one after another.
+func TestOnlyAClusterThatIsToCountHasUnreadyEndpoints(t *testing.T) {
+	site := ingress("a", 2022, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]")
+	unready := func(addrs ...string) string {
+		return strings.ReplaceAll(slice("web", "b", "http", 8080, addrs...), "ready: true", "ready: false")
+	}
+	green := pods("web", "172.17.1.1") + export("web")
+	var c Compiler
+	var before *haproxy.Backend
+	for _, step := range []struct {
+		what    string
+		text    string
+		count   bool
+		want    map[string]int
+		another bool // the backend is another one than before
+	}{
+		{"nobody counts", green, false, nil, true},
+		{"nobody counts one", green + unready("172.17.1.2"), false, nil, false},
+		{"green counts one", green + unready("172.17.1.2"), true, map[string]int{"green": 1}, true},
+		{"two", green + unready("172.17.1.2", "172.17.1.3"), true, map[string]int{"green": 2}, true},
+		{"another one", green + unready("172.17.1.2", "172.17.1.4"), true, map[string]int{"green": 2}, false},
+		{"none", green, true, map[string]int{"green": 0}, true},
+		{"it exports nothing", pods("web", "172.17.1.1") + unready("172.17.1.2"), true, nil, true},
+	} {
+		all := inSet(t, pods("web", "172.16.1.1")+unready("172.16.1.2")+export("web")+site, step.text)
+		all[1].Options.CountUnready = step.count
+		got := c.Compile(all).Config.Backends[0]
+		if !maps.Equal(got.Unready, step.want) {
+			t.Errorf("%s: got %v, want %v", step.what, got.Unready, step.want)
+		}
+		if got != before != step.another {
+			t.Errorf("%s: the backend is another one: %t, want %t", step.what, got != before, step.another)
+		}
+		before = got
+	}
+}

@@ -128,8 +128,8 @@ func checkSet(p *problems, at string, cluster Cluster) {
 	case cluster.Set == "" && cluster.Weight > 0:
 		p.add(at+".weight", "is %d, and the cluster is in no set beside whose clusters it could count; give "+
 			"clusters[].set", cluster.Weight)
-	case cluster.Set == "" && cluster.MinReady > 1:
-		p.add(at+".minReady", "is %d, and the cluster is in no set that could serve in its place; give clusters[].set",
+	case cluster.Set == "" && cluster.MinReady.More():
+		p.add(at+".minReady", "is %s, and the cluster is in no set that could serve in its place; give clusters[].set",
 			cluster.MinReady)
 	}
 }

@@ -28,6 +28,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -85,9 +86,10 @@ type Cluster struct {
 	// pods each of them has. All clusters of a set have a weight, or none. Empty: each pod is equal.
 	Weight int `json:"weight" jsonschema:"minimum=1,maximum=1000"`
 	// Fewest ready servers of an exported Service with which the cluster takes requests for it while another
-	// cluster of the set has enough. A cluster that had too few takes requests again after 10s with enough,
+	// cluster of the set has enough. It is a number, or a share such as 50% of the endpoints that the Service
+	// has in the cluster, ready or not. A cluster that had too few takes requests again after 10s with enough,
 	// and later if it fails again. Default: 1.
-	MinReady int `json:"minReady" jsonschema:"minimum=1,maximum=1000"`
+	MinReady MinReady `json:"minReady"`
 	// The BGP sessions with the nodes of the cluster.
 	BGP Peering `json:"bgp"`
 	// Which Ingresses are served, and how.
@@ -107,6 +109,40 @@ const (
 	Standby State = "standby"
 	Drained State = "drained"
 )
+
+// MinReady is the number or the share of servers that have to be ready. The zero MinReady stands for 1.
+type MinReady struct {
+	Servers int // from 1 to 1000; 0 if it is a share
+	Percent int // of all endpoints, from 1 to 100; 0 if it is a number
+}
+
+// UnmarshalText reads a number, or a share as 50%.
+func (m *MinReady) UnmarshalText(text []byte) error {
+	number, share := strings.CutSuffix(string(text), "%")
+	n, err := strconv.ParseUint(number, 10, 16)
+	switch {
+	case err != nil || n == 0 || !share && n > 1000 || share && n > 100:
+		return errNotAllowed
+	case share:
+		*m = MinReady{Percent: int(n)}
+	default:
+		*m = MinReady{Servers: int(n)}
+	}
+	return nil
+}
+
+// MarshalText returns the number or the share, as UnmarshalText reads it.
+func (m MinReady) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+func (m MinReady) String() string {
+	if m.Percent > 0 {
+		return fmt.Sprintf("%d%%", m.Percent)
+	}
+	return strconv.Itoa(max(m.Servers, 1))
+}
+
+// More reports whether one ready server may be too few.
+func (m MinReady) More() bool { return m.Servers > 1 || m.Percent > 0 }
 
 // Peering holds the settings that the BGP sessions with the nodes of one cluster share.
 type Peering struct {

@@ -441,6 +441,18 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 			"clusters:\n- name: a\n  kubeconfig: /a\n  minReady: 2\n",
 			`f.yaml:4: clusters[0].minReady: is 2, and the cluster is in no set that could serve in its place; give clusters[].set`,
 		},
+		"a share of ready servers without a set": {
+			"clusters:\n- name: a\n  kubeconfig: /a\n  minReady: 50%\n",
+			`f.yaml:4: clusters[0].minReady: is 50%, and the cluster is in no set that could serve in its place; give clusters[].set`,
+		},
+		"more ready servers than there are": {
+			"clusters:\n- name: a\n  kubeconfig: /a\n  set: s\n  minReady: 101%\n",
+			`f.yaml:5: clusters[0].minReady: "101%" is not allowed; allowed: a whole number from 1 to 1000, or a share from 1% to 100%, such as 50%`,
+		},
+		"no ready server": {
+			"clusters:\n- name: a\n  kubeconfig: /a\n  set: s\n  minReady: 0\n",
+			`f.yaml:5: clusters[0].minReady: "0" is not allowed; allowed: a whole number from 1 to 1000, or a share from 1% to 100%, such as 50%`,
+		},
 		"a weight of nothing": {
 			"clusters:\n- name: a\n  kubeconfig: /a\n  set: s\n  weight: 0\n",
 			`f.yaml:5: clusters[0].weight: "0" is not allowed; allowed: a whole number from 1 to 1000`,
@@ -989,5 +1001,24 @@ func TestTheAccessLogIsOffOrSomewhere(t *testing.T) {
 		if got := new(config.AccessLog); got.UnmarshalText([]byte(text)) == nil {
 			t.Errorf("%q is taken for %+v, want an error", text, *got)
 		}
+	}
+}
+
+func TestReadyServersAreANumberOrAShare(t *testing.T) {
+	for text, want := range map[string]config.MinReady{
+		"1": {Servers: 1}, "1000": {Servers: 1000}, "1%": {Percent: 1}, "50%": {Percent: 50}, "100%": {Percent: 100},
+	} {
+		var got config.MinReady
+		if err := got.UnmarshalText([]byte(text)); err != nil || got != want || got.String() != text {
+			t.Errorf("%q: got %+v, which is written %q, and %v; want %+v", text, got, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "0", "-1", "+1", "1001", "0%", "101%", "%", "1 %", "1.5%", "50%%", "half", "1e2"} {
+		if got := new(config.MinReady); got.UnmarshalText([]byte(text)) == nil {
+			t.Errorf("%q is read as %v", text, got)
+		}
+	}
+	if (config.MinReady{}).More() || (config.MinReady{Servers: 1}).More() || !(config.MinReady{Percent: 1}).More() {
+		t.Error("only one ready server of many may be too few")
 	}
 }

@@ -16,13 +16,25 @@ const (
 	calm       = 10 * time.Minute
 )
 
+// A Least is the fewest ready servers of a Service with which a cluster takes its requests. If Servers is 0, it is
+// Percent of all endpoints that the Service has in the cluster, and at least one server.
+type Least struct{ Servers, Percent int }
+
+// of returns the fewest ready servers of a Service with so many endpoints.
+func (l Least) of(endpoints int) int {
+	if l.Percent == 0 {
+		return l.Servers
+	}
+	return max((endpoints*l.Percent+99)/100, 1)
+}
+
 // A Scarcity knows which clusters have too few ready servers for a Service that another cluster serves, too. A
 // cluster that has failed gives way at once, and takes requests again only after a while, so that pods that
 // come and go do not move the traffic with them. The zero Scarcity is ready. It is not safe for concurrent use.
 type Scarcity struct {
 	want   []*haproxy.Backend
 	live   haproxy.LiveBackends
-	least  map[string]int
+	least  map[string]Least
 	known  map[string]map[string]*stock // by backend and cluster
 	scarce map[string]map[string]bool   // the last result
 }
@@ -35,10 +47,11 @@ type stock struct {
 	well     time.Time // since when there are enough servers; zero while there are too few
 }
 
-// Update returns, by backend and cluster, the clusters with fewer ready servers than least. A ready server is in
-// use or drained, and passes its checks, if it has any. The caller does not change the result.
+// Update returns, by backend and cluster, the clusters with fewer ready servers than least. The caller does not
+// change the result. A ready server is in use or drained, and does not fail its checks. A cluster that is missing
+// in least is never returned: HAProxy itself leaves out a cluster without any ready server.
 func (s *Scarcity) Update(
-	want []*haproxy.Backend, live haproxy.LiveBackends, least map[string]int, now time.Time,
+	want []*haproxy.Backend, live haproxy.LiveBackends, least map[string]Least, now time.Time,
 ) map[string]map[string]bool {
 	if len(least) == 0 {
 		*s = Scarcity{}
@@ -57,15 +70,14 @@ func (s *Scarcity) Update(
 			n, there := ready[cluster]
 			has := s.known[b.Name][cluster]
 			switch {
-			case least < 2: // HAProxy itself leaves out a cluster without a ready server
-				continue
 			case !there && (has == nil || has.scarce && now.Sub(has.failed) > calm):
 				continue // its pods are not the Service's, or no longer
 			case has == nil:
 				has = new(stock)
 			}
 			of[cluster] = has
-			enough := n.ready >= least || !has.scarce && n.ready+n.coming >= least
+			need := least.of(n.all + b.Unready[cluster])
+			enough := n.ready >= need || !has.scarce && n.ready+n.coming >= need
 			if has.update(enough, now); has.scarce && there {
 				if scarce[b.Name] == nil {
 					scarce[b.Name] = make(map[string]bool)
@@ -79,8 +91,9 @@ func (s *Scarcity) Update(
 	return scarce
 }
 
-// servers count the ready servers of a cluster, and those that HAProxy is about to get.
-type servers struct{ ready, coming int }
+// servers count the servers of a cluster that do not terminate: all, the ready ones, and those that HAProxy is
+// about to get.
+type servers struct{ all, ready, coming int }
 
 // readyIn returns the servers of each cluster in a backend. Servers on their way keep a cluster in use, so that
 // it does not give way while its pods are replaced, or while they become backups.
@@ -91,6 +104,7 @@ func readyIn(b *haproxy.Backend, live *haproxy.LiveBackend) map[string]servers {
 			continue
 		}
 		n := all[b.ClusterOf(&b.Servers[i])]
+		n.all++
 		switch {
 		case one == nil:
 			n.coming++

@@ -165,9 +165,10 @@ func (v *View) roles(clusters []ClusterStatus) {
 	for i := range clusters {
 		c := &clusters[i]
 		c.State = string(config.Serving)
+		least := ""
 		for j := range v.Settings.Config.Clusters {
 			if of := &v.Settings.Config.Clusters[j]; of.Name == c.Name && of.Set != "" {
-				c.Set, c.State = of.Set, cmp.Or(string(of.State), c.State)
+				c.Set, c.State, least = of.Set, cmp.Or(string(of.State), c.State), of.MinReady.String()
 			}
 		}
 		by := v.Clusters[i].Drained
@@ -188,7 +189,7 @@ func (v *View) roles(clusters []ClusterStatus) {
 		case v.Want.Drained[c.Name] && c.Set != "":
 			c.State, c.Why = string(config.Drained), "by cluster-weight of its own ConfigMap"
 		case part.Scarce > 0:
-			c.Why = "too few ready servers for " + Counted(part.Scarce, "Service")
+			c.Why = "too few ready servers for " + Counted(part.Scarce, "Service") + " (minReady: " + least + ")"
 		}
 		for _, p := range v.BGP.Peers {
 			if p.Cluster == c.Name && !p.Upstream {

@@ -36,7 +36,7 @@ func Servers(list []*discoveryv1.EndpointSlice, port string, of haproxy.Server) 
 		}
 		for i := range s.Endpoints {
 			e := &s.Endpoints[i]
-			ready := e.Conditions.Ready == nil || *e.Conditions.Ready
+			ready := isReady(e)
 			drain := !ready && e.Conditions.Terminating != nil && *e.Conditions.Terminating &&
 				e.Conditions.Serving != nil && *e.Conditions.Serving
 			if !ready && !drain || len(e.Addresses) == 0 {
@@ -64,6 +64,38 @@ func Servers(list []*discoveryv1.EndpointSlice, port string, of haproxy.Server) 
 	}
 	return all, odd
 }
+
+// Unready counts the endpoints at a port of their Service that take no requests since they are not ready, each
+// address once. An endpoint that terminates does not count: the Service is to have one less.
+func Unready(list []*discoveryv1.EndpointSlice, port string) (count int) {
+	ready := make(map[netip.AddrPort]bool)
+	for _, s := range list {
+		number := portOf(s, port)
+		if number == 0 {
+			continue
+		}
+		for i := range s.Endpoints {
+			e := &s.Endpoints[i]
+			if e.Conditions.Terminating != nil && *e.Conditions.Terminating || len(e.Addresses) == 0 {
+				continue
+			}
+			if ip, err := cleanAddress(e.Addresses[0], s.AddressType); err == nil {
+				at := netip.AddrPortFrom(ip, number)
+				ready[at] = ready[at] || isReady(e)
+			}
+		}
+	}
+	for _, is := range ready {
+		if !is {
+			count++
+		}
+	}
+	return count
+}
+
+// isReady reports whether an endpoint is ready. An endpoint without that condition is (discovery/v1,
+// EndpointConditions).
+func isReady(e *discoveryv1.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }
 
 // Merge sorts servers by name, and returns each once. While an endpoint moves from one slice to another it is
 // in both: its server takes requests if either of them says so.

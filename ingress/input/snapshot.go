@@ -110,6 +110,9 @@ type Options struct {
 	// Standby says that the pods of the cluster serve an exported Service only while no pod of
 	// another cluster of the set can.
 	Standby bool
+	// CountUnready says that backends of exported Services count the endpoints of the cluster that are
+	// not ready.
+	CountUnready bool
 	// Nginx says which Ingresses are read with the annotations of ingress-nginx.
 	Nginx NginxOptions
 }

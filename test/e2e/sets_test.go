@@ -49,6 +49,16 @@ func (r *testbed) weigh(blue, green int) {
 	r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
 }
 
+// leastOf matches the fewest ready servers of a cluster in the configuration file.
+var leastOf = regexp.MustCompile(`\bminReady: [0-9%]+`)
+
+// leastReady gives the fewest ready servers of the cluster that has some.
+func (r *testbed) leastReady(least string) {
+	r.t.Helper()
+	r.write("sallyport.yaml", leastOf.ReplaceAllString(r.read("sallyport.yaml"), "minReady: "+least))
+	r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
+}
+
 // measured is how many requests a share is measured with.
 const measured = 2000
 
@@ -225,6 +235,28 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 			r.answeredBy("http://web.test/", 4)
 		})
 	})
+	r.sub("a cluster gives way if too small a share of its endpoints is ready, and comes back",
+		func(t *testing.T, r *testbed) {
+			r.undisturbed("http://web.test/", "web", func() {
+				r.leastReady("60%")
+				green.apply(strings.ReplaceAll(claims("web", []string{"172.17.9.1", "172.17.9.2"}), "ready: true", "ready: false"))
+				r.opened("blue__default_svc_web_web", 2)
+				r.answeredBy("http://web.test/", 2)
+				r.eventually("the status says why", func() error {
+					s, err := r.status()
+					for _, c := range s.Clusters {
+						if err == nil && c.Name == "green" && !strings.Contains(c.Why, "(minReady: 60%)") {
+							return fmt.Errorf("it says %q", c.Why)
+						}
+					}
+					return err
+				})
+				green.kubectl("delete", "endpointslice", "web-claimed")
+				r.opened("blue__default_svc_web_web", 4)
+				r.answeredBy("http://web.test/", 4)
+				r.leastReady("2")
+			})
+		})
 	r.sub("all pods of a cluster end while the appliance's process is stopped", func(_ *testing.T, r *testbed) {
 		r.undisturbed("http://web.test/", "web", func() {
 			r.must(syscall.Kill(r.Pid(), syscall.SIGSTOP))
