@@ -77,18 +77,19 @@ test-image: setup .build/image/latest ## Boot the image in every way, update it,
 	SALLYPORT_TEST_IMAGE=$(CURDIR)/.build/image go test -v -count=1 -timeout 5h ./image/boot -all -cuts $(CUTS) -keep $(CURDIR)/.build/image-seen
 
 test: setup ## Run all tests once, on real parts; the manual, the image and Gateway API if they changed (as root)
-	@$(MAKE) --no-print-directory -j 2 e2e packages changed
+	@$(MAKE) --no-print-directory e2e
+	@$(MAKE) --no-print-directory -j 2 packages changed
 
 packages: setup
 	go test -timeout 75m $$(go list ./... | grep -v -e /image/boot -e /test/e2e)
 
-# Of the programs that it builds, go test knows nothing: -count=1. Its clients and appliances share the machine
-# with whatever is compiled and tested beside them, and lose requests if they get no processor. Real ones have
-# machines of their own: hence nice. Without the sysctl each HAProxy, being a session of its own, would get as
-# much processor as all clients, API servers and compilers together.
+# Of the programs that it builds, go test knows nothing: -count=1. Its clusters, clients and appliances keep two
+# processors busy: real ones have machines of their own. So nothing else runs beside it: what came second would
+# wait for a processor longer than its own limits allow. Without the sysctl each HAProxy, being a session of its
+# own, would get as much processor as all clients and API servers together.
 e2e: setup
 	-@sysctl -q -w kernel.sched_autogroup_enabled=0
-	nice -n -10 go test -count=1 -timeout 60m -skip '^TestEveryCommandOfTheManualRuns$$' ./test/e2e
+	go test -count=1 -timeout 60m -skip '^TestEveryCommandOfTheManualRuns$$' ./test/e2e
 
 # Targets that run again only if something that they test has changed. make nightly runs them in any case.
 changed: setup
@@ -120,7 +121,8 @@ apparatus: setup # the tests of what is under test, but for test/e2e; and those 
 	go test -timeout 75m $$(go list ./... | grep -E '^sallyport/test|$(UNRACED)' | grep -v /test/e2e)
 
 check: setup ## Run all tests once, the packages' own under the race detector; then conformance and lint (as root)
-	@$(MAKE) --no-print-directory -j 2 e2e race apparatus conformance changed lint
+	@$(MAKE) --no-print-directory e2e; first=$$?; \
+	$(MAKE) --no-print-directory -j 2 race apparatus conformance changed lint && exit $$first
 
 nightly: setup ## Run everything, whether it changed or not, and go on after a failure; it takes hours (as root)
 	@AGAIN=1 $(MAKE) --no-print-directory -k check test-calico test-deb attack chaos image test-image image-again fuzz fresh ATTACK=-all GATEWAY=-all
