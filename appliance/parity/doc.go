@@ -1,12 +1,14 @@
-// Package parity replays an access log against the routing of the appliance, and sends no request.
+// Package parity compares what the requests of an access log met before with what they meet here.
 //
-// It owns the comparison of an answer in the log with the answer that the routing gives. Package accesslog
-// reads the lines of the log. Package ingress compiles the objects as the appliance does, and decides each request.
+// [Replay] asks the routing of the appliance, and sends no request. Package accesslog reads the lines of the
+// log. Package ingress compiles the objects as the appliance does, and decides each request. [Send] sends the
+// safe requests of the log to two places, and compares their answers. It sends nothing of the log but
+// method, host and path, and shows no value of a query or a cookie.
 //
 // Its memory is bounded for each log. Lines, groups and remembered requests each have a limit, and a
 // Report counts the requests beyond a limit.
 //
-// Its limit: it knows neither the answer of a server, nor a header that the log does not have. A request
+// Its limit: Replay knows neither the answer of a server, nor a header that the log does not have. A request
 // that reaches a server here and reached one before counts as the same. It looks at guards by the address
 // and the user of a client, and at no others: tokens, auth-url, limits, client certificates, lists of patterns. It
 // looks neither at keys of a rule with a canary or a condition, nor at Gateway API.

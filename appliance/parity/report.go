@@ -1,10 +1,7 @@
 package parity
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -57,24 +54,13 @@ type Report struct {
 // it is not empty.
 func Replay(r ingress.Result, log io.Reader, host string) (Report, error) {
 	var out Report
-	j, in := newJudge(r), bufio.NewReaderSize(log, MaxLine)
-	groups := map[Group]*Counted{}
-	for {
-		text, err := in.ReadSlice('\n')
-		long := errors.Is(err, bufio.ErrBufferFull)
-		for errors.Is(err, bufio.ErrBufferFull) {
-			_, err = in.ReadSlice('\n')
-		}
-		if err != nil && !errors.Is(err, io.EOF) {
-			return out, err
-		}
-		if long || len(bytes.TrimSpace(text)) > 0 {
-			out.Lines++
-			out.line(j, groups, text, long, host)
-		}
-		if err != nil {
-			break
-		}
+	j, groups := newJudge(r), map[Group]*Counted{}
+	err := read(log, func(text []byte, long bool) {
+		out.Lines++
+		out.line(j, groups, text, long, host)
+	})
+	if err != nil {
+		return out, err
 	}
 	for _, g := range groups {
 		out.Groups = append(out.Groups, *g)
@@ -166,17 +152,14 @@ func why(code Code, a *answer) string {
 }
 
 // Words returns the Report as sentences about its totals.
-func (r *Report) Words() (all []string) {
-	add := func(n int64, text string) {
-		if n > 0 {
-			all = append(all, fmt.Sprintf("%d %s", n, text))
-		}
-	}
-	add(r.Same, "meet the same kind of answer")
-	add(r.Different, "meet another one")
-	add(r.Gone, "say nothing of the routing: the client left, or sent no valid request (400, 408, 414, 431, 499)")
-	add(r.Hostless, "have no host: --host names it, or the form of the log can have it")
-	add(r.Unreadable, "were not read: no known form fits, or the line is too long")
-	add(r.Others, fmt.Sprintf("differ, and are in no group, because there are %d groups already", MaxGroups))
-	return all
+func (r *Report) Words() []string {
+	return sentences(
+		total{r.Same, "meet the same kind of answer"},
+		total{r.Different, "meet another one"},
+		total{r.Gone, "say nothing of the routing: the client left, or sent no valid request (status 400, 408, 414, " +
+			"431 or 499)"},
+		total{r.Hostless, "have no host: --host names it, or the form of the log can have it"},
+		total{r.Unreadable, "were not read: no known form fits, or the line is too long"},
+		total{r.Others, fmt.Sprintf("differ, and are in no group, because there are %d groups already", MaxGroups)},
+	)
 }

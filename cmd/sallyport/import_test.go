@@ -1,6 +1,8 @@
 package main
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -63,6 +65,50 @@ func TestTheExitCodeOfParitySaysWhetherAnswersDiffer(t *testing.T) {
 		code := execute([]string{"parity", log, "--from", "nginx", "-f", objects, "-o", "json"}, &out, &err)
 		if code != row.code || !strings.Contains(out.String(), row.says) {
 			t.Errorf("%q: exit code %d, want %d: %s%s", row.line, code, row.code, out.String(), err.String())
+		}
+	}
+}
+
+// TestTheExitCodeOfSentRequestsSaysWhetherAnswersDiffer sends logs of one line to two servers.
+func TestTheExitCodeOfSentRequestsSaysWhetherAnswersDiffer(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "access.log")
+	old := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(old.Close)
+	same := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(same.Close)
+	other := httptest.NewServer(http.RedirectHandler("https://shop.example/", http.StatusFound))
+	t.Cleanup(other.Close)
+	const get = `{"host":"shop.example","uri":"/?token=secret","status":200,"method":"GET"}`
+	for _, row := range []struct {
+		line string
+		args []string
+		code int
+		says string // on one of the outputs
+	}{
+		{get, []string{"--send", old.URL, "--to", same.URL}, exitOK, "1 request had the same answer"},
+		{get, []string{"--send", old.URL, "--to", same.URL, "-o", "json"}, exitOK, `"same": 1`},
+		{get, []string{"--send", old.URL, "--to", other.URL}, exitFailure, "shop.example  status    404"},
+		{
+			strings.Replace(get, "GET", "POST", 1),
+			[]string{"--send", old.URL, "--to", same.URL},
+			exitFailure,
+			"no request was compared",
+		},
+		{get, []string{"--send", old.URL, "--to", "https://127.0.0.1"}, exitUsage, "need the same scheme"},
+		{get, []string{"--send", old.URL, "--to", same.URL, "--rate", "0"}, exitUsage, "--rate: allowed are 1 to 1000"},
+		{get, []string{"--send", old.URL, "--to", same.URL, "--most", "-1"}, exitUsage, "--most: allowed are"},
+		{get, []string{"--send", "127.0.0.1", "--to", same.URL}, exitUsage, "--send: want http://ADDRESS"},
+		{get, []string{"--send", old.URL}, exitUsage, "[send to]"},
+		{get, []string{"--send", old.URL, "--to", same.URL, "-f", log}, exitUsage, "[filename send]"},
+	} {
+		if err := os.WriteFile(log, []byte(row.line+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var out, err strings.Builder
+		code := execute(append([]string{"parity", log, "--rate", "1000"}, row.args...), &out, &err)
+		both := out.String() + err.String()
+		if code != row.code || !strings.Contains(both, row.says) || strings.Contains(both, "secret") {
+			t.Errorf("%v: exit code %d, want %d: %s", row.args, code, row.code, both)
 		}
 	}
 }

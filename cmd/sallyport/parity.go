@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,17 +19,27 @@ import (
 func parityCommand() *cobra.Command {
 	var q migrate.Question
 	var host string
+	var places sendFlags
 	cmd := &cobra.Command{
-		Use:   "parity ACCESSLOG --from CONTROLLER (-f FILE... | --kubeconfig FILE | --config FILE)",
-		Short: "Compare the answers in an access log with the routing here, without a request",
+		Use: "parity ACCESSLOG (--from CONTROLLER (-f FILE... | --kubeconfig FILE | --config FILE) | " +
+			"--send URL --to URL)",
+		Short: "Compare the answers in an access log with the routing here",
 		Long: `Replay an access log against the routing that the appliance makes of Ingresses, and
 show the requests that meet another answer than before: a 404, a redirect, a guard, or a
 server where the proxy itself answered. They are grouped by host, rule and answer, with
 their number.
 
-No request is sent. What a server answers is not known, so that a request which reached a
-server before, and does here, counts as the same. Not looked at are auth-url, limits,
-client certificates, lists of patterns, the conditions of canaries, and Gateway API.
+Without --send, no request is sent. What a server answers is not known, so that a request
+which reached a server before, and does here, counts as the same. Not looked at are
+auth-url, limits, client certificates, lists of patterns, the conditions of canaries, and
+Gateway API.
+
+With --send and --to, the GET and HEAD requests of the log are sent to both places, each
+different one once, and their answers are compared: status, Location, the headers of
+--header, and whether the certificate is for the host. The host of the log is in Host and
+in TLS, whatever the URLs name. Queries, cookies and credentials are not sent, redirects
+are not followed, and bodies are not compared. Where the log has the scheme, only the lines
+with that of the URLs are sent.
 
 A line is one of nginx' combined form, of ingress-nginx, of Apache's combined form with
 or without the virtual host, of HAProxy's httplog, or an object of JSON. nginx' combined
@@ -34,7 +47,8 @@ form has no host: --host names it. ACCESSLOG is a file, or - for the standard in
 
 The exit code is 1 if a request meets another answer, or no line was compared.`,
 		Example: `  sallyport parity access.log --from nginx -f manifests/ --host www.shop.example
-  zcat access.log.*.gz | sallyport parity - --from nginx --kubeconfig ~/.kube/config -o json`,
+  zcat access.log.*.gz | sallyport parity - --from nginx --kubeconfig ~/.kube/config -o json
+  sallyport parity access.log --send https://192.0.2.10 --to https://192.0.2.20 --rate 5`,
 		Args: cobra.ExactArgs(1),
 	}
 	from := oneOfFlag(cmd, "from", "", "the controller that the Ingresses were written for", "nginx", "haproxy")
@@ -47,8 +61,9 @@ The exit code is 1 if a request meets another answer, or no line was compared.`,
 	flags.StringVarP(&q.Config, "config", "c", "", "a configuration file, whose settings apply")
 	flags.StringVar(&q.Kubeconfig, "kubeconfig", "", "kubeconfig of a cluster to read")
 	flags.StringVar(&host, "host", "", "host of the requests in lines without one")
+	places.add(cmd)
 	cmd.MarkFlagsMutuallyExclusive("filename", "kubeconfig")
-	cmd.MarkFlagsOneRequired("filename", "kubeconfig", "config")
+	cmd.MarkFlagsOneRequired("filename", "kubeconfig", "config", "send")
 	cmd.RunE = work(func(cmd *cobra.Command, args []string) error {
 		q.From = from.value
 		log := cmd.InOrStdin()
@@ -59,6 +74,9 @@ The exit code is 1 if a request meets another answer, or no line was compared.`,
 			}
 			defer f.Close() //nolint:errcheck // it was only read
 			log = f
+		}
+		if places.before != "" {
+			return places.run(cmd, log, host, output.value)
 		}
 		result, err := migrate.Together(cmd.Context(), q)
 		switch {
@@ -83,6 +101,115 @@ The exit code is 1 if a request meets another answer, or no line was compared.`,
 		return nil
 	})
 	return cmd
+}
+
+// sendFlags are the flags of a parity that sends requests.
+type sendFlags struct {
+	before, now string
+	headers     []string
+	rate, most  int
+	timeout     time.Duration
+}
+
+func (f *sendFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.before, "send", "", "URL of the controller of before; its answers are compared with "+
+		"those of --to")
+	flags.StringVar(&f.now, "to", "", "URL of the appliance, with the scheme of --send")
+	flags.StringSliceVar(&f.headers, "header", parity.UsualHeaders, "headers of answers that are compared, "+
+		"with --send; of Set-Cookie, the names")
+	flags.IntVar(&f.rate, "rate", 10, "requests a second to each place, with --send: 1 to 1000")
+	flags.IntVar(&f.most, "most", 1000, "most different requests that are sent, with --send: up to 1000000")
+	flags.DurationVar(&f.timeout, "timeout", 5*time.Second, "how long an answer may take, with --send")
+	cmd.MarkFlagsRequiredTogether("send", "to")
+	for _, other := range []string{"filename", "kubeconfig", "config"} {
+		cmd.MarkFlagsMutuallyExclusive("send", other)
+	}
+}
+
+// sending returns what the flags ask for.
+func (f *sendFlags) sending(host string) (s parity.Sending, err error) {
+	s = parity.Sending{Host: host, Headers: f.headers, Most: f.most, Timeout: f.timeout}
+	if s.Before, err = parity.ParsePlace(f.before); err != nil {
+		return s, fmt.Errorf("--send: %w", err)
+	}
+	if s.Now, err = parity.ParsePlace(f.now); err != nil {
+		return s, fmt.Errorf("--to: %w", err)
+	}
+	switch {
+	case s.Before.Scheme != s.Now.Scheme:
+		return s, errors.New("--send and --to need the same scheme: run the command once for http and once for https")
+	case f.rate < 1 || f.rate > 1000:
+		return s, errors.New("--rate: allowed are 1 to 1000")
+	case f.most < 1 || f.most > 1000000:
+		return s, errors.New("--most: allowed are 1 to 1000000")
+	case f.timeout <= 0:
+		return s, errors.New("--timeout: want a time, as 5s")
+	}
+	return s, nil
+}
+
+// run sends the requests of a log, and writes what differs.
+func (f *sendFlags) run(cmd *cobra.Command, log io.Reader, host, form string) error {
+	s, err := f.sending(host)
+	if err != nil {
+		return &failure{exitUsage, err}
+	}
+	ticker := time.NewTicker(time.Second / time.Duration(f.rate))
+	defer ticker.Stop()
+	s.Tick = ticker.C
+	s.Progress = func(sent, of int) {
+		if sent > 0 && sent%(10*f.rate) == 0 {
+			fmt.Fprintf(cmd.ErrOrStderr(), "sent %d of %d requests\n", sent, of)
+		}
+	}
+	sent, err := parity.Send(cmd.Context(), log, s)
+	if err != nil {
+		return err
+	}
+	if err := writeSent(cmd.OutOrStdout(), &sent, form); err != nil {
+		return err
+	}
+	switch {
+	case sent.Different > 0:
+		return errors.New("requests have another answer than before")
+	case sent.Unanswered > 0:
+		return errors.New("requests have no answer")
+	case sent.Same == 0:
+		return errors.New("no request was compared")
+	}
+	return nil
+}
+
+// writeSent writes the result of sent requests in a form.
+func writeSent(out io.Writer, s *parity.Sent, form string) error {
+	if form == "json" {
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		return e.Encode(s)
+	}
+	t := newWriter()
+	totals := migrate.Block{
+		Title: fmt.Sprintf("Requests sent to both: %d, out of %d lines of the log", s.Requests, s.Lines),
+	}
+	for _, words := range s.Words() {
+		totals.Rows = append(totals.Rows, []string{words})
+	}
+	t.block(totals)
+	if len(s.Groups) > 0 {
+		b := migrate.Block{
+			Title: "Requests with another answer", Alarm: true,
+			Columns: []string{"host", "what", "before", "here", "requests", "lines", "for example"},
+		}
+		for _, d := range s.Groups {
+			b.Rows = append(b.Rows, []string{
+				d.Host, d.What, cmp.Or(d.Before, "-"), cmp.Or(d.Now, "-"), strconv.FormatInt(d.Requests, 10),
+				strconv.FormatInt(d.Lines, 10), d.Example,
+			})
+		}
+		t.block(b)
+	}
+	return t.writeTo(out)
 }
 
 // writeParity writes a Report in a form.

@@ -206,6 +206,7 @@ var others = func() (all []Other) {
 		},
 		{`(?s)kubectl create secret generic oauth2-proxy .*`, "TestABrowserSignsInThroughOAuth2Proxy", ""},
 		{`sallyport run`, "TestAnApplianceWithoutItsClusterRunsTellsSystemdAndLeavesHAProxy", ""},
+		{`sallyport parity access.log --send .*`, "TestTheExitCodeOfSentRequestsSaysWhetherAnswersDiffer", ""},
 		{`haproxy -W -S .*`, "TestAnExternalHAProxyServesAtTheFirstTry", ""},
 		{`sallyport image update .*`, "TestTheImageServesFromOneFile", ""},
 		{`sallyport explain NAMESPACE/SERVICE`, "TestAServiceIsExplainedByItsAddresses", ""},
