@@ -292,6 +292,7 @@ func (c *Compiler) renewWorld(was world, s Snapshot, leader string, n *news) *wo
 	}
 	n.amended = n.amended || !same
 	if other || w.NoSecrets != was.NoSecrets || w.NoClasses != was.NoClasses || w.APIBundle != was.APIBundle ||
+		w.APIChannel != was.APIChannel ||
 		!slices.Equal(w.Incomplete, was.Incomplete) {
 		n.rerouted = true
 	}

@@ -78,8 +78,8 @@ func (b *builder) apiOf(world int) gateway.World {
 	w := b.worlds[world]
 	admitted := input.ClassesOf(&w.Snapshot)
 	return gateway.World{
-		Objects: w.API, Controller: w.Options.Gateway.Controller, Bundle: w.APIBundle, Mirrors: b.mirrors(),
-		Paths: w.Options.Limits.Paths, Admits: admitted.Admits, Shares: w.sharesAddresses,
+		Objects: w.API, Controller: w.Options.Gateway.Controller, Bundle: w.APIBundle, Channel: w.APIChannel,
+		Mirrors: b.mirrors(), Paths: w.Options.Limits.Paths, Admits: admitted.Admits, Shares: w.sharesAddresses,
 		Labels: func(namespace string) labels.Set {
 			of, known := input.Find(w.Namespaces, serviceKey{Name: namespace})
 			if !known {

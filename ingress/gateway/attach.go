@@ -18,6 +18,7 @@ type World struct {
 	Objects
 	Controller string // the spec.controllerName of classes that are ours
 	Bundle     string // version of the CRDs in the cluster, as "v1.6.3"; empty if it is not known
+	Channel    string // of the CRDs: standard, experimental, or empty if it is not known
 	Mirrors    bool   // HAProxy can copy requests
 	// Paths is how many paths the routes of a namespace may have together: each match of a route at each
 	// of its hostnames at a listener. A hostname takes a path even if the route has no match. If Paths is

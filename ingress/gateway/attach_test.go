@@ -589,6 +589,20 @@ func TestAClassSaysWhetherItsVersionIsSupported(t *testing.T) {
 	}
 }
 
+func TestAClassClaimsRetriesWhereRoutesCanHaveThem(t *testing.T) {
+	for channel, want := range map[string]bool{"experimental": true, "standard": false, "": false} {
+		w := around(read(t, class))
+		w.Channel = channel
+		statuses := Attach(w).Statuses()
+		claims := slices.ContainsFunc(statuses[0].Class.SupportedFeatures, func(f gatewayv1.SupportedFeature) bool {
+			return f.Name == "HTTPRouteRetry"
+		})
+		if claims != want {
+			t.Errorf("with the CRDs of channel %q the class claims retries: %t, want %t", channel, claims, want)
+		}
+	}
+}
+
 // TestOnlyARouteThatIsServedOtherwiseIsBeyondTheLimit has a namespace with room for four paths. The first
 // route takes three of them at one listener, and the second asks for two.
 func TestOnlyARouteThatIsServedOtherwiseIsBeyondTheLimit(t *testing.T) {

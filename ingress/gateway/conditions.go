@@ -86,7 +86,8 @@ func (a *Attachment) classStatus(c *gatewayv1.GatewayClass) Status {
 	}
 	s.Class = &gatewayv1.GatewayClassStatus{Conditions: said.all}
 	for _, name := range SupportedFeatures() {
-		if !a.world.Mirrors && slices.Contains(mirroring, name) {
+		if !a.world.Mirrors && slices.Contains(mirroring, name) ||
+			a.world.Channel != "experimental" && slices.Contains(experimental, name) {
 			continue
 		}
 		s.Class.SupportedFeatures = append(s.Class.SupportedFeatures,

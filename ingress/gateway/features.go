@@ -39,6 +39,7 @@ var supported = []string{
 	"HTTPRouteRequestPercentageMirror",
 	"HTTPRouteRequestTimeout",
 	"HTTPRouteResponseHeaderModification",
+	"HTTPRouteRetry",
 	"HTTPRouteSchemeRedirect",
 	"ListenerSet",
 	"ReferenceGrant",
@@ -52,6 +53,9 @@ var supported = []string{
 var mirroring = []string{
 	"HTTPRouteRequestMirror", "HTTPRouteRequestMultipleMirrors", "HTTPRouteRequestPercentageMirror",
 }
+
+// experimental are the features that need the CRDs of the experimental channel.
+var experimental = []string{"HTTPRouteRetry"}
 
 // SupportedFeatures returns the features of the API that are supported, in order. The status of a
 // GatewayClass, the manual and the conformance suite all take them from here.

@@ -34,7 +34,10 @@ func (a *Attachment) RouteOf(o metav1.Object) *Route {
 // of them are attached to the Gateways of a, see Alone. o has all objects, with the routes.
 func (a *Attachment) Exchange(o Objects, gone, come []*Route) *Attachment {
 	next := *a
-	next.world = &World{Objects: o, Controller: a.world.Controller, Bundle: a.world.Bundle, Mirrors: a.world.Mirrors}
+	next.world = &World{
+		Objects: o, Controller: a.world.Controller, Bundle: a.world.Bundle, Channel: a.world.Channel,
+		Mirrors: a.world.Mirrors,
+	}
 	next.attached, next.said, next.before = maps.Clone(a.attached), maps.Clone(a.said), a.said
 	gone, come = slices.SortedFunc(slices.Values(gone), olderRoute), slices.SortedFunc(slices.Values(come), olderRoute)
 	next.Routes = Replace(a.Routes, gone, come, olderRoute)

@@ -25,8 +25,12 @@ type Snapshot struct {
 	Objects
 	NoSecrets bool            // Secrets is empty because we may not read them
 	NoClasses bool            // Classes is empty because we may not read them
-	APIBundle string          `json:",omitempty"` // version of the CRDs of Gateway API; empty if it is not known
 	Topology  routes.Topology // not for Compile: the nodes and blocks of the cluster at the same moment
+
+	// The version and the channel of the CRDs of Gateway API, as v1.6.3 and standard. Both are empty if
+	// they are not known.
+	APIBundle  string `json:",omitempty"`
+	APIChannel string `json:",omitempty"`
 
 	// Incomplete are the namespaces, in order, with Ingresses that are left out because they are
 	// beyond the limits. An Ingress that is left out may have been a guard, so all

@@ -102,7 +102,7 @@ type gateways struct {
 	known   bool    // the kinds that the cluster serves were found once
 	none    absence // of all of them in the cluster
 	err     error   // why the kinds cannot be found now
-	bundle  string  // version of the CRDs; empty if it is not known
+	crds    bundle  // zero if it is not known
 	shelves map[string]*openShelf
 }
 
@@ -148,17 +148,17 @@ func (w *Watcher) surveyGateways(ctx context.Context, wg *sync.WaitGroup) time.D
 	w.mu.Unlock()
 	ready := !known && w.ready(ctx)
 	versions, err := w.servedGateways(ctx)
-	bundle := ""
+	var crds bundle
 	if len(versions) > 0 {
-		bundle = w.bundleOfGateways(ctx)
+		crds = w.bundleOfGateways(ctx)
 	}
 	if ctx.Err() != nil {
 		return surveyEvery
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if bundle != g.bundle && bundle != "" {
-		g.bundle = bundle
+	if crds != g.crds && crds != (bundle{}) {
+		g.crds = crds
 		defer w.wake()
 	}
 	if was := g.err; (err == nil) != (was == nil) {
@@ -245,18 +245,28 @@ func (w *Watcher) servedGateways(ctx context.Context) (map[string]schema.GroupVe
 	return versions, nil
 }
 
-// bundleOfGateways returns the version of the CRDs of Gateway API, or "" if it cannot be read. Only a
-// condition of GatewayClasses depends on it, so the next survey is soon enough to try again.
-func (w *Watcher) bundleOfGateways(ctx context.Context) string {
-	crd, err := w.get(ctx, "apiextensions.k8s.io/v1", "customresourcedefinitions", classes+"."+gatewayv1.GroupName)
-	if err != nil {
-		return ""
-	}
-	return crd.GetAnnotations()[bundleVersion]
+// A bundle is a release of the CRDs of Gateway API.
+type bundle struct {
+	version string // as v1.6.3
+	channel string // standard or experimental
 }
 
-// bundleVersion is the annotation of CRDs that has their version.
-const bundleVersion = gatewayv1.GroupName + "/bundle-version"
+// bundleOfGateways returns the bundle in the cluster, or the zero bundle if it cannot be read. Only the
+// status of GatewayClasses depends on it, so the next survey is soon enough to try again.
+func (w *Watcher) bundleOfGateways(ctx context.Context) bundle {
+	crd, err := w.get(ctx, "apiextensions.k8s.io/v1", "customresourcedefinitions", classes+"."+gatewayv1.GroupName)
+	if err != nil {
+		return bundle{}
+	}
+	notes := crd.GetAnnotations()
+	return bundle{notes[bundleVersion], notes[bundleChannel]}
+}
+
+// Annotations of the CRDs say which bundle they are of.
+const (
+	bundleVersion = gatewayv1.GroupName + "/bundle-version"
+	bundleChannel = gatewayv1.GroupName + "/channel"
+)
 
 // settleKind opens or closes the shelf of a kind. A zero version means that the cluster does not
 // serve the kind. The caller holds mu.
@@ -308,7 +318,7 @@ func (w *Watcher) addGateways(s *input.Snapshot) (waiting []string) {
 	if !w.gateways.known {
 		return []string{"the kinds of Gateway API"}
 	}
-	s.APIBundle = w.gateways.bundle
+	s.APIBundle, s.APIChannel = w.gateways.crds.version, w.gateways.crds.channel
 	all := w.gateways.all()
 	if slices.ContainsFunc(all, func(one gatewayShelf) bool { return one.lacking() != "" }) {
 		return nil

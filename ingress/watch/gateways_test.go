@@ -349,18 +349,19 @@ func TestAPolicyIsNeverHeldBackForItsAuthorities(t *testing.T) {
 	until(t, w, "the policy", func() bool { s, err := w.Snapshot(); return err == nil && len(s.API.TLSPolicies) == 1 })
 }
 
-func TestTheVersionOfGatewayAPIIsRead(t *testing.T) {
+func TestTheBundleOfGatewayAPIIsRead(t *testing.T) {
 	c := newCluster(calico.V1)
 	c.serveGateways("v1 gatewayclasses gateways")
 	crd := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
 		"metadata": map[string]any{
-			"name": "gatewayclasses.gateway.networking.k8s.io", "annotations": map[string]any{bundleVersion: "v1.6.3"},
+			"name":        "gatewayclasses.gateway.networking.k8s.io",
+			"annotations": map[string]any{bundleVersion: "v1.6.3", bundleChannel: "experimental"},
 		},
 	}}
 	c.create(t, "apiextensions.k8s.io/v1", "customresourcedefinitions", crd)
 	w := c.watch(t, Config{Options: input.Options{Gateway: gatewayOptions}})
-	if got := synced(t, w).APIBundle; got != "v1.6.3" {
-		t.Errorf("got version %q", got)
+	if got := synced(t, w); got.APIBundle != "v1.6.3" || got.APIChannel != "experimental" {
+		t.Errorf("got version %q of channel %q", got.APIBundle, got.APIChannel)
 	}
 }

@@ -167,7 +167,7 @@ func crdsGo(ctx context.Context, s *testbed, r *rig.Rig) error {
 			return err
 		})
 		err = errors.Join(err, s.seen(ctx)) // Ingresses are still read
-		return errors.Join(err, r.DefineGatewayAPI(ctx), s.Apply(ctx, s.gates()),
+		return errors.Join(err, r.DefineGatewayAPI(ctx, world.Standard), s.Apply(ctx, s.gates()),
 			s.eventually(ctx, func() error { return s.note(ctx) }))
 	})
 }

@@ -74,7 +74,7 @@ func run(ctx context.Context) error {
 
 // inLab runs the cases in a lab of their own.
 func inLab(ctx context.Context, list []attack, asJSON bool) error {
-	options := world.Options{Name: "attack", Workers: 2, GatewayAPI: true, Progress: io.Discard}
+	options := world.Options{Name: "attack", Workers: 2, GatewayAPI: world.Standard, Progress: io.Discard}
 	cluster := rig.Cluster{
 		Ingress: []string{configMapOfOne, `hosts: [{host: "` + reserved + `", namespaces: [victim]}]`},
 		Gateway: []string{"shared: true"},

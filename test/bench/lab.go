@@ -41,11 +41,11 @@ type testbed struct {
 	unchecked bool // HAProxy checks no server of new Services
 }
 
-func newTestbed(ctx context.Context, dir string, endpoints int, gateways bool) (*testbed, error) {
+func newTestbed(ctx context.Context, dir string, endpoints int, gateways world.Channel) (*testbed, error) {
 	cluster := rig.Cluster{Ingress: []string{"configMap: default/" + settings, "limits: {hosts: 1000000, paths: 1000000, " +
 		"backends: 1000000, servers: 1000000, reloads: 1000000, conditions: 100000}"}}
 	var pairs []string
-	if gateways {
+	if gateways != "" {
 		cluster.Gateway, pairs = []string{"enabled: true"}, []string{"addresses: [" + rig.GatewayPool + "]"}
 	}
 	if err := rig.ConfigureHAProxy(dir, pairs, "log: {level: warn}", cluster); err != nil {
@@ -57,7 +57,7 @@ func newTestbed(ctx context.Context, dir string, endpoints int, gateways bool) (
 	if err != nil {
 		return nil, err
 	}
-	if gateways {
+	if gateways != "" {
 		if err := r.AddGatewayAddresses(ctx); err != nil {
 			return nil, errors.Join(err, r.Close())
 		}

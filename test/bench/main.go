@@ -86,7 +86,7 @@ func (o options) run(ctx context.Context, some []row) (table []figure, err error
 	if !slices.ContainsFunc(some, func(r row) bool { return r.where != alone }) {
 		return table, nil
 	}
-	if b.testbed, err = newTestbed(ctx, b.dir, o.endpoints, false); err != nil {
+	if b.testbed, err = newTestbed(ctx, b.dir, o.endpoints, ""); err != nil {
 		return table, err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()

@@ -48,7 +48,7 @@ var gateAt = rig.GatewayAddress(2)
 // atGate returns the function of a row that is measured in a lab of its own with a Gateway.
 func atGate(measure func(context.Context, *gateBed) error) func(context.Context, *bench) error {
 	return func(ctx context.Context, b *bench) (err error) {
-		if b.testbed, err = newTestbed(ctx, b.dir, b.endpoints, true); err != nil {
+		if b.testbed, err = newTestbed(ctx, b.dir, b.endpoints, world.Standard); err != nil {
 			return err
 		}
 		defer func() {

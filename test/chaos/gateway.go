@@ -25,7 +25,7 @@ import (
 func gateways() suite {
 	return suite{
 		name: "gateway", suffix: ", HTTPRoutes",
-		options: world.Options{Name: "chaos", Workers: 2, GatewayAPI: true},
+		options: world.Options{Name: "chaos", Workers: 2, GatewayAPI: world.Standard},
 		asn:     65000,
 		target:  rig.GatewayAddress(2),
 		scenarios: []scenario{

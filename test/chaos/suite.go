@@ -168,7 +168,7 @@ func (h suite) configure(dir string) error {
 	if h.set {
 		return h.configureSet(dir)
 	}
-	if !h.options.GatewayAPI {
+	if h.options.GatewayAPI == "" {
 		return rig.Configure(dir, h.config)
 	}
 	return rig.ConfigureHAProxy(dir, []string{"addresses: [" + rig.GatewayPool + "]"}, h.config,
@@ -216,7 +216,7 @@ func (s *testbed) furnish(ctx context.Context, h suite) error {
 			return err
 		}
 	}
-	if h.options.GatewayAPI {
+	if h.options.GatewayAPI != "" {
 		if err := s.attach(ctx, h); err != nil {
 			return err
 		}
@@ -232,7 +232,7 @@ func (s *testbed) furnish(ctx context.Context, h suite) error {
 			return err
 		}
 	}
-	if err := s.settle(ctx); err != nil || !h.options.GatewayAPI {
+	if err := s.settle(ctx); err != nil || h.options.GatewayAPI == "" {
 		return err
 	}
 	return s.programmed(ctx, "web", "True")

@@ -87,7 +87,7 @@ func run(ctx context.Context) error {
 	if len(list) == 0 {
 		return fmt.Errorf("no case has %q in its name", *only)
 	}
-	options := world.Options{Name: "conformance", Workers: 1, Progress: io.Discard, GatewayAPI: true}
+	options := world.Options{Name: "conformance", Workers: 1, Progress: io.Discard, GatewayAPI: world.Standard}
 	ingress := []string{
 		"configMap: default/defaults", "tcpServices: default/tcp", "patternFiles: default/lists",
 		"trust: cluster", "nginx: {class: nginx, without: [server-snippet]}",

@@ -103,7 +103,7 @@ func newMembers(t *testing.T, opts world.Options, lines string) (a, b member) {
 	t.Helper()
 	opts.Appliances = 2
 	cluster := rig.Cluster{Pools: "172.16.0.0/16"}
-	if opts.GatewayAPI {
+	if opts.GatewayAPI != "" {
 		cluster.Gateway = []string{"enabled: true"}
 	}
 	first := newTestbed(t, opts,

@@ -240,7 +240,7 @@ type outage struct {
 
 func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
 	t.Parallel()
-	opts := world.Options{Name: "prom", Workers: 2, Router: world.RouterBIRD, GatewayAPI: true}
+	opts := world.Options{Name: "prom", Workers: 2, Router: world.RouterBIRD, GatewayAPI: world.Standard}
 	a, b := newMembers(t, opts, "  pools: ["+rig.ServicePool(opts)+"]\n")
 	r := a.testbed
 	p := observed(a.testbed, b.testbed)

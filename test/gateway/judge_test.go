@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sallyport/test/lab/world"
 )
 
 const events = `{"Action":"run","Test":"TestConformance"}
@@ -74,7 +76,7 @@ func TestARunAsExpectedIsNoError(t *testing.T) {
 }
 
 func TestExpectationsCanBeRead(t *testing.T) {
-	all, err := readExpected()
+	all, err := readExpected(world.Standard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,5 +84,10 @@ func TestExpectationsCanBeRead(t *testing.T) {
 		if !name.MatchString(test) {
 			t.Errorf("%q is no name of a test", test)
 		}
+	}
+	const retry = "HTTPRouteRetry"
+	more, err := readExpected(world.Experimental)
+	if err != nil || all[retry] != elsewhere || more[retry] != pass {
+		t.Errorf("%s: got %q in channel standard, and %q in experimental, %v", retry, all[retry], more[retry], err)
 	}
 }

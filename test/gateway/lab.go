@@ -19,7 +19,7 @@ import (
 // class is the GatewayClass that the manifests of the appliance have.
 const class = "sallyport"
 
-// A place says where the Gateways of a run have their addresses.
+// A place says which CRDs a run has, and where its Gateways have their addresses.
 type place struct {
 	options world.Options
 	pool    string // addresses for Gateways
@@ -67,7 +67,7 @@ func in(ctx context.Context, where place, do func(*session) error) (err error) {
 		return err
 	}
 	options := where.options
-	options.Name, options.Workers, options.Progress, options.GatewayAPI = "gateway", 2, io.Discard, true
+	options.Name, options.Workers, options.Progress = "gateway", 2, io.Discard
 	options.Images = map[string]string{
 		"registry.k8s.io/gateway-api/echo-basic": filepath.Join(suite, "echo-basic"),
 		"registry.k8s.io/coredns/coredns":        idle,

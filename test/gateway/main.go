@@ -7,6 +7,7 @@
 //	go run ./test/gateway -group                     the whole suite, against a group of two
 //	go run ./test/gateway -all                       the whole suite, with every HAProxy there is
 //	go run ./test/gateway -ends                      the whole suite, with the first and the last of these
+//	go run ./test/gateway -experimental              the whole suite, with the CRDs of the experimental channel
 //	go run ./test/gateway -keep                      a lab that stays up, for further runs
 //	go run ./test/gateway -version v1.2.3            the whole suite, and a report of it
 //
@@ -25,6 +26,7 @@ import (
 	"regexp"
 
 	"sallyport/test/lab/debian"
+	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
 
@@ -47,6 +49,7 @@ func run(ctx context.Context) error {
 	group := flag.Bool("group", false, "hold a group of two appliances behind a router to it, instead of one appliance")
 	all := flag.Bool("all", false, "with every HAProxy there is, one after another")
 	ends := flag.Bool("ends", false, "with the HAProxy in PATH, and the one of the newest Debian there is")
+	experimental := flag.Bool("experimental", false, "with the CRDs of the experimental channel")
 	keep := flag.Bool("keep", false, "leave the lab up for further runs, until this program is interrupted")
 	flag.Parse()
 	if _, err := regexp.Compile(o.Run); err != nil {
@@ -55,6 +58,10 @@ func run(ctx context.Context) error {
 	where := alone
 	if *group {
 		where = grouped
+	}
+	where.options.GatewayAPI = world.Standard
+	if *experimental {
+		where.options.GatewayAPI = world.Experimental
 	}
 	var err error
 	if o.Out, err = filepath.Abs(out); err != nil {
@@ -104,7 +111,7 @@ func (o order) hold(ctx context.Context, where place) error {
 		whole: o.Run == "" && o.Profiles == allProfiles, single: name.MatchString(o.Run),
 	}
 	var err error
-	if tests.expected, err = readExpected(); err != nil {
+	if tests.expected, err = readExpected(where.options.GatewayAPI); err != nil {
 		return err
 	}
 	if kept() {
@@ -149,7 +156,8 @@ func (s *session) flags(o order) []string {
 	case o.Version != "":
 		return append(flags, "-organization=Sallyport", "-project=sallyport", "-url="+o.URL, "-contact="+o.Contact,
 			"-version="+o.Version,
-			"-report-output="+filepath.Join(o.Report, fmt.Sprintf("standard-%s-default-report.yaml", o.Version)))
+			"-report-output="+filepath.Join(o.Report, fmt.Sprintf("%s-%s-default-report.yaml",
+				s.place.options.GatewayAPI, o.Version)))
 	}
 	return flags
 }

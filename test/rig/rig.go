@@ -82,7 +82,7 @@ func In(ctx context.Context, opts world.Options, lines string, cluster Cluster, 
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	progress("building")
 	var pairs []string
-	if opts.GatewayAPI {
+	if opts.GatewayAPI != "" {
 		cluster.Gateway = append([]string{"enabled: true"}, cluster.Gateway...)
 		pairs = []string{"addresses: [" + GatewayPool + "]"}
 	}
@@ -95,7 +95,7 @@ func In(ctx context.Context, opts world.Options, lines string, cluster Cluster, 
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	if opts.GatewayAPI {
+	if opts.GatewayAPI != "" {
 		if err := r.AddGatewayAddresses(ctx); err != nil {
 			return err
 		}

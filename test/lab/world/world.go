@@ -63,8 +63,8 @@ type Options struct {
 	Calico    Calico            `json:"calico,omitempty"`   // empty means StandIn
 	Bird      int               `json:"bird,omitempty"`     // 1 or 2; zero means 1
 	Images    map[string]string `json:"images,omitempty"`   // image reference to the program that stands for it
-	// the API serves the kinds of Gateway API; see DefineGatewayAPI
-	GatewayAPI bool `json:"gatewayAPI,omitempty"`
+	// the CRDs of Gateway API in the cluster; see DefineGatewayAPI
+	GatewayAPI Channel `json:"gatewayAPI,omitempty"`
 
 	// Bare leaves out the control plane: no API, no pods. Each node announces its block from the start
 	// to the appliances, whose AS is PeerAS.
@@ -234,8 +234,8 @@ func (l *Lab) build(ctx context.Context) error {
 			return err
 		}
 	}
-	if l.opts.GatewayAPI {
-		if err := l.DefineGatewayAPI(ctx); err != nil {
+	if l.opts.GatewayAPI != "" {
+		if err := l.DefineGatewayAPI(ctx, l.opts.GatewayAPI); err != nil {
 			return err
 		}
 	}
