@@ -6,7 +6,6 @@ import (
 	"io"
 	"path/filepath"
 	"strings"
-	"time"
 )
 
 // gatewayModule is the Go module with the types of Gateway API and the CRDs of their kinds.
@@ -52,7 +51,7 @@ func (l *Lab) DefineGatewayAPI(ctx context.Context, channel Channel) error {
 	if out, err := l.Kubectl(ctx, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("define the kinds of Gateway API: %w\n%s", err, out)
 	}
-	return await(ctx, "the kinds of Gateway API", time.Minute, func(ctx context.Context) (bool, error) {
+	return await(ctx, "the kinds of Gateway API", patience, func(ctx context.Context) (bool, error) {
 		out, err := l.Kubectl(ctx, "get", "--all-namespaces", strings.Join(kinds, ",")).CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("%w: %s", err, out)

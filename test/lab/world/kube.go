@@ -143,6 +143,13 @@ func kubectl(ctx context.Context, lab, program, kubeconfig string, args []string
 	return command(ctx, lab, Master, append([]string{program, "kubectl", "--kubeconfig", kubeconfig}, args...)...)
 }
 
+// patience bounds a wait for what comes within seconds on an idle machine: only a hang reaches it.
+const patience = 5 * time.Minute
+
+// answering bounds one check of an await. The API server may keep a request for a kind that it has just
+// got to know until the client gives up.
+const answering = 30 * time.Second
+
 // await repeats a check until it succeeds, the time is over, or it fails with a fatalError. The
 // error has the last failure.
 func await(ctx context.Context, what string, limit time.Duration, ask func(context.Context) (bool, error)) error {
@@ -152,7 +159,9 @@ func await(ctx context.Context, what string, limit time.Duration, ask func(conte
 	defer tick.Stop()
 	var last error
 	for {
-		ok, err := ask(ctx)
+		asked, answered := context.WithTimeout(ctx, answering)
+		ok, err := ask(asked)
+		answered()
 		if fatal := (*fatalError)(nil); errors.As(err, &fatal) {
 			return fmt.Errorf("wait for %s: %w", what, fatal.error)
 		}
@@ -177,7 +186,7 @@ type fatalError struct{ error }
 // which /readyz is ok a moment too early, and the roles of the controllers. kube-controller-manager
 // waits ten seconds for these, and then ends.
 func (l *Lab) awaitAPIServer(ctx context.Context) error {
-	return await(ctx, "the API server", 2*time.Minute, func(ctx context.Context) (bool, error) {
+	return await(ctx, "the API server", patience, func(ctx context.Context) (bool, error) {
 		if err := l.partsAlive(); err != nil {
 			return false, &fatalError{err}
 		}
@@ -197,7 +206,7 @@ func (l *Lab) awaitAPIServer(ctx context.Context) error {
 
 // awaitServiceAccount waits for the default ServiceAccount, without which no pod is admitted.
 func (l *Lab) awaitServiceAccount(ctx context.Context) error {
-	return await(ctx, "the default ServiceAccount", time.Minute, func(ctx context.Context) (bool, error) {
+	return await(ctx, "the default ServiceAccount", patience, func(ctx context.Context) (bool, error) {
 		if err := l.partsAlive(); err != nil {
 			return false, &fatalError{err}
 		}
@@ -223,7 +232,7 @@ func (l *Lab) defineCalico(ctx context.Context) error {
 	}
 	for _, o := range objects {
 		plural, _, _ := strings.Cut(o.GetName(), ".")
-		if err := await(ctx, o.GetName(), time.Minute, func(ctx context.Context) (bool, error) {
+		if err := await(ctx, o.GetName(), patience, func(ctx context.Context) (bool, error) {
 			_, err := l.dynamic.Resource(calicoResource(plural)).List(ctx, metav1.ListOptions{Limit: 1})
 			return err == nil, err
 		}); err != nil {

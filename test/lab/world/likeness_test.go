@@ -15,7 +15,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -417,7 +416,7 @@ func (s *scene) announced(t *testing.T, file string) map[string][]string {
 		return err
 	}
 	// A session that is lost while BIRD answers would look like a difference.
-	if err := await(t.Context(), "BIRD to learn all routes", time.Minute, func(context.Context) (bool, error) {
+	if err := await(t.Context(), "BIRD to learn all routes", patience, func(context.Context) (bool, error) {
 		for _, step := range []func() error{settled, read, settled} {
 			if err := step(); err != nil {
 				return false, err

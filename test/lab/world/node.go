@@ -216,7 +216,7 @@ func (l *Lab) sayNetworkAvailable(ctx context.Context, node string, up bool) err
 }
 
 func (l *Lab) awaitReady(ctx context.Context, name string) error {
-	return await(ctx, "node "+name+" to be Ready", time.Minute, func(ctx context.Context) (bool, error) {
+	return await(ctx, "node "+name+" to be Ready", patience, func(ctx context.Context) (bool, error) {
 		if err := l.partsAlive(); err != nil {
 			return false, &fatalError{err}
 		}
@@ -311,7 +311,7 @@ func (l *Lab) drain(ctx context.Context, name string) error {
 		return err
 	}
 	here := metav1.ListOptions{FieldSelector: "spec.nodeName=" + name}
-	return await(ctx, "its pods to end", 2*time.Minute, func(ctx context.Context) (bool, error) {
+	return await(ctx, "its pods to end", patience, func(ctx context.Context) (bool, error) {
 		pods, err := l.kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, here)
 		if err != nil {
 			return false, err

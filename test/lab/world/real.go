@@ -335,7 +335,7 @@ func (r *real) begin(ctx context.Context, n *node) error {
 	}
 	// It ends with an error if somebody else changes the Node meanwhile; a kubelet would start the
 	// container again.
-	if err := await(ctx, "startup of "+n.Name, time.Minute, func(ctx context.Context) (bool, error) {
+	if err := await(ctx, "startup of "+n.Name, patience, func(ctx context.Context) (bool, error) {
 		err := r.once(ctx, "startup-"+n.Name, n.Netns, r.enter(n.Host), r.program(), "startup")
 		return err == nil, err
 	}); err != nil {
@@ -351,7 +351,7 @@ func (r *real) begin(ctx context.Context, n *node) error {
 	run("allocate-tunnel-addrs", r.program(), "allocate-tunnel-addrs")
 	for f, name := range map[int]string{4: "bird", 6: "bird6"} {
 		file := filepath.Join(configs, name+".cfg")
-		if err := await(ctx, "confd to write "+file, time.Minute, func(context.Context) (bool, error) {
+		if err := await(ctx, "confd to write "+file, patience, func(context.Context) (bool, error) {
 			_, err := os.Stat(file)
 			return err == nil, err
 		}); err != nil {
@@ -359,7 +359,7 @@ func (r *real) begin(ctx context.Context, n *node) error {
 		}
 		run(name, name, "-R", "-f", "-s", "/var/run/calico/"+name+".ctl", "-c", "/etc/calico/confd/config/"+name+".cfg",
 			"-P", "/var/run/calico/"+name+".pid")
-		if err := await(ctx, name+" of "+n.Name, time.Minute, func(ctx context.Context) (bool, error) {
+		if err := await(ctx, name+" of "+n.Name, patience, func(ctx context.Context) (bool, error) {
 			cmd, err := birdc(ctx, r.path("nodes", n.Name), f, "show", "status")
 			if err == nil {
 				_, err = output(cmd)
