@@ -55,10 +55,10 @@ type Sent struct {
 	index map[difference]int // of Groups
 }
 
-// A difference is what the requests of a Difference have in common.
+// A difference is the key of a Difference.
 type difference struct{ host, what, before, now string }
 
-// A Difference is the requests of one host whose answers differ in one thing.
+// A Difference counts requests of one host. Their answers differ in one thing.
 type Difference struct {
 	Host     string `json:"host"`
 	What     string `json:"what"`   // status, certificate, Location, or another header

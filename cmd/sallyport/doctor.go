@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"strings"
 
@@ -38,9 +37,7 @@ reports. Each check shows what was seen and what to do. It changes nothing. The 
 			}
 		})
 		if output.value == "json" {
-			e := json.NewEncoder(cmd.OutOrStdout())
-			e.SetIndent("", "  ")
-			if err := e.Encode(all); err != nil {
+			if err := writeJSON(cmd.OutOrStdout(), all); err != nil {
 				return err
 			}
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -171,9 +170,7 @@ that returned to the old version keeps those after it waiting.`,
 		}
 		switch {
 		case output.value == "json":
-			e := json.NewEncoder(cmd.OutOrStdout())
-			e.SetIndent("", "  ")
-			err = e.Encode(done)
+			err = writeJSON(cmd.OutOrStdout(), done)
 		case done.Installed == "":
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "nothing is installed: %s\n", done.Why)
 		default:

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"io"
 	"strings"
@@ -73,9 +72,7 @@ The exit code is 1 if a guard is lost, a path is not served, or a document was n
 // writeReports writes Reports in a form.
 func writeReports(out io.Writer, all []migrate.Report, form string) error {
 	if form == "json" {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(all)
+		return writeJSON(out, all)
 	}
 	t := newWriter()
 	for i := range all {

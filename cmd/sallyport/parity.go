@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -127,7 +126,7 @@ func (f *sendFlags) add(cmd *cobra.Command) {
 	}
 }
 
-// sending returns what the flags ask for.
+// sending returns the Sending of the flags. An error names the flag that is wrong.
 func (f *sendFlags) sending(host string) (s parity.Sending, err error) {
 	s = parity.Sending{Host: host, Headers: f.headers, Most: f.most, Timeout: f.timeout}
 	if s.Before, err = parity.ParsePlace(f.before); err != nil {
@@ -184,66 +183,53 @@ func (f *sendFlags) run(cmd *cobra.Command, log io.Reader, host, form string) er
 // writeSent writes the result of sent requests in a form.
 func writeSent(out io.Writer, s *parity.Sent, form string) error {
 	if form == "json" {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(s)
+		return writeJSON(out, s)
 	}
-	t := newWriter()
-	totals := migrate.Block{
-		Title: fmt.Sprintf("Requests sent to both: %d, out of %d lines of the log", s.Requests, s.Lines),
+	b := migrate.Block{
+		Title: "Requests with another answer", Alarm: true,
+		Columns: []string{"host", "what", "before", "here", "requests", "lines", "for example"},
 	}
-	for _, words := range s.Words() {
-		totals.Rows = append(totals.Rows, []string{words})
+	for _, d := range s.Groups {
+		b.Rows = append(b.Rows, []string{
+			d.Host, d.What, cmp.Or(d.Before, "-"), cmp.Or(d.Now, "-"), strconv.FormatInt(d.Requests, 10),
+			strconv.FormatInt(d.Lines, 10), d.Example,
+		})
 	}
-	t.block(totals)
-	if len(s.Groups) > 0 {
-		b := migrate.Block{
-			Title: "Requests with another answer", Alarm: true,
-			Columns: []string{"host", "what", "before", "here", "requests", "lines", "for example"},
-		}
-		for _, d := range s.Groups {
-			b.Rows = append(b.Rows, []string{
-				d.Host, d.What, cmp.Or(d.Before, "-"), cmp.Or(d.Now, "-"), strconv.FormatInt(d.Requests, 10),
-				strconv.FormatInt(d.Lines, 10), d.Example,
-			})
-		}
-		t.block(b)
-	}
-	return t.writeTo(out)
+	title := fmt.Sprintf("Requests sent to both: %d, out of %d lines of the log", s.Requests, s.Lines)
+	return writeCompared(out, title, s.Words(), b)
 }
 
 // writeParity writes a Report in a form.
 func writeParity(out io.Writer, r *parity.Report, form string) error {
 	if form == "json" {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(r)
+		return writeJSON(out, r)
 	}
-	t := newWriter()
-	totals := migrate.Block{Title: "Requests of the log: " + strconv.FormatInt(r.Lines, 10)}
-	for _, words := range r.Words() {
-		totals.Rows = append(totals.Rows, []string{words})
+	b := migrate.Block{
+		Title: "Requests that meet another answer", Alarm: true,
+		Columns: []string{"host", "rule", "before", "here", "requests", "for example", "ingress", "why"},
 	}
-	t.block(totals)
-	if len(r.Groups) > 0 {
-		b := migrate.Block{
-			Title: "Requests that meet another answer", Alarm: true,
-			Columns: []string{"host", "rule", "before", "here", "requests", "for example", "ingress", "why"},
+	for _, g := range r.Groups {
+		now := string(g.Code)
+		if g.Now > 0 {
+			now = strconv.Itoa(g.Now)
 		}
-		for _, g := range r.Groups {
-			now := string(g.Code)
-			if g.Now > 0 {
-				now = strconv.Itoa(g.Now)
-			}
-			name := g.Ingress
-			if name == "" {
-				name = "-"
-			}
-			b.Rows = append(b.Rows, []string{
-				g.Host, g.Rule, strconv.Itoa(g.Before), now, strconv.FormatInt(g.Requests, 10), g.Example, name, g.Why,
-			})
-		}
-		t.block(b)
+		b.Rows = append(b.Rows, []string{
+			g.Host, g.Rule, strconv.Itoa(g.Before), now, strconv.FormatInt(g.Requests, 10), g.Example,
+			cmp.Or(g.Ingress, "-"), g.Why,
+		})
+	}
+	return writeCompared(out, "Requests of the log: "+strconv.FormatInt(r.Lines, 10), r.Words(), b)
+}
+
+// writeCompared writes the totals of a comparison under a title. The differences follow unless there are none.
+func writeCompared(out io.Writer, title string, totals []string, differences migrate.Block) error {
+	t, b := newWriter(), migrate.Block{Title: title}
+	for _, words := range totals {
+		b.Rows = append(b.Rows, []string{words})
+	}
+	t.block(b)
+	if len(differences.Rows) > 0 {
+		t.block(differences)
 	}
 	return t.writeTo(out)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -89,6 +90,13 @@ func newWriter() writer {
 	return writer{
 		Writer: tabwriter.NewWriter(text, 0, 0, 2, ' ', 0), text: text, lines: new(int), alarms: make(map[int]bool),
 	}
+}
+
+// writeJSON writes a value as JSON with two blanks for each level.
+func writeJSON(out io.Writer, v any) error {
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }
 
 // writeTo writes all lines. On a terminal, lines with something wrong are red, unless

@@ -240,28 +240,19 @@ func (r *testbed) pods(url string, n int) (map[string]int, error) {
 	return seen, nil
 }
 
-// answeredBy waits until exactly n pods answer. Beside a load, whose requests move on the rotation of
-// HAProxy, 2n requests rarely meet all of many pods. It then sends as many again, up to four times.
+// answeredBy waits until exactly n pods answer. If 2n requests meet too few of them, it sends 10n. The
+// requests of a load beside them move on HAProxy's rotation, too, and then 2n rarely meet all of many pods.
 func (r *testbed) answeredBy(url string, n int) {
 	r.t.Helper()
 	r.eventually(fmt.Sprintf("%s is answered by %d pods", url, n), func() error {
-		seen := map[string]int{}
-		for range 5 {
-			more, err := r.pods(url, 2*n)
-			if err != nil {
-				return err
-			}
-			for pod, times := range more {
-				seen[pod] += times
-			}
-			if len(seen) >= n {
-				break
-			}
+		seen, err := r.pods(url, 2*n)
+		if err == nil && len(seen) < n {
+			seen, err = r.pods(url, 10*n)
 		}
-		if len(seen) != n {
-			return fmt.Errorf("answered by %v", seen)
+		if err == nil && len(seen) != n {
+			err = fmt.Errorf("answered by %v", seen)
 		}
-		return nil
+		return err
 	})
 }
 
