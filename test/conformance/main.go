@@ -139,7 +139,8 @@ func (c conformity) run(ctx context.Context, r *rig.Rig, dir string, i int) (err
 
 func host(i int) string { return fmt.Sprintf("case%d.test", i) }
 
-// write adds a Service and an Ingress for the case.
+// write adds a Service and an Ingress for the case. The other Ingresses of its host come after it: of two that
+// claim the same, the older one has it, and kubectl may take longer than the second that tells their ages apart.
 func (c conformity) write(to io.Writer, i int) {
 	said := func(list []string) string {
 		if len(list) == 0 {
@@ -171,19 +172,6 @@ func (c conformity) write(to io.Writer, i int) {
 	if c.secure {
 		tls = "  tls: [{hosts: [" + host(i) + "], secretName: " + cmp.Or(c.secret, "certificate") + "}]\n"
 	}
-	if len(c.canary) > 0 {
-		fmt.Fprintf(to, `
----
-apiVersion: networking.k8s.io/v1
-kind: Ingress
-metadata:
-  name: case%[1]d-canary%[2]s
-spec:
-%[4]s  rules:
-  - host: %[3]s
-    http: {paths: [{path: %[5]q, pathType: %[6]s, backend: {service: {name: case%[1]d, port: {name: web}}}}]}
-`, i, said(c.canary), host(i), classOf(c.canary), cmp.Or(c.path, "/"), kind)
-	}
 	for listener, rules := range c.routes {
 		fmt.Fprintf(to, `
 ---
@@ -196,22 +184,6 @@ spec:
   rules:
   - %[4]s
 `, i, listener, host(i), strings.Join(rules, "\n  - "))
-	}
-	if c.beside != "" {
-		class := slices.DeleteFunc(slices.Clone(c.ingress), func(s string) bool {
-			return !strings.HasPrefix(s, "kubernetes.io/ingress.class: ")
-		})
-		fmt.Fprintf(to, `
----
-apiVersion: networking.k8s.io/v1
-kind: Ingress
-metadata:
-  name: case%[1]d-beside%[4]s
-spec:
-%[5]s  rules:
-  - host: %[2]s
-    http: {paths: [{path: %[3]s, pathType: Prefix, backend: {service: {name: app, port: {name: web}}}}]}
-`, i, host(i), c.beside, said(class), classOf(class))
 	}
 	fmt.Fprintf(to, `
 ---
@@ -232,6 +204,35 @@ spec:
   - host: %[5]s
     http: {paths: [{path: %[7]q, pathType: %[8]s, backend: {service: {name: case%[1]d, port: {name: web}}}}]}
 `, i, said(c.service), said(c.ingress), tls, host(i), cmp.Or(c.to, "app"), cmp.Or(c.path, "/"), kind, classOf(c.ingress))
+	if len(c.canary) > 0 {
+		fmt.Fprintf(to, `
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: case%[1]d-canary%[2]s
+spec:
+%[4]s  rules:
+  - host: %[3]s
+    http: {paths: [{path: %[5]q, pathType: %[6]s, backend: {service: {name: case%[1]d, port: {name: web}}}}]}
+`, i, said(c.canary), host(i), classOf(c.canary), cmp.Or(c.path, "/"), kind)
+	}
+	if c.beside != "" {
+		class := slices.DeleteFunc(slices.Clone(c.ingress), func(s string) bool {
+			return !strings.HasPrefix(s, "kubernetes.io/ingress.class: ")
+		})
+		fmt.Fprintf(to, `
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: case%[1]d-beside%[4]s
+spec:
+%[5]s  rules:
+  - host: %[2]s
+    http: {paths: [{path: %[3]s, pathType: Prefix, backend: {service: {name: app, port: {name: web}}}}]}
+`, i, host(i), c.beside, said(class), classOf(class))
+	}
 }
 
 // holds repeats the asks until all hold, for a while: HAProxy may not know the case yet.
