@@ -461,18 +461,20 @@ func (l *loop) facts(v *status.View, silent string) group.Facts {
 		if c.gone {
 			continue
 		}
-		cf := group.ClusterFacts{Name: c.name, Live: c.live}
+		cf, up := group.ClusterFacts{Name: c.name, Live: c.live}, false
 		for _, p := range v.BGP.Peers {
 			if p.Cluster == c.name && !p.Upstream {
 				cf.Peers++
+				up = up || p.Up()
 				if l.heard[p.Addr] {
 					cf.Heard++
 				}
 			}
 		}
-		// The sessions of an earlier process do not count as lost: this process has just begun.
+		// The sessions of an earlier process do not count as lost. This process gets its own sessions one
+		// after another, and until then it has adopted routes.
 		_, static := v.BGP.Static[c.name]
-		cf.Lost = static && cf.Heard > 0
+		cf.Lost = static && cf.Heard > 0 && (!up || len(l.adopted) == 0)
 		f.Clusters = append(f.Clusters, cf)
 	}
 	return f

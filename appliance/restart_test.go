@@ -3,6 +3,7 @@ package appliance
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,6 +11,8 @@ import (
 
 	"sallyport/appliance/group"
 	"sallyport/appliance/status"
+	"sallyport/bgp"
+	"sallyport/routes"
 	"sallyport/routes/address"
 )
 
@@ -110,6 +113,44 @@ func (r *endedRing) Set(ctx context.Context, of address.Ring) error {
 }
 
 // The last round of a process may be the one that sets the ring.
+// In the first moments of a process that follows another one, its sessions come one after another.
+func TestSessionsThatComeOneAfterAnotherAreNotLost(t *testing.T) {
+	nodes := []netip.Addr{netip.MustParseAddr("192.168.50.22"), netip.MustParseAddr("192.168.50.23")}
+	for name, row := range map[string]struct {
+		up, heard, left int // sessions that are up, peers heard since the start, routes of the process before
+		want            bool
+	}{
+		"none has come":                           {0, 0, 2, false},
+		"the first one is up":                     {1, 0, 2, false},
+		"the first one has sent its routes":       {1, 1, 1, false},
+		"the first one is lost before the second": {0, 1, 1, true},
+		"all are lost":                            {0, 2, 0, true},
+		"one of all that were lost is back":       {1, 2, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &loop{
+				follower: follower{clusters: []*cluster{{name: "demo"}}},
+				adoption: adoption{heard: map[netip.Addr]bool{}, adopted: routes.Table{}},
+			}
+			v := &status.View{}
+			v.BGP.Static = map[string]time.Time{"demo": time.Now()}
+			for i, node := range nodes {
+				p := bgp.PeerState{Peer: bgp.Peer{Addr: node, Cluster: "demo"}, State: "Active"}
+				if i < row.up {
+					p.State = "Established"
+				}
+				v.BGP.Peers = append(v.BGP.Peers, p)
+				if l.heard[node] = i < row.heard; i >= len(nodes)-row.left {
+					l.adopted[netip.PrefixFrom(node, 26).Masked()] = node
+				}
+			}
+			if got := l.facts(v, "silent").Clusters[0].Lost; got != row.want {
+				t.Errorf("lost: %t, want %t", got, row.want)
+			}
+		})
+	}
+}
+
 func TestTheEndOfTheProcessDoesNotEndSecondChance(t *testing.T) {
 	s, p := newPair(t)
 	s.pass(t, firstSteps)
