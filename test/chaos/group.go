@@ -223,16 +223,26 @@ func restartMember(ctx context.Context, s *testbed) error {
 		s.settle(ctx)); err != nil {
 		return err
 	}
-	return errors.Join(m.Stop(syscall.SIGKILL), s.afterCrash(ctx, m), m.Start(ctx), s.settle(ctx))
+	return errors.Join(s.crash(ctx, m), m.Start(ctx), s.settle(ctx))
 }
 
-// afterCrash waits until the clients have met a member whose process was killed. By BGP the router
-// goes on sending clients there. Here keepalived is a child of the process, and ends with it.
-func (s *testbed) afterCrash(ctx context.Context, m *rig.Rig) error {
+// crash kills the process of a member, and waits until the clients have met that. By BGP the router goes
+// on sending clients there. Here keepalived is a child of the process, and ends with it.
+func (s *testbed) crash(ctx context.Context, m *rig.Rig) error {
+	if err := m.Stop(syscall.SIGKILL); err != nil {
+		return err
+	}
 	if s.Options().Router != world.RouterBIRD {
 		return s.avoid(ctx, m)
 	}
-	return errors.Join(rig.Pause(ctx, 2*time.Second), s.serve(ctx, s.members()...))
+	if err := rig.Pause(ctx, 2*time.Second); err != nil {
+		return err
+	}
+	got, err := s.Serving(ctx)
+	if err == nil && !slices.Contains(got, m.Machine()) {
+		err = fmt.Errorf("%s has crashed, and the router sends clients to %q", m.Machine(), got)
+	}
+	return err
 }
 
 // crashAll kills the processes of all members in the same moment, and starts them again later.
@@ -355,7 +365,7 @@ func apiAwayForAll(ctx context.Context, s *testbed) error {
 func allSpare(ctx context.Context, s *testbed) error {
 	return s.noAPI().During(ctx, func() error {
 		for _, m := range s.members() {
-			if err := errors.Join(m.Stop(syscall.SIGKILL), s.afterCrash(ctx, m), m.Start(ctx), s.isSpare(ctx, m)); err !=
+			if err := errors.Join(s.crash(ctx, m), m.Start(ctx), s.isSpare(ctx, m)); err !=
 				nil {
 				return err
 			}

@@ -180,13 +180,16 @@ func (p *phase) end() report {
 	return p.report
 }
 
+// rate is the number of requests a second, by default.
+const rate = 200
+
 // loaded runs the process that loadArg names.
 func loaded(args []string) error {
 	flags := flag.NewFlagSet(loadArg, flag.ContinueOnError)
 	targets := flags.String("target", "192.168.50.21",
 		"address of the appliance, or several with commas between: each in turn")
 	host := flags.String("host", "test.local", "host to ask for")
-	rate := flags.Int("rate", 200, "requests per second")
+	rate := flags.Int("rate", rate, "requests per second")
 	lasting := flags.Int("lasting", 3, "WebSockets, and as many slow downloads")
 	kept := flags.Int("kept", 0,
 		"connections that are kept, each with a request every second; with them each other request has a "+
