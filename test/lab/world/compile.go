@@ -207,8 +207,9 @@ func (m module) compile(ctx context.Context, dir, program, pkg string, progress 
 		verb = []string{"test", "-c", "-vet=off"} // go vet would read all packages that it imports
 	}
 	flags := append([]string{"-s", "-w"}, m.ldflags...)
-	cmd := exec.CommandContext(ctx, "go", append(verb, "-v", "-trimpath", "-ldflags", strings.Join(flags, " "), "-o",
-		program, pkg)...)
+	// Tests may run beside it.
+	cmd := exec.CommandContext(ctx, "nice", append(append([]string{"go"}, verb...), "-v", "-trimpath", "-ldflags",
+		strings.Join(flags, " "), "-o", program, pkg)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the same program with and without a C compiler
 	// go build passes an interrupt on to its compilers.
