@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"sallyport/test/rig"
 )
 
 // costs returns the attacks by a tenant who asks for as much of what all share as a key can say.
@@ -100,6 +102,31 @@ func costs() []attack {
 		all[i].by = "tenant"
 	}
 	return all
+}
+
+// remakes changes wildcard hosts of evil, which have 1 % of the time, until its changes wait and changes of
+// victim are in effect.
+func remakes(ctx context.Context, s *testbed, r *rig.Rig) error {
+	wildcards := func(round int) string {
+		var rules []string
+		for i := range 100 {
+			rules = append(rules, rule(fmt.Sprintf("*.remakes-%d.%s", i, evilHost), path(fmt.Sprintf("/%d", round), "app")))
+		}
+		return ingressOf("evil", "remakes", nil, rules...)
+	}
+	percent := func(text string) string {
+		return strings.Replace(text, fmt.Sprintf("reloads: %d}", rig.NoReloadLimit),
+			fmt.Sprintf("reloads: %d, routing: 1}", rig.NoReloadLimit), 1)
+	}
+	return configured(ctx, r, percent, func() error {
+		rounds, err := s.against(ctx, wildcards, func() error {
+			return errors.Join(told("remakes", "limits.routing")(ctx, s), s.changes(ctx, "remade"))
+		})
+		if err != nil {
+			err = fmt.Errorf("beside %d changes of evil: %w", rounds, err)
+		}
+		return err
+	})
 }
 
 // guesses sends wrong passwords as fast as they are answered, and counts those that are compared:

@@ -45,6 +45,11 @@ func others() []attack {
 				"others stay; a guard closes its path at once", lab: reloads,
 		},
 		{
+			by: "tenant", tries: "changes 100 wildcard hosts without end, which makes all routes anew",
+			promise: "such changes of a namespace wait once it has used up its share of the time, and changes of " +
+				"others do not", lab: remakes,
+		},
+		{
 			by: "tenant", tries: "has 60 EndpointSlices of 1 MB that no Service has",
 			promise: "a namespace has its share of the memory, and the last good picture has only what is served",
 			lab:     hoardsSlices,

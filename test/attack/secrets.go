@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"sallyport/test/rig"
@@ -47,32 +46,17 @@ func namingSecrets(name string, round, count int) string {
 
 // renames names new Secrets until an Ingress, a certificate and a guard of victim are in effect, and
 // until a pod of victim is replaced.
-func renames(ctx context.Context, s *testbed, r *rig.Rig) (err error) {
+func renames(ctx context.Context, s *testbed, r *rig.Rig) error {
 	before, err := secretLists(ctx, r)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	var rounds atomic.Int64
-	attack, stop := context.WithCancel(ctx)
-	var evil sync.WaitGroup
-	var failed error
-	evil.Go(func() {
-		for attack.Err() == nil {
-			manifest := namingSecrets("renames", int(rounds.Add(1)), 300)
-			if err := s.Apply(attack, manifest); err != nil && attack.Err() == nil {
-				failed = err
-				return
-			}
-		}
+	rounds, err := s.against(ctx, func(round int) string { return namingSecrets("renames", round, 300) }, func() error {
+		return errors.Join(s.changes(ctx, "during"), s.replaced(ctx, r))
 	})
-	defer func() {
-		stop()
-		evil.Wait()
-		err = errors.Join(err, failed, s.Delete(ctx, namingSecrets("renames", 0, 1)))
-	}()
-	if err := errors.Join(s.changes(ctx, "during"), s.replaced(ctx, r)); err != nil {
-		return fmt.Errorf("after %s and %d names: %w", time.Since(began).Round(time.Second), 300*rounds.Load(), err)
+	if err != nil {
+		return fmt.Errorf("after %s and %d names: %w", time.Since(began).Round(time.Second), 300*rounds, err)
 	}
 	after, err := secretLists(ctx, r)
 	if err != nil {
@@ -80,9 +64,29 @@ func renames(ctx context.Context, s *testbed, r *rig.Rig) (err error) {
 	}
 	// Those of victim's certificate and of the lab's own controllers are among them.
 	if asked := after - before; asked > 20 {
-		return fmt.Errorf("%d names took %d lists of Secrets", 300*rounds.Load(), asked)
+		return fmt.Errorf("%d names took %d lists of Secrets", 300*rounds, asked)
 	}
 	return nil
+}
+
+// against applies manifests of evil, one after another without end, while do runs. Afterwards it deletes the
+// objects of the last one. It returns how many manifests it has applied.
+func (s *testbed) against(ctx context.Context, manifest func(round int) string, do func() error) (int, error) {
+	attack, stop := context.WithCancel(ctx)
+	var evil sync.WaitGroup
+	rounds, failed := 0, error(nil)
+	evil.Go(func() {
+		for attack.Err() == nil && failed == nil {
+			rounds++
+			if err := s.Apply(attack, manifest(rounds)); attack.Err() == nil {
+				failed = err
+			}
+		}
+	})
+	err := do()
+	stop()
+	evil.Wait()
+	return rounds, errors.Join(err, failed, s.Delete(ctx, manifest(rounds)))
 }
 
 // changes adds an Ingress of victim, one with a new certificate, and guards it. It waits until each

@@ -186,7 +186,8 @@ func (r *testbed) servePebble(program string) *x509.CertPool {
 		"certificate": %q, "privateKey": %q, "httpPort": 80, "tlsPort": 443, "retryAfter": {"authz": 1, "order": 1},
 		"keyAlgorithm": "ecdsa", "profiles": {"default": {"description": "one day", "validityPeriod": 86400}}}}`,
 		r.aside(acmePort), r.aside(rootPort), r.file("pebble.crt"), r.file("pebble.key")))
-	r.beside([]string{"PEBBLE_VA_NOSLEEP=1"}, program, "-config", r.file("pebble.json"), "-dnsserver", r.aside(dnsPort))
+	// Each certificate takes a challenge of its own.
+	r.beside([]string{"PEBBLE_VA_NOSLEEP=1", "PEBBLE_AUTHZREUSE=0"}, program, "-config", r.file("pebble.json"), "-dnsserver", r.aside(dnsPort))
 	roots := x509.NewCertPool()
 	r.eventually("Pebble shows its root", func() error {
 		text, err := r.Exec(r.t.Context(), aside, "curl", "-sfk", "https://"+r.aside(rootPort)+"/roots/0")

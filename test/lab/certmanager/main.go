@@ -91,7 +91,7 @@ func control(ctx context.Context, kubeconfig, nameserver string) error {
 	o.DefaultIssuerKind, o.DefaultIssuerGroup = "Issuer", "cert-manager.io"
 	o.DefaultAutoCertificateAnnotations = []string{"kubernetes.io/tls-acme"}
 	o.CopiedAnnotationPrefixes = []string{"*", "-kubectl.kubernetes.io/", "-fluxcd.io/", "-argocd.argoproj.io/"}
-	o.CertificateRequestMinimumBackoffDuration = time.Hour
+	o.CertificateRequestMinimumBackoffDuration = 5 * time.Second // for tests, in place of an hour
 	o.CertificateRequestMaximumBackoffDuration = 32 * time.Hour
 	o.MaxConcurrentChallenges = 60
 	o.EnableGatewayAPI = true
