@@ -112,8 +112,7 @@ func (r *endedRing) Set(ctx context.Context, of address.Ring) error {
 	return errors.Join(ctx.Err(), r.fakeRing.Set(ctx, of))
 }
 
-// The last round of a process may be the one that sets the ring.
-// In the first moments of a process that follows another one, its sessions come one after another.
+// A process that follows another one gets its sessions one after another.
 func TestSessionsThatComeOneAfterAnotherAreNotLost(t *testing.T) {
 	nodes := []netip.Addr{netip.MustParseAddr("192.168.50.22"), netip.MustParseAddr("192.168.50.23")}
 	for name, row := range map[string]struct {
@@ -151,6 +150,7 @@ func TestSessionsThatComeOneAfterAnotherAreNotLost(t *testing.T) {
 	}
 }
 
+// The last round of a process may be the one that sets the ring.
 func TestTheEndOfTheProcessDoesNotEndSecondChance(t *testing.T) {
 	s, p := newPair(t)
 	s.pass(t, firstSteps)

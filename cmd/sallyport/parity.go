@@ -221,7 +221,7 @@ func writeParity(out io.Writer, r *parity.Report, form string) error {
 	return writeCompared(out, "Requests of the log: "+strconv.FormatInt(r.Lines, 10), r.Words(), b)
 }
 
-// writeCompared writes the totals of a comparison under a title. The differences follow unless there are none.
+// writeCompared writes the totals of a comparison under a title. If there are differences, a block with them follows.
 func writeCompared(out io.Writer, title string, totals []string, differences migrate.Block) error {
 	t, b := newWriter(), migrate.Block{Title: title}
 	for _, words := range totals {

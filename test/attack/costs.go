@@ -104,8 +104,8 @@ func costs() []attack {
 	return all
 }
 
-// remakes changes wildcard hosts of evil, which have 1 % of the time, until its changes wait and changes of
-// victim are in effect.
+// remakes changes wildcard hosts of evil, which has 1 % of the time. Its changes have to wait, and those of
+// victim have to be in effect meanwhile.
 func remakes(ctx context.Context, s *testbed, r *rig.Rig) error {
 	wildcards := func(round int) string {
 		var rules []string
@@ -114,11 +114,8 @@ func remakes(ctx context.Context, s *testbed, r *rig.Rig) error {
 		}
 		return ingressOf("evil", "remakes", nil, rules...)
 	}
-	percent := func(text string) string {
-		return strings.Replace(text, fmt.Sprintf("reloads: %d}", rig.NoReloadLimit),
-			fmt.Sprintf("reloads: %d, routing: 1}", rig.NoReloadLimit), 1)
-	}
-	return configured(ctx, r, percent, func() error {
+	limits := fmt.Sprintf("reloads: %d, routing: 1", rig.NoReloadLimit)
+	return configured(ctx, r, limited(limits), func() error {
 		rounds, err := s.against(ctx, wildcards, func() error {
 			return errors.Join(told("remakes", "limits.routing")(ctx, s), s.changes(ctx, "remade"))
 		})

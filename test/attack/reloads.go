@@ -17,7 +17,7 @@ const budget = 5
 
 // reloads lets evil cause the reloads of a namespace by default (see flips).
 func reloads(ctx context.Context, s *testbed, r *rig.Rig) error {
-	return configured(ctx, r, limited(budget), func() error {
+	return configured(ctx, r, limited(fmt.Sprintf("reloads: %d", budget)), func() error {
 		// A new process does not know how much of its budget victim has used in other cases.
 		if err := errors.Join(r.Stop(syscall.SIGTERM), r.Start(ctx), r.Ready(ctx)); err != nil {
 			return err
@@ -99,11 +99,10 @@ func flips(ctx context.Context, s *testbed, r *rig.Rig) (err error) {
 	return err
 }
 
-// limited returns a change of the configuration that lets a namespace cause this many reloads at
-// once.
-func limited(most int) func(text string) string {
+// limited returns a change of the configuration that has these limits of a namespace, "key: value, ...", in
+// place of that of a rig.
+func limited(limits string) func(text string) string {
 	return func(text string) string {
-		return strings.Replace(text, fmt.Sprintf("reloads: %d}", rig.NoReloadLimit), fmt.Sprintf("reloads: %d}", most),
-			1)
+		return strings.Replace(text, fmt.Sprintf("limits: {reloads: %d}", rig.NoReloadLimit), "limits: {"+limits+"}", 1)
 	}
 }

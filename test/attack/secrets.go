@@ -70,7 +70,7 @@ func renames(ctx context.Context, s *testbed, r *rig.Rig) error {
 }
 
 // against applies manifests of evil, one after another without end, while do runs. Afterwards it deletes the
-// objects of the last one. It returns how many manifests it has applied.
+// objects of the last manifest. It returns how many manifests it has applied.
 func (s *testbed) against(ctx context.Context, manifest func(round int) string, do func() error) (int, error) {
 	attack, stop := context.WithCancel(ctx)
 	var evil sync.WaitGroup

@@ -180,7 +180,7 @@ func (p *phase) end() report {
 	return p.report
 }
 
-// rate is the number of requests a second, by default.
+// rate is the number of requests a second.
 const rate = 200
 
 // loaded runs the process that loadArg names.
@@ -189,7 +189,6 @@ func loaded(args []string) error {
 	targets := flags.String("target", "192.168.50.21",
 		"address of the appliance, or several with commas between: each in turn")
 	host := flags.String("host", "test.local", "host to ask for")
-	rate := flags.Int("rate", rate, "requests per second")
 	lasting := flags.Int("lasting", 3, "WebSockets, and as many slow downloads")
 	kept := flags.Int("kept", 0,
 		"connections that are kept, each with a request every second; with them each other request has a "+
@@ -255,7 +254,7 @@ func loaded(args []string) error {
 	end := hold()
 	defer func() { end() }()
 	out := json.NewEncoder(os.Stdout)
-	go load.Pace(ctx, time.Second/time.Duration(*rate), func(n int, due time.Time) {
+	go load.Pace(ctx, time.Second/rate, func(n int, due time.Time) {
 		p := begin()
 		go func() {
 			defer p.pending.Done()

@@ -34,7 +34,8 @@ func sets() suite {
 	// appliance is dead, HAProxy learns from its own checks. All POSTs to blue may fail until then. One of
 	// five requests is a POST, and blue gets half of them.
 	const received = 8
-	const unknown, sent = 1500 * time.Millisecond, rate / 5 / 2 * 3 / 2
+	const unknown = 1500 * time.Millisecond
+	const sent = int(rate / 5 / 2 * unknown / time.Second)
 	return suite{
 		name: "set", suffix: ", two clusters",
 		options:   world.Options{Name: "chaos", Workers: 2},

@@ -139,8 +139,8 @@ func (c conformity) run(ctx context.Context, r *rig.Rig, dir string, i int) (err
 
 func host(i int) string { return fmt.Sprintf("case%d.test", i) }
 
-// write adds a Service and an Ingress for the case. The other Ingresses of its host come after it: of two that
-// claim the same, the older one has it, and kubectl may take longer than the second that tells their ages apart.
+// write adds a Service and an Ingress for the case. The other Ingresses of its host come after it, because of
+// two that claim the same the older one has it. Ages have whole seconds, and kubectl may take longer.
 func (c conformity) write(to io.Writer, i int) {
 	said := func(list []string) string {
 		if len(list) == 0 {
@@ -172,6 +172,20 @@ func (c conformity) write(to io.Writer, i int) {
 	if c.secure {
 		tls = "  tls: [{hosts: [" + host(i) + "], secretName: " + cmp.Or(c.secret, "certificate") + "}]\n"
 	}
+	// ingress adds an Ingress for a path of the case's host.
+	ingress := func(suffix string, annotations []string, tls, path, kind, service string) {
+		fmt.Fprintf(to, `
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: case%d%s%s
+spec:
+%s%s  rules:
+  - host: %s
+    http: {paths: [{path: %q, pathType: %s, backend: {service: {name: %s, port: {name: web}}}}]}
+`, i, suffix, said(annotations), classOf(annotations), tls, host(i), path, kind, service)
+	}
 	for listener, rules := range c.routes {
 		fmt.Fprintf(to, `
 ---
@@ -190,48 +204,21 @@ spec:
 apiVersion: v1
 kind: Service
 metadata:
-  name: case%[1]d%[2]s
+  name: case%d%s
 spec:
-  selector: {app: %[6]s}
+  selector: {app: %s}
   ports: [{name: web, port: 80, targetPort: http}]
----
-apiVersion: networking.k8s.io/v1
-kind: Ingress
-metadata:
-  name: case%[1]d%[3]s
-spec:
-%[9]s%[4]s  rules:
-  - host: %[5]s
-    http: {paths: [{path: %[7]q, pathType: %[8]s, backend: {service: {name: case%[1]d, port: {name: web}}}}]}
-`, i, said(c.service), said(c.ingress), tls, host(i), cmp.Or(c.to, "app"), cmp.Or(c.path, "/"), kind, classOf(c.ingress))
+`, i, said(c.service), cmp.Or(c.to, "app"))
+	path, service := cmp.Or(c.path, "/"), fmt.Sprintf("case%d", i)
+	ingress("", c.ingress, tls, path, kind, service)
 	if len(c.canary) > 0 {
-		fmt.Fprintf(to, `
----
-apiVersion: networking.k8s.io/v1
-kind: Ingress
-metadata:
-  name: case%[1]d-canary%[2]s
-spec:
-%[4]s  rules:
-  - host: %[3]s
-    http: {paths: [{path: %[5]q, pathType: %[6]s, backend: {service: {name: case%[1]d, port: {name: web}}}}]}
-`, i, said(c.canary), host(i), classOf(c.canary), cmp.Or(c.path, "/"), kind)
+		ingress("-canary", c.canary, "", path, kind, service)
 	}
 	if c.beside != "" {
 		class := slices.DeleteFunc(slices.Clone(c.ingress), func(s string) bool {
 			return !strings.HasPrefix(s, "kubernetes.io/ingress.class: ")
 		})
-		fmt.Fprintf(to, `
----
-apiVersion: networking.k8s.io/v1
-kind: Ingress
-metadata:
-  name: case%[1]d-beside%[4]s
-spec:
-%[5]s  rules:
-  - host: %[2]s
-    http: {paths: [{path: %[3]s, pathType: Prefix, backend: {service: {name: app, port: {name: web}}}}]}
-`, i, host(i), c.beside, said(class), classOf(class))
+		ingress("-beside", class, "", c.beside, "Prefix", "app")
 	}
 }
 

@@ -34,9 +34,7 @@ func TestAGroupServesAService(t *testing.T) {
 	a, b := newMembers(t, world.Options{Name: "balancer", Workers: 2, Router: world.RouterBIRD},
 		"  pools: [203.0.113.64/28]\n")
 	r := a.testbed
-	manifests, err := r.Manifests(t.Context(), "--address", secondPeering)
-	r.must(err)
-	r.apply(manifests)
+	r.permitGroup()
 	sample, err := os.ReadFile("../demo/app.yaml")
 	r.must(err)
 	r.apply(string(sample) + "\n---\n" + balancer)

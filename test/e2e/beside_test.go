@@ -307,9 +307,7 @@ func TestRecordsAndCertificatesFollowWhatIsServed(t *testing.T) {
 	for _, m := range []member{a, b} { // the group's own addresses are the default
 		m.write("sallyport.yaml", r.swapped(m.read("sallyport.yaml"), "publish: [192.168.50.21], ", ""))
 	}
-	manifests, err := r.Manifests(t.Context(), "--address", secondPeering) // those of a group
-	r.must(err)
-	r.apply(manifests)
+	r.permitGroup()
 	front := pool.Addr().Next().String()
 	r.kubectl("apply", "--server-side", "-f", kinds)
 	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app", "app.example.com / Prefix app") +

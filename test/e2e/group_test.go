@@ -126,6 +126,14 @@ func newMembers(t *testing.T, opts world.Options, lines string) (a, b member) {
 	return a, b
 }
 
+// permitGroup applies the manifests of the group. They have rights that one appliance does not need.
+func (r *testbed) permitGroup() {
+	r.t.Helper()
+	manifests, err := r.Manifests(r.t.Context(), "--address", secondPeering)
+	r.must(err)
+	r.apply(manifests)
+}
+
 // pair brings up a lab with two appliances that are a group, the sample application behind an
 // Ingress and behind two Services of type LoadBalancer, and clients that reach it each way. The
 // router sends clients to the first one, and to the second.
@@ -136,9 +144,7 @@ func pair(t *testing.T, name string, router world.RouterKind) (first *testbed, a
 	// Clients keep their connections, so a drain takes as long as it may.
 	a, b = newMembers(t, opts, "  pools: ["+pool.String()+"]\n  drain: {timeout: 15s}\n")
 	first = a.testbed
-	manifests, err := first.Manifests(t.Context(), "--address", secondPeering)
-	first.must(err)
-	first.apply(manifests)
+	first.permitGroup()
 	sample, err := os.ReadFile("../demo/app.yaml")
 	first.must(err)
 	first.apply(string(sample))

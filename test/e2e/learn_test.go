@@ -32,9 +32,7 @@ func TestAStartingMemberLearnsWhatIsKeptForWhom(t *testing.T) {
 	a, b := newMembers(t, world.Options{Name: "learn", Workers: 1, Router: world.RouterBIRD},
 		"  pools: [203.0.113.64/28]\n")
 	r := a.testbed
-	manifests, err := r.Manifests(t.Context(), "--address", secondPeering)
-	r.must(err)
-	r.apply(manifests)
+	r.permitGroup()
 	host := ingress("shop", "", "kept.test / Prefix app")
 	r.apply(application("app", 1) + host + "---" + balancer + "---\napiVersion: v1\nkind: Namespace\n" +
 		"metadata: {name: evil}\n")

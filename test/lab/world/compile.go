@@ -202,14 +202,14 @@ func copyAll(from, to string) error {
 func (m module) compile(ctx context.Context, dir, program, pkg string, progress io.Writer) error {
 	say(progress, "compiling %s: this once, %s", m.title, m.takes)
 	begun := time.Now()
-	verb := []string{"build"}
+	command := []string{"go", "build"}
 	if m.tests && pkg == "." {
-		verb = []string{"test", "-c", "-vet=off"} // go vet would read all packages that it imports
+		command = []string{"go", "test", "-c", "-vet=off"} // go vet would read all packages that it imports
 	}
 	flags := append([]string{"-s", "-w"}, m.ldflags...)
 	// Tests may run beside it.
-	cmd := exec.CommandContext(ctx, "nice", append(append([]string{"go"}, verb...), "-v", "-trimpath", "-ldflags",
-		strings.Join(flags, " "), "-o", program, pkg)...)
+	cmd := exec.CommandContext(ctx, "nice", append(command, "-v", "-trimpath", "-ldflags", strings.Join(flags, " "), "-o",
+		program, pkg)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the same program with and without a C compiler
 	// go build passes an interrupt on to its compilers.
