@@ -56,11 +56,12 @@ func memory(ctx context.Context, b *bench) error {
 		return err
 	}
 	b.add(value("start → every Ingress has its status", time.Since(b.started).Seconds(), "s"))
-	const span = 10 * time.Second
+	const span = 30 * time.Second
 	// A picture of the cluster is saved some seconds after a change.
 	if err := rig.Pause(ctx, span); err != nil {
 		return err
 	}
+	b.profile(ctx, b.size)
 	before, err := rig.CPU(b.Pid())
 	if err != nil {
 		return err
@@ -69,7 +70,7 @@ func memory(ctx context.Context, b *bench) error {
 		return err
 	}
 	after, err := rig.CPU(b.Pid())
-	if err != nil {
+	if err := errors.Join(err, b.profiled()); err != nil {
 		return err
 	}
 	b.add(value("processor of an idle appliance", 100*(after-before).Seconds()/span.Seconds(), "%").atMost(1))

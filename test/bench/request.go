@@ -94,7 +94,7 @@ var crowds = []crowd{
 
 // compiled returns the Config that the appliance has in a crowd.
 func compiled(c crowd) (*haproxy.Config, error) {
-	s := input.Snapshot{Cluster: "bench", NoClasses: true}
+	s := input.Snapshot{Cluster: ingress.Unnamed, NoClasses: true}
 	s.Options.OneTenant = true
 	for name, annotations := range map[string]map[string]string{"app": nil, "conditional": c.service} {
 		s.Services = append(s.Services,
