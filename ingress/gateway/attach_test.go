@@ -589,6 +589,25 @@ func TestAClassSaysWhetherItsVersionIsSupported(t *testing.T) {
 	}
 }
 
+// TestAStatusHasNoFieldThatOlderCRDsLack has CRDs that drop two fields of the statuses.
+func TestAStatusHasNoFieldThatOlderCRDsLack(t *testing.T) {
+	for version, want := range map[string]bool{
+		"": true, "v1.6.0": true, "v1.7.1": true, "v2.0.0-rc.1": true, "v1.5.9": false, "v1.1.1": false,
+	} {
+		w := around(read(t, class+`
+---
+kind: Gateway
+metadata: {name: web}
+spec: {gatewayClassName: ours, listeners: [{name: a, port: 80, protocol: HTTP}]}`))
+		w.Bundle = version
+		all := Attach(w).Statuses()
+		if features, sets := len(all[0].Class.SupportedFeatures) > 0, all[1].Gateway.AttachedListenerSets != nil; features !=
+			want || sets != want {
+			t.Errorf("with the CRDs of %q: supportedFeatures %t, attachedListenerSets %t; want %t", version, features, sets, want)
+		}
+	}
+}
+
 func TestAClassClaimsRetriesWhereRoutesCanHaveThem(t *testing.T) {
 	for channel, want := range map[string]bool{"experimental": true, "standard": false, "": false} {
 		w := around(read(t, class))

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/version"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
@@ -69,22 +70,33 @@ func (a *Attachment) Recall(before *Attachment) {
 // bundle begins the versions of the CRDs whose fields are all known here.
 const bundle = "v1.6."
 
+// older reports whether the CRDs of the cluster are older than the bundle. The API server then drops
+// fields of a status that came later. Without them, a status would look as if somebody else had replaced
+// it.
+func (w *World) older() bool {
+	has, err := version.ParseGeneric(w.Bundle)
+	return err == nil && has.LessThan(version.MustParseGeneric(bundle+"0"))
+}
+
 func (a *Attachment) classStatus(c *gatewayv1.GatewayClass) Status {
 	s := statusOf("GatewayClass", c)
 	said := conditions{generation: c.Generation}
 	said.hold(string(gatewayv1.GatewayClassConditionStatusAccepted), string(gatewayv1.GatewayClassReasonAccepted),
 		parametersOf(c))
-	if version := a.world.Bundle; version != "" {
+	if has := a.world.Bundle; has != "" {
 		var other *Refusal
-		if !strings.HasPrefix(version, bundle) {
+		if !strings.HasPrefix(has, bundle) {
 			other = &Refusal{string(gatewayv1.GatewayClassReasonUnsupportedVersion), fmt.Sprintf(
 				"the cluster has the CRDs of Gateway API %s; %sx is supported, and fields of other versions may have "+
-					"no effect", quote(version), bundle)}
+					"no effect", quote(has), bundle)}
 		}
 		said.hold(string(gatewayv1.GatewayClassConditionStatusSupportedVersion),
 			string(gatewayv1.GatewayClassReasonSupportedVersion), other)
 	}
 	s.Class = &gatewayv1.GatewayClassStatus{Conditions: said.all}
+	if a.world.older() {
+		return s
+	}
 	for _, name := range SupportedFeatures() {
 		if !a.world.Mirrors && slices.Contains(mirroring, name) ||
 			a.world.Channel != "experimental" && slices.Contains(experimental, name) {
@@ -145,14 +157,17 @@ func (a *Attachment) gatewayStatus(g *Gateway) Status {
 			string(gatewayv1.GatewayReasonConfigurationChanged),
 			"spec.tls.frontend accepts clients without a valid certificate (AllowInsecureFallback)")
 	}
-	attached := int32(0)
-	for _, one := range g.sets {
-		if one.valid() {
-			attached++
-		}
-	}
 	ip := gatewayv1.IPAddressType
-	status := &gatewayv1.GatewayStatus{Conditions: said.all, AttachedListenerSets: &attached}
+	status := &gatewayv1.GatewayStatus{Conditions: said.all}
+	if !a.world.older() {
+		attached := int32(0)
+		for _, one := range g.sets {
+			if one.valid() {
+				attached++
+			}
+		}
+		status.AttachedListenerSets = &attached
+	}
 	for _, addr := range g.Addresses {
 		status.Addresses = append(status.Addresses, gatewayv1.GatewayStatusAddress{Type: &ip, Value: addr})
 	}
