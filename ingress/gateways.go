@@ -393,6 +393,16 @@ func (b *builder) demandGate(one *balancer, opened map[allot.Tenant]int) {
 			Why:    fmt.Sprintf("%s in spec.addresses is in none of the pools of the appliance", rest[0]),
 		}
 	}
+	for i, addr := range usable {
+		if slices.ContainsFunc(usable[:i], func(a netip.Addr) bool { return a.Is6() == addr.Is6() }) {
+			g.Refused = &gateway.Refusal{
+				Reason: string(gatewayv1.GatewayReasonAddressNotUsable),
+				Why: fmt.Sprintf("%s in spec.addresses is the second address of its family: a Gateway has one IPv4 "+
+					"address and one IPv6 address at most", addr),
+			}
+			break
+		}
+	}
 	for _, port := range g.Ports() {
 		if most := w.Options.Limits.Ports; most > 0 && opened[d.Of] >= most {
 			for _, l := range g.On(port) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"sallyport/haproxy"
 	"sallyport/ingress/listen"
@@ -230,6 +231,37 @@ Gateway Programmed=True Programmed
 				t.Errorf("want (-), got (+):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestEachAddressThatAGatewayAsksForIsAnswered has addresses in spec.addresses, beside the one that the
+// Gateway has.
+func TestEachAddressThatAGatewayAsksForIsAnswered(t *testing.T) {
+	for more, want := range map[string]string{
+		"":                           "True Programmed",
+		"{value: ''}":                "True Programmed",
+		"{value: '2001:db8::5'}":     "True Programmed",
+		"{value: 203.0.113.6}":       "False AddressNotUsable",
+		"{value: 198.51.100.1}":      "False AddressNotUsable",
+		"{value: 203.0.113}":         "False AddressNotUsable",
+		"{type: Hostname, value: a}": "False Invalid",
+	} {
+		manifests := strings.Replace(gateOf("{name: web, port: 80, protocol: HTTP}"), "gatewayClassName: ours,",
+			"gatewayClassName: ours, addresses: [{value: "+gateAt+"}, "+more+"],", 1)
+		manifests = strings.Replace(manifests, "status: {addresses: [", "status: {addresses: [{value: '2001:db8::5'}, ", 1)
+		r := compileGates(t, new(Compiler), manifests, func(s *Snapshot) {
+			s.Options.Pools.Ranges = []AddressRange{poolOf("2001:db8::5-2001:db8::5"), poolOf(gateAt + "-203.0.113.6")}
+		})
+		got := ""
+		for _, s := range r.Statuses[Unnamed] {
+			if s.Gateway != nil {
+				c := meta.FindStatusCondition(s.Gateway.Conditions, "Programmed")
+				got = fmt.Sprintf("%s %s", c.Status, c.Reason)
+			}
+		}
+		if got != want {
+			t.Errorf("%s: got %s, want %s", more, got, want)
+		}
 	}
 }
 
