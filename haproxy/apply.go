@@ -184,7 +184,7 @@ func (p *Proxy) settle() error {
 // tellServers changes only servers, in the backends that the worker has.
 func (p *Proxy) tellServers(cfg *Config, states States, res *Result) error {
 	steps := p.belief.run.serverSteps(cfg, states, nil)
-	cmds := slices.Concat(steps.down, steps.up)
+	cmds := steps.inOrder(nil, nil)
 	res.Commands += len(cmds)
 	res.made = cmds
 	if err := p.worker.tell(cmds); err != nil {
@@ -197,17 +197,18 @@ func (p *Proxy) tellServers(cfg *Config, states States, res *Result) error {
 // tellClosings only closes and drains servers, which cannot wait until the files can be written.
 func (p *Proxy) tellClosings(cfg *Config, states States, res *Result) error {
 	steps := p.belief.run.serverSteps(cfg, states, nil)
-	res.Commands += len(steps.down)
-	return p.worker.tell(steps.down)
+	cmds := slices.Concat(steps.down, steps.drop)
+	res.Commands += len(cmds)
+	return p.worker.tell(cmds)
 }
 
 // tellAll makes the worker equal to want by commands, in this order: servers close, servers open,
-// routes and certificates change, and HAProxy removes the servers that want lacks.
+// routes and certificates change, and HAProxy removes the servers that want lacks (see inOrder).
 func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 	o := p.belief.run.orders(want, states, p.opt.Dir)
 	made := p.belief.run.places.commands()
 	rows, laterRows := o.atOnce()
-	cmds := slices.Concat(o.down, made, o.up, rows)
+	cmds := o.inOrder(made, rows)
 	res.made = slices.Concat(cmds, o.others())
 	res.Commands += len(cmds) + len(o.remove) + len(o.turns)
 	for _, step := range laterRows {

@@ -135,6 +135,7 @@ func (o *orders) others() []string {
 // serverSteps holds the commands that bring servers to their wanted states.
 type serverSteps struct {
 	down, up []string                // commands: to close and drain, then to add and open
+	drop     []string                // commands that close the servers of backends that no configuration wants
 	remove   []ServerID              // closed, and no longer wanted
 	after    map[string]*LiveBackend // the backends that change, once the commands are done
 	strays   []string                // backends that have servers, and that no configuration wants
@@ -175,13 +176,26 @@ func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment)
 		s.strays = Unwanted(cfg.Backends, r.backends)
 	}
 	for _, name := range s.strays {
-		stray, its := &Backend{Name: name}, []State(nil)
 		if i := slices.IndexFunc(cfg.Former, func(b *Backend) bool { return b.Name == name }); i >= 0 {
-			stray, its = cfg.Former[i], states.of(len(cfg.Backends)+i) // the next call closes it
+			s.bring(cfg.Former[i], r.backends.Get(name), states.of(len(cfg.Backends)+i)) // the next call closes it
+			continue
 		}
-		s.bring(stray, r.backends.Get(name), its)
+		n := len(s.down)
+		s.bring(&Backend{Name: name}, r.backends.Get(name), nil)
+		s.drop, s.down = append(s.drop, s.down[n:]...), s.down[:n]
 	}
 	return s
+}
+
+// inOrder returns the commands of a round, among them those that make backends and change rows. Servers
+// close before others open, since an address may pass from one to another. In a round that opens no
+// server, the rows lead away from a backend that nobody wants before its servers close. Otherwise a
+// request could find it without servers.
+func (s *serverSteps) inOrder(made, rows []string) []string {
+	if len(made)+len(s.up) == 0 {
+		return slices.Concat(s.down, rows, s.drop)
+	}
+	return slices.Concat(s.down, s.drop, made, s.up, rows)
 }
 
 // bring adds the commands that bring the servers of one backend to their states.

@@ -73,6 +73,14 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 	servers := func(states []State, b Backend, servers ...Server) world {
 		return world{Config{Backends: app(b, servers...)}, states}
 	}
+	leads := func(to string, backends ...*Backend) world {
+		cfg := routed()
+		if to != "" {
+			cfg = routed(route("a.test", "/", Prefix, to))
+		}
+		cfg.Backends = backends
+		return world{cfg, []State{Open}}
+	}
 	plain := Backend{}
 	for name, tt := range map[string]struct {
 		have, want world
@@ -229,6 +237,23 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 			have: servers([]State{Open}, plain, one), want: servers([]State{Closed}, plain, weighing(one, 3)),
 			cmds: []string{"set server app/s_10-0-0-1_80 state maint"},
 		},
+		"a backend that goes: its servers close once no row leads there": {
+			have:   leads("app", app(plain, one)...),
+			want:   leads("", &Backend{Name: "other"}),
+			cmds:   []string{"del map /sp/maps/route.map a.test/", "set server app/s_10-0-0-1_80 state maint"},
+			remove: []string{"app/s_10-0-0-1_80"},
+		},
+		"a backend that goes: its servers close before one of another backend opens": {
+			have: leads("app", app(plain, one)[0], &Backend{Name: "other"}),
+			want: leads("", &Backend{Name: "other", Servers: []Server{one}}),
+			cmds: []string{
+				"set server app/s_10-0-0-1_80 state maint",
+				"add server other/s_10-0-0-1_80 10.0.0.1:80 pool-max-conn -1 pool-purge-delay 5000",
+				"set server other/s_10-0-0-1_80 state ready",
+				"del map /sp/maps/route.map a.test/",
+			},
+			remove: []string{"app/s_10-0-0-1_80"},
+		},
 		"a route where nothing listens": {have: world{}, want: world{Config: Config{Routes: many.Routes}}},
 		"networks of a list": {
 			have: world{Config: listed("10.0.0.0/8", "192.0.2.0/24")},
@@ -263,7 +288,7 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 			for what, pair := range map[string][2][]string{
 				"commands": {
 					tt.cmds,
-					slices.Concat(got.down, got.up, rows),
+					got.inOrder(nil, rows),
 				}, "removals": {tt.remove, remove},
 				"whole maps": {tt.whole, whole},
 			} {
@@ -281,9 +306,9 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 					t.Errorf("server %s would be removed while it is %s", id, live.State)
 				}
 			}
-			if again := have.serverSteps(&tt.want.Config, states(tt.want), nil); len(again.down)+len(again.up) > 0 {
-				t.Errorf("after the commands, the servers take these again: %s",
-					strings.Join(slices.Concat(again.down, again.up), "; "))
+			again := have.serverSteps(&tt.want.Config, states(tt.want), nil)
+			if cmds := again.inOrder(nil, nil); len(cmds) > 0 {
+				t.Errorf("after the commands, the servers take these again: %s", strings.Join(cmds, "; "))
 			}
 		})
 	}
@@ -328,7 +353,7 @@ func TestWhatAChangeTakesDoesNotDependOnTheOthers(t *testing.T) {
 				after := text.outline(&next, open(&next))
 				o := worker.orders(after, open(&next), "/sp")
 				rows, whole := o.atOnce()
-				got := cost{Commands: len(o.down) + len(o.up) + len(rows)}
+				got := cost{Commands: len(o.inOrder(nil, rows))}
 				for i, f := range after.backends {
 					if f != before.backends[i] {
 						got.Fragments++
