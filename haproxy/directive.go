@@ -203,7 +203,7 @@ func Reject(networks Networks, others bool) Directive {
 // RejectOthers closes connections of clients outside these networks. It is for a TCP backend. The
 // backend may also have a Reject; clients then have to pass both.
 func RejectOthers(networks []netip.Prefix) Directive {
-	return Directive{phase: phaseDeny, tcp: true, text: Networks{Of: networks}.acl("sp_source") + reject +
+	return Directive{phase: phaseDeny, tcp: true, text: Networks{Of: networks}.acl("src", "sp_source") + reject +
 		" if !sp_source"}
 }
 
@@ -370,7 +370,7 @@ var DenyCodes = []int{400, 401, 403, 404, 405, 407, 408, 410, 413, 425, 429, 500
 func Limit(t Table, requests, status int, except Networks) Directive {
 	text, unless := "", ""
 	if except.List != "" || len(except.Of) > 0 {
-		text, unless = except.acl("sp_unlimited"), " !sp_unlimited"
+		text, unless = except.acl("src", "sp_unlimited"), " !sp_unlimited"
 	}
 	text += "http-request track-sc0 src table " + t.Name
 	if unless != "" {

@@ -312,3 +312,52 @@ func forwardedFor(t *testing.T) Server {
 	t.Cleanup(echo.Close)
 	return serverAt(echo.Listener.Addr())
 }
+
+// TestAnAddressOfListenersHasNoOtherPorts has the frontends for all Listeners' addresses at the wildcard,
+// with and without the one that reads names in handshakes.
+func TestAnAddressOfListenersHasNoOtherPorts(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg := r.config(backend("web", origin(t, "web")))
+		cfg.Bind.HTTP[0] = netip.AddrPortFrom(netip.IPv4Unspecified(), r.http.Port())
+		cfg.Bind.HTTPS[0] = netip.AddrPortFrom(netip.IPv4Unspecified(), r.https.Port())
+		cfg.Certs = []*Cert{{Name: "web.pem", Hosts: []string{"web.test"}, PEM: newAuthority(t, "a").issue(t, "web.test")}}
+		own := netip.MustParseAddr("127.0.9.20")
+		at := netip.AddrPortFrom(own, freePort(t).Port())
+		r.settle(cfg, states(cfg, Open))
+		names := &tls.Config{ServerName: "web.test", InsecureSkipVerify: true} //nolint:gosec // the answer is what is looked at
+		check := func(when string, want bool) {
+			t.Helper()
+			for _, address := range []netip.Addr{own, netip.MustParseAddr("127.0.9.21")} {
+				answers := want || address != own
+				if got, err := request(netip.AddrPortFrom(address, r.http.Port()), "GET", "web.test", "/"); answers != (got == "web") {
+					t.Errorf("%s: HTTP at %s: got %q, %v", when, address, got, err)
+				}
+				dialer := tls.Dialer{Config: names}
+				conn, err := dialer.DialContext(t.Context(), "tcp", netip.AddrPortFrom(address, r.https.Port()).String())
+				if answers != (err == nil) {
+					t.Errorf("%s: a handshake at %s: %v", when, address, err)
+				}
+				if err == nil {
+					_ = conn.Close()
+				}
+			}
+		}
+		check("without a Listener", true)
+		with := *cfg
+		with.Listeners = []Listener{{At: at, Kind: ListenHTTP}}
+		with.Routes = append(slices.Clone(cfg.Routes),
+			&Route{Scope: ScopeOf(at), Host: "g.test", Path: "/", Match: Prefix, To: To("web")})
+		r.settle(&with, states(&with, Open))
+		check("with a Listener", false)
+		if got, err := request(at, "GET", "g.test", "/"); got != "web" {
+			t.Errorf("the Listener: got %q, %v", got, err)
+		}
+		with.Inspect = true
+		r.settle(&with, states(&with, Open))
+		check("where names are read", false)
+		cfg.Inspect = true
+		r.settle(cfg, states(cfg, Open))
+		check("after the Listener", true)
+	})
+}

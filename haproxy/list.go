@@ -25,18 +25,19 @@ const listDir = "lists/"
 // here is the placeholder for the configuration directory in the text of a directive.
 const here = "\x02"
 
-// acl returns the lines of an ACL that matches clients within the networks.
-func (n Networks) acl(name string) string {
+// acl returns the lines of an ACL that matches connections whose sample, src or dst, is within the
+// networks.
+func (n Networks) acl(sample, name string) string {
 	switch {
 	case n.List != "":
-		return "acl " + name + " src,map_ip(" + here + listDir + n.List + ") -m found\n"
+		return "acl " + name + " " + sample + ",map_ip(" + here + listDir + n.List + ") -m found\n"
 	case len(n.Of) == 0:
 		return "acl " + name + " always_false\n"
 	}
 	var b strings.Builder
 	const many = 30 // HAProxy takes 64 words a line
 	for part := range slices.Chunk(n.Of, many) {
-		b.WriteString("acl " + name + " src")
+		b.WriteString("acl " + name + " " + sample)
 		for _, p := range part {
 			b.WriteString(" " + p.String())
 		}
@@ -49,9 +50,9 @@ func (n Networks) acl(name string) string {
 // other clients instead.
 func (n Networks) turnAway(others bool, rule string) string {
 	if others {
-		return n.acl("sp_allowed") + rule + " if !sp_allowed"
+		return n.acl("src", "sp_allowed") + rule + " if !sp_allowed"
 	}
-	return n.acl("sp_denied") + rule + " if sp_denied"
+	return n.acl("src", "sp_denied") + rule + " if sp_denied"
 }
 
 // rows returns the networks as rows of a map, which commands change row by row.
