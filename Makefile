@@ -15,7 +15,7 @@ N        ?= 20
 PKG      ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down test packages e2e changed manual boot test-calico race apparatus check nightly fresh go lint bench rivals profile conformance gateway attack chaos soak soak-tests fuzz golden
+.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down test packages e2e changed remembered manual boot test-calico race race-haproxy race-others lab-parts apparatus gateway-more check nightly fresh go lint bench rivals profile conformance gateway attack chaos soak soak-tests fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -95,7 +95,7 @@ e2e: setup
 changed: setup
 	@test/if-changed manual '*.md' cmd image/units image/deb test/e2e test/faults test/lab test/load test/manual test/rig go.mod
 	@test/if-changed boot image appliance/config test/lab test/load test/rig go.mod
-	@GATEWAY='$(or $(GATEWAY),-ends)' test/if-changed gateway haproxy ingress/gateway ingress/listen $(addprefix ingress/,backends.go exchange.go gateways.go shared.go watch/conditions.go watch/gateways.go) test/gateway go.mod
+	@GATEWAY='$(or $(GATEWAY),-ends)' test/if-changed gateway haproxy ingress/gateway ingress/listen ingress/claims ingress/allot $(addprefix ingress/,amend.go backends.go exchange.go gateways.go shared.go) $(addprefix ingress/watch/,conditions.go gateways.go publish.go survey.go) appliance/balancers.go appliance/loop.go test/gateway test/lab test/rig go.mod
 
 manual: setup ## Type every command of the manual on a machine beside a cluster with Calico (as root)
 	go test -count=1 -timeout 30m -run '^TestEveryCommandOfTheManualRuns$$' ./test/e2e
@@ -113,19 +113,37 @@ test-calico: setup ## Run the end-to-end tests on real Calico, all of them (as r
 # for GoBGP's package variables; the product has one.
 UNRACED = ^sallyport/(appliance/picture|appliance/plan|bgp/upstream|ingress)$$
 
-# Package haproxy takes longest, and begins.
 race: setup ## Run the packages' own tests under the race detector, in random order
-	CGO_ENABLED=1 go test -race -shuffle=on -timeout 75m $$(go list ./haproxy ./... | grep -Ev '/image/boot|^sallyport/test|$(UNRACED)')
+	@$(MAKE) --no-print-directory -j 2 race-haproxy race-others
+
+RACE = -race -shuffle=on -timeout 75m
+
+race-haproxy: setup # with each HAProxy; it takes longest, and begins
+	CGO_ENABLED=1 go test $(RACE) ./haproxy
+
+race-others: setup
+	CGO_ENABLED=1 go test $(RACE) $$(go list ./... | grep -Ev '/haproxy$$|/image/boot|^sallyport/test|$(UNRACED)')
+
+# What labs are made of: its tests need nothing of the product.
+LABPARTS = ^sallyport/test/lab/(bird|debian|kubelet|world)$$
+
+lab-parts: setup
+	go test -timeout 75m $$(go list ./... | grep -E '$(LABPARTS)')
+
+# The packages that take longest, and that few changes concern.
+remembered: setup
+	@test/if-changed race-haproxy haproxy test/lab/debian go.mod
+	@test/if-changed lab-parts test/lab go.mod
 
 apparatus: setup # the tests of what is under test, but for test/e2e; and those that race leaves out
-	go test -timeout 75m $$(go list ./... | grep -E '^sallyport/test|$(UNRACED)' | grep -v /test/e2e)
+	go test -timeout 75m $$(go list ./... | grep -E '^sallyport/test|$(UNRACED)' | grep -Ev '/test/e2e|$(LABPARTS)')
 
 check: setup ## Run all tests once, the packages' own under the race detector; then conformance and lint (as root)
 	@$(MAKE) --no-print-directory e2e; first=$$?; \
-	$(MAKE) --no-print-directory -j 2 race apparatus conformance changed lint && exit $$first
+	$(MAKE) --no-print-directory -j 2 remembered race-others apparatus conformance changed lint && exit $$first
 
 nightly: setup ## Run everything, whether it changed or not, and go on after a failure; it takes hours (as root)
-	@AGAIN=1 $(MAKE) --no-print-directory -k check test-calico test-deb attack chaos image test-image image-again fuzz fresh ATTACK=-all GATEWAY=-all
+	@AGAIN=1 $(MAKE) --no-print-directory -k check test-calico test-deb gateway-more attack chaos image test-image image-again fuzz fresh ATTACK=-all GATEWAY=-all
 
 fresh: ## Run build, deb, lint, fuzz, bench, demo and golden, each first on a fresh Debian 12 (as root); the rest begin alike, and take longer
 	@test/fresh
@@ -147,6 +165,10 @@ conformance: ready ## Show case by case what annotations do, in a lab (as root)
 
 gateway: ready ## Run the official conformance suite of Gateway API, in a lab (as root); GATEWAY has its flags
 	go run ./test/gateway $(GATEWAY)
+
+gateway-more: ready # the suite against a group whose members are drained, and with the CRDs of the experimental channel
+	go run ./test/gateway -group
+	go run ./test/gateway -experimental
 
 attack: ready ## Try to break in, case by case, in a lab (as root)
 	go run ./test/attack $(ATTACK)

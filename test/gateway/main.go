@@ -88,8 +88,8 @@ func (o order) withEach(ctx context.Context, where place, ends bool) error {
 	if err != nil {
 		return err
 	}
-	if len(binaries) > 2 && ends {
-		binaries = []string{binaries[0], binaries[len(binaries)-1]}
+	if ends {
+		binaries = debian.Ends(binaries)
 	}
 	dir, errs := o.Out, []error(nil)
 	for _, binary := range binaries {

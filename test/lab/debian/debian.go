@@ -80,6 +80,14 @@ func HAProxies() ([]string, error) {
 	return list, err
 }
 
+// Ends returns the first and the last of some programs: of HAProxies the one in PATH, and the newest.
+func Ends(programs []string) []string {
+	if len(programs) <= 2 {
+		return programs
+	}
+	return []string{programs[0], programs[len(programs)-1]}
+}
+
 // BIRD returns the folder of BIRD 1 (bird, birdc, bird6, birdc6) or BIRD 2 (bird, birdc), and
 // fetches it if necessary. An empty folder means that the programs are in PATH. Bookworm is the
 // last suite with both series.
