@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"time"
 
@@ -207,7 +208,7 @@ func gateways() []attack {
 			tries:   "writes matches and filters with spaces, quotes, NUL and samples of HAProxy",
 			promise: "a value of a route is compared and set as it is; what HAProxy cannot take is not served",
 			objects: func(*testbed) string { return hostileRules() },
-			holds: all(soon("200 evil", atEvil("/")), func(ctx context.Context, s *testbed) error {
+			holds: all(soon("200 evil", atEvil("/")), oddMatches, func(ctx context.Context, s *testbed) error {
 				literal := `a "b' %[src] # ; ${HOME}`
 				shared := request{host: "shared." + evilHost, target: "/literal", header: "X-Odd: " + literal + "\r\n"}
 				err := soon("200 evil", shared)(ctx, s)
@@ -395,14 +396,13 @@ func hostileRules() string {
     filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: x-set, value: "a \"b' %[src] # ; ${HOME}"}]}}]}`
 	// At the addresses of Ingresses a condition is a line of the configuration.
 	b.WriteString(home(literal) + gatewayOf("evil", "shared", "", plain) +
-		routeOf("evil", "shared", "shared", "shared."+evilHost, literal, toApp))
+		routeOf("evil", "shared", "shared", "shared."+evilHost, literal, toApp) +
+		routeOf("evil", "large", "home", "large."+evilHost, fmt.Sprintf(
+			"{matches: [{headers: [%s]}], backendRefs: [{name: app, port: 80}]}",
+			sameHeaders(strings.Repeat("a", 4096))), toApp))
 	for i, bad := range breakouts {
-		var headers []string
-		for j := range 16 {
-			headers = append(headers, fmt.Sprintf("{name: x-%d, value: %q}", j, bad))
-		}
 		match := fmt.Sprintf("{path: {value: /m%%d}, headers: [%s], queryParams: [{name: q, value: %q}]}",
-			strings.Join(headers, ", "), bad)
+			sameHeaders(bad), bad)
 		var matches []string
 		for j := range 16 {
 			matches = append(matches, strings.Replace(match, "%d", fmt.Sprint(j), 1))
@@ -432,6 +432,49 @@ func hostileRules() string {
 			toApp))
 	}
 	return b.String()
+}
+
+// oddHeaders is the largest number of headers in a match that the API allows.
+const oddHeaders = 16
+
+// sameHeaders returns the YAML of oddHeaders headers of a match, all with one value.
+func sameHeaders(value string) string {
+	var headers []string
+	for i := range oddHeaders {
+		headers = append(headers, fmt.Sprintf("{name: x-%d, value: %q}", i, value))
+	}
+	return strings.Join(headers, ", ")
+}
+
+// oddMatches sends requests with all 16 headers of a match of hostileRules, without the last header,
+// and with a wrong last header. Values that no request can have are left out. A match that is too large for
+// HAProxy is not served, and the status of its route says so.
+func oddMatches(ctx context.Context, s *testbed) error {
+	err := all(reports("HTTPRoute", "evil", "large", "Accepted=True", "PartiallyInvalid=True UnsupportedValue"),
+		soon("200 evil", request{at: evilGate, host: "large." + evilHost}))(ctx, s)
+	asked := 0
+	for i, value := range breakouts {
+		if strings.ContainsAny(value, "\r\n\x00") || len(value) > 100 {
+			continue // a request cannot have it, or not 16 times
+		}
+		asked++
+		r := request{at: evilGate, host: fmt.Sprintf("odd%d.%s", i, evilHost), target: "/m0?q=" + url.QueryEscape(value)}
+		var right []string
+		for j := range oddHeaders {
+			right = append(right, fmt.Sprintf("X-%d: %s\r\n", j, value))
+		}
+		r.header = strings.Join(right, "")
+		err = errors.Join(err, soon("200 evil", r)(ctx, s))
+		last := oddHeaders - 1
+		r.header = strings.Join(right[:last], "")
+		lacks := s.gets(ctx, "404 no pod", r)
+		r.header += fmt.Sprintf("X-%d: %sx\r\n", last, value)
+		err = errors.Join(err, lacks, s.gets(ctx, "404 no pod", r))
+	}
+	if asked == 0 {
+		err = errors.Join(err, errors.New("no value can be sent"))
+	}
+	return err
 }
 
 // costlyRules returns a Gateway of evil with 2,000 regular expressions for four hosts.
