@@ -297,7 +297,9 @@ func gateways() []attack {
 			by: "nobody", tries: "takes a ReferenceGrant away under load",
 			promise: "the route leads there no more, from the first 500 on; no request meets anything else",
 			objects: func(*testbed) string {
-				return home(`{matches: [{path: {value: /cross}}], backendRefs: [{namespace: victim, name: app, port: 80}]}`) +
+				// Nothing else leads to this Service, so its backend goes with the route.
+				return rig.Service("victim", "lent", "app") +
+					home(`{matches: [{path: {value: /cross}}], backendRefs: [{namespace: victim, name: lent, port: 80}]}`) +
 					grantOf("shares", "HTTPRoute", "Service")
 			},
 			holds: grantGoes,
