@@ -54,8 +54,8 @@ func listensAtPorts(ctx context.Context, s *testbed, r *rig.Rig) (err error) {
 	if err := s.Apply(ctx, objects); err != nil {
 		return err
 	}
-	return all(reports("Gateway", "evil", "home", "Programmed=True", "http Programmed=True", "ssh Programmed=False",
-		"bgp Accepted=False PortUnavailable", "status Accepted=False PortUnavailable"),
+	return all(reports("Gateway", "evil", "home", "Programmed=True", "http Programmed=True",
+		"ssh Accepted=False PortUnavailable", "bgp Accepted=False PortUnavailable", "status Accepted=False PortUnavailable"),
 		soon("200 evil", atEvil("/")),
 		func(ctx context.Context, _ *testbed) error {
 			out, err := r.Exec(ctx, world.Appliance, "ss", "-Htln", "src", evilGate)
