@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/apimachinery/pkg/api/meta"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/haproxy"
 	"sallyport/ingress/listen"
@@ -503,6 +504,39 @@ func TestNoNamespaceBringsTooManyForms(t *testing.T) {
 	r := compileGates(t, &Compiler{}, manifests, nil)
 	if got := len(r.Config.Forms); got != listen.MaxForms {
 		t.Errorf("got %d forms, want %d", got, listen.MaxForms)
+	}
+}
+
+// TestAFormThatHAProxyHasNoRoomForIsRefused has 8 namespaces, each with as many forms as it may bring.
+// HAProxy has room for all but two, and the two youngest routes say so.
+func TestAFormThatHAProxyHasNoRoomForIsRefused(t *testing.T) {
+	const namespaces = 8
+	manifests := gateOf("{name: web, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}")
+	for i := range namespaces * listen.MaxForms {
+		manifests += sharedRoute(fmt.Sprint("n", i/listen.MaxForms), fmt.Sprintf("r%02d", i), 2000+i, "", fmt.Sprintf(
+			"hostnames: [h%02d.test], rules: [{matches: [{headers: [{name: x-%[1]d, value: a}]}]}]", i))
+	}
+	r := compileGates(t, &Compiler{}, manifests, nil)
+	if got := len(r.Config.Forms); got != haproxy.MaxForms {
+		t.Errorf("got %d forms, want %d", got, haproxy.MaxForms)
+	}
+	served := map[string]bool{}
+	for _, f := range r.Config.Forms {
+		served[f.Headers[0]] = true
+	}
+	for _, s := range r.Statuses[Unnamed] {
+		if s.Kind != "HTTPRoute" {
+			continue
+		}
+		i, err := strconv.Atoi(strings.TrimPrefix(s.Name, "r"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		has := meta.FindStatusCondition(s.Parents[0].Conditions, string(gatewayv1.RouteConditionPartiallyInvalid))
+		refused := has != nil && has.Reason == string(gatewayv1.RouteReasonUnsupportedValue)
+		if want := i >= haproxy.MaxForms; refused != want || served[fmt.Sprint("x-", i)] == want {
+			t.Errorf("route %d: refused %v, served %v; want %v", i, refused, served[fmt.Sprint("x-", i)], want)
+		}
 	}
 }
 
