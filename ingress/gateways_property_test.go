@@ -153,11 +153,11 @@ func drawOfAPI(t *rapid.T, s *Snapshot, namespace, other string) {
 		{Name: "g0", Namespace: &its}, {Name: "g0"}, {Name: "g1"},
 	}}
 	hosts := rapid.SliceOfN(rapid.SampledFrom([]gatewayv1.Hostname{"a.test", "b.test", "*.test"}), 1, 2).Draw(t, "hosts")
-	switch rapid.IntRange(0, 9).Draw(t, "kind") {
+	switch rapid.IntRange(0, 10).Draw(t, "kind") {
 	case 0, 1:
 		s.API.Gateways = change(t, s.API.Gateways, drawGateway(t, namespace, i), gone)
 	case 2:
-		kinds := []gatewayv1.Kind{"HTTPRoute", "Gateway", "GRPCRoute", "TLSRoute", "ListenerSet"}
+		kinds := []gatewayv1.Kind{"HTTPRoute", "Gateway", "GRPCRoute", "TLSRoute", "TCPRoute", "ListenerSet"}
 		s.API.Grants = change(t, s.API.Grants, &gatewayv1.ReferenceGrant{ObjectMeta: meta, Spec: gatewayv1.ReferenceGrantSpec{
 			From: []gatewayv1.ReferenceGrantFrom{{
 				Group: gatewayv1.GroupName, Kind: rapid.SampledFrom(kinds).Draw(t, "from"),
@@ -194,6 +194,10 @@ func drawOfAPI(t *rapid.T, s *Snapshot, namespace, other string) {
 		class := "sallyport.dev/appliance"
 		s.Services = change(t, s.Services, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &class, Ports: []corev1.ServicePort{{Port: 80}},
+		}}, gone)
+	case 8:
+		s.API.TCPRoutes = change(t, s.API.TCPRoutes, &gatewayv1.TCPRoute{ObjectMeta: meta, Spec: gatewayv1.TCPRouteSpec{
+			CommonRouteSpec: parents, Rules: []gatewayv1.TCPRouteRule{{BackendRefs: to}},
 		}}, gone)
 	default:
 		s.API.HTTPRoutes = change(t, s.API.HTTPRoutes, drawRoute(t, namespace, i, "app", other, namespace), gone)
