@@ -10,7 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/haproxy"
@@ -537,6 +539,81 @@ func TestAFormThatHAProxyHasNoRoomForIsRefused(t *testing.T) {
 		if want := i >= haproxy.MaxForms; refused != want || served[fmt.Sprint("x-", i)] == want {
 			t.Errorf("route %d: refused %v, served %v; want %v", i, refused, served[fmt.Sprint("x-", i)], want)
 		}
+	}
+}
+
+// TestTheConfigMapHoldsForBackendsOfRoutesAndNotForTheirPaths has an HTTPRoute and a TCPRoute at a Gateway
+// with an address of its own.
+func TestTheConfigMapHoldsForBackendsOfRoutesAndNotForTheirPaths(t *testing.T) {
+	manifests := gateOf(`{name: http, port: 80, protocol: HTTP}, {name: db, port: 5432, protocol: TCP}`) + app("app") +
+		httpRoute("r", "rules: [{matches: [{path: {value: /v.}}], backendRefs: [{name: app, port: 80}]}]") + `
+kind: TCPRoute
+metadata: {name: db, namespace: default}
+spec: {parentRefs: [{name: gate}], rules: [{backendRefs: [{name: app, port: 80}]}]}
+`
+	type want struct {
+		http, tcp string // directives
+		conns     int    // of a server
+	}
+	for name, row := range map[string]struct {
+		keys map[string]string
+		want want
+	}{
+		"nothing": {},
+		"a list of networks": {map[string]string{"allow-list": "192.0.2.0/24"}, want{
+			http: "acl sp_allowed src 192.0.2.0/24; http-request deny deny_status 403 if !sp_allowed",
+			tcp:  "acl sp_allowed src 192.0.2.0/24; tcp-request content reject if !sp_allowed",
+		}},
+		"a rate of requests": {map[string]string{"rate-limit-requests": "5"}, want{
+			http: "http-request track-sc0 src table _rate; http-request deny deny_status 403 " +
+				"if { sc_http_req_rate(0,_rate) gt 5 } or !{ sc_tracked(0) }",
+		}},
+		"timeouts": {map[string]string{"timeout-server": "7s", "timeout-connect": "2s"}, want{
+			http: "timeout connect 2000ms; timeout server 7000ms", tcp: "timeout connect 2000ms; timeout server 7000ms",
+		}},
+		"connections of a pod": {map[string]string{"pod-maxconn": "9"}, want{conns: 9}},
+		"passwords that are missing": {map[string]string{"auth-type": "basic-auth", "auth-secret": "none"}, want{
+			http: `http-request return status 503 content-type text/plain string "the access rules of this path are ` +
+				`invalid\n"`,
+			tcp: "tcp-request content reject",
+		}},
+		"keys of paths": {keys: map[string]string{"ssl-redirect": "true", "path-type": "regex"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := compileGates(t, new(Compiler), manifests, func(s *Snapshot) {
+				s.Options.ConfigMap = "default/keys"
+				s.ConfigMaps = []*corev1.ConfigMap{{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "keys"}, Data: row.keys,
+				}}
+			})
+			got := map[string]want{}
+			for _, b := range r.Config.Backends {
+				var lines []string
+				for _, d := range b.Directives {
+					if text := d.String(); text != "option forwardfor" {
+						lines = append(lines, strings.Split(text, "\n")...)
+					}
+				}
+				one := want{http: strings.Join(lines, "; "), conns: b.Options.MaxConn}
+				if b.TCP {
+					one.http, one.tcp = "", one.http
+				}
+				got[b.Name] = one
+			}
+			all := map[string]want{
+				"default_svc_app_http":     {http: row.want.http, conns: row.want.conns},
+				"default_svc_app_http.tcp": {tcp: row.want.tcp, conns: row.want.conns},
+			}
+			if diff := cmp.Diff(all, got, cmp.AllowUnexported(want{})); diff != "" {
+				t.Errorf("want (-), got (+):\n%s", diff)
+			}
+			for _, route := range r.Config.Routes {
+				path := route.Host == "" && route.Path == "/v." && route.Match == haproxy.Prefix
+				if route.TLSOnly || route.Scope == gateAt+":80" && route.To.String() != "" && !path {
+					t.Errorf("got the route %+v, want the prefix /v. without TLS", route)
+				}
+			}
+		})
 	}
 }
 
