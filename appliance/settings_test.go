@@ -51,6 +51,8 @@ func other(t *testing.T, key string, v reflect.Value) reflect.Value {
 		o.SetString(v.String() + "x")
 	case reflect.Bool:
 		o.SetBool(!v.Bool())
+	case reflect.Pointer:
+		o.Set(reflect.New(v.Type().Elem())) // nil is another value than any
 	case reflect.Int, reflect.Int64:
 		o.SetInt(v.Int() + 1)
 	case reflect.Uint8, reflect.Uint16, reflect.Uint32:

@@ -55,7 +55,9 @@ func OptionsOf(c *config.Cluster, pools input.Pools) input.Options {
 	for _, h := range in.Hosts {
 		hosts = append(hosts, input.HostRule(h))
 	}
-	gateways := input.GatewayOptions{Enabled: c.Gateway.Enabled, Controller: c.Gateway.Controller}
+	gateways := input.GatewayOptions{
+		Enabled: c.Gateway.Looks(), Unasked: !c.Gateway.Asked(), Controller: c.Gateway.Controller,
+	}
 	if c.Gateway.Shared {
 		gateways.Shared = in.Publish
 	}

@@ -345,9 +345,12 @@ type Nginx struct {
 
 // Gateway says whether the objects of Gateway API of a cluster are served.
 type Gateway struct {
-	// Serve Gateways and routes of Gateway API (group gateway.networking.k8s.io). A Gateway needs an
-	// address: see haproxy.addresses, group.pools and shared. Which namespaces count is in ingress.
-	Enabled bool `json:"enabled" jsonschema:"default=false"`
+	// Serve Gateways and routes of Gateway API (group gateway.networking.k8s.io). They are served by
+	// default as soon as the cluster has the CRDs. With true, a cluster without the CRDs, or without the
+	// rights to read the objects, is reported as a fault. With false, the appliance reads no such object.
+	// A Gateway needs an address: see haproxy.addresses, group.pools and shared. Which namespaces count is
+	// in ingress.
+	Enabled *bool `json:"enabled"`
 	// Controller that a GatewayClass must name to be ours (spec.controllerName).
 	Controller string `json:"controller" jsonschema:"default=sallyport.dev/gateway"`
 	// Let Gateways that ask for no address, or for one of ingress.publish, share the addresses and ports
@@ -355,6 +358,12 @@ type Gateway struct {
 	// their own.
 	Shared bool `json:"shared" jsonschema:"default=false"`
 }
+
+// Looks reports whether the appliance looks for objects of Gateway API.
+func (g Gateway) Looks() bool { return g.Enabled == nil || *g.Enabled }
+
+// Asked reports whether the file asks for Gateways, so that a cluster that cannot have them is at fault.
+func (g Gateway) Asked() bool { return g.Enabled != nil && *g.Enabled }
 
 // Trust says how far the namespaces of a cluster trust each other.
 type Trust string

@@ -215,7 +215,7 @@ clusters:
 				SecretBytes: 9000, ObjectBytes: 75000, SliceBytes: 70000, PictureBytes: 80000,
 			},
 		},
-		Gateway: config.Gateway{Enabled: true, Controller: "example.org/own"},
+		Gateway: config.Gateway{Enabled: new(true), Controller: "example.org/own"},
 		Calico:  config.Calico{APIGroup: config.APIv3},
 	}
 	if diff := cmp.Diff(want, got.Clusters[0], values); diff != "" {
@@ -223,6 +223,41 @@ clusters:
 	}
 	if got, want := got.Clusters[1].Name, "two"; got != want {
 		t.Errorf("second cluster: got %q, want %q", got, want)
+	}
+}
+
+func TestGatewaysAreServedUnlessTheFileForbidsIt(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "sallyport.yaml")
+	if err := os.WriteFile(filepath.Join(dir, "kubeconfig"), []byte("apiVersion: v1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	load := func(value string) (*config.Config, error) {
+		text := "clusters:\n- kubeconfig: kubeconfig\n  gateway: {enabled: " + value + "}\n"
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return config.Load(path)
+	}
+	for value, want := range map[string]struct{ looks, asked bool }{
+		"": {looks: true}, "null": {looks: true}, "true": {looks: true, asked: true}, "false": {},
+	} {
+		c, err := load(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g := c.Clusters[0].Gateway; g.Looks() != want.looks || g.Asked() != want.asked {
+			t.Errorf("%q: looks %t, asked %t, want %+v", value, g.Looks(), g.Asked(), want)
+		}
+		if warned := strings.Contains(strings.Join(c.Warnings, "\n"),
+			"no Gateway gets an address"); warned != want.asked {
+			t.Errorf("%q: warnings %q", value, c.Warnings)
+		}
+	}
+	for _, value := range []string{`"true"`, "auto", "[true]", "{a: true}"} {
+		if _, err := load(value); err == nil || !strings.Contains(err.Error(), "allowed: true, false") {
+			t.Errorf("%s: got %v, want an error with what is allowed", value, err)
+		}
 	}
 }
 

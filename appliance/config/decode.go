@@ -144,6 +144,9 @@ func (d decoder) value(node *yaml.Node, path string, v reflect.Value, l limits) 
 		d.object(node, path, v)
 	case v.Kind() == reflect.Slice:
 		d.list(node, path, v, l)
+	case v.Kind() == reflect.Pointer: // nil means that the file gives no value
+		v.Set(reflect.New(v.Type().Elem()))
+		d.scalar(node, path, v.Elem(), l)
 	default:
 		d.scalar(node, path, v, l)
 	}

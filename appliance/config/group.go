@@ -132,7 +132,7 @@ func (c *Config) Pools() []Pool {
 // warnOfGateways warns of Gateways that have no address to be served at.
 func (c *Config) warnOfGateways(p *problems) {
 	for i, cluster := range c.Clusters {
-		if cluster.Gateway.Enabled && !cluster.Gateway.Shared && len(c.Pools()) == 0 {
+		if cluster.Gateway.Asked() && !cluster.Gateway.Shared && len(c.Pools()) == 0 {
 			key := "haproxy.addresses"
 			if c.Group.Exists() {
 				key = "group.pools"

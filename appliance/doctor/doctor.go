@@ -286,6 +286,9 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none input.Snap
 	for _, sentence := range slices.Concat(health.Missing, gatewayFaults(ctx, c, w, snapshot)) {
 		d.doubt("rights and objects", "cluster "+c.Name+": "+sentence, "apply the manifests", d.manifests())
 	}
+	for _, sentence := range health.Hints {
+		d.finds(status.Info, "rights and objects", "cluster "+c.Name+": "+sentence, status.MoreRights, d.manifests())
+	}
 	for _, sentence := range health.Odd {
 		d.odd = append(d.odd, "cluster "+c.Name+": "+sentence)
 		d.doubt("Calico's objects", "cluster "+c.Name+": "+sentence, "correct the object, or what it is compared with",
@@ -455,7 +458,8 @@ func (d *doctor) running() {
 	}
 	for _, f := range findings {
 		switch {
-		case f.Level == status.Failed, slices.Contains(examined, f.Code): // the doctor reports them itself
+		case f.Level == status.Failed, f.Level == status.Info, slices.Contains(examined, f.Code):
+			// The doctor reports them itself.
 		case f.Code == status.OddObjects && slices.Contains(d.odd, f.Saw):
 		default:
 			f.Check, f.Command = "appliance", cmp.Or(f.Command, "sallyport status")

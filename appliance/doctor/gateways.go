@@ -12,10 +12,14 @@ import (
 	"sallyport/ingress/watch"
 )
 
+// ourClass is the name of the GatewayClass in the manifests.
+const ourClass = "sallyport"
+
 // gatewayFaults returns which kinds of Gateway API a cluster lacks, and the faults of its GatewayClasses,
-// in sentences. Problems of Gateways and routes are among those of all objects.
+// in sentences. It returns none if nobody asked for Gateways, neither the configuration file nor an object.
+// Problems of Gateways and routes are among those of all objects.
 func gatewayFaults(ctx context.Context, c config.Cluster, w *watch.Watcher, s input.Snapshot) (all []string) {
-	if !c.Gateway.Enabled {
+	if !c.Gateway.Looks() || !c.Gateway.Asked() && !concerned(c, s) {
 		return nil
 	}
 	switch of, err := w.GatewayKinds(ctx); {
@@ -26,6 +30,21 @@ func gatewayFaults(ctx context.Context, c config.Cluster, w *watch.Watcher, s in
 	default:
 		return append(kindFaults(of), classFaults(c, s)...)
 	}
+}
+
+// concerned reports whether a GatewayClass is ours, or a Gateway names the one of the manifests.
+func concerned(c config.Cluster, s input.Snapshot) bool {
+	for _, class := range s.API.Classes {
+		if string(class.Spec.ControllerName) == c.Gateway.Controller {
+			return true
+		}
+	}
+	for _, g := range s.API.Gateways {
+		if g.Spec.GatewayClassName == ourClass {
+			return true
+		}
+	}
+	return false
 }
 
 // kindFaults returns the faults of the CRDs of Gateway API.
@@ -53,7 +72,7 @@ func classFaults(c config.Cluster, s input.Snapshot) (all []string) {
 		all = append(all, fmt.Sprintf("no GatewayClass has controllerName %s, so no Gateway is served",
 			c.Gateway.Controller))
 	}
-	if other, is := owner["sallyport"]; is && other != c.Gateway.Controller {
+	if other, is := owner[ourClass]; is && other != c.Gateway.Controller {
 		all = append(all, fmt.Sprintf("GatewayClass sallyport belongs to the controller %s, and not to %s "+
 			"(clusters[].gateway.controller)", other, c.Gateway.Controller))
 	}

@@ -25,6 +25,36 @@ func TestCRDsOfAnotherBundleAreAFault(t *testing.T) {
 	}
 }
 
+// TestGatewaysOfOthersAreNoFault has the objects of another controller. The configuration file does not ask
+// for Gateways.
+func TestGatewaysOfOthersAreNoFault(t *testing.T) {
+	const ours = "sallyport.dev/gateway"
+	for name, row := range map[string]struct {
+		controller, class string
+		want              bool
+	}{
+		"those of others alone":       {"example.com/other", "web", false},
+		"a class of ours":             {ours, "web", true},
+		"a Gateway that names ours":   {"example.com/other", "sallyport", true},
+		"neither a class nor Gateway": {"", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := input.Snapshot{}
+			if row.class != "" {
+				s.API.Classes = []*gatewayv1.GatewayClass{{
+					Spec: gatewayv1.GatewayClassSpec{ControllerName: gatewayv1.GatewayController(row.controller)},
+				}}
+				s.API.Gateways = []*gatewayv1.Gateway{{
+					Spec: gatewayv1.GatewaySpec{GatewayClassName: gatewayv1.ObjectName(row.class)},
+				}}
+			}
+			if got := concerned(config.Cluster{Gateway: config.Gateway{Controller: ours}}, s); got != row.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}
+
 func TestAClassOfAnotherControllerIsAFault(t *testing.T) {
 	const ours = "sallyport.dev/gateway"
 	class := func(name, controller string) *gatewayv1.GatewayClass {

@@ -139,9 +139,7 @@ func (s *neighbour) ask(ctx context.Context) {
 }
 
 // manifests returns the command that applies the manifests.
-func (d *doctor) manifests() string {
-	return "sallyport manifests --config " + d.path + " | kubectl apply -f -"
-}
+func (d *doctor) manifests() string { return status.Manifests(d.path) }
 
 // calicoObjects returns the command that shows the objects of Calico that concern BGP.
 func calicoObjects(apiGroup string) string {

@@ -72,8 +72,8 @@ var uses = map[string]use{
 	"test":                           {toggle: true},
 	"t":                              {toggle: true},
 	"gateway-controller-name": {
-		why: "Gateways are served only where clusters[].gateway.enabled asks for it",
-		do:  "Read ingress/GATEWAY.md, and set clusters[].gateway",
+		why: "only Gateways are served whose GatewayClass names clusters[].gateway.controller",
+		do:  "Read ingress/GATEWAY.md, and name the class sallyport in the Gateways",
 	},
 	"custom-validation-rules": {why: "custom annotations are not read", do: "Write the keys of ingress/README.md"},
 	"enable-custom-annotations-on-ingress": {

@@ -55,7 +55,7 @@ func TestWhyNotReadyAndEachWarningIsAFindingWithACodeAndASubject(t *testing.T) {
 		File: ConfigStatus{Errors: []string{"line 3"}},
 		Clusters: []Cluster{{Name: "west"}, {
 			Name: "east", Known: true, Live: true,
-			Health: watch.Health{Odd: []string{"an odd object"}, Missing: []string{"a right"}},
+			Health: watch.Health{Odd: []string{"an odd object"}, Missing: []string{"a right"}, Hints: []string{"more"}},
 		}},
 	}
 	new(Judge).Assess(v, nil, Background{Settled: true, Age: time.Hour})
@@ -69,8 +69,8 @@ func TestWhyNotReadyAndEachWarningIsAFindingWithACodeAndASubject(t *testing.T) {
 		t.Errorf("findings %+v, warnings %q, not ready %q; want each in the words of the others", v.Findings, v.Warnings,
 			v.NotReady)
 	}
-	if want := "warning bad-config , failed cluster-unknown west, warning missing-rights east, warning calico-objects " +
-		"east"; strings.Join(got, ", ") != want {
+	if want := "warning bad-config , failed cluster-unknown west, warning missing-rights east, info missing-rights east, " +
+		"warning calico-objects east"; strings.Join(got, ", ") != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	s := v.Head(haproxy.Info{}).Noticed([]string{"the disk is full"})

@@ -169,6 +169,12 @@ func (c *Cluster) report(v *View, notReady, warn finder) {
 	for _, sentence := range c.Health.Missing {
 		warn(MissingRights, c.Name, "cluster %s: %s", c.Name, sentence)
 	}
+	for _, sentence := range c.Health.Hints {
+		v.Findings = append(v.Findings, Finding{
+			Code: MissingRights, Subject: c.Name, Level: Info, Saw: "cluster " + c.Name + ": " + sentence,
+			Remedy: MoreRights, Command: Manifests("FILE"),
+		})
+	}
 	for _, sentence := range c.Health.Rivals {
 		warn(ContestedStatus, c.Name, "cluster %s: %s", c.Name, sentence)
 	}

@@ -15,6 +15,7 @@ type Level string
 const (
 	Unused  Level = "unused" // there is nothing to judge
 	Healthy Level = "ok"
+	Info    Level = "info"    // nothing is wrong, and more is possible
 	Doubt   Level = "warning" // traffic may pass, and something needs attention
 	Failed  Level = "failed"  // some traffic cannot pass
 )
@@ -24,7 +25,7 @@ func (l Level) Fault() bool { return l == Doubt || l == Failed }
 
 // Worse returns the level that needs more attention.
 func (l Level) Worse(o Level) Level {
-	ranks := []Level{"", Unused, Healthy, Doubt, Failed}
+	ranks := []Level{"", Unused, Healthy, Info, Doubt, Failed}
 	if slices.Index(ranks, o) > slices.Index(ranks, l) {
 		return o
 	}

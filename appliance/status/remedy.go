@@ -18,6 +18,14 @@ const (
 	Reload = "systemctl reload sallyport"
 )
 
+// MoreRights is the remedy for a hint that the appliance could serve more.
+const MoreRights = "apply the manifests if Gateways are to be served; clusters[].gateway.enabled: false ends this hint"
+
+// Manifests returns the command that gives the appliance its rights in the cluster.
+func Manifests(path string) string {
+	return "sallyport manifests --config " + path + " | kubectl apply -f -"
+}
+
 // remedies holds the remedy for the loss of a session with a node.
 var remedies = map[bgp.LossCode]string{
 	bgp.BadPeerAS: "the node or the appliance is in another AS than the other side expects: compare bgp.asn, the " +

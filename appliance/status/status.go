@@ -24,7 +24,7 @@ type Status struct {
 	Ready    bool      `json:"ready"`
 	NotReady []string  `json:"notReady,omitempty"` // why not, a sentence each
 	Warnings []string  `json:"warnings,omitempty"` // what needs attention while traffic flows
-	Findings []Finding `json:"findings,omitempty"` // NotReady (level failed) and Warnings (level warning) for programs
+	Findings []Finding `json:"findings,omitempty"` // NotReady (level failed), Warnings (level warning) and hints (level info)
 
 	Config   ConfigStatus    `json:"config"`
 	Clusters []ClusterStatus `json:"clusters"`

@@ -226,8 +226,14 @@ clusters:
   gateway: {enabled: true}
 haproxy: {addresses: [192.168.50.64/28]}
 `)
+	without := write(t, "without.yaml", `
+clusters:
+- kubeconfig: /not/there/yet
+  gateway: {enabled: false}
+`)
 	for name, args := range map[string][]string{
 		"gateway.yaml":    {"--config", gateway, "--address", "192.168.50.21"},
+		"without.yaml":    {"--config", without, "--address", "192.168.50.21"},
 		"plain.yaml":      {"--address", "192.168.50.21"},
 		"signed.yaml":     {"--config", signed},
 		"two.yaml":        {"--address", "192.168.50.20,192.168.50.21", "--asn", "64999", "--namespace", "edge"},
@@ -291,7 +297,11 @@ func TestTheRightsAreToReadAndToTell(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(list), &manifests); err != nil {
 		t.Fatal(err)
 	}
-	told := []string{"ingresses/status", "events", "serviceaccounts/token"} // the objects that the appliance writes
+	told := []string{ // the objects that the appliance writes
+		"ingresses/status", "events", "serviceaccounts/token", "gatewayclasses/status", "gateways/status",
+		"listenersets/status", "httproutes/status", "grpcroutes/status", "tlsroutes/status", "tcproutes/status",
+		"backendtlspolicies/status",
+	}
 	count := 0
 	for _, object := range manifests.Items {
 		for _, rule := range object.Rules {
@@ -671,10 +681,11 @@ func TestThePagesShowTheExampleAndTheLinesOfTheManifests(t *testing.T) {
 
 // An apiServer answers like a cluster with Calico, as far as manifests look at one.
 type apiServer struct {
-	asn    string // of BGPConfiguration default; empty: there is none
-	rule   string // fields of a BGPFilter's rule; empty: there is no BGPFilter
-	class  string // metadata of IngressClass haproxy, as JSON; empty: there is none
-	failed string // a path that is forbidden
+	asn      string // of BGPConfiguration default; empty: there is none
+	rule     string // fields of a BGPFilter's rule; empty: there is no BGPFilter
+	class    string // metadata of IngressClass haproxy, as JSON; empty: there is none
+	gateways bool   // the server has the CRDs of Gateway API
+	failed   string // a path that is forbidden
 }
 
 // start returns the path of a kubeconfig for the server.
@@ -697,6 +708,9 @@ func (a apiServer) start(t *testing.T) string {
 		calico + "/bgpconfigurations": `{"kind": "BGPConfigurationList", "apiVersion": "crd.projectcalico.org/v1", "items": [` + configs + `]}`,
 		"/openapi/v3" + calico:        `{"components": {"schemas": {` + schema + `}}}`,
 		"/apis/networking.k8s.io/v1/ingressclasses": `{"kind": "IngressClassList", "apiVersion": "networking.k8s.io/v1", "items": [` + classes + `]}`,
+	}
+	if a.gateways {
+		answers["/apis/gateway.networking.k8s.io/v1"] = `{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "gateway.networking.k8s.io/v1", "resources": [{"name": "gatewayclasses", "kind": "GatewayClass"}, {"name": "gateways", "kind": "Gateway"}, {"name": "referencegrants", "kind": "ReferenceGrant"}]}`
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer, ok := answers[r.URL.Path]
@@ -776,11 +790,31 @@ func TestTheManifestsFollowTheClusterThatTheyLookAt(t *testing.T) {
 			[]string{"kind: IngressClass"},
 			nil, "Looked at the cluster",
 		},
+		"with the CRDs of Gateway API": {
+			apiServer{asn: "65000", rule: newest, gateways: true},
+			nil,
+			[]string{"kind: GatewayClass", `"gateways/status"`},
+			nil, "Looked at the cluster",
+		},
+		"without the CRDs of Gateway API": {
+			apiServer{asn: "65000", rule: newest},
+			nil,
+			[]string{`"gateways/status"`},
+			[]string{"kind: GatewayClass"},
+			"Looked at the cluster",
+		},
+		"with the CRDs of Gateway API, which the file does not want": {
+			apiServer{asn: "65000", rule: newest, gateways: true},
+			[]string{"--config", write(t, "without.yaml", "clusters: [{kubeconfig: /a, gateway: {enabled: false}}]\n")},
+			[]string{"kind: IngressClass"},
+			[]string{"gateway"},
+			"Looked at the cluster",
+		},
 		"offline": {
-			apiServer{asn: "64999", rule: old},
+			apiServer{asn: "64999", rule: old, gateways: true},
 			[]string{"--offline"},
 			[]string{"sallyport-own", "kubectl get bgpconfigurations"},
-			[]string{"64999"},
+			[]string{"64999", "kind: GatewayClass"},
 			"",
 		},
 	} {
@@ -815,7 +849,8 @@ func TestTheManifestsFollowTheClusterThatTheyLookAt(t *testing.T) {
 			t.Fatal(err)
 		}
 		code, got, stderr := sallyport("manifests", "--address", "192.168.50.21", "--config", file)
-		if code != 0 || !strings.Contains(got, "kind: BGPPeer") || !strings.Contains(stderr, "Not looked at the cluster: the AS number of the cluster cannot be read") {
+		if code != 0 || !strings.Contains(got, "kind: BGPPeer") || !strings.Contains(stderr, "Not looked at the cluster: the AS number of the cluster cannot be read") ||
+			strings.Contains(got, "kind: GatewayClass") || !strings.Contains(stderr, "No GatewayClass: ") {
 			t.Errorf("got exit code %d, %q and %q", code, got, stderr)
 		}
 	})

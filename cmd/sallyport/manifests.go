@@ -114,15 +114,16 @@ func manifestsCommand() *cobra.Command {
 		Use:   "manifests",
 		Short: "Print what the cluster needs, for kubectl apply -f -",
 		Long: `Print what the cluster needs: a ServiceAccount with only the rights that the appliance
-uses, the IngressClass, a GatewayClass if the file enables Gateways, and Calico's BGPFilters and
-BGPPeer. Comments explain how to create the appliance's kubeconfig.
+uses, the IngressClass, a GatewayClass, and Calico's BGPFilters and BGPPeer. Comments
+explain how to create the appliance's kubeconfig.
 
 Calico's BGPConfiguration is not printed: to apply one removes the settings that it does
 not name. The output follows the cluster where one can be looked at, by --kubeconfig or
 the kubeconfig in the configuration file: the API group of Calico's objects, the rules
-that a BGPFilter can have, the AS number, and an IngressClass that has settings of its
-own. Looking changes nothing in the cluster. What is left out is said on stderr.
-Otherwise the output is for Calico 3.27 or newer.
+that a BGPFilter can have, the AS number, an IngressClass that has settings of its own,
+and whether the CRDs of Gateway API are there: without them there is no GatewayClass.
+Looking changes nothing in the cluster. What is left out is said on stderr. Otherwise the
+output is for Calico 3.27 or newer, and has a GatewayClass only if the file enables Gateways.
 
 If the configuration file lists the namespaces of the Ingresses (ingress.namespaces),
 the appliance may read Secrets in these namespaces only, by a Role in each. Apply the
@@ -207,7 +208,7 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, *config.Cluster, error)
 		Reflectors: f.reflectors,
 		Password:   !cluster.BGP.Password.IsZero() || cluster.BGP.PasswordFile != "",
 	}
-	if cluster.Gateway.Enabled {
+	if cluster.Gateway.Looks() {
 		w.Gateway = cluster.Gateway.Controller
 	}
 	if f.asn != 0 {
@@ -231,6 +232,10 @@ func (f manifestsFlags) look(cmd *cobra.Command, w *wish, cluster *config.Cluste
 	if w.CalicoAPI == config.AutoGroup {
 		group, w.CalicoAPI = "", config.CRDv1
 	}
+	gatewayClass := w.Gateway
+	if !cluster.Gateway.Asked() { // only a cluster with the CRDs accepts a GatewayClass
+		w.Gateway = ""
+	}
 	if f.offline {
 		return nil
 	}
@@ -240,7 +245,14 @@ func (f manifestsFlags) look(cmd *cobra.Command, w *wish, cluster *config.Cluste
 		return fmt.Errorf("%w; without --kubeconfig the manifests are for Calico 3.27 or newer", err)
 	case err != nil:
 		tell("Not looked at the cluster: %v. The manifests are for Calico 3.27 or newer.", err)
+		if w.Gateway != gatewayClass {
+			tell("No GatewayClass: the cluster may not have the CRDs of Gateway API. Look at it (--kubeconfig), or " +
+				"set clusters[].gateway.enabled to true.")
+		}
 		return nil
+	}
+	if seen.Gateways {
+		w.Gateway = gatewayClass
 	}
 	w.Seen, w.CalicoAPI, w.ClusterASN = true, config.APIGroup(seen.APIGroup), seen.ASN
 	w.Filters, w.ByOrigin = seen.Filters, seen.ByOrigin

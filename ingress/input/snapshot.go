@@ -123,7 +123,10 @@ type Options struct {
 
 // GatewayOptions say whether the objects of Gateway API of a cluster are served.
 type GatewayOptions struct {
-	Enabled bool
+	Enabled bool // they are served if they can be read
+	// Unasked says that nobody asked for them: a cluster without the CRDs, or without the rights to
+	// read the objects, is not at fault.
+	Unasked bool
 	// Controller is the spec.controllerName of the GatewayClasses that are ours.
 	Controller string
 	// Shared are the addresses of Ingresses, which Gateways without an address of their own share.

@@ -3,11 +3,13 @@ package watch
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -100,7 +102,8 @@ func kindOf[T any, PT interface {
 // gateways are the objects of Gateway API, if Options enable it.
 type gateways struct {
 	known   bool    // the kinds that the cluster serves were found once
-	none    absence // of all of them in the cluster
+	none    absence // of all of them in the cluster, or of the right to read them
+	reach   reach   // "" until known; readable if somebody asked for Gateways
 	err     error   // why the kinds cannot be found now
 	crds    bundle  // zero if it is not known
 	shelves map[string]*openShelf
@@ -147,7 +150,7 @@ func (w *Watcher) surveyGateways(ctx context.Context, wg *sync.WaitGroup) time.D
 	known := g.known
 	w.mu.Unlock()
 	ready := !known && w.ready(ctx)
-	versions, err := w.servedGateways(ctx)
+	versions, reach, err := w.gatewaysInReach(ctx)
 	var crds bundle
 	if len(versions) > 0 {
 		crds = w.bundleOfGateways(ctx)
@@ -171,10 +174,13 @@ func (w *Watcher) surveyGateways(ctx context.Context, wg *sync.WaitGroup) time.D
 	g.none.note(len(versions) == 0)
 	// An API server that starts answers "not found" until it has read its CRDs. It is ready afterwards.
 	if len(versions) > 0 || ready || g.none.lasts() {
-		if !g.known {
+		if !g.known || g.reach != reach {
 			defer w.wake()
 		}
-		g.known = true
+		if w.cfg.Options.Gateway.Unasked && g.reach != reach {
+			w.log.Info("Gateways follow the cluster", "why", string(reach))
+		}
+		g.known, g.reach = true, reach
 	}
 	for _, kind := range gatewayKinds {
 		w.settleKind(ctx, wg, kind, versions[kind.resource])
@@ -182,10 +188,50 @@ func (w *Watcher) surveyGateways(ctx context.Context, wg *sync.WaitGroup) time.D
 	if len(g.shelves) > 0 {
 		w.openNamespaces(ctx, wg)
 	}
-	if len(versions) == 0 {
+	if len(versions) == 0 && !w.cfg.Options.Gateway.Unasked {
 		return surveyNone
 	}
 	return surveyEvery
+}
+
+// A reach says in a sentence whether the objects of Gateway API can be read.
+type reach string
+
+const (
+	readable reach = "the cluster has the CRDs of Gateway API: its Gateways are served"
+	absent   reach = "the cluster does not have the CRDs of Gateway API: Gateways are served once it has them"
+	barred   reach = "the cluster has the CRDs of Gateway API, but no Gateway is served: the appliance lacks the " +
+		"rights to read the objects, which `sallyport manifests` prints"
+)
+
+// gatewaysInReach returns for each kind of Gateway API that is to be read its group and version. If
+// nobody asked for Gateways, it returns none while the cluster lacks one of the kinds that every
+// Gateway needs, or the rights to read them. The manifests give all of these rights together, so one
+// request tells. It is not made while shelves are open: a lost right is then an error of its shelf.
+func (w *Watcher) gatewaysInReach(ctx context.Context) (map[string]schema.GroupVersion, reach, error) {
+	versions, err := w.servedGateways(ctx)
+	if err != nil || !w.cfg.Options.Gateway.Unasked {
+		return versions, readable, err
+	}
+	if versions[classes].Empty() || versions["gateways"].Empty() {
+		return nil, absent, nil
+	}
+	w.mu.Lock()
+	open := len(w.gateways.shelves) > 0
+	w.mu.Unlock()
+	if open {
+		return versions, readable, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	_, err = w.kube.API(versions[classes].WithResource(classes), "").List(ctx, metav1.ListOptions{Limit: 1})
+	switch {
+	case apierrors.IsForbidden(err):
+		return nil, barred, nil
+	case err != nil:
+		return nil, "", errors.New(w.server.sentence(gatewayv1.GroupName, classes, err))
+	}
+	return versions, readable, nil
 }
 
 // GatewayKinds says which kinds of Gateway API a cluster serves, of those that are read.
@@ -340,9 +386,11 @@ func (w *Watcher) addGateways(s *input.Snapshot) (waiting []string) {
 const noGateways = "the cluster does not serve GatewayClasses and Gateways of gateway.networking.k8s.io/v1, so no " +
 	"Gateway is served: install the CRDs of Gateway API, or set clusters[].gateway.enabled to false"
 
-// lacking returns a sentence if the cluster cannot have Gateways, or "".
-func (g *gateways) lacking() string {
-	if g.known && (g.shelves["gateways"] == nil || g.shelves[classes] == nil) {
+// withoutGateways returns a sentence if somebody asked for Gateways and the cluster cannot have them, or "".
+// The caller holds mu.
+func (w *Watcher) withoutGateways() string {
+	g := &w.gateways
+	if !w.cfg.Options.Gateway.Unasked && g.known && (g.shelves["gateways"] == nil || g.shelves[classes] == nil) {
 		return noGateways
 	}
 	return ""

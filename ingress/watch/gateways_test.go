@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -163,7 +164,7 @@ func TestAReadyServerIsBelievedThatItHasNoGateways(t *testing.T) {
 		if got := w.gateways.known; got != ready {
 			t.Errorf("with ready %t: known is %t", ready, got)
 		}
-		if got := w.gateways.lacking() != ""; got != ready {
+		if got := w.withoutGateways() != ""; got != ready {
 			t.Errorf("with ready %t: the sentence about CRDs is there: %t", ready, got)
 		}
 	}
@@ -192,6 +193,147 @@ func TestWithoutGatewaysNothingOfThemIsRead(t *testing.T) {
 			t.Errorf("asked for %v", a.GetResource())
 		}
 	}
+}
+
+// unasked are the options of a configuration file that says nothing about Gateways.
+var unasked = input.GatewayOptions{Enabled: true, Unasked: true, Controller: "sallyport.dev/gateway"}
+
+// surveyed returns a watcher, the text of its log, and a survey of its kinds of Gateway API. The API server is
+// ready.
+func (c *cluster) surveyed(t *testing.T, options input.GatewayOptions) (*Watcher, *strings.Builder, func()) {
+	t.Helper()
+	c.ready.Store(true)
+	var text strings.Builder
+	w := newWatcher(Config{Options: input.Options{Gateway: options}, Log: slog.New(slog.NewTextHandler(&text, nil))},
+		fakeAPI{c}, c.dynamic, apiServer{})
+	ctx, end := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	t.Cleanup(func() { end(); wg.Wait() })
+	return w, &text, func() { w.surveyGateways(ctx, &wg) }
+}
+
+// forbid makes the cluster refuse to list a resource until the returned function is called.
+func (c *cluster) forbid(resource string) (allow func()) {
+	var allowed atomic.Bool
+	c.dynamic.PrependReactor("list", resource, func(k8stesting.Action) (bool, runtime.Object, error) {
+		if allowed.Load() {
+			return false, nil, nil
+		}
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", nil)
+	})
+	return func() { allowed.Store(true) }
+}
+
+// TestAClusterWithoutTheCRDsIsNotAtFault surveys the cluster several times: only the first survey is logged.
+func TestAClusterWithoutTheCRDsIsNotAtFault(t *testing.T) {
+	for name, kinds := range map[string]string{
+		"no kind at all": "", "kinds of an older version": "v1beta1 gateways gatewayclasses referencegrants",
+		"routes alone": "v1 httproutes",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(calico.V1)
+			if kinds != "" {
+				c.serveGateways(kinds)
+			}
+			w, text, survey := c.surveyed(t, unasked)
+			for range 3 {
+				survey()
+			}
+			if h := w.Health(); !w.gateways.known || len(h.Missing)+len(h.Hints) > 0 || len(w.gateways.shelves) > 0 {
+				t.Errorf("known %t, missing %q, hints %q, %d shelves; want nothing of Gateways", w.gateways.known, h.Missing,
+					h.Hints, len(w.gateways.shelves))
+			}
+			if got := text.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=INFO") ||
+				!strings.Contains(got, string(absent)) {
+				t.Errorf("the log has %q, want one line", got)
+			}
+		})
+	}
+}
+
+// TestCRDsThatComeAreServedWithoutARestart has a cluster without the CRDs, then without the
+// rights, then with both.
+func TestCRDsThatComeAreServedWithoutARestart(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.ready.Store(true)
+	w := c.watch(t, Config{Options: input.Options{Gateway: unasked}})
+	hints := func(want ...string) func() bool {
+		return func() bool { return slices.Equal(w.Health().Hints, want) && len(w.Health().Missing) == 0 }
+	}
+	gateways := func(want int) func() bool {
+		return func() bool { s, err := w.Snapshot(); return err == nil && len(s.API.Gateways) == want }
+	}
+	until(t, w, "a snapshot without CRDs", gateways(0))
+	until(t, w, "no hint without CRDs", hints())
+	allow := c.forbid("gatewayclasses")
+	c.createGateway(t, "v1", "gateways", aGateway)
+	c.serveGateways("v1 gatewayclasses gateways")
+	w.askSurvey()
+	until(t, w, "the hint without rights", hints(string(barred)))
+	if !gateways(0)() || w.Health().Error != "" {
+		t.Errorf("without rights: health %+v", w.Health())
+	}
+	allow()
+	w.askSurvey()
+	until(t, w, "the Gateway", gateways(1))
+	until(t, w, "no hint with rights", hints())
+}
+
+// TestWithoutTheRightsNothingIsAskedAgainAndAgain counts the requests for objects of Gateway API: one for
+// each survey.
+func TestWithoutTheRightsNothingIsAskedAgainAndAgain(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.serveGateways("v1 gatewayclasses gateways httproutes")
+	c.forbid("gatewayclasses")
+	w, text, survey := c.surveyed(t, unasked)
+	for range 3 {
+		survey()
+	}
+	if got := len(c.dynamic.Actions()); got != 3 {
+		t.Errorf("%d requests in 3 surveys: %v", got, c.dynamic.Actions())
+	}
+	if got := text.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=INFO") {
+		t.Errorf("the log has %q, want one line", got)
+	}
+	if h := w.Health(); !slices.Equal(h.Hints, []string{string(barred)}) || len(h.Missing) > 0 || w.gateways.err != nil {
+		t.Errorf("got hints %q, missing %q, error %v", h.Hints, h.Missing, w.gateways.err)
+	}
+}
+
+// TestARefusalOfAServerThatStartsIsNotBelieved has a server that has not read its roles yet. A snapshot
+// without Gateways would close those that were served before.
+func TestARefusalOfAServerThatStartsIsNotBelieved(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.serveGateways("v1 gatewayclasses gateways")
+	allow := c.forbid("gatewayclasses")
+	w, text, survey := c.surveyed(t, unasked)
+	c.ready.Store(false)
+	survey()
+	if h := w.Health(); w.gateways.known || len(h.Hints) > 0 || text.Len() > 0 {
+		t.Errorf("known %t, hints %q, log %q", w.gateways.known, h.Hints, text)
+	}
+	allow()
+	survey()
+	if !w.gateways.known || len(w.gateways.shelves) == 0 {
+		t.Error("nothing is read although it may be")
+	}
+}
+
+// TestWhoAskedForGatewaysLearnsOfEachFault has the clusters of the tests above.
+func TestWhoAskedForGatewaysLearnsOfEachFault(t *testing.T) {
+	c := newCluster(calico.V1)
+	w, text, survey := c.surveyed(t, gatewayOptions)
+	survey()
+	if h := w.Health(); !slices.Equal(h.Missing, []string{noGateways}) || len(h.Hints) > 0 || text.Len() > 0 {
+		t.Errorf("without CRDs: missing %q, hints %q, log %q", h.Missing, h.Hints, text)
+	}
+	c.forbid("gatewayclasses")
+	c.serveGateways("v1 gatewayclasses gateways")
+	survey()
+	until(t, w, "an error about the rights", func() bool {
+		h := w.Health()
+		return strings.Contains(h.Error, "may not list and watch gatewayclasses") && len(h.Hints) == 0
+	})
 }
 
 func TestAKindThatIsGoneIsNoEmptyList(t *testing.T) {

@@ -27,6 +27,7 @@ type Sight struct {
 	Filters  bool   // a BGPFilter can reject what a peer announces
 	ByOrigin bool   // a BGPFilter can also reject the routes that a node has learned
 	Class    string // settings of the IngressClass beside its controller; "" if there are none
+	Gateways bool   // it has the CRDs of Gateway API
 }
 
 // LookAt reads a Sight from a cluster, and changes nothing there. It needs no more rights
@@ -65,11 +66,16 @@ func LookAt(ctx context.Context, name string, kubeconfig []byte, group, class st
 		return s, err
 	}
 	s.Filters, s.ByOrigin = form != calico.NoFilter, form == calico.ByOrigin
-	classes, err := w.kube.IngressClasses().List(ctx, metav1.ListOptions{})
+	kinds, err := w.servedGateways(ctx)
+	if err != nil {
+		return s, err
+	}
+	s.Gateways = !kinds[classes].Empty()
+	named, err := w.kube.IngressClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return s, fmt.Errorf("the IngressClasses cannot be read: %w", root(err))
 	}
-	for _, c := range classes.Items {
+	for _, c := range named.Items {
 		if c.Name == class {
 			s.Class = more(c)
 		}

@@ -406,7 +406,7 @@ func (w *Watcher) missing() (all []string) {
 			"records which pod has which: an EndpointSlice of any namespace may name any pod of the "+
 			"cluster as a server")
 	}
-	for _, why := range []string{w.gateways.lacking(), w.exported.lacking()} {
+	for _, why := range []string{w.withoutGateways(), w.exported.lacking()} {
 		if why != "" {
 			all = append(all, why)
 		}

@@ -94,6 +94,9 @@ type Health struct {
 	CredentialsExpire time.Time `json:"credentialsExpire,omitzero"`
 	// Missing has a sentence for each thing that the cluster does not have, or does not let us do.
 	Missing []string `json:"missing,omitempty"`
+	// Hints has a sentence for each thing that the appliance could do with more rights, and that nobody
+	// asked for.
+	Hints []string `json:"hints,omitempty"`
 	// Odd has a sentence for each Calico object that cannot be read, or is not as it should be.
 	Odd []string `json:"odd,omitempty"`
 	// Rivals has a sentence if somebody else replaces statuses that we write.
@@ -487,6 +490,9 @@ func (w *Watcher) Health() Health {
 	h.Missing, h.Odd = append(w.credentials.sentences(time.Now()), w.missing()...), slices.Clone(w.topology.odd)
 	h.CredentialsExpire, h.Rivals = w.credentials.expire(), w.publisher.rivals()
 	h.Error = w.troubles()
+	if w.gateways.reach == barred {
+		h.Hints = []string{string(barred)}
+	}
 	if w.calico.inUse != nil {
 		h.APIGroup = w.calico.inUse.group
 	}
