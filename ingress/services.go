@@ -48,10 +48,10 @@ func (b *builder) balance() {
 		all = append(all, balancer{petitioner: g.Petitioner, gate: g})
 	}
 	for i, w := range b.worlds {
-		if len(w.Options.Pools.Ranges) == 0 {
+		pools = w.Options.Pools // the same in all clusters
+		if len(pools.Ranges) == 0 {
 			continue
 		}
-		pools = w.Options.Pools
 		admitted := input.ClassesOf(&w.Snapshot)
 		for _, s := range w.Services {
 			if w.Options.Pools.Ours(s) && admitted.Admits(s.Namespace) {

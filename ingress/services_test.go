@@ -273,3 +273,15 @@ func TestAnUnknownClusterKeepsItsAddresses(t *testing.T) {
 		t.Errorf("west is known: got %q, want %q", got, want)
 	}
 }
+
+// TestAGatewayWithoutPoolsSaysWhichKeyIsMissing has a single appliance, and a member of a group.
+func TestAGatewayWithoutPoolsSaysWhichKeyIsMissing(t *testing.T) {
+	for key, local := range map[string]bool{"haproxy.addresses": true, "group.pools": false} {
+		r := compileGates(t, new(Compiler), gateOf("{name: http, port: 80, protocol: HTTP}"), func(s *Snapshot) {
+			s.Options.Pools = Pools{Local: local}
+		})
+		if got := tellGates(r); !strings.Contains(got, "AddressNotAssigned") || !strings.Contains(got, key) {
+			t.Errorf("want %s in\n%s", key, got)
+		}
+	}
+}
