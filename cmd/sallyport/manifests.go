@@ -22,6 +22,7 @@ import (
 
 	"sallyport/appliance"
 	"sallyport/appliance/config"
+	"sallyport/ingress/input"
 	"sallyport/ingress/watch"
 )
 
@@ -37,6 +38,7 @@ var manifests = template.Must(template.New("manifests").Funcs(template.FuncMap{
 
 // A wish holds the values of the manifests' template.
 type wish struct {
+	options                    input.Options // the rights follow from these
 	Namespace, CalicoNamespace string
 	Rules                      []watch.Rule // of the ClusterRole
 	Roles                      []role
@@ -51,6 +53,16 @@ type wish struct {
 	Passive                    bool // the nodes connect to the appliance
 	Peers                      []peer
 	Reflectors                 string // Calico's selector of the only nodes that peer with the appliance; "" means all
+}
+
+// permit sets the rights of the appliance, with or without those to serve Gateways. With these there is
+// also a GatewayClass, which only a cluster with the CRDs of Gateway API accepts.
+func (w *wish) permit(gateways bool) {
+	w.options.Gateway.Enabled, w.Gateway = gateways, ""
+	if gateways {
+		w.Gateway = w.options.Gateway.Controller
+	}
+	w.Rules, w.Roles = roles(watch.RulesFor(w.options), w.Namespace)
 }
 
 // CalicoGroup returns the API group of Calico's objects without its version.
@@ -114,16 +126,17 @@ func manifestsCommand() *cobra.Command {
 		Use:   "manifests",
 		Short: "Print what the cluster needs, for kubectl apply -f -",
 		Long: `Print what the cluster needs: a ServiceAccount with only the rights that the appliance
-uses, the IngressClass, a GatewayClass, and Calico's BGPFilters and BGPPeer. Comments
-explain how to create the appliance's kubeconfig.
+uses, the IngressClass, a GatewayClass where Gateways can be served, and Calico's BGPFilters
+and BGPPeer. Comments explain how to create the appliance's kubeconfig.
 
 Calico's BGPConfiguration is not printed: to apply one removes the settings that it does
 not name. The output follows the cluster where one can be looked at, by --kubeconfig or
 the kubeconfig in the configuration file: the API group of Calico's objects, the rules
 that a BGPFilter can have, the AS number, an IngressClass that has settings of its own,
-and whether the CRDs of Gateway API are there: without them there is no GatewayClass.
-Looking changes nothing in the cluster. What is left out is said on stderr. Otherwise the
-output is for Calico 3.27 or newer, and has a GatewayClass only if the file enables Gateways.
+and whether the CRDs of Gateway API are there: without them there is no GatewayClass and
+there are no rights to serve Gateways. Looking changes nothing in the cluster. What is left
+out is said on stderr. Otherwise the output is for Calico 3.27 or newer, and has what
+Gateways need only if the file enables them.
 
 If the configuration file lists the namespaces of the Ingresses (ingress.namespaces),
 the appliance may read Secrets in these namespaces only, by a Role in each. Apply the
@@ -196,10 +209,9 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, *config.Cluster, error)
 				namespace)
 		}
 	}
-	options := appliance.OptionsOf(cluster, appliance.PoolsOf(cfg))
-	rules, each := roles(watch.RulesFor(options), f.namespace)
 	w := wish{
-		Namespace: f.namespace, CalicoNamespace: f.calicoNamespace, Rules: rules, Roles: each,
+		options:   appliance.OptionsOf(cluster, appliance.PoolsOf(cfg)),
+		Namespace: f.namespace, CalicoNamespace: f.calicoNamespace,
 		TokenSecret: f.tokenSecret,
 		Class:       cluster.Ingress.Class, Controller: cluster.Ingress.Controller,
 		Filters: true, ByOrigin: true,
@@ -208,9 +220,7 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, *config.Cluster, error)
 		Reflectors: f.reflectors,
 		Password:   !cluster.BGP.Password.IsZero() || cluster.BGP.PasswordFile != "",
 	}
-	if cluster.Gateway.Looks() {
-		w.Gateway = cluster.Gateway.Controller
-	}
+	w.permit(cluster.Gateway.Asked())
 	if f.asn != 0 {
 		if w.ClusterASN == w.ASN {
 			w.ClusterASN = f.asn
@@ -232,10 +242,6 @@ func (f manifestsFlags) look(cmd *cobra.Command, w *wish, cluster *config.Cluste
 	if w.CalicoAPI == config.AutoGroup {
 		group, w.CalicoAPI = "", config.CRDv1
 	}
-	gatewayClass := w.Gateway
-	if !cluster.Gateway.Asked() { // only a cluster with the CRDs accepts a GatewayClass
-		w.Gateway = ""
-	}
 	if f.offline {
 		return nil
 	}
@@ -245,14 +251,14 @@ func (f manifestsFlags) look(cmd *cobra.Command, w *wish, cluster *config.Cluste
 		return fmt.Errorf("%w; without --kubeconfig the manifests are for Calico 3.27 or newer", err)
 	case err != nil:
 		tell("Not looked at the cluster: %v. The manifests are for Calico 3.27 or newer.", err)
-		if w.Gateway != gatewayClass {
-			tell("No GatewayClass: the cluster may not have the CRDs of Gateway API. Look at it (--kubeconfig), or " +
-				"set clusters[].gateway.enabled to true.")
+		if w.Gateway == "" && cluster.Gateway.Looks() {
+			tell("No GatewayClass, and no rights to serve Gateways: the cluster may not have the CRDs of Gateway " +
+				"API. Look at it (--kubeconfig), or set clusters[].gateway.enabled to true.")
 		}
 		return nil
 	}
-	if seen.Gateways {
-		w.Gateway = gatewayClass
+	if seen.Gateways && cluster.Gateway.Looks() {
+		w.permit(true)
 	}
 	w.Seen, w.CalicoAPI, w.ClusterASN = true, config.APIGroup(seen.APIGroup), seen.ASN
 	w.Filters, w.ByOrigin = seen.Filters, seen.ByOrigin
