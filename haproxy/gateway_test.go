@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"crypto/tls"
 	"fmt"
 	"maps"
 	"net/http"
@@ -253,6 +254,113 @@ func TestSharesGetTheirPartOfTheRequests(t *testing.T) {
 			t.Errorf("another weight took %q and %d reloads", res.made, r.p.Info().Reloads-reloads)
 		}
 		about("all of one", counts("GET", "b.test"), map[string]int{"c": n})
+	})
+}
+
+// TestWhatRoutesOfAListenerChangeTakesNoReload adds one of each thing after the other.
+func TestWhatRoutesOfAListenerChangeTakesNoReload(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		a := newAuthority(t, "a")
+		cfg, _ := r.gateway("one", "two")
+		listeners, at := listenersAt(t, ListenHTTP, ListenHTTPS)
+		open, secure := ScopeOf(at[0]), ScopeOf(at[1])
+		toHTTPS := func(name string) *Backend {
+			d, err := Redirection{Scheme: "https", Code: 301}.Directive()
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := backend(name)
+			b.Directives = []Directive{d}
+			return b
+		}
+		cfg.Listeners, cfg.Backends = listeners, append(cfg.Backends, toHTTPS("redirects"))
+		slices.SortFunc(cfg.Backends, func(a, b *Backend) int { return strings.Compare(a.Name, b.Name) })
+		when := func(value, to string) *Pick {
+			return NewPick([]PickCase{{When{Headers: []Field{{Name: "X-A", Value: value}}}, To(to)}})
+		}
+		known := when("1", "two")
+		cfg.Picks, cfg.Forms = []*Pick{known}, FormsOf([]*Pick{known})
+		cfg.Certs = []*Cert{{Name: "a.gw.pem", Scope: secure, Hosts: []string{"a.test"}, PEM: a.issue(t, "a")}}
+		route := func(scope, host, path, to string) *Route {
+			return &Route{Scope: scope, Host: host, Path: path, Match: Prefix, To: To(to)}
+		}
+		picks := route(open, "picks.test", "/", "one")
+		picks.Pick = known.Name
+		cfg.Routes = []*Route{
+			picks, route(open, "a.test", "/", "one"), route(open, "old.test", "/", "redirects"),
+			route(secure, "a.test", "/", "one"),
+		}
+		r.settle(cfg, states(cfg, Open))
+		reloads := r.p.Info().Reloads
+		plain := func(host, path, want string, lines ...string) func() bool {
+			return func() bool {
+				got, err := request(at[0], "GET", host, path, lines...)
+				return err == nil && got == want
+			}
+		}
+		halves, err := Split([]Share{{"one", 1}, {"two", 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []struct {
+			what   string
+			change func(*Config)
+			served func() bool
+		}{
+			{"a host", func(c *Config) {
+				c.Routes = append(c.Routes, route(open, "b.test", "/", "two"))
+			}, plain("b.test", "/", "two")},
+			{"a path", func(c *Config) {
+				c.Routes = append(c.Routes, route(open, "a.test", "/p", "two"))
+			}, plain("a.test", "/p/x", "two")},
+			{"a match of a known form", func(c *Config) {
+				pick := when("2", "one")
+				c.Picks = append(c.Picks, pick)
+				slices.SortFunc(c.Picks, func(a, b *Pick) int { return strings.Compare(a.Name, b.Name) })
+				c.Routes = append(c.Routes, route(open, "more.test", "/", "two"))
+				c.Routes[len(c.Routes)-1].Pick = pick.Name
+			}, plain("more.test", "/", "one", "X-A: 2")},
+			{"weights", func(c *Config) {
+				c.Routes[1] = route(open, "a.test", "/", "one")
+				c.Routes[1].To = halves
+			}, plain("a.test", "/", "two")},
+			{"a redirect to https", func(c *Config) {
+				c.Backends = append(c.Backends, toHTTPS("redirects-too"))
+				c.Routes = append(c.Routes, route(open, "new.test", "/", "redirects-too"))
+			}, plain("new.test", "/x", "301 https://new.test/x")},
+			{"a certificate", func(c *Config) {
+				c.Certs = append(c.Certs, &Cert{Name: "c.gw.pem", Scope: secure, Hosts: []string{"c.test"}, PEM: a.issue(t, "c")})
+				c.Routes = append(c.Routes, route(secure, "c.test", "/", "one"))
+			}, func() bool {
+				conn, err := tls.Dial("tcp", at[1].String(), &tls.Config{ServerName: "c.test", InsecureSkipVerify: true}) //nolint:gosec // the certificate is looked at
+				if err != nil {
+					return false
+				}
+				defer conn.Close()
+				return conn.ConnectionState().PeerCertificates[0].Subject.CommonName == "c"
+			}},
+			{"a Service of known settings", func(c *Config) {
+				c.Backends = append(c.Backends, backend("three", origin(t, "three")))
+				c.Routes = append(c.Routes, route(open, "three.test", "/", "three"))
+			}, plain("three.test", "/", "three")},
+		} {
+			next := *cfg
+			next.Routes, next.Picks, next.Certs = slices.Clone(cfg.Routes), slices.Clone(cfg.Picks), slices.Clone(cfg.Certs)
+			next.Backends = slices.Clone(cfg.Backends)
+			step.change(&next)
+			slices.SortFunc(next.Backends, func(a, b *Backend) int { return strings.Compare(a.Name, b.Name) })
+			cfg = &next
+			r.eventually(step.what+" is served", func() bool {
+				r.p.schedule.idleSince = time.Now() // a reload that nobody waits for never comes
+				r.apply(cfg, states(cfg, Open))
+				return step.served()
+			})
+			if got := r.p.Info().Reloads; got != reloads {
+				t.Errorf("%s took %d reloads, want none", step.what, got-reloads)
+				reloads = got
+			}
+		}
 	})
 }
 
