@@ -65,6 +65,9 @@ func atGate(measure func(context.Context, *gateBed) error) func(context.Context,
 
 // routesOfGateways measures HTTPRoutes.
 func routesOfGateways(ctx context.Context, g *gateBed) error {
+	if err := errors.Join(g.grow(ctx, 1), g.generations(ctx)); err != nil {
+		return err
+	}
 	for _, n := range []int{1, g.services, 10 * g.services} {
 		if err := errors.Join(g.grow(ctx, n), g.newRoutes(ctx, n)); err != nil {
 			return err
@@ -209,6 +212,52 @@ func (g *gateBed) newRoutes(ctx context.Context, n int) error {
 	g.add(value(fmt.Sprintf("HTTPRoute beside %d others: reloads for %d of them", n, count),
 		float64(after.reloads-before.reloads), "").atMost(0))
 	return nil
+}
+
+// generations changes a route again and again, and waits until its status is about the new generation.
+func (g *gateBed) generations(ctx context.Context) error {
+	if err := g.told(ctx); err != nil {
+		return err
+	}
+	const name = "generations"
+	route := func(i int) *gatewayv1.HTTPRoute {
+		return g.route(name, fmt.Sprintf("generation-%d.bench", i), gatewayv1.HTTPRouteRule{})
+	}
+	answered := func() error {
+		var r gatewayv1.HTTPRoute
+		if err := g.api.Get().Namespace("default").Resource("httproutes").Name(name).Do(ctx).Into(&r); err != nil {
+			return err
+		}
+		if len(r.Status.Parents) == 0 {
+			return errors.New("the route has no status")
+		}
+		for _, c := range r.Status.Parents[0].Conditions {
+			if c.ObservedGeneration != r.Generation || c.Status != metav1.ConditionTrue {
+				return fmt.Errorf("generation %d of the route has the condition %+v", r.Generation, c)
+			}
+		}
+		return nil
+	}
+	if err := g.post(ctx, route(0)); err != nil {
+		return err
+	}
+	var took []time.Duration
+	for i := range max(g.samples/10, 3) + 1 {
+		began := time.Now()
+		if i > 0 {
+			if err := g.patch(ctx, route(i)); err != nil {
+				return err
+			}
+		}
+		if err := rig.Within(ctx, rig.Limit, 10*time.Millisecond, "the status is about the route as it is", answered); err != nil {
+			return err
+		}
+		if i > 0 {
+			took = append(took, time.Since(began))
+		}
+	}
+	g.add(value("HTTPRoute → status with its generation, p50", percentile(took, 0.5), "ms").atMost(2000))
+	return g.api.Delete().Namespace("default").Resource("httproutes").Name(name).Do(ctx).Error()
 }
 
 // client returns a client on the client's host, which keeps its connections.
