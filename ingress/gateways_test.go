@@ -510,13 +510,13 @@ func TestNoNamespaceBringsTooManyForms(t *testing.T) {
 }
 
 // TestAFormThatHAProxyHasNoRoomForIsRefused has 8 namespaces, each with as many forms as it may bring.
-// HAProxy has room for all but two, and the two youngest routes say so.
+// HAProxy has room for all but two. The two youngest routes say so, though their hosts come first.
 func TestAFormThatHAProxyHasNoRoomForIsRefused(t *testing.T) {
 	const namespaces = 8
 	manifests := gateOf("{name: web, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}")
 	for i := range namespaces * listen.MaxForms {
 		manifests += sharedRoute(fmt.Sprint("n", i/listen.MaxForms), fmt.Sprintf("r%02d", i), 2000+i, "", fmt.Sprintf(
-			"hostnames: [h%02d.test], rules: [{matches: [{headers: [{name: x-%[1]d, value: a}]}]}]", i))
+			"hostnames: [h%02d.test], rules: [{matches: [{headers: [{name: x-%d, value: a}]}]}]", 99-i, i))
 	}
 	r := compileGates(t, &Compiler{}, manifests, nil)
 	if got := len(r.Config.Forms); got != haproxy.MaxForms {

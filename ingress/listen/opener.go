@@ -187,6 +187,7 @@ func (o *Opener) Open(gates []*claims.Gate) {
 
 // Serve makes the routes at ports that are open.
 func (o *Opener) Serve(ports []OpenPort) {
+	o.countForms(ports)
 	for _, one := range ports {
 		if one.kind.Requests() {
 			o.requests(one)

@@ -90,6 +90,47 @@ func tenantOf(g *claims.Gate, r *gateway.Route) claims.Tenant {
 // haproxy.MaxForms.
 const MaxForms = 8
 
+// countForms counts the Forms of the routes for requests at some ports, those of the older routes first.
+// Rows are made host by host, so otherwise a younger route whose host comes first could take the room of
+// an older one.
+func (o *Opener) countForms(ports []OpenPort) {
+	gates := make(map[*gateway.Route]*claims.Gate)
+	for _, one := range ports {
+		if one.kind.Requests() {
+			for _, l := range one.listeners {
+				for _, r := range o.worlds[one.Gate.World].Attached.At(l) {
+					gates[r.Route] = one.Gate
+				}
+			}
+		}
+	}
+	for _, w := range o.worlds {
+		if w.Attached == nil {
+			continue
+		}
+		for _, r := range w.Attached.Routes {
+			if g := gates[r]; g != nil {
+				o.countForm(g, r)
+			}
+		}
+	}
+}
+
+// countForm counts the Forms of a route.
+func (o *Opener) countForm(g *claims.Gate, r *gateway.Route) {
+	for _, rule := range r.Rules {
+		for i := range rule.Matches {
+			m := &rule.Matches[i]
+			if m.Bare() {
+				continue
+			}
+			if when := WhenOf(m); when.Validate() == nil {
+				_ = o.look(tenantOf(g, r), when.Form()) // a row says why a Form does not count
+			}
+		}
+	}
+}
+
 // look counts a Form of the conditions of a namespace. It returns an error if the namespace, or all
 // of them, would have too many.
 func (o *Opener) look(of claims.Tenant, f *haproxy.Form) error {
