@@ -22,7 +22,6 @@ import (
 
 	"sallyport/appliance"
 	"sallyport/appliance/config"
-	"sallyport/ingress/input"
 	"sallyport/ingress/watch"
 )
 
@@ -38,7 +37,7 @@ var manifests = template.Must(template.New("manifests").Funcs(template.FuncMap{
 
 // A wish holds the values of the manifests' template.
 type wish struct {
-	options                    input.Options // the rights follow from these
+	rulesFor                   func(gateways bool) []watch.Rule // with or without the rights to serve Gateways
 	Namespace, CalicoNamespace string
 	Rules                      []watch.Rule // of the ClusterRole
 	Roles                      []role
@@ -57,12 +56,12 @@ type wish struct {
 
 // permit sets the rights of the appliance, with or without those to serve Gateways. With these there is
 // also a GatewayClass, which only a cluster with the CRDs of Gateway API accepts.
-func (w *wish) permit(gateways bool) {
-	w.options.Gateway.Enabled, w.Gateway = gateways, ""
+func (w *wish) permit(cluster *config.Cluster, gateways bool) {
+	w.Gateway = ""
 	if gateways {
-		w.Gateway = w.options.Gateway.Controller
+		w.Gateway = cluster.Gateway.Controller
 	}
-	w.Rules, w.Roles = roles(watch.RulesFor(w.options), w.Namespace)
+	w.Rules, w.Roles = roles(w.rulesFor(gateways), w.Namespace)
 }
 
 // CalicoGroup returns the API group of Calico's objects without its version.
@@ -210,7 +209,11 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, *config.Cluster, error)
 		}
 	}
 	w := wish{
-		options:   appliance.OptionsOf(cluster, appliance.PoolsOf(cfg)),
+		rulesFor: func(gateways bool) []watch.Rule {
+			options := appliance.OptionsOf(cluster, appliance.PoolsOf(cfg))
+			options.Gateway.Enabled = gateways
+			return watch.RulesFor(options)
+		},
 		Namespace: f.namespace, CalicoNamespace: f.calicoNamespace,
 		TokenSecret: f.tokenSecret,
 		Class:       cluster.Ingress.Class, Controller: cluster.Ingress.Controller,
@@ -220,7 +223,7 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, *config.Cluster, error)
 		Reflectors: f.reflectors,
 		Password:   !cluster.BGP.Password.IsZero() || cluster.BGP.PasswordFile != "",
 	}
-	w.permit(cluster.Gateway.Asked())
+	w.permit(cluster, cluster.Gateway.Asked())
 	if f.asn != 0 {
 		if w.ClusterASN == w.ASN {
 			w.ClusterASN = f.asn
@@ -258,7 +261,7 @@ func (f manifestsFlags) look(cmd *cobra.Command, w *wish, cluster *config.Cluste
 		return nil
 	}
 	if seen.Gateways && cluster.Gateway.Looks() {
-		w.permit(true)
+		w.permit(cluster, true)
 	}
 	w.Seen, w.CalicoAPI, w.ClusterASN = true, config.APIGroup(seen.APIGroup), seen.ASN
 	w.Filters, w.ByOrigin = seen.Filters, seen.ByOrigin
