@@ -24,7 +24,7 @@ func (h *head) writeHTTP() {
 	for _, a := range h.Bind.HTTP {
 		h.line(bindText(a))
 	}
-	h.leaveAlone(h.Bind.HTTP)
+	h.closeOtherPorts(h.Bind.HTTP)
 	h.expectProxy()
 	h.writeRequest("http")
 	h.writeRouting()
@@ -66,7 +66,7 @@ func (h *head) writeHTTPS() {
 		for _, a := range h.Bind.HTTPS {
 			h.line(bindText(a), overTCP)
 		}
-		h.leaveAlone(h.Bind.HTTPS)
+		h.closeOtherPorts(h.Bind.HTTPS)
 		h.expectProxy()
 	}
 	if q := h.Process.QUIC; q.Port != 0 {
@@ -103,7 +103,7 @@ func (h *head) writePassage() {
 		h.line(bindText(a))
 	}
 	h.halveConnections()
-	h.leaveAlone(h.Bind.HTTPS)
+	h.closeOtherPorts(h.Bind.HTTPS)
 	h.expectProxy()
 	h.writeInspection()
 	h.writeHop(terminator, "https", h.passage())
@@ -147,9 +147,9 @@ func (h *head) stream(name string) {
 	h.lines(h.Process.streamLog(h.base.defaults))
 }
 
-// leaveAlone writes a rule that closes connections to the addresses of Listeners, if a frontend accepts
-// connections at every address. A Gateway has the ports of its Listeners, and no others.
-func (h *head) leaveAlone(bind []netip.AddrPort) {
+// closeOtherPorts writes a rule that closes connections to the addresses of Listeners, if a frontend accepts
+// connections at every address. A Gateway has only the ports of its Listeners.
+func (h *head) closeOtherPorts(bind []netip.AddrPort) {
 	everywhere := func(a netip.AddrPort) bool { return a.Addr().IsUnspecified() }
 	if len(h.Listeners) == 0 || !slices.ContainsFunc(bind, everywhere) {
 		return
@@ -159,15 +159,15 @@ func (h *head) leaveAlone(bind []netip.AddrPort) {
 		own = append(own, netip.PrefixFrom(l.At.Addr(), l.At.Addr().BitLen()))
 	}
 	slices.SortFunc(own, netip.Prefix.Compare)
-	h.lines(strings.Split(Networks{Of: slices.Compact(own)}.acl("dst", "sp_gateway")+
-		"tcp-request connection reject if sp_gateway", "\n"))
+	rule := Networks{Of: slices.Compact(own)}.when("dst", "sp_gateway", "tcp-request connection reject")
+	h.lines(strings.Split(rule, "\n"))
 }
 
 // expectProxy demands the PROXY protocol from clients in the networks of Process.ProxyFrom.
 func (h *head) expectProxy() {
 	if len(h.Process.ProxyFrom) > 0 {
-		h.lines(strings.Split(Networks{Of: h.Process.ProxyFrom}.acl("src", "sp_proxy")+
-			"tcp-request connection expect-proxy layer4 if sp_proxy", "\n"))
+		rule := Networks{Of: h.Process.ProxyFrom}.when("src", "sp_proxy", "tcp-request connection expect-proxy layer4")
+		h.lines(strings.Split(rule, "\n"))
 	}
 }
 

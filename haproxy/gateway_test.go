@@ -257,7 +257,7 @@ func TestSharesGetTheirPartOfTheRequests(t *testing.T) {
 	})
 }
 
-// TestWhatRoutesOfAListenerChangeTakesNoReload adds one of each thing after the other.
+// TestWhatRoutesOfAListenerChangeTakesNoReload adds a host, a path, a match and more, one after another.
 func TestWhatRoutesOfAListenerChangeTakesNoReload(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)

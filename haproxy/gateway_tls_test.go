@@ -325,7 +325,7 @@ func TestAnAddressOfListenersHasNoOtherPorts(t *testing.T) {
 		own := netip.MustParseAddr("127.0.9.20")
 		at := netip.AddrPortFrom(own, freePort(t).Port())
 		r.settle(cfg, states(cfg, Open))
-		names := &tls.Config{ServerName: "web.test", InsecureSkipVerify: true} //nolint:gosec // the answer is what is looked at
+		names := &tls.Config{ServerName: "web.test", InsecureSkipVerify: true} //nolint:gosec // only the handshake matters
 		check := func(when string, want bool) {
 			t.Helper()
 			for _, address := range []netip.Addr{own, netip.MustParseAddr("127.0.9.21")} {

@@ -25,8 +25,8 @@ const listDir = "lists/"
 // here is the placeholder for the configuration directory in the text of a directive.
 const here = "\x02"
 
-// acl returns the lines of an ACL that matches connections whose sample, src or dst, is within the
-// networks.
+// acl returns the lines of an ACL. It matches connections with an address within the networks. The
+// sample, src or dst, is that address.
 func (n Networks) acl(sample, name string) string {
 	switch {
 	case n.List != "":
@@ -46,13 +46,18 @@ func (n Networks) acl(sample, name string) string {
 	return b.String()
 }
 
+// when returns a rule for connections that acl matches.
+func (n Networks) when(sample, name, rule string) string {
+	return n.acl(sample, name) + rule + " if " + name
+}
+
 // turnAway returns a rule for clients within the networks. If others is set, the rule is for all
 // other clients instead.
 func (n Networks) turnAway(others bool, rule string) string {
 	if others {
 		return n.acl("src", "sp_allowed") + rule + " if !sp_allowed"
 	}
-	return n.acl("src", "sp_denied") + rule + " if sp_denied"
+	return n.when("src", "sp_denied", rule)
 }
 
 // rows returns the networks as rows of a map, which commands change row by row.

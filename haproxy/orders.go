@@ -188,9 +188,9 @@ func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment)
 }
 
 // inOrder returns the commands of a round, among them those that make backends and change rows. Servers
-// close before others open, since an address may pass from one to another. In a round that opens no
-// server, the rows lead away from a backend that nobody wants before its servers close. Otherwise a
-// request could find it without servers.
+// close before others open, since an address may change hands. In a round that opens no server, the rows
+// lead away from a backend that nobody wants before its servers close. Otherwise a request could find it
+// without servers.
 func (s *serverSteps) inOrder(made, rows []string) []string {
 	if len(made)+len(s.up) == 0 {
 		return slices.Concat(s.down, rows, s.drop)
