@@ -38,12 +38,8 @@ func (o *Opener) requests(at OpenPort) {
 				route.To, takers = to, append(takers, e)
 				break
 			}
-			when := WhenOf(e.Match)
-			if err := when.Validate(); err != nil {
-				e.Drop(fmt.Sprintf("a match cannot be used: %v", err))
-				continue
-			}
-			if err := o.look(tenantOf(g, e.Route), when.Form()); err != nil {
+			when, err := o.condition(tenantOf(g.World, e.Route), e.Match)
+			if err != nil {
 				e.Drop(fmt.Sprintf("a match cannot be used: %v", err))
 				continue
 			}
@@ -67,7 +63,7 @@ func (o *Opener) requests(at OpenPort) {
 // copies counts the matches of wider hosts in the rows of a host. The limit of the paths of a
 // namespace bounds them.
 func (o *Opener) copies(g *claims.Gate, r *gateway.Route, host string, n int) bool {
-	of := tenantOf(g, r)
+	of := tenantOf(g.World, r)
 	most := o.worlds[g.World].Options.Limits.Paths
 	if most > 0 && o.made.Copied[of]+n > most {
 		r.Note(fmt.Sprintf("hostname %s: requests that match no rule for it are answered with status 404, because "+
@@ -81,9 +77,9 @@ func (o *Opener) copies(g *claims.Gate, r *gateway.Route, host string, n int) bo
 	return true
 }
 
-// tenantOf returns the namespace of a route of the cluster of a Gateway.
-func tenantOf(g *claims.Gate, r *gateway.Route) claims.Tenant {
-	return claims.Tenant{World: g.World, Namespace: r.Object.GetNamespace()}
+// tenantOf returns the namespace of a route of a world.
+func tenantOf(world int, r *gateway.Route) claims.Tenant {
+	return claims.Tenant{World: world, Namespace: r.Object.GetNamespace()}
 }
 
 // MaxForms is the largest number of Forms that the routes of one namespace bring. Namespaces share
@@ -91,44 +87,51 @@ func tenantOf(g *claims.Gate, r *gateway.Route) claims.Tenant {
 const MaxForms = 8
 
 // countForms counts the Forms of the routes for requests at some ports, those of the older routes first.
-// Rows are made host by host, so otherwise a younger route whose host comes first could take the room of
-// an older one.
+// Rows are made host by host. A younger route could otherwise take the room of an older one, if the host
+// of the younger route comes first.
 func (o *Opener) countForms(ports []OpenPort) {
-	gates := make(map[*gateway.Route]*claims.Gate)
+	served := make(map[*gateway.Route]bool)
 	for _, one := range ports {
-		if one.kind.Requests() {
-			for _, l := range one.listeners {
-				for _, r := range o.worlds[one.Gate.World].Attached.At(l) {
-					gates[r.Route] = one.Gate
-				}
+		if !one.kind.Requests() {
+			continue
+		}
+		for _, l := range one.listeners {
+			for _, r := range o.worlds[one.Gate.World].Attached.At(l) {
+				served[r.Route] = true
 			}
 		}
 	}
-	for _, w := range o.worlds {
+	for world, w := range o.worlds {
 		if w.Attached == nil {
 			continue
 		}
 		for _, r := range w.Attached.Routes {
-			if g := gates[r]; g != nil {
-				o.countForm(g, r)
+			if served[r] {
+				o.countForm(tenantOf(world, r), r)
 			}
 		}
 	}
 }
 
-// countForm counts the Forms of a route.
-func (o *Opener) countForm(g *claims.Gate, r *gateway.Route) {
+// countForm counts the Forms of a route of a namespace.
+func (o *Opener) countForm(of claims.Tenant, r *gateway.Route) {
 	for _, rule := range r.Rules {
 		for i := range rule.Matches {
-			m := &rule.Matches[i]
-			if m.Bare() {
-				continue
-			}
-			if when := WhenOf(m); when.Validate() == nil {
-				_ = o.look(tenantOf(g, r), when.Form()) // a row says why a Form does not count
+			if m := &rule.Matches[i]; !m.Bare() {
+				_, _ = o.condition(of, m) // the row of the match tells the error
 			}
 		}
 	}
+}
+
+// condition returns the condition of a match of a namespace beside its path, and counts its Form. The
+// error says why it cannot be used.
+func (o *Opener) condition(of claims.Tenant, m *gateway.Match) (haproxy.When, error) {
+	when := WhenOf(m)
+	if err := when.Validate(); err != nil {
+		return when, err
+	}
+	return when, o.look(of, when.Form())
 }
 
 // look counts a Form of the conditions of a namespace. It returns an error if the namespace, or all
