@@ -214,9 +214,7 @@ func churnRoutes(ctx context.Context, g *gateBed) error {
 // its name. Before 3.4 the backend begins as a spare one, and gets its name by a reload half a minute
 // later, which no change waits for.
 func (g *gateBed) leadOne(ctx context.Context) error {
-	host := host(1)
-	refs := []gatewayv1.HTTPBackendRef{toService(1, 1)}
-	if err := g.patch(ctx, g.route("route-"+host, host, gatewayv1.HTTPRouteRule{BackendRefs: refs})); err != nil {
+	if err := g.leadToSecond(ctx, host(1)); err != nil {
 		return err
 	}
 	return rig.Eventually(ctx, "the backend of the second Service has its name", func() error {
@@ -226,6 +224,12 @@ func (g *gateBed) leadOne(ctx context.Context) error {
 		}
 		return err
 	})
+}
+
+// leadToSecond leads the route of a host to the second Service.
+func (g *gateBed) leadToSecond(ctx context.Context, host string) error {
+	refs := []gatewayv1.HTTPBackendRef{toService(1, 1)}
+	return g.patch(ctx, g.route("route-"+host, host, gatewayv1.HTTPRouteRule{BackendRefs: refs}))
 }
 
 // stir has clients ask for some time without changes, and as long beside changes among n routes.
@@ -271,9 +275,7 @@ func (g *gateBed) change(ctx context.Context, lane, number, n int) error {
 	case number%3 == 0:
 		return g.post(ctx, g.route(added, added, gatewayv1.HTTPRouteRule{}))
 	case number%3 == 1:
-		host := host(1 + (1000*lane+turn)*7919%(n-1))
-		refs := []gatewayv1.HTTPBackendRef{toService(1, 1)}
-		return g.patch(ctx, g.route("route-"+host, host, gatewayv1.HTTPRouteRule{BackendRefs: refs}))
+		return g.leadToSecond(ctx, host(1+(1000*lane+turn)*7919%(n-1)))
 	case turn < 10:
 		return nil // routes live for ten turns
 	}
