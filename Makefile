@@ -116,13 +116,11 @@ UNRACED = ^sallyport/(appliance/picture|appliance/plan|bgp/upstream|ingress)$$
 race: setup ## Run the packages' own tests under the race detector, in random order
 	@$(MAKE) --no-print-directory -j 2 race-haproxy race-others
 
-RACE = -race -shuffle=on -timeout 75m
-
 race-haproxy: setup # with each HAProxy; it takes longest, and begins
-	CGO_ENABLED=1 go test $(RACE) ./haproxy
+	CGO_ENABLED=1 go test -race -shuffle=on -timeout 75m ./haproxy
 
 race-others: setup
-	CGO_ENABLED=1 go test $(RACE) $$(go list ./... | grep -Ev '/haproxy$$|/image/boot|^sallyport/test|$(UNRACED)')
+	CGO_ENABLED=1 go test -race -shuffle=on -timeout 75m $$(go list ./... | grep -Ev '/haproxy$$|/image/boot|^sallyport/test|$(UNRACED)')
 
 # What labs are made of: its tests need nothing of the product.
 LABPARTS = ^sallyport/test/lab/(bird|debian|kubelet|world)$$
