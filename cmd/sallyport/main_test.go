@@ -675,9 +675,9 @@ func TestThePagesShowTheExampleAndTheLinesOfTheManifests(t *testing.T) {
 
 // An apiServer answers like a cluster with Calico, as far as manifests look at one.
 type apiServer struct {
-	asn      string // of BGPConfiguration default; empty: there is none
-	rule     string // fields of a BGPFilter's rule; empty: there is no BGPFilter
-	class    string // metadata of IngressClass haproxy, as JSON; empty: there is none
+	asn      string // of BGPConfiguration default; if it is empty, there is none
+	rule     string // fields of a BGPFilter's rule; if it is empty, there is no BGPFilter
+	class    string // metadata of IngressClass haproxy, as JSON; if it is empty, there is none
 	gateways bool   // the server has the CRDs of Gateway API
 	failed   string // a path that is forbidden
 }

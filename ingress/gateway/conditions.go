@@ -71,8 +71,7 @@ func (a *Attachment) Recall(before *Attachment) {
 const bundle = "v1.6."
 
 // older reports whether the CRDs of the cluster are older than the bundle. The API server then drops
-// fields of a status that came later. Without them, a status would look as if somebody else had replaced
-// it.
+// fields of a status that came later. A status without them would look as if somebody else had replaced it.
 func (w *World) older() bool {
 	has, err := version.ParseGeneric(w.Bundle)
 	return err == nil && has.LessThan(version.MustParseGeneric(bundle+"0"))

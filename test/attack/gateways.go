@@ -453,8 +453,8 @@ func sameHeaders(value string) string {
 }
 
 // oddMatches sends requests with all 16 headers of a match of hostileRules, without the last header,
-// and with a wrong last header. Values that no request can have are left out. A match that is too large for
-// HAProxy is not served, and the status of its route says so.
+// and with a wrong last header. It leaves out values that no request can have. It also wants the status of
+// a route to say that one of its matches is too large for HAProxy.
 func oddMatches(ctx context.Context, s *testbed) error {
 	err := all(reports("HTTPRoute", "evil", "large", "Accepted=True", "PartiallyInvalid=True UnsupportedValue"),
 		soon("200 evil", request{at: evilGate, host: "large." + evilHost}))(ctx, s)
@@ -584,8 +584,8 @@ func grantGoes(ctx context.Context, s *testbed) error {
 }
 
 // gatewayGoes adds a Gateway of evil, and deletes it while requests go to victim's. A client has begun to
-// read an answer of evil, and reads the rest of it once the listener is closed. In a lab, Ingresses are at
-// all addresses, so that they have evil's address then.
+// read an answer of evil, and reads the rest of it once the listener is closed. In a lab, HAProxy listens
+// for Ingresses at all addresses, and then answers at evil's address, too.
 func gatewayGoes(ctx context.Context, s *testbed) error {
 	const size = 64 << 20 // more than all buffers on the way hold
 	victims := request{at: gateAddr, host: "gate.test"}
