@@ -29,18 +29,26 @@ const (
 func (ms *membership) attest(dir string) {
 	now := ms.now()
 	switch {
-	case ms.fit.Class != group.Full && !ms.attested.IsZero():
+	case !ms.lasting() && !ms.attested.IsZero():
 		_ = os.Remove(filepath.Join(dir, fullFile)) // one that stays is soon too old
 		ms.attested = time.Time{}
-	case ms.fit.Class == group.Full && now.Sub(ms.started) >= status.Patience && now.Sub(ms.attested) >= attestEvery:
+	case ms.lasting() && now.Sub(ms.started) >= status.Patience && now.Sub(ms.attested) >= attestEvery:
 		ms.bequeath(dir)
 		ms.attested = now
 	}
 }
 
+// lasting reports whether the next process may begin as full. It may not after this process has set
+// a ring without another member. Routers would then send connections of other members here before
+// the next process has set its ring, and this machine would reset them.
+func (ms *membership) lasting() bool {
+	lone := !ms.ring.at.IsZero() && ms.ring.err == nil && len(ms.ring.of.Members) == 0
+	return ms.fit.Class == group.Full && !lone
+}
+
 // bequeath tells the next process that this appliance is full.
 func (ms *membership) bequeath(dir string) {
-	if ms.fit.Class != group.Full {
+	if !ms.lasting() {
 		return
 	}
 	if err := os.WriteFile(filepath.Join(dir, fullFile), nil, 0o600); err != nil {

@@ -34,6 +34,14 @@ func TestARestartLeavesTheClassAsItIs(t *testing.T) {
 			func(s *scene) { s.fit = group.Fitness{Class: group.None} }, 2 * time.Second,
 			group.Spare,
 		},
+		"it heard no other member": {
+			func(s *scene) { s.ring.of.Members = nil }, 2 * time.Second,
+			group.Spare,
+		},
+		"second chance failed": {
+			func(s *scene) { s.ring.of.Members, s.ring.err = nil, address.ErrUnknown }, 2 * time.Second,
+			group.Full,
+		},
 		"HAProxy ended with it": {
 			func(s *scene) { s.proxy.err = errors.New("no such file") }, 2 * time.Second,
 			group.None,
@@ -71,6 +79,7 @@ func TestARestartLeavesTheClassAsItIs(t *testing.T) {
 
 // A process that crashes cannot say at its end that it was full.
 func TestACrashLeavesTheClassAsItIs(t *testing.T) {
+	heard := []netip.Addr{netip.MustParseAddr("192.168.50.22")}
 	for name, row := range map[string]struct {
 		lives time.Duration // the process, full
 		then  func(*scene)
@@ -79,6 +88,12 @@ func TestACrashLeavesTheClassAsItIs(t *testing.T) {
 		"it has served for a while": {2 * status.Patience, func(*scene) {}, group.Full},
 		// else one that crashes again and again stays full
 		"it had just begun": {firstSteps, func(*scene) {}, group.Spare},
+		"its ring had another member": {2 * status.Patience, func(s *scene) {
+			s.ring = ring{of: address.Ring{Members: heard}, at: s.clock}
+		}, group.Full},
+		"it was alone by then": {2 * status.Patience, func(s *scene) {
+			s.ring = ring{at: s.clock}
+		}, group.Spare},
 		"it was spare by then": {2 * status.Patience, func(s *scene) {
 			s.fit = group.Fitness{Class: group.Spare}
 		}, group.Spare},
