@@ -253,3 +253,31 @@ func TestManyIngressesAreJudged(t *testing.T) {
 		t.Errorf("totals %v", r.Totals)
 	}
 }
+
+// Whoever writes an Ingress puts nothing into the page but text.
+func TestThePageHasEachBlockAndOnlyText(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hostile.yaml")
+	if err := os.WriteFile(file, []byte(`apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: shop
+  annotations: {nginx.ingress.kubernetes.io/auth-realm: "</td><script>alert(1)</script>"}
+spec:
+  ingressClassName: nginx
+  rules: [{host: shop.example, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: shop, port: {number: 80}}}}]}}]
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := ask(t, Question{From: "nginx", Files: []string{"testdata/platforms", file}})
+	var page bytes.Buffer
+	if err := WriteHTML(&page, []Report{r}); err != nil {
+		t.Fatal(err)
+	}
+	for what, want := range map[string]int{
+		"<script": 0, "&lt;script&gt;alert(1)": 1, "<section": len(r.Blocks(true)), "<h1>": 1,
+	} {
+		if got := strings.Count(page.String(), what); got != want {
+			t.Errorf("%q is there %d times, want %d", what, got, want)
+		}
+	}
+}

@@ -28,11 +28,13 @@ The exit code is 1 if a guard is lost, a path is not served, or a document was n
 		Example: `  sallyport migrate --from nginx -f manifests/ -R
   kubectl get ingress,service -A -o yaml | sallyport migrate --from nginx -f -
   helm template shop ./chart | sallyport migrate --from nginx -f - -o json
-  sallyport migrate --from haproxy --kubeconfig ~/.kube/config -o wide`,
+  sallyport migrate --from haproxy --kubeconfig ~/.kube/config -o wide
+  sallyport migrate --from nginx --kubeconfig ~/.kube/config -o html > report.html`,
 		Args: cobra.NoArgs,
 	}
 	from := oneOfFlag(cmd, "from", "", "the controller that the Ingresses were written for", "nginx", "haproxy")
-	output := oneOfFlag(cmd, "output", "o", "form of the output; wide has each Ingress", "text", "wide", "json")
+	output := oneOfFlag(cmd, "output", "o", "form of the output; wide and html have each Ingress", "text", "wide",
+		"html", "json")
 	flags := cmd.Flags()
 	flags.StringArrayVarP(&q.Files, "filename", "f", nil,
 		"file or folder with YAML or JSON (may be repeated); - is the standard input")
@@ -71,8 +73,11 @@ The exit code is 1 if a guard is lost, a path is not served, or a document was n
 
 // writeReports writes Reports in a form.
 func writeReports(out io.Writer, all []migrate.Report, form string) error {
-	if form == "json" {
+	switch form {
+	case "json":
 		return writeJSON(out, all)
+	case "html":
+		return migrate.WriteHTML(out, all)
 	}
 	t := newWriter()
 	for i := range all {
