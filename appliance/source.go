@@ -57,6 +57,7 @@ func OptionsOf(c *config.Cluster, pools input.Pools) input.Options {
 	}
 	gateways := input.GatewayOptions{
 		Enabled: c.Gateway.Looks(), Unasked: !c.Gateway.Asked(), Controller: c.Gateway.Controller,
+		Named: c.Gateway.Named,
 	}
 	if c.Gateway.Shared {
 		gateways.Shared = in.Publish

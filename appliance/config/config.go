@@ -357,6 +357,11 @@ type Gateway struct {
 	// of Ingresses. There their routes own hosts as Ingresses do. Other Gateways have addresses of
 	// their own.
 	Shared bool `json:"shared" jsonschema:"default=false"`
+	// Keep a headless Service NAME-sallyport, with EndpointSlices, for each Gateway NAME that has an
+	// address, so that pods reach the Gateway by a name. Both have the labels and annotations of
+	// spec.infrastructure. The appliance then needs the rights to write Services and EndpointSlices, and
+	// the policy that keeps it to these: see sallyport manifests.
+	Named bool `json:"named" jsonschema:"default=false"`
 }
 
 // Looks reports whether the appliance looks for objects of Gateway API.

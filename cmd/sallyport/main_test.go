@@ -226,7 +226,15 @@ clusters:
   gateway: {enabled: true}
 haproxy: {addresses: [192.168.50.64/28]}
 `)
+	named := write(t, "named.yaml", `
+clusters:
+- kubeconfig: /not/there/yet
+  ingress: {namespaces: [web, shop]}
+  gateway: {enabled: true, named: true}
+haproxy: {addresses: [192.168.50.64/28]}
+`)
 	for name, args := range map[string][]string{
+		"named.yaml":      {"--config", named, "--address", "192.168.50.21"},
 		"gateway.yaml":    {"--config", gateway, "--address", "192.168.50.21"},
 		"plain.yaml":      {"--address", "192.168.50.21"},
 		"signed.yaml":     {"--config", signed},

@@ -44,6 +44,7 @@ type wish struct {
 	TokenSecret                bool   // a token that never expires
 	Class, Controller          string // of the IngressClass; no Class: it is left out
 	Gateway                    string // controller of the GatewayClass; "": it is left out
+	Named                      bool   // Gateways get a Service each
 	CalicoAPI                  config.APIGroup
 	Seen                       bool // the cluster was looked at, and ClusterASN is its own
 	ASN, ClusterASN            uint32
@@ -57,7 +58,7 @@ type wish struct {
 // permit sets the rights of the appliance, with or without those to serve Gateways. With these there is
 // also a GatewayClass, which only a cluster with the CRDs of Gateway API accepts.
 func (w *wish) permit(cluster *config.Cluster, gateways bool) {
-	w.Gateway = ""
+	w.Gateway, w.Named = "", gateways && cluster.Gateway.Named
 	if gateways {
 		w.Gateway = cluster.Gateway.Controller
 	}
@@ -69,6 +70,9 @@ func (w wish) CalicoGroup() string {
 	group, _, _ := strings.Cut(string(w.CalicoAPI), "/")
 	return group
 }
+
+// NameSuffix ends the names of the Services of Gateways.
+func (w wish) NameSuffix() string { return watch.NameSuffix }
 
 // OwnOnly reports whether the nodes announce only their own blocks. A reflector announces the
 // blocks of all nodes.

@@ -20,6 +20,7 @@ type World struct {
 	Bundle     string // version of the CRDs in the cluster, as "v1.6.3"; empty if it is not known
 	Channel    string // of the CRDs: standard, experimental, or empty if it is not known
 	Mirrors    bool   // HAProxy can copy requests
+	Named      bool   // each Gateway has a Service in the cluster
 	// Paths is how many paths the routes of a namespace may have together: each match of a route at each
 	// of its hostnames at a listener. A hostname takes a path even if the route has no match. If Paths is
 	// 0, there is no bound. A few routes that name many ListenerSets can ask for millions.

@@ -97,7 +97,7 @@ func (a *Attachment) classStatus(c *gatewayv1.GatewayClass) Status {
 		return s
 	}
 	for _, name := range SupportedFeatures() {
-		if !a.world.Mirrors && slices.Contains(mirroring, name) ||
+		if !a.world.Mirrors && slices.Contains(mirroring, name) || !a.world.Named && slices.Contains(naming, name) ||
 			a.world.Channel != "experimental" && slices.Contains(experimental, name) {
 			continue
 		}

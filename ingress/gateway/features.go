@@ -14,6 +14,7 @@ var supported = []string{
 	"GatewayFrontendClientCertificateValidationInsecureFallback",
 	"GatewayHTTPListenerIsolation",
 	"GatewayHTTPSListenerDetectMisdirectedRequests",
+	"GatewayInfrastructure",
 	"GatewayPort8080",
 	"GatewayStaticAddresses",
 	"HTTPRoute",
@@ -53,6 +54,9 @@ var supported = []string{
 var mirroring = []string{
 	"HTTPRouteRequestMirror", "HTTPRouteRequestMultipleMirrors", "HTTPRouteRequestPercentageMirror",
 }
+
+// naming are the features that need a Service in the cluster for each Gateway.
+var naming = []string{"GatewayInfrastructure"}
 
 // experimental are the features that need the CRDs of the experimental channel.
 var experimental = []string{"HTTPRouteRetry"}

@@ -132,6 +132,8 @@ type GatewayOptions struct {
 	// Shared are the addresses of Ingresses, which Gateways without an address of their own share.
 	// Without one, every Gateway has addresses of its own.
 	Shared []netip.Addr
+	// Named says that each Gateway with an address has a Service in the cluster, with that address.
+	Named bool
 }
 
 // ConfigMaps returns the name of every ConfigMap of the options once, as NAMESPACE/NAME.

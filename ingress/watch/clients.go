@@ -29,7 +29,7 @@ type api interface {
 	Ingresses(namespace string) ingressClient
 	IngressClasses() reader[*networkingv1.IngressClassList]
 	Services(namespace string) serviceClient
-	EndpointSlices(namespace string) reader[*discoveryv1.EndpointSliceList]
+	EndpointSlices(namespace string) sliceClient
 	Nodes() reader[*corev1.NodeList]
 	Namespaces() reader[*corev1.NamespaceList]
 	ConfigMaps(namespace string) reader[*corev1.ConfigMapList]
@@ -67,9 +67,27 @@ type statusClient[L runtime.Object, T any] interface {
 	) (T, error)
 }
 
+// A writer writes objects of one kind.
+type writer[T any] interface {
+	Create(context.Context, T, metav1.CreateOptions) (T, error)
+	Update(context.Context, T, metav1.UpdateOptions) (T, error)
+	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
+}
+
+// A serviceClient reads and writes Services.
+type serviceClient interface {
+	statusClient[*corev1.ServiceList, *corev1.Service]
+	writer[*corev1.Service]
+}
+
+// A sliceClient reads and writes EndpointSlices.
+type sliceClient interface {
+	reader[*discoveryv1.EndpointSliceList]
+	writer[*discoveryv1.EndpointSlice]
+}
+
 type (
 	ingressClient = statusClient[*networkingv1.IngressList, *networkingv1.Ingress]
-	serviceClient = statusClient[*corev1.ServiceList, *corev1.Service]
 	apiClient     = statusClient[runtime.Object, runtime.Object]
 )
 
@@ -163,7 +181,7 @@ func (c *clients) Services(namespace string) serviceClient {
 	return clientOf[corev1.Service, corev1.ServiceList](c.core, "services", namespace)
 }
 
-func (c *clients) EndpointSlices(namespace string) reader[*discoveryv1.EndpointSliceList] {
+func (c *clients) EndpointSlices(namespace string) sliceClient {
 	return clientOf[discoveryv1.EndpointSlice, discoveryv1.EndpointSliceList](c.discovery, "endpointslices", namespace)
 }
 

@@ -42,6 +42,7 @@ type publisher struct {
 	controller string                                // of GatewayClasses that are ours; "" without Gateway API
 	objects    func(resource string) []metav1.Object // the last versions of the objects of Gateway API
 
+	names            *names                      // nil if nobody asked for names of Gateways
 	statuses, events chan struct{}               // knock after a new wish
 	wish             atomic.Pointer[Publication] // nil until the first wish
 
@@ -77,6 +78,9 @@ func (w *Watcher) Publish(p Publication) {
 	w.publisher.wish.Store(&p)
 	knock(w.publisher.statuses)
 	knock(w.publisher.events)
+	if names := w.publisher.names; names != nil {
+		knock(names.knocks)
+	}
 }
 
 // old reports whether there is a newer wish.

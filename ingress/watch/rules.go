@@ -138,6 +138,15 @@ func gatewayRules(o input.Options) []Rule {
 	if in != nil {
 		rules[3].Namespaces = o.Namespaces
 	}
+	if o.Gateway.Named {
+		write := []string{"create", "update", "delete"}
+		rules = append(rules,
+			Rule{Namespaces: rules[3].Namespaces, Groups: []string{""}, Resources: []string{"services"}, Verbs: write},
+			Rule{
+				Namespaces: rules[3].Namespaces, Groups: []string{"discovery.k8s.io"},
+				Resources: []string{"endpointslices"}, Verbs: write,
+			})
+	}
 	return rules
 }
 

@@ -152,6 +152,7 @@ func newWatcher(cfg Config, kube api, dyn dynamic.Interface, server apiServer) *
 	}
 	if cfg.Options.Gateway.Enabled {
 		w.publisher.controller, w.publisher.objects = cfg.Options.Gateway.Controller, w.objects
+		w.publisher.names = newNames(w)
 	}
 	w.watchNamed()
 	return w
@@ -221,7 +222,7 @@ func (w *Watcher) watchAll() {
 	w.classes.without = "IngressClasses cannot be read: classes are known by name only"
 	w.endpoints.shelf = watchShare(w, discovery, "endpointslices", input.ByService,
 		newAllowance("sliceBytes", "EndpointSlice", options.Limits.SliceBytes, w.endpoints.referred),
-		w.kube.EndpointSlices)
+		func(namespace string) reader[*discoveryv1.EndpointSliceList] { return w.kube.EndpointSlices(namespace) })
 	w.nodes = watchOne[*corev1.Node](w, core, "nodes", input.ByName, w.kube.Nodes(), "")
 	w.nodes.strip = stripNode
 	if options.NamespaceSelector != "" {
@@ -386,6 +387,9 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 	wg.Go(func() { w.publisher.publishStatuses(ctx) })
 	wg.Go(func() { w.publisher.publishEvents(ctx) })
+	if names := w.publisher.names; names != nil {
+		wg.Go(func() { names.run(ctx, &wg) })
+	}
 	if c := w.credentials; c != nil && c.token != nil {
 		c.token.knock = w.wake
 		if !w.cfg.OnlyLook {

@@ -106,7 +106,7 @@ func (f fakeAPI) Services(namespace string) serviceClient {
 	return f.CoreV1().Services(namespace)
 }
 
-func (f fakeAPI) EndpointSlices(namespace string) reader[*discoveryv1.EndpointSliceList] {
+func (f fakeAPI) EndpointSlices(namespace string) sliceClient {
 	return f.DiscoveryV1().EndpointSlices(namespace)
 }
 
@@ -207,12 +207,13 @@ func (f fakeAPI) Document(_ context.Context, path string) ([]byte, error) {
 // API server does. The fake by itself loses deletions between the two.
 func watchFromTheList(fake *k8stesting.Fake, tracker k8stesting.ObjectTracker) {
 	type key struct {
-		resource          schema.GroupVersionResource
-		namespace, fields string
+		resource                  schema.GroupVersionResource
+		namespace, fields, labels string
 	}
 	begun := map[key]watch.Interface{} // by the list before; fake calls one reactor at a time
 	fake.PrependReactor("list", "*", func(a k8stesting.Action) (bool, runtime.Object, error) {
-		of := key{a.GetResource(), a.GetNamespace(), a.(k8stesting.ListAction).GetListRestrictions().Fields.String()}
+		by := a.(k8stesting.ListAction).GetListRestrictions()
+		of := key{a.GetResource(), a.GetNamespace(), by.Fields.String(), by.Labels.String()}
 		if old := begun[of]; old != nil {
 			old.Stop()
 		}
@@ -221,7 +222,8 @@ func watchFromTheList(fake *k8stesting.Fake, tracker k8stesting.ObjectTracker) {
 		return err != nil, nil, err
 	})
 	fake.PrependWatchReactor("*", func(a k8stesting.Action) (bool, watch.Interface, error) {
-		of := key{a.GetResource(), a.GetNamespace(), a.(k8stesting.WatchAction).GetWatchRestrictions().Fields.String()}
+		by := a.(k8stesting.WatchAction).GetWatchRestrictions()
+		of := key{a.GetResource(), a.GetNamespace(), by.Fields.String(), by.Labels.String()}
 		w := begun[of]
 		delete(begun, of)
 		return w != nil, w, nil

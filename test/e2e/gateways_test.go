@@ -113,4 +113,62 @@ func TestGatewaysAreServedOnceTheClusterHasTheCRDs(t *testing.T) {
 	if all, lines := troubles(); len(all) > 0 || len(lines) != 4 { // the file was read again
 		t.Errorf("in the end: %q, and the log has %q", all, lines)
 	}
+	gatewaysAreNamed(r)
+}
+
+// gatewaysAreNamed asks for names of Gateways in the cluster, and gives the rights and the policy for them.
+func gatewaysAreNamed(r *testbed) {
+	t := r.t
+	t.Helper()
+	r.write("sallyport.yaml", r.swapped(r.read("sallyport.yaml"), "kubeconfig: kubeconfig,",
+		"kubeconfig: kubeconfig, gateway: {named: true},"))
+	r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
+	r.eventually("the status says which right is missing", func() error {
+		s, err := r.status()
+		if err == nil {
+			err = missing("its status", strings.Join(s.Warnings, "\n"), "may not create the Service of a Gateway")
+		}
+		return err
+	})
+	text, _ := r.look()
+	r.must(r.tryApply(text))
+	at := r.kubectl("get", "gateway", "web", "-o", "jsonpath={.status.addresses[0].value}")
+	r.eventually("the Gateway has a name", func() error {
+		got, err := r.Kubectl(t.Context(), "get", "endpointslices", "-l", "kubernetes.io/service-name=web-sallyport", "-o",
+			"jsonpath={.items[*].endpoints[*].addresses[*]}")
+		if err == nil && got != at {
+			err = fmt.Errorf("the EndpointSlices have %q, want %q", got, at)
+		}
+		return err
+	})
+	// The policy holds for the account of the appliance, and for nobody else.
+	account := "--as=system:serviceaccount:kube-system:sallyport"
+	for _, write := range [][]string{
+		{"create", "service", "clusterip", "stolen", "--tcp=80"},
+		{"delete", "service", "app"},
+		{"create", "-f", r.file("stolen.yaml")},
+	} {
+		r.write("stolen.yaml", "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n"+
+			"metadata: {name: a-sallyport-ipv4, labels: {kubernetes.io/service-name: app}}\n"+
+			"endpoints: [{addresses: [192.0.2.1]}]\n")
+		_, err := r.Kubectl(t.Context(), append(write, account)...)
+		if err == nil || !strings.Contains(err.Error(), "may write only Services and EndpointSlices of Gateways") {
+			t.Errorf("kubectl %s by the appliance's account: %v", strings.Join(write, " "), err)
+		}
+	}
+	r.kubectl("create", "service", "clusterip", "mine", "--tcp=80")
+	r.kubectl("delete", "service", "web-sallyport", account)
+	r.eventually("a name that was deleted comes back", func() error {
+		_, err := r.Kubectl(t.Context(), "get", "service", "web-sallyport")
+		return err
+	})
+	r.kubectl("delete", "gateway", "web")
+	r.eventually("the name goes with the Gateway", func() error {
+		got, err := r.Kubectl(t.Context(), "get", "services,endpointslices", "-l", "app.kubernetes.io/managed-by=sallyport",
+			"-o", "name")
+		if err == nil && got != "" {
+			err = errors.New(got)
+		}
+		return err
+	})
 }

@@ -91,7 +91,7 @@ func in(ctx context.Context, where place, do func(*session) error) (err error) {
 // group gives them to its members.
 func (s *session) configure(ctx context.Context) error {
 	cluster := rig.Cluster{
-		Gateway: []string{"enabled: true"},
+		Gateway: []string{"enabled: true", "named: true"},
 		// One namespace of the suite has nearly all Gateways.
 		Ingress: []string{fmt.Sprintf("limits: {reloads: %d, addresses: 32}", rig.NoReloadLimit)},
 	}
