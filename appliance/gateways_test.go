@@ -1,14 +1,19 @@
 package appliance
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"html"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -16,6 +21,7 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/status"
+	"sallyport/haproxy"
 	"sallyport/ingress/input"
 )
 
@@ -170,6 +176,57 @@ func TestAListenerThatWaitsForAReloadIsNotProgrammed(t *testing.T) {
 	if l := v.Gateways()[0].Listeners[0]; l.Programmed || l.Reason != "Pending" {
 		t.Errorf("got %+v", l)
 	}
+}
+
+// A squatted HAProxy cannot have port 80 of the Gateway while another program has it.
+type squatted struct {
+	proxy
+	taken *atomic.Bool
+}
+
+func (s squatted) Vet(ctx context.Context, questions []haproxy.Question) (haproxy.Verdicts, error) {
+	verdicts, err := s.proxy.Vet(ctx, questions)
+	for part := range verdicts {
+		if s.taken.Load() && part == haproxy.FreeListener(netip.MustParseAddrPort(gatewayAt+":80")).Part() {
+			verdicts[part] = haproxy.Refused("in use by nginx (pid 714)")
+		}
+	}
+	return verdicts, err
+}
+
+func (s squatted) Apply(ctx context.Context, c *haproxy.Config, states haproxy.States) (haproxy.Result, error) {
+	if s.taken.Load() && len(c.Listeners) > 0 {
+		return haproxy.Result{}, errors.New("cannot bind")
+	}
+	return s.proxy.Apply(ctx, c, states)
+}
+
+// Another program takes the port before HAProxy does, and leaves it later.
+func TestAListenerOpensOnceItsPortIsFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, taken := gated(t), new(atomic.Bool)
+		s.loop.proxy = squatted{s.proxy, taken}
+		s.vetter.proxy = s.loop.proxy
+		listener := func() string {
+			for range 3 { // it fails, asks, and uses the answer
+				s.clock = s.clock.Add(portsEvery)
+				s.settle(t)
+				synctest.Wait()
+			}
+			v := s.view.Load()
+			l := v.Gateways()[0].Listeners[0]
+			return fmt.Sprint(l.Programmed, l.Reason, v.Err)
+		}
+		taken.Store(true)
+		s.applied = applied{}
+		if got, want := listener(), fmt.Sprint(false, "PortUnavailable", error(nil)); got != want {
+			t.Errorf("while another program has it: got %s, want %s", got, want)
+		}
+		taken.Store(false)
+		if got, want := listener(), fmt.Sprint(true, "", error(nil)); got != want {
+			t.Errorf("once it is free: got %s, want %s", got, want)
+		}
+	})
 }
 
 // The explanation of a request names the rule and the match that decide.

@@ -716,8 +716,11 @@ func (l *loop) order(ctx context.Context, v *status.View) (haproxy.Result, error
 	if soon := v.At.Add(reapplySoon); changed && later {
 		l.applied.until = soon
 	}
-	if errors.Is(err, haproxy.ErrUnfit) {
+	switch {
+	case errors.Is(err, haproxy.ErrUnfit):
 		l.vetter.blame(ctx, v.Config, v.At)
+	case err != nil:
+		l.vetter.doubtPorts()
 	}
 	if err != nil {
 		l.applied.config = nil

@@ -15,7 +15,7 @@ import (
 // A vetter asks HAProxy about the parts of the configuration that come from a cluster's objects. It
 // asks about a text before the text is used, and about every part once HAProxy rejects the whole
 // configuration. The loop does not wait for the answers. A verdict is kept as long as an object
-// brings its part.
+// brings its part. The vetter asks again about ports, because other programs open and close them.
 type vetter struct {
 	proxy   proxy
 	log     *slog.Logger
@@ -29,6 +29,8 @@ type vetter struct {
 	busy     bool
 	blamed   time.Time // when blame last began a search; zero if it may search at once
 	aside    time.Time // since when verdicts are Aside; zero without such verdicts
+	ported   time.Time // when askPorts last asked; zero before
+	unbound  bool      // HAProxy may lack a port that was free, see doubtPorts
 
 	// The goroutine of the loop owns these.
 	vouched *ingress.Result // the last Result with a verdict on every text; nil before the first
@@ -87,7 +89,7 @@ func (v *vetter) refuse(found haproxy.Verdicts) {
 // rejected snippet costs no reload.
 func (v *vetter) vetted(ctx context.Context, r ingress.Result, now time.Time) (_ ingress.Result, sure bool) {
 	switch {
-	case v.look(ctx, r.Questions, r.Refused):
+	case v.look(ctx, r.Questions, r.Refused, now):
 		v.vouched, v.unsure = &r, time.Time{}
 		return r, true
 	case v.vouched == nil:
@@ -104,7 +106,9 @@ func (v *vetter) vetted(ctx context.Context, r ingress.Result, now time.Time) (_
 // look reports whether every question has a verdict. If a question has no verdict, look asks
 // HAProxy, in one run at a time, and knocks when the verdicts arrive. If every question has a
 // verdict, look forgets the verdicts on all other parts that are not in refused.
-func (v *vetter) look(ctx context.Context, questions []haproxy.Question, refused []haproxy.Part) bool {
+func (v *vetter) look(
+	ctx context.Context, questions []haproxy.Question, refused []haproxy.Part, now time.Time,
+) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	wanted := make(haproxy.Verdicts, len(questions)+len(refused))
@@ -125,12 +129,43 @@ func (v *vetter) look(ctx context.Context, questions []haproxy.Question, refused
 		if len(wanted) < len(v.verdicts) && !v.fresh {
 			v.verdicts = wanted
 		}
+		v.askPorts(ctx, questions, now)
 		return true
 	}
 	if !v.busy {
 		v.learn(ctx, func() (haproxy.Verdicts, error) { return v.proxy.Vet(ctx, open) })
 	}
 	return false
+}
+
+// portsEvery is the least time between two questions about the same ports.
+const portsEvery = 10 * time.Second
+
+// askPorts asks again about the ports that other programs have. It asks about all ports after
+// doubtPorts. The caller holds mu.
+func (v *vetter) askPorts(ctx context.Context, questions []haproxy.Question, now time.Time) {
+	if v.busy || now.Sub(v.ported) < portsEvery {
+		return
+	}
+	var ports []haproxy.Question
+	for _, q := range questions {
+		if q.AboutPort() && (v.unbound || v.verdicts[q.Part()].Why != "") {
+			ports = append(ports, q)
+		}
+	}
+	v.unbound = false
+	if len(ports) > 0 {
+		v.ported = now
+		v.learn(ctx, func() (haproxy.Verdicts, error) { return v.proxy.Vet(ctx, ports) })
+	}
+}
+
+// doubtPorts notes that HAProxy does not run a configuration, perhaps because another program has
+// taken a port that was free.
+func (v *vetter) doubtPorts() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.unbound = true
 }
 
 // blameEvery is the least time between two searches of blame.
@@ -162,7 +197,7 @@ func (v *vetter) blame(ctx context.Context, cfg *haproxy.Config, now time.Time) 
 	})
 }
 
-// learn calls verdicts in a goroutine, and adds the answers. The caller holds mu.
+// learn calls verdicts in a goroutine, and adds the answers that are new. The caller holds mu.
 func (v *vetter) learn(ctx context.Context, verdicts func() (haproxy.Verdicts, error)) {
 	v.busy = true
 	asked := v.blamed
@@ -171,6 +206,7 @@ func (v *vetter) learn(ctx context.Context, verdicts func() (haproxy.Verdicts, e
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		v.busy = false
+		maps.DeleteFunc(answers, func(p haproxy.Part, verdict haproxy.Verdict) bool { return verdict == v.verdicts[p] })
 		if len(answers) > 0 {
 			v.blamed = time.Time{} // there may be more to find
 		}

@@ -43,6 +43,10 @@ func FreePort(port uint16) Question {
 // FreeListener asks the same as FreePort, about a TCP port at one address.
 func FreeListener(at netip.AddrPort) Question { return Question{at: at} }
 
+// AboutPort reports whether the Question asks about a port. The answer is another one once a program
+// opens or closes the port.
+func (q Question) AboutPort() bool { return q.at.IsValid() }
+
 // Part returns the Part that the Question asks about. The Verdict on it is the answer.
 func (q Question) Part() Part {
 	switch {

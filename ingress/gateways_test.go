@@ -268,6 +268,49 @@ func TestEachAddressThatAGatewayAsksForIsAnswered(t *testing.T) {
 	}
 }
 
+// A listener whose port another program has is refused like one whose port the appliance needs.
+func TestAListenerOnAPortOfAnotherProgramIsNotAccepted(t *testing.T) {
+	var c Compiler
+	s := compileGates(t, &c, gateOf("{name: http, port: 80, protocol: HTTP}, {name: own, port: 81, protocol: HTTP}")+
+		app("app")+httpRoute("r", "rules: [{backendRefs: [{name: app, port: 80}]}]"), nil).routing.of[0].Snapshot
+	at := func(port uint16) haproxy.Part {
+		return haproxy.FreeListener(netip.AddrPortFrom(netip.MustParseAddr(gateAt), port)).Part()
+	}
+	for _, row := range []struct {
+		verdict haproxy.Verdict
+		http    string
+		has     int // listeners of HAProxy
+	}{
+		{haproxy.Refused("in use by nginx (pid 714)"), "Accepted=False PortUnavailable, Programmed=False Invalid, " +
+			"ResolvedRefs=True ResolvedRefs, Conflicted=False NoConflicts", 1},
+		{haproxy.Good, "Accepted=True Accepted, Programmed=True Programmed, " +
+			"ResolvedRefs=True ResolvedRefs, Conflicted=False NoConflicts", 2},
+	} {
+		c.Judge(haproxy.Verdicts{at(80): row.verdict, at(81): haproxy.Good})
+		r := c.Compile([]Snapshot{s})
+		of := make(map[string][]string)
+		for _, status := range r.Statuses[Unnamed] {
+			if status.Kind != "Gateway" {
+				continue
+			}
+			for _, is := range status.Conditions() {
+				of[is.Of] = append(of[is.Of], is.Type+"="+is.Status+" "+is.Reason)
+				const want = "port 80 of 203.0.113.5 is in use by nginx (pid 714) on the appliance: use another port, or " +
+					"stop that program; then the listener opens by itself"
+				if is.Of == "listener http" && is.Reason == "PortUnavailable" && is.Message != want {
+					t.Errorf("got %q, want %q", is.Message, want)
+				}
+			}
+		}
+		if got := strings.Join(of["listener http"], ", "); got != row.http {
+			t.Errorf("the listener: got %s, want %s", got, row.http)
+		}
+		if got := of["listener own"][0]; got != "Accepted=True Accepted" || len(r.Config.Listeners) != row.has {
+			t.Errorf("the other listener: got %s and %v, want %d", got, r.Config.Listeners, row.has)
+		}
+	}
+}
+
 // TestANamespaceHasNoMoreCopiesOfWiderHostsThanPaths has hosts below a wildcard. The first of them has
 // its rows and those of the wildcard. There is no room for those of the second.
 func TestANamespaceHasNoMoreCopiesOfWiderHostsThanPaths(t *testing.T) {

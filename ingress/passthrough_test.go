@@ -182,7 +182,7 @@ func TestTCPServicesHavePortsOfTheirOwn(t *testing.T) {
 	wantProblems := `one ops/tcp InvalidTCPService: key "0": "0" is not a number from 1 to 65535; it is ignored
 one ops/tcp InvalidTCPService: key "9002": "nonsense": want namespace/Service:port, and after it :ssl, :PROXY, :PROXY-V1 or :PROXY-V2; it is ignored
 one ops/tcp PortConflict: key 8443: the port is in use by HTTPS; the TCP service is not served
-one ops/tcp PortConflict: key 9100: on the appliance the port is in use by exporter (pid 1); the TCP service is not served: free the port, then remove the key and add it again
+one ops/tcp PortConflict: key 9100: on the appliance the port is in use by exporter (pid 1); the TCP service is not served until that program is stopped
 one ops/tcp PortNotFound: key 9001: Service default/db has no TCP port 81, it has http 80; until that is corrected, the port is closed
 one ops/tcp ServiceNotFound: key 9000: there is no Service default/gone; until that is corrected, the port is closed
 two ops/tcp PortConflict: key 5432: the port is in use by a TCP service of cluster one; the TCP service is not served

@@ -27,7 +27,7 @@ func (b *builder) stream() {
 			switch verdict := b.verdicts[free.Part()]; {
 			case verdict.Why != "":
 				b.reportOn(c.Ref, "PortConflict", "key %d: on the appliance the port is %s; the TCP service is not "+
-					"served: free the port, then remove the key and add it again", s.Port, verdict.Why)
+					"served until that program is stopped", s.Port, verdict.Why)
 				continue
 			case !verdict.Known:
 				continue

@@ -135,7 +135,7 @@ func (a *Attachment) gatewayStatus(g *Gateway) Status {
 	case len(bad) > 0:
 		own := 0
 		for _, l := range g.Listeners {
-			if l.set == nil && l.refused == nil && l.conflict == nil {
+			if l.set == nil && l.unaccepted() == nil {
 				own++
 			}
 		}
@@ -182,8 +182,7 @@ func (a *Attachment) gatewayStatus(g *Gateway) Status {
 // listenerStatus returns the status of a listener in an object of that generation.
 func (a *Attachment) listenerStatus(l *Listener, generation int64) gatewayv1.ListenerStatus {
 	said := conditions{generation: generation}
-	said.hold(string(gatewayv1.ListenerConditionAccepted), string(gatewayv1.ListenerReasonAccepted),
-		cmp.Or(l.refused, l.conflict))
+	said.hold(string(gatewayv1.ListenerConditionAccepted), string(gatewayv1.ListenerReasonAccepted), l.unaccepted())
 	programmed := cmp.Or(l.conflict, l.refused, l.Gateway.unusable, l.closed)
 	if programmed != nil && programmed != l.conflict {
 		programmed = &Refusal{string(gatewayv1.ListenerReasonInvalid), programmed.Why}
@@ -215,7 +214,7 @@ func (a *Attachment) listenerStatus(l *Listener, generation int64) gatewayv1.Lis
 func (s *listenerSet) valid() bool {
 	return s.refused == nil && slices.ContainsFunc(s.listeners, func(l *Listener) bool {
 		uncertified := l.closed != nil && l.closed == l.unresolved
-		return l.refused == nil && l.conflict == nil && !uncertified
+		return l.unaccepted() == nil && !uncertified
 	})
 }
 

@@ -28,7 +28,7 @@ type Listener struct {
 	refused    *Refusal // it is not accepted
 	conflict   *Refusal // an earlier listener has the same port and hostname, or another protocol
 	unresolved *Refusal // some of its references cannot be used
-	closed     *Refusal // it cannot be programmed, for another reason than refused
+	closed     *Refusal // it cannot be served, for another reason than refused; its routes stay attached
 }
 
 // Serves reports whether the listener can be served.
@@ -36,8 +36,18 @@ func (l *Listener) Serves() bool {
 	return l.Gateway.unusable == nil && l.refused == nil && l.conflict == nil && l.closed == nil
 }
 
-// Close says that the listener cannot be served.
+// Close says that the listener cannot be served. Its routes stay attached. With the reason PortUnavailable
+// the listener is not accepted, either.
 func (l *Listener) Close(r Refusal) { l.closed = &r }
+
+// unaccepted returns why the listener is not accepted, or nil.
+func (l *Listener) unaccepted() *Refusal {
+	why := cmp.Or(l.refused, l.conflict)
+	if why == nil && l.closed != nil && l.closed.Reason == string(gatewayv1.ListenerReasonPortUnavailable) {
+		return l.closed
+	}
+	return why
+}
 
 // HTTP reports whether the routes of the listener see requests.
 func (l *Listener) HTTP() bool {

@@ -232,7 +232,8 @@ func (o *Opener) listenAt(g *claims.Gate, at netip.AddrPort) {
 		if verdict.Why != "" {
 			why = gateway.Refusal{
 				Reason: string(gatewayv1.ListenerReasonPortUnavailable),
-				Why:    fmt.Sprintf("on the appliance port %d is %s", at.Port(), verdict.Why),
+				Why: fmt.Sprintf("port %d of %s is %s on the appliance: use another port, or stop that program; then "+
+					"the listener opens by itself", at.Port(), at.Addr(), verdict.Why),
 			}
 		}
 		for _, l := range these {
