@@ -1179,6 +1179,39 @@ func onAll(said ...string) []string {
 	return said
 }
 
+func TestTheConfigMapHasNoAnnotations(t *testing.T) {
+	for key, want := range map[string]string{
+		"sallyport.dev/path-type": "key sallyport.dev/path-type has no effect in the ConfigMap: write " +
+			"sallyport.dev/path-type as an annotation of Ingress; it is ignored",
+		"path-type": "key path-type has no effect in the ConfigMap: write sallyport.dev/path-type as an annotation of " +
+			"Ingress; it is ignored",
+		"haproxy.com/standalone-backend": "key haproxy.com/standalone-backend has no effect in the ConfigMap: write " +
+			"haproxy.org/standalone-backend as an annotation of Ingress or Service; it is ignored",
+		"route-acl": "key route-acl has no effect in the ConfigMap: write haproxy.org/route-acl as an annotation of " +
+			"Service; it is ignored",
+		"haproxy.org/route-acl": "CLOSED key haproxy.org/route-acl has no effect in the ConfigMap: write " +
+			"haproxy.org/route-acl as an annotation of Service; all clients are rejected until it is removed",
+		"haproxy.org/timeout-server": `key "haproxy.org/timeout-server" is unknown and ignored; the nearest known one ` +
+			"is timeout-server",
+		"sallyport.dev/hsts": `key "sallyport.dev/hsts" is unknown and ignored; the nearest known one is hsts`,
+		"sallyport.dev/auth-url": `CLOSED key "sallyport.dev/auth-url" is unknown; the nearest known one, auth-url, ` +
+			"restricts access: all clients are rejected until the name is corrected",
+		"path-tipe": `key "path-tipe" is unknown and ignored; the nearest known one is sallyport.dev/path-type`,
+	} {
+		l := Read(ConfigMap, map[string]string{key: "x"})
+		var got string
+		for _, p := range l.Odd {
+			got += p.Why
+		}
+		if l.closed {
+			got = "CLOSED " + got
+		}
+		if got != want || len(l.Values) > 0 {
+			t.Errorf("%s: got %q, want %q", key, got, want)
+		}
+	}
+}
+
 // TestOnlyGuardsMistypedClose goes through the keys of other controllers under
 // the prefixes that are read, and what cloud providers write there.
 func TestOnlyGuardsMistypedClose(t *testing.T) {

@@ -80,6 +80,22 @@ type Doc struct {
 	Guard bool
 }
 
+// annotation returns the name of a key on an Ingress or a Service.
+func (d *Doc) annotation() string {
+	if strings.Contains(d.Name, "/") {
+		return d.Name
+	}
+	return prefixes[0] + d.Name
+}
+
+// in returns the name of a key in a scope. A key that the ConfigMap may not have keeps its prefix there.
+func (d *Doc) in(scope Scope) string {
+	if scope&d.Scopes&ConfigMap == 0 {
+		return d.Name
+	}
+	return strings.TrimPrefix(d.Name, own)
+}
+
 // An Alias is another way to write a key. The key's own name overrides it.
 type Alias struct {
 	// Prefix is the prefix of another controller, as "example.com/". It is "" if the alias is an
@@ -273,6 +289,15 @@ func (in dictionary) read(scope Scope, written map[string]string) Layer {
 			l.Odd = append(l.Odd, Problem{Scope: scope, Reason: reason, Why: why, As: full})
 		}
 		s, is := in.spellings(scope)[full]
+		if d := cmp.Or(s.Doc, in.onObjects[full].Doc); scope == ConfigMap && d != nil && d.Scopes&scope == 0 {
+			then := "it is ignored"
+			if d.Guard && !is { // as a misspelled one
+				l.closed, then = true, "all clients are rejected until it is removed"
+			}
+			odd("UnknownAnnotation", "%s has no effect in the ConfigMap: write %s as an annotation of %s; %s", full,
+				d.annotation(), strings.ReplaceAll(d.Scopes.String(), ", ", " or "), then)
+			continue
+		}
 		if !is {
 			l.closed = in.unknown(scope, full, odd) || l.closed
 			continue
@@ -311,15 +336,15 @@ func (in dictionary) unknown(scope Scope, full string, odd func(reason, format s
 		if guard && len(name) >= leastLikely {
 			odd("UnknownAnnotation",
 				"%s is unknown and ignored; the nearest known one is %s (a name without a prefix may belong to "+
-					"another program)", Quote(full), near.Name)
+					"another program)", Quote(full), near.in(scope))
 		}
 		return false
 	case guard:
 		odd("UnknownAnnotation",
 			"%s is unknown; the nearest known one, %s, restricts access: all clients are rejected until the name "+
-				"is corrected", Quote(full), near.Name)
+				"is corrected", Quote(full), near.in(scope))
 	case near != nil:
-		odd("UnknownAnnotation", "%s is unknown and ignored; the nearest known one is %s", Quote(full), near.Name)
+		odd("UnknownAnnotation", "%s is unknown and ignored; the nearest known one is %s", Quote(full), near.in(scope))
 	default:
 		odd("UnknownAnnotation", "%s is unknown and ignored", Quote(full))
 	}
