@@ -313,12 +313,21 @@ func (r *routing) tellStatuses() {
 	}
 }
 
-// AllProblems returns the Problems and Unmet together.
+// AllProblems returns the Problems, and those of Unmet that say something else of their object.
 func (r Result) AllProblems() []Problem {
 	if len(r.Unmet) == 0 {
 		return r.Problems
 	}
-	return sorted(r.routing.of, slices.Concat(r.Problems, r.Unmet))
+	type sentence struct {
+		of  input.ObjectRef
+		why string
+	}
+	told := make(map[sentence]bool, len(r.Problems))
+	for _, p := range r.Problems {
+		told[sentence{p.ObjectRef, p.Why}] = true
+	}
+	rest := slices.DeleteFunc(slices.Clone(r.Unmet), func(p Problem) bool { return told[sentence{p.ObjectRef, p.Why}] })
+	return sorted(r.routing.of, slices.Concat(r.Problems, rest))
 }
 
 // Gateways returns how each Gateway is served, by cluster, and the older first.
@@ -387,12 +396,6 @@ func (b *builder) demandGate(one *balancer, opened map[allot.Tenant]int) {
 		}
 	}
 	d.Asked = slices.Concat(usable, rest)
-	if len(usable) > 0 && len(rest) > 0 {
-		g.Refused = &gateway.Refusal{
-			Reason: string(gatewayv1.GatewayReasonAddressNotUsable),
-			Why:    fmt.Sprintf("%s in spec.addresses is in none of the pools of the appliance", rest[0]),
-		}
-	}
 	for i, addr := range usable {
 		if slices.ContainsFunc(usable[:i], func(a netip.Addr) bool { return a.Is6() == addr.Is6() }) {
 			g.Refused = &gateway.Refusal{
@@ -440,6 +443,11 @@ func (b *builder) settleGate(one balancer, got allot.Allotment, a *allot.Allotte
 			refuse(gatewayv1.GatewayReasonAddressNotAssigned, "%s", p.Why)
 		}
 		b.reportOn(g.Ref, p.Reason, "%s", p.Why)
+	}
+	for _, addr := range one.Asked { // got has no problem for the second one of a family
+		if why := a.Foreign(addr); why.Reason != "" && !slices.Contains(got.Addresses, addr) {
+			refuse(gatewayv1.GatewayReasonAddressNotUsable, "%s", why.Why)
+		}
 	}
 	if len(one.Demand.Ports) > 0 && len(a.Ranges) == 0 {
 		refuse(gatewayv1.GatewayReasonAddressNotAssigned, "the appliance has no addresses for Gateways "+

@@ -268,6 +268,54 @@ func TestEachAddressThatAGatewayAsksForIsAnswered(t *testing.T) {
 	}
 }
 
+func TestAForeignAddressOfAGatewayIsToldOnce(t *testing.T) {
+	const lacks = "AddressNotUsable: the appliance does not have 203.0.113.8: add it to an interface of that machine, " +
+		"or ask for another address of haproxy.addresses"
+	for name, row := range map[string]struct {
+		asked string
+		local bool
+		want  string
+	}{
+		"it is in no pool": {
+			"{value: 198.51.100.1}", false,
+			"AddressOutsidePools: 198.51.100.1 is in none of the pools of the appliance (group.pools)",
+		},
+		"it comes after one of its family": {
+			"{value: 203.0.113.5}, {value: 198.51.100.1}", true,
+			"AddressNotUsable: 198.51.100.1 is in none of the pools of the appliance (haproxy.addresses)",
+		},
+		"it comes after one of the other family": {
+			"{value: 203.0.113.5}, {value: '2001:db8::9'}", false,
+			"AddressOutsidePools: 2001:db8::9 is in none of the pools of the appliance (group.pools)",
+		},
+		"the machine lacks it": {"{value: 203.0.113.8}", true, lacks},
+		"the machine lacks it, and has one of its family": {
+			"{value: 203.0.113.5}, {value: 203.0.113.8}", true, lacks,
+		},
+		"the machine lacks it, and has one of the other family": {
+			"{value: '2001:db8::5'}, {value: 203.0.113.8}", true, lacks,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := Compiler{Local: []netip.Addr{netip.MustParseAddr(gateAt), netip.MustParseAddr("2001:db8::5")}}
+			manifests := strings.Replace(gateOf("{name: web, port: 80, protocol: HTTP}"), "gatewayClassName: ours,",
+				"gatewayClassName: ours, addresses: ["+row.asked+"],", 1)
+			r := compileGates(t, &c, manifests, func(s *Snapshot) {
+				s.Options.Pools = Pools{Local: row.local, Ranges: []AddressRange{
+					poolOf("2001:db8::5-2001:db8::5"), poolOf(gateAt + "-203.0.113.8"),
+				}}
+			})
+			var got []string
+			for _, p := range r.AllProblems() {
+				got = append(got, p.Reason+": "+p.Why)
+			}
+			if got := strings.Join(got, "\n"); got != row.want {
+				t.Errorf("got\n%s\nwant\n%s", got, row.want)
+			}
+		})
+	}
+}
+
 // A listener whose port another program has is refused like one whose port the appliance needs.
 func TestAListenerOnAPortOfAnotherProgramIsNotAccepted(t *testing.T) {
 	var c Compiler

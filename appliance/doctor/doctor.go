@@ -461,6 +461,7 @@ func (d *doctor) running() {
 		case f.Level == status.Failed, f.Level == status.Info, slices.Contains(examined, f.Code):
 			// The doctor reports them itself.
 		case f.Code == status.OddObjects && slices.Contains(d.odd, f.Saw):
+		case f.Code == status.ClosedListeners && objectsTell(s, f.Subject):
 		default:
 			f.Check, f.Command = "appliance", cmp.Or(f.Command, "sallyport status")
 			if f.Code == status.Capacity {

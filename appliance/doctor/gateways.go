@@ -88,3 +88,14 @@ func classFaults(c config.Cluster, s input.Snapshot) (all []string) {
 	}
 	return all
 }
+
+// objectsTell reports whether the problems of objects say why listeners of a cluster are not served. No
+// object has the problem of a listener that HAProxy lacks.
+func objectsTell(s *status.Status, cluster string) bool {
+	closed := slices.DeleteFunc(status.ListenerRows(s.Gateways), func(r status.ListenerRow) bool {
+		return r.Gateway.Cluster != cluster || r.Listener.Programmed
+	})
+	return len(closed) > 0 && !slices.ContainsFunc(closed, func(r status.ListenerRow) bool {
+		return r.Listener.Reason == pending
+	})
+}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -8,6 +9,8 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/status"
+	"sallyport/ingress"
 	"sallyport/ingress/input"
 	"sallyport/ingress/watch"
 )
@@ -93,6 +96,41 @@ func TestAClassOfAnotherControllerIsAFault(t *testing.T) {
 				if !strings.Contains(got[i], want) {
 					t.Errorf("got %q, want %q", got[i], want)
 				}
+			}
+		})
+	}
+}
+
+func TestAClosedListenerIsToldOnce(t *testing.T) {
+	const why = "198.51.100.1 is in none of the pools of the appliance (group.pools)"
+	for name, row := range map[string]struct {
+		reason   string
+		problems []status.ProblemStatus
+		want     status.Code
+	}{
+		"its Gateway has the problem": {
+			"AddressNotUsable", []status.ProblemStatus{{Cluster: "lab", Object: "Gateway shop/web", Why: why}}, "objects",
+		},
+		"HAProxy does not have it yet": {"Pending", nil, status.ClosedListeners},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []status.Code
+			d := doctor{
+				reporter: reporter{report: func(f status.Finding) { got = append(got, f.Code) }},
+				status: &status.Status{
+					Problems: row.problems,
+					Findings: []status.Finding{{Code: status.ClosedListeners, Subject: "lab", Level: status.Doubt}},
+					Gateways: []ingress.GatewayReport{{
+						ObjectRef: input.ObjectRef{Cluster: "lab", Kind: "Gateway", Namespace: "shop", Name: "web"},
+						Listeners: []ingress.ListenerReport{{Name: "http", Reason: row.reason}},
+					}},
+				},
+			}
+			d.objects()
+			d.running()
+			got = slices.DeleteFunc(got, func(c status.Code) bool { return c != "objects" && c != status.ClosedListeners })
+			if len(got) != 1 || got[0] != row.want {
+				t.Errorf("got %q, want %q alone", got, row.want)
 			}
 		})
 	}

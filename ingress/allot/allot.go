@@ -249,21 +249,30 @@ func inFamily(addresses []netip.Addr, six bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// take gives an address to a demand, or says why not.
-func (a *Allotter) take(d *Demand, addr netip.Addr) Refusal {
-	if !a.Contain(addr) {
+// Foreign returns why nobody can have an address, or the zero Refusal.
+func (a *Allotter) Foreign(addr netip.Addr) Refusal {
+	switch {
+	case !a.Contain(addr):
 		return Refusal{
 			"AddressOutsidePools",
 			fmt.Sprintf("%s is in none of the pools of the appliance (%s)", addr, a.Key()),
 		}
-	}
-	// A record stays while the address is away from the machine for a moment.
-	if a.Lacks(addr) && !slices.Contains(d.Had, addr) {
+	case a.Lacks(addr):
 		return Refusal{
 			"AddressNotUsable",
 			fmt.Sprintf("the appliance does not have %s: add it to an interface of that machine, or ask for another "+
 				"address of %s", addr, a.Key()),
 		}
+	}
+	return Refusal{}
+}
+
+// take gives an address to a demand, or says why not.
+func (a *Allotter) take(d *Demand, addr netip.Addr) Refusal {
+	// A record stays while the address is away from the machine for a moment.
+	away := a.Lacks(addr) && slices.Contains(d.Had, addr)
+	if why := a.Foreign(addr); why.Reason != "" && !away {
+		return why
 	}
 	if use := a.Used[addr]; use.Bars(d.Of.Cluster) {
 		return Refusal{"AddressInUse", fmt.Sprintf("%s is %s", addr, use.By)}
