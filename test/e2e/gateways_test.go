@@ -113,7 +113,33 @@ func TestGatewaysAreServedOnceTheClusterHasTheCRDs(t *testing.T) {
 	if all, lines := troubles(); len(all) > 0 || len(lines) != 4 { // the file was read again
 		t.Errorf("in the end: %q, and the log has %q", all, lines)
 	}
+	aTakenPortOpensOnceItIsFree(r)
 	gatewaysAreNamed(r)
+}
+
+// aTakenPortOpensOnceItIsFree gives Gateway web a second listener, on a port that another program has.
+func aTakenPortOpensOnceItIsFree(r *testbed) {
+	t := r.t
+	t.Helper()
+	at := r.kubectl("get", "gateway", "web", "-o", "jsonpath={.status.addresses[0].value}")
+	leave := r.squat(at + ":8088")
+	says := func(want string) {
+		t.Helper()
+		r.eventually("the second listener says "+want, func() error {
+			got, err := r.Kubectl(t.Context(), "get", "gateway", "web", "-o",
+				`jsonpath={range .status.listeners[1].conditions[*]}{.type}={.status} {.reason} {.message}{"\n"}{end}`)
+			if err == nil {
+				err = missing("its status", got, want)
+			}
+			return err
+		})
+	}
+	r.apply(gateway("web", "{name: http, port: 80, protocol: HTTP}, {name: taken, port: 8088, protocol: HTTP}"))
+	says("Accepted=False PortUnavailable port 8088 of " + at + " is in use by app")
+	r.must(r.asks(at))
+	leave()
+	says("Programmed=True")
+	r.eventually("the second listener answers", func() error { return r.asks(at + ":8088") })
 }
 
 // gatewaysAreNamed asks for names of Gateways in the cluster, and gives the rights and the policy for them.
