@@ -15,7 +15,7 @@ N        ?= 20
 PKG      ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down test packages e2e changed remembered manual boot test-calico race race-haproxy race-others lab-parts apparatus gateway-more check nightly fresh go lint bench rivals profile conformance gateway attack chaos soak soak-tests fuzz golden
+.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down test packages e2e changed remembered manual boot test-calico race race-haproxy race-others lab-parts apparatus gateway-more check nightly fresh go lint bench sim rivals profile conformance gateway attack chaos soak soak-tests fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -151,6 +151,9 @@ lint: go ## Hold the code to the house rules
 
 bench: ready ## Measure, and print a table of ratios; BENCH has its flags
 	go run ./test/bench $(BENCH)
+
+sim: go ## Grow clusters in a simulation until a bound breaks, and print where; SIM has its flags: -axis NAME -to SIZE
+	go test -count=1 -timeout 3h -run '^TestWalls$$' -v ./appliance -args -sim $(SIM)
 
 rivals: ready ## Make the same faults for sallyport and for others, and count what clients lose; RIVALS has its flags
 	go run ./test/rivals -o .build/rivals.json $(RIVALS)

@@ -9,6 +9,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"sallyport/ingress/input"
 	"sallyport/routes"
 )
 
@@ -25,7 +26,7 @@ func largeScene(t testing.TB, n int) (s *scene, toggle func()) {
 		binary.BigEndian.PutUint32(text[:], 172<<24|16<<16+uint32(i))
 		return netip.AddrFrom4(text)
 	}
-	for i := 0; i < 5*n; i += 64 {
+	for i := 0; i < endpointsEach*n; i += 64 {
 		block := netip.PrefixFrom(address(i), 26)
 		all.Topology.Affinities = append(all.Topology.Affinities,
 			routes.Affinity{Name: block.String(), Node: "worker1", Prefix: block, State: "confirmed"})
@@ -34,22 +35,7 @@ func largeScene(t testing.TB, n int) (s *scene, toggle func()) {
 		s.speaker.announce(block.String(), node1)
 	}
 	s.speaker.announce(block2, node2)
-	for i := range n {
-		ing, svc, slice := one.Ingresses[0].DeepCopy(), one.Services[0].DeepCopy(), one.Slices[0].DeepCopy()
-		name := fmt.Sprintf("svc-%05d", i)
-		ing.Name, svc.Name, slice.Name, slice.Labels[discoveryv1.LabelServiceName] = name, name, name, name
-		ing.Spec.Rules[0].Host = name + ".local"
-		ing.Spec.Rules[0].HTTP.Paths[0].Backend.Service.Name = name
-		slice.Endpoints = slice.Endpoints[:1]
-		for e := range 5 {
-			if e > 0 {
-				slice.Endpoints = append(slice.Endpoints, slice.Endpoints[0])
-			}
-			slice.Endpoints[e].Addresses = []string{address(5*i + e).String()}
-		}
-		all.Ingresses, all.Services, all.Slices = append(all.Ingresses, ing), append(all.Services, svc),
-			append(all.Slices, slice)
-	}
+	addServices(&all.Objects, one.Objects, n, address)
 	changed := all.Slices[0].DeepCopy()
 	changed.Endpoints = changed.Endpoints[:4]
 	versions := [][]*discoveryv1.EndpointSlice{
@@ -67,13 +53,37 @@ func largeScene(t testing.TB, n int) (s *scene, toggle func()) {
 	for range 4 {
 		s.round(t.Context())
 	}
-	if got := len(s.view.Load().Want.Routes); got < 5*n/64 {
+	if got := len(s.view.Load().Want.Routes); got < endpointsEach*n/64 {
 		t.Fatalf("%d routes", got)
 	}
 	turn := 0
 	return s, func() {
 		turn = 1 - turn
 		s.watcher.snapshot.Slices, s.watcher.snapshot.Topology.Blocks = versions[turn], blocks[turn]
+	}
+}
+
+// endpointsEach is the number of endpoints of a Service of addServices.
+const endpointsEach = 5
+
+// addServices adds n Services like the one of another snapshot, each with an Ingress. The endpoints of
+// a Service have the addresses from endpointsEach times its number on.
+func addServices(to *input.Objects, like input.Objects, n int, address func(i int) netip.Addr) {
+	for i := range n {
+		ing, svc, slice := like.Ingresses[0].DeepCopy(), like.Services[0].DeepCopy(), like.Slices[0].DeepCopy()
+		name := fmt.Sprintf("svc-%05d", i)
+		ing.Name, svc.Name, slice.Name, slice.Labels[discoveryv1.LabelServiceName] = name, name, name, name
+		ing.Spec.Rules[0].Host = name + ".local"
+		ing.Spec.Rules[0].HTTP.Paths[0].Backend.Service.Name = name
+		slice.Endpoints = slice.Endpoints[:1]
+		for e := range endpointsEach {
+			if e > 0 {
+				slice.Endpoints = append(slice.Endpoints, slice.Endpoints[0])
+			}
+			slice.Endpoints[e].Addresses = []string{address(endpointsEach*i + e).String()}
+		}
+		to.Ingresses, to.Services = append(to.Ingresses, ing), append(to.Services, svc)
+		to.Slices = append(to.Slices, slice)
 	}
 }
 

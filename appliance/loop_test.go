@@ -165,12 +165,7 @@ func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states haproxy
 		next[name] = nil
 	}
 	for at, b := range cfg.Backends {
-		live := &haproxy.LiveBackend{}
-		for i, s := range b.Servers {
-			if state := states[at][i]; state > haproxy.Absent {
-				live.Servers = append(live.Servers, haproxy.Live{Name: s.Name, Addr: s.Addr, State: state})
-			}
-		}
+		live := liveOf(b, states[at])
 		next[b.Name] = live
 		if was := f.backends.Get(b.Name); was != nil && slices.Equal(was.Servers, live.Servers) {
 			delete(next, b.Name)
@@ -178,6 +173,17 @@ func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states haproxy
 	}
 	f.backends = f.backends.With(next)
 	return f.result, nil
+}
+
+// liveOf returns a backend in HAProxy whose servers have these states.
+func liveOf(b *haproxy.Backend, states []haproxy.State) *haproxy.LiveBackend {
+	live := &haproxy.LiveBackend{}
+	for i, s := range b.Servers {
+		if states[i] > haproxy.Absent {
+			live.Servers = append(live.Servers, haproxy.Live{Name: s.Name, Addr: s.Addr, State: states[i]})
+		}
+	}
+	return live
 }
 
 func (f *fakeProxy) Former(*haproxy.Config) []*haproxy.Backend { return nil }
