@@ -370,7 +370,7 @@ func (l *loop) wantRoutes(v *status.View, r *reading) {
 	v.Want.Routes, r.refusals = l.policy.Verify(offers, facts)
 	v.BGP.Refusals = slices.DeleteFunc(slices.Clone(r.refusals), func(r routes.Refusal) bool { return r.Passing })
 	v.Want.Allocations = l.policy.Allocate(facts)
-	v.BGP.Static, v.BGP.Withheld = l.policy.Static(offers, facts), routes.Withheld(offers, r.topologies)
+	v.BGP.Static, v.BGP.Withheld = l.policy.Static(offers, facts), l.policy.Withheld(offers, facts)
 	v.Used = uses(l.cfg.Pools(), r.topologies, l.member.strangers())
 }
 

@@ -51,48 +51,124 @@ const atOnce = 30 * time.Second
 // other.
 func Verify(offers []Offer, f Facts) (Table, []Refusal) { return new(Policy).Verify(offers, f) }
 
-// A Policy applies the rules of Verify, Static and Allocate. It remembers its findings in the
-// records of the clusters. It uses them again while the records and the machine's addresses stay
-// the same. The memory saves time and changes no result. The zero Policy is ready for use, by one
+// A Policy applies the rules of Verify, Static, Withheld and Allocate. It remembers its findings in
+// the records of the clusters, and uses them again while the records and the machine's addresses stay
+// the same. A pod that comes or goes changes only the allocations. The memory saves time and changes no
+// result. Callers share the results, and do not change them. The zero Policy is ready for use, by one
 // goroutine.
 type Policy struct {
 	world       *world
-	allocations *Allocations
+	allocations *Allocations // nil until somebody asks
+	last        *findings    // of the last Verify in this world; nil before it
+}
+
+// findings hold the results for some offers, and the time in which the clock does not change them.
+type findings struct {
+	offers      []Offer
+	from, until time.Time // until is zero if the clock changes nothing
+	retain      time.Duration
+	failStatic  time.Duration
+	table       Table
+	refusals    []Refusal
+	static      map[string]blackout
+	withheld    map[netip.Addr]int // nil until somebody asks
+}
+
+// expire notes that the clock may change the findings at a time.
+func (k *findings) expire(at time.Time) {
+	if at.After(k.from) && (k.until.IsZero() || at.Before(k.until)) {
+		k.until = at
+	}
 }
 
 // recall brings the memory up to date.
 func (p *Policy) recall(f Facts) {
-	if p.world != nil && reflect.DeepEqual(p.world.Topologies, f.Topologies) &&
-		reflect.DeepEqual(p.world.Local, f.Local) {
-		w := *p.world
-		w.Facts = f
-		p.world = &w
+	if p.world == nil || !reflect.DeepEqual(p.world.Local, f.Local) ||
+		!slices.EqualFunc(p.world.Topologies, f.Topologies, sameButPods) {
+		p.world, p.allocations, p.last = survey(f), nil, nil
 		return
 	}
-	p.world, p.allocations = survey(f), Allocate(f)
+	if !slices.EqualFunc(p.world.Topologies, f.Topologies, samePods) {
+		p.allocations = nil
+	}
+	w := *p.world
+	w.Facts = f
+	p.world = &w
+}
+
+// knows reports whether the memory has the findings for these offers.
+func (p *Policy) knows(offers []Offer, f Facts) bool {
+	p.recall(f)
+	k := p.last
+	return k != nil && k.retain == f.Retain && k.failStatic == f.FailStatic && !f.Now.Before(k.from) &&
+		(k.until.IsZero() || f.Now.Before(k.until)) && slices.EqualFunc(k.offers, offers, sameOffer)
+}
+
+// sameButPods reports whether two topologies have the same records, except for the pods of their
+// blocks.
+func sameButPods(a, b Topology) bool {
+	if !same(a.Affinities, b.Affinities) || !samePods(a, b) && !slices.EqualFunc(a.Blocks, b.Blocks, sameOwners) {
+		return false
+	}
+	a.Affinities, b.Affinities, a.Blocks, b.Blocks = nil, nil, nil, nil
+	return reflect.DeepEqual(a, b)
+}
+
+// samePods reports whether two topologies have the same blocks with the same pods.
+func samePods(a, b Topology) bool { return same(a.Blocks, b.Blocks) }
+
+// same reports whether two lists are equal. That is found at once if they are one list.
+func same[T comparable](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
+}
+
+// sameOwners reports whether two blocks differ in their pods at most.
+func sameOwners(a, b *IPAMBlock) bool {
+	return a == b || a.Prefix == b.Prefix && a.Affinity == b.Affinity && maps.Equal(a.Borrowed, b.Borrowed)
+}
+
+// sameOffer reports whether two offers are equal.
+func sameOffer(a, b Offer) bool {
+	return a.Prefix == b.Prefix && a.Peer == b.Peer && a.NextHop == b.NextHop && a.Cluster == b.Cluster &&
+		a.PeerAS == b.PeerAS && slices.Equal(a.ASPath, b.ASPath) && a.Since.Equal(b.Since) &&
+		a.Announced.Equal(b.Announced) && a.Lost == b.Lost && a.Silent == b.Silent
 }
 
 // Verify returns what the function Verify returns.
 func (p *Policy) Verify(offers []Offer, f Facts) (Table, []Refusal) {
-	p.recall(f)
-	w := p.world
-	static := w.static(offers)
-	table := make(Table, len(offers))
-	var refusals []Refusal
+	if !p.knows(offers, f) {
+		p.last = p.world.verify(offers)
+	}
+	return p.last.table, p.last.refusals
+}
+
+// verify applies the rules of Verify.
+func (w *world) verify(offers []Offer) *findings {
+	k := &findings{
+		offers: slices.Clone(offers), from: w.Now, retain: w.Retain, failStatic: w.FailStatic,
+		table: make(Table, len(offers)), static: w.static(offers),
+	}
 	for _, o := range offers {
 		owner, no := w.judge(o)
 		if no == nil {
-			no = w.fresh(o, owner, static[o.Cluster])
+			no = w.fresh(o, owner, k.static[o.Cluster])
 		}
-		if no != nil {
-			refusals = append(refusals,
-				Refusal{Offer: o, Reason: no.reason, Why: no.why, Passing: no.reason == WrongLength && w.passing(o)})
+		if o.Lost.Cause != "" {
+			k.expire(o.Lost.At.Add(w.Retain))
+			k.expire(k.static[o.Cluster].until)
+		}
+		if no == nil {
+			k.table[o.Prefix] = o.NextHop
 			continue
 		}
-		table[o.Prefix] = o.NextHop
+		passing := no.reason == WrongLength && w.passing(o)
+		if passing {
+			k.expire(o.Announced.Add(settled))
+		}
+		k.refusals = append(k.refusals, Refusal{Offer: o, Reason: no.reason, Why: no.why, Passing: passing})
 	}
-	slices.SortFunc(refusals, func(a, b Refusal) int { return compareOffers(a.Offer, b.Offer) })
-	return table, refusals
+	slices.SortFunc(k.refusals, func(a, b Refusal) int { return compareOffers(a.Offer, b.Offer) })
+	return k
 }
 
 // Static returns the clusters that lost every session at once, if their lost offers therefore still
@@ -101,9 +177,14 @@ func Static(offers []Offer, f Facts) map[string]time.Time { return new(Policy).S
 
 // Static returns what the function Static returns.
 func (p *Policy) Static(offers []Offer, f Facts) map[string]time.Time {
-	p.recall(f)
+	var dark map[string]blackout
+	if p.knows(offers, f) {
+		dark = p.last.static
+	} else {
+		dark = p.world.static(offers)
+	}
 	until := map[string]time.Time{}
-	for cluster, s := range p.world.static(offers) {
+	for cluster, s := range dark {
 		if f.Now.Before(s.until) {
 			until[cluster] = s.until
 		}
@@ -113,8 +194,21 @@ func (p *Policy) Static(offers []Offer, f Facts) map[string]time.Time {
 
 // Allocate returns what the function Allocate returns.
 func (p *Policy) Allocate(f Facts) *Allocations {
-	p.recall(f)
+	if p.recall(f); p.allocations == nil {
+		p.allocations = Allocate(f)
+	}
 	return p.allocations
+}
+
+// Withheld returns what the function Withheld returns.
+func (p *Policy) Withheld(offers []Offer, f Facts) map[netip.Addr]int {
+	if !p.knows(offers, f) {
+		return Withheld(offers, f.Topologies)
+	}
+	if p.last.withheld == nil {
+		p.last.withheld = Withheld(offers, f.Topologies)
+	}
+	return p.last.withheld
 }
 
 // Withheld returns the BGP addresses of the nodes that own blocks and offer none of them,
@@ -244,9 +338,11 @@ func survey(f Facts) *world {
 		if w.clusters[t.Cluster] != nil {
 			continue // the configuration does not allow two of one name
 		}
-		c := &cluster{Topology: t, foreign: newIndex(maps.Clone(taken))}
+		own := *t
+		c := &cluster{Topology: &own, foreign: newIndex(maps.Clone(taken))}
 		c.meetNodes()
 		c.readBlocks()
+		c.Blocks = nil // read; the memory keeps no pods of earlier rounds
 		c.readNetworks()
 		for p := range c.territory() {
 			if _, ok := taken[p]; !ok {
@@ -680,6 +776,9 @@ func (w *world) static(offers []Offer) map[string]blackout {
 		last     time.Time
 		up       bool      // a session outlived the last loss
 		returned time.Time // when the first one came back after it
+	}
+	if !slices.ContainsFunc(offers, func(o Offer) bool { return o.Lost.Cause != "" }) {
+		return nil
 	}
 	byCluster := map[string]*losses{}
 	var live []Offer

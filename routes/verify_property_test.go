@@ -458,17 +458,91 @@ func TestWhatAPolicyRemembersChangesNothing(t *testing.T) {
 				f.Topologies, f.Local, f.Now = last.Topologies, last.Local, later
 			}
 			last = f
-			got, gotRefused := p.Verify(offers, f)
-			want, wantRefused := Verify(offers, f)
-			if !got.Equal(want) || !reflect.DeepEqual(gotRefused, wantRefused) {
-				t.Fatalf("table\n%s%v\nwant\n%s%v", got, gotRefused, want, wantRefused)
-			}
-			if got, want := p.Static(offers, f), Static(offers, f); !maps.Equal(got, want) {
-				t.Fatalf("static clusters %v, want %v", got, want)
-			}
-			if got, want := p.Allocate(f), Allocate(f); !reflect.DeepEqual(got, want) {
-				t.Fatalf("allocations %+v, want %+v", got, want)
-			}
+			agrees(t, &p, offers, f)
 		}
 	})
+}
+
+// agrees fails unless a Policy, with what it remembers, finds what one finds that remembers nothing.
+func agrees(t interface{ Fatalf(string, ...any) }, p *Policy, offers []Offer, f Facts) {
+	got, gotRefused := p.Verify(offers, f)
+	want, wantRefused := Verify(offers, f)
+	if !got.Equal(want) || !reflect.DeepEqual(gotRefused, wantRefused) {
+		t.Fatalf("table\n%s%v\nwant\n%s%v", got, gotRefused, want, wantRefused)
+	}
+	if got, want := p.Static(offers, f), Static(offers, f); !maps.Equal(got, want) {
+		t.Fatalf("static clusters %v, want %v", got, want)
+	}
+	if got, want := p.Withheld(offers, f), Withheld(offers, f.Topologies); !maps.Equal(got, want) {
+		t.Fatalf("withheld %v, want %v", got, want)
+	}
+	if got, want := p.Allocate(f), Allocate(f); !reflect.DeepEqual(got, want) {
+		t.Fatalf("allocations %+v, want %+v", got, want)
+	}
+}
+
+// In a cluster at work most rounds differ in the clock, the pods or one offer from the round before.
+func TestAPolicyNoticesWhatLittleChanges(t *testing.T) {
+	rng := rand.New(rand.NewPCG(13, 14))
+	d := draw(func(n int, _ string) int { return rng.IntN(n) })
+	for range 1000 {
+		var p Policy
+		offers, f := worldOf(d)
+		for i := range offers {
+			offers[i].Announced = f.Now.Add(-time.Duration(d(20, "announced")) * time.Second)
+		}
+		for range 6 {
+			offers, f.Topologies = slices.Clone(offers), slices.Clone(f.Topologies)
+			switch d(5, "change") {
+			case 0, 1:
+				f.Now = f.Now.Add(time.Duration(d(120, "seconds")) * time.Second)
+			case 2:
+				f.Retain = time.Duration(d(3, "retain")) * time.Minute
+				f.FailStatic = time.Duration(d(3, "static")) * 4 * time.Minute
+			case 3:
+				changePods(d, f.Topologies)
+			case 4:
+				if len(offers) > 0 {
+					o := &offers[d(len(offers), "offer")]
+					o.Silent = o.Lost.Cause == "" && !o.Silent
+				}
+			}
+			agrees(t, &p, offers, f)
+		}
+	}
+}
+
+// changePods gives a block of each cluster another pod, and perhaps lets it lend another address.
+func changePods(d draw, all []Topology) {
+	for i := range all {
+		if len(all[i].Blocks) == 0 {
+			continue
+		}
+		at := d(len(all[i].Blocks), "block with another pod")
+		b := *all[i].Blocks[at]
+		b.Pods = map[netip.Addr]string{b.Prefix.Addr(): fmt.Sprint("ns", d(3, "namespace"))}
+		if d.one(3, "lends another") {
+			b.Borrowed = map[netip.Addr]string{b.Prefix.Addr().Next(): fmt.Sprint("n", d(4, "borrower"))}
+		}
+		all[i].Blocks, all[i].Affinities = slices.Clone(all[i].Blocks), slices.Clone(all[i].Affinities)
+		all[i].Blocks[at] = &b
+	}
+}
+
+// A field of Offer that sameOffer forgets would make Policy answer with findings of other offers.
+func TestAnOfferWithOneOtherFieldIsAnother(t *testing.T) {
+	if o := (Offer{ASPath: []uint32{1}}); !sameOffer(o, Offer{ASPath: []uint32{1}}) {
+		t.Error("equal offers differ")
+	}
+	others := map[string]Offer{
+		"Cluster": {Cluster: "c"}, "Peer": {Peer: addr("10.0.0.1")}, "PeerAS": {PeerAS: 1},
+		"Prefix": {Prefix: pfx("10.0.0.0/26")}, "NextHop": {NextHop: addr("10.0.0.1")}, "ASPath": {ASPath: []uint32{1}},
+		"Since": {Since: noon}, "Announced": {Announced: noon}, "Lost": {Lost: Loss{Cause: Closed}}, "Silent": {Silent: true},
+	}
+	for field := range reflect.TypeFor[Offer]().Fields() {
+		o, there := others[field.Name]
+		if !there || sameOffer(o, Offer{}) || sameOffer(Offer{}, o) {
+			t.Errorf("%s is not compared, or is not in this test", field.Name)
+		}
+	}
 }
