@@ -9,31 +9,16 @@ import (
 	"strings"
 )
 
-// holder returns the process that listens where HAProxy should, as "nginx (pid 714)". It returns ""
-// if nobody listens there, or HAProxy does.
-func holder(addr netip.AddrPort, own procs) string {
-	for inode := range listeners(addr) {
-		links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
-		for _, link := range links {
-			if target, err := os.Readlink(link); err != nil || target != "socket:["+inode+"]" {
-				continue
-			}
-			dir := filepath.Dir(filepath.Dir(link))
-			pid, _ := strconv.Atoi(filepath.Base(dir))
-			if pid == own.master || slices.Contains(own.workers, pid) || slices.Contains(own.old, pid) {
-				break
-			}
-			name, _ := os.ReadFile(filepath.Join(dir, "comm"))
-			return strings.TrimSpace(string(name)) + " (pid " + strconv.Itoa(pid) + ")"
-		}
-	}
-	return ""
+// sockets are the TCP sockets of this machine that listen, by inode, as they were at one moment. Reading
+// them costs as much as the machine has connections, so one reading answers for all ports in question.
+type sockets struct {
+	at     map[string]netip.AddrPort
+	owners map[string]int // pid of the process that has each of them; nil until somebody asks
 }
 
-// listeners returns the inodes of the sockets that listen on addr's port at an
-// address that excludes addr (proc(5), /proc/net/tcp).
-func listeners(addr netip.AddrPort) map[string]bool {
-	out := make(map[string]bool)
+// listening reads the sockets that listen (proc(5), /proc/net/tcp).
+func listening() *sockets {
+	s := &sockets{at: make(map[string]netip.AddrPort)}
 	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -45,16 +30,53 @@ func listeners(addr netip.AddrPort) map[string]bool {
 				continue
 			}
 			host, port, _ := strings.Cut(words[1], ":")
-			if n, err := strconv.ParseUint(port, 16, 16); err != nil || uint16(n) != addr.Port() {
-				continue
-			}
-			if ip, ok := kernelAddr(host); ok && (ip == addr.Addr() || ip.IsUnspecified() ||
-				addr.Addr().IsUnspecified()) {
-				out[words[9]] = true
+			n, err := strconv.ParseUint(port, 16, 16)
+			if ip, ok := kernelAddr(host); ok && err == nil {
+				s.at[words[9]] = netip.AddrPortFrom(ip, uint16(n))
 			}
 		}
 	}
-	return out
+	return s
+}
+
+// holder returns the process that listens where HAProxy should, as "nginx (pid 714)". It returns ""
+// if nobody listens there, or HAProxy does.
+func (s *sockets) holder(addr netip.AddrPort, own procs) string {
+	for inode, at := range s.at {
+		excludes := at.Addr() == addr.Addr() || at.Addr().IsUnspecified() || addr.Addr().IsUnspecified()
+		if at.Port() != addr.Port() || !excludes {
+			continue
+		}
+		pid, known := s.owner(inode)
+		if !known || pid == own.master || slices.Contains(own.workers, pid) || slices.Contains(own.old, pid) {
+			continue
+		}
+		name, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
+		return strings.TrimSpace(string(name)) + " (pid " + strconv.Itoa(pid) + ")"
+	}
+	return ""
+}
+
+// owner returns the process that has a socket.
+func (s *sockets) owner(inode string) (pid int, known bool) {
+	if s.owners == nil {
+		s.owners = make(map[string]int)
+		links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+		for _, link := range links {
+			target, err := os.Readlink(link)
+			of, is := strings.CutPrefix(target, "socket:[")
+			if err != nil || !is {
+				continue
+			}
+			of = strings.TrimSuffix(of, "]")
+			_, listens := s.at[of]
+			if _, found := s.owners[of]; listens && !found {
+				s.owners[of], _ = strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(link))))
+			}
+		}
+	}
+	pid, known = s.owners[inode]
+	return pid, known
 }
 
 // kernelAddr reads an address as the kernel prints it: 32-bit words in the

@@ -351,8 +351,9 @@ func (p *Proxy) explain(err error, cfg *Config, offset int64) error {
 		}
 	}
 	if cfg != nil {
+		open := listening()
 		for _, a := range cfg.listeners() {
-			if who := holder(a, p.procs); who != "" {
+			if who := open.holder(a, p.procs); who != "" {
 				err = fmt.Errorf("%w: %s is in use by %s", err, a, who)
 			}
 		}

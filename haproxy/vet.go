@@ -209,6 +209,7 @@ func (p *Proxy) judgePorts(ports []Question, verdicts Verdicts) error {
 	if len(ports) == 0 || p.opt.Mode == External {
 		return nil
 	}
+	open := listening() // before changes have to wait
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var own procs
@@ -221,7 +222,7 @@ func (p *Proxy) judgePorts(ports []Question, verdicts Verdicts) error {
 		return err
 	}
 	for _, q := range ports {
-		if who := holder(q.at, own); who != "" {
+		if who := open.holder(q.at, own); who != "" {
 			verdicts[q.Part()] = Refused("in use by " + who)
 		}
 	}
