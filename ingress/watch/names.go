@@ -230,9 +230,9 @@ func (n *names) note(ctx context.Context, c change, err error) {
 	}
 }
 
-// wanted returns the objects that are wanted. A Service comes before its EndpointSlices: they would lead
-// the clients of a Service of somebody else to the Gateway. kept are the UIDs of Gateways whose objects
-// stay as they are for now, because the wish is about an older version of the Gateway.
+// wanted returns the objects that are wanted. EndpointSlices are wanted only for a Service that the
+// appliance has made: those for another Service would lead its clients to the Gateway. kept are the UIDs
+// of Gateways about which the wish is too old. Their objects stay as they are for now.
 func (n *names) wanted(
 	wish *Publication,
 ) (services []*corev1.Service, endpoints []*discoveryv1.EndpointSlice, kept map[types.UID]bool) {

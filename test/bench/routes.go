@@ -435,7 +435,15 @@ func (g *gateBed) weights(ctx context.Context) error {
 			}
 		})
 	}
-	began := time.Now()
+	if err := rig.Eventually(ctx, "all clients ask", func() error {
+		if n := sent.Load(); n < rate/10 {
+			return fmt.Errorf("%d requests were answered", n)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	began, first := time.Now(), sent.Load()
 	for i := range 20 {
 		want := made.Add(1) % 2
 		//nolint:gosec // 0 or 1
@@ -451,7 +459,7 @@ func (g *gateBed) weights(ctx context.Context) error {
 			return err
 		}
 	}
-	reached := float64(sent.Load()) / time.Since(began).Seconds()
+	reached := float64(sent.Load()-first) / time.Since(began).Seconds()
 	stop()
 	clients.Wait()
 	after, err := g.Status(context.WithoutCancel(ctx))
