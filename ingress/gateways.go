@@ -79,7 +79,8 @@ func (b *builder) apiOf(world int) gateway.World {
 	admitted := input.ClassesOf(&w.Snapshot)
 	return gateway.World{
 		Objects: w.API, Controller: w.Options.Gateway.Controller, Bundle: w.APIBundle, Channel: w.APIChannel,
-		Mirrors: b.mirrors(), Named: w.Options.Gateway.Named, Paths: w.Options.Limits.Paths, Admits: admitted.Admits, Shares: w.sharesAddresses,
+		Mirrors: b.mirrors(), Named: w.Options.Gateway.Named, Paths: w.Options.Limits.Paths,
+		Admits: admitted.Admits, Shares: w.sharesAddresses,
 		Labels: func(namespace string) labels.Set {
 			of, known := input.Find(w.Namespaces, serviceKey{Name: namespace})
 			if !known {
