@@ -208,9 +208,15 @@ func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 	o := p.belief.run.orders(want, states, p.opt.Dir)
 	made := p.belief.run.places.commands()
 	rows, laterRows := o.atOnce()
+	drop := o.drop
+	if len(laterRows) > 0 { // those that lead away from a backend may be among them
+		o.drop = nil
+	} else {
+		drop = nil
+	}
 	cmds := o.inOrder(made, rows)
 	res.made = slices.Concat(cmds, o.others())
-	res.Commands += len(cmds) + len(o.remove) + len(o.turns)
+	res.Commands += len(cmds) + len(drop) + len(o.remove) + len(o.turns)
 	for _, step := range laterRows {
 		res.Commands += max(len(step.cmds), 2)
 	}
@@ -229,22 +235,9 @@ func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 			return err
 		}
 	}
-	var unfit error
-	if o.certs {
-		if unfit = p.tellCerts(want, res); unfit != nil && !errors.Is(unfit, ErrUnfit) {
-			return unfit
-		}
-	}
-	for _, step := range laterRows {
-		var err error
-		if step.cmds != nil {
-			err = p.worker.tell(step.cmds)
-		} else {
-			err = p.worker.replaceMap(p.path(step.path), step.rows)
-		}
-		if err != nil {
-			return err
-		}
+	unfit, err := p.tellLater(want, o.certs, laterRows, res)
+	if err := errors.Join(err, p.worker.tell(drop)); err != nil {
+		return err
 	}
 	if err := p.worker.turn(p.path(ticketFile), o.turns); err != nil {
 		return err
@@ -254,6 +247,27 @@ func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 	}
 	p.belief.run.heard(want, o.serverSteps)
 	return nil
+}
+
+// tellLater changes certificates and rows that the first commands of a round do not have. It returns apart
+// from other errors that HAProxy does not take some certificates.
+func (p *Proxy) tellLater(want *outline, certs bool, rows []mapStep, res *Result) (unfit, err error) {
+	if certs {
+		if unfit = p.tellCerts(want, res); unfit != nil && !errors.Is(unfit, ErrUnfit) {
+			return nil, unfit
+		}
+	}
+	for _, step := range rows {
+		if step.cmds != nil {
+			err = p.worker.tell(step.cmds)
+		} else {
+			err = p.worker.replaceMap(p.path(step.path), step.rows)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return unfit, nil
 }
 
 // ahead is the generation of a worker that has newer routes or certificates than the files.

@@ -135,7 +135,8 @@ func (o *orders) others() []string {
 // serverSteps holds the commands that bring servers to their wanted states.
 type serverSteps struct {
 	down, up []string                // commands: to close and drain, then to add and open
-	drop     []string                // commands that close the servers of backends that no configuration wants
+	drop     []string                // commands that close servers of backends that no configuration wants
+	opens    map[netip.AddrPort]bool // addresses of the servers that open
 	remove   []ServerID              // closed, and no longer wanted
 	after    map[string]*LiveBackend // the backends that change, once the commands are done
 	strays   []string                // backends that have servers, and that no configuration wants
@@ -148,7 +149,9 @@ var stateCommand = map[State]string{Closed: "maint", Drain: "drain", Open: "read
 // serverSteps compares the worker with the wanted states. It skips a backend if the worker has
 // confirmed its fragment. fragments may be nil.
 func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment) serverSteps {
-	s := serverSteps{after: map[string]*LiveBackend{}, names: r.names(), worker: r.picture}
+	s := serverSteps{
+		after: map[string]*LiveBackend{}, opens: map[netip.AddrPort]bool{}, names: r.names(), worker: r.picture,
+	}
 	known, j := r.told != nil, 0 // known: each name is one of those told, and the other way round
 	for i, b := range cfg.Backends {
 		if j < len(r.told) && fragments != nil && r.told[j] == fragments[i] {
@@ -175,27 +178,30 @@ func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment)
 	if !known || j < len(r.told) {
 		s.strays = Unwanted(cfg.Backends, r.backends)
 	}
+	var unwanted []string
 	for _, name := range s.strays {
 		if i := slices.IndexFunc(cfg.Former, func(b *Backend) bool { return b.Name == name }); i >= 0 {
 			s.bring(cfg.Former[i], r.backends.Get(name), states.of(len(cfg.Backends)+i)) // the next call closes it
 			continue
 		}
-		n := len(s.down)
-		s.bring(&Backend{Name: name}, r.backends.Get(name), nil)
-		s.drop, s.down = append(s.drop, s.down[n:]...), s.down[:n]
+		unwanted = append(unwanted, name)
+	}
+	for _, name := range unwanted {
+		n, have := len(s.down), r.backends.Get(name)
+		s.bring(&Backend{Name: name}, have, nil)
+		if !slices.ContainsFunc(have.Servers, func(l Live) bool { return s.opens[l.Addr] }) {
+			s.drop, s.down = append(s.drop, s.down[n:]...), s.down[:n]
+		}
 	}
 	return s
 }
 
 // inOrder returns the commands of a round, among them those that make backends and change rows. Servers
-// close before others open, since an address may change hands. In a round that opens no server, the rows
-// lead away from a backend that nobody wants before its servers close. Otherwise a request could find it
-// without servers.
+// close before others open, since an address may change hands. The rows lead away from a backend that
+// nobody wants before its servers close, unless one of their addresses changes hands. Otherwise a request
+// could find the backend without servers.
 func (s *serverSteps) inOrder(made, rows []string) []string {
-	if len(made)+len(s.up) == 0 {
-		return slices.Concat(s.down, rows, s.drop)
-	}
-	return slices.Concat(s.down, s.drop, made, s.up, rows)
+	return slices.Concat(s.down, made, s.up, rows, s.drop)
 }
 
 // bring adds the commands that bring the servers of one backend to their states.
@@ -229,6 +235,7 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 				s.down = append(s.down, cmd)
 			case state > live.State:
 				s.up = append(s.up, cmd)
+				s.opens[live.Addr] = true
 			}
 			same = same && live.State == state
 			switch {
@@ -261,6 +268,7 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 				s.up = append(s.up, "enable dynamic-cookie backend "+worker)
 			}
 			if state != Closed {
+				s.opens[srv.Addr] = true
 				s.up = append(s.up, "set server "+id.String()+" state "+stateCommand[state])
 				live.Check = opened(b)
 			}

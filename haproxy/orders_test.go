@@ -254,6 +254,17 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 			},
 			remove: []string{"app/s_10-0-0-1_80"},
 		},
+		"a backend that goes: its servers close last while one at another address opens": {
+			have: leads("app", app(plain, one)[0], &Backend{Name: "other"}),
+			want: leads("", &Backend{Name: "other", Servers: []Server{two}}),
+			cmds: []string{
+				"add server other/s_10-0-0-2_80 10.0.0.2:80 pool-max-conn -1 pool-purge-delay 5000",
+				"set server other/s_10-0-0-2_80 state ready",
+				"del map /sp/maps/route.map a.test/",
+				"set server app/s_10-0-0-1_80 state maint",
+			},
+			remove: []string{"app/s_10-0-0-1_80"},
+		},
 		"a route where nothing listens": {have: world{}, want: world{Config: Config{Routes: many.Routes}}},
 		"networks of a list": {
 			have: world{Config: listed("10.0.0.0/8", "192.0.2.0/24")},
