@@ -203,19 +203,16 @@ func (p *Proxy) tellClosings(cfg *Config, states States, res *Result) error {
 }
 
 // tellAll makes the worker equal to want by commands, in this order: servers close, servers open,
-// routes and certificates change, and HAProxy removes the servers that want lacks (see inOrder).
+// routes and certificates change, servers of backends that go close, and HAProxy removes the servers
+// that want lacks (see inOrder).
 func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 	o := p.belief.run.orders(want, states, p.opt.Dir)
 	made := p.belief.run.places.commands()
 	rows, laterRows := o.atOnce()
-	drop := o.drop
-	if len(laterRows) > 0 { // those that lead away from a backend may be among them
-		o.drop = nil
-	} else {
-		drop = nil
-	}
+	drop := o.drop // told last, since later rows may lead away, too
+	o.drop = nil
 	cmds := o.inOrder(made, rows)
-	res.made = slices.Concat(cmds, o.others())
+	res.made = slices.Concat(cmds, drop, o.others())
 	res.Commands += len(cmds) + len(drop) + len(o.remove) + len(o.turns)
 	for _, step := range laterRows {
 		res.Commands += max(len(step.cmds), 2)
@@ -226,17 +223,8 @@ func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 		}
 		p.belief.gotAhead(time.Now())
 	}
-	if err := p.worker.tell(cmds); err != nil {
-		return err
-	}
-	p.belief.changed(o.after)
-	if len(made) > 0 {
-		if err := p.reshape(want); err != nil {
-			return err
-		}
-	}
-	unfit, err := p.tellLater(want, o.certs, laterRows, res)
-	if err := errors.Join(err, p.worker.tell(drop)); err != nil {
+	unfit, err := p.tellRows(want, cmds, &o, len(made) > 0, laterRows, res)
+	if err := errors.Join(err, p.worker.tell(drop)); err != nil { // servers close whatever failed before
 		return err
 	}
 	if err := p.worker.turn(p.path(ticketFile), o.turns); err != nil {
@@ -249,15 +237,26 @@ func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 	return nil
 }
 
-// tellLater changes certificates and rows that the first commands of a round do not have. It returns apart
-// from other errors that HAProxy does not take some certificates.
-func (p *Proxy) tellLater(want *outline, certs bool, rows []mapStep, res *Result) (unfit, err error) {
-	if certs {
+// tellRows tells the commands of a round, then its certificates, and then the rows that come later. It
+// returns apart from other errors that HAProxy does not take some certificates.
+func (p *Proxy) tellRows(
+	want *outline, cmds []string, o *orders, reshaped bool, later []mapStep, res *Result,
+) (unfit, err error) {
+	if err := p.worker.tell(cmds); err != nil {
+		return nil, err
+	}
+	p.belief.changed(o.after)
+	if reshaped {
+		if err := p.reshape(want); err != nil {
+			return nil, err
+		}
+	}
+	if o.certs {
 		if unfit = p.tellCerts(want, res); unfit != nil && !errors.Is(unfit, ErrUnfit) {
 			return nil, unfit
 		}
 	}
-	for _, step := range rows {
+	for _, step := range later {
 		if step.cmds != nil {
 			err = p.worker.tell(step.cmds)
 		} else {
