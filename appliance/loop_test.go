@@ -175,7 +175,7 @@ func (f *fakeProxy) Apply(_ context.Context, cfg *haproxy.Config, states haproxy
 	return f.result, nil
 }
 
-// liveOf returns a backend in HAProxy whose servers have these states.
+// liveOf returns a backend as HAProxy has it, with servers in these states.
 func liveOf(b *haproxy.Backend, states []haproxy.State) *haproxy.LiveBackend {
 	live := &haproxy.LiveBackend{}
 	for i, s := range b.Servers {

@@ -120,7 +120,7 @@ func some(many int) int {
 	return 4
 }
 
-// attempts is how often a size is measured whose bound breaks. Other programs may have had the processor.
+// attempts is how often a size is measured if its bound breaks. Other programs may have had the processor.
 const attempts = 2
 
 // grow doubles the size until a bound breaks, and prints a row.

@@ -96,11 +96,8 @@ func (w *Watcher) servedExports(ctx context.Context) (none schema.GroupVersion, 
 }
 
 func (w *Watcher) shelfOfExports(version schema.GroupVersion) *shelf[*input.ServiceExport] {
-	most := w.cfg.Options.Limits.ObjectBytes
-	if w.cfg.Options.OneTenant {
-		most = 0
-	}
-	share := newAllowance("objectBytes", "ServiceExport", most, func(*input.ServiceExport) bool { return true })
+	share := newAllowance("objectBytes", "ServiceExport", w.objectBytes(),
+		func(*input.ServiceExport) bool { return true })
 	share.follows = "their Services are served by the pods of this cluster alone"
 	s := newShare(w, exportsGroup, exports, input.ByName, share, func(namespace string) reader[runtime.Object] {
 		return w.kube.API(version.WithResource(exports), namespace)

@@ -76,8 +76,8 @@ func kindOf[T any, PT interface {
 	object
 }](resource, kind, plural string, unread func(PT)) gatewayKind {
 	return gatewayKind{resource, kind, func(w *Watcher, version schema.GroupVersion) gatewayShelf {
-		most := w.cfg.Options.Limits.ObjectBytes
-		if w.cfg.Options.OneTenant || resource == classes {
+		most := w.objectBytes()
+		if resource == classes {
 			most = 0
 		}
 		share := newAllowance("objectBytes", kind, most, func(PT) bool { return true })

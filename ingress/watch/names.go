@@ -67,7 +67,6 @@ type made[T object] struct {
 	same func(is, wants T) bool
 	// give gives an object that content.
 	give func(is, wants T)
-	copy func(T) T
 }
 
 // newNames returns the names of the Gateways of a cluster, or nil if the options do not ask for them.
@@ -82,30 +81,26 @@ func newNames(w *Watcher) *names {
 	}
 	n.services = made[*corev1.Service]{
 		kind: "Service", in: func(namespace string) writer[*corev1.Service] { return w.kube.Services(namespace) },
-		shelf: shelfOfMade(w, n, corev1.GroupName, "services", "Service",
-			func(namespace string) reader[*corev1.ServiceList] { return w.kube.Services(namespace) },
-			func(s *corev1.Service) { s.ManagedFields = nil }),
+		shelf: shelfOfMade[*corev1.Service](w, n, corev1.GroupName, "services", "Service",
+			func(namespace string) reader[*corev1.ServiceList] { return w.kube.Services(namespace) }),
 		same: func(is, wants *corev1.Service) bool {
 			return is.Spec.ClusterIP == wants.Spec.ClusterIP && len(is.Spec.Selector) == 0 &&
 				slices.Equal(is.Spec.Ports, wants.Spec.Ports)
 		},
 		give: func(is, wants *corev1.Service) { is.Spec.Selector, is.Spec.Ports = nil, wants.Spec.Ports },
-		copy: (*corev1.Service).DeepCopy,
 	}
 	n.slices = made[*discoveryv1.EndpointSlice]{
 		kind: "EndpointSlice",
 		in: func(namespace string) writer[*discoveryv1.EndpointSlice] {
 			return w.kube.EndpointSlices(namespace)
 		},
-		shelf: shelfOfMade(w, n, discoveryv1.GroupName, "endpointslices", "EndpointSlice",
-			func(namespace string) reader[*discoveryv1.EndpointSliceList] { return w.kube.EndpointSlices(namespace) },
-			func(s *discoveryv1.EndpointSlice) { s.ManagedFields = nil }),
+		shelf: shelfOfMade[*discoveryv1.EndpointSlice](w, n, discoveryv1.GroupName, "endpointslices", "EndpointSlice",
+			func(namespace string) reader[*discoveryv1.EndpointSliceList] { return w.kube.EndpointSlices(namespace) }),
 		same: func(is, wants *discoveryv1.EndpointSlice) bool {
 			return equality.Semantic.DeepEqual(is.Endpoints, wants.Endpoints) &&
 				equality.Semantic.DeepEqual(is.Ports, wants.Ports)
 		},
 		give: func(is, wants *discoveryv1.EndpointSlice) { is.Endpoints, is.Ports = wants.Endpoints, wants.Ports },
-		copy: (*discoveryv1.EndpointSlice).DeepCopy,
 	}
 	return n
 }
@@ -113,16 +108,12 @@ func newNames(w *Watcher) *names {
 // shelfOfMade returns a shelf for the objects of one kind that have the label managedBy. A namespace may
 // have others with that label, so they have a bound as all objects.
 func shelfOfMade[T object, L runtime.Object](
-	w *Watcher, n *names, group, resource, kind string, from func(namespace string) reader[L], strip func(T),
+	w *Watcher, n *names, group, resource, kind string, from func(namespace string) reader[L],
 ) *shelf[T] {
-	most := w.cfg.Options.Limits.ObjectBytes
-	if w.cfg.Options.OneTenant {
-		most = 0
-	}
 	s := newShare(w, group, resource, input.ByName[T],
-		newAllowance("objectBytes", kind, most, func(T) bool { return true }),
+		newAllowance("objectBytes", kind, w.objectBytes(), func(T) bool { return true }),
 		func(namespace string) reader[L] { return labelled[L]{from(namespace), managedBy + "=" + manager} })
-	s.strip, s.knock = strip, func() { knock(n.knocks) }
+	s.strip, s.knock = func(o T) { o.SetManagedFields(nil) }, func() { knock(n.knocks) }
 	return s
 }
 
@@ -250,8 +241,7 @@ func (n *names) wanted(
 			kept[g.UID] = true
 			continue
 		}
-		meta := n.meta(g)
-		s := &corev1.Service{ObjectMeta: meta(g.Name+NameSuffix, nil)}
+		s := &corev1.Service{ObjectMeta: n.meta(g, g.Name+NameSuffix, nil)}
 		s.Spec.ClusterIP = corev1.ClusterIPNone
 		var ports []discoveryv1.EndpointPort
 		for _, port := range portsOf(g) {
@@ -270,7 +260,7 @@ func (n *names) wanted(
 				continue
 			}
 			e := &discoveryv1.EndpointSlice{
-				ObjectMeta: meta(s.Name+families[family].suffix, map[string]string{
+				ObjectMeta: n.meta(g, s.Name+families[family].suffix, map[string]string{
 					discoveryv1.LabelServiceName: s.Name, discoveryv1.LabelManagedBy: manager,
 				}),
 				AddressType: families[family].of,
@@ -288,28 +278,26 @@ func (n *names) wanted(
 	return services, endpoints, kept
 }
 
-// meta returns a function that returns the metadata of an object of a Gateway. Labels of the appliance
+// meta returns the metadata of an object of a Gateway. The labels more, and those of the appliance,
 // override those that the Gateway asks for.
-func (n *names) meta(g *gatewayv1.Gateway) func(name string, more map[string]string) metav1.ObjectMeta {
-	return func(name string, more map[string]string) metav1.ObjectMeta {
-		labels, annotations := make(map[string]string), make(map[string]string)
-		if in := g.Spec.Infrastructure; in != nil {
-			for key, value := range in.Labels {
-				labels[string(key)] = string(value)
-			}
-			for key, value := range in.Annotations {
-				annotations[string(key)] = string(value)
-			}
+func (n *names) meta(g *gatewayv1.Gateway, name string, more map[string]string) metav1.ObjectMeta {
+	labels, annotations := make(map[string]string), make(map[string]string)
+	if in := g.Spec.Infrastructure; in != nil {
+		for key, value := range in.Labels {
+			labels[string(key)] = string(value)
 		}
-		maps.Copy(labels, more)
-		labels[gatewayv1.GatewayNameLabelKey], labels[managedBy] = g.Name, manager
-		annotations[madeFor] = n.controller
-		return metav1.ObjectMeta{
-			Namespace: g.Namespace, Name: name, Labels: labels, Annotations: annotations,
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: gatewayv1.GroupVersion.String(), Kind: "Gateway", Name: g.Name, UID: g.UID,
-			}},
+		for key, value := range in.Annotations {
+			annotations[string(key)] = string(value)
 		}
+	}
+	maps.Copy(labels, more)
+	labels[gatewayv1.GatewayNameLabelKey], labels[managedBy] = g.Name, manager
+	annotations[madeFor] = n.controller
+	return metav1.ObjectMeta{
+		Namespace: g.Namespace, Name: name, Labels: labels, Annotations: annotations,
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: gatewayv1.GroupVersion.String(), Kind: "Gateway", Name: g.Name, UID: g.UID,
+		}},
 	}
 }
 
@@ -373,7 +361,7 @@ func (m *made[T]) changes(wanted []T, controller string, kept map[types.UID]bool
 				return err
 			})
 		case !sameMeta(is, wants) || !m.same(is, wants):
-			next := m.copy(is)
+			next := copied(is)
 			next.SetLabels(wants.GetLabels())
 			next.SetAnnotations(wants.GetAnnotations())
 			next.SetOwnerReferences(wants.GetOwnerReferences())

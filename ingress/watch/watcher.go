@@ -162,10 +162,7 @@ func newWatcher(cfg Config, kube api, dyn dynamic.Interface, server apiServer) *
 func (w *Watcher) watchNamed() {
 	w.followers.patience = patience
 	w.followers.reading = make(chan struct{}, readersAtOnce)
-	most := w.cfg.Options.Limits.ObjectBytes
-	if w.cfg.Options.OneTenant {
-		most = 0
-	}
+	most := w.objectBytes()
 	secrets, configMaps := &w.followers.secrets, &w.followers.configMaps
 	secrets.kind, secrets.resource, secrets.sum = "Secret", "secrets", newSum[*corev1.Secret](most)
 	secrets.list = func(ctx context.Context, namespace string, o metav1.ListOptions) ([]*corev1.Secret, error) {
@@ -238,13 +235,19 @@ func (w *Watcher) watchAll() {
 	}
 }
 
+// objectBytes returns how many bytes the objects of a kind of one namespace may have. It returns 0, which
+// means no bound, if all namespaces are one tenant.
+func (w *Watcher) objectBytes() int {
+	if w.cfg.Options.OneTenant {
+		return 0
+	}
+	return w.cfg.Options.Limits.ObjectBytes
+}
+
 // watchClaims sets up the shelves of Ingresses and Services. Nobody else bounds how many of
 // them a namespace has, nor their bytes. Where all namespaces are one tenant, nothing does.
 func (w *Watcher) watchClaims() {
-	most := w.cfg.Options.Limits.ObjectBytes
-	if w.cfg.Options.OneTenant {
-		most = 0
-	}
+	most := w.objectBytes()
 	ings := newAllowance("objectBytes", "Ingress", most, func(*networkingv1.Ingress) bool { return true })
 	ings.plural = "Ingresses"
 	ings.follows = "each may be a guard, so all clients of the other Ingresses are rejected until the namespace " +

@@ -169,14 +169,14 @@ func gatewaysAreNamed(r *testbed) {
 	})
 	// The policy holds for the account of the appliance, and for nobody else.
 	account := "--as=system:serviceaccount:kube-system:sallyport"
+	r.write("stolen.yaml", "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n"+
+		"metadata: {name: a-sallyport-ipv4, labels: {kubernetes.io/service-name: app}}\n"+
+		"endpoints: [{addresses: [192.0.2.1]}]\n")
 	for _, write := range [][]string{
 		{"create", "service", "clusterip", "stolen", "--tcp=80"},
 		{"delete", "service", "app"},
 		{"create", "-f", r.file("stolen.yaml")},
 	} {
-		r.write("stolen.yaml", "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n"+
-			"metadata: {name: a-sallyport-ipv4, labels: {kubernetes.io/service-name: app}}\n"+
-			"endpoints: [{addresses: [192.0.2.1]}]\n")
 		_, err := r.Kubectl(t.Context(), append(write, account)...)
 		if err == nil || !strings.Contains(err.Error(), "may write only Services and EndpointSlices of Gateways") {
 			t.Errorf("kubectl %s by the appliance's account: %v", strings.Join(write, " "), err)
