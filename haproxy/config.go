@@ -42,6 +42,10 @@ type Config struct {
 	// Former holds backends of the previous configuration that Backends lacks, sorted by Name (see
 	// Proxy.Former). While a reload has to wait, routes still lead to them.
 	Former []*Backend
+
+	// Unused has the names of Backends to which no route leads, and which only wait for a reload that
+	// removes them. Callers of Apply leave it empty: only Apply knows what waits.
+	Unused map[string]bool
 }
 
 // Same reports whether o is the same configuration: its backends and
@@ -49,7 +53,8 @@ type Config struct {
 func (c *Config) Same(o *Config) bool {
 	return c.Shape.equal(&o.Shape) && sameRoutes(c.Routes, o.Routes) && c.DefaultBackend == o.DefaultBackend &&
 		same(c.Backends, o.Backends) && same(c.Former, o.Former) && same(c.Certs, o.Certs) && c.Period == o.Period &&
-		maps.Equal(c.Reloads, o.Reloads) && slices.EqualFunc(c.Lists, o.Lists, (*List).same) && c.sameRows(o)
+		maps.Equal(c.Reloads, o.Reloads) && maps.Equal(c.Unused, o.Unused) &&
+		slices.EqualFunc(c.Lists, o.Lists, (*List).same) && c.sameRows(o)
 }
 
 // sameRows reports whether o has the same Picks and Hostnames.

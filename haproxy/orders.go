@@ -135,7 +135,7 @@ func (o *orders) others() []string {
 // serverSteps holds the commands that bring servers to their wanted states.
 type serverSteps struct {
 	down, up []string                // commands: to close and drain, then to add and open
-	drop     []string                // commands that close servers of backends that no configuration wants
+	drop     []string                // commands that close servers of backends that go
 	opens    map[netip.AddrPort]bool // addresses of the servers that open
 	remove   []ServerID              // closed, and no longer wanted
 	after    map[string]*LiveBackend // the backends that change, once the commands are done
@@ -152,6 +152,7 @@ func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment)
 	s := serverSteps{
 		after: map[string]*LiveBackend{}, opens: map[netip.AddrPort]bool{}, names: r.names(), worker: r.picture,
 	}
+	var leaving []*Backend
 	known, j := r.told != nil, 0 // known: each name is one of those told, and the other way round
 	for i, b := range cfg.Backends {
 		if j < len(r.told) && fragments != nil && r.told[j] == fragments[i] {
@@ -170,35 +171,45 @@ func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment)
 		} else {
 			known = false
 		}
-		if have := r.backends.Get(b.Name); have != nil { // else it waits for a reload
-			s.bring(b, have, states.of(i))
+		have := r.backends.Get(b.Name)
+		if have == nil {
+			continue // it waits for a reload
 		}
+		if cfg.Unused[b.Name] {
+			leaving = append(leaving, b)
+			continue
+		}
+		s.bring(b, have, states.of(i))
 	}
 	s.strays = slices.Clone(r.strays)
 	if !known || j < len(r.told) {
 		s.strays = Unwanted(cfg.Backends, r.backends)
 	}
-	var unwanted []string
 	for _, name := range s.strays {
 		if i := slices.IndexFunc(cfg.Former, func(b *Backend) bool { return b.Name == name }); i >= 0 {
 			s.bring(cfg.Former[i], r.backends.Get(name), states.of(len(cfg.Backends)+i)) // the next call closes it
 			continue
 		}
-		unwanted = append(unwanted, name)
+		leaving = append(leaving, &Backend{Name: name})
 	}
-	for _, name := range unwanted {
-		n, have := len(s.down), r.backends.Get(name)
-		s.bring(&Backend{Name: name}, have, nil)
-		if !slices.ContainsFunc(have.Servers, func(l Live) bool { return s.opens[l.Addr] }) {
-			s.drop, s.down = append(s.drop, s.down[n:]...), s.down[:n]
-		}
+	for _, b := range leaving {
+		s.part(b, r.backends.Get(b.Name))
 	}
 	return s
 }
 
+// part adds the commands that close all servers of a backend that goes.
+func (s *serverSteps) part(b *Backend, have *LiveBackend) {
+	n := len(s.down)
+	s.bring(b, have, nil)
+	if !slices.ContainsFunc(have.Servers, func(l Live) bool { return s.opens[l.Addr] }) {
+		s.drop, s.down = append(s.drop, s.down[n:]...), s.down[:n]
+	}
+}
+
 // inOrder returns the commands of a round, among them those that make backends and change rows. Servers
 // close before others open, since an address may change hands. The rows lead away from a backend that
-// nobody wants before its servers close, unless one of their addresses changes hands. Otherwise a request
+// goes before its servers close, unless one of their addresses changes hands. Otherwise a request
 // could find the backend without servers.
 func (s *serverSteps) inOrder(made, rows []string) []string {
 	return slices.Concat(s.down, made, s.up, rows, s.drop)
@@ -309,7 +320,7 @@ func opened(b *Backend) string {
 func within(want *Config, states States, have *Config, in workerNames, h held) (*Config, States) {
 	out, outStates := &Config{
 		Shape: have.Shape, DefaultBackend: want.DefaultBackend, Period: want.Period,
-		Hostnames: want.Hostnames,
+		Hostnames: want.Hostnames, Unused: make(map[string]bool),
 	},
 		make(States, len(have.Backends))
 	for _, l := range have.Lists {
@@ -347,12 +358,12 @@ func within(want *Config, states States, have *Config, in workerNames, h held) (
 		} else if former, is := formers[b.Name]; is {
 			next, at = want.Former[former-len(want.Backends)], former
 		}
-		switch {
-		case next == nil && len(b.Servers) > 0:
-			next = b.serving(nil)
-		case next == nil:
-			next = b
-		default:
+		if next == nil {
+			out.Unused[b.Name] = true
+			if next = b; len(b.Servers) > 0 {
+				next = b.serving(nil)
+			}
+		} else {
 			outStates[i] = states.of(at)
 			if !next.sameShape(b) {
 				next = b.serving(next.Servers)

@@ -81,6 +81,10 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 		cfg.Backends = backends
 		return world{cfg, []State{Open}}
 	}
+	reduced := func(want, have world) world { // to what the worker takes without a reload
+		cfg, states := within(&want.Config, States{want.states}, &have.Config, nil, held{})
+		return world{*cfg, states.of(0)}
+	}
 	plain := Backend{}
 	for name, tt := range map[string]struct {
 		have, want world
@@ -263,6 +267,12 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 				"del map /sp/maps/route.map a.test/",
 				"set server app/s_10-0-0-1_80 state maint",
 			},
+			remove: []string{"app/s_10-0-0-1_80"},
+		},
+		"a backend that only a reload removes: its servers close once no row leads there": {
+			have:   leads("app", app(plain, one)...),
+			want:   reduced(leads(""), leads("app", app(plain, one)...)),
+			cmds:   []string{"del map /sp/maps/route.map a.test/", "set server app/s_10-0-0-1_80 state maint"},
 			remove: []string{"app/s_10-0-0-1_80"},
 		},
 		"a route where nothing listens": {have: world{}, want: world{Config: Config{Routes: many.Routes}}},
