@@ -185,11 +185,12 @@ func (h *head) writeDefaults() {
 		"option idle-close-on-response",
 		// A pod's kernel answers within milliseconds, unless the node is gone. If it is gone, the
 		// request goes to another server after half a second, and may meet the same node again. A
-		// pod that has ended refuses connections at once. A request may meet twenty such pods twice
-		// (see serverOptions). If all servers are down, the checks end the retries. Backends
-		// without checks have uncheckedRetries.
+		// pod that has ended refuses connections at once. A request may meet twenty such pods three
+		// times each, while other requests meet the pod that lives. No pod refuses more often and
+		// stays in service (see serverOptions). If all servers are down, the checks end the
+		// retries. Backends without checks have uncheckedRetries.
 		"option redispatch 1",
-		"retries 40",
+		"retries 60",
 		// A connection can end without any byte of an answer. Either the server has closed it at
 		// that moment, or its node is gone (see routes.Kernel.Abort).
 		"retry-on conn-failure empty-response",
