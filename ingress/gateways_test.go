@@ -329,6 +329,8 @@ func TestAListenerOnAPortOfAnotherProgramIsNotAccepted(t *testing.T) {
 		http    string
 		has     int // listeners of HAProxy
 	}{
+		{haproxy.Verdict{}, "Accepted=True Accepted, Programmed=False Pending, " +
+			"ResolvedRefs=True ResolvedRefs, Conflicted=False NoConflicts", 1},
 		{haproxy.Refused("in use by nginx (pid 714)"), "Accepted=False PortUnavailable, Programmed=False Invalid, " +
 			"ResolvedRefs=True ResolvedRefs, Conflicted=False NoConflicts", 1},
 		{haproxy.Good, "Accepted=True Accepted, Programmed=True Programmed, " +

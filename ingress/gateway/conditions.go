@@ -125,7 +125,7 @@ func (a *Attachment) gatewayStatus(g *Gateway) Status {
 	said := conditions{generation: g.Object.Generation}
 	var bad []string
 	for _, l := range g.Listeners {
-		if l.set == nil && (l.refused != nil || l.conflict != nil || l.unresolved != nil || l.closed != nil) {
+		if l.set == nil && l.faulty() {
 			bad = append(bad, l.Name)
 		}
 	}
@@ -184,7 +184,7 @@ func (a *Attachment) listenerStatus(l *Listener, generation int64) gatewayv1.Lis
 	said := conditions{generation: generation}
 	said.hold(string(gatewayv1.ListenerConditionAccepted), string(gatewayv1.ListenerReasonAccepted), l.unaccepted())
 	programmed := cmp.Or(l.conflict, l.refused, l.Gateway.unusable, l.closed)
-	if programmed != nil && programmed != l.conflict {
+	if programmed != nil && programmed != l.conflict && !l.pending() {
 		programmed = &Refusal{string(gatewayv1.ListenerReasonInvalid), programmed.Why}
 	}
 	if waits := l.Gateway.programmed(); programmed == nil && waits != nil {

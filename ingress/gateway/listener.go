@@ -37,8 +37,18 @@ func (l *Listener) Serves() bool {
 }
 
 // Close says that the listener cannot be served. Its routes stay attached. With the reason PortUnavailable
-// the listener is not accepted, either.
+// the listener is not accepted, either. With the reason Pending nothing is wrong with it.
 func (l *Listener) Close(r Refusal) { l.closed = &r }
+
+// pending reports whether nothing is wrong with the listener, and it only waits to be opened.
+func (l *Listener) pending() bool {
+	return l.unaccepted() == nil && l.closed != nil && l.closed.Reason == string(gatewayv1.ListenerReasonPending)
+}
+
+// faulty reports whether something is wrong with the listener itself.
+func (l *Listener) faulty() bool {
+	return l.refused != nil || l.conflict != nil || l.unresolved != nil || l.closed != nil && !l.pending()
+}
 
 // unaccepted returns why the listener is not accepted, or nil.
 func (l *Listener) unaccepted() *Refusal {
