@@ -8,6 +8,7 @@ VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 FUZZTIME ?= 30s
 SOAK     ?= 1h
+NIGHT    ?= 1h
 CALICO   ?= real
 COUNT    ?= 1
 CUTS     ?= 50
@@ -15,7 +16,7 @@ N        ?= 20
 PKG      ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down test packages e2e changed remembered manual boot test-calico race race-haproxy race-others lab-parts apparatus gateway-more check nightly fresh go lint bench sim rivals profile conformance gateway attack chaos soak soak-tests fuzz golden
+.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down test packages e2e changed remembered manual boot test-calico race race-haproxy race-others lab-parts apparatus gateway-more check nightly fresh go lint bench sim rivals profile conformance gateway attack chaos soak night soak-tests fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -179,6 +180,9 @@ chaos: ready ## Break things under load, and hold what clients notice to its bou
 
 soak: ready ## Churn under load for SOAK, and see whether anything grows
 	go run ./test/chaos -only 20 -soak $(SOAK) -log .build/soak.log
+
+night: ready ## Repeat a production day under load for NIGHT, on a group of two and real Calico, and see what it costs and what grows
+	go run ./test/chaos -lab bgp2 -only 39 -night $(NIGHT) -calico real -log .build/night.log
 
 soak-tests: setup ## Run the tests N times, every second time beside two busy loops, to find those that fail by themselves
 	@test/soak-tests $(N)

@@ -16,8 +16,9 @@ var daytime = map[string]string{
 	"packages": "make check runs them under the race detector",
 	"bench":    "it measures, and make fresh tries it", "profile": "it measures", "rivals": "it measures",
 	"sim":  "it measures, and the tests of package appliance try it",
-	"soak": "it measures memory for an hour or more", "soak-tests": "it repeats the tests of make test",
-	"golden": "it writes files, and make fresh tries it",
+	"soak": "it measures memory for an hour or more", "night": "it lasts as long as one wants, and make chaos has its events",
+	"soak-tests": "it repeats the tests of make test",
+	"golden":     "it writes files, and make fresh tries it",
 }
 
 // TestEveryTargetWithTestsRunsAtNight reads the Makefile: each target that runs tests, or a program

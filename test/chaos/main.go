@@ -7,7 +7,8 @@
 //	go run ./test/chaos -lab vrrp2,vrrp3  those of some labs
 //	go run ./test/chaos -count 3          all scenarios, three times
 //	go run ./test/chaos -o chaos.json     the figures in a file, too
-//	go run ./test/chaos -soak 1h          how long the last one lasts
+//	go run ./test/chaos -soak 1h          how long scenario 20 lasts
+//	go run ./test/chaos -night 1h         with scenario 39: a production day, again and again
 //	go run ./test/chaos -calico real      on nodes that run Calico itself
 package main
 
@@ -72,7 +73,9 @@ func run(ctx context.Context) (err error) {
 	labs := flag.String("lab", "",
 		"labs to play in, as bgp2,vrrp3; empty: all of one, ipv6, as, gateway, set, bgp2, bgp3, vrrp2 and vrrp3")
 	file := flag.String("o", "", "`file` for the figures, as JSON")
-	soak := flag.Duration("soak", 5*time.Minute, "how long the last scenario lasts")
+	soak := flag.Duration("soak", 5*time.Minute, "how long scenario 20 lasts")
+	night := flag.Duration("night", 0,
+		"how long scenario 39 repeats the events of a production day on two members by BGP; without it there is no such scenario")
 	count := flag.Int("count", 1, "how many times each scenario is played; each time it begins at another moment")
 	keep := flag.String("log", "", "`file` for the appliance's log")
 	calico := flag.String("calico", string(world.StandIn), "stand-in or real: the Calico of the lab")
@@ -104,7 +107,7 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	var results []result
-	for _, suite := range suites(*soak) {
+	for _, suite := range suites(*soak, *night) {
 		list := slices.DeleteFunc(suite.scenarios, func(s scenario) bool {
 			return len(chosen) > 0 && !slices.Contains(chosen, s.number)
 		})

@@ -15,7 +15,8 @@ import (
 	"sallyport/test/rig"
 )
 
-func suites(soak time.Duration) []suite {
+// suites returns all suites. If the night is longer than 0, a group of two by BGP has it as a scenario.
+func suites(soak, dark time.Duration) []suite {
 	main := suite{
 		name:    "one",
 		options: world.Options{Name: "chaos", Workers: 2},
@@ -75,7 +76,12 @@ func suites(soak time.Duration) []suite {
 	}
 	list := []suite{main, six, external, gateways(), sets()}
 	for _, router := range []world.RouterKind{world.RouterBIRD, world.RouterPlain} {
-		list = append(list, group(2, router), group(3, router))
+		two := group(2, router)
+		if dark > 0 && router == world.RouterBIRD {
+			two.scenarios = append(two.scenarios,
+				scenario{39, fmt.Sprintf("a production day, for %s", dark), bounds{}, night(dark)})
+		}
+		list = append(list, two, group(3, router))
 	}
 	return list
 }
