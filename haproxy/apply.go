@@ -30,7 +30,7 @@ func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, 
 	if came(asked) {
 		as = another
 	}
-	p.publishNames()
+	p.publish()
 	p.noteWaits(res.Waits)
 	if err == nil && p.belief.unfinished(cfg) {
 		res.RetryAt = time.Now()

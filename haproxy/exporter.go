@@ -66,7 +66,7 @@ func (p *Proxy) Metrics(ctx context.Context, query string, w io.Writer) error {
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("HAProxy's exporter answers %s", resp.Status)
 	}
-	return rename(w, resp.Body, p.ownNames())
+	return rename(w, resp.Body, p.reading().own)
 }
 
 // proxyLabel begins the label that names a frontend or backend.

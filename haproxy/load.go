@@ -23,6 +23,10 @@ type Load struct {
 	// request.
 	Response time.Duration
 	Backends []BackendLoad // by name; the next reading overwrites the slice
+	// Clusters has the sums for each cluster, by its name, which stands in the place of a backend's. For a
+	// backend of a set they have the traffic of each server, and otherwise that of the backend. The next
+	// reading overwrites the slice.
+	Clusters []BackendLoad
 }
 
 // A BackendLoad holds the traffic of one backend since the previous reading, and its state now.
@@ -42,8 +46,8 @@ type BackendLoad struct {
 
 // A Meter reads the worker's counters again and again. It continues to count after a reload, but
 // misses the requests to the old worker after the last reading of that worker. Its memory grows
-// only with the number of HAProxy's backends. A reading allocates memory only for new backends. One
-// goroutine owns a Meter.
+// only with the number of HAProxy's backends, and of the servers of those in a set. A reading allocates
+// memory only for new ones. One goroutine owns a Meter.
 type Meter struct {
 	proxy    *Proxy
 	in       *bufio.Reader
@@ -51,15 +55,23 @@ type Meter struct {
 	columns  []int               // index of each column among the constants below; -1 if it is not read
 	clients  counter             // sum of all frontends
 	backends map[string]*counter // by name in the worker
-	rows     []*counter          // of the present reading
+	servers  map[string]*counter // of backends of a set, by backend/server in the worker
+	rows     []*counter          // of the present reading, a backend after its servers
 	pid      int                 // pid of the worker at the last reading
 	at       time.Time           // time of the last reading; zero before the first
 	load     []BackendLoad
+	sums     []BackendLoad // by cluster
+
+	legend legend
+	place  string   // the name in the worker of the backend whose servers are being read
+	of     *Backend // that backend; nil if it is not known
+	key    []byte   // of servers
 }
 
-// A counter holds HAProxy's counts for one proxy.
+// A counter holds HAProxy's counts for one proxy, or for one server of a set.
 type counter struct {
 	name     string
+	cluster  string // of a server; empty for a proxy
 	was, now counts
 	tcp      bool
 	reading  time.Time // the last reading that had the counter
@@ -81,12 +93,13 @@ const (
 	act
 	bck
 	rtime
+	state
 	columnsRead
 )
 
 var columnNames = [columnsRead]string{
 	"pxname", "svname", "mode", "req_tot", "hrsp_5xx", "stot", "econ", "eresp",
-	"scur", "act", "bck", "rtime",
+	"scur", "act", "bck", "rtime", "status",
 }
 
 const (
@@ -98,12 +111,15 @@ const (
 
 // Meter returns a Meter of the worker.
 func (p *Proxy) Meter() *Meter {
-	return &Meter{proxy: p, in: bufio.NewReaderSize(nil, statsLine), backends: make(map[string]*counter)}
+	return &Meter{
+		proxy: p, in: bufio.NewReaderSize(nil, statsLine),
+		backends: make(map[string]*counter), servers: make(map[string]*counter),
+	}
 }
 
 // Read reads the counters of the worker. It takes no lock, so it delays no Apply. Its cost grows
-// with the backends: HAProxy sends some 500 bytes of each. A failed reading changes nothing: the
-// next reading also reports the traffic before it.
+// with the backends: HAProxy sends some 500 bytes of each, and also of each server if a backend is of a
+// set. A failed reading changes nothing: the next reading also reports the traffic before it.
 func (m *Meter) Read(ctx context.Context) (Load, error) {
 	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
 	defer cancel()
@@ -114,8 +130,12 @@ func (m *Meter) Read(ctx context.Context) (Load, error) {
 	defer conn.Close() //nolint:errcheck // all is read
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	const frontends, backends = 1, 2
-	if _, err := fmt.Fprintf(conn, "show stat -1 %d -1;show info\n", frontends|backends); err != nil {
+	const frontends, backends, servers = 1, 2, 4
+	what := frontends | backends
+	if m.legend = m.proxy.reading(); m.legend.sets() {
+		what |= servers
+	}
+	if _, err := fmt.Fprintf(conn, "show stat -1 %d -1;show info\n", what); err != nil {
 		return Load{}, fmt.Errorf("HAProxy's worker: %w", err)
 	}
 	now := time.Now()
@@ -130,7 +150,7 @@ func (m *Meter) Read(ctx context.Context) (Load, error) {
 // read reads the answer to "show stat", and to "show info", which has the pid of the worker.
 func (m *Meter) read(now time.Time) (pid int, err error) {
 	heading := false
-	m.rows, m.clients.now = m.rows[:0], counts{}
+	m.rows, m.clients.now, m.place = m.rows[:0], counts{}, ""
 	for {
 		line, err := m.in.ReadSlice('\n')
 		switch {
@@ -206,17 +226,54 @@ func (m *Meter) readRow(line []byte, now time.Time) {
 			c = &counter{name: string(cell[pxname])}
 			m.backends[c.name] = c
 		}
-		c.reading, c.tcp = now, string(cell[modeOf]) == "tcp"
-		c.now = counts{
-			requests: digits(cell[reqTot]), failed: digits(cell[hrsp5xx]), response: digits(cell[rtime]),
-			connections: digits(cell[scur]),
-			open:        digits(cell[act]) + digits(cell[bck]),
+		m.count(c, &cell, now)
+		c.now.open = digits(cell[act]) + digits(cell[bck])
+	default:
+		if c := m.server(cell[pxname], cell[svname]); c != nil {
+			m.count(c, &cell, now)
+			if c.now.open = 0; bytes.HasPrefix(cell[state], []byte("UP")) || string(cell[state]) == "no check" {
+				c.now.open = 1
+			}
 		}
-		if c.tcp {
-			c.now.requests, c.now.failed = digits(cell[stot]), digits(cell[econ])+digits(cell[eresp])
-		}
-		m.rows = append(m.rows, c)
 	}
+}
+
+// count notes the cells of a row, which is part of the reading, but for the open servers.
+func (m *Meter) count(c *counter, cell *[columnsRead][]byte, now time.Time) {
+	c.reading, c.tcp = now, string(cell[modeOf]) == "tcp"
+	c.now = counts{
+		requests: digits(cell[reqTot]), failed: digits(cell[hrsp5xx]), response: digits(cell[rtime]),
+		connections: digits(cell[scur]),
+	}
+	if c.tcp {
+		c.now.requests, c.now.failed = digits(cell[stot]), digits(cell[econ])+digits(cell[eresp])
+	}
+	m.rows = append(m.rows, c)
+}
+
+// server returns the counter of a server. It returns nil if the backend is of no set, or if the server's
+// cluster is not known.
+func (m *Meter) server(backend, name []byte) *counter {
+	if m.place != string(backend) {
+		m.place = string(backend)
+		m.of = m.legend.backend(m.legend.nameOf(m.place))
+	}
+	if m.of == nil || m.of.Set == "" {
+		return nil
+	}
+	m.key = append(append(append(m.key[:0], backend...), '/'), name...)
+	c := m.servers[string(m.key)]
+	if c == nil {
+		at, found := slices.BinarySearchFunc(m.of.Servers, name, func(s Server, name []byte) int {
+			return strings.Compare(s.Name, string(name))
+		})
+		if !found {
+			return nil
+		}
+		c = &counter{name: string(m.key), cluster: m.of.ClusterOf(&m.of.Servers[at])}
+		m.servers[c.name] = c
+	}
+	return c
 }
 
 // digits returns the digits of a cell as a number. It returns 0 for an empty cell, which means that
@@ -244,7 +301,6 @@ func (c *counter) grown(restarted bool) (requests, failed uint64) {
 // compare returns the Load since the previous reading, at the end of a reading. Another worker
 // counts from zero.
 func (m *Meter) compare(now time.Time, pid int) Load {
-	own := m.proxy.ownNames()
 	restarted, first := pid != m.pid, m.at.IsZero()
 	t := Load{Response: -1}
 	if !first {
@@ -253,8 +309,8 @@ func (m *Meter) compare(now time.Time, pid int) Load {
 	if t.Requests, t.Failed = m.clients.grown(restarted); first {
 		t.Requests, t.Failed = 0, 0
 	}
-	m.pid, m.at, m.load = pid, now, m.load[:0]
-	var weight, sum float64
+	m.pid, m.at, m.load, m.sums = pid, now, m.load[:0], m.sums[:0]
+	whole := mean{}
 	for _, c := range m.rows {
 		b := BackendLoad{Backend: c.name, Response: -1, Connections: int(c.now.connections), Open: int(c.now.open)}
 		if b.Requests, b.Failed = c.grown(restarted); first {
@@ -262,27 +318,33 @@ func (m *Meter) compare(now time.Time, pid int) Load {
 		}
 		if !c.tcp && b.Requests > 0 {
 			b.Response = time.Duration(c.now.response) * time.Millisecond
-			weight += float64(b.Requests)
-			sum += float64(b.Requests) * float64(b.Response)
 		}
-		if name, other := ownName(own, c.name); other {
-			b.Backend = name
+		if c.cluster != "" {
+			m.sum(c.cluster, b)
+			continue
 		}
-		if b.Backend != "" && !ownBackend(b.Backend) {
-			m.load = append(m.load, b)
+		whole.add(b)
+		if b.Backend = m.legend.nameOf(c.name); b.Backend == "" || ownBackend(b.Backend) {
+			continue
 		}
-	}
-	if weight > 0 {
-		t.Response = time.Duration(sum / weight)
-	}
-	for name, c := range m.backends {
-		if !c.reading.Equal(now) {
-			delete(m.backends, name)
+		m.load = append(m.load, b)
+		if of := m.legend.backend(b.Backend); of != nil && of.Set == "" {
+			m.sum(of.Cluster, b)
 		}
 	}
-	slices.SortStableFunc(m.load, func(a, b BackendLoad) int { return strings.Compare(a.Backend, b.Backend) })
+	t.Response = whole.response()
+	for _, all := range []map[string]*counter{m.backends, m.servers} {
+		for name, c := range all {
+			if !c.reading.Equal(now) {
+				delete(all, name)
+			}
+		}
+	}
+	byName := func(a, b BackendLoad) int { return strings.Compare(a.Backend, b.Backend) }
+	slices.SortFunc(m.sums, byName)
+	slices.SortStableFunc(m.load, byName)
 	// While a backend moves out of a spare backend, HAProxy has it twice.
-	t.Backends = m.load[:0]
+	t.Backends, t.Clusters = m.load[:0], m.sums
 	for _, b := range m.load {
 		if last := len(t.Backends) - 1; last >= 0 && t.Backends[last].Backend == b.Backend {
 			t.Backends[last].add(b)
@@ -292,6 +354,38 @@ func (m *Meter) compare(now time.Time, pid int) Load {
 	}
 	m.load = t.Backends
 	return t
+}
+
+// sum adds traffic to that of a cluster.
+func (m *Meter) sum(cluster string, b BackendLoad) {
+	i := slices.IndexFunc(m.sums, func(of BackendLoad) bool { return of.Backend == cluster })
+	if i < 0 {
+		i, m.sums = len(m.sums), append(m.sums, BackendLoad{Backend: cluster, Response: -1})
+	}
+	of := &m.sums[i]
+	both := mean{}
+	both.add(*of)
+	both.add(b)
+	of.add(b)
+	of.Response = both.response()
+}
+
+// A mean is that of the times of responses, weighted by the requests.
+type mean struct{ requests, sum float64 }
+
+func (m *mean) add(b BackendLoad) {
+	if b.Response >= 0 {
+		m.requests += float64(b.Requests)
+		m.sum += float64(b.Requests) * float64(b.Response)
+	}
+}
+
+// response returns the mean. It is negative if there was no request.
+func (m *mean) response() time.Duration {
+	if m.requests == 0 {
+		return -1
+	}
+	return time.Duration(m.sum / m.requests)
 }
 
 // add adds the traffic of another place of the same backend.

@@ -3,6 +3,7 @@ package haproxy
 import (
 	"bufio"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -15,8 +16,9 @@ import (
 // meter returns a Meter that reads answers that a test makes up.
 func meter(own map[string]string) (m *Meter, read func(pid int, rows string) (Load, error)) {
 	p := &Proxy{}
-	p.names.Store(&own)
+	p.legend.Store(&legend{own: own})
 	m = p.Meter()
+	m.legend = p.reading()
 	now := time.Unix(0, 0)
 	return m, func(pid int, rows string) (Load, error) {
 		now = now.Add(10 * time.Second)
@@ -29,7 +31,7 @@ func meter(own map[string]string) (m *Meter, read func(pid int, rows string) (Lo
 	}
 }
 
-const statsHeading = "# pxname,svname,scur,stot,econ,eresp,act,bck,mode,req_tot,hrsp_5xx,rtime,\n"
+const statsHeading = "# pxname,svname,scur,stot,econ,eresp,act,bck,mode,req_tot,hrsp_5xx,rtime,status,\n"
 
 func TestTheWorkerCountsItsTraffic(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
@@ -152,12 +154,12 @@ func TestTrafficIsWhatCameSinceTheReadingBefore(t *testing.T) {
 			"http,FRONTEND,,,,,,,http,120,3,,\nsallyport-auth,FRONTEND,,,,,,,http,9,9,,\n" +
 				"a,BACKEND,4,99,,,2,0,http,96,3,20,\nb,BACKEND,0,12,,,0,0,http,12,0,40,\n" +
 				"t,BACKEND,2,45,3,3,1,0,tcp,,,,\n",
-			"{10s 20 1 25ms [{a 6 1 20ms 4 2} {b 2 0 40ms 0 0} {t 5 1 -1ns 2 1}]}",
+			"{10s 20 1 25ms [{a 6 1 20ms 4 2} {b 2 0 40ms 0 0} {t 5 1 -1ns 2 1}] []}",
 		},
 		{
 			"nothing", 7,
 			"http,FRONTEND,,,,,,,http,120,3,,\na,BACKEND,4,99,,,2,0,http,96,3,20,\nt,BACKEND,2,45,3,3,1,0,tcp,,,,\n",
-			"{10s 0 0 -1ns [{a 0 0 -1ns 4 2} {t 0 0 -1ns 2 1}]}",
+			"{10s 0 0 -1ns [{a 0 0 -1ns 4 2} {t 0 0 -1ns 2 1}] []}",
 		},
 		{
 			"another worker, and spare places", 8,
@@ -165,11 +167,11 @@ func TestTrafficIsWhatCameSinceTheReadingBefore(t *testing.T) {
 				"moving,BACKEND,1,2,,,1,0,http,2,0,1,\n" +
 				"_spare-x-1,BACKEND,1,1,,,1,0,http,1,0,1,\n_spare-x-2,BACKEND,1,3,,,0,0,http,3,0,2,\n" +
 				"_spare-x-3,BACKEND,0,9,,,0,0,http,9,0,1,\n" + nowhere + ",BACKEND,0,9,,,0,0,http,0,9,1,\n",
-			"{10s 130 4 17.482142ms [{a 97 3 20ms 4 2} {moving 5 0 2ms 2 1} {new 1 0 1ms 1 1}]}",
+			"{10s 130 4 17.482142ms [{a 97 3 20ms 4 2} {moving 5 0 2ms 2 1} {new 1 0 1ms 1 1}] []}",
 		},
 		{
 			"counters that a command cleared", 8, "http,FRONTEND,,,,,,,http,1,1,,\na,BACKEND,4,99,,,2,0,http,1,1,20,\n",
-			"{10s 1 1 20ms [{a 1 1 20ms 4 2}]}",
+			"{10s 1 1 20ms [{a 1 1 20ms 4 2}] []}",
 		},
 	} {
 		load, err := read(step.pid, statsHeading+step.rows)
@@ -297,4 +299,76 @@ func TestConnectionsAreReadByTheNamesOfTheirColumns(t *testing.T) {
 				r.picture.busiest, used, busiest)
 		}
 	}
+}
+
+func inNameOrder(servers ...Server) []Server {
+	slices.SortFunc(servers, func(a, b Server) int { return strings.Compare(a.Name, b.Name) })
+	return servers
+}
+
+// TestTheTrafficOfAClusterIsThatOfItsServers has a backend of a set, whose servers are of two clusters,
+// and one that is of no set. A server goes, and the counts stay right.
+func TestTheTrafficOfAClusterIsThatOfItsServers(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusInternalServerError)
+		}))
+		defer broken.Close()
+		blue, green := origin(t, "blue"), serverAt(broken.Listener.Addr())
+		green.Cluster = "green"
+		green.Name = NameOf(green)
+		shared, alone := backend("shared", inNameOrder(blue, green)...), backend("alone", origin(t, "alone"))
+		shared.Set, shared.Cluster, alone.Cluster = "all", "blue", "blue"
+		cfg := r.config(shared, alone)
+		r.settle(cfg, states(cfg, Open))
+		m := r.p.Meter()
+		if _, err := m.Read(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		met := map[string]uint64{}
+		ask := func(host string, n int) {
+			for range n {
+				got, err := r.try(host, "/")
+				if err != nil {
+					t.Fatal(err)
+				}
+				met[got]++
+			}
+		}
+		var got map[string]BackendLoad
+		counted := func(want map[string]BackendLoad) {
+			t.Helper()
+			got = map[string]BackendLoad{}
+			r.eventually("the meter has counted all", func() bool {
+				load, err := m.Read(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, c := range load.Clusters {
+					sum := got[c.Backend]
+					c.Requests, c.Failed, c.Response, c.Connections = c.Requests+sum.Requests, c.Failed+sum.Failed, 0, 0
+					got[c.Backend] = c
+				}
+				return maps.Equal(got, want)
+			})
+		}
+		ask("shared.test", 6)
+		ask("alone.test", 4)
+		if met["500"] == 0 || met["blue"] == 0 || met["alone"] != 4 {
+			t.Fatalf("got the answers %v", met)
+		}
+		counted(map[string]BackendLoad{
+			"blue":  {Backend: "blue", Requests: met["blue"] + met["alone"], Open: 2},
+			"green": {Backend: "green", Requests: met["500"], Failed: met["500"], Open: 1},
+		})
+
+		clear(met)
+		next := *shared
+		next.Servers = []Server{blue}
+		cfg = r.config(&next, alone)
+		r.settle(cfg, states(cfg, Open))
+		ask("shared.test", 3)
+		counted(map[string]BackendLoad{"blue": {Backend: "blue", Requests: 3, Open: 2}})
+	})
 }

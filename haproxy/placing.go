@@ -146,30 +146,60 @@ func (n workerNames) given(backends LiveBackends) LiveBackends {
 	return backends.With(moved)
 }
 
-// publishNames publishes which backends have another name in the worker, for those who read
-// HAProxy's statistics. The caller holds mu.
-func (p *Proxy) publishNames() {
+// A legend says what the names in HAProxy's statistics mean. It never changes.
+type legend struct {
+	own map[string]string // names in a Config, by names in the worker, of backends with different names
+	cfg *Config           // that the worker was told; nil if it was told none
+}
+
+// publish publishes the legend for those who read HAProxy's statistics. The caller holds mu.
+func (p *Proxy) publish() {
 	if p.belief.run == nil {
 		return
 	}
-	published, own := p.ownNames(), map[string]string{}
+	last := p.reading()
+	next := legend{own: map[string]string{}, cfg: last.cfg}
 	for name, there := range p.belief.run.names() {
 		if name != there {
-			own[there] = name
+			next.own[there] = name
 		}
 	}
-	if !maps.Equal(published, own) {
-		p.names.Store(&own)
+	if p.belief.told != nil {
+		next.cfg = p.belief.told.cfg
+	}
+	if next.cfg != last.cfg || !maps.Equal(last.own, next.own) {
+		p.legend.Store(&next)
 	}
 }
 
-// ownNames returns what publishNames published last: names in a Config, by names in the worker. Do
-// not change it.
-func (p *Proxy) ownNames() map[string]string {
-	if own := p.names.Load(); own != nil {
-		return *own
+// reading returns the legend that publish published last.
+func (p *Proxy) reading() legend {
+	if last := p.legend.Load(); last != nil {
+		return *last
 	}
-	return nil
+	return legend{}
+}
+
+// sets reports whether a backend is of a set of clusters.
+func (l *legend) sets() bool {
+	return l.cfg != nil && slices.ContainsFunc(l.cfg.Backends, func(b *Backend) bool { return b.Set != "" })
+}
+
+// nameOf returns the name in a Config of a backend of the worker. It is empty for a spare backend that
+// stands for nothing.
+func (l *legend) nameOf(there string) string {
+	if name, other := ownName(l.own, there); other {
+		return name
+	}
+	return there
+}
+
+// backend returns the backend of a name in a Config, or nil if the worker was told of no such backend.
+func (l *legend) backend(name string) *Backend {
+	if l.cfg == nil {
+		return nil
+	}
+	return find(l.cfg.Backends, name)
 }
 
 // ownName returns the name in a Config of a backend that has another one in the worker, and whether

@@ -108,9 +108,9 @@ type Proxy struct {
 	master  master
 	changed chan struct{}
 	info    atomic.Pointer[Info]
-	checks  atomic.Int64                      // runs that only read a configuration
-	revives atomic.Bool                       // HAProxy has died and is being started again, while mu is locked
-	names   atomic.Pointer[map[string]string] // see publishNames; the map itself never changes
+	checks  atomic.Int64           // runs that only read a configuration
+	revives atomic.Bool            // HAProxy has died and is being started again, while mu is locked
+	legend  atomic.Pointer[legend] // see publish
 
 	mu     sync.Mutex // protects everything below
 	text   renderer

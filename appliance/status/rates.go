@@ -20,6 +20,7 @@ type Rates struct {
 	during time.Duration
 	whole  BackendRate
 	all    []haproxy.BackendLoad // by name
+	of     []haproxy.BackendLoad // clusters, by name
 	orders [len(SortKeys)][]int32
 	sorted [len(SortKeys)]bool // the order is that of this sample
 }
@@ -52,6 +53,8 @@ type TopStatus struct {
 	Total    int           `json:"total"`    // backends
 	Whole    BackendRate   `json:"whole"`    // of all backends together
 	Backends []BackendRate `json:"backends"` // in the order that was asked for; the first ones if only some were
+	// of the servers of each cluster, in the same order; a cluster that has no backend is absent
+	Clusters []BackendRate `json:"clusters"`
 }
 
 // Set replaces the sample with the load of the period that ended now. It reuses the memory of the
@@ -60,7 +63,7 @@ func (r *Rates) Set(load haproxy.Load, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.at, r.during, r.sorted = now, load.During, [len(SortKeys)]bool{}
-	r.all = append(r.all[:0], load.Backends...)
+	r.all, r.of = append(r.all[:0], load.Backends...), append(r.of[:0], load.Clusters...)
 	sum := haproxy.BackendLoad{Response: load.Response}
 	for _, t := range r.all {
 		sum.Requests += t.Requests
@@ -75,7 +78,7 @@ func (r *Rates) Set(load haproxy.Load, now time.Time) {
 func (r *Rates) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.at, r.all = time.Time{}, r.all[:0]
+	r.at, r.all, r.of = time.Time{}, r.all[:0], r.of[:0]
 }
 
 func (r *Rates) rate(t haproxy.BackendLoad) BackendRate {
@@ -123,7 +126,7 @@ func (r *Rates) Names(key string) []string {
 func (r *Rates) Top(key string, limit int) TopStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t := TopStatus{At: r.at, Backends: []BackendRate{}}
+	t := TopStatus{At: r.at, Backends: []BackendRate{}, Clusters: []BackendRate{}}
 	if r.at.IsZero() {
 		return t
 	}
@@ -133,6 +136,9 @@ func (r *Rates) Top(key string, limit int) TopStatus {
 	}
 	for _, i := range r.order(slices.Index(SortKeys[:], key))[:limit] {
 		t.Backends = append(t.Backends, r.rate(r.all[i]))
+	}
+	for _, c := range slices.SortedStableFunc(slices.Values(r.of), before(slices.Index(SortKeys[:], key))) {
+		t.Clusters = append(t.Clusters, r.rate(c))
 	}
 	return t
 }
@@ -146,6 +152,15 @@ func (r *Rates) order(key int) []int32 {
 	for i := range r.all {
 		order = append(order, int32(i))
 	}
+	first := before(key)
+	slices.SortStableFunc(order, func(a, b int32) int { return first(r.all[a], r.all[b]) })
+	r.orders[key], r.sorted[key] = order, true
+	return order
+}
+
+// before returns the comparison of a key of SortKeys. It leaves what is equal by the key in the order of
+// names.
+func before(key int) func(a, b haproxy.BackendLoad) int {
 	value := func(t *haproxy.BackendLoad) uint64 {
 		switch SortKeys[key] {
 		case "requests":
@@ -161,7 +176,5 @@ func (r *Rates) order(key int) []int32 {
 		}
 		return 0 // all is by name
 	}
-	slices.SortStableFunc(order, func(a, b int32) int { return cmp.Compare(value(&r.all[b]), value(&r.all[a])) })
-	r.orders[key], r.sorted[key] = order, true
-	return order
+	return func(a, b haproxy.BackendLoad) int { return cmp.Compare(value(&b), value(&a)) }
 }

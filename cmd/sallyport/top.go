@@ -35,19 +35,22 @@ func topCommand() *cobra.Command {
 		Short: "Show the backends with the most requests, errors or connections",
 		Long: `Show the load of the backends, those with the most first: requests and errors in a
 second, connections, response time, and open servers. The running appliance takes a
-sample every 10 seconds.
+sample every 10 seconds. With --by cluster the lines are clusters: a backend whose
+servers are in several clusters counts for each by its servers there.
 
 On a terminal the view follows the samples until q is pressed, and other keys change
 the order: r requests, e errors, c connections, t response time, o open servers (the
 fewest first), n name. Where the output is no terminal, one sample is written.`,
 		Example: `  sallyport top
   sallyport top --sort errors
+  sallyport top --by cluster
   sallyport top --once --lines 10
   sallyport top -o json`,
 		Args: cobra.NoArgs,
 	}
 	endpoint := endpointFlags(cmd)
 	order := oneOfFlag(cmd, "sort", "s", "what comes first", status.SortKeys[:]...)
+	by := oneOfFlag(cmd, "by", "", "what a line is; json and yaml have both", "backend", "cluster")
 	output := oneOfFlag(cmd, "output", "o", "form of the output; json and yaml write one sample", "text", "json",
 		"yaml")
 	lines := cmd.Flags().IntP("lines", "n", 0,
@@ -59,7 +62,8 @@ fewest first), n name. Where the output is no terminal, one sample is written.`,
 		}
 		out := cmd.OutOrStdout()
 		if *once || output.value != "text" || !isTerminal(out) || os.Getenv("TERM") == "dumb" {
-			return show(cmd, endpoint, topPage(order.value, *lines), output, nil, writeTop)
+			return show(cmd, endpoint, topPage(order.value, *lines), output, nil,
+				func(t writer, s status.TopStatus) { writeTop(t, s, by.value) })
 		}
 		at, err := endpoint()
 		if err != nil {
@@ -67,9 +71,10 @@ fewest first), n name. Where the output is no terminal, one sample is written.`,
 		}
 		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 		defer stop()
-		v := topView{out: out.(*os.File), order: order.value, lines: *lines, ask: func(page string) ([]byte, error) {
-			return at.Ask(ctx, page)
-		}}
+		v := topView{
+			out: out.(*os.File), order: order.value, by: by.value, lines: *lines,
+			ask: func(page string) ([]byte, error) { return at.Ask(ctx, page) },
+		}
 		return v.run(ctx, cmd.InOrStdin())
 	})
 	return cmd
@@ -85,8 +90,8 @@ func topPage(order string, few int) string {
 	return "/top?" + query.Encode()
 }
 
-// writeTop writes a sample for people.
-func writeTop(t writer, s status.TopStatus) {
+// writeTop writes a sample for people, with a line for each backend or cluster.
+func writeTop(t writer, s status.TopStatus, by string) {
 	if s.At.IsZero() {
 		t.alarm()
 		t.line(s.Identity + ": no sample: the appliance takes the first one 10 seconds after its start, and none " +
@@ -105,7 +110,11 @@ func writeTop(t writer, s status.TopStatus) {
 		rate(w.Requests), rate(w.Errors),
 		status.Counted(w.Connections, "connection"), status.Counted(w.Open, "open server"),
 		status.Counted(s.Total, "backend")))
-	header := []string{"BACKEND", "REQUESTS/S", "ERRORS/S", "CONNECTIONS", "RESPONSE-MS", "OPEN-SERVERS"}
+	lines := s.Backends
+	if by == "cluster" {
+		lines = s.Clusters
+	}
+	header := []string{strings.ToUpper(by), "REQUESTS/S", "ERRORS/S", "CONNECTIONS", "RESPONSE-MS", "OPEN-SERVERS"}
 	row := func(cells ...any) {
 		for i := range cells {
 			if i > 0 {
@@ -115,7 +124,7 @@ func writeTop(t writer, s status.TopStatus) {
 		t.line(cells...)
 	}
 	row(header[0], header[1], header[2], header[3], header[4], header[5])
-	for _, b := range s.Backends {
+	for _, b := range lines {
 		if b.Errors > 0 || b.Open == 0 {
 			t.alarm()
 		}
@@ -127,7 +136,8 @@ func writeTop(t writer, s status.TopStatus) {
 type topView struct {
 	out   *os.File
 	order string
-	lines int // backends; 0 means as many as there is room for
+	by    string // backend or cluster
+	lines int    // backends; 0 means as many as there is room for
 	ask   func(page string) ([]byte, error)
 	last  status.TopStatus
 }
@@ -222,7 +232,7 @@ const frame = 4
 func (v *topView) screen(failed error) string {
 	width, height := v.size()
 	t := newWriter()
-	writeTop(t, v.last)
+	writeTop(t, v.last, v.by)
 	_ = t.Flush() // into memory
 	lines := strings.Split(strings.TrimSuffix(t.text.String(), "\n"), "\n")
 	foot := "order: " + v.order + "; press r, e, c, t, o, n for another, q to leave"

@@ -37,6 +37,9 @@ func busy(t *testing.T) (address string, asked func() string) {
 				{Name: "shop_svc_api_80", Requests: 8.5, Errors: 0.5, Connections: 2, Open: 2, Response: &ms},
 				{Name: "shop_svc_gone_" + r.URL.Query().Get("sort"), Open: 0},
 			},
+			Clusters: []status.BackendRate{
+				{Name: "blue", Requests: 107.5, Errors: 0.5, Connections: 9, Open: 5, Response: &ms}, {Name: "green"},
+			},
 		})
 	}))
 	t.Cleanup(server.Close)
@@ -59,6 +62,14 @@ shop_svc_gone_requests         0.0       0.0            0            -          
 	if code != 0 || got != want || asked() != "/top?sort=requests" {
 		t.Errorf("%d, %s, asked for %s; got\n%s\nwant\n%s", code, stderr, asked(), got, want)
 	}
+	want = `gate-1, 4s ago: 107.5 requests/s, 0.5 errors/s, 9 connections, 5 open servers, 3 backends
+CLUSTER  REQUESTS/S  ERRORS/S  CONNECTIONS  RESPONSE-MS  OPEN-SERVERS
+blue          107.5       0.5            9           12             5
+green           0.0       0.0            0            -             0
+`
+	if _, got, _ := sallyport("top", "--address", address, "--by", "cluster"); got != want {
+		t.Errorf("by cluster: got\n%s\nwant\n%s", got, want)
+	}
 	if _, got, _ := sallyport("top", "--address", address, "--once", "--sort", "errors", "-n",
 		"5"); asked() != "/top?n=5&sort=errors" || strings.Contains(got, "\x1b") {
 		t.Errorf("asked for %s, got %q", asked(), got)
@@ -73,7 +84,7 @@ shop_svc_gone_requests         0.0       0.0            0            -          
 			t.Errorf("%s: got %s", form, got)
 		}
 	}
-	for _, args := range [][]string{{"--sort", "colour"}, {"--lines", "-1"}} {
+	for _, args := range [][]string{{"--sort", "colour"}, {"--lines", "-1"}, {"--by", "node"}} {
 		if code, _, stderr := sallyport(append([]string{"top", "--address", address}, args...)...); code != exitUsage {
 			t.Errorf("%v: got exit code %d, %s", args, code, stderr)
 		}

@@ -186,6 +186,15 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 			r.apply(rig.Export("default", "web"))
 			r.answeredBy("http://web.test/", 4)
 			r.answeredBy("http://green.test/", 4)
+			r.eventually("both clusters have requests", func() error {
+				out, err := r.order("top", "--by", "cluster")
+				for _, name := range []string{"blue", "green"} {
+					if err == nil && !regexp.MustCompile(`(?m)^`+name+` +[0-9]*[1-9][0-9.]* `).MatchString(out) {
+						err = fmt.Errorf("%s has none:\n%s", name, out)
+					}
+				}
+				return err
+			})
 		})
 		r.opened("blue__default_svc_web_web", 4)
 	})
