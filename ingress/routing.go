@@ -391,7 +391,7 @@ func (b *builder) grantPath(c *claim, path pathClaim) {
 		return
 	}
 	if other, taken := b.owner[key]; taken {
-		if other != c && b.isTwin(c, b.opened(c, path), b.routed[key].Backend) {
+		if other != c && b.isTwin(c, b.opened(c, path), b.routed[key].Backend, path) {
 			c.Effective = true
 		} else if other != c {
 			b.conflict(c, path, other)
@@ -442,7 +442,7 @@ func (b *builder) grantImplicit() {
 		for _, host := range c.Hosts {
 			key := routeKey{Host: host, Path: "/", Match: haproxy.Prefix}
 			if other := implicit[key]; other != nil {
-				if b.isTwin(c, *c.Fallback, b.routed[key].Backend) {
+				if b.isTwin(c, *c.Fallback, b.routed[key].Backend, claims.DefaultOf(host)) {
 					c.Effective = true
 					continue
 				}
@@ -489,7 +489,8 @@ func (b *builder) pass(c *claim, host string, to reference, what fmt.Stringer) {
 		b.report(c, "PassthroughWithoutHost", "%s is not served: TLS connections are passed through by the server "+
 			"name in their handshake: name a host in the rule", what)
 		return
-	case owner != nil && b.isTwin(c, to, b.routed[routeKey{Host: host, Path: "/", Match: haproxy.Passthrough}].Backend):
+	case owner != nil &&
+		b.isTwin(c, to, b.routed[routeKey{Host: host, Path: "/", Match: haproxy.Passthrough}].Backend, what):
 		c.Effective = true
 		return
 	case first != nil && first != c:

@@ -3,8 +3,10 @@ package ingress
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/annotations"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
 )
@@ -108,14 +110,49 @@ func (c *Compiler) addGuests(p *part, n *need) {
 }
 
 // isTwin reports whether a claim leads to the same exported Service as the backend of that name, which a
-// claim of another cluster of the set has.
-func (b *builder) isTwin(c *claim, to reference, name string) bool {
+// claim of another cluster of the set has. The keys of the backend count. If the keys of the claim differ,
+// isTwin reports that for its path, which is named in what.
+func (b *builder) isTwin(c *claim, to reference, name string, what fmt.Stringer) bool {
 	has, known := b.needed[name]
 	if !known || has.set == "" || has.world == c.World {
 		return false
 	}
 	n, _ := b.backend(c.Petitioner, to)
-	return n.set == has.set && n.Service == has.Service && n.Port == has.Port && n.Number == has.Number
+	if n.set != has.set || n.Service != has.Service || n.Port != has.Port || n.Number != has.Number {
+		return false
+	}
+	if differ := keysThatDiffer(n.settings.used, has.settings.used); len(differ) > 0 {
+		first := b.worlds[has.world].Cluster
+		b.report(c, "TwinDiffers", "%s is served with the keys of cluster %s, which comes first in the configuration "+
+			"file and has it, too; these differ here: %s", what, first, strings.Join(differ, ", "))
+	}
+	return true
+}
+
+// keysThatDiffer returns the keys of Ingresses and Services that have another value in a than in b.
+func keysThatDiffer(a, b []annotations.Effective) (keys []string) {
+	values := func(of []annotations.Effective) map[string]string {
+		out := make(map[string]string)
+		for _, e := range of {
+			if e.Scope != annotations.ConfigMap.String() {
+				out[e.Key] = e.Value
+			}
+		}
+		return out
+	}
+	of, other := values(a), values(b)
+	for key, value := range of {
+		if has, known := other[key]; !known || has != value {
+			keys = append(keys, key)
+		}
+	}
+	for key := range other {
+		if _, known := of[key]; !known {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
 }
 
 // count adds the servers and checks of a backend to those of their namespaces, times 1 or -1.

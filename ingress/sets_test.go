@@ -145,6 +145,39 @@ func TestATwinIsServedToo(t *testing.T) {
 	}
 }
 
+// TestATwinWithOtherKeysIsTold has the same Ingress in both clusters, but for its keys and those of the
+// Service. The keys of blue count.
+func TestATwinWithOtherKeysIsTold(t *testing.T) {
+	site := func(keys string) string {
+		return strings.Replace(ingress("a", 2022, "rules: ["+rule("a.test", path("/", "Prefix", "web"),
+			path("/more", "Prefix", "web"))+"]"), "{name: a,", "{name: a, annotations: {"+keys+"},", 1)
+	}
+	for name, tt := range map[string]struct{ blue, green, want string }{
+		"the same keys": {`haproxy.org/timeout-server: 9s`, `haproxy.org/timeout-server: 9s`, ""},
+		"others": {
+			`haproxy.org/timeout-server: 9s, haproxy.org/check: "false"`,
+			`haproxy.org/timeout-server: 8s, haproxy.org/allow-list: 10.0.0.0/8`,
+			" allow-list, check, timeout-server",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := pods("web", "172.16.1.1") + export("web")
+			r := Compile(inSet(t, text+site(tt.blue), text+site(tt.green)))
+			told := 0
+			for _, p := range r.Problems {
+				if _, keys, is := strings.Cut(p.Why, "differ here:"); p.Reason != "TwinDiffers" || p.Cluster != "green" ||
+					!is || keys != tt.want || !strings.Contains(p.Why, "keys of cluster blue") {
+					t.Errorf("got %+v", p)
+				}
+				told++
+			}
+			if want := 2 * min(len(tt.want), 1); told != want || len(r.Served) != 2 {
+				t.Errorf("%d paths are told of, want %d; served are %v", told, want, r.Served)
+			}
+		})
+	}
+}
+
 // TestAHostGoesOnInItsSet walks the end of a cluster: its Ingress goes, or the whole cluster leaves the
 // configuration file. An older claim of another namespace does not get the host.
 func TestAHostGoesOnInItsSet(t *testing.T) {
