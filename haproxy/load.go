@@ -47,7 +47,7 @@ type BackendLoad struct {
 // A Meter reads the worker's counters again and again. It continues to count after a reload, but
 // misses the requests to the old worker after the last reading of that worker. Its memory grows
 // only with the number of HAProxy's backends, and of the servers of those in a set. A reading allocates
-// memory only for new ones. One goroutine owns a Meter.
+// memory only for new backends and servers. One goroutine owns a Meter.
 type Meter struct {
 	proxy    *Proxy
 	in       *bufio.Reader
@@ -63,8 +63,8 @@ type Meter struct {
 	sums     []BackendLoad // by cluster
 
 	legend legend
-	place  string   // the name in the worker of the backend whose servers are being read
-	of     *Backend // that backend; nil if it is not known
+	place  string   // backend of the servers that are being read, by its name in the worker
+	of     *Backend // the same backend; nil if it is not known
 	key    []byte   // of servers
 }
 

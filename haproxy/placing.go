@@ -146,7 +146,7 @@ func (n workerNames) given(backends LiveBackends) LiveBackends {
 	return backends.With(moved)
 }
 
-// A legend says what the names in HAProxy's statistics mean. It never changes.
+// A legend has the meaning of the names in HAProxy's statistics. It never changes.
 type legend struct {
 	own map[string]string // names in a Config, by names in the worker, of backends with different names
 	cfg *Config           // that the worker was told; nil if it was told none

@@ -158,8 +158,8 @@ func (r *Rates) order(key int) []int32 {
 	return order
 }
 
-// before returns the comparison of a key of SortKeys. It leaves what is equal by the key in the order of
-// names.
+// before returns the comparison by a key of SortKeys. A stable sort then keeps loads with equal values in
+// the order of their names.
 func before(key int) func(a, b haproxy.BackendLoad) int {
 	value := func(t *haproxy.BackendLoad) uint64 {
 		switch SortKeys[key] {

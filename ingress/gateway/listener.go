@@ -37,7 +37,7 @@ func (l *Listener) Serves() bool {
 }
 
 // Close says that the listener cannot be served. Its routes stay attached. With the reason PortUnavailable
-// the listener is not accepted, either. With the reason Pending nothing is wrong with it.
+// the listener is also not accepted. With the reason Pending nothing is wrong with it.
 func (l *Listener) Close(r Refusal) { l.closed = &r }
 
 // pending reports whether nothing is wrong with the listener, and it only waits to be opened.

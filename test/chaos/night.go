@@ -19,7 +19,7 @@ import (
 	"sallyport/test/rig"
 )
 
-// A step is one event of a production day, and the bounds on what clients may notice of it.
+// A step is one event of a production day, with the bounds on its effects on clients.
 type step struct {
 	name   string
 	bounds bounds
@@ -137,7 +137,7 @@ func (s *testbed) live(ctx context.Context, one step, all *result) error {
 	return nil
 }
 
-// renewed is the host whose certificate renew replaces.
+// renewed is the host of the certificate that renew replaces.
 const renewed = "renew.local"
 
 // renew puts another certificate into a Secret, and waits until every connection gets it.
@@ -245,7 +245,7 @@ func reconfigure(ctx context.Context, s *testbed) error {
 	return nil
 }
 
-// A size holds what may grow in a member while it runs.
+// A size holds the amounts that could grow in a member while it runs.
 type size struct {
 	MB, HAProxyMB     int // resident
 	Files, Goroutines int
