@@ -65,6 +65,7 @@ type Meter struct {
 	legend legend
 	place  string   // backend of the servers that are being read, by its name in the worker
 	of     *Backend // the same backend; nil if it is not known
+	late   bool     // the reading before had the backend, and not its servers
 	key    []byte   // of servers
 }
 
@@ -72,6 +73,7 @@ type Meter struct {
 type counter struct {
 	name     string
 	cluster  string // of a server; empty for a proxy
+	split    bool   // the servers of the backend are counted, too
 	was, now counts
 	tcp      bool
 	reading  time.Time // the last reading that had the counter
@@ -228,9 +230,13 @@ func (m *Meter) readRow(line []byte, now time.Time) {
 		}
 		m.count(c, &cell, now)
 		c.now.open = digits(cell[act]) + digits(cell[bck])
+		c.split = m.place == c.name && m.of != nil && m.of.Set != ""
 	default:
 		if c := m.server(cell[pxname], cell[svname]); c != nil {
-			m.count(c, &cell, now)
+			begins := c.reading.IsZero() && m.late
+			if m.count(c, &cell, now); begins {
+				c.was = c.now
+			}
 			if c.now.open = 0; bytes.HasPrefix(cell[state], []byte("UP")) || string(cell[state]) == "no check" {
 				c.now.open = 1
 			}
@@ -252,11 +258,13 @@ func (m *Meter) count(c *counter, cell *[columnsRead][]byte, now time.Time) {
 }
 
 // server returns the counter of a server. It returns nil if the backend is of no set, or if the server's
-// cluster is not known.
+// cluster is not known. While a backend joins a set, its servers have counts of earlier readings.
 func (m *Meter) server(backend, name []byte) *counter {
 	if m.place != string(backend) {
 		m.place = string(backend)
 		m.of = m.legend.backend(m.legend.nameOf(m.place))
+		before := m.backends[m.place]
+		m.late = before != nil && !before.split
 	}
 	if m.of == nil || m.of.Set == "" {
 		return nil

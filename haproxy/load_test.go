@@ -301,6 +301,40 @@ func TestConnectionsAreReadByTheNamesOfTheirColumns(t *testing.T) {
 	}
 }
 
+// TestABackendThatJoinsASetHasNoEarlierRequests has counts of servers from before the backend was in a set.
+func TestABackendThatJoinsASetHasNoEarlierRequests(t *testing.T) {
+	m, read := meter(nil)
+	b := backend("b", nowhereServer(1))
+	b.Cluster = "blue"
+	cfg := func(b *Backend) legend { return legend{cfg: &Config{Backends: []*Backend{b}}} }
+	rows := func(server string, requests int) string {
+		return fmt.Sprintf("%sb,%s,0,%[3]d,,,1,0,http,%[3]d,0,5,no check,\nb,BACKEND,0,%[3]d,,,1,0,http,%[3]d,0,5,UP,\n",
+			statsHeading, server, requests)
+	}
+	joined := *b
+	joined.Set = "all"
+	next := joined
+	next.Servers = []Server{nowhereServer(2)}
+	for i, step := range []struct {
+		legend legend
+		server string
+		total  int
+		want   uint64
+	}{
+		{cfg(b), "", 100, 0},
+		{cfg(b), "", 120, 20},
+		{cfg(&joined), b.Servers[0].Name, 150, 0}, // the servers count from now on
+		{cfg(&joined), b.Servers[0].Name, 157, 7},
+		{cfg(&next), next.Servers[0].Name, 160, 160}, // a server that is new counts from its beginning
+	} {
+		m.legend = step.legend
+		load, err := read(7, rows(step.server, step.total))
+		if err != nil || len(load.Clusters) != 1 || load.Clusters[0].Requests != step.want {
+			t.Errorf("reading %d: got %+v, %v, want %d requests of blue", i+1, load.Clusters, err, step.want)
+		}
+	}
+}
+
 func inNameOrder(servers ...Server) []Server {
 	slices.SortFunc(servers, func(a, b Server) int { return strings.Compare(a.Name, b.Name) })
 	return servers
