@@ -19,33 +19,26 @@ import (
 	"sallyport/test/rig"
 )
 
-// A step is one event of a production day, with the bounds on its effects on clients.
-type step struct {
-	name   string
-	bounds bounds
-	do     func(context.Context, *testbed) error
-}
-
 // day returns the events of a production day on a group. Operators and users cause all of them but the
 // last.
-func day() []step {
+func day() []scenario {
 	pods := bounds{gets: true, posts: true} // lasting connections end with their pods
 	nothing := bounds{gets: true, posts: true, lasting: true}
-	return []step{
-		{"rolling restart", pods, rollingRestart},
-		{"scale to 20 and back", pods, func(ctx context.Context, s *testbed) error {
+	return []scenario{
+		{39, "rolling restart", pods, rollingRestart},
+		{39, "scale to 20 and back", pods, func(ctx context.Context, s *testbed) error {
 			return errors.Join(s.scaleTo(ctx, 20), s.scaleTo(ctx, replicas))
 		}},
-		{"a node drained", pods, drain},
-		{"calico-node restarts", nothing, func(ctx context.Context, s *testbed) error {
+		{39, "a node drained", pods, drain},
+		{39, "calico-node restarts", nothing, func(ctx context.Context, s *testbed) error {
 			return s.RestartCalico(ctx, "worker1", 5*time.Second)
 		}},
-		{"a certificate renewed", nothing, renew},
-		{"a setting that takes a reload of HAProxy", nothing, resetHeader},
-		{"a member drained, and back", nothing, drainMember},
-		{"the configuration files read again", nothing, reconfigure},
-		{"every member updated", nothing, updateMembers},
-		{"a node loses power", bounds{gets: true, slowest: 3 * time.Second}, powerLoss},
+		{39, "a certificate renewed", nothing, renew},
+		{39, "a setting that takes a reload of HAProxy", nothing, resetHeader},
+		{39, "a member drained, and back", nothing, drainMember},
+		{39, "the configuration files read again", nothing, reconfigure},
+		{39, "every member updated", nothing, updateMembers},
+		{39, "a node loses power", bounds{gets: true, slowest: 3 * time.Second}, powerLoss},
 	}
 }
 
@@ -58,10 +51,6 @@ func night(length time.Duration) func(context.Context, *testbed) error {
 		}
 		s.backends = 2
 		if err := errors.Join(renew(ctx, s), resetHeader(ctx, s), s.settle(ctx)); err != nil {
-			return err
-		}
-		var report report // of what comes before the first event
-		if err := errors.Join(s.load.Say("before the day"), s.load.Hear(&report)); err != nil {
 			return err
 		}
 		before, err := s.sizes(ctx)
@@ -101,40 +90,23 @@ func night(length time.Duration) func(context.Context, *testbed) error {
 	}
 }
 
-// live lets one event happen, holds it to its bounds, and adds its figures to those of all.
-func (s *testbed) live(ctx context.Context, one step, all *result) error {
-	progress("  %s", one.name)
-	var res result
-	if err := errors.Join(s.settle(ctx), s.alone(ctx), s.spread(ctx)); err != nil {
-		return fmt.Errorf("before it: %w", err)
-	}
-	if err := errors.Join(s.load.Say(one.name), s.load.Hear(&res.Report)); err != nil {
-		return err
+// live runs one event as a scenario within a scenario, and adds its figures to those of all.
+func (s *testbed) live(ctx context.Context, event scenario, all *result) error {
+	if exposed, first := s.observer.take(); exposed > 0 { // since the event before
+		s.fail("before %s: open without a route: %s", event.name, first)
 	}
 	notes, broken := s.notes, s.broken
-	s.notes, s.broken = nil, nil
-	err := errors.Join(one.do(ctx, s), s.settle(ctx), s.load.Say("between"))
-	own := s.broken
+	res, err := s.run(ctx, event)
 	s.notes, s.broken = notes, broken
-	if err != nil {
-		return err
-	}
-	res.Report = report{}
-	if err := s.load.Hear(&res.Report); err != nil {
-		return err
-	}
-	exposed, first := s.observer.take()
-	res.Exposed = ms(exposed)
-	res.judge(one.bounds, own, first)
 	for _, why := range res.Broken {
-		s.fail("%s at %s: %s", one.name, time.Now().Format(time.TimeOnly), why)
+		s.fail("%s at %s: %s", event.name, time.Now().Format(time.TimeOnly), why)
 		for _, line := range res.Report.First {
-			progress("    %s", line)
+			progress("  %s", line)
 		}
 	}
 	all.Requests, all.Failed, all.Posts = all.Requests+res.Requests, all.Failed+res.Failed, all.Posts+res.Posts
 	all.Slow, all.Cut, all.Max = all.Slow+res.Slow, all.Cut+res.Cut, max(all.Max, res.Max)
-	return nil
+	return err
 }
 
 // renewed is the host of the certificate that renew replaces.
@@ -197,21 +169,17 @@ func resetHeader(ctx context.Context, s *testbed) error {
 
 // reloaded waits until each of these members has reloaded HAProxy since do began.
 func (s *testbed) reloaded(ctx context.Context, do func() error, members ...*rig.Rig) error {
-	counts := func(m *rig.Rig) (int, error) {
-		st, err := m.Status(ctx)
-		return st.HAProxy.Reloads, err
-	}
 	before := make([]int, len(members))
 	for i, m := range members {
 		var err error
-		if before[i], err = counts(m); err != nil {
+		if before[i], err = reloadsOf(ctx, m); err != nil {
 			return err
 		}
 	}
 	err := do()
 	for i, m := range members {
 		err = errors.Join(err, rig.Eventually(ctx, m.Machine()+" has reloaded HAProxy", func() error {
-			now, err := counts(m)
+			now, err := reloadsOf(ctx, m)
 			if err == nil && now <= before[i] {
 				err = fmt.Errorf("%d reloads", now)
 			}

@@ -124,8 +124,11 @@ func scale(ctx context.Context, s *testbed) error {
 	return err
 }
 
-func (s *testbed) reloads(ctx context.Context) (int, error) {
-	st, err := s.Status(ctx)
+func (s *testbed) reloads(ctx context.Context) (int, error) { return reloadsOf(ctx, s.Rig) }
+
+// reloadsOf returns how often a member has reloaded HAProxy since its process began.
+func reloadsOf(ctx context.Context, m *rig.Rig) (int, error) {
+	st, err := m.Status(ctx)
 	return st.HAProxy.Reloads, err
 }
 
