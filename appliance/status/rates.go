@@ -137,7 +137,11 @@ func (r *Rates) Top(key string, limit int) TopStatus {
 	for _, i := range r.order(slices.Index(SortKeys[:], key))[:limit] {
 		t.Backends = append(t.Backends, r.rate(r.all[i]))
 	}
-	for _, c := range slices.SortedStableFunc(slices.Values(r.of), before(slices.Index(SortKeys[:], key))) {
+	clusters := slices.Clone(r.of)
+	slices.SortStableFunc(clusters, func(a, b haproxy.BackendLoad) int {
+		return compareBy(slices.Index(SortKeys[:], key), &a, &b)
+	})
+	for _, c := range clusters {
 		t.Clusters = append(t.Clusters, r.rate(c))
 	}
 	return t
@@ -152,15 +156,14 @@ func (r *Rates) order(key int) []int32 {
 	for i := range r.all {
 		order = append(order, int32(i))
 	}
-	first := before(key)
-	slices.SortStableFunc(order, func(a, b int32) int { return first(r.all[a], r.all[b]) })
+	slices.SortStableFunc(order, func(a, b int32) int { return compareBy(key, &r.all[a], &r.all[b]) })
 	r.orders[key], r.sorted[key] = order, true
 	return order
 }
 
-// before returns the comparison by a key of SortKeys. A stable sort then keeps loads with equal values in
-// the order of their names.
-func before(key int) func(a, b haproxy.BackendLoad) int {
+// compareBy orders two loads by a key of SortKeys. It returns 0 for "name": a stable sort then keeps the
+// order of their names.
+func compareBy(key int, a, b *haproxy.BackendLoad) int {
 	value := func(t *haproxy.BackendLoad) uint64 {
 		switch SortKeys[key] {
 		case "requests":
@@ -176,5 +179,5 @@ func before(key int) func(a, b haproxy.BackendLoad) int {
 		}
 		return 0 // all is by name
 	}
-	return func(a, b haproxy.BackendLoad) int { return cmp.Compare(value(&b), value(&a)) }
+	return cmp.Compare(value(b), value(a))
 }
