@@ -131,6 +131,9 @@ func (b *builder) isTwin(c *claim, to reference, name string, what fmt.Stringer)
 
 // keysThatDiffer returns the keys of Ingresses and Services that have another value in a than in b.
 func keysThatDiffer(a, b []annotations.Effective) (keys []string) {
+	if slices.Equal(a, b) {
+		return nil
+	}
 	values := func(of []annotations.Effective) map[string]string {
 		out := make(map[string]string)
 		for _, e := range of {
