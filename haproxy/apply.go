@@ -202,9 +202,9 @@ func (p *Proxy) tellClosings(cfg *Config, states States, res *Result) error {
 	return p.worker.tell(cmds)
 }
 
-// tellAll makes the worker equal to want by commands, in this order: servers close, servers open,
-// routes and certificates change, servers of backends that go close, and HAProxy removes the servers
-// that want lacks (see inOrder).
+// tellAll makes the worker equal to want by commands (see inOrder). At first servers close, and then others
+// open. Routes and certificates change next. Then the servers of backends that go close. At last HAProxy
+// removes the servers that want lacks.
 func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 	o := p.belief.run.orders(want, states, p.opt.Dir)
 	made := p.belief.run.places.commands()
@@ -224,7 +224,7 @@ func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 		p.belief.gotAhead(time.Now())
 	}
 	unfit, err := p.tellRows(want, cmds, &o, len(made) > 0, laterRows, res)
-	if err := errors.Join(err, p.worker.tell(drop)); err != nil { // servers close whatever failed before
+	if err := errors.Join(err, p.worker.tell(drop)); err != nil { // also after an error
 		return err
 	}
 	if err := p.worker.turn(p.path(ticketFile), o.turns); err != nil {

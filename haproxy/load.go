@@ -233,7 +233,7 @@ func (m *Meter) readRow(line []byte, now time.Time) {
 		c.split = m.place == c.name && m.of != nil && m.of.Set != ""
 	default:
 		if c := m.server(cell[pxname], cell[svname]); c != nil {
-			begins := c.reading.IsZero() && m.late
+			begins := c.reading.IsZero() && m.late // the requests before it was counted are none of this reading
 			if m.count(c, &cell, now); begins {
 				c.was = c.now
 			}
@@ -258,7 +258,7 @@ func (m *Meter) count(c *counter, cell *[columnsRead][]byte, now time.Time) {
 }
 
 // server returns the counter of a server. It returns nil if the backend is of no set, or if the server's
-// cluster is not known. While a backend joins a set, its servers have counts of earlier readings.
+// cluster is not known.
 func (m *Meter) server(backend, name []byte) *counter {
 	if m.place != string(backend) {
 		m.place = string(backend)

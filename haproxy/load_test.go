@@ -340,8 +340,8 @@ func inNameOrder(servers ...Server) []Server {
 	return servers
 }
 
-// TestTheTrafficOfAClusterIsThatOfItsServers has a backend of a set, whose servers are of two clusters,
-// and one that is of no set. A server goes, and the counts stay right.
+// TestTheTrafficOfAClusterIsThatOfItsServers has a backend of a set and another backend. The servers of
+// the set are of two clusters. One of them goes, and the counts stay right.
 func TestTheTrafficOfAClusterIsThatOfItsServers(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
