@@ -186,9 +186,10 @@ var others = func() (all []Other) {
 			"the official suite of Gateway API takes minutes; make nightly runs it",
 		},
 		{
-			`make (chaos.*|rivals.*|soak.*|profile|race|lint|image-again|test-image)|go run \./test/chaos .*`, "",
-			"it takes many minutes",
+			`make (chaos|gateway-more|night|rivals|sim|soak).*|go run \./test/chaos .*`, "",
+			"it takes many minutes, or hours",
 		},
+		{`make (profile|race|lint|image-again|test-image)`, "", "it takes many minutes"},
 		{
 			`make (test|test-calico|nightly|manual|boot|fresh|fuzz .*)|go test.*`, "",
 			"it runs tests, this one among them, or for longer",

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -83,6 +84,18 @@ func TestWhatTheMachineDoesNotRunSomethingElseDoes(t *testing.T) {
 		}
 		if (o.By == "") == (o.Because == "") {
 			t.Errorf("%s: want either what runs it or why nothing does", o.Commands)
+		}
+	}
+}
+
+// TestATargetRunsOnTheMachineOnlyIfItIsNamedHere keeps a new target of make, which may take an hour, from
+// the test that types the manual: it would end for its own limit, without a word of the target.
+func TestATargetRunsOnTheMachineOnlyIfItIsNamedHere(t *testing.T) {
+	named := []string{"make deb && apt install ./.build/sallyport_*.deb"} // as a newcomer installs
+	for _, c := range commands(t) {
+		_, elsewhere := Elsewhere(c)
+		if !elsewhere && strings.HasPrefix(c.Text, "make ") && !slices.Contains(named, c.Text) {
+			t.Errorf("%s: say in others what runs it, or why nothing does", c)
 		}
 	}
 }
