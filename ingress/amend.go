@@ -331,7 +331,7 @@ func (r *routing) replace(then, now *routing, hosts map[string]bool, worlds []*w
 // roomy reports whether the namespaces of these objects are within their limits even if no
 // thing of theirs is counted twice.
 func (r *routing) roomy(these []placed) bool {
-	sums := make(map[tenant]*claims.Amounts)
+	sums, asked := make(map[tenant]*claims.Amounts), make(map[tenant]int)
 	for _, m := range these {
 		of := tenant{World: m.World, Namespace: m.Object.GetNamespace()}
 		sums[of] = &claims.Amounts{Bytes: r.weight[of]}
@@ -351,13 +351,16 @@ func (r *routing) roomy(these []placed) bool {
 			continue
 		}
 		for _, route := range a.Routes {
-			if n := sums[tenant{World: i, Namespace: route.Object.GetNamespace()}]; n != nil {
+			of := tenant{World: i, Namespace: route.Object.GetNamespace()}
+			if n := sums[of]; n != nil {
 				n.Count(route)
+				asked[of] += route.Asked()
 			}
 		}
 	}
 	for of, n := range sums {
-		if !n.Within(&r.of[of.World].Options.Limits) {
+		limits := &r.of[of.World].Options.Limits
+		if !n.Within(limits) || limits.Paths > 0 && asked[of] > limits.Paths {
 			return false
 		}
 	}

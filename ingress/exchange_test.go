@@ -121,6 +121,69 @@ func TestAServiceThatGrowsTakesARouteBeyondTheLimit(t *testing.T) {
 	}
 }
 
+// A route asks for paths at the addresses of Ingresses even if its hosts there belong to somebody else. They
+// count for the limit of its namespace when another route comes.
+func TestARouteWithoutItsHostsCountsForTheNextOne(t *testing.T) {
+	s := gated()
+	s.Options.Limits.Paths = 8
+	s.Options.Gateway.Shared = []netip.Addr{netip.MustParseAddr("198.51.100.1")}
+	s.API.Gateways[0].Spec.Addresses = []gatewayv1.GatewaySpecAddress{{Value: gateAt}}
+	all, host := gatewayv1.NamespacesFromAll, gatewayv1.Hostname("")
+	shared := &gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "m", Name: "s0", UID: "s"}}
+	shared.Spec.GatewayClassName = "ours"
+	shared.Spec.Listeners = []gatewayv1.Listener{{
+		Name: "l0", Port: 80, Protocol: "HTTP", Hostname: &host,
+		AllowedRoutes: &gatewayv1.AllowedRoutes{Namespaces: &gatewayv1.RouteNamespaces{From: &all}},
+	}}
+	s.API.Gateways = append(s.API.Gateways, shared)
+	s.Ingresses = append(s.Ingresses, ingressTo(metav1.ObjectMeta{
+		Namespace: "m", Name: "i", UID: "i", CreationTimestamp: metav1.Unix(1, 0),
+	}, "a.test", "a"))
+	route := func(name, gateway string, age int64, matches int) *gatewayv1.HTTPRoute {
+		home, port := gatewayv1.Namespace("m"), int32(80)
+		r := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "n", Name: name, UID: "x", CreationTimestamp: metav1.Unix(age, 0),
+		}}
+		r.Spec.ParentRefs = []gatewayv1.ParentReference{{Name: gatewayv1.ObjectName(gateway), Namespace: &home}}
+		r.Spec.Hostnames = []gatewayv1.Hostname{"a.test"}
+		if gateway == "g0" {
+			section := gatewayv1.SectionName("any")
+			r.Spec.ParentRefs[0].SectionName, r.Spec.Hostnames = &section, []gatewayv1.Hostname{"q.example"}
+		}
+		rule := gatewayv1.HTTPRouteRule{BackendRefs: []gatewayv1.HTTPBackendRef{{BackendRef: gatewayv1.BackendRef{
+			BackendObjectReference: gatewayv1.BackendObjectReference{Name: "a", Port: &port},
+		}}}}
+		for i := range matches {
+			path := fmt.Sprint("/", i)
+			rule.Matches = append(rule.Matches, gatewayv1.HTTPRouteMatch{Path: &gatewayv1.HTTPPathMatch{Value: &path}})
+		}
+		r.Spec.Rules = []gatewayv1.HTTPRouteRule{rule}
+		return r
+	}
+	reasons := func(r Result) (all []string) {
+		for _, p := range r.Problems {
+			all = append(all, p.Kind+" "+p.Name+" "+p.Reason)
+		}
+		return all
+	}
+	for matches, want := range map[int][]string{
+		3: {"HTTPRoute p HostOwned"}, 4: {"HTTPRoute p HostOwned", "HTTPRoute q LimitReached"},
+	} {
+		remembers := Compiler{Shared: sharedPorts}
+		remembers.Judge(verdictsOfGates())
+		s.API.HTTPRoutes = []*gatewayv1.HTTPRoute{route("p", "s0", 2, 5)}
+		remembers.Compile([]Snapshot{s})
+		s.API.HTTPRoutes = append(slices.Clone(s.API.HTTPRoutes), route("q", "g0", 3, matches))
+		fresh := Compiler{Shared: sharedPorts}
+		fresh.Judge(verdictsOfGates())
+		for what, c := range map[string]*Compiler{"remembered": &remembers, "from nothing": &fresh} {
+			if got := reasons(c.Compile([]Snapshot{s})); !slices.Equal(got, want) {
+				t.Errorf("%d matches of the other route, %s: got %q, want %q", matches, what, got, want)
+			}
+		}
+	}
+}
+
 // drawGates draws limits for gated.
 func drawGates(t *rapid.T) Snapshot {
 	s := gated()

@@ -26,6 +26,7 @@ type Route struct {
 	said       *Status  // nil until Statuses is called
 	unresolved *Refusal // some of its references cannot be used
 	refused    *Refusal // nothing of it can be served
+	asked      int      // paths that it has asked for at listeners, also at those that it does not have now
 	beyond     bool     // refused, since its namespace asks for more than World.Paths
 	odd        []string // the parts of it that are not served as they ask, in sentences
 }
@@ -324,10 +325,14 @@ func (a *Attachment) join(r *Route) {
 // full counts the paths of a route at some hostnames, and reports whether the routes of its namespace now
 // ask for more than they may have.
 func (a *Attachment) full(r *Route, hosts int) bool {
-	namespace := r.Object.GetNamespace()
-	a.paths[namespace] += hosts * max(r.matches(), 1)
+	namespace, paths := r.Object.GetNamespace(), hosts*max(r.matches(), 1)
+	r.asked, a.paths[namespace] = r.asked+paths, a.paths[namespace]+paths
 	return a.world.Paths > 0 && a.paths[namespace] > a.world.Paths
 }
+
+// Asked returns how many paths a route has asked for at listeners. A route that was withdrawn from them has
+// asked for them, too: each counts for the limit of its namespace (World.Paths).
+func (r *Route) Asked() int { return r.asked }
 
 // matches returns the number of matches of a route.
 func (r *Route) matches() (n int) {
