@@ -14,7 +14,8 @@ import (
 // Sets of clusters
 //
 // The operator says which clusters form a set (Options.Set), and a namespace says which of its Services
-// are exported (a ServiceExport). Both have to agree:
+// are exported (a ServiceExport). Both have to agree, unless the operator says so for all namespaces of a
+// cluster (Options.ExportsAll):
 //
 //   - A Service that two clusters of a set export is one Service. Whatever leads to it in one of them
 //     leads to the pods of both. Its keys, ports and guards are those of the cluster that has the
@@ -27,10 +28,14 @@ import (
 
 // exports reports whether a Service of a world is exported to its set.
 func (w *world) exports(service serviceKey) bool {
-	if w.Options.Set == "" {
-		return false
+	var exported bool
+	switch {
+	case w.Options.Set == "":
+	case w.Options.ExportsAll:
+		_, exported = input.Find(w.Services, service)
+	default:
+		_, exported = input.Find(w.Exports, service)
 	}
-	_, exported := input.Find(w.Exports, service)
 	return exported
 }
 
@@ -70,8 +75,8 @@ func (c *Compiler) touches(touched []map[serviceKey]bool, n *need) bool {
 	return false
 }
 
-// reexported adds to the touched Services of a world those with a changed export, and those that are
-// exported and have changed.
+// reexported adds to the touched Services of a world those with a changed export, and those that have
+// changed and are, or were, exported.
 func reexported(touched map[serviceKey]bool, was, is *world) {
 	if is.Options.Set == "" {
 		return
@@ -82,7 +87,7 @@ func reexported(touched map[serviceKey]bool, was, is *world) {
 	}
 	services := slices.Concat(gateway.Missing(was.Services, is.Services), gateway.Missing(is.Services, was.Services))
 	for _, s := range services {
-		if key := input.KeyOf(s); is.exports(key) {
+		if key := input.KeyOf(s); is.exports(key) || was.exports(key) {
 			touched[key] = true
 		}
 	}

@@ -62,6 +62,29 @@ func TestAServiceThatTwoClustersExportHasThePodsOfBoth(t *testing.T) {
 		"another Service is exported": {
 			blue + export("web") + site(2022, root), green + pods("api", "172.17.1.3") + export("api"), nil, alone,
 		},
+		"one exports all of its Services, the other one this one": {
+			blue + export("web") + site(2022, root), green,
+			func(all []Snapshot) { all[1].Options.ExportsAll = true }, both,
+		},
+		"both export all of their Services": {
+			blue + site(2022, root), green + site(2020, path("/b", "Prefix", "web")),
+			func(all []Snapshot) { all[0].Options.ExportsAll, all[1].Options.ExportsAll = true, true },
+			"prefix a.test/ -> blue__default_svc_web_http\nprefix a.test/b -> green__default_svc_web_http\n" +
+				"backend blue__default_svc_web_http: s_172-16-1-1_8080 s_172-17-1-1_8080_green s_172-17-1-2_8080_green\n" +
+				"backend green__default_svc_web_http: s_172-16-1-1_8080_blue s_172-17-1-1_8080 s_172-17-1-2_8080\n",
+		},
+		"the other one exports all of its Services, and this one is not exported here": {
+			blue + site(2022, root), green + export("web") + site(2020, path("/b", "Prefix", "web")),
+			func(all []Snapshot) { all[1].Options.ExportsAll = true },
+			alone + "problem Ingress default/a HostOwned\n",
+		},
+		"all are exported, in no set": {
+			blue + site(2022, root), green,
+			func(all []Snapshot) {
+				all[0].Options.ExportsAll, all[1].Options.ExportsAll = true, true
+				all[0].Options.Set, all[1].Options.Set = "", ""
+			}, alone,
+		},
 		"they are in no set": {
 			blue + export("web") + site(2022, root), green + export("web"),
 			func(all []Snapshot) { all[0].Options.Set, all[1].Options.Set = "", "" }, alone,
@@ -229,6 +252,7 @@ func TestAnotherClusterOfASetChangesNothingWithoutConsent(t *testing.T) {
 			all[i].Options.Set = "both"
 			share(&all[i])
 		}
+		all[1].Options.ExportsAll = rapid.Bool().Draw(t, "green exports all")
 		for range 4 {
 			drawTenant(t, &all[0], "shop", victimHosts, 1, secrets)
 		}
@@ -299,6 +323,10 @@ func TestAChangeInAnotherClusterOfASetIsSeenAtOnce(t *testing.T) {
 		{"the Service goes", func() { all[1].Services = nil }, 1},
 		{"the Service comes", func() { all[1].Services = full.Services }, 3},
 		{"it exports nothing", func() { all[1].Exports = nil }, 1},
+		{"it exports all of its Services", func() { all[1].Options.ExportsAll = true }, 3},
+		{"the Service goes, and was exported", func() { all[1].Services = nil }, 1},
+		{"it is there, and is exported", func() { all[1].Services = full.Services }, 3},
+		{"it exports only what is exported", func() { all[1].Options.ExportsAll = false }, 1},
 		{"it exports it again", func() { all[1].Exports = full.Exports }, 3},
 		{"it leaves the set", func() { all[1].Options.Set = "" }, 1},
 	} {

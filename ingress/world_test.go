@@ -229,6 +229,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 				Ports: few("ports"), Clients: few("clients") * 80_000, Checks: few("checks"), Servers: few("servers"),
 			}
 			s.Options.Set, s.Options.Standby = pick("set", "", "s", "s", "s"), rapid.Bool().Draw(t, "standby")
+			s.Options.ExportsAll = rapid.IntRange(0, 3).Draw(t, "exports all") == 0
 			s.Options.CountUnready = rapid.Bool().Draw(t, "count unready")
 			s.Options.Gateway = GatewayOptions{
 				Enabled: rapid.IntRange(0, 4).Draw(t, "enabled") > 0, Controller: "sallyport.dev/gateway",

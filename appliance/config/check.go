@@ -125,6 +125,9 @@ func checkSet(p *problems, at string, cluster Cluster) {
 	case cluster.Set == "" && cluster.State != Serving && cluster.State != "":
 		p.add(at+".state", "is %s, and the cluster is in no set that could serve in its place; give clusters[].set",
 			cluster.State)
+	case cluster.Set == "" && cluster.Share == ShareAll:
+		p.add(at+".share", "is %s, and the cluster is in no set that it could share its Services with; give "+
+			"clusters[].set", cluster.Share)
 	case cluster.Set == "" && cluster.Weight > 0:
 		p.add(at+".weight", "is %d, and the cluster is in no set beside whose clusters it could count; give "+
 			"clusters[].set", cluster.Weight)

@@ -78,6 +78,10 @@ type Cluster struct {
 	// (ServiceExport, multicluster.x-k8s.io) has the pods of all of them. A namespace means the same
 	// team in each cluster of a set. Empty: the cluster serves alone.
 	Set string `json:"set"`
+	// Services of the cluster that are shared in its set. exported: those with a ServiceExport. all: every
+	// Service, and ServiceExports are not read. A Service has the pods of all clusters of the set that share
+	// the Service of its namespace and name.
+	Share Share `json:"share" jsonschema:"default=exported,enum=exported,enum=all"`
 	// What the cluster does in its set. active: its pods serve. standby: its pods serve an exported
 	// Service only while no pod of another cluster of the set can. drained: its pods get no new
 	// connection for a Service that another cluster of the set serves.
@@ -99,6 +103,15 @@ type Cluster struct {
 	// How Calico's own objects are read.
 	Calico Calico `json:"calico"`
 }
+
+// Share says which Services of a cluster its set shares.
+type Share string
+
+// The two kinds of a Share.
+const (
+	ShareExported Share = "exported"
+	ShareAll      Share = "all"
+)
 
 // State says what a cluster does in its set.
 type State string

@@ -47,7 +47,8 @@ func defaults() *config.Config {
 		Clusters: []config.Cluster{{
 			Name:       "default",
 			Kubeconfig: config.Kubeconfig{Path: "/etc/sallyport/kubeconfig"},
-			State:      config.Serving, BGP: config.Peering{ASN: 65000, Mode: config.Active, PrefixLimit: 1000, Port: 179},
+			Share:      config.ShareExported, State: config.Serving,
+			BGP: config.Peering{ASN: 65000, Mode: config.Active, PrefixLimit: 1000, Port: 179},
 			Ingress: config.Ingress{
 				Class: "haproxy", Controller: "haproxy.org/ingress-controller", Nginx: config.Nginx{Controller: "k8s.io/ingress-nginx"},
 				Trust:   config.TrustNamespace,
@@ -191,6 +192,7 @@ clusters:
 	want := config.Cluster{
 		Name: "demo", Kubeconfig: config.Kubeconfig{Path: "/a"},
 		Pools: []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16"), netip.MustParsePrefix("fd00:10::/48")},
+		Share: config.ShareExported,
 		State: config.Serving,
 		BGP: config.Peering{
 			ASN: 64512, Mode: config.Passive, Password: config.NewSecret("007"), TTLSecurity: true, PrefixLimit: 10,
@@ -349,7 +351,7 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		},
 		"unknown key in a list": {
 			"clusters:\n- kubeconfig: /a\n  pool: []\n",
-			`f.yaml:3: unknown key "pool" in clusters[0]; did you mean "pools"? allowed: name, kubeconfig, pools, set, state, weight, minReady, bgp, ingress, gateway, calico`,
+			`f.yaml:3: unknown key "pool" in clusters[0]; did you mean "pools"? allowed: name, kubeconfig, pools, set, share, state, weight, minReady, bgp, ingress, gateway, calico`,
 		},
 		"a word instead of keys": {
 			minimal + "bgp: 65000\n",
@@ -467,6 +469,10 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		"a state without a set": {
 			"clusters:\n- name: a\n  kubeconfig: /a\n  state: drained\n",
 			`f.yaml:4: clusters[0].state: is drained, and the cluster is in no set that could serve in its place; give clusters[].set`,
+		},
+		"shared Services without a set": {
+			"clusters:\n- name: a\n  kubeconfig: /a\n  share: all\n",
+			`f.yaml:4: clusters[0].share: is all, and the cluster is in no set that it could share its Services with; give clusters[].set`,
 		},
 		"a weight without a set": {
 			"clusters:\n- name: a\n  kubeconfig: /a\n  weight: 5\n",

@@ -111,6 +111,8 @@ type Options struct {
 	// Set names the set of clusters that serve what their namespaces export as one; empty if the
 	// cluster is in none.
 	Set string
+	// ExportsAll says that every Service of the cluster counts as exported, without a ServiceExport.
+	ExportsAll bool
 	// Standby says that the pods of the cluster serve an exported Service only while no pod of
 	// another cluster of the set can.
 	Standby bool

@@ -237,12 +237,13 @@ func PartyIn(w *input.Snapshot, namespace string) Party {
 }
 
 // joins reports whether a namespace exports any Service to the set of its cluster. All namespaces of a
-// cluster that trusts them join together.
+// cluster that trusts them join together. Where all Services are exported, each namespace joins, and one
+// without a Service does, too: it keeps its hosts when its last Service goes.
 func joins(w *input.Snapshot, namespace string) bool {
-	if w.Options.Set == "" || len(w.Exports) == 0 {
+	if w.Options.Set == "" || len(w.Exports) == 0 && !w.Options.ExportsAll {
 		return false
 	}
-	if w.Options.OneTenant {
+	if w.Options.OneTenant || w.Options.ExportsAll {
 		return true
 	}
 	_, exports := slices.BinarySearchFunc(w.Exports, namespace, func(e *input.ServiceExport, namespace string) int {

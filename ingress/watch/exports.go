@@ -33,10 +33,14 @@ type exported struct {
 	stop    context.CancelFunc
 }
 
+// readsExports reports whether a ServiceExport says anything to the cluster: it is in a set, and not all of
+// its Services are exported.
+func (w *Watcher) readsExports() bool { return w.cfg.Options.Set != "" && !w.cfg.Options.ExportsAll }
+
 // surveyExports opens the shelf of ServiceExports if the cluster serves them, and closes it if the
 // cluster serves them no more. It returns how long to wait before the next survey.
 func (w *Watcher) surveyExports(ctx context.Context, wg *sync.WaitGroup) time.Duration {
-	if w.cfg.Options.Set == "" {
+	if !w.readsExports() {
 		return surveyEvery
 	}
 	w.mu.Lock()
@@ -111,7 +115,7 @@ func (w *Watcher) shelfOfExports(version schema.GroupVersion) *shelf[*input.Serv
 // addExports adds the ServiceExports to a snapshot. It returns the names of the lists that the snapshot
 // waits for. Without the right to read them nothing is exported.
 func (w *Watcher) addExports(s *input.Snapshot) (waiting []string) {
-	if w.cfg.Options.Set == "" {
+	if !w.readsExports() {
 		return nil
 	}
 	w.mu.Lock()

@@ -53,12 +53,14 @@ func TestExportsAreReadInEachOfTheirVersions(t *testing.T) {
 	}
 }
 
-func TestNothingAsksForExportsOutsideOfASet(t *testing.T) {
+func TestNothingAsksForExportsThatSayNothing(t *testing.T) {
 	c := newCluster(calico.V1)
 	c.serveExports(exportsVersions[0])
 	c.export(t, exportsVersions[0], "shop", "web")
-	if s := synced(t, c.watch(t, Config{})); len(s.Exports) != 0 {
-		t.Error("an export was read")
+	for _, cfg := range []Config{{}, {Options: input.Options{Set: "both", ExportsAll: true}}} {
+		if s := synced(t, c.watch(t, cfg)); len(s.Exports) != 0 {
+			t.Errorf("an export was read in set %q", cfg.Options.Set)
+		}
 	}
 	for _, a := range c.dynamic.Actions() {
 		if a.GetResource().Group == exportsGroup && a.GetVerb() != "create" {

@@ -90,7 +90,7 @@ func RulesFor(o input.Options) []Rule {
 	if o.NamespaceSelector != "" || o.Gateway.Enabled {
 		rules = append(rules, Rule{Groups: []string{""}, Resources: []string{"namespaces"}, Verbs: watched})
 	}
-	if o.Set != "" {
+	if o.Set != "" && !o.ExportsAll {
 		rules = append(rules, Rule{Groups: []string{exportsGroup}, Resources: []string{exports}, Verbs: watched})
 	}
 	for _, full := range o.ConfigMaps() {
