@@ -254,6 +254,17 @@ func TestAClusterHasItsShareAndTheReasonWhyItHasNone(t *testing.T) {
 			},
 			"active, 100 %|", "active, 0 %|too few ready servers for 1 Service (minReady: 60%)",
 		},
+		"all servers of one fail their checks, and every pod is equal": {
+			func(v *status.View) { fail(v, "web", 1) }, "active, 100 %|", "active, 0 %|1 server fails its checks",
+		},
+		"all servers of one fail their checks, and it should have a part": {
+			func(v *status.View) {
+				weigh(v, 95, 5)
+				live(v, "web", 19, 1)
+				fail(v, "web", 1)
+			},
+			"active, 100 % in place of 95 %|", "active, 0 % in place of 5 %|1 server fails its checks",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := setOfTwo()
@@ -294,6 +305,13 @@ func live(v *status.View, backend string, weights ...int) {
 			there.Servers[i].State = haproxy.Drain
 		}
 	}
+	v.Have.Backends = v.Have.Backends.With(map[string]*haproxy.LiveBackend{backend: there})
+}
+
+// fail lets a server of a backend fail its checks.
+func fail(v *status.View, backend string, server int) {
+	there := &haproxy.LiveBackend{Servers: slices.Clone(v.Have.Backends.Get(backend).Servers)}
+	there.Servers[server].Check = haproxy.Down
 	v.Have.Backends = v.Have.Backends.With(map[string]*haproxy.LiveBackend{backend: there})
 }
 

@@ -75,7 +75,11 @@ type Part struct {
 	Share    float64 // that HAProxy sends to it by the weights of its servers, on average over the Services
 	Services int     // exported Services that it has servers for
 	Scarce   int     // of those, the ones for which it has too few ready servers
+	Failing  int     // servers for them that are open and fail their checks
 }
+
+// falls reports whether the cluster has less than it should have, or nothing where every pod is equal.
+func (p Part) falls() bool { return p.Share < max(p.Asked, 2*near)-near }
 
 // Parts returns the Part of each cluster that is in a set.
 func (v *View) Parts() map[string]Part {
@@ -97,9 +101,11 @@ func (v *View) Parts() map[string]Part {
 		if b.Set == "" {
 			continue
 		}
-		for cluster, share := range v.sharesIn(b) {
+		shares, failing := v.sharesIn(b)
+		for cluster, share := range shares {
 			part := all[cluster]
 			part.Services, part.Share = part.Services+1, part.Share+share
+			part.Failing += failing[cluster]
 			if v.Want.Scarce[b.Name][cluster] {
 				part.Scarce++
 			}
@@ -122,10 +128,10 @@ func (v *View) weightOf(c *config.Cluster) float64 {
 	return float64(share.Weight*share.Percent) / 100
 }
 
-// sharesIn returns which part of the requests for a backend each of its clusters gets. Backups get requests only
-// if no other server can.
-func (v *View) sharesIn(b *haproxy.Backend) map[string]float64 {
-	shares := make(map[string]float64)
+// sharesIn returns which part of the requests for a backend each of its clusters gets, and how many open servers
+// of each fail their checks. Backups get requests only if no other server can.
+func (v *View) sharesIn(b *haproxy.Backend) (shares map[string]float64, failing map[string]int) {
+	shares, failing = make(map[string]float64), make(map[string]int)
 	var sums [2]float64 // of servers, and of backups
 	var weights [2]map[string]float64
 	for i, live := range v.Have.Backends.Get(b.Name).Match(b.Servers) {
@@ -137,7 +143,11 @@ func (v *View) sharesIn(b *haproxy.Backend) map[string]float64 {
 			tier = 1
 		}
 		cluster := b.ClusterOf(s)
-		if shares[cluster] = 0; live == nil || live.State != haproxy.Open || live.Check == haproxy.Down {
+		if shares[cluster] = 0; live == nil || live.State != haproxy.Open {
+			continue
+		}
+		if live.Check == haproxy.Down {
+			failing[cluster]++
 			continue
 		}
 		if weights[tier] == nil {
@@ -153,7 +163,7 @@ func (v *View) sharesIn(b *haproxy.Backend) map[string]float64 {
 	for cluster, weight := range weights[tier] {
 		shares[cluster] = weight / max(sums[tier], 1)
 	}
-	return shares
+	return shares, failing
 }
 
 // silentState is the state of a cluster that gives way because it has lost every BGP session.
@@ -190,6 +200,10 @@ func (v *View) roles(clusters []ClusterStatus) {
 			c.State, c.Why = string(config.Drained), "by cluster-weight of its own ConfigMap"
 		case part.Scarce > 0:
 			c.Why = "too few ready servers for " + Counted(part.Scarce, "Service") + " (minReady: " + least + ")"
+		case part.Failing == 1 && part.falls():
+			c.Why = "1 server fails its checks"
+		case part.Failing > 1 && part.falls():
+			c.Why = Counted(part.Failing, "server") + " fail their checks"
 		}
 		for _, p := range v.BGP.Peers {
 			if p.Cluster == c.Name && !p.Upstream {
