@@ -16,7 +16,7 @@ N        ?= 20
 PKG      ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down test packages e2e changed remembered manual boot test-calico race race-haproxy race-others lab-parts apparatus gateway-more check nightly fresh go lint bench sim rivals profile conformance gateway attack chaos soak night soak-tests fuzz golden
+.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down demo-clusters demo-clusters-down test packages e2e changed remembered manual boot test-calico race race-haproxy race-others lab-parts apparatus gateway-more check nightly fresh go lint bench sim rivals profile conformance gateway attack chaos soak night soak-tests fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -50,6 +50,13 @@ demo-ha: ready build ## The same with two appliances behind a router: one is dra
 
 demo-ha-down: ## Remove all that make demo-ha brought up
 	test/demo/down demoha
+
+demo-clusters: ready build ## One host served by two clusters: one takes over share by share, is drained, and dies, under load
+	go build -o .build/ ./test/lab ./test/app ./test/demo/clients ./test/demo/picture
+	test/demo/clusters $(CALICO)
+
+demo-clusters-down: ## Remove all that make demo-clusters brought up
+	test/demo/down demoblue demogreen
 
 demo-down: ## Remove all that make demo brought up
 	test/demo/down

@@ -27,6 +27,7 @@ type Outcome struct {
 	Took   time.Duration
 	Err    error  // nil means a good answer
 	Ends   string // of the connection, as CLIENT > SERVER; empty if there is no connection
+	Pod    string // that answered, by header X-Pod of the answer
 }
 
 // Run asks until ctx ends. It calls begin before each request, from several goroutines, and passes the
@@ -71,6 +72,7 @@ func (c Clients) one(ctx context.Context, target string) Outcome {
 	conn.wants = c.Wants
 	o.Ends = Ends(conn)
 	_, o.Err = conn.Ask(c.Host, "Connection: close\r\n")
+	o.Pod = conn.pod
 	return o
 }
 
@@ -93,6 +95,7 @@ func (c Clients) keep(ctx context.Context, target string, ask func(func() Outcom
 		ask(func() Outcome {
 			o := Outcome{Target: target, Kept: true, Began: time.Now(), Ends: Ends(conn)}
 			closes, o.Err = conn.Ask(c.Host, "")
+			o.Pod = conn.pod
 			closes = closes || o.Err != nil
 			return o
 		})

@@ -93,6 +93,7 @@ type Conn struct {
 	in    *bufio.Reader
 	waits time.Duration
 	wants string // Clients.Wants
+	pod   string // that sent the last answer, by its header X-Pod
 }
 
 // ErrWrong is the error of an answer with status 200 that lacks Clients.Wants.
@@ -129,11 +130,13 @@ func (c *Conn) Ask(host, header string) (closes bool, err error) {
 	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: "+host+"\r\n"+header+"\r\n"); err != nil {
 		return false, err
 	}
+	c.pod = ""
 	answer, err := http.ReadResponse(c.in, nil)
 	if err != nil {
 		return false, err
 	}
 	defer answer.Body.Close() //nolint:errcheck // only read from
+	c.pod = answer.Header.Get("X-Pod")
 	var body strings.Builder
 	if _, err = io.Copy(&body, answer.Body); err == nil {
 		err = Status(answer.StatusCode)

@@ -174,6 +174,7 @@ var others = func() (all []Other) {
 			`make (demo|demo CALICO=stand-in|demo-down|demo-image-down|bench|golden|fuzz|deb|test-deb)|make build && .*`,
 			"test/fresh", "",
 		},
+		{`make demo-clusters(-down)?`, "TestOneHostIsServedByThePodsOfTwoClusters", ""},
 		{`make demo-ha(-down)?`, "TestAGroupServesWhileItsMembersLeaveAndReturn", ""},
 		{`make (image|demo-image)( .*)?`, "TestTheImageServesFromOneFile", ""},
 		{

@@ -2,26 +2,12 @@ package rig
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 )
 
-// crdOfExports is the CRD of ServiceExports, as far as the appliance reads them.
-const crdOfExports = `---
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata:
-  name: serviceexports.multicluster.x-k8s.io
-  annotations: {api-approved.kubernetes.io: "https://github.com/kubernetes/enhancements/pull/1645"}
-spec:
-  group: multicluster.x-k8s.io
-  scope: Namespaced
-  names: {plural: serviceexports, singular: serviceexport, kind: ServiceExport, listKind: ServiceExportList}
-  versions:
-  - name: v1beta1
-    served: true
-    storage: true
-    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-`
+//go:embed serviceexports.yaml
+var crdOfExports string
 
 // AddExports makes the API server serve ServiceExports, and waits until it does.
 func (r *Rig) AddExports(ctx context.Context) error {

@@ -19,8 +19,8 @@ import (
 
 func main() {
 	page := flag.String("page", "", "URL of the page")
-	certificate := flag.String("certificate", "", "file of the endpoint's certificate")
-	password := flag.String("password", "", "file of the endpoint's password")
+	certificate := flag.String("certificate", "", "file of the endpoint's certificate, if it speaks TLS")
+	password := flag.String("password", "", "file of the endpoint's password, if it asks for one")
 	out := flag.String("o", "page.png", "file to write")
 	flag.Parse()
 	if err := draw(*page, *certificate, *password, *out); err != nil {
@@ -36,22 +36,28 @@ func draw(page, certificate, password, out string) error {
 	if err != nil {
 		return err
 	}
-	pem, err := os.ReadFile(certificate)
-	if err != nil {
-		return err
-	}
-	secret, err := os.ReadFile(password)
-	if err != nil {
-		return err
-	}
 	trusted := x509.NewCertPool()
-	if !trusted.AppendCertsFromPEM(pem) {
-		return fmt.Errorf("%s has no certificate", certificate)
+	if certificate != "" {
+		pem, err := os.ReadFile(certificate)
+		if err != nil {
+			return err
+		}
+		if !trusted.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("%s has no certificate", certificate)
+		}
+	}
+	var secret []byte
+	if password != "" {
+		if secret, err = os.ReadFile(password); err != nil {
+			return err
+		}
 	}
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(to) // with its host, the only one that the endpoint answers to
-			r.Out.SetBasicAuth("demo", strings.TrimSpace(string(secret)))
+			if len(secret) > 0 {
+				r.Out.SetBasicAuth("demo", strings.TrimSpace(string(secret)))
+			}
 		},
 		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}},
 	}
