@@ -1,7 +1,8 @@
 // Package group lets the appliances that serve the same addresses hear each other. It derives keys
 // from the secret that they share (Key). It owns the heartbeat (Pulse): ten times a second, each
 // member tells every other member by UDP that it is alive, and what it serves. A member that starts
-// asks the others for their memory of owners (Ask, Tell). No other package decides how fit an
+// asks the others for their memory of owners (Ask, Tell). Orders that an operator gives to one member
+// reach the others (Order). No other package decides how fit an
 // appliance is to serve (Class, Fit).
 //
 // It promises that a process is heard only if it has the secret and answers now. A packet that
@@ -80,5 +81,6 @@ type Heard struct {
 	Alive   bool          // it is in the list of members, and its last word is younger than Silence
 	Problem string        // a sentence for people; empty without a problem
 	Asks    bool          // it asks for the texts of others
+	Orders  string        // its last orders; empty if it has sent none
 	Told    string        // its text for members that ask; empty unless this appliance asks and all pages have come
 }

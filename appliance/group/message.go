@@ -2,13 +2,14 @@ package group
 
 import (
 	"encoding/binary"
+	"slices"
 	"strings"
 	"time"
 )
 
 // A packet is a message and its signature:
 //
-//	0   magic, 3 bytes, and version
+//	0   magic, 3 bytes, and version; its first bit is set in a packet with orders
 //	4   session, 8 bytes: random, of the process that sends
 //	12  counter, 8 bytes: greater in each packet of the session
 //	20  challenge, 8 bytes: what the receiver has to return as an answer
@@ -20,12 +21,14 @@ import (
 //	54  name, class, version, config, shape, each at most 64 bytes, and why: 1 byte of length,
 //	    and the text
 //	    nothing more, or a page: its number and how many there are, 2 bytes each, the sum of the
-//	    text, 8 bytes, and a part of the text; only zeros: the sender asks for pages
+//	    text, 8 bytes, and a part of the text; only zeros: the sender asks for pages;
+//	    in a packet with orders their text in place of a page
 //	    signature, 16 bytes: the first of the HMAC-SHA256 of the receiver's address in 16
 //	    bytes and all that comes before
 const (
 	magic     = "SPG"
 	edition   = 1
+	ordering  = 0x80 // the first bit of the version; a program that knows no orders leaves such packets out
 	fixed     = 54
 	maxText   = 64
 	maxWhy    = 255
@@ -59,6 +62,7 @@ type message struct {
 	name                       string
 	word                       Word
 	page                       page
+	orders                     string // if it has some, it has no page
 }
 
 // text is a text of a message, and how long it may be.
@@ -85,7 +89,9 @@ func (w *Word) texts() []text {
 // appendTo appends the message without a signature.
 func (m *message) appendTo(b []byte) []byte {
 	b = append(b, magic...)
-	b = append(b, edition)
+	if b = append(b, edition); m.orders != "" {
+		b[len(b)-1] |= ordering
+	}
 	b = append(b, m.session[:]...)
 	b = binary.BigEndian.AppendUint64(b, m.counter)
 	b = append(b, m.challenge[:]...)
@@ -99,6 +105,9 @@ func (m *message) appendTo(b []byte) []byte {
 	for _, t := range m.texts() {
 		b = append(b, byte(len(*t.of)))
 		b = append(b, *t.of...)
+	}
+	if m.orders != "" {
+		return append(b, m.orders...)
 	}
 	return m.page.appendTo(b)
 }
@@ -148,9 +157,10 @@ func plain(text string, most int) string {
 // parse reads a packet after its signature was checked. It reports false unless appendTo writes the
 // same bytes.
 func parse(b []byte) (m message, ok bool) {
-	if len(b) < shortest || len(b) > longest || string(b[:3]) != magic || b[3] != edition {
+	if len(b) < shortest || len(b) > longest || string(b[:3]) != magic || b[3]&^ordering != edition {
 		return m, false
 	}
+	ordered := b[3]&ordering != 0
 	b = b[:len(b)-signature]
 	copy(m.session[:], b[4:])
 	m.counter = binary.BigEndian.Uint64(b[12:])
@@ -171,12 +181,19 @@ func parse(b []byte) (m message, ok bool) {
 			return m, false
 		}
 		n := 1 + int(b[0])
-		for _, c := range b[1:n] {
-			if c < ' ' || c > '~' {
-				return m, false
-			}
+		if !isPlain(b[1:n]) {
+			return m, false
 		}
 		*t.of, b = string(b[1:n]), b[n:]
 	}
+	if ordered {
+		m.orders = string(b)
+		return m, isPlain(b) && len(b) > 0 && len(b) <= MostOrders && m.name != ""
+	}
 	return m, m.page.parse(b) && m.name != ""
+}
+
+// isPlain reports whether a text is printable ASCII.
+func isPlain(text []byte) bool {
+	return !slices.ContainsFunc(text, func(c byte) bool { return c < ' ' || c > '~' })
 }

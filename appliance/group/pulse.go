@@ -57,6 +57,8 @@ type Pulse struct {
 	next      string // the text that replaces tells
 	pages     []page // of tells
 	turned    time.Time
+	orders    string  // of this appliance; empty if it has none
+	beats     int     // heartbeats to go until the orders are sent again
 	members   []*peer // without this one
 	strangers map[Member]*peer
 	counts    Counts
@@ -103,6 +105,7 @@ type peer struct {
 	asked     time.Time     // when it last asked
 	page      int           // number of the page that was last sent to it
 	told      collection
+	orders    string // its last; empty if it has sent none
 }
 
 // Listen opens the socket of this appliance. Run does the rest.
@@ -245,7 +248,7 @@ func (p *Pulse) Heard() []Heard {
 
 func (p *Pulse) report(m *peer, now time.Time) Heard {
 	h := Heard{Member: m.Member, Word: m.word, Age: now.Sub(m.met), Alive: m.alive(now), Problem: p.problem(m, now)}
-	h.Asks, h.Told = m.wonders(now), m.told.text
+	h.Asks, h.Told, h.Orders = m.wonders(now), m.told.text, m.orders
 	if !m.heard.IsZero() {
 		h.Age = now.Sub(m.heard)
 	}
@@ -370,10 +373,15 @@ func (p *Pulse) speak(ctx context.Context) {
 	for {
 		p.mu.Lock()
 		p.turn(time.Now())
+		p.beats--
 		for _, m := range p.members {
 			m.replied = 0
 			p.send(m, m.theirs)
 			p.learn(m, time.Now())
+			p.order(m)
+		}
+		if p.beats <= 0 {
+			p.beats = orderEvery
 		}
 		for key, s := range p.strangers {
 			s.replied = 0
@@ -464,7 +472,7 @@ func (p *Pulse) suspect(b []byte, from netip.Addr) {
 		now := time.Now()
 		first := now.Sub(m.foreign) >= memory && !m.alive(now)
 		m.foreign = now
-		m.otherKind = len(b) > 3 && string(b[:3]) == magic && b[3] != edition
+		m.otherKind = len(b) > 3 && string(b[:3]) == magic && b[3]&^ordering != edition
 		if first {
 			p.knock()
 		}
@@ -490,15 +498,19 @@ func (p *Pulse) accept(who *peer, m message) {
 	now := time.Now()
 	before := p.problem(who, now)
 	news := who.listed && !who.alive(now) || who.heard.IsZero() || !who.word.same(m.word)
-	if m.session != who.session {
+	starts := m.session != who.session
+	if starts {
 		if m.session == who.former {
 			who.twice = now
 		}
-		who.former, who.session, who.told = who.session, m.session, collection{}
+		who.former, who.session, who.told, who.orders = who.session, m.session, collection{}, ""
 		*who.challenge = random() // an answer counts once
 	}
 	who.counter, who.theirs, who.word, who.verdict, who.heard = m.counter, m.challenge, m.word, m.verdict, now
 	who.silence.Reset(Silence)
+	if starts && who.listed && p.orders != "" {
+		p.sendWith(who, who.theirs, page{}, p.orders) // before it serves
+	}
 	// The time on the way varies: the text of a problem does not follow it.
 	if ahead := time.UnixMilli(int64(m.clock)).Sub(p.now()); (ahead - who.ahead).Abs() >= time.Second {
 		who.ahead = ahead
@@ -509,6 +521,9 @@ func (p *Pulse) accept(who *peer, m message) {
 		}
 	}
 	news = p.hears(who, m.page, now) || news
+	if m.orders != "" && m.orders != who.orders {
+		who.orders, news = m.orders, true
+	}
 	if news || before != p.problem(who, now) {
 		p.knock()
 	}
@@ -522,16 +537,18 @@ func (p *Pulse) reply(who *peer, challenge id) {
 }
 
 // send sends one packet, with the answer to the peer's challenge.
-func (p *Pulse) send(who *peer, answer id) { p.sendWith(who, answer, page{}) }
+func (p *Pulse) send(who *peer, answer id) { p.sendWith(who, answer, page{}, "") }
 
 // sendPage sends one packet with a page.
-func (p *Pulse) sendPage(who *peer, one page) { p.sendWith(who, who.theirs, one) }
+func (p *Pulse) sendPage(who *peer, one page) { p.sendWith(who, who.theirs, one, "") }
 
-func (p *Pulse) sendWith(who *peer, answer id, one page) {
+// sendWith sends one packet, with a page or with orders.
+func (p *Pulse) sendWith(who *peer, answer id, one page, orders string) {
 	p.counter++
 	m := message{
 		session: p.session, counter: p.counter, challenge: *who.challenge, answer: answer,
 		verdict: p.judge(who), clock: uint64(max(0, p.now().UnixMilli())), name: p.self.Name, word: p.word, page: one,
+		orders: orders,
 	}
 	if !p.said.IsZero() {
 		m.word.Since += time.Since(p.said)

@@ -774,6 +774,8 @@ func FuzzParse(f *testing.F) {
 	f.Add(append(m.appendTo(nil), make([]byte, signature)...))
 	m.page = page{number: 1, of: 2, sum: id{1}, text: "x"}
 	f.Add(append(m.appendTo(nil), make([]byte, signature)...))
+	m.page, m.orders = page{}, "blue+1764312345678"
+	f.Add(append(m.appendTo(nil), make([]byte, signature)...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, ok := parse(b)
 		if ok && !bytes.Equal(m.appendTo(nil), b[:len(b)-signature]) {
