@@ -254,6 +254,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	}
 	defer l.finish(v)
 
+	l.obey()
 	r, err := l.read(v)
 	if err != nil {
 		v.Err = err

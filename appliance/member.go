@@ -28,6 +28,7 @@ type pulse interface {
 	Say(group.Word)
 	Ask(bool)
 	Tell(string)
+	Order(string)
 	Heard() []group.Heard
 	Changed() <-chan struct{}
 }
@@ -156,7 +157,7 @@ func (ms *membership) represent(
 	problems := status.Sentences(v.Troubles, status.Doubt)
 	for i := range v.Clusters {
 		if words := v.Clusters[i].DrainInWords(v.At); words != "" {
-			problems = append(problems, words) // another member may not drain it
+			problems = append(problems, words) // another member may be of a version that does not follow
 		}
 	}
 	serves := ms.claimed + ms.member.served.update(applied)

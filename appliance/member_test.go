@@ -33,10 +33,12 @@ type fakePulse struct {
 	heard []group.Heard
 	asks  bool
 	tells string
+	order string
 }
 
-func (f *fakePulse) Ask(asks bool)    { f.asks = asks }
-func (f *fakePulse) Tell(text string) { f.tells = text }
+func (f *fakePulse) Ask(asks bool)     { f.asks = asks }
+func (f *fakePulse) Tell(text string)  { f.tells = text }
+func (f *fakePulse) Order(text string) { f.order = text }
 
 func (f *fakePulse) Say(w group.Word)         { f.said = w }
 func (f *fakePulse) Heard() []group.Heard     { return f.heard }

@@ -63,6 +63,12 @@ func (p *latePulse) Tell(text string) {
 	}
 }
 
+func (p *latePulse) Order(text string) {
+	if pulse := p.value.Load(); pulse != nil {
+		pulse.Order(text)
+	}
+}
+
 func (p *latePulse) Heard() (all []group.Heard) {
 	if pulse := p.value.Load(); pulse != nil {
 		return pulse.Heard()

@@ -22,19 +22,26 @@ import (
 )
 
 // retired are the clusters that `sallyport drain --cluster` drains, and since when. A file keeps them, so
-// that neither a restart of the process nor a reboot of the machine ends a drain. The methods are safe
-// for concurrent use, and a nil retired has no cluster.
+// that neither a restart of the process nor a reboot of the machine ends a drain. It also keeps when the
+// drains of other clusters ended: the members of a group share their orders, and for each cluster the last
+// order counts (merge). The methods are safe for concurrent use, and a nil retired has no cluster.
 type retired struct {
 	path string
 
 	mu    sync.Mutex
 	since map[string]time.Time
+	ended map[string]time.Time // no cluster is in both
 }
+
+// endedPrefix stands before the name of a cluster in the file if its drain has ended.
+const endedPrefix = "undrained "
 
 // openRetired reads the drains of an earlier process. It always returns a usable value. After an error
 // no cluster is drained.
 func openRetired(stateDir string) (*retired, error) {
-	r := &retired{path: filepath.Join(stateDir, "drained-clusters"), since: map[string]time.Time{}}
+	r := &retired{
+		path: filepath.Join(stateDir, "drained-clusters"), since: map[string]time.Time{}, ended: map[string]time.Time{},
+	}
 	f, err := haproxy.OpenRegular(r.path, 1<<16)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
@@ -43,11 +50,17 @@ func openRetired(stateDir string) (*retired, error) {
 		return r, err
 	}
 	defer f.Close() //nolint:errcheck // only read
-	since := map[string]time.Time{}
-	if err := json.NewDecoder(f).Decode(&since); err != nil {
+	all := map[string]time.Time{}
+	if err := json.NewDecoder(f).Decode(&all); err != nil {
 		return r, fmt.Errorf("%s: %w", r.path, err)
 	}
-	maps.Copy(r.since, since)
+	for name, at := range all {
+		if cluster, ended := strings.CutPrefix(name, endedPrefix); ended {
+			r.ended[cluster] = at
+		} else {
+			r.since[name] = at
+		}
+	}
 	return r, nil
 }
 
@@ -67,25 +80,59 @@ func (r *retired) begin(cluster string, now time.Time) error {
 		if !r.since[cluster].IsZero() {
 			return false
 		}
-		r.since[cluster] = now
+		r.set(cluster, true, after(now, r.ended[cluster]))
 		return true
 	})
 }
 
-// end ends the drain of a cluster. After an error the drain may come back with the next process.
-func (r *retired) end(cluster string) error {
-	return r.only(func(name string) bool { return name != cluster })
+// end ends the drain of a cluster, also at members of the group that this appliance does not hear now. After an
+// error the drain may come back with the next process.
+func (r *retired) end(cluster string, now time.Time) error {
+	return r.change(func() bool {
+		r.set(cluster, false, after(now, r.last(cluster)))
+		return true
+	})
 }
 
-// only ends the drains of all clusters but those to keep.
+// set replaces the last order about a cluster.
+func (r *retired) set(cluster string, drained bool, at time.Time) {
+	delete(r.since, cluster)
+	delete(r.ended, cluster)
+	if drained {
+		r.since[cluster] = at
+	} else {
+		r.ended[cluster] = at
+	}
+}
+
+// last returns when the last order about a cluster was given, or the zero time.
+func (r *retired) last(cluster string) time.Time {
+	if at := r.since[cluster]; !at.IsZero() {
+		return at
+	}
+	return r.ended[cluster]
+}
+
+// after returns the time of a new order, in whole milliseconds as orders are passed on. It is now, or just after
+// the last order: the clock of the member that gave that one may be ahead.
+func after(now, last time.Time) time.Time {
+	if now = now.Truncate(time.Millisecond); now.After(last) {
+		return now
+	}
+	return last.Add(time.Millisecond)
+}
+
+// only forgets the orders about all clusters but those to keep.
 func (r *retired) only(keep func(cluster string) bool) error {
 	if r == nil {
 		return nil
 	}
 	return r.change(func() bool {
-		before := len(r.since)
-		maps.DeleteFunc(r.since, func(name string, _ time.Time) bool { return !keep(name) })
-		return len(r.since) < before
+		before := len(r.since) + len(r.ended)
+		for _, all := range []map[string]time.Time{r.since, r.ended} {
+			maps.DeleteFunc(all, func(name string, _ time.Time) bool { return !keep(name) })
+		}
+		return len(r.since)+len(r.ended) < before
 	})
 }
 
@@ -96,7 +143,11 @@ func (r *retired) change(do func() bool) error {
 	if !do() {
 		return nil
 	}
-	err := haproxy.Replace(r.path, 0o600, func(to io.Writer) error { return json.NewEncoder(to).Encode(r.since) })
+	all := maps.Clone(r.since)
+	for cluster, at := range r.ended {
+		all[endedPrefix+cluster] = at
+	}
+	err := haproxy.Replace(r.path, 0o600, func(to io.Writer) error { return json.NewEncoder(to).Encode(all) })
 	if err != nil {
 		return fmt.Errorf("the order is in force, but a restart of sallyport forgets it: %w", err)
 	}
@@ -110,8 +161,10 @@ type ClusterDrainStatus struct {
 	Drained     bool   `json:"drained"`         // HAProxy sends no new requests where another cluster serves
 	Alone       int    `json:"alone,omitempty"` // Services that it goes on serving, because no other cluster does
 	Connections int    `json:"connections"`     // TCP connections to its drained pods that are in use
-	Group       string `json:"group,omitempty"` // of this appliance; other members have orders of their own
-	Error       string `json:"error,omitempty"` // of the last round
+	Group       string `json:"group,omitempty"` // of this appliance; its members follow the order
+	// members of the group that this appliance does not hear now; they follow once it hears them again
+	Silent []string `json:"silent,omitempty"`
+	Error  string   `json:"error,omitempty"` // of the last round
 }
 
 // retirement serves the orders about clusters on the control socket:
@@ -156,7 +209,7 @@ func retirement(
 	})
 	order("POST /cluster/undrain", func(_ *status.View, c *config.Cluster, _ *http.Request) (int, error) {
 		defer knock()
-		if err := drains.end(c.Name); err != nil {
+		if err := drains.end(c.Name, now()); err != nil {
 			return http.StatusInternalServerError, err
 		}
 		if c.State == config.Drained {
@@ -202,6 +255,13 @@ func drainOf(
 ) (s ClusterDrainStatus, err error) {
 	s = ClusterDrainStatus{
 		Cluster: name, Draining: draining, Alone: len(v.ServedOnlyBy(name)), Group: v.Settings.Config.Group.Name,
+	}
+	if v.Group != nil {
+		for _, m := range v.Group.Members {
+			if !m.Self && !m.Alive {
+				s.Silent = append(s.Silent, m.Name)
+			}
+		}
 	}
 	if v.Err != nil {
 		s.Error = v.Err.Error()

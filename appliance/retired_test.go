@@ -2,6 +2,7 @@ package appliance
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -45,17 +46,132 @@ func TestTheDrainOfAClusterOutlivesTheProcess(t *testing.T) {
 	if !third.get("green").IsZero() || third.get("blue").IsZero() {
 		t.Errorf("got %v, want that green has left the configuration", third.since)
 	}
-	if err := third.end("blue"); err != nil {
+	if err := third.end("blue", now); err != nil {
 		t.Fatal(err)
 	}
-	if fourth := open(); len(fourth.since) > 0 {
-		t.Errorf("got %v after the end", fourth.since)
+	if fourth := open(); len(fourth.since) > 0 || fourth.orders() != third.orders() || fourth.orders() == "" {
+		t.Errorf("got %v and %q after the end, want the order %q", fourth.since, fourth.orders(), third.orders())
 	}
 	if err := os.WriteFile(third.path, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if broken, err := openRetired(dir); err == nil || len(broken.since) > 0 {
 		t.Errorf("a broken file: got %v and %v", broken.since, err)
+	}
+}
+
+func TestTheLastOrderAboutAClusterCounts(t *testing.T) {
+	at := func(ms int64) time.Time { return time.UnixMilli(1_764_300_000_000 + ms) }
+	fresh := func() *retired {
+		r, err := openRetired(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	one, two := fresh(), fresh()
+	all := func(string) bool { return true }
+	pass := func(from, to *retired) int {
+		t.Helper()
+		taken, err := to.merge(from.orders(), all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(taken)
+	}
+	drained := func(r *retired) bool { return !r.get("blue").IsZero() }
+
+	_ = one.begin("blue", at(5))
+	if n := pass(one, two); n != 1 || !two.get("blue").Equal(at(5)) {
+		t.Errorf("%d orders were taken, and blue is drained since %s; want 1 and %s", n, two.get("blue"), at(5))
+	}
+	if n := pass(one, two) + pass(two, one); n != 0 {
+		t.Errorf("%d orders were taken again", n)
+	}
+	_ = two.end("blue", at(3)) // its clock is behind: an order after another one is newer
+	if pass(one, two); drained(two) {
+		t.Error("an older order undoes a newer one")
+	}
+	if pass(two, one); drained(one) || one.orders() != two.orders() {
+		t.Errorf("one does not follow: %q and %q", one.orders(), two.orders())
+	}
+	_ = one.begin("blue", at(50))
+	_ = two.end("blue", at(50))
+	pass(one, two)
+	if pass(two, one); drained(one) || drained(two) {
+		t.Error("of two orders of the same time the end of a drain has to count")
+	}
+	_ = one.begin("green", at(60))
+	if taken, _ := two.merge(one.orders(), func(name string) bool { return name != "green" }); len(taken) > 0 {
+		t.Errorf("an order about a cluster that is in no set is taken: %v", taken)
+	}
+	before := two.orders()
+	for _, text := range []string{"blue", "+5", "blue+", "blue+x", "blue+0", "blue+99999999999999999", "blue~9"} {
+		if taken, err := two.merge(text, all); err != nil || len(taken) > 0 || two.orders() != before {
+			t.Errorf("%q is read as %v (%v)", text, taken, err)
+		}
+	}
+	var none *retired
+	if taken, err := none.merge("blue+5", all); none.orders() != "" || len(taken) > 0 || err != nil {
+		t.Error("a nil retired has an order")
+	}
+
+	full := fresh()
+	for i := range 100 {
+		_ = full.begin(fmt.Sprintf("a-cluster-with-a-long-name-%d", i), at(int64(i)))
+	}
+	text := full.orders()
+	if len(text) > group.MostOrders || !strings.HasPrefix(text, "a-cluster-with-a-long-name-99+") ||
+		len(text) < group.MostOrders-50 {
+		t.Errorf("%d bytes: %s", len(text), text)
+	}
+}
+
+func FuzzParseOrder(f *testing.F) {
+	for _, text := range []string{"blue+1764312345678", "a-b-1", "+1", "a+01"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if o, ok := parseOrder(text); ok {
+			again, ok := parseOrder(o.String())
+			if !ok || again != o || o.cluster == "" {
+				t.Errorf("%q is read as %v, and that as %v", text, o, again)
+			}
+		}
+	})
+}
+
+func TestAMemberFollowsTheOrdersOfTheOthers(t *testing.T) {
+	s, p := newPair(t)
+	var err error
+	if s.retired, err = openRetired(t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	s.cfg.Clusters = []config.Cluster{{Name: "demo", Set: "both"}}
+	p.hear(group.Full, false)
+	s.pass(t, firstSteps)
+	if p.order != "" {
+		t.Errorf("without an order the others hear %q", p.order)
+	}
+	given := order{"demo", true, s.clock.Truncate(time.Millisecond)}
+	p.heard[0].Orders = given.String() + " unknown+5"
+	s.settle(t)
+	if got := s.view.Load(); !got.Want.Drained["demo"] || p.order != given.String() {
+		t.Errorf("drained are %v, and the others hear %q", got.Want.Drained, p.order)
+	}
+	if got := s.retired.get("unknown"); !got.IsZero() {
+		t.Error("a cluster that the file does not have is drained")
+	}
+	ended := order{"demo", false, given.at.Add(time.Second)}
+	p.heard[0].Orders, p.heard[0].Alive = ended.String(), false
+	s.settle(t)
+	if !s.view.Load().Want.Drained["demo"] {
+		t.Error("a member that is not heard now gives an order")
+	}
+	p.heard[0].Alive = true
+	s.settle(t)
+	if s.view.Load().Want.Drained["demo"] || p.order != ended.String() {
+		t.Errorf("the drain has not ended, or the others hear %q", p.order)
 	}
 }
 

@@ -46,7 +46,8 @@ With --cluster, the other clusters of a set take over from one cluster
 What is under way goes on, and clients with a session cookie return to their pod. The
 drain outlives restarts and reboots, until "sallyport undrain --cluster NAME". It is
 refused if no other cluster has a ready server for a Service; with --partial the
-cluster goes on serving such Services. In a group each member needs the command.`,
+cluster goes on serving such Services. All members of a group follow; --wait waits for
+the connections of this one.`,
 		Example: `  sallyport drain --wait
   sallyport drain --force
   sallyport drain --cluster blue --wait`,
@@ -97,7 +98,8 @@ func undrainCommand() *cobra.Command {
 		Long: `End a drain: the appliance announces the service addresses again, at first as the last
 resort, and plainly once it has served well for some seconds.
 
-With --cluster, it ends the drain of a cluster, whose pods get requests again at once.`,
+With --cluster, it ends the drain of a cluster, whose pods get requests again at once.
+All members of a group follow.`,
 		Example: "  sallyport undrain\n  sallyport undrain --cluster blue",
 		Args:    cobra.NoArgs,
 	}
@@ -110,7 +112,7 @@ With --cluster, it ends the drain of a cluster, whose pods get requests again at
 		}
 		if cluster != "" {
 			s, err := socket.cluster(cmd.Context(), http.MethodPost, "undrain", cluster, false)
-			return errors.Join(err, everyMember(cmd, s, "undrain"))
+			return errors.Join(err, followers(cmd, s))
 		}
 		_, err = socket.send(cmd.Context(), http.MethodPost, "/undrain")
 		return err

@@ -31,7 +31,7 @@ func (c control) drainCluster(cmd *cobra.Command, name string, partial, wait boo
 	if err != nil {
 		return err
 	}
-	if err := everyMember(cmd, s, "drain"); err != nil || !wait {
+	if err := followers(cmd, s); err != nil || !wait {
 		return err
 	}
 	for began := time.Now(); ; {
@@ -69,12 +69,16 @@ func rest(alone int) string {
 	return "; it still serves " + status.Counted(alone, "Service") + " that no other cluster serves"
 }
 
-// everyMember reminds the operator of a group that the order is for this member alone.
-func everyMember(cmd *cobra.Command, s appliance.ClusterDrainStatus, order string) error {
+// followers tells which members of a group follow the order.
+func followers(cmd *cobra.Command, s appliance.ClusterDrainStatus) error {
 	if s.Group == "" {
 		return nil
 	}
-	_, err := fmt.Fprintf(cmd.OutOrStdout(), "this member of group %s obeys; type sallyport %s --cluster %s at each "+
-		"other member, too\n", s.Group, order, s.Cluster)
+	later := ""
+	if len(s.Silent) > 0 {
+		later = fmt.Sprintf(", and once they are heard again: %s", strings.Join(s.Silent, ", "))
+	}
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "the members of group %s follow%s\n", s.Group,
+		strings.Map(status.Printable, later))
 	return err
 }

@@ -132,6 +132,8 @@ func TestDrainOfAClusterWaitsUntilNoConnectionToItIsLeft(t *testing.T) {
 	}
 	grouped := state(true, 0, 0)
 	grouped.Group = "edge"
+	away := grouped
+	away.Silent = []string{"gate-2", "gate-3"}
 	const nothing = "drained: no connections to drained pods of cluster blue are left"
 	for name, row := range map[string]struct {
 		args   string
@@ -167,7 +169,13 @@ func TestDrainOfAClusterWaitsUntilNoConnectionToItIsLeft(t *testing.T) {
 			"",
 			[]appliance.ClusterDrainStatus{grouped},
 			0,
-			"this member of group edge obeys; type sallyport drain --cluster blue at each other member, too\n", "", 1,
+			"the members of group edge follow\n", "", 1,
+		},
+		"in a group with members that are away": {
+			"",
+			[]appliance.ClusterDrainStatus{away},
+			0,
+			"the members of group edge follow, and once they are heard again: gate-2, gate-3\n", "", 1,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

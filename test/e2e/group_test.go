@@ -98,13 +98,16 @@ type member struct{ *testbed }
 const secondPeering = "192.168.50.12"
 
 // newMembers brings up a lab with two appliances that are configured as a group, and do not run yet.
-// Their part group has further lines.
+// Their part group has further lines. Where addresses move by VRRP, the cluster is a set of its own.
 func newMembers(t *testing.T, opts world.Options, lines string) (a, b member) {
 	t.Helper()
 	opts.Appliances = 2
 	cluster := rig.Cluster{Pools: "172.16.0.0/16"}
 	if opts.GatewayAPI != "" {
 		cluster.Gateway = []string{"enabled: true"}
+	}
+	if opts.Router == world.RouterPlain {
+		cluster.Keys = []string{"set: alone", "share: all"}
 	}
 	first := newTestbed(t, opts,
 		settings{clusters: []rig.Cluster{cluster}, manifests: []string{"--address", secondPeering}})
@@ -244,6 +247,27 @@ func leaveAndReturn(t *testing.T, name string, router world.RouterKind) {
 					b.ready()
 					r.spread(a, b)
 				})
+			})
+	}
+	if router == world.RouterPlain {
+		first.sub("an order about a cluster is for all members, and outlives their processes",
+			func(t *testing.T, r *testbed) {
+				clients.r = r
+				clients.undisturbed(func() {
+					a.command(t, "drain", "--cluster", "default", "--partial")
+					b.roleOf("default", "drained")
+					a.end(syscall.SIGTERM)
+					r.spread(b)
+					b.command(t, "undrain", "--cluster", "default")
+					b.roleOf("default", "active")
+				})
+				clients.undisturbed(func() {
+					a.start() // its file says that the cluster is drained
+					a.ready()
+					r.spread(a, b)
+					a.roleOf("default", "active")
+				})
+				b.roleOf("default", "active")
 			})
 	}
 	if router == world.RouterBIRD {

@@ -1,0 +1,123 @@
+package appliance
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"sallyport/appliance/group"
+)
+
+// Orders about clusters are for the whole group: an operator gives one to a member, and the others hear of it
+// in a heartbeat (group.Pulse.Order). For each cluster the last order counts. A member that was away follows
+// once it hears another one. None of them checks whether another cluster can take over, for that is a
+// question of the command alone: a drained cluster goes on serving where no other one does.
+
+// An order is the last one about a cluster.
+type order struct {
+	cluster string
+	drained bool
+	at      time.Time // in whole milliseconds
+}
+
+// String returns an order as members pass it on: the name of the cluster, a plus sign for a drain and a minus
+// sign for its end, and the time in milliseconds since 1970.
+func (o order) String() string {
+	sign := "-"
+	if o.drained {
+		sign = "+"
+	}
+	return o.cluster + sign + strconv.FormatInt(o.at.UnixMilli(), 10)
+}
+
+// parseOrder reads an order. It returns false for one that a later version may have.
+func parseOrder(text string) (o order, ok bool) {
+	i := strings.LastIndexAny(text, "+-") // a name may have dashes
+	if i < 1 {
+		return o, false
+	}
+	at, err := strconv.ParseInt(text[i+1:], 10, 64)
+	if err != nil || at <= 0 || at > 1<<48 {
+		return o, false
+	}
+	return order{text[:i], text[i] == '+', time.UnixMilli(at)}, true
+}
+
+// orders returns the last order about each cluster in the text for the other members, the newest first. The
+// oldest orders are left out if the text would be longer than group.MostOrders.
+func (r *retired) orders() string {
+	if r == nil {
+		return ""
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []order
+	for cluster, at := range r.since {
+		all = append(all, order{cluster, true, at})
+	}
+	for cluster, at := range r.ended {
+		all = append(all, order{cluster, false, at})
+	}
+	slices.SortFunc(all, func(a, b order) int {
+		return cmp.Or(b.at.Compare(a.at), strings.Compare(a.cluster, b.cluster))
+	})
+	var text strings.Builder
+	for _, o := range all {
+		if next := o.String(); text.Len()+1+len(next) <= group.MostOrders {
+			if text.Len() > 0 {
+				text.WriteByte(' ')
+			}
+			text.WriteString(next)
+		}
+	}
+	return text.String()
+}
+
+// merge takes over each order of another member that is newer than ours, about clusters to keep. Of two orders
+// of the same millisecond the end of a drain counts. It returns those taken over. They are in force even if
+// merge returns an error.
+func (r *retired) merge(text string, keep func(cluster string) bool) (taken []order, err error) {
+	if r == nil || text == "" {
+		return nil, nil
+	}
+	err = r.change(func() bool {
+		for word := range strings.FieldsSeq(text) {
+			o, ok := parseOrder(word)
+			if !ok || !keep(o.cluster) {
+				continue
+			}
+			last := r.last(o.cluster).UnixMilli()
+			ends := !o.drained && !r.since[o.cluster].IsZero()
+			if at := o.at.UnixMilli(); at > last || at == last && ends {
+				r.set(o.cluster, o.drained, o.at)
+				taken = append(taken, o)
+			}
+		}
+		return len(taken) > 0
+	})
+	return taken, err
+}
+
+// obey takes over the orders of the other members, and tells them ours.
+func (l *loop) obey() {
+	if l.member == nil {
+		return
+	}
+	shared := func(cluster string) bool { _, why := inSet(l.cfg, cluster); return why == "" }
+	for _, h := range l.member.pulse.Heard() {
+		if !h.Alive {
+			continue // its orders may be of an earlier process, or it is not in the list
+		}
+		taken, err := l.retired.merge(h.Orders, shared)
+		for _, o := range taken {
+			l.log.Info("a member passes on an order about a cluster", "member", h.Member.Name, "cluster", o.cluster,
+				"drained", o.drained, "given", o.at.UTC())
+		}
+		if err != nil {
+			l.log.Error("an order about a cluster cannot be saved", "err", err)
+		}
+	}
+	l.member.pulse.Order(l.retired.orders())
+}
