@@ -139,11 +139,14 @@ func NoteSteps[S plan.Step](t *Timeline, now time.Time, v *View, steps []S) {
 		switch s := any(step).(type) {
 		case plan.SetServer:
 			group = TenantOf(s.ID.Backend)
-			c.Kind, c.What, c.Why = ServerChange, fmt.Sprintf("%s of %s is %s", v.server(s.ID), s.ID.Backend, s.State),
-				s.Why
-			if s.State == haproxy.Absent {
-				c.What = fmt.Sprintf("%s of %s is deleted", v.server(s.ID), s.ID.Backend)
+			became := s.State.String()
+			switch s.State {
+			case haproxy.Absent:
+				became = "deleted"
+			case haproxy.Drain:
+				became = "drained"
 			}
+			c.Kind, c.What, c.Why = ServerChange, fmt.Sprintf("%s of %s is %s", v.server(s.ID), s.ID.Backend, became), s.Why
 		case plan.AddRoute:
 			c.Kind, c.What, c.Why = RouteChange, fmt.Sprintf("%s via %s added", s.Prefix, s.Via), "a verified offer"
 		case plan.DropRoute:
