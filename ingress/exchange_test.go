@@ -192,6 +192,9 @@ func drawGates(t *rapid.T) Snapshot {
 		Hosts: few("hosts"), Paths: few("paths"), Backends: few("backends"), RegularExpressions: few("patterns"),
 		ConfigBytes: 50 * few("bytes"),
 	}
+	if rapid.IntRange(0, 2).Draw(t, "in a set") == 0 {
+		s.Options.Set, s.Options.ExportsAll = "s", true
+	}
 	if rapid.IntRange(0, 4).Draw(t, "reserved") == 0 {
 		s.Options.Hosts = []HostRule{{Host: "b.test", Namespaces: []string{"n"}}}
 	}
@@ -301,6 +304,10 @@ func changeOneRoute(t *rapid.T, s *Snapshot) {
 	to := gatewayv1.BackendRef{BackendObjectReference: gatewayv1.BackendObjectReference{
 		Name: gatewayv1.ObjectName(pick("service", "a", "b", "c", "d")), Port: &port, Namespace: &of,
 	}}
+	if rapid.IntRange(0, 5).Draw(t, "import") == 0 {
+		group, kind := gatewayv1.Group("multicluster.x-k8s.io"), gatewayv1.Kind("ServiceImport")
+		to.Group, to.Kind = &group, &kind
+	}
 	switch rapid.IntRange(0, 19).Draw(t, "kind") {
 	case 0:
 		s.API.GRPCRoutes = change(t, s.API.GRPCRoutes, &gatewayv1.GRPCRoute{ObjectMeta: meta, Spec: gatewayv1.GRPCRouteSpec{

@@ -109,6 +109,16 @@ func (b *builder) apiOf(world int) gateway.World {
 			}
 			return nil
 		},
+		Exported: func(key serviceKey) *gateway.Refusal {
+			if w.exports(key) {
+				return nil
+			}
+			return &gateway.Refusal{
+				Reason: string(gatewayv1.RouteReasonBackendNotFound),
+				Why: fmt.Sprintf("ServiceImport %s needs a ServiceExport of that name, and a cluster in a set "+
+					"(clusters[].set)", key),
+			}
+		},
 		Certificate: func(key serviceKey) *gateway.Refusal {
 			if _, why := b.pairIn(w, key); why != "" {
 				return &gateway.Refusal{Reason: string(gatewayv1.ListenerReasonInvalidCertificateRef), Why: why}

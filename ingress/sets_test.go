@@ -154,6 +154,46 @@ func TestAServiceThatTwoClustersExportHasThePodsOfBoth(t *testing.T) {
 	}
 }
 
+// TestARouteNamesAServiceOfSeveralClusters has routes to a ServiceImport, to the Service, and to a
+// ServiceImport of a Service that nobody exports.
+func TestARouteNamesAServiceOfSeveralClusters(t *testing.T) {
+	imported := "backendRefs: [{group: multicluster.x-k8s.io, kind: ServiceImport, name: %s, port: 80}]"
+	manifests := gateOf("{name: http, port: 80, protocol: HTTP}") + pods("web", "172.16.1.1") + pods("api", "172.16.1.2") +
+		export("web") +
+		httpRoute("a", "hostnames: [a.test], rules: [{"+fmt.Sprintf(imported, "web")+"}]") +
+		httpRoute("b", "hostnames: [b.test], rules: [{backendRefs: [{name: web, port: 80}]}]") +
+		httpRoute("c", "hostnames: [c.test], rules: [{"+fmt.Sprintf(imported, "api")+"}]")
+	for set, want := range map[string][]string{
+		"both": {"a.test True", "b.test True", "c.test False BackendNotFound"},
+		"":     {"a.test False BackendNotFound", "b.test True", "c.test False BackendNotFound"},
+	} {
+		var c Compiler
+		compileGates(t, &c, manifests, func(s *Snapshot) { s.Options.Set = set })
+		all := []Snapshot{c.worlds[0].Snapshot, snapshot(t, "green", pods("web", "172.17.1.1")+export("web"))}
+		all[1].Options.Set = set
+		r := c.Compile(all)
+		var got []string
+		for _, s := range r.Statuses[Unnamed] {
+			for _, p := range s.Parents {
+				if refs := p.Conditions[1]; refs.Status == "True" {
+					got = append(got, s.Name+".test True")
+				} else {
+					got = append(got, s.Name+".test False "+refs.Reason)
+				}
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("in set %q: got %q, want %q", set, got, want)
+		}
+		for _, b := range r.Config.Backends {
+			if servers := len(b.Servers); (servers == 2) != (set != "") {
+				t.Errorf("in set %q: backend %s has %d servers", set, b.Name, servers)
+			}
+		}
+	}
+}
+
 func TestATwinIsServedToo(t *testing.T) {
 	text := pods("web", "172.16.1.1") + export("web") +
 		secretText(t, "tls", certificate{names: []string{"a.test"}}) +

@@ -36,6 +36,8 @@ type World struct {
 	Port func(port uint16, protocol gatewayv1.ProtocolType, shared bool) *Refusal
 	// Service says why a route of a kind may not lead to a port of a Service.
 	Service func(service types.NamespacedName, port int32, kind string) *Refusal
+	// Exported says why a Service is not one of several clusters. A route names such a Service by its ServiceImport.
+	Exported func(service types.NamespacedName) *Refusal
 	// Certificate says why the certificate in a Secret cannot be used.
 	Certificate func(secret types.NamespacedName) *Refusal
 	// Authorities says why the authorities in a ConfigMap cannot be used.

@@ -90,7 +90,13 @@ func around(o Objects) World {
 			}
 			return nil
 		},
-		Service:     func(key types.NamespacedName, _ int32, _ string) *Refusal { return missing("BackendNotFound", key) },
+		Service: func(key types.NamespacedName, _ int32, _ string) *Refusal { return missing("BackendNotFound", key) },
+		Exported: func(key types.NamespacedName) *Refusal {
+			if key.Name != "shared" {
+				return &Refusal{"BackendNotFound", "it is not exported"}
+			}
+			return nil
+		},
 		Certificate: func(key types.NamespacedName) *Refusal { return missing("InvalidCertificateRef", key) },
 		Authorities: func(key types.NamespacedName) *Refusal { return missing("InvalidCACertificateRef", key) },
 		Host: func(namespace, host string) *Refusal {
@@ -392,18 +398,49 @@ kind: HTTPRoute
 metadata: {name: another}
 spec: {parentRefs: [{name: gate}], rules: [{backendRefs: [{name: other, namespace: shop, port: 80}]}]}
 ---
+kind: HTTPRoute
+metadata: {name: import}
+spec: {parentRefs: [{name: gate}], rules: [{backendRefs: [{group: multicluster.x-k8s.io, kind: ServiceImport, name: shared, port: 80}]}]}
+---
+kind: HTTPRoute
+metadata: {name: unexported}
+spec: {parentRefs: [{name: gate}], rules: [{backendRefs: [{group: multicluster.x-k8s.io, kind: ServiceImport, name: x, port: 80}]}]}
+---
+kind: HTTPRoute
+metadata: {name: ungranted}
+spec: {parentRefs: [{name: gate}], rules: [{backendRefs: [{group: multicluster.x-k8s.io, kind: ServiceImport, name: x, namespace: shop, port: 80}]}]}
+---
+kind: HTTPRoute
+metadata: {name: importgranted}
+spec: {parentRefs: [{name: gate}], rules: [{backendRefs: [{group: multicluster.x-k8s.io, kind: ServiceImport, name: shared, namespace: bank, port: 80}]}]}
+---
+kind: HTTPRoute
+metadata: {name: group}
+spec: {parentRefs: [{name: gate}], rules: [{backendRefs: [{kind: ServiceImport, name: shared, port: 80}]}]}
+---
+kind: ReferenceGrant
+metadata: {name: imports, namespace: bank}
+spec:
+  from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: web}]
+  to: [{group: multicluster.x-k8s.io, kind: ServiceImport}]
+---
 kind: ReferenceGrant
 metadata: {name: grant, namespace: shop}
 spec:
   from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: web}]
   to: [{group: "", kind: Service, name: x}]`,
 			[]string{
+				"HTTPRoute import at gate: ResolvedRefs=True ResolvedRefs",
+				"HTTPRoute unexported at gate: ResolvedRefs=False BackendNotFound",
+				"HTTPRoute ungranted at gate: ResolvedRefs=False RefNotPermitted",
+				"HTTPRoute importgranted at gate: ResolvedRefs=True ResolvedRefs",
+				"HTTPRoute group at gate: ResolvedRefs=False InvalidKind",
 				"HTTPRoute missing at gate: Accepted=True Accepted",
 				"HTTPRoute missing at gate: ResolvedRefs=False BackendNotFound",
 				"HTTPRoute kind at gate: ResolvedRefs=False InvalidKind",
 				"HTTPRoute grant at gate: ResolvedRefs=False RefNotPermitted",
 				"HTTPRoute granted at gate: ResolvedRefs=True ResolvedRefs",
-				"HTTPRoute another at gate: ResolvedRefs=False RefNotPermitted", "Gateway gate/http: 5 routes",
+				"HTTPRoute another at gate: ResolvedRefs=False RefNotPermitted", "Gateway gate/http: 10 routes",
 			},
 			nil,
 		},

@@ -5,6 +5,12 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
+// A ServiceImport stands for the Service of its namespace and name in all clusters that export it (KEP-1645).
+const (
+	serviceImport = "ServiceImport"
+	setGroup      = "multicluster.x-k8s.io"
+)
+
 // A party is a kind of objects in a namespace.
 type party struct{ group, kind, namespace string }
 
@@ -31,11 +37,16 @@ func grantsOf(list []*gatewayv1.ReferenceGrant) grants {
 	return all
 }
 
-// allow reports whether an object of a kind of the API in namespace from may name a core object.
+// allow reports whether an object of a kind of the API in namespace from may name a core object, or a
+// ServiceImport.
 func (g grants) allow(kind, from, targetKind string, target types.NamespacedName) bool {
 	if from == target.Namespace {
 		return true
 	}
-	names := g[[2]party{{"", targetKind, target.Namespace}, {gatewayv1.GroupName, kind, from}}]
+	group := ""
+	if targetKind == serviceImport {
+		group = setGroup
+	}
+	names := g[[2]party{{group, targetKind, target.Namespace}, {gatewayv1.GroupName, kind, from}}]
 	return names[""] || names[target.Name]
 }

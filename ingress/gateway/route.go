@@ -556,19 +556,25 @@ func (a *Attachment) resolve(r *Route, ref gatewayv1.BackendObjectReference) (ou
 	namespace := r.Object.GetNamespace()
 	out.Service = types.NamespacedName{Namespace: namespaceOf(ref.Namespace, namespace), Name: string(ref.Name)}
 	out.Port = value(ref.Port, 0)
-	switch group, kind := value(ref.Group, ""), value(ref.Kind, "Service"); {
-	case group != "" || kind != "Service":
+	group, kind := value(ref.Group, ""), value(ref.Kind, "Service")
+	imported := group == setGroup && kind == serviceImport
+	switch {
+	case !imported && (group != "" || kind != "Service"):
 		why = &Refusal{string(gatewayv1.RouteReasonInvalidKind), fmt.Sprintf(
-			"backendRefs has a %s of group %s; allowed are Services", quote(string(kind)), quote(string(group)))}
-	case !a.grants.allow(r.Kind, namespace, "Service", out.Service):
+			"backendRefs has a %s of group %s; allowed are Services, and ServiceImports of group %s",
+			quote(string(kind)), quote(string(group)), setGroup)}
+	case !a.grants.allow(r.Kind, namespace, string(kind), out.Service):
 		why = &Refusal{string(gatewayv1.RouteReasonRefNotPermitted), fmt.Sprintf(
-			"Service %s is in another namespace, and no ReferenceGrant there lets %ss of namespace %s name it",
-			out.Service, r.Kind, namespace)}
+			"%s %s is in another namespace, and no ReferenceGrant there lets %ss of namespace %s name it",
+			kind, out.Service, r.Kind, namespace)}
 	case out.Port < 1 || out.Port > 65535:
 		why = &Refusal{string(gatewayv1.RouteReasonBackendNotFound), fmt.Sprintf(
 			"the backendRef to Service %s has port %d; allowed are 1 to 65535", out.Service, out.Port)}
 	default:
 		why = a.world.Service(out.Service, out.Port, r.Kind)
+		if why == nil && imported {
+			why = a.world.Exported(out.Service)
+		}
 	}
 	r.unresolved = cmp.Or(r.unresolved, why)
 	return out, why
