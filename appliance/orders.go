@@ -11,9 +11,9 @@ import (
 )
 
 // Orders about clusters are for the whole group: an operator gives one to a member, and the others hear of it
-// in a heartbeat (group.Pulse.Order). For each cluster the last order counts. A member that was away follows
-// once it hears another one. None of them checks whether another cluster can take over, for that is a
-// question of the command alone: a drained cluster goes on serving where no other one does.
+// in a packet (group.Pulse.Order). For each cluster the last order counts. A member that was away follows once
+// it hears another member. The command asks whether other clusters can take over, and the members that follow
+// do not: a drained cluster goes on serving what no other cluster serves.
 
 // An order is the last one about a cluster.
 type order struct {
@@ -22,8 +22,8 @@ type order struct {
 	at      time.Time // in whole milliseconds
 }
 
-// String returns an order as members pass it on: the name of the cluster, a plus sign for a drain and a minus
-// sign for its end, and the time in milliseconds since 1970.
+// String returns an order as members pass it on: the name of the cluster, a sign, and the time in milliseconds
+// since 1970. Plus is for a drain, and minus for its end.
 func (o order) String() string {
 	sign := "-"
 	if o.drained {
@@ -75,8 +75,8 @@ func (r *retired) orders() string {
 	return text.String()
 }
 
-// merge takes over each order of another member that is newer than ours, about clusters to keep. Of two orders
-// of the same millisecond the end of a drain counts. It returns those taken over. They are in force even if
+// merge takes over each order of another member that is newer than ours, about clusters to keep. The end of a
+// drain counts if two orders are of the same millisecond. It returns those taken over. They are in force even if
 // merge returns an error.
 func (r *retired) merge(text string, keep func(cluster string) bool) (taken []order, err error) {
 	if r == nil || text == "" {

@@ -3,8 +3,9 @@ package group
 // What a member passes on to all others
 //
 // Some orders are for the whole group, and an operator gives them to one member (Order). A member sends its
-// orders to each other member in packets besides its heartbeats: at once when they change and when the other
-// one starts, and then in every tenth Interval, for a packet may be lost. The package does not read them.
+// orders to each other member, in packets besides its heartbeats. It sends them at once when they change, and
+// when the other member starts. It repeats them in every tenth Interval, because a packet may be lost. The
+// package does not read orders.
 // The caller merges orders that differ.
 //
 // A member without orders sends no such packets. A member of a version without orders leaves them out.
@@ -17,7 +18,7 @@ const (
 )
 
 // Order sets the orders that this appliance passes on: at most MostOrders printable ASCII characters. What is
-// longer is cut off. Heard has the orders of the others.
+// longer is cut off. Heard has those of each other member.
 func (p *Pulse) Order(text string) {
 	text = plain(text, MostOrders)
 	p.mu.Lock()

@@ -146,7 +146,8 @@ func NoteSteps[S plan.Step](t *Timeline, now time.Time, v *View, steps []S) {
 			case haproxy.Drain:
 				became = "drained"
 			}
-			c.Kind, c.What, c.Why = ServerChange, fmt.Sprintf("%s of %s is %s", v.server(s.ID), s.ID.Backend, became), s.Why
+			c.Kind, c.Why = ServerChange, s.Why
+			c.What = fmt.Sprintf("%s of %s is %s", v.server(s.ID), s.ID.Backend, became)
 		case plan.AddRoute:
 			c.Kind, c.What, c.Why = RouteChange, fmt.Sprintf("%s via %s added", s.Prefix, s.Via), "a verified offer"
 		case plan.DropRoute:
