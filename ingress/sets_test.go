@@ -278,6 +278,29 @@ func TestAHostGoesOnInItsSet(t *testing.T) {
 // TestAnotherClusterOfASetChangesNothingWithoutConsent checks the promise of sets.go: whatever cluster
 // green of a set adds, changes or removes, a namespace of blue that exports nothing is served as before,
 // byte for byte. So are all namespaces that green does not have.
+// Each cluster has limits of its own: hosts that a namespace names in blue leave room in green for a host that
+// is kept there.
+func TestAHostIsKeptWhateverItsNamespaceHasInAnotherCluster(t *testing.T) {
+	blue := pods("web", "172.16.1.1") + export("web")
+	for i, host := range []string{"a.test", "b.test", "c.test"} {
+		blue += ingress(string(rune('a'+i)), 2022, "rules: ["+rule(host, path("/", "Prefix", "web"))+"]")
+	}
+	all := inSet(t, blue, pods("web", "172.17.1.1")+export("web"))
+	for i := range all {
+		all[i].At, all[i].Options.ReleaseAfter = time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC), time.Hour
+	}
+	for most, want := range map[int]int{1: 1, 2: 2} {
+		all[1].Options.Limits.Hosts = most
+		all[1].Owners = &input.Owners{
+			Namespaces: map[string]string{"x.test": "default", "y.test": "default"},
+			Left:       map[string]time.Time{"x.test": all[1].At.Add(-time.Minute), "y.test": all[1].At},
+		}
+		if left := Compile(all).Owners["green"].Left; len(left) != want || left["y.test"].IsZero() {
+			t.Errorf("with a limit of %d: kept are %v, want y.test, and %d hosts", most, left, want)
+		}
+	}
+}
+
 func TestAnotherClusterOfASetChangesNothingWithoutConsent(t *testing.T) {
 	crt, key := certificate{names: []string{"a.test"}}.make(t)
 	secrets := []map[string][]byte{

@@ -23,7 +23,7 @@ func (h *Hosts) keep() {
 		all := h.left(i)
 		// A round about a part of the hosts has no such limit: its hosts were within it before.
 		if most := w.Options.Limits.Hosts; most > 0 && len(all) > 0 && h.round.Only == nil {
-			all = h.within(all, most)
+			all = h.within(i, all, most)
 		}
 		for _, k := range all {
 			h.holds[k.Host] = k.Hold
@@ -69,12 +69,15 @@ func (h *Hosts) remembered(o *input.Owners) iter.Seq2[string, string] {
 	}
 }
 
-// within drops the hosts beyond the limit of each namespace, and notes that it is Limited. Those that were
-// left first go first.
-func (h *Hosts) within(all []Kept, most int) []Kept {
+// within drops the hosts of a world that are beyond the limit of each namespace, and notes that it is Limited.
+// Those that were left first go first. Hosts that the namespace has by another cluster of its set do not count:
+// each cluster has limits of its own.
+func (h *Hosts) within(world int, all []Kept, most int) []Kept {
 	has := make(map[Party]int)
 	for _, hold := range h.holds {
-		has[hold.Party]++
+		if hold.world == world {
+			has[hold.Party]++
+		}
 	}
 	slices.SortFunc(all, func(x, y Kept) int { return cmp.Or(y.Left.Compare(x.Left), cmp.Compare(x.Host, y.Host)) })
 	return slices.DeleteFunc(slices.Clone(all), func(k Kept) bool {
