@@ -5,8 +5,7 @@ package group
 // Some orders are for the whole group, and an operator gives them to one member (Order). A member sends its
 // orders to each other member, in packets besides its heartbeats. It sends them at once when they change, and
 // when the other member starts. It repeats them in every tenth Interval, because a packet may be lost. The
-// package does not read orders.
-// The caller merges orders that differ.
+// package does not read orders. The caller merges orders that differ.
 //
 // A member without orders sends no such packets. A member of a version without orders leaves them out.
 
@@ -17,8 +16,8 @@ const (
 	orderEvery = 10
 )
 
-// Order sets the orders that this appliance passes on: at most MostOrders printable ASCII characters. What is
-// longer is cut off. Heard has those of each other member.
+// Order sets the orders that this appliance passes on: at most MostOrders printable ASCII characters. It cuts
+// off what is longer. Heard has the orders of each other member.
 func (p *Pulse) Order(text string) {
 	text = plain(text, MostOrders)
 	p.mu.Lock()
@@ -30,12 +29,11 @@ func (p *Pulse) Order(text string) {
 	for _, m := range p.members {
 		p.order(m)
 	}
-	p.beats = orderEvery
 }
 
-// order sends the orders of this appliance to a member if their time has come.
+// order sends the orders of this appliance to a member, if it has some.
 func (p *Pulse) order(m *peer) {
-	if p.orders != "" && p.beats <= 0 {
+	if p.orders != "" {
 		p.sendWith(m, m.theirs, page{}, p.orders)
 	}
 }

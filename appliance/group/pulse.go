@@ -58,7 +58,7 @@ type Pulse struct {
 	pages     []page // of tells
 	turned    time.Time
 	orders    string  // of this appliance; empty if it has none
-	beats     int     // heartbeats to go until the orders are sent again
+	beats     int     // Intervals since they were sent to all, below orderEvery
 	members   []*peer // without this one
 	strangers map[Member]*peer
 	counts    Counts
@@ -373,15 +373,14 @@ func (p *Pulse) speak(ctx context.Context) {
 	for {
 		p.mu.Lock()
 		p.turn(time.Now())
-		p.beats--
+		p.beats = (p.beats + 1) % orderEvery
 		for _, m := range p.members {
 			m.replied = 0
 			p.send(m, m.theirs)
 			p.learn(m, time.Now())
-			p.order(m)
-		}
-		if p.beats <= 0 {
-			p.beats = orderEvery
+			if p.beats == 0 {
+				p.order(m)
+			}
 		}
 		for key, s := range p.strangers {
 			s.replied = 0
@@ -508,8 +507,8 @@ func (p *Pulse) accept(who *peer, m message) {
 	}
 	who.counter, who.theirs, who.word, who.verdict, who.heard = m.counter, m.challenge, m.word, m.verdict, now
 	who.silence.Reset(Silence)
-	if starts && who.listed && p.orders != "" {
-		p.sendWith(who, who.theirs, page{}, p.orders) // before it serves
+	if starts && who.listed {
+		p.order(who) // before it serves
 	}
 	// The time on the way varies: the text of a problem does not follow it.
 	if ahead := time.UnixMilli(int64(m.clock)).Sub(p.now()); (ahead - who.ahead).Abs() >= time.Second {
