@@ -2,6 +2,7 @@ package appliance
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,14 +54,7 @@ func (r *retired) orders() string {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var all []order
-	for cluster, at := range r.since {
-		all = append(all, order{cluster, true, at})
-	}
-	for cluster, at := range r.ended {
-		all = append(all, order{cluster, false, at})
-	}
-	slices.SortFunc(all, func(a, b order) int {
+	all := slices.SortedFunc(maps.Values(r.last), func(a, b order) int {
 		return cmp.Or(b.at.Compare(a.at), strings.Compare(a.cluster, b.cluster))
 	})
 	var text strings.Builder
@@ -88,10 +82,10 @@ func (r *retired) merge(text string, keep func(cluster string) bool) (taken []or
 			if !ok || !keep(o.cluster) {
 				continue
 			}
-			last := r.last(o.cluster).UnixMilli()
-			ends := !o.drained && !r.since[o.cluster].IsZero()
-			if at := o.at.UnixMilli(); at > last || at == last && ends {
-				r.set(o.cluster, o.drained, o.at)
+			last := r.last[o.cluster]
+			ends := last.drained && !o.drained
+			if newer := cmp.Compare(o.at.UnixMilli(), last.at.UnixMilli()); newer > 0 || newer == 0 && ends {
+				r.last[o.cluster] = o
 				taken = append(taken, o)
 			}
 		}

@@ -22,15 +22,14 @@ import (
 )
 
 // retired are the clusters that `sallyport drain --cluster` drains, and since when. A file keeps them, so
-// that neither a restart of the process nor a reboot of the machine ends a drain. It also keeps when the
-// drains of other clusters ended: the members of a group share their orders, and for each cluster the last
-// order counts (merge). The methods are safe for concurrent use, and a nil retired has no cluster.
+// that neither a restart of the process nor a reboot of the machine ends a drain. It keeps the last order about
+// each cluster, also one that ended a drain: the members of a group share their orders (merge). The methods are
+// safe for concurrent use, and a nil retired has no cluster.
 type retired struct {
 	path string
 
-	mu    sync.Mutex
-	since map[string]time.Time
-	ended map[string]time.Time // no cluster is in both
+	mu   sync.Mutex
+	last map[string]order // by cluster
 }
 
 // endedPrefix stands before the name of a cluster in the file if its drain has ended.
@@ -39,9 +38,7 @@ const endedPrefix = "undrained "
 // openRetired reads the drains of an earlier process. It always returns a usable value. After an error
 // no cluster is drained.
 func openRetired(stateDir string) (*retired, error) {
-	r := &retired{
-		path: filepath.Join(stateDir, "drained-clusters"), since: map[string]time.Time{}, ended: map[string]time.Time{},
-	}
+	r := &retired{path: filepath.Join(stateDir, "drained-clusters"), last: map[string]order{}}
 	f, err := haproxy.OpenRegular(r.path, 1<<16)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
@@ -55,11 +52,8 @@ func openRetired(stateDir string) (*retired, error) {
 		return r, fmt.Errorf("%s: %w", r.path, err)
 	}
 	for name, at := range all {
-		if cluster, ended := strings.CutPrefix(name, endedPrefix); ended {
-			r.ended[cluster] = at
-		} else {
-			r.since[name] = at
-		}
+		cluster, ended := strings.CutPrefix(name, endedPrefix)
+		r.last[cluster] = order{cluster, !ended, at}
 	}
 	return r, nil
 }
@@ -71,16 +65,20 @@ func (r *retired) get(cluster string) time.Time {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.since[cluster]
+	if last := r.last[cluster]; last.drained {
+		return last.at
+	}
+	return time.Time{}
 }
 
 // begin begins the drain of a cluster. The drain is in force even if begin returns an error.
 func (r *retired) begin(cluster string, now time.Time) error {
 	return r.change(func() bool {
-		if !r.since[cluster].IsZero() {
+		last := r.last[cluster]
+		if last.drained {
 			return false
 		}
-		r.set(cluster, true, after(now, r.ended[cluster]))
+		r.last[cluster] = order{cluster, true, after(now, last.at)}
 		return true
 	})
 }
@@ -89,28 +87,9 @@ func (r *retired) begin(cluster string, now time.Time) error {
 // error the drain may come back with the next process.
 func (r *retired) end(cluster string, now time.Time) error {
 	return r.change(func() bool {
-		r.set(cluster, false, after(now, r.last(cluster)))
+		r.last[cluster] = order{cluster, false, after(now, r.last[cluster].at)}
 		return true
 	})
-}
-
-// set replaces the last order about a cluster.
-func (r *retired) set(cluster string, drained bool, at time.Time) {
-	delete(r.since, cluster)
-	delete(r.ended, cluster)
-	if drained {
-		r.since[cluster] = at
-	} else {
-		r.ended[cluster] = at
-	}
-}
-
-// last returns when the last order about a cluster was given, or the zero time.
-func (r *retired) last(cluster string) time.Time {
-	if at := r.since[cluster]; !at.IsZero() {
-		return at
-	}
-	return r.ended[cluster]
 }
 
 // after returns the time of a new order, in whole milliseconds as orders are passed on. It is now, or just after
@@ -128,11 +107,9 @@ func (r *retired) only(keep func(cluster string) bool) error {
 		return nil
 	}
 	return r.change(func() bool {
-		before := len(r.since) + len(r.ended)
-		for _, all := range []map[string]time.Time{r.since, r.ended} {
-			maps.DeleteFunc(all, func(name string, _ time.Time) bool { return !keep(name) })
-		}
-		return len(r.since)+len(r.ended) < before
+		before := len(r.last)
+		maps.DeleteFunc(r.last, func(name string, _ order) bool { return !keep(name) })
+		return len(r.last) < before
 	})
 }
 
@@ -143,9 +120,12 @@ func (r *retired) change(do func() bool) error {
 	if !do() {
 		return nil
 	}
-	all := maps.Clone(r.since)
-	for cluster, at := range r.ended {
-		all[endedPrefix+cluster] = at
+	all := make(map[string]time.Time, len(r.last))
+	for name, last := range r.last {
+		if !last.drained {
+			name = endedPrefix + name
+		}
+		all[name] = last.at
 	}
 	err := haproxy.Replace(r.path, 0o600, func(to io.Writer) error { return json.NewEncoder(to).Encode(all) })
 	if err != nil {

@@ -44,20 +44,30 @@ func TestTheDrainOfAClusterOutlivesTheProcess(t *testing.T) {
 	}
 	third := open()
 	if !third.get("green").IsZero() || third.get("blue").IsZero() {
-		t.Errorf("got %v, want that green has left the configuration", third.since)
+		t.Errorf("got %v, want that green has left the configuration", third.last)
 	}
 	if err := third.end("blue", now); err != nil {
 		t.Fatal(err)
 	}
-	if fourth := open(); len(fourth.since) > 0 || fourth.orders() != third.orders() || fourth.orders() == "" {
-		t.Errorf("got %v and %q after the end, want the order %q", fourth.since, fourth.orders(), third.orders())
+	if fourth := open(); drainedBy(fourth) > 0 || fourth.orders() != third.orders() || fourth.orders() == "" {
+		t.Errorf("got %v and %q after the end, want the order %q", fourth.last, fourth.orders(), third.orders())
 	}
 	if err := os.WriteFile(third.path, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if broken, err := openRetired(dir); err == nil || len(broken.since) > 0 {
-		t.Errorf("a broken file: got %v and %v", broken.since, err)
+	if broken, err := openRetired(dir); err == nil || len(broken.last) > 0 {
+		t.Errorf("a broken file: got %v and %v", broken.last, err)
 	}
+}
+
+// drainedBy returns how many clusters are drained by command.
+func drainedBy(r *retired) (n int) {
+	for cluster := range r.last {
+		if !r.get(cluster).IsZero() {
+			n++
+		}
+	}
+	return n
 }
 
 func TestTheLastOrderAboutAClusterCounts(t *testing.T) {
@@ -267,7 +277,7 @@ func TestADrainIsRefusedWhereNoOtherClusterServes(t *testing.T) {
 			if w.Code != row.code || !strings.Contains(w.Body.String(), row.want) {
 				t.Errorf("got %d: %s\nwant %d: %s", w.Code, w.Body, row.code, row.want)
 			}
-			if drains, knocked := len(drains.since), knocks; row.code != 200 && strings.HasPrefix(row.path, "drain") &&
+			if drains, knocked := drainedBy(drains), knocks; row.code != 200 && strings.HasPrefix(row.path, "drain") &&
 				drains+knocked > 0 {
 				t.Errorf("%d drains and %d knocks after a refusal", drains, knocked)
 			}
@@ -414,21 +424,26 @@ func weigh(v *status.View, blue, green int) {
 
 // live gives the servers of a backend these weights in HAProxy, and drains those with 0.
 func live(v *status.View, backend string, weights ...int) {
-	there := &haproxy.LiveBackend{Servers: slices.Clone(v.Have.Backends.Get(backend).Servers)}
-	for i, weight := range weights {
-		there.Servers[i].Weight = max(weight, 1)
-		if weight == 0 {
-			there.Servers[i].State = haproxy.Drain
+	changeLive(v, backend, func(servers []haproxy.Live) {
+		for i, weight := range weights {
+			servers[i].Weight = max(weight, 1)
+			if weight == 0 {
+				servers[i].State = haproxy.Drain
+			}
 		}
-	}
+	})
+}
+
+// changeLive changes the servers that HAProxy has of a backend.
+func changeLive(v *status.View, backend string, change func(servers []haproxy.Live)) {
+	there := &haproxy.LiveBackend{Servers: slices.Clone(v.Have.Backends.Get(backend).Servers)}
+	change(there.Servers)
 	v.Have.Backends = v.Have.Backends.With(map[string]*haproxy.LiveBackend{backend: there})
 }
 
 // fail lets a server of a backend fail its checks.
 func fail(v *status.View, backend string, server int) {
-	there := &haproxy.LiveBackend{Servers: slices.Clone(v.Have.Backends.Get(backend).Servers)}
-	there.Servers[server].Check = haproxy.Down
-	v.Have.Backends = v.Have.Backends.With(map[string]*haproxy.LiveBackend{backend: there})
+	changeLive(v, backend, func(servers []haproxy.Live) { servers[server].Check = haproxy.Down })
 }
 
 func TestAServerOfASetShowsItsClusterAndWeight(t *testing.T) {

@@ -180,9 +180,7 @@ func newWorld(t testing.TB, towns ...*town) *world {
 	w.clusters = nil
 	w.kernel.networks = prefixes("172.16.0.0/12")
 	w.loop.kernel, w.loop.proxy = plainKernel{w.kernel}, &quickProxy{fakeProxy: w.proxy}
-	w.retired = &retired{
-		since: map[string]time.Time{}, ended: map[string]time.Time{}, path: t.TempDir() + "/drained",
-	}
+	w.retired = &retired{last: map[string]order{}, path: t.TempDir() + "/drained"}
 	for _, c := range towns {
 		w.add(c)
 	}
