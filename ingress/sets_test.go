@@ -275,9 +275,6 @@ func TestAHostGoesOnInItsSet(t *testing.T) {
 	}
 }
 
-// TestAnotherClusterOfASetChangesNothingWithoutConsent checks the promise of sets.go: whatever cluster
-// green of a set adds, changes or removes, a namespace of blue that exports nothing is served as before,
-// byte for byte. So are all namespaces that green does not have.
 // Each cluster has limits of its own: hosts that a namespace names in blue leave room in green for a host that
 // is kept there.
 func TestAHostIsKeptWhateverItsNamespaceHasInAnotherCluster(t *testing.T) {
@@ -301,6 +298,9 @@ func TestAHostIsKeptWhateverItsNamespaceHasInAnotherCluster(t *testing.T) {
 	}
 }
 
+// TestAnotherClusterOfASetChangesNothingWithoutConsent checks the promise of sets.go: whatever cluster
+// green of a set adds, changes or removes, a namespace of blue that exports nothing is served as before,
+// byte for byte. So are all namespaces that green does not have.
 func TestAnotherClusterOfASetChangesNothingWithoutConsent(t *testing.T) {
 	crt, key := certificate{names: []string{"a.test"}}.make(t)
 	secrets := []map[string][]byte{

@@ -5,10 +5,11 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// A ServiceImport stands for the Service of its namespace and name in all clusters that export it (KEP-1645).
 const (
+	// SetGroup is the API group of ServiceExports and ServiceImports (KEP-1645).
+	SetGroup = "multicluster.x-k8s.io"
+	// serviceImport stands for the Service of its namespace and name in all clusters that export it.
 	serviceImport = "ServiceImport"
-	setGroup      = "multicluster.x-k8s.io"
 )
 
 // A party is a kind of objects in a namespace.
@@ -45,7 +46,7 @@ func (g grants) allow(kind, from, targetKind string, target types.NamespacedName
 	}
 	group := ""
 	if targetKind == serviceImport {
-		group = setGroup
+		group = SetGroup
 	}
 	names := g[[2]party{{group, targetKind, target.Namespace}, {gatewayv1.GroupName, kind, from}}]
 	return names[""] || names[target.Name]

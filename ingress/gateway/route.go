@@ -557,12 +557,12 @@ func (a *Attachment) resolve(r *Route, ref gatewayv1.BackendObjectReference) (ou
 	out.Service = types.NamespacedName{Namespace: namespaceOf(ref.Namespace, namespace), Name: string(ref.Name)}
 	out.Port = value(ref.Port, 0)
 	group, kind := value(ref.Group, ""), value(ref.Kind, "Service")
-	imported := group == setGroup && kind == serviceImport
+	imported := group == SetGroup && kind == serviceImport
 	switch {
 	case !imported && (group != "" || kind != "Service"):
 		why = &Refusal{string(gatewayv1.RouteReasonInvalidKind), fmt.Sprintf(
 			"backendRefs has a %s of group %s; allowed are Services, and ServiceImports of group %s",
-			quote(string(kind)), quote(string(group)), setGroup)}
+			quote(string(kind)), quote(string(group)), SetGroup)}
 	case !a.grants.allow(r.Kind, namespace, string(kind), out.Service):
 		why = &Refusal{string(gatewayv1.RouteReasonRefNotPermitted), fmt.Sprintf(
 			"%s %s is in another namespace, and no ReferenceGrant there lets %ss of namespace %s name it",

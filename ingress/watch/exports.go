@@ -9,12 +9,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
 )
 
 // The API group of ServiceExports, and their resource.
 const (
-	exportsGroup = "multicluster.x-k8s.io"
+	exportsGroup = gateway.SetGroup
 	exports      = "serviceexports"
 )
 
