@@ -70,7 +70,8 @@ func OptionsOf(c *config.Cluster, pools input.Pools) input.Options {
 		OneTenant: in.Trust == config.TrustCluster, Hosts: hosts, ReleaseAfter: in.ReleaseAfter,
 		NoSnippets: in.NoSnippets, Snippets: in.Snippets, Process: in.Process,
 		Limits: input.Limits(in.Limits), Pools: pools, Gateway: gateways,
-		Nginx: input.NginxOptions(in.Nginx), Set: c.Set, ExportsAll: c.Share == config.ShareAll,
+		CustomResources: in.CustomResources,
+		Nginx:           input.NginxOptions(in.Nginx), Set: c.Set, ExportsAll: c.Share == config.ShareAll,
 		Standby:      c.State == config.Standby,
 		CountUnready: c.Set != "" && c.MinReady.Percent > 0,
 	}

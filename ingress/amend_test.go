@@ -51,6 +51,7 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 			s.Options.Pools.Ranges = []AddressRange{poolOf("203.0.113.1-203.0.113.1")}
 			s.Options.WatchWithoutClass, s.Options.OneTenant = true, rapid.Bool().Draw(t, "trust")
 			s.Options.Set = pick("set", "", "s", "s", "s")
+			s.Options.CustomResources = rapid.IntRange(0, 3).Draw(t, "custom resources") > 0
 			s.Options.ExportsAll = rapid.IntRange(0, 3).Draw(t, "exports all") == 0
 			few := func(label string) int { return rapid.SampledFrom([]int{0, 0, 5, 20}).Draw(t, label) }
 			s.Options.Limits = Limits{
@@ -85,7 +86,12 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 					Namespace: pick("namespace", "n", "n", "m"), Name: name("name"),
 					UID: types.UID(name("uid")),
 				}
-				switch gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0; rapid.IntRange(0, 8).Draw(t, "kind") {
+				switch gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0; rapid.IntRange(0, 9).Draw(t, "kind") {
+				case 9:
+					if rapid.IntRange(0, 1).Draw(t, "backend") == 0 { // each makes the whole routing anew
+						meta.Name = pick("backend", "a", "b")
+						s.Backends = change(t, s.Backends, drawBackend(t, meta, pick), gone)
+					}
 				case 8:
 					if rapid.IntRange(0, 2).Draw(t, "exports") == 0 { // each makes the whole routing anew
 						s.Exports = change(t, s.Exports, &input.ServiceExport{ObjectMeta: meta}, gone)
@@ -95,7 +101,7 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 				case 0, 1, 2, 5, 6:
 					s.Ingresses = change(t, s.Ingresses, drawPlainIngress(t, meta, pick), gone)
 				case 3:
-					meta.Annotations = drawAnnotations(pick, "timeout-server", "ssl-passthrough", "route-acl")
+					meta.Annotations = drawAnnotations(pick, "timeout-server", "ssl-passthrough", "route-acl", "cr-backend")
 					speaks := pick("protocol", "", "kubernetes.io/h2c")
 					s.Services = change(t, s.Services,
 						&corev1.Service{

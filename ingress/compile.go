@@ -148,6 +148,8 @@ type world struct {
 	refused    []haproxy.Part          // parts of global that HAProxy refuses
 	streams    []annotations.Stream
 	badStreams []annotations.Problem // problems of the TCP services
+
+	resources map[*input.Backend]resource // that something has named
 }
 
 // A part is a backend with its servers, and the problems of its endpoints.
@@ -274,6 +276,7 @@ func (c *Compiler) renewWorld(was world, s Snapshot, leader string, n *news) *wo
 	w.Snapshot, w.prefix, w.leader = s, prefixOf(s.Cluster), leader
 	w.Options = s.Options.WithDefaults()
 	w.Objects = s.Objects.Reuse(was.Objects)
+	w.resources = w.keepResources(&was)
 	same := w.WithoutSlices().Same(was.WithoutSlices())
 	other := w.Cluster != was.Cluster || w.leader != was.leader || !reflect.DeepEqual(w.Options, was.Options)
 	if other || !slices.Equal(w.ownConfigMaps(), was.ownConfigMaps()) {

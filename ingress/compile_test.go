@@ -61,6 +61,8 @@ func snapshot(t testing.TB, cluster, manifests string) Snapshot {
 			err = add(&s.API.TCPRoutes, doc)
 		case "ReferenceGrant":
 			err = add(&s.API.Grants, doc)
+		case "Backend":
+			err = add(&s.Backends, doc)
 		case "ServiceExport":
 			err = add(&s.Exports, doc)
 		case "BackendTLSPolicy":

@@ -25,6 +25,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/input"
 	"sallyport/test/lab/debian"
 )
 
@@ -86,6 +87,8 @@ var samples = map[string][]string{
 	"abortonclose": booleans, "check": booleans, "cors-allow-credentials": booleans, "cors-enable": {"true", "true", "false"}, "cors-respond-to-options": booleans,
 	"client-crt-optional": booleans, "forwarded-for": booleans, "server-ssl": {"true", "true", "false"}, "ssl-passthrough": {"false", "false", "false", "true"}, "ssl-redirect": booleans, "standalone-backend": booleans,
 	"sallyport.dev/hsts": {"true"}, "sallyport.dev/hsts-include-subdomains": booleans, "sallyport.dev/hsts-preload": booleans, "sallyport.dev/session-cookie-preserve": booleans,
+
+	"cr-backend": {"own", "own", "evil/own", "victim/own", "none"},
 
 	"check-interval": times, "cors-max-age": times, "timeout-check": times, "timeout-connect": times, "timeout-queue": times, "timeout-server": times, "timeout-tunnel": times, "rate-limit-period": times,
 
@@ -213,7 +216,7 @@ func newWriter(t testing.TB) *writer {
 	if err := os.WriteFile(filepath.Join(w.dir, "certs/_default.pem"), slices.Concat(crt, key), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.world = Snapshot{Cluster: Unnamed, Options: Options{WatchWithoutClass: true, PatternFiles: "ops/lists", ConfigMap: "ops/defaults"}}
+	w.world = Snapshot{Cluster: Unnamed, Options: Options{WatchWithoutClass: true, PatternFiles: "ops/lists", ConfigMap: "ops/defaults", CustomResources: true}}
 	w.world.ConfigMaps = []*corev1.ConfigMap{
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "defaults"}, Data: map[string]string{"response-set-header": "X-Default yes", "syslog-server": "address:127.0.0.1"}},
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "lists"}, Data: map[string]string{"clients": "10.0.0.0/8\n"}},
@@ -229,6 +232,9 @@ func newWriter(t testing.TB) *writer {
 		secret("users", map[string][]byte{"ann": []byte(hash)})
 		secret("htpasswd", map[string][]byte{"auth": []byte("ann:" + hash + "\nbob:" + hash)})
 		secret("tokens", map[string][]byte{"hs256": []byte(strings.Repeat(namespace, 20))})
+		w.world.Backends = append(w.world.Backends, &input.Backend{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "own"}, Spec: []byte(`{"server_timeout": 7000, "forwardfor": {"enabled": "enabled"}}`),
+		})
 		w.world.Services = append(w.world.Services, application(namespace, "app", nil))
 	}
 	for i, said := range theirs {

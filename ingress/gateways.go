@@ -244,7 +244,7 @@ func (b *builder) bearRoute(of tenant, r *gateway.Route) string {
 		}
 		for _, ref := range rule.All() {
 			service, _ := input.Find(w.Services, ref.Service)
-			keys := b.layer(service).Bytes()
+			keys := w.bytes(b.layer(service), ref.Service.Namespace)
 			shared := claims.BackendOf{To: reference{Service: ref.Service, Number: ref.Port}}
 			switch {
 			case own+ref.Bytes() > 0: // the backend has a name of its own

@@ -50,7 +50,10 @@ func (b *builder) limit() {
 			b.report(c, "LimitReached", "the Ingresses of namespace %s have more than %s", c.Ref.Namespace,
 				strings.Join(refused, "; and more than "))
 		}
-		if most := w.Options.Limits.ConfigBytes; most > 0 && !c.Closed && !b.accounts[of].Bears(c, most, layerOf) {
+		bytesOf := func(l annotations.Layer) int { return w.bytes(l, of.Namespace) }
+		ofService := func(service serviceKey) int { return bytesOf(layerOf(service)) }
+		if most := w.Options.Limits.ConfigBytes; most > 0 && !c.Closed &&
+			!b.accounts[of].Bears(c, bytesOf(c.Layer), most, ofService) {
 			c.Closed = true
 			b.bounds(of)
 			b.report(c, "LimitReached",

@@ -22,8 +22,9 @@ type settings struct {
 	annotations.Settings
 	used     []annotations.Effective
 	problems []annotations.Problem
-	secrets  []foundSecret // all that were looked up
-	asks     []askedOne    // Services that check its requests
+	secrets  []foundSecret  // all that were looked up
+	backends []foundBackend // of HAProxy's own controller, all that were looked up
+	asks     []askedOne     // Services that check its requests
 
 	by      *claimant      // its keys change the backend, which it alone uses; nil if the backend is shared
 	refused []haproxy.Part // left out because HAProxy refuses them
@@ -43,6 +44,12 @@ type foundSecret struct {
 	secret *corev1.Secret
 }
 
+// A foundBackend is the outcome of a look-up. backend is nil if none was found.
+type foundBackend struct {
+	key     serviceKey
+	backend *input.Backend
+}
+
 // env returns the annotations.Env for keys on objects of a namespace. It notes the
 // Secrets and Services that are looked up, and the parts that HAProxy refuses, in into.
 func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
@@ -50,6 +57,7 @@ func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
 		Secrets:  w.finder(home, &into.secrets),
 		Demanded: c.demanded,
 		Service:  w.asker(home, &into.asks),
+		Backend:  w.backendFinder(home, &into.backends),
 		Allowed:  w.allows,
 		Verdict:  func(q haproxy.Question) haproxy.Verdict { return c.verdicts[q.Part()] },
 		Refusal: func(p haproxy.Part) string {
@@ -336,7 +344,8 @@ func (b *builder) compile(owner string, of settledFor, layers ...annotations.Lay
 	s, known := b.settled[of]
 	w := b.worlds[of.world]
 	changed := func(f foundSecret) bool { now, _ := input.Find(w.Secrets, f.key); return now != f.secret }
-	if !known || slices.ContainsFunc(s.secrets, changed) {
+	other := func(f foundBackend) bool { now, _ := input.Find(w.Backends, f.key); return now != f.backend }
+	if !known || slices.ContainsFunc(s.secrets, changed) || slices.ContainsFunc(s.backends, other) {
 		s = &settings{by: of.claimant}
 		home := ""
 		if of.service != nil {

@@ -18,6 +18,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/input"
 	"sallyport/ingress/nginx"
 )
 
@@ -211,7 +212,7 @@ func drawTenant(t *rapid.T, s *Snapshot, namespace string, hosts []string, least
 	one := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
 	for range rapid.IntRange(1, 6).Draw(t, "changes") {
 		gone := rapid.IntRange(0, 4).Draw(t, "gone") == 0
-		switch rapid.IntRange(0, 9).Draw(t, "kind") {
+		switch rapid.IntRange(0, 10).Draw(t, "kind") {
 		default:
 			ing := &networkingv1.Ingress{ObjectMeta: meta(one("name", "i", "j", "k"))}
 			ing.Annotations = drawWords(t, annotations.Ingress)
@@ -262,6 +263,12 @@ func drawTenant(t *rapid.T, s *Snapshot, namespace string, hosts []string, least
 				continue
 			}
 			s.API.HTTPRoutes = change(t, s.API.HTTPRoutes, drawSharedRoute(t, meta(one("name", "i", "j", "k")), hosts), gone)
+		case 10:
+			s.Backends = change(t, s.Backends, &input.Backend{
+				ObjectMeta: meta(one("name", "i", "tls")),
+				Spec: []byte(one("spec", `{"server_timeout": 1000}`, `{"retries": 2}`, `{"none": 1}`,
+					`{"cookie": {"name": "A"}, "default_server": {"maxconn": 3}}`)),
+			}, gone)
 		case 0, 1:
 			service := &corev1.Service{
 				ObjectMeta: meta(one("service", "web", "api")),
@@ -306,7 +313,7 @@ func TestATenantChangesNothingForAnother(t *testing.T) {
 	owned, attached := map[string]int{}, 0
 	property := func(t *rapid.T) {
 		s := Snapshot{Cluster: Unnamed, NoClasses: true, At: time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)}
-		s.Options.ConfigMap, s.Options.Nginx.Class = "ops/keys", "nginx"
+		s.Options.ConfigMap, s.Options.Nginx.Class, s.Options.CustomResources = "ops/keys", "nginx", true
 		share(&s)
 		s.API.Classes = []*gatewayv1.GatewayClass{{
 			ObjectMeta: metav1.ObjectMeta{Name: "ours"},

@@ -103,7 +103,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 	}
 	data = append(data, map[string][]byte{"ann": []byte("$5$salt$" + strings.Repeat("a", 43))})
 	var texts []haproxy.Text
-	for _, line := range []string{"1", "a"} {
+	for _, line := range []string{"1", "a", "retries 2", "http-request deny"} {
 		text, err := haproxy.ParseText(haproxy.BackendSection, line)
 		if err != nil {
 			t.Fatal(err)
@@ -128,7 +128,9 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 					Namespace: pick("namespace", "n", "n", "n", "m"),
 					Name:      pick("name", "a", "b"),
 				}
-				switch gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0; rapid.IntRange(0, 9).Draw(t, "kind") {
+				switch gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0; rapid.IntRange(0, 10).Draw(t, "kind") {
+				case 10:
+					s.Backends = change(t, s.Backends, drawBackend(t, meta, pick), gone)
 				case 9:
 					s.Exports = change(t, s.Exports, &input.ServiceExport{ObjectMeta: meta}, gone)
 				case 0, 1:
@@ -147,7 +149,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 				case 3:
 					meta.UID = "u"
 					meta.Annotations = drawAnnotations(pick, "timeout-server", "allow-list", "server-ca", "server-crt",
-						"ssl-passthrough", "route-acl", "sallyport.dev/share-address")
+						"ssl-passthrough", "route-acl", "sallyport.dev/share-address", "cr-backend")
 					meta.CreationTimestamp = metav1.Unix(int64(rapid.IntRange(1, 3).Draw(t, "age")), 0)
 					one := &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
 						Type: corev1.ServiceType(pick("type", "ClusterIP", "ClusterIP", "ExternalName",
@@ -236,6 +238,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 				Shared: drawShared(t),
 			}
 			s.Options.OneTenant = rapid.Bool().Draw(t, "trust")
+			s.Options.CustomResources = rapid.IntRange(0, 4).Draw(t, "custom resources") > 0
 			s.Options.WatchWithoutClass = rapid.Bool().Draw(t, "without class")
 			pools := Pools{Unclassed: rapid.Bool().Draw(t, "unclassed")}
 			if last := pick("pool", "", "203.0.113.1", "203.0.113.2", "203.0.113.3"); last != "" {
@@ -348,7 +351,11 @@ func change[T metav1.Object](t *rapid.T, list []T, o T, gone bool) []T {
 func drawAnnotations(pick func(string, ...string) string, keys ...string) map[string]string {
 	said := map[string]string{}
 	for _, key := range keys {
-		if value := pick(key, "", "", "true", "1", "2", "?", "a", "b", "n/a"); value != "" {
+		from := []string{"", "", "true", "1", "2", "?", "a", "b", "n/a"}
+		if key == "cr-backend" {
+			from = []string{"", "", "a", "a", "b", "n/a"}
+		}
+		if value := pick(key, from...); value != "" {
 			if !strings.Contains(key, "/") {
 				key = "haproxy.org/" + key
 			}
@@ -358,10 +365,21 @@ func drawAnnotations(pick func(string, ...string) string, keys ...string) map[st
 	return said
 }
 
+func drawBackend(t *rapid.T, meta metav1.ObjectMeta, pick func(string, ...string) string) *input.Backend {
+	one := &input.Backend{ObjectMeta: meta, Spec: []byte(pick("spec", `{"server_timeout": 1000}`,
+		`{"balance": {"algorithm": "leastconn"}}`, `{"retries": 2}`, `{"http_request_rule_list": [{"type": "deny"}]}`,
+		`{"none": 1}`))}
+	if rapid.Bool().Draw(t, "older") {
+		one.APIVersion = input.BackendV1
+	}
+	return one
+}
+
 func drawIngress(t *rapid.T, meta metav1.ObjectMeta, pick func(string, ...string) string) *networkingv1.Ingress {
 	meta.CreationTimestamp = metav1.Unix(int64(rapid.IntRange(1, 3).Draw(t, "age")), 0)
 	meta.Annotations = drawAnnotations(pick, "ssl-redirect", "timeout-server", "rate-limit-requests", "check-interval",
-		"client-ca", "auth-secret", "backend-config-snippet", "sallyport.dev/canary-weight", "ssl-passthrough")
+		"client-ca", "auth-secret", "backend-config-snippet", "sallyport.dev/canary-weight", "ssl-passthrough",
+		"cr-backend")
 	ing := &networkingv1.Ingress{ObjectMeta: meta}
 	if class := pick("class", "haproxy", "haproxy", "haproxy", "a", ""); class != "" {
 		ing.Spec.IngressClassName = &class

@@ -48,7 +48,7 @@ var plan = map[string][]string{
 	"image":        {"appliance/config", "image/update"},
 	"ingress": {
 		"ingress/allot", "ingress/annotations", "ingress/cert", "ingress/claims", "ingress/endpoint", "ingress/gateway",
-		"ingress/input", "ingress/linked", "ingress/listen", "ingress/nginx", "ingress/owners", "haproxy",
+		"ingress/input", "ingress/kic", "ingress/linked", "ingress/listen", "ingress/nginx", "ingress/owners", "haproxy",
 	},
 	"ingress/allot":       {"ingress/input"},
 	"ingress/annotations": {"haproxy"},
@@ -59,6 +59,7 @@ var plan = map[string][]string{
 	"ingress/endpoint":    {"ingress/annotations", "haproxy"},
 	"ingress/gateway":     {},
 	"ingress/input":       {"ingress/annotations", "ingress/gateway", "ingress/nginx", "routes"},
+	"ingress/kic":         {"ingress/annotations", "haproxy"},
 	"ingress/linked":      {"ingress/annotations", "ingress/claims", "ingress/gateway"},
 	"ingress/listen":      {"ingress/annotations", "ingress/claims", "ingress/gateway", "ingress/input", "haproxy"},
 	"ingress/manifest":    {"ingress/annotations", "ingress/input"},

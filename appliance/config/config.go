@@ -304,6 +304,10 @@ type Ingress struct {
 	NamespaceSelector string `json:"namespaceSelector"`
 	// Let Ingresses and Services name Secrets of other namespaces.
 	CrossNamespaceSecrets bool `json:"crossNamespaceSecrets" jsonschema:"default=false"`
+	// Read the Backends of HAProxy's own controller, which Ingresses, Services and the ConfigMap name by
+	// cr-backend (ingress/KIC.md). trust decides whether they may bring lines for HAProxy, and serve other
+	// namespaces.
+	CustomResources bool `json:"customResources" jsonschema:"default=false"`
 	// Services, as NAMESPACE/NAME, that Ingresses of every namespace may name in
 	// sallyport.dev/auth-url. An Ingress may always name the Services of its own namespace.
 	AuthServices []string `json:"authServices"`

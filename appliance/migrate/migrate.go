@@ -174,6 +174,9 @@ func (q *Question) options(cfg *config.Config, c *config.Cluster) (input.Options
 			*class = "nginx"
 		}
 	}
+	if q.Config == "" && survey.Foreign(q.From) == survey.FromHAProxy {
+		o.CustomResources = true // the controller reads them, and `sallyport config import` writes the key
+	}
 	names := q.Classes
 	if len(names) > 0 {
 		*class = names[0]

@@ -147,6 +147,7 @@ func (k *kic) apply(d *draft, read Reader) error {
 			Do: "An account with fewer rights is printed by sallyport manifests",
 		})
 	}
+	d.replace("clusters.ingress.customResources", "true") // the controller always reads them
 	d.note("clusters.ingress.trust", Remark{
 		Kind: Changed, Why: "a host belongs to the namespace that named it first, and only the ConfigMap may bring " +
 			"snippets; the controller let all namespaces share each host, and read snippets of all",

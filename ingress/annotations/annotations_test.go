@@ -101,6 +101,30 @@ func secrets(_ Scope, ref Ref) (Secret, error) {
 	return s, nil
 }
 
+// resources returns the Backend of a name that rows use.
+func resources(_ Scope, ref Ref) (*Resource, error) {
+	text := func(lines string) func() (haproxy.Text, error) {
+		return func() (haproxy.Text, error) { return haproxy.ParseText(haproxy.BackendSection, lines) }
+	}
+	slow := []Said{{"timeout-server", "haproxy.org/cr-backend (server_timeout)", "9s"}}
+	switch ref.Name {
+	case "slow":
+		return &Resource{Said: slow, Left: []string{"source has no effect: it is ours"}}, nil
+	case "wrong":
+		return &Resource{Said: []Said{{"timeout-server", "haproxy.org/cr-backend (server_timeout)", "never"}}}, nil
+	case "lines":
+		return &Resource{Said: slow, Lines: []string{"fullconn", "retries"}, Text: text("fullconn 9\nretries 2")}, nil
+	case "bad", "new":
+		return &Resource{Lines: []string{"retries"}, Text: text("retries " + ref.Name)}, nil
+	case "closed", "bad-rules", "new-rules":
+		line, _, _ := strings.Cut(ref.Name, "-")
+		return &Resource{
+			Lines: []string{"http_request_rule_list"}, Rules: true, Text: text("http-request deny # " + line),
+		}, nil
+	}
+	return nil, fmt.Errorf("there is no Backend %s", ref)
+}
+
 // env has the Secrets that rows name, takes no snippets of Services, and knows
 // what HAProxy says of a text by a word in it.
 var env = Env{
@@ -117,6 +141,7 @@ var env = Env{
 		}
 		return to.Service.Name + "_" + to.Port, nil
 	},
+	Backend:  resources,
 	Pattern:  func(name string) (string, bool) { return "10.0.0.0/8 # ours\n\n192.0.2.1\n", name == "ours" },
 	Cluster:  "c",
 	TakenUDP: map[uint16]string{546: "another program"},
@@ -917,7 +942,7 @@ tcp-request content reject
 		},
 		{
 			on4("auth-secret: a b"),
-			`CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: "a b": want the name of a Secret, or namespace/name; all clients are rejected until it is corrected`,
+			`CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/auth-secret: "a b": want a name, or namespace/name; all clients are rejected until it is corrected`,
 		},
 		{
 			on4("client-ca: users"),
@@ -1114,6 +1139,51 @@ tcp-request content reject
 			"! Service UnknownAnnotation: annotation haproxy.org/allow-list is allowed on ConfigMap, Ingress, not on " +
 				"Service; it is ignored",
 		},
+		{[]string{"ingress cr-backend: slow"}, "timeout server 9000ms\n! Ingress FieldLeftOut: annotation haproxy.org/cr-backend: " +
+			"source has no effect: it is ours"},
+		{
+			[]string{"service cr-backend: slow", "service timeout-server: 1s", "ingress timeout-server: 2s"},
+			"timeout server 9000ms\n! Service FieldLeftOut: annotation haproxy.org/cr-backend: source has no effect: it is ours",
+		},
+		{
+			[]string{"ingress cr-backend: lines", "service timeout-server: 1s"},
+			"timeout server 9000ms\nfullconn 9\nretries 2\nasks about \"fullconn 9\\nretries 2\"",
+		},
+		{
+			[]string{"ingress cr-backend: wrong"},
+			`! Ingress InvalidAnnotation: annotation haproxy.org/cr-backend (server_timeout): "never" is not a time: a whole number and one of us, ms, s, m, h, d, as 50s; it is ignored`,
+		},
+		{
+			[]string{"ingress cr-backend: other/none"},
+			"CLOSED! Ingress InvalidAnnotation: annotation haproxy.org/cr-backend: there is no Backend other/none; " +
+				"all clients are rejected until it is corrected",
+		},
+		{
+			[]string{"ingress cr-backend: bad"},
+			"asks about \"retries bad\"\n" +
+				"! Ingress InvalidAnnotation: annotation haproxy.org/cr-backend: retries cannot be used: " +
+				"HAProxy: unknown keyword 'bad'; it is ignored",
+		},
+		{[]string{"ingress cr-backend: new"}, `asks about "retries new"`},
+		{[]string{"ingress cr-backend: new-rules"}, `CLOSEDasks about "http-request deny # new"`},
+		{[]string{"ingress cr-backend: closed"}, "http-request deny # closed\nasks about \"http-request deny # closed\""},
+		{
+			[]string{"ingress cr-backend: bad-rules"},
+			"CLOSEDasks about \"http-request deny # bad\"\n" +
+				"! Ingress InvalidAnnotation: annotation haproxy.org/cr-backend: http_request_rule_list cannot be used: " +
+				"HAProxy: unknown keyword 'bad'; all clients are rejected until it is corrected",
+		},
+		{
+			[]string{"service cr-backend: closed"},
+			"CLOSED! Service InvalidAnnotation: annotation haproxy.org/cr-backend: http_request_rule_list cannot be used: " +
+				"no snippets of Services; all clients are rejected until it is corrected",
+		},
+		{
+			[]string{"service cr-backend: lines", "ingress ssl-passthrough: true"},
+			"passed through\ntimeout server 9000ms\n! Service InvalidAnnotation: annotation haproxy.org/cr-backend: " +
+				"fullconn, retries cannot be used: the lines are for HTTP requests, and this backend takes TCP " +
+				"connections; it is ignored",
+		},
 		{
 			[]string{"ingress request-set-header: X-A b\nX-B"},
 			`! Ingress InvalidAnnotation: annotation haproxy.org/request-set-header: "X-B" has no value; it is ignored`,
@@ -1218,7 +1288,7 @@ func TestOnlyGuardsMistypedClose(t *testing.T) {
 	for _, name := range []string{
 		"affinity", "auth-log-format", "auth-method", "auth-realms", "auth-tls-error-page", "auth-tls-secret",
 		"auth-tls-verify-client", "backend-protocol", "backends", "balance-algorithm",
-		"config-backend", "cr-backend", "cr-global", "forwarding-rule", "health-check-uri", "https-forwarding-rule",
+		"config-backend", "cr-global", "forwarding-rule", "health-check-uri", "https-forwarding-rule",
 		"limit-rps", "limit-whitelist", "maxconn-server",
 		"oauth", "rewrite-target", "secure-backends", "secure-crt-secret", "secure-verify-ca-secret", "server-alias",
 		"server-crts", "server-proto-v", "session-cookie-strategy", "slots-min-free",
@@ -1250,6 +1320,10 @@ func TestAKeyRefersToWhatItsDocSays(t *testing.T) {
 				env.Service = func(Scope, ServicePort) (string, error) {
 					got[ServiceKind] = true
 					return "", errors.New("none")
+				}
+				env.Backend = func(Scope, Ref) (*Resource, error) {
+					got[BackendKind] = true
+					return nil, errors.New("none")
 				}
 				env.Pattern = func(string) (string, bool) { got[ListKind] = true; return "", false }
 				l := Read(scope, said)

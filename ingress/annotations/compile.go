@@ -33,7 +33,7 @@ func Compile(owner string, env Env, layers ...Layer) (Settings, []Effective, []P
 	s := Settings{}
 	for _, group := range []func(*values, *Settings){
 		servers, serverCerts, access, clientCerts, authenticate, verifyTokens, ask, cors,
-		rewriting, snippet,
+		rewriting, resource, snippet,
 	} {
 		group(v, &s)
 	}
@@ -55,6 +55,7 @@ func CompileTCP(env Env, traffic Traffic, layers ...Layer) (Settings, []Effectiv
 	v := heed(env, layers)
 	s := Settings{}
 	v.unfit(traffic)
+	v.unfitResource()
 	if traffic == Passed {
 		_, _ = get(v, sslPassthrough)
 	}

@@ -59,7 +59,8 @@ type Kind string
 const (
 	SecretKind  Kind = "Secret"
 	ServiceKind Kind = "Service"
-	ListKind    Kind = "list" // an entry of the ConfigMap of lists, as patterns/NAME
+	BackendKind Kind = "Backend" // of HAProxy's own controller
+	ListKind    Kind = "list"    // an entry of the ConfigMap of lists, as patterns/NAME
 )
 
 // A Doc describes a key.
@@ -413,10 +414,12 @@ type Effective struct {
 
 // heed makes values from the layers for one backend.
 func heed(env Env, layers []Layer) *values {
-	return &values{
+	v := &values{
 		layers: layers, env: env,
 		closed: slices.ContainsFunc(layers, func(l Layer) bool { return l.closed }),
 	}
+	v.heedResource()
+	return v
 }
 
 // values reads the layers for one backend, the most special first.
@@ -425,19 +428,23 @@ type values struct {
 	only     Scope // the only layer to read; 0 means all layers
 	owner    string
 	env      Env
-	closed   bool // a guard cannot be used
-	optsOut  bool // of the password and the auth-url of the ConfigMap
+	closed   bool      // a guard cannot be used
+	optsOut  bool      // of the password and the auth-url of the ConfigMap
+	resource *Resource // that an object names by cr-backend; nil if none does
 	problems []Problem
 	used     []Effective
 }
 
 // fault reports a value that cannot be used.
-func (v *values) fault(d Doc, scope Scope, err error) {
+func (v *values) fault(d Doc, scope Scope, err error) { v.faultAs(v.nameIn(scope, d), d, scope, err) }
+
+// faultAs reports a value that cannot be used, and that an object sets under a name.
+func (v *values) faultAs(as string, d Doc, scope Scope, err error) {
 	then := "it is ignored"
 	if d.Guard {
 		v.closed, then = true, "all clients are rejected until it is corrected"
 	}
-	v.report(d, scope, "InvalidAnnotation", fmt.Errorf("%w; %s", err, then))
+	v.reportAs(as, scope, "InvalidAnnotation", fmt.Errorf("%w; %s", err, then))
 }
 
 // wrong reports the value of a key that was read, and cannot be used.
@@ -445,14 +452,25 @@ func (v *values) wrong(d Doc, err error) { v.fault(d, v.scopeOf(d.Name), err) }
 
 // report adds a problem of a value.
 func (v *values) report(d Doc, scope Scope, reason string, err error) {
-	as := d.Name
+	v.reportAs(v.nameIn(scope, d), scope, reason, err)
+}
+
+// nameIn returns the name under which an object of a scope sets a key.
+func (v *values) nameIn(scope Scope, d Doc) string {
 	for _, l := range v.layers {
 		if said, has := l.Values[d.Name]; has && l.Scope == scope {
-			as = said.As
+			return said.As
 		}
 	}
+	return d.Name
+}
+
+// reportAs adds a problem of a value that an object sets under a name. The name may have a field of a Backend
+// in parentheses after it.
+func (v *values) reportAs(as string, scope Scope, reason string, err error) {
+	written, _, _ := strings.Cut(as, " (")
 	v.problems = append(v.problems, Problem{
-		Scope: scope, Reason: reason, Why: fmt.Sprintf("%s %s: %v", scope.noun(), as, err), As: as,
+		Scope: scope, Reason: reason, Why: fmt.Sprintf("%s %s: %v", scope.noun(), as, err), As: written,
 	})
 }
 
@@ -483,14 +501,14 @@ func get[T any](v *values, k key[T]) (value T, ok bool) {
 			value, err = k.read(v.env, l.Scope, said.Text)
 		}
 		if less, is := errors.AsType[reduced](err); is {
-			v.report(k.Doc, l.Scope, "LimitReached", less)
+			v.reportAs(said.As, l.Scope, "LimitReached", less)
 			err = nil
 		}
 		if err == nil {
 			v.used = append(v.used, Effective{Key: k.Name, As: said.As, Value: said.Text, Scope: l.Scope.String()})
 			return value, true
 		}
-		if v.fault(k.Doc, l.Scope, err); k.Guard {
+		if v.faultAs(said.As, k.Doc, l.Scope, err); k.Guard {
 			return none, false
 		}
 	}

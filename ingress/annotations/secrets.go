@@ -37,17 +37,17 @@ var (
 	dnsSubdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 )
 
-// reference reads NAME or NAMESPACE/NAME.
+// reference reads the name of an object, NAME or NAMESPACE/NAME.
 func reference(s string) (Ref, error) {
 	r := Ref{Name: s}
 	if namespace, name, has := strings.Cut(s, "/"); has {
 		r = Ref{namespace, name}
 		if !dnsLabel.MatchString(namespace) {
-			return Ref{}, fmt.Errorf("%s: want the name of a Secret, or namespace/name", Quote(s))
+			return Ref{}, fmt.Errorf("%s: want a name, or namespace/name", Quote(s))
 		}
 	}
 	if !dnsSubdomain.MatchString(r.Name) || len(r.Name) > 253 {
-		return Ref{}, fmt.Errorf("%s: want the name of a Secret, or namespace/name", Quote(s))
+		return Ref{}, fmt.Errorf("%s: want a name, or namespace/name", Quote(s))
 	}
 	return r, nil
 }

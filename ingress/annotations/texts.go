@@ -42,6 +42,9 @@ type Env struct {
 	Verdict func(haproxy.Question) haproxy.Verdict
 	// Refusal returns why HAProxy refuses a part, or "" if HAProxy accepts it.
 	Refusal func(haproxy.Part) string
+	// Backend returns the Backend of HAProxy's own controller that an object names. It returns nil if no
+	// custom resource is read.
+	Backend func(Scope, Ref) (*Resource, error)
 	// TakenUDP holds the ports that QUIC cannot have, each with its owner.
 	TakenUDP map[uint16]string
 }

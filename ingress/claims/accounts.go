@@ -152,9 +152,10 @@ func (a *Account) refusals(kind string) (refused []string) {
 }
 
 // Bears counts the bytes of configuration that the backends of a claim take in addition to those of
-// the claims before. It reports whether they are within the limit; if not, they count for nothing.
-func (a *Account) Bears(c *Claim, most int, layerOf func(ServiceKey) annotations.Layer) bool {
-	owner, own := "", c.Layer.Bytes()
+// the claims before. own are the bytes of its keys in one backend, and bytesOf returns those of the keys of a
+// Service. Bears reports whether they are within the limit; if not, they count for nothing.
+func (a *Account) Bears(c *Claim, own, most int, bytesOf func(ServiceKey) int) bool {
+	owner := ""
 	if !c.Layer.Empty() {
 		owner = c.Ref.Name
 	}
@@ -162,7 +163,7 @@ func (a *Account) Bears(c *Claim, most int, layerOf func(ServiceKey) annotations
 	c.Bytes = 0
 	weigh := func(to Reference) {
 		of := BackendOf{owner, to}
-		if bytes := own + layerOf(to.Service).Bytes(); bytes > 0 && a.Weigh(of) {
+		if bytes := own + bytesOf(to.Service); bytes > 0 && a.Weigh(of) {
 			added, c.Bytes = append(added, of), c.Bytes+bytes
 		}
 	}

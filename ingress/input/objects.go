@@ -29,6 +29,7 @@ type Objects struct {
 	Namespaces []*corev1.Namespace // if Options select by their labels
 	API        gateway.Objects     // the objects of Gateway API
 	Exports    []*ServiceExport    // if Options name a set of clusters
+	Backends   []*Backend          // if Options read custom resources
 }
 
 // firstLists is the number of lists that each kept picture has. Lists of later kinds are in a
@@ -56,6 +57,7 @@ func (o *Objects) lists() []objectList {
 		listAt(&o.API.Grants, ByName),
 		listAt(&o.API.TLSPolicies, ByName),
 		listAt(&o.Exports, ByName),
+		listAt(&o.Backends, ByName),
 	}
 }
 

@@ -131,7 +131,7 @@ func separates(line []byte) bool {
 }
 
 // wanted are the kinds that are read.
-var wanted = []string{"Ingress", "IngressClass", "Service", "Secret", "ConfigMap", "Namespace"}
+var wanted = []string{"Ingress", "IngressClass", "Service", "Secret", "ConfigMap", "Namespace", "Backend"}
 
 // kindLine matches the line with the kind of a document in YAML's block style.
 var kindLine = regexp.MustCompile(`(?m)^kind:[ \t]*["']?([A-Za-z0-9]+)["']?[ \t]*(?:#.*)?\r?$`)
@@ -208,6 +208,10 @@ func (c *Contents) take(where string, object []byte, of metav1.TypeMeta, depth i
 		add(c, where, object, kind, &c.objects.ConfigMaps, new(corev1.ConfigMap))
 	case "Namespace v1":
 		add(c, where, object, kind, &c.objects.Namespaces, new(corev1.Namespace))
+	case "Backend " + input.BackendV1, "Backend " + input.BackendV3:
+		one := new(input.Backend)
+		one.APIVersion = version // an object of a List may leave it out
+		add(c, where, object, kind, &c.objects.Backends, one)
 	case "Ingress extensions/v1beta1", "Ingress networking.k8s.io/v1beta1":
 		c.unread(where, "an Ingress of %s, which no version of Kubernetes from 1.22 on serves: `kubectl convert` "+
 			"makes networking.k8s.io/v1 of it", version)

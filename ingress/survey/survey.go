@@ -284,6 +284,9 @@ func odd(said []annotations.Said) []annotations.Problem {
 	l := annotations.Read(annotations.ConfigMap, nginx.Together(said))
 	env := annotations.Env{
 		Allowed: func(annotations.Scope, haproxy.Section) error { return nil },
+		Backend: func(annotations.Scope, annotations.Ref) (*annotations.Resource, error) {
+			return nil, nil //nolint:nilnil // ingress-nginx has none
+		},
 		Pattern: func(string) (string, bool) { return "", false },
 		Refusal: func(haproxy.Part) string { return "" },
 		Service: func(annotations.Scope, annotations.ServicePort) (string, error) { return "asked", nil },
@@ -334,7 +337,7 @@ func (a *SurveyedAnnotation) heed(p input.Problem) {
 		}
 	case "NotForTCP":
 		a.Verdict, a.Why, a.Here = nginx.Differs, p.Why, nil
-	case "LimitReached", "UserLeftOut":
+	case "LimitReached", "UserLeftOut", "FieldLeftOut":
 		a.Verdict, a.Why = nginx.Differs, p.Why
 	default:
 		if a.Verdict == nginx.Same || a.Verdict == nginx.Differs {

@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -38,7 +39,7 @@ type api interface {
 	// versions. In a list, all have the version of the list.
 	Names(resource, namespace string) reader[*metav1.PartialObjectMetadataList]
 
-	// API reads and writes a resource of Gateway API, or reads ServiceExports; namespace "" is all. The
+	// API reads and writes a resource of Gateway API, or reads one of the other crdVersions; namespace "" is all. The
 	// objects of Gateway API have the types of v1 whatever the version.
 	API(of schema.GroupVersionResource, namespace string) apiClient
 
@@ -97,12 +98,15 @@ type (
 type clients struct {
 	core, networking, discovery rest.Interface
 
-	gateway, grants rest.Interface    // Gateway API, and version v1beta1 of its ReferenceGrants
-	exports         [2]rest.Interface // of exportsVersions
+	crds map[schema.GroupVersion]rest.Interface // of crdVersions
 }
 
 // grantsV1Beta1 is the version of ReferenceGrants before v1, with the same fields.
 var grantsV1Beta1 = schema.GroupVersion{Group: gatewayv1.GroupName, Version: "v1beta1"}
+
+// crdVersions are the API groups of CRDs with typed objects, with their versions.
+var crdVersions = slices.Concat(
+	[]schema.GroupVersion{schema.GroupVersion(gatewayv1.GroupVersion), grantsV1Beta1}, exportsVersions, backendVersions)
 
 // scheme knows the objects of the API groups of clients. It never changes: the clients
 // of all clusters read it at once.
@@ -121,6 +125,10 @@ var (
 			s.AddKnownTypes(version, &input.ServiceExport{}, &input.ServiceExportList{})
 			metav1.AddToGroupVersion(s, version)
 		}
+		for _, version := range backendVersions {
+			s.AddKnownTypes(version, &input.Backend{}, &input.BackendList{})
+			metav1.AddToGroupVersion(s, version)
+		}
 		return s
 	}()
 	parameters = runtime.NewParameterCodec(scheme)
@@ -134,23 +142,33 @@ func newClients(config *rest.Config) (*clients, error) {
 		return nil, err
 	}
 	shared.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	c := &clients{}
-	for client, version := range map[*rest.Interface]schema.GroupVersion{
-		&c.core: corev1.SchemeGroupVersion, &c.networking: networkingv1.SchemeGroupVersion,
-		&c.discovery: discoveryv1.SchemeGroupVersion,
-		&c.gateway:   schema.GroupVersion(gatewayv1.GroupVersion), &c.grants: grantsV1Beta1,
-		&c.exports[0]: exportsVersions[0], &c.exports[1]: exportsVersions[1],
-	} {
+	client := func(version schema.GroupVersion, crd bool) (rest.Interface, error) {
 		each := rest.CopyConfig(shared)
-		if version.Group == gatewayv1.GroupName || version.Group == exportsGroup { // objects of CRDs have no protobuf
+		if crd { // objects of CRDs have no protobuf
 			each.ContentType, each.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 		}
 		each.GroupVersion, each.APIPath = &version, "/apis"
 		if version.Group == "" {
 			each.APIPath = "/api"
 		}
-		if *client, err = rest.RESTClientForConfigAndClient(each, transport); err != nil {
+		one, err := rest.RESTClientForConfigAndClient(each, transport)
+		if err != nil {
 			return nil, fmt.Errorf("API group %s: %w", version, err)
+		}
+		return one, nil
+	}
+	c := &clients{crds: make(map[schema.GroupVersion]rest.Interface, len(crdVersions))}
+	for to, version := range map[*rest.Interface]schema.GroupVersion{
+		&c.core: corev1.SchemeGroupVersion, &c.networking: networkingv1.SchemeGroupVersion,
+		&c.discovery: discoveryv1.SchemeGroupVersion,
+	} {
+		if *to, err = client(version, false); err != nil {
+			return nil, err
+		}
+	}
+	for _, version := range crdVersions {
+		if c.crds[version], err = client(version, true); err != nil {
+			return nil, err
 		}
 	}
 	return c, nil
@@ -279,16 +297,7 @@ func (t nameTables) object(table *metav1.Table, row metav1.TableRow) (*metav1.Pa
 }
 
 func (c *clients) API(of schema.GroupVersionResource, namespace string) apiClient {
-	from := c.gateway
-	switch of.GroupVersion() {
-	case grantsV1Beta1:
-		from = c.grants
-	case exportsVersions[0]:
-		from = c.exports[0]
-	case exportsVersions[1]:
-		from = c.exports[1]
-	}
-	return apiResource{from, of.Resource, namespace}
+	return apiResource{c.crds[of.GroupVersion()], of.Resource, namespace}
 }
 
 // An apiResource reads and writes a resource of CRDs in a namespace.

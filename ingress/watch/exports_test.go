@@ -74,7 +74,8 @@ func TestAClusterWithoutExportsIsServedAndTold(t *testing.T) {
 	c.ready.Store(true)
 	w := c.watch(t, inASet)
 	synced(t, w)
-	if missing := w.Health().Missing; !slices.Contains(missing, w.exported.lacking()) || w.exported.lacking() == "" {
+	want := w.exported().lacks
+	if missing := w.Health().Missing; !slices.Contains(missing, want) {
 		t.Errorf("got %q, want a sentence about ServiceExports", missing)
 	}
 }

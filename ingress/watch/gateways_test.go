@@ -56,7 +56,7 @@ type fakeGateways struct{ from dynamic.ResourceInterface }
 // typed returns an object of the fake with its type.
 func typed(o *unstructured.Unstructured) (runtime.Object, error) {
 	of := schema.GroupVersion(gatewayv1.GroupVersion).WithKind(o.GetKind())
-	if o.GroupVersionKind().Group == exportsGroup {
+	if o.GroupVersionKind().Group != gatewayv1.GroupName {
 		of = o.GroupVersionKind()
 	}
 	out, err := scheme.New(of)

@@ -54,9 +54,9 @@ var Rules = []Rule{
 	{Groups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 }
 
-// RulesFor returns [Rules] and the rules for Gateway API, ServiceExports, the ConfigMaps, the pools and
-// the selector of namespaces in Options. If Options restrict Secrets to certain namespaces, the rules allow reading
-// Secrets, and writing, only in these namespaces.
+// RulesFor returns [Rules] and the rules for Gateway API, ServiceExports, custom resources, the ConfigMaps,
+// the pools and the selector of namespaces in Options. If Options restrict Secrets to certain namespaces,
+// the rules allow reading Secrets, and writing, only in these namespaces.
 func RulesFor(o input.Options) []Rule {
 	rules := slices.Clone(Rules)
 	if in := o.SecretNamespaces(); in[0] != metav1.NamespaceAll {
@@ -90,8 +90,15 @@ func RulesFor(o input.Options) []Rule {
 	if o.NamespaceSelector != "" || o.Gateway.Enabled {
 		rules = append(rules, Rule{Groups: []string{""}, Resources: []string{"namespaces"}, Verbs: watched})
 	}
-	if o.Set != "" && !o.ExportsAll {
+	if readsExports(&o) {
 		rules = append(rules, Rule{Groups: []string{exportsGroup}, Resources: []string{exports}, Verbs: watched})
+	}
+	if o.CustomResources {
+		rule := Rule{Resources: []string{backends}, Verbs: watched}
+		for _, version := range backendVersions {
+			rule.Groups = append(rule.Groups, version.Group)
+		}
+		rules = append(rules, rule)
 	}
 	for _, full := range o.ConfigMaps() {
 		namespace, name, _ := strings.Cut(full, "/")

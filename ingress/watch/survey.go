@@ -120,7 +120,10 @@ func (w *Watcher) survey(ctx context.Context, wg *sync.WaitGroup) {
 		} else {
 			pause = min(2*pause, longestPause)
 		}
-		pause = min(pause, w.surveyGateways(ctx, wg), w.surveyExports(ctx, wg))
+		pause = min(pause, w.surveyGateways(ctx, wg))
+		for _, x := range w.optionals {
+			pause = min(pause, x.survey(ctx, wg, w))
+		}
 		wake := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
@@ -406,7 +409,11 @@ func (w *Watcher) missing() (all []string) {
 			"records which pod has which: an EndpointSlice of any namespace may name any pod of the "+
 			"cluster as a server")
 	}
-	for _, why := range []string{w.withoutGateways(), w.exported.lacking()} {
+	whys := []string{w.withoutGateways()}
+	for _, x := range w.optionals {
+		whys = append(whys, x.lacking())
+	}
+	for _, why := range whys {
 		if why != "" {
 			all = append(all, why)
 		}

@@ -75,8 +75,8 @@ type Watcher struct {
 	mu        sync.Mutex // guards all below
 	calico    calicoObjects
 	gateways  gateways
-	exported  exported
-	protected []netip.Addr // addresses that the name of the API server resolves to
+	optionals []anyOptional // kinds that the configuration file asks for
+	protected []netip.Addr  // addresses that the name of the API server resolves to
 	health    Health
 	logged    map[string]time.Time // by sentence: when it was last logged
 	topology  topologyMemo
@@ -155,6 +155,14 @@ func newWatcher(cfg Config, kube api, dyn dynamic.Interface, server apiServer) *
 		w.publisher.names = newNames(w)
 	}
 	w.watchNamed()
+	if readsExports(&cfg.Options) {
+		w.optionals = append(w.optionals, w.exported())
+	}
+	if cfg.Options.CustomResources {
+		for _, version := range backendVersions {
+			w.optionals = append(w.optionals, w.customResources(version))
+		}
+	}
 	return w
 }
 
@@ -298,8 +306,8 @@ func (w *Watcher) shelves() []anyShelf {
 	for _, s := range w.gateways.all() {
 		all = append(all, s)
 	}
-	if s := w.exported.shelf; s != nil {
-		all = append(all, s)
+	for _, x := range w.optionals {
+		all = append(all, x.shelves()...)
 	}
 	return all
 }
@@ -434,7 +442,7 @@ func (w *Watcher) Snapshot() (input.Snapshot, error) {
 		s.Beyond = append(s.Beyond, one.problems(s.Cluster)...)
 	}
 	s.NoClasses, s.Incomplete = w.classes.barred(), w.ingresses.incomplete()
-	waiting = append(waiting, slices.Concat(w.addGateways(&s), w.addExports(&s))...)
+	waiting = append(waiting, slices.Concat(w.addGateways(&s), w.addOptionals(&s))...)
 	if len(waiting) == 0 {
 		w.mu.Lock()
 		synced := w.health.Synced
@@ -555,7 +563,11 @@ func (w *Watcher) troubles() string {
 			}
 		}
 	}
-	for _, err := range []error{w.gateways.err, w.exported.err} {
+	faults := []error{w.gateways.err}
+	for _, x := range w.optionals {
+		faults = append(faults, x.fault())
+	}
+	for _, err := range faults {
 		if err != nil && len(all) == 0 {
 			all = append(all, err.Error())
 		}

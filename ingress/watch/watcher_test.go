@@ -70,6 +70,9 @@ func newCluster(groups ...string) *cluster {
 	for _, version := range exportsVersions {
 		kinds[version.WithResource(exports)] = "ServiceExportList"
 	}
+	for _, version := range backendVersions {
+		kinds[version.WithResource(backends)] = "BackendList"
+	}
 	c := &cluster{Clientset: fake.NewClientset(&networkingv1.IngressClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "haproxy"},
 		Spec:       networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"},
@@ -786,9 +789,9 @@ func TestSilenceOfTheAPIServerIsToldInWords(t *testing.T) {
 
 func TestEveryKindOfObjectsIsWatchedAndAllowed(t *testing.T) {
 	options := input.Options{ConfigMap: "ops/defaults", NamespaceSelector: "team=web"}
-	options.Gateway.Enabled, options.Set = true, "both"
+	options.Gateway.Enabled, options.Set, options.CustomResources = true, "both", true
 	w := newWatcher(Config{Options: options}, new(clients), nil, apiServer{})
-	w.exported.shelf = w.shelfOfExports(exportsVersions[0])
+	w.watched = append(w.watched, w.shelfOfExports(exportsVersions[0]), w.shelfOfBackends(backendVersions[0]))
 	for _, kind := range gatewayKinds {
 		shelf := kind.open(w, schema.GroupVersion(gatewayv1.GroupVersion))
 		w.watched = append(w.watched, shelf)

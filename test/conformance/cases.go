@@ -166,7 +166,9 @@ func certificate(to io.Writer, dir string) error {
 }
 
 // The client is 192.168.50.10.
-func cases() []conformity { return slices.Concat(ownCases(), nginxCases(), routeCases()) }
+func cases() []conformity {
+	return slices.Concat(ownCases(), nginxCases(), routeCases(), resourceCases())
+}
 
 // routeCases returns the cases of routes at the addresses of Ingresses.
 func routeCases() []conformity {

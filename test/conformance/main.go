@@ -23,6 +23,7 @@ import (
 	"strings"
 	"time"
 
+	"sallyport/ingress/input"
 	"sallyport/test/lab/world"
 	"sallyport/test/rig"
 )
@@ -35,6 +36,8 @@ type conformity struct {
 	ingress []string // annotations "key: value"; with "bare" in front the key has no prefix
 	service []string
 	canary  []string // annotations of a second Ingress for the same host
+	backend string   // the spec of a Backend of HAProxy's own controller that the Service names; none, if it is empty
+	older   bool     // the Backend is of ingress.v1.haproxy.org
 	// routes are rules of HTTPRoutes for the host, by the listener that takes them: at a Gateway with the
 	// addresses of Ingresses, and before the Ingress
 	routes map[string][]string
@@ -90,7 +93,7 @@ func run(ctx context.Context) error {
 	options := world.Options{Name: "conformance", Workers: 1, Progress: io.Discard, GatewayAPI: world.Standard}
 	ingress := []string{
 		"configMap: default/defaults", "tcpServices: default/tcp", "patternFiles: default/lists",
-		"trust: cluster", "nginx: {class: nginx, without: [server-snippet]}",
+		"trust: cluster", "customResources: true", "nginx: {class: nginx, without: [server-snippet]}",
 	}
 	return rig.In(ctx, options, "", rig.Cluster{
 		Ingress: ingress, Gateway: []string{"shared: true"},
@@ -110,6 +113,9 @@ func run(ctx context.Context) error {
 					}})
 				}
 			}
+		}
+		if err := r.AddBackends(ctx); err != nil {
+			return err
 		}
 		if err := errors.Join(r.Apply(ctx, manifest.String()), r.Start(ctx), r.Ready(ctx)); err != nil {
 			return err
@@ -198,6 +204,14 @@ spec:
   rules:
   - %[4]s
 `, i, listener, host(i), strings.Join(rules, "\n  - "))
+	}
+	if c.backend != "" {
+		group := input.BackendV3
+		if c.older {
+			group = input.BackendV1
+		}
+		fmt.Fprintf(to, "\n---\napiVersion: %s\nkind: Backend\nmetadata: {name: case%d}\nspec: %s\n", group, i, c.backend)
+		c.service = append(c.service, fmt.Sprintf("cr-backend: case%d", i))
 	}
 	fmt.Fprintf(to, `
 ---

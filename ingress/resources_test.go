@@ -1,0 +1,165 @@
+package ingress_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"sallyport/haproxy"
+	"sallyport/ingress"
+	"sallyport/ingress/input"
+)
+
+// backendText returns the manifest of a Backend.
+func backendText(group, namespace, name, spec string) string {
+	return "apiVersion: " + group + "\nkind: Backend\nmetadata: {namespace: " + namespace + ", name: " + name +
+		"}\nspec: " + spec + "\n---\n"
+}
+
+// application returns a cluster with one Ingress of namespace default, whose Service names a Backend.
+func application(t *testing.T, named string, backends ...string) input.Snapshot {
+	t.Helper()
+	s := ingress.SnapshotOf(t, "c", ingress.AppText("web")+
+		ingress.IngressText("app", 2020, "rules: ["+ingress.RuleText("a.test", ingress.PathText("/", "Prefix", "web"))+"]")+
+		strings.Join(backends, ""))
+	slices.SortFunc(s.Backends, input.ByName)
+	s.Services[0].Annotations = map[string]string{"haproxy.org/cr-backend": named}
+	s.Options.CustomResources = true
+	return s
+}
+
+// directives returns the lines of the only backend, and every problem.
+func directives(t *testing.T, c *ingress.Compiler, s input.Snapshot) string {
+	t.Helper()
+	r := c.Compile([]input.Snapshot{s})
+	if len(r.Config.Backends) != 1 {
+		t.Fatalf("got %d backends", len(r.Config.Backends))
+	}
+	var lines []string
+	for _, d := range r.Config.Backends[0].Directives {
+		if text := d.String(); !strings.HasPrefix(text, "option forwardfor") {
+			lines = append(lines, text)
+		}
+	}
+	for _, p := range r.Problems {
+		lines = append(lines, p.Kind+" "+p.Name+" "+p.Reason+": "+p.Why)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestABackendSetsTheBackendsOfTheObjectsThatNameIt(t *testing.T) {
+	const slow, v1, v3 = `{server_timeout: 9000}`, input.BackendV1, input.BackendV3
+	const closed = `http-request return status 503 content-type text/plain string "the access rules of this path are invalid\n"`
+	accepts := func(lines string) haproxy.Verdicts {
+		text, err := haproxy.ParseText(haproxy.BackendSection, lines)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return haproxy.Verdicts{text.Part(): haproxy.Good}
+	}
+	for name, row := range map[string]struct {
+		named    string
+		backend  string
+		edit     func(*input.Snapshot)
+		verdicts haproxy.Verdicts
+		want     string
+	}{
+		"of the newer group": {named: "slow", backend: backendText(v3, "default", "slow", slow), want: "timeout server 9000ms"},
+		"of the older group": {
+			named: "slow", backend: backendText(v1, "default", "slow", `{config: `+slow+`}`), want: "timeout server 9000ms",
+		},
+		"over all annotations": {
+			named: "slow", backend: backendText(v3, "default", "slow", slow),
+			edit: func(s *input.Snapshot) {
+				s.Ingresses[0].Annotations = map[string]string{"haproxy.org/timeout-server": "1s", "haproxy.org/load-balance": "first"}
+				s.Services[0].Annotations["haproxy.org/timeout-server"] = "2s"
+			},
+			want: "balance first\ntimeout server 9000ms",
+		},
+		"not read": {
+			named: "slow", backend: backendText(v3, "default", "slow", slow),
+			edit: func(s *input.Snapshot) { s.Options.CustomResources = false },
+			want: "Service web NotServed: annotation haproxy.org/cr-backend: custom resources are not read " +
+				"(clusters[].ingress.customResources)",
+		},
+		"that is not there": {
+			named: "none", want: closed + "\nService web InvalidAnnotation: annotation haproxy.org/cr-backend: there is no " +
+				"Backend default/none, or it cannot be read; all clients are rejected until it is corrected",
+		},
+		"of a stranger": {
+			named: "other/slow", backend: backendText(v3, "other", "slow", slow),
+			want: closed + "\nService web InvalidAnnotation: annotation haproxy.org/cr-backend: Backend other/slow is in " +
+				"another namespace, which the configuration file does not allow (clusters[].ingress.trust); " +
+				"all clients are rejected until it is corrected",
+		},
+		"of another namespace of one team": {
+			named: "other/slow", backend: backendText(v3, "other", "slow", slow),
+			edit: func(s *input.Snapshot) { s.Options.OneTenant = true }, want: "timeout server 9000ms",
+		},
+		"with a field that nobody knows": {
+			named: "slow", backend: backendText(v3, "default", "slow", `{shield: true}`),
+			want: closed + "\nService web InvalidAnnotation: annotation haproxy.org/cr-backend: Backend default/slow: shield: " +
+				"the field is not known here, and may keep clients out: remove it; all clients are rejected until it is corrected",
+		},
+		"with lines of a stranger": {
+			named: "slow", backend: backendText(v3, "default", "slow", `{server_timeout: 9000, retries: 2}`),
+			want: "timeout server 9000ms\nService web InvalidAnnotation: annotation haproxy.org/cr-backend: retries cannot " +
+				"be used: the configuration file allows no snippets of Ingresses and Services, which can read every " +
+				"tenant's traffic (clusters[].ingress.trust); it is ignored",
+		},
+		"with lines": {
+			named: "slow", backend: backendText(v3, "default", "slow", `{server_timeout: 9000, retries: 2}`),
+			edit: func(s *input.Snapshot) { s.Options.OneTenant = true }, verdicts: accepts("retries 2"),
+			want: "timeout server 9000ms\nretries 2",
+		},
+		"with rules of a stranger": {
+			named: "slow", backend: backendText(v3, "default", "slow", `{http_request_rule_list: [{type: deny}]}`),
+			want: closed + "\nService web InvalidAnnotation: annotation haproxy.org/cr-backend: http_request_rule_list cannot " +
+				"be used: the configuration file allows no snippets of Ingresses and Services, which can read every " +
+				"tenant's traffic (clusters[].ingress.trust); all clients are rejected until it is corrected",
+		},
+		"with rules that HAProxy has not read": {
+			named: "slow", backend: backendText(v3, "default", "slow", `{http_request_rule_list: [{type: deny}]}`),
+			edit: func(s *input.Snapshot) { s.Options.OneTenant = true }, want: closed,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := application(t, row.named, row.backend)
+			if row.edit != nil {
+				row.edit(&s)
+			}
+			c := new(ingress.Compiler)
+			c.Judge(row.verdicts)
+			if got := directives(t, c, s); got != row.want {
+				t.Errorf("got\n%s\nwant\n%s", got, row.want)
+			}
+		})
+	}
+}
+
+func TestABackendThatChangesIsReadAnew(t *testing.T) {
+	c := new(ingress.Compiler)
+	s := application(t, "slow")
+	for _, row := range []struct{ spec, want string }{
+		{`{server_timeout: 1}`, "timeout server 1ms"},
+		{`{server_timeout: 2}`, "timeout server 2ms"},
+		{`{balance: {algorithm: first}}`, "balance first"},
+	} {
+		s.Backends = application(t, "slow", backendText(input.BackendV3, "default", "slow", row.spec)).Backends
+		if got := directives(t, c, s); got != row.want {
+			t.Errorf("%s: got %q, want %q", row.spec, got, row.want)
+		}
+	}
+}
+
+// The lines of a Backend count for the limit of bytes once for each backend that repeats them.
+func TestTheLinesOfABackendCountForTheLimitOfBytes(t *testing.T) {
+	s := application(t, "slow", backendText(input.BackendV3, "default", "slow",
+		`{adv_check: httpchk, httpchk_params: {uri: /`+strings.Repeat("x", 500)+`, host: a.test}}`))
+	for most, want := range map[int]bool{400: true, 700: false} {
+		s.Options.Limits.ConfigBytes = most
+		if got := strings.Contains(directives(t, new(ingress.Compiler), s), "LimitReached"); got != want {
+			t.Errorf("with a limit of %d bytes the claim is closed: %v, want %v", most, got, want)
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package watch
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"sallyport/ingress/input"
+)
+
+// An optional is a kind of objects whose CRD a cluster may lack. Nobody reads the objects unless the
+// configuration file asks for them.
+type optional[T object] struct {
+	plural   string                                      // for people
+	resource string                                      // plural, lower case
+	versions []schema.GroupVersion                       // that are read, the preferred one first
+	open     func(version schema.GroupVersion) *shelf[T] // returns an empty shelf
+	lacks    string                                      // a sentence about a cluster that lacks it; may be empty
+
+	known   bool    // it was found out once whether the cluster serves the kind
+	none    absence // of the kind in the cluster
+	err     error   // why that cannot be found now
+	version schema.GroupVersion
+	shelf   *shelf[T] // nil if the cluster does not serve the kind
+	stop    context.CancelFunc
+}
+
+// An anyOptional is an optional of any kind. The caller of all but survey holds mu of the Watcher.
+type anyOptional interface {
+	survey(ctx context.Context, wg *sync.WaitGroup, w *Watcher) time.Duration
+	addTo(s *input.Snapshot) (waiting []string)
+	lacking() string
+	fault() error
+	shelves() []anyShelf
+}
+
+// survey opens the shelf if the cluster serves the kind, and closes it if the cluster serves the kind no
+// more. It returns how long to wait before the next survey.
+func (x *optional[T]) survey(ctx context.Context, wg *sync.WaitGroup, w *Watcher) time.Duration {
+	w.mu.Lock()
+	known := x.known
+	w.mu.Unlock()
+	ready := !known && w.ready(ctx)
+	version, err := x.served(ctx, w)
+	if ctx.Err() != nil {
+		return surveyEvery
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if (err == nil) != (x.err == nil) {
+		defer w.wake()
+	}
+	if x.err = err; err != nil {
+		w.say(err.Error())
+		return firstPause * 5
+	}
+	x.none.note(version.Empty())
+	// An API server that starts answers "not found" until it has read its CRDs.
+	if !x.known && (!version.Empty() || ready || x.none.lasts()) {
+		x.known = true
+		defer w.wake()
+	}
+	// Deletions of objects count at once. Those that are still there were never reported as deleted.
+	if x.shelf != nil && (version.Empty() && x.shelf.empty() || !version.Empty() && version != x.version) {
+		x.stop()
+		x.shelf = nil
+		defer w.wake()
+	}
+	if x.shelf == nil && !version.Empty() {
+		ctx, stop := context.WithCancel(ctx)
+		x.shelf, x.version, x.stop = x.open(version), version, stop
+		x.shelf.start(ctx, wg)
+	}
+	if version.Empty() && x.lacks != "" {
+		return surveyNone
+	}
+	return surveyEvery
+}
+
+// served returns the version of the kind that the cluster serves. It is empty if the cluster serves none.
+func (x *optional[T]) served(ctx context.Context, w *Watcher) (none schema.GroupVersion, err error) {
+	for _, version := range x.versions {
+		served, err := w.servedIn(ctx, version.String())
+		if err != nil {
+			return none, err
+		}
+		if slices.Contains(served, x.resource) {
+			return version, nil
+		}
+	}
+	return none, nil
+}
+
+// addTo adds the objects to a snapshot. It returns the names of the lists that the snapshot waits for.
+// Without the right to read the objects it adds none.
+func (x *optional[T]) addTo(s *input.Snapshot) (waiting []string) {
+	switch {
+	case !x.known:
+		return []string{"whether there are " + x.plural}
+	case x.shelf == nil || x.shelf.lacking() != "":
+		return nil
+	case x.shelf.awaited():
+		waiting = []string{x.shelf.name()}
+	}
+	x.shelf.addTo(&s.Objects)
+	s.Beyond = append(s.Beyond, x.shelf.problems(s.Cluster)...)
+	return waiting
+}
+
+// lacking returns a sentence if the cluster lacks the kind, and somebody should know, or "".
+func (x *optional[T]) lacking() string {
+	if x.known && x.shelf == nil {
+		return x.lacks
+	}
+	return ""
+}
+
+func (x *optional[T]) fault() error { return x.err }
+
+func (x *optional[T]) shelves() []anyShelf {
+	if x.shelf == nil {
+		return nil
+	}
+	return []anyShelf{x.shelf}
+}
+
+// addOptionals adds the objects of all optionals to a snapshot. It returns the names of the lists that the
+// snapshot waits for.
+func (w *Watcher) addOptionals(s *input.Snapshot) (waiting []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, x := range w.optionals {
+		waiting = append(waiting, x.addTo(s)...)
+	}
+	dropOlder(s)
+	return waiting
+}

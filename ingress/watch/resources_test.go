@@ -1,0 +1,112 @@
+package watch
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	k8stesting "k8s.io/client-go/testing"
+
+	"sallyport/ingress/calico"
+	"sallyport/ingress/input"
+)
+
+// serveBackends makes the cluster serve the Backends of an API group.
+func (c *cluster) serveBackends(version schema.GroupVersion) {
+	c.Resources = append(c.Resources, &metav1.APIResourceList{
+		GroupVersion: version.String(), APIResources: []metav1.APIResource{{Name: backends, Kind: "Backend"}},
+	})
+}
+
+func (c *cluster) createBackend(t *testing.T, version schema.GroupVersion, name string, timeout int64) {
+	t.Helper()
+	one := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": version.String(), "kind": "Backend",
+		"metadata": map[string]any{"namespace": "shop", "name": name},
+		"spec":     map[string]any{"server_timeout": timeout},
+	}}
+	if _, err := c.dynamic.Resource(version.WithResource(backends)).Namespace("shop").
+		Create(t.Context(), one, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var readingResources = Config{Options: input.Options{CustomResources: true}}
+
+func TestBackendsOfBothGroupsAreRead(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.ready.Store(true)
+	newer, older := backendVersions[0], backendVersions[1]
+	for _, version := range backendVersions {
+		c.serveBackends(version)
+		c.createBackend(t, version, "both", 3)
+	}
+	c.createBackend(t, older, "old", 1)
+	w := c.watch(t, readingResources)
+	s := synced(t, w)
+	var got []string
+	for _, b := range s.Backends {
+		got = append(got, b.APIVersion+" "+b.Name+" "+string(b.Spec))
+	}
+	want := []string{newer.String() + ` both {"server_timeout":3}`, older.String() + ` old {"server_timeout":1}`}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if len(s.Beyond) != 1 || s.Beyond[0].Name != "both" || s.Beyond[0].Reason != "UnusedResource" {
+		t.Errorf("got %v, want a problem of the older Backend", s.Beyond)
+	}
+	c.createBackend(t, newer, "new", 2)
+	until(t, w, "another Backend", func() bool {
+		s, err := w.Snapshot()
+		return err == nil && len(s.Backends) == 3
+	})
+}
+
+func TestAClusterWithoutBackendsLacksNothing(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.ready.Store(true)
+	w := c.watch(t, readingResources)
+	synced(t, w)
+	for _, why := range w.Health().Missing {
+		if strings.Contains(why, "Backend") {
+			t.Errorf("got %q", why)
+		}
+	}
+}
+
+func TestNothingAsksForBackendsUnlessTheFileSaysSo(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.serveBackends(backendVersions[0])
+	c.createBackend(t, backendVersions[0], "slow", 1)
+	if s := synced(t, c.watch(t, Config{})); len(s.Backends) != 0 {
+		t.Error("a Backend was read")
+	}
+	for _, a := range c.dynamic.Actions() {
+		if a.GetResource().Resource == backends && a.GetVerb() != "create" {
+			t.Errorf("asked for %v", a.GetResource())
+		}
+	}
+}
+
+func TestWithoutTheRightNoBackendIsReadAndThatIsTold(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.ready.Store(true)
+	c.serveBackends(backendVersions[0])
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: backends}, "", nil)
+	c.dynamic.PrependReactor("list", backends, func(k8stesting.Action) (bool, runtime.Object, error) {
+		return true, nil, forbidden
+	})
+	w := c.watch(t, readingResources)
+	if s := synced(t, w); len(s.Backends) != 0 {
+		t.Error("a Backend was read")
+	}
+	want := "Backends of ingress.v3.haproxy.org cannot be read: all clients of the objects that name one are rejected"
+	if missing := w.Health().Missing; !slices.Contains(missing, want) {
+		t.Errorf("got %q, want %q", missing, want)
+	}
+}
