@@ -63,6 +63,8 @@ func snapshot(t testing.TB, cluster, manifests string) Snapshot {
 			err = add(&s.API.Grants, doc)
 		case "Backend":
 			err = add(&s.Backends, doc)
+		case "TCP":
+			err = add(&s.TCPs, doc)
 		case "ServiceExport":
 			err = add(&s.Exports, doc)
 		case "BackendTLSPolicy":

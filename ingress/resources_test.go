@@ -1,6 +1,7 @@
 package ingress_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -48,7 +49,7 @@ func directives(t *testing.T, c *ingress.Compiler, s input.Snapshot) string {
 }
 
 func TestABackendSetsTheBackendsOfTheObjectsThatNameIt(t *testing.T) {
-	const slow, v1, v3 = `{server_timeout: 9000}`, input.BackendV1, input.BackendV3
+	const slow, v1, v3 = `{server_timeout: 9000}`, input.CustomV1, input.CustomV3
 	const closed = `http-request return status 503 content-type text/plain string "the access rules of this path are invalid\n"`
 	accepts := func(lines string) haproxy.Verdicts {
 		text, err := haproxy.ParseText(haproxy.BackendSection, lines)
@@ -145,7 +146,7 @@ func TestABackendThatChangesIsReadAnew(t *testing.T) {
 		{`{server_timeout: 2}`, "timeout server 2ms"},
 		{`{balance: {algorithm: first}}`, "balance first"},
 	} {
-		s.Backends = application(t, "slow", backendText(input.BackendV3, "default", "slow", row.spec)).Backends
+		s.Backends = application(t, "slow", backendText(input.CustomV3, "default", "slow", row.spec)).Backends
 		if got := directives(t, c, s); got != row.want {
 			t.Errorf("%s: got %q, want %q", row.spec, got, row.want)
 		}
@@ -154,12 +155,98 @@ func TestABackendThatChangesIsReadAnew(t *testing.T) {
 
 // The lines of a Backend count for the limit of bytes once for each backend that repeats them.
 func TestTheLinesOfABackendCountForTheLimitOfBytes(t *testing.T) {
-	s := application(t, "slow", backendText(input.BackendV3, "default", "slow",
+	s := application(t, "slow", backendText(input.CustomV3, "default", "slow",
 		`{adv_check: httpchk, httpchk_params: {uri: /`+strings.Repeat("x", 500)+`, host: a.test}}`))
 	for most, want := range map[int]bool{400: true, 700: false} {
 		s.Options.Limits.ConfigBytes = most
 		if got := strings.Contains(directives(t, new(ingress.Compiler), s), "LimitReached"); got != want {
 			t.Errorf("with a limit of %d bytes the claim is closed: %v, want %v", most, got, want)
 		}
+	}
+}
+
+// ports returns the backend of each port, and every problem of a TCP.
+func ports(r ingress.Result) string {
+	var lines []string
+	for _, s := range r.Config.Streams {
+		lines = append(lines, fmt.Sprintf("%d %s TLS=%v PROXY=%v", s.Port, s.Backend, s.TLS, s.Proxy))
+	}
+	for _, p := range r.Problems {
+		if p.Kind == "TCP" {
+			lines = append(lines, p.Name+" "+p.Reason+": "+p.Why)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestATCPOpensPortsForServicesOfItsNamespace(t *testing.T) {
+	tcp := func(name, more, spec string) string {
+		return "apiVersion: " + input.CustomV3 + "\nkind: TCP\nmetadata: {namespace: default, name: " + name + more +
+			"}\nspec: " + spec + "\n---\n"
+	}
+	entry := func(port int, more string) string {
+		return fmt.Sprintf("[{name: db, frontend: {binds: {v4: {port: %d%s}}}, service: {name: web, port: 80}}]", port, more)
+	}
+	for name, row := range map[string]struct {
+		tcps string
+		edit func(*input.Snapshot)
+		want string
+	}{
+		"a port": {tcps: tcp("db", "", entry(5432, "")), want: "5432 c__default_svc_web_http.tcp-5432 TLS=false PROXY=false"},
+		"with TLS, and PROXY": {
+			tcps: tcp("db", "", entry(5432, ", ssl: true, accept_proxy: true")),
+			want: "5432 c__default_svc_web_http.tcp-5432 TLS=true PROXY=true",
+		},
+		"of another class": {tcps: tcp("db", ", annotations: {ingress.class: other}", entry(5432, ""))},
+		"of our class": {
+			tcps: tcp("db", ", annotations: {ingress.class: haproxy}", entry(5432, "")),
+			want: "5432 c__default_svc_web_http.tcp-5432 TLS=false PROXY=false",
+		},
+		"of a tenant": {
+			tcps: tcp("db", "", entry(5432, "")), edit: func(s *input.Snapshot) { s.Options.OneTenant = false },
+			want: "db NotServed: the configuration file lets no namespace open ports, which all of them share " +
+				"(clusters[].ingress.trust): use a Service of type LoadBalancer, or the ConfigMap of TCP services " +
+				"(clusters[].ingress.tcpServices)",
+		},
+		"a port of two": {
+			tcps: tcp("a", ", creationTimestamp: 2021-01-01T00:00:00Z", entry(5432, "")) +
+				tcp("b", ", creationTimestamp: 2020-01-01T00:00:00Z", entry(5432, ", ssl: true")),
+			want: "5432 c__default_svc_web_http.tcp-5432 TLS=true PROXY=false\n" +
+				`a PortConflict: entry "db": port 5432: the port is in use by a TCP service of cluster c; ` +
+				"the TCP service is not served",
+		},
+		"a port of the machine": {
+			tcps: tcp("ssh", "", entry(22, "")),
+			want: `ssh PortConflict: entry "db": port 22: the port is in use by SSH; the TCP service is not served`,
+		},
+		"a Service that is not there": {
+			tcps: tcp("db", "", "[{name: db, frontend: {binds: {v4: {port: 5432}}}, service: {name: none, port: 80}}]"),
+			want: `db ServiceNotFound: entry "db": port 5432: there is no Service default/none; until that is corrected, ` +
+				"the port is closed",
+		},
+		"a bind that is widened": {
+			tcps: tcp("db", "", entry(5432, ", address: 127.0.0.1")),
+			want: `db InvalidTCPService: entry "db": frontend.binds: a port is open at every address of the appliance, not ` +
+				`at "127.0.0.1" alone: remove the address; the port is closed`,
+		},
+		"a spec that is none": {
+			tcps: tcp("db", "", "{}"),
+			want: "db InvalidTCPService: its spec is no list of entries, each with name, frontend and service; " +
+				"no port of it is open",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := application(t, "none", row.tcps)
+			delete(s.Services[0].Annotations, "haproxy.org/cr-backend")
+			s.Options.OneTenant = true
+			if row.edit != nil {
+				row.edit(&s)
+			}
+			c := &ingress.Compiler{Taken: map[uint16]string{22: "SSH"}}
+			c.Judge(haproxy.Verdicts{haproxy.FreePort(5432).Part(): haproxy.Good})
+			if got := ports(c.Compile([]input.Snapshot{s})); got != row.want {
+				t.Errorf("got\n%s\nwant\n%s", got, row.want)
+			}
+		})
 	}
 }

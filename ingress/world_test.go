@@ -128,7 +128,11 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 					Namespace: pick("namespace", "n", "n", "n", "m"),
 					Name:      pick("name", "a", "b"),
 				}
-				switch gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0; rapid.IntRange(0, 10).Draw(t, "kind") {
+				switch gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0; rapid.IntRange(0, 11).Draw(t, "kind") {
+				case 11:
+					port, to := pick("tcp port", "5432", "5433", "0"), pick("service", "a", "b")
+					s.TCPs = change(t, s.TCPs, &input.TCP{ObjectMeta: meta, Spec: []byte(`[{"name": "e", "frontend": ` +
+						`{"binds": {"b": {"port": ` + port + `}}}, "service": {"name": "` + to + `", "port": 80}}]`)}, gone)
 				case 10:
 					s.Backends = change(t, s.Backends, drawBackend(t, meta, pick), gone)
 				case 9:
@@ -370,7 +374,7 @@ func drawBackend(t *rapid.T, meta metav1.ObjectMeta, pick func(string, ...string
 		`{"balance": {"algorithm": "leastconn"}}`, `{"retries": 2}`, `{"http_request_rule_list": [{"type": "deny"}]}`,
 		`{"none": 1}`))}
 	if rapid.Bool().Draw(t, "older") {
-		one.APIVersion = input.BackendV1
+		one.APIVersion = input.CustomV1
 	}
 	return one
 }

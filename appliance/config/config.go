@@ -304,9 +304,9 @@ type Ingress struct {
 	NamespaceSelector string `json:"namespaceSelector"`
 	// Let Ingresses and Services name Secrets of other namespaces.
 	CrossNamespaceSecrets bool `json:"crossNamespaceSecrets" jsonschema:"default=false"`
-	// Read the Backends of HAProxy's own controller, which Ingresses, Services and the ConfigMap name by
-	// cr-backend (ingress/KIC.md). trust decides whether they may bring lines for HAProxy, and serve other
-	// namespaces.
+	// Read the Backends and TCPs of HAProxy's own controller (ingress/KIC.md). Ingresses, Services and the
+	// ConfigMap name Backends by cr-backend. trust decides whether Backends may bring lines for HAProxy and
+	// serve other namespaces, and whether TCPs may open ports.
 	CustomResources bool `json:"customResources" jsonschema:"default=false"`
 	// Services, as NAMESPACE/NAME, that Ingresses of every namespace may name in
 	// sallyport.dev/auth-url. An Ingress may always name the Services of its own namespace.

@@ -30,6 +30,7 @@ type Objects struct {
 	API        gateway.Objects     // the objects of Gateway API
 	Exports    []*ServiceExport    // if Options name a set of clusters
 	Backends   []*Backend          // if Options read custom resources
+	TCPs       []*TCP              // if Options read custom resources
 }
 
 // firstLists is the number of lists that each kept picture has. Lists of later kinds are in a
@@ -58,6 +59,7 @@ func (o *Objects) lists() []objectList {
 		listAt(&o.API.TLSPolicies, ByName),
 		listAt(&o.Exports, ByName),
 		listAt(&o.Backends, ByName),
+		listAt(&o.TCPs, ByName),
 	}
 }
 

@@ -8,40 +8,56 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// A Backend is a custom resource of HAProxy's own controller: settings of the backends of the objects that
-// name it by cr-backend.
-type Backend struct {
+// A Custom is a custom resource of HAProxy's own controller. Of tells the kinds apart.
+type Custom[Of any] struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              json.RawMessage `json:"spec,omitempty"`
 }
 
-// The API groups of a Backend, with their versions.
-const (
-	BackendV1 = "ingress.v1.haproxy.org/v1"
-	BackendV3 = "ingress.v3.haproxy.org/v3"
-)
-
-// Older reports whether the Backend is of ingress.v1.haproxy.org.
-func (b *Backend) Older() bool { return b.APIVersion == BackendV1 }
-
-// DeepCopyObject returns a copy.
-func (b *Backend) DeepCopyObject() runtime.Object {
-	return &Backend{b.TypeMeta, *b.ObjectMeta.DeepCopy(), slices.Clone(b.Spec)}
-}
-
-// A BackendList is a list of Backends as an API server sends it.
-type BackendList struct {
+// A CustomList is a list of such resources as an API server sends it.
+type CustomList[Of any] struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
-	Items           []Backend `json:"items"`
+	Items           []Custom[Of] `json:"items"`
+}
+
+// The kinds of custom resources.
+type (
+	// A Backend has settings of the backends of the objects that name it by cr-backend.
+	Backend = Custom[ofBackend]
+	// A TCP has ports, each with a Service that takes its connections.
+	TCP = Custom[ofTCP]
+
+	BackendList = CustomList[ofBackend] // as an API server sends it
+	TCPList     = CustomList[ofTCP]     // as an API server sends it
+
+	ofBackend struct{}
+	ofTCP     struct{}
+)
+
+// The API groups of custom resources, with their versions.
+const (
+	CustomV1 = "ingress.v1.haproxy.org/v1"
+	CustomV3 = "ingress.v3.haproxy.org/v3"
+)
+
+// CustomClass is the annotation with the class of a TCP.
+const CustomClass = "ingress.class"
+
+// Older reports whether the resource is of ingress.v1.haproxy.org.
+func (c *Custom[Of]) Older() bool { return c.APIVersion == CustomV1 }
+
+// DeepCopyObject returns a copy.
+func (c *Custom[Of]) DeepCopyObject() runtime.Object {
+	return &Custom[Of]{c.TypeMeta, *c.ObjectMeta.DeepCopy(), slices.Clone(c.Spec)}
 }
 
 // DeepCopyObject returns a copy.
-func (l *BackendList) DeepCopyObject() runtime.Object {
-	next := &BackendList{TypeMeta: l.TypeMeta, ListMeta: *l.ListMeta.DeepCopy()}
+func (l *CustomList[Of]) DeepCopyObject() runtime.Object {
+	next := &CustomList[Of]{TypeMeta: l.TypeMeta, ListMeta: *l.ListMeta.DeepCopy()}
 	for i := range l.Items {
-		next.Items = append(next.Items, *l.Items[i].DeepCopyObject().(*Backend))
+		next.Items = append(next.Items, *l.Items[i].DeepCopyObject().(*Custom[Of]))
 	}
 	return next
 }

@@ -119,7 +119,7 @@ type Options struct {
 	// CountUnready says that backends of exported Services count the endpoints of the cluster that are
 	// not ready.
 	CountUnready bool
-	// CustomResources says that the Backends of HAProxy's own controller are read.
+	// CustomResources says that the Backends and TCPs of HAProxy's own controller are read.
 	CustomResources bool
 	// Nginx says which Ingresses are read with the annotations of ingress-nginx.
 	Nginx NginxOptions

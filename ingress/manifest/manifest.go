@@ -208,7 +208,7 @@ func (c *Contents) take(where string, object []byte, of metav1.TypeMeta, depth i
 		add(c, where, object, kind, &c.objects.ConfigMaps, new(corev1.ConfigMap))
 	case "Namespace v1":
 		add(c, where, object, kind, &c.objects.Namespaces, new(corev1.Namespace))
-	case "Backend " + input.BackendV1, "Backend " + input.BackendV3:
+	case "Backend " + input.CustomV1, "Backend " + input.CustomV3:
 		one := new(input.Backend)
 		one.APIVersion = version // an object of a List may leave it out
 		add(c, where, object, kind, &c.objects.Backends, one)

@@ -106,7 +106,7 @@ var grantsV1Beta1 = schema.GroupVersion{Group: gatewayv1.GroupName, Version: "v1
 
 // crdVersions are the API groups of CRDs with typed objects, with their versions.
 var crdVersions = slices.Concat(
-	[]schema.GroupVersion{schema.GroupVersion(gatewayv1.GroupVersion), grantsV1Beta1}, exportsVersions, backendVersions)
+	[]schema.GroupVersion{schema.GroupVersion(gatewayv1.GroupVersion), grantsV1Beta1}, exportsVersions, customVersions)
 
 // scheme knows the objects of the API groups of clients. It never changes: the clients
 // of all clusters read it at once.
@@ -125,8 +125,13 @@ var (
 			s.AddKnownTypes(version, &input.ServiceExport{}, &input.ServiceExportList{})
 			metav1.AddToGroupVersion(s, version)
 		}
-		for _, version := range backendVersions {
-			s.AddKnownTypes(version, &input.Backend{}, &input.BackendList{})
+		for _, version := range customVersions {
+			for kind, types := range map[string][2]runtime.Object{
+				backendKind: {&input.Backend{}, &input.BackendList{}}, tcpKind: {&input.TCP{}, &input.TCPList{}},
+			} {
+				s.AddKnownTypeWithName(version.WithKind(kind), types[0])
+				s.AddKnownTypeWithName(version.WithKind(kind+"List"), types[1])
+			}
 			metav1.AddToGroupVersion(s, version)
 		}
 		return s

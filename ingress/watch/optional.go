@@ -135,6 +135,6 @@ func (w *Watcher) addOptionals(s *input.Snapshot) (waiting []string) {
 	for _, x := range w.optionals {
 		waiting = append(waiting, x.addTo(s)...)
 	}
-	dropOlder(s)
+	addCustom(s)
 	return waiting
 }

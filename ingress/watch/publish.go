@@ -508,6 +508,8 @@ func event(p ingress.Problem, at time.Time) *corev1.Event {
 	switch p.Kind {
 	case "Ingress", "IngressClass":
 		about.APIVersion = "networking.k8s.io/v1"
+	case backendKind, tcpKind:
+		about.APIVersion = input.CustomV3
 	case "EndpointSlice":
 		about.APIVersion = "discovery.k8s.io/v1"
 	case "GatewayClass", "Gateway", "ListenerSet", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "BackendTLSPolicy":

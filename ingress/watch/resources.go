@@ -3,66 +3,101 @@ package watch
 import (
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"sallyport/ingress/input"
 )
 
-// backends is the resource of Backends of HAProxy's own controller.
-const backends = "backends"
-
-// backendVersions are the API groups of Backends, with their versions. A Backend of the first group overrides
-// one of the second group with its name.
-var backendVersions = func() (all []schema.GroupVersion) {
-	for _, text := range []string{input.BackendV3, input.BackendV1} {
+// customVersions are the API groups of the custom resources of HAProxy's own controller, with their versions.
+// A resource of the first group overrides one of the second group with its name.
+var customVersions = func() (all []schema.GroupVersion) {
+	for _, text := range []string{input.CustomV3, input.CustomV1} {
 		version, _ := schema.ParseGroupVersion(text) // both are well formed
 		all = append(all, version)
 	}
 	return all
 }()
 
-// customResources returns the Backends of HAProxy's own controller, of one API group.
-func (w *Watcher) customResources(version schema.GroupVersion) *optional[*input.Backend] {
-	return &optional[*input.Backend]{
-		plural: "Backends of " + version.Group, resource: backends, versions: []schema.GroupVersion{version},
-		open: w.shelfOfBackends,
+// The kinds of custom resources that are read, and their resources.
+const (
+	backends, backendKind = "backends", "Backend"
+	tcps, tcpKind         = "tcps", "TCP"
+)
+
+// customResources returns the kinds of custom resources of one API group.
+func (w *Watcher) customResources(version schema.GroupVersion) []anyOptional {
+	of := " of " + version.Group
+	versions := []schema.GroupVersion{version}
+	return []anyOptional{
+		&optional[*input.Backend]{
+			plural: "Backends" + of, resource: backends, versions: versions, open: w.shelfOfBackends,
+		},
+		&optional[*input.TCP]{plural: "TCPs" + of, resource: tcps, versions: versions, open: w.shelfOfTCPs},
 	}
 }
 
 func (w *Watcher) shelfOfBackends(version schema.GroupVersion) *shelf[*input.Backend] {
-	share := newAllowance("objectBytes", "Backend", w.objectBytes(), func(*input.Backend) bool { return true })
-	share.follows = "all clients of the objects that name one of the others are rejected"
-	s := newShare(w, version.Group, backends, input.ByName, share, func(namespace string) reader[runtime.Object] {
-		return w.kube.API(version.WithResource(backends), namespace)
-	})
-	s.strip = func(b *input.Backend) {
-		b.Annotations, b.Labels, b.ManagedFields = nil, nil, nil
-		b.APIVersion, b.Kind = version.String(), "Backend" // the entries of a list need not have them
-	}
+	s := shelfOfCustom[*input.Backend](w, version, backends, backendKind,
+		"all clients of the objects that name one of the others are rejected")
+	s.strip = func(b *input.Backend) { stripCustom(&b.TypeMeta, &b.ObjectMeta, version, backendKind) }
 	s.without = "Backends of " + version.Group +
 		" cannot be read: all clients of the objects that name one are rejected"
 	return s
 }
 
-// dropOlder leaves out each Backend of ingress.v1.haproxy.org with the name of one of ingress.v3.haproxy.org,
-// and reports it.
-func dropOlder(s *input.Snapshot) {
-	twice := func(a, b *input.Backend) bool { return input.KeyOf(a) == input.KeyOf(b) }
-	list := slices.CompactFunc(slices.Clone(s.Backends), twice) // those of the newer group come first
-	if len(list) == len(s.Backends) {
-		return
+func (w *Watcher) shelfOfTCPs(version schema.GroupVersion) *shelf[*input.TCP] {
+	s := shelfOfCustom[*input.TCP](w, version, tcps, tcpKind, "the ports of the others are closed")
+	s.strip = func(c *input.TCP) { stripCustom(&c.TypeMeta, &c.ObjectMeta, version, tcpKind) }
+	s.without = "TCPs of " + version.Group + " cannot be read: their ports are closed"
+	return s
+}
+
+func shelfOfCustom[T object](w *Watcher, version schema.GroupVersion, resource, kind, follows string) *shelf[T] {
+	share := newAllowance("objectBytes", kind, w.objectBytes(), func(T) bool { return true })
+	share.follows = follows
+	return newShare(w, version.Group, resource, input.ByName, share, func(namespace string) reader[runtime.Object] {
+		return w.kube.API(version.WithResource(resource), namespace)
+	})
+}
+
+// stripCustom removes what nobody reads, and sets the type, which the entries of a list need not have.
+func stripCustom(of *metav1.TypeMeta, meta *metav1.ObjectMeta, version schema.GroupVersion, kind string) {
+	class, has := meta.Annotations[input.CustomClass]
+	if meta.Annotations = nil; has {
+		meta.Annotations = map[string]string{input.CustomClass: class}
 	}
-	for i, b := range s.Backends {
-		if i > 0 && twice(b, s.Backends[i-1]) {
-			ref := input.ObjectRef{
-				Cluster: s.Cluster, Kind: "Backend", Namespace: b.Namespace, Name: b.Name, UID: string(b.UID),
-			}
-			s.Beyond = append(s.Beyond, input.Problem{
-				ObjectRef: ref, Reason: "UnusedResource",
-				Why: "a Backend of ingress.v3.haproxy.org with this name overrides it",
+	meta.Labels, meta.ManagedFields = nil, nil
+	of.APIVersion, of.Kind = version.String(), kind
+}
+
+// dropOlder returns a list without each resource of ingress.v1.haproxy.org with the name of one of
+// ingress.v3.haproxy.org, and a problem for each that is left out.
+func dropOlder[Of any](list []*input.Custom[Of], cluster string) (all []*input.Custom[Of], odd []input.Problem) {
+	twice := func(a, b *input.Custom[Of]) bool { return input.KeyOf(a) == input.KeyOf(b) }
+	all = slices.CompactFunc(slices.Clone(list), twice) // those of the newer group come first
+	if len(all) == len(list) {
+		return list, nil
+	}
+	for i, c := range list {
+		if i > 0 && twice(c, list[i-1]) {
+			odd = append(odd, input.Problem{
+				ObjectRef: input.ObjectRef{
+					Cluster: cluster, Kind: c.Kind, Namespace: c.Namespace, Name: c.Name, UID: string(c.UID),
+				},
+				Reason: "UnusedResource",
+				Why:    "a " + c.Kind + " of ingress.v3.haproxy.org with this name overrides it",
 			})
 		}
 	}
-	s.Backends = list
+	return all, odd
+}
+
+// addCustom leaves out the resources that others override.
+func addCustom(s *input.Snapshot) {
+	var backends, tcps []input.Problem
+	s.Backends, backends = dropOlder(s.Backends, s.Cluster)
+	s.TCPs, tcps = dropOlder(s.TCPs, s.Cluster)
+	s.Beyond = slices.Concat(s.Beyond, backends, tcps)
 }

@@ -41,8 +41,8 @@ var readingResources = Config{Options: input.Options{CustomResources: true}}
 func TestBackendsOfBothGroupsAreRead(t *testing.T) {
 	c := newCluster(calico.V1)
 	c.ready.Store(true)
-	newer, older := backendVersions[0], backendVersions[1]
-	for _, version := range backendVersions {
+	newer, older := customVersions[0], customVersions[1]
+	for _, version := range customVersions {
 		c.serveBackends(version)
 		c.createBackend(t, version, "both", 3)
 	}
@@ -81,8 +81,8 @@ func TestAClusterWithoutBackendsLacksNothing(t *testing.T) {
 
 func TestNothingAsksForBackendsUnlessTheFileSaysSo(t *testing.T) {
 	c := newCluster(calico.V1)
-	c.serveBackends(backendVersions[0])
-	c.createBackend(t, backendVersions[0], "slow", 1)
+	c.serveBackends(customVersions[0])
+	c.createBackend(t, customVersions[0], "slow", 1)
 	if s := synced(t, c.watch(t, Config{})); len(s.Backends) != 0 {
 		t.Error("a Backend was read")
 	}
@@ -96,7 +96,7 @@ func TestNothingAsksForBackendsUnlessTheFileSaysSo(t *testing.T) {
 func TestWithoutTheRightNoBackendIsReadAndThatIsTold(t *testing.T) {
 	c := newCluster(calico.V1)
 	c.ready.Store(true)
-	c.serveBackends(backendVersions[0])
+	c.serveBackends(customVersions[0])
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: backends}, "", nil)
 	c.dynamic.PrependReactor("list", backends, func(k8stesting.Action) (bool, runtime.Object, error) {
 		return true, nil, forbidden

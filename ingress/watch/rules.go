@@ -94,8 +94,8 @@ func RulesFor(o input.Options) []Rule {
 		rules = append(rules, Rule{Groups: []string{exportsGroup}, Resources: []string{exports}, Verbs: watched})
 	}
 	if o.CustomResources {
-		rule := Rule{Resources: []string{backends}, Verbs: watched}
-		for _, version := range backendVersions {
+		rule := Rule{Resources: []string{backends, tcps}, Verbs: watched}
+		for _, version := range customVersions {
 			rule.Groups = append(rule.Groups, version.Group)
 		}
 		rules = append(rules, rule)

@@ -159,8 +159,8 @@ func newWatcher(cfg Config, kube api, dyn dynamic.Interface, server apiServer) *
 		w.optionals = append(w.optionals, w.exported())
 	}
 	if cfg.Options.CustomResources {
-		for _, version := range backendVersions {
-			w.optionals = append(w.optionals, w.customResources(version))
+		for _, version := range customVersions {
+			w.optionals = append(w.optionals, w.customResources(version)...)
 		}
 	}
 	return w

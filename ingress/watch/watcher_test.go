@@ -70,8 +70,8 @@ func newCluster(groups ...string) *cluster {
 	for _, version := range exportsVersions {
 		kinds[version.WithResource(exports)] = "ServiceExportList"
 	}
-	for _, version := range backendVersions {
-		kinds[version.WithResource(backends)] = "BackendList"
+	for _, version := range customVersions {
+		kinds[version.WithResource(backends)], kinds[version.WithResource(tcps)] = "BackendList", "TCPList"
 	}
 	c := &cluster{Clientset: fake.NewClientset(&networkingv1.IngressClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "haproxy"},
@@ -791,7 +791,8 @@ func TestEveryKindOfObjectsIsWatchedAndAllowed(t *testing.T) {
 	options := input.Options{ConfigMap: "ops/defaults", NamespaceSelector: "team=web"}
 	options.Gateway.Enabled, options.Set, options.CustomResources = true, "both", true
 	w := newWatcher(Config{Options: options}, new(clients), nil, apiServer{})
-	w.watched = append(w.watched, w.shelfOfExports(exportsVersions[0]), w.shelfOfBackends(backendVersions[0]))
+	w.watched = append(w.watched, w.shelfOfExports(exportsVersions[0]), w.shelfOfBackends(customVersions[0]),
+		w.shelfOfTCPs(customVersions[0]))
 	for _, kind := range gatewayKinds {
 		shelf := kind.open(w, schema.GroupVersion(gatewayv1.GroupVersion))
 		w.watched = append(w.watched, shelf)

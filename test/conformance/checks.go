@@ -482,6 +482,17 @@ func (o order) hears(want string) func(context.Context, *testbed) error {
 	})
 }
 
+// refused checks that nobody listens at the address.
+func (o order) refused() func(context.Context, *testbed) error {
+	return asking(func(_ context.Context, s *testbed, tell func(order) (outcome, error)) error {
+		got, err := tell(o.of(s))
+		if err == nil && !strings.Contains(got.Err, "connection refused") {
+			err = fmt.Errorf("want no connection, got %+v", got)
+		}
+		return err
+	})
+}
+
 // logs checks that the log line with the mark has all of wants, once raw is sent to a port.
 func logs(address, raw, mark string, wants ...string) func(context.Context, *testbed) error {
 	return order{Address: address, Raw: raw}.logs(mark, wants...)

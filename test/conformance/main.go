@@ -99,7 +99,7 @@ func run(ctx context.Context) error {
 		Ingress: ingress, Gateway: []string{"shared: true"},
 	}, func(r *rig.Rig) error {
 		var manifest strings.Builder
-		manifest.WriteString(objects(r.Dir))
+		manifest.WriteString(objects(r.Dir) + tcps)
 		if err := certificate(&manifest, r.Dir); err != nil {
 			return err
 		}
@@ -114,7 +114,7 @@ func run(ctx context.Context) error {
 				}
 			}
 		}
-		if err := r.AddBackends(ctx); err != nil {
+		if err := r.AddCustomResources(ctx); err != nil {
 			return err
 		}
 		if err := errors.Join(r.Apply(ctx, manifest.String()), r.Start(ctx), r.Ready(ctx)); err != nil {
@@ -206,9 +206,9 @@ spec:
 `, i, listener, host(i), strings.Join(rules, "\n  - "))
 	}
 	if c.backend != "" {
-		group := input.BackendV3
+		group := input.CustomV3
 		if c.older {
-			group = input.BackendV1
+			group = input.CustomV1
 		}
 		fmt.Fprintf(to, "\n---\napiVersion: %s\nkind: Backend\nmetadata: {name: case%d}\nspec: %s\n", group, i, c.backend)
 		c.service = append(c.service, fmt.Sprintf("cr-backend: case%d", i))

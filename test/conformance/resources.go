@@ -1,6 +1,32 @@
 package main
 
-// resourceCases returns the cases of Backends of HAProxy's own controller. What they want was read in the
+// tcps are TCPs of HAProxy's own controller, of both API groups.
+const tcps = `
+---
+apiVersion: ingress.v3.haproxy.org/v3
+kind: TCP
+metadata: {name: newer}
+spec:
+- name: plain
+  frontend: {name: fe-plain, mode: tcp, tcplog: true, binds: {v4: {name: v4, address: "0.0.0.0", port: 15443}}}
+  service: {name: scaled, port: 80}
+- name: guarded
+  frontend:
+    name: fe-guarded
+    binds: {v4: {name: v4, port: 15445}}
+    tcp_request_rule_list: [{type: connection, action: reject}]
+  service: {name: scaled, port: 80}
+---
+apiVersion: ingress.v1.haproxy.org/v1
+kind: TCP
+metadata: {name: older, annotations: {ingress.class: haproxy}}
+spec:
+- name: secure
+  frontend: {name: fe-secure, binds: [{name: v4, port: 15444, ssl: true}]}
+  service: {name: scaled, port: 80}
+`
+
+// resourceCases returns the cases of custom resources of HAProxy's own controller. What they want was read in the
 // sources of version 3.2.11 (pkg/service, pkg/annotations) and of client-native 6.2.
 func resourceCases() []conformity {
 	get := func(want ...string) []ask {
@@ -20,7 +46,7 @@ func resourceCases() []conformity {
 		},
 		{
 			name: "cr-backend of the older group", older: true,
-			backend: "{config: {cookie: {name: SRV, dynamic: true, indirect: true, nocache: true, type: insert}}, " +
+			backend: "{config: {name: mine, cookie: {name: SRV, dynamic: true, indirect: true, nocache: true, type: insert}}, " +
 				"acls: [{" + own + "}], http-requests: [{type: deny, deny_status: 401, cond: if, cond_test: own}]}",
 			asks: []ask{
 				{request: "GET /own/a", want: []string{"401"}},
@@ -81,6 +107,20 @@ func resourceCases() []conformity {
 			name:    "cr-backend, what the appliance keeps",
 			backend: "{name: mine, mode: tcp, source: {address: 192.0.2.1}, servers: {other: {address: 192.0.2.1, port: 80}}}",
 			asks:    get(),
+		},
+		{
+			name: "TCP, a port with a Service", asks: get(),
+			check: hears("192.168.50.21:15443", "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 200 "),
+		},
+		{
+			name: "TCP of the older group, with TLS", asks: get(),
+			check: order{
+				Address: "192.168.50.21:15444", TLS: true, Raw: "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+			}.hears("HTTP/1.1 200 "),
+		},
+		{
+			name: "TCP with rules that nothing here does", asks: get(),
+			check: order{Address: "192.168.50.21:15445", Raw: "GET / HTTP/1.1\r\nHost: x\r\n\r\n"}.refused(),
 		},
 	}
 }
