@@ -259,7 +259,7 @@ func is(parts map[string]any, name string) bool {
 func millis(key string) func(*reading, json.RawMessage) error {
 	return func(r *reading, text json.RawMessage) error {
 		var n int64
-		if err := json.Unmarshal(text, &n); err != nil || n < 0 {
+		if err := json.Unmarshal(text, &n); err != nil {
 			return fmt.Errorf("%s is no number of milliseconds", annotations.Quote(string(text)))
 		}
 		r.say(key, "", strconv.FormatInt(n, 10)+"ms")

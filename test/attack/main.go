@@ -76,7 +76,7 @@ func run(ctx context.Context) error {
 func inLab(ctx context.Context, list []attack, asJSON bool) error {
 	options := world.Options{Name: "attack", Workers: 2, GatewayAPI: world.Standard, Progress: io.Discard}
 	cluster := rig.Cluster{
-		Ingress: []string{configMapOfOne, `hosts: [{host: "` + reserved + `", namespaces: [victim]}]`},
+		Ingress: []string{configMapOfOne, `hosts: [{host: "` + reserved + `", namespaces: [victim]}]`, "customResources: true"},
 		Gateway: []string{"shared: true"},
 	}
 	return rig.In(ctx, options, "", cluster, func(r *rig.Rig) (err error) {
@@ -84,7 +84,7 @@ func inLab(ctx context.Context, list []attack, asJSON bool) error {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(r.Start(ctx), r.Ready(ctx)); err != nil {
+		if err := errors.Join(r.AddCustomResources(ctx), r.Start(ctx), r.Ready(ctx)); err != nil {
 			return err
 		}
 		status, err := r.Status(ctx)

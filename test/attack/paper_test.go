@@ -219,6 +219,10 @@ func read(manifest string) (all []metav1.Object, err error) {
 			o = new(gatewayv1.ListenerSet)
 		case "HTTPRoute":
 			o = new(gatewayv1.HTTPRoute)
+		case "Backend":
+			o = new(input.Backend)
+		case "TCP":
+			o = new(input.TCP)
 		case "ReferenceGrant":
 			o = new(gatewayv1.ReferenceGrant)
 		case "", "Namespace", "Deployment":
@@ -248,7 +252,7 @@ func (p *paper) snapshot() input.Snapshot {
 	s := input.Snapshot{
 		Cluster: "cluster", At: time.Now(), Owners: p.owners,
 		Options: input.Options{
-			ConfigMap: "default/defaults", ReleaseAfter: time.Hour,
+			ConfigMap: "default/defaults", ReleaseAfter: time.Hour, CustomResources: true,
 			Hosts: []input.HostRule{{Host: reserved, Namespaces: []string{"victim"}}},
 		},
 	}
@@ -288,6 +292,10 @@ func (p *paper) snapshot() input.Snapshot {
 			s.API.ListenerSets = append(s.API.ListenerSets, o)
 		case *gatewayv1.HTTPRoute:
 			s.API.HTTPRoutes = append(s.API.HTTPRoutes, o)
+		case *input.Backend:
+			s.Backends = append(s.Backends, o)
+		case *input.TCP:
+			s.TCPs = append(s.TCPs, o)
 		case *gatewayv1.ReferenceGrant:
 			s.API.Grants = append(s.API.Grants, o)
 		}

@@ -330,6 +330,16 @@ func tenants() []attack {
 			}),
 		},
 		{
+			tries: "brings rules, hostile values, a Backend of victim and a port by custom resources",
+			promise: "a Backend of a tenant sets values for its own namespace, and closes what names it if it has rules; " +
+				"a TCP opens nothing",
+			objects: customResources,
+			holds: all(soon("503", request{host: "rules." + evilHost}), toldOf("Service", "rules", "trust"),
+				soon("503", request{host: "foreign." + evilHost}), toldOf("Service", "foreign", "another namespace"),
+				soon("503", request{host: "large." + evilHost}), // a cluster may not even keep it
+				soon("200 evil", request{host: "hostile." + evilHost}), toldOf("TCP", "ports", "trust")),
+		},
+		{
 			tries:   "writes values that end a line, a quote or a word of the configuration",
 			promise: "a value of an object stays one value, whatever characters it has",
 			objects: func(*testbed) string {
@@ -434,13 +444,46 @@ func both(first, second func(context.Context, *testbed) error) func(context.Cont
 	return func(ctx context.Context, s *testbed) error { return errors.Join(first(ctx, s), second(ctx, s)) }
 }
 
+// customResources returns custom resources of evil, and an Ingress for each Backend that names it by its
+// Service.
+func customResources(*testbed) string {
+	var b, named strings.Builder
+	for _, one := range []struct{ name, backend, spec string }{
+		{"rules", "rules", `{http_request_rule_list: [{type: return, return_status_code: 299}]}`},
+		{"foreign", "victim/own", ""},
+		{"large", "large", `{description: "` + strings.Repeat("x", 256<<10) + `"}`},
+		{
+			"hostile", "hostile", `{server_timeout: -1, cookie: {name: "A\nserver x 192.0.2.1"}, ` +
+				`default_server: {sni: "str(a b)", maxconn: 99999999999}, balance: {algorithm: "roundrobin\nmode tcp"}}`,
+		},
+	} {
+		if one.spec != "" {
+			fmt.Fprintf(&b, "---\napiVersion: ingress.v3.haproxy.org/v3\nkind: Backend\n"+
+				"metadata: {namespace: evil, name: %s}\nspec: %s\n", one.backend, one.spec)
+		}
+		named.WriteString(strings.Replace(rig.Service("evil", one.name, "app"), "name: "+one.name+"}",
+			"name: "+one.name+", annotations: {haproxy.org/cr-backend: "+one.backend+"}}", 1))
+		named.WriteString(ingressOf("evil", one.name, nil, rule(one.name+"."+evilHost, path("/", one.name))))
+	}
+	b.WriteString("---\napiVersion: ingress.v3.haproxy.org/v3\nkind: TCP\nmetadata: {namespace: evil, name: ports}\n" +
+		"spec: [{name: all, frontend: {binds: {all: {port: 2222}}}, service: {name: app, port: 80}}]\n")
+	b.WriteString("---\napiVersion: ingress.v3.haproxy.org/v3\nkind: Backend\nmetadata: {namespace: victim, name: own}\n" +
+		"spec: {server_timeout: 9000}\n")
+	return b.String() + named.String()
+}
+
 // told checks that an Event on an Ingress of evil contains this word.
 func told(name, word string) func(context.Context, *testbed) error {
+	return toldOf("Ingress", name, word)
+}
+
+// toldOf checks that an Event on an object of evil contains this word.
+func toldOf(kind, name, word string) func(context.Context, *testbed) error {
 	return func(ctx context.Context, s *testbed) error {
 		return s.eventually(ctx, func() error {
-			got, err := s.Told(ctx, "Ingress", "evil", name)
+			got, err := s.Told(ctx, kind, "evil", name)
 			if err == nil && !strings.Contains(got, word) {
-				err = fmt.Errorf("want %q told of Ingress evil/%s, got %q", word, name, got)
+				err = fmt.Errorf("want %q told of %s evil/%s, got %q", word, kind, name, got)
 			}
 			return err
 		})
