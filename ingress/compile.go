@@ -434,7 +434,8 @@ func (c *Compiler) build(before *routing, touched []map[serviceKey]bool) {
 			gone()
 		}
 		known := j < len(was) && was[j].name == n.name
-		if known && was[j] == *n && !c.touches(touched, n) && (spelledAlike || !n.named) {
+		alike := (spelledAlike || !n.named) && (counts || n.set == "") // a cluster that has left a set is not touched
+		if known && was[j] == *n && !c.touches(touched, n) && alike {
 			parts[i] = c.counted.parts[j]
 			if !counts {
 				c.count(n, parts[i].backend, 1)

@@ -405,6 +405,18 @@ func TestAChangeInAnotherClusterOfASetIsSeenAtOnce(t *testing.T) {
 }
 
 // TestAClusterLowersItsOwnShareAlone gives green a ConfigMap with a weight.
+func TestAClusterThatLeavesTakesItsPodsWithIt(t *testing.T) {
+	root := ingress("a", 2022, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]")
+	all := inSet(t, pods("web", "172.16.1.1")+export("web")+root, pods("web", "172.17.1.1")+export("web"))
+	var c Compiler
+	if got := read(c.Compile(all)); !strings.Contains(got, "s_172-17-1-1_8080_green") {
+		t.Errorf("with both: got\n%s", got)
+	}
+	if got := read(c.Compile(all[:1])); strings.Contains(got, "green") {
+		t.Errorf("cluster green has left: got\n%s", got)
+	}
+}
+
 func TestAClusterLowersItsOwnShareAlone(t *testing.T) {
 	text := pods("web", "172.17.1.1") + export("web")
 	var c Compiler
