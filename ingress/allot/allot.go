@@ -350,10 +350,16 @@ func (a *Allotter) choose(d *Demand, six bool) (netip.Addr, Refusal) {
 	sum := sha256.Sum256([]byte(family + "\x00" + d.Holder))
 	start := binary.BigEndian.Uint64(sum[:]) % total
 	var chosen netip.Addr
+	reason := "in use"
 	for i := range total {
 		addr := a.place((start+i)%total, six)
 		use, used := a.Used[addr]
-		if _, kept := a.KeptForOther(d, addr); kept || a.holds[addr] != nil || use.Bars(d.Of.Cluster) {
+		_, kept := a.KeptForOther(d, addr)
+		switch {
+		case a.holds[addr] != nil || use.Bars(d.Of.Cluster):
+			continue
+		case kept:
+			reason = "in use, or kept for namespaces that had them"
 			continue
 		}
 		if !used {
@@ -370,13 +376,9 @@ func (a *Allotter) choose(d *Demand, six bool) (netip.Addr, Refusal) {
 		}
 		return chosen, Refusal{}
 	}
-	use := "in use"
-	if len(a.Kept) > 0 {
-		use = "in use, or kept for namespaces that had them"
-	}
 	return netip.Addr{}, Refusal{
 		noAddress,
-		fmt.Sprintf("all %d %s addresses of the pools are %s (%s)", total, family, use, a.Key()),
+		fmt.Sprintf("all %d %s addresses of the pools are %s (%s)", total, family, reason, a.Key()),
 	}
 }
 
