@@ -12,11 +12,12 @@ NIGHT    ?= 1h
 CALICO   ?= real
 COUNT    ?= 1
 CUTS     ?= 50
+HISTORIES ?= 2000
 N        ?= 20
 PKG      ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down demo-clusters demo-clusters-down test packages e2e changed remembered manual boot test-calico race race-haproxy race-others lab-parts apparatus gateway-more check nightly fresh go lint bench sim rivals profile conformance gateway attack chaos soak night soak-tests fuzz golden
+.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down demo-clusters demo-clusters-down test packages e2e changed remembered manual boot test-calico race race-haproxy race-others lab-parts apparatus gateway-more check nightly fresh go lint bench sim rivals profile conformance gateway attack chaos soak night soak-tests histories fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -149,7 +150,7 @@ check: setup ## Run all tests once, the packages' own under the race detector; t
 	$(MAKE) --no-print-directory -j 2 remembered race-others apparatus conformance changed lint && exit $$first
 
 nightly: setup ## Run everything, whether it changed or not, and go on after a failure; it takes hours (as root)
-	@AGAIN=1 $(MAKE) --no-print-directory -k check test-calico test-deb gateway-more attack chaos image test-image image-again fuzz fresh ATTACK=-all GATEWAY=-all
+	@AGAIN=1 $(MAKE) --no-print-directory -k check test-calico test-deb gateway-more attack chaos image test-image image-again histories fuzz fresh ATTACK=-all GATEWAY=-all
 
 fresh: ## Run build, deb, lint, fuzz, bench, demo and golden, each first on a fresh Debian 12 (as root); the rest begin alike, and take longer
 	@test/fresh
@@ -193,6 +194,10 @@ night: ready ## Repeat a production day under load for NIGHT, on a group of two 
 
 soak-tests: setup ## Run the tests N times, every second time beside two busy loops, to find those that fail by themselves
 	@test/soak-tests $(N)
+
+histories: go ## Compile many random histories of clusters twice, with the memory of the compiler and without
+	go test ./ingress -timeout 180m -rapid.checks=$(HISTORIES) \
+	  -run '^Test(RememberingIsOnly|AFew|AnotherClusterOfASet|RoutesOfOneTenant|ATenantChanges)'
 
 fuzz: setup ## Fuzz each parser of foreign bytes for FUZZTIME
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sed 's|/[^/]*:func | |' | while read -r dir name; do \

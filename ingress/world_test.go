@@ -120,6 +120,7 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 		served, streams := 0, 0
 		var last haproxy.Config
 		pick := func(label string, from ...string) string { return rapid.SampledFrom(from).Draw(t, label) }
+		verdicts := haproxy.Verdicts{}
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			// One step has up to three changes of one cluster, so that lists change together.
 			s := &snaps[rapid.IntRange(0, 1).Draw(t, "cluster")]
@@ -204,75 +205,19 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 				}
 			}
 			s.At = end.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "hours")) * time.Hour)
-			s.Options.ReleaseAfter = time.Duration(rapid.IntRange(0, 1).Draw(t, "release")) * time.Hour
-			s.Options.ConfigMap, s.ConfigMaps = pick("config map", "", "n/a"), nil
-			if said := drawAnnotations(pick, "ssl-redirect", "timeout-server", "rate-limit-requests", "maxconn",
-				"client-ca", "ssl-certificate", "auth-secret", "default-backend-service",
-				"ssl-passthrough"); s.Options.ConfigMap != "" && len(said) > 0 {
-				s.ConfigMaps = []*corev1.ConfigMap{{
-					ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"},
-					Data:       said,
-				}}
+			// The memory of settings is empty after other options or verdicts, so they stay for some steps.
+			if rapid.IntRange(0, 3).Draw(t, "other options") == 0 {
+				drawOptions(t, s, pick)
+				snaps[0].Options.Pools, snaps[1].Options.Pools = s.Options.Pools, s.Options.Pools
 			}
-			if s.Options.TCPServices = pick("TCP services", "", "n/t"); s.Options.TCPServices != "" {
-				line := pick("line", "n/a:80", "n/a:80:ssl", "m/b:http:PROXY-V2", "n/c:1", "?")
-				s.ConfigMaps = append(s.ConfigMaps,
-					&corev1.ConfigMap{
-						ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "t"},
-						Data:       map[string]string{pick("tcp port", "5432", "5433", "?"): line},
-					})
-			}
-			s.Options.NamespaceSelector = pick("selector", "", "", "team")
-			if s.Namespaces = nil; rapid.Bool().Draw(t, "labelled") {
-				s.Namespaces = []*corev1.Namespace{
-					{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"team": "web"}}},
-				}
-			}
-			few := func(label string) int { return rapid.IntRange(0, 3).Draw(t, label) }
-			s.Options.Limits = Limits{
-				Hosts: few("hosts"), Paths: few("paths"), Conditions: few("conditions"),
-				Backends: few("backends"), Certificates: few("certificates"), Addresses: few("addresses"),
-				Ports: few("ports"), Clients: few("clients") * 80_000, Checks: few("checks"), Servers: few("servers"),
-			}
-			s.Options.Set, s.Options.Standby = pick("set", "", "s", "s", "s"), rapid.Bool().Draw(t, "standby")
-			s.Options.ExportsAll = rapid.IntRange(0, 3).Draw(t, "exports all") == 0
-			s.Options.CountUnready = rapid.Bool().Draw(t, "count unready")
-			s.Options.Gateway = GatewayOptions{
-				Enabled: rapid.IntRange(0, 4).Draw(t, "enabled") > 0, Controller: "sallyport.dev/gateway",
-				Shared: drawShared(t),
-			}
-			s.Options.OneTenant = rapid.Bool().Draw(t, "trust")
-			s.Options.CustomResources = rapid.IntRange(0, 4).Draw(t, "custom resources") > 0
-			s.Options.WatchWithoutClass = rapid.Bool().Draw(t, "without class")
-			pools := Pools{Unclassed: rapid.Bool().Draw(t, "unclassed")}
-			if last := pick("pool", "", "203.0.113.1", "203.0.113.2", "203.0.113.3"); last != "" {
-				pools.Ranges = []AddressRange{poolOf("203.0.113.1-" + last)}
-			}
-			snaps[0].Options.Pools, snaps[1].Options.Pools = pools, pools
 			given := snaps[:rapid.IntRange(1, 2).Draw(t, "clusters")]
 			if rapid.IntRange(0, 9).Draw(t, "swap") == 0 {
 				snaps[0], snaps[1] = snaps[1], snaps[0]
 			}
 
 			var fresh Compiler
-			verdicts := haproxy.Verdicts{}
-			for _, t := range texts {
-				if why := pick("verdict", "unknown", "", "bad"); why != "unknown" {
-					verdicts[t.Part()] = haproxy.Refused(why)
-				}
-			}
-			for _, port := range []uint16{5432, 5433} {
-				if why := pick("port", "unknown", "", "", "taken"); why != "unknown" {
-					verdicts[haproxy.FreePort(port).Part()] = haproxy.Refused(why)
-				}
-			}
-			for _, at := range []string{
-				"203.0.113.1:80", "203.0.113.1:81", "203.0.113.2:80", "203.0.113.2:81",
-				"203.0.113.3:80", "203.0.113.3:81",
-			} {
-				if why := pick("listener", "unknown", "", "", "", "taken"); why != "unknown" {
-					verdicts[haproxy.FreeListener(netip.MustParseAddrPort(at)).Part()] = haproxy.Refused(why)
-				}
+			if rapid.IntRange(0, 3).Draw(t, "other verdicts") == 0 {
+				verdicts = drawVerdicts(t, texts, &last, pick)
 			}
 			if rapid.IntRange(0, 4).Draw(t, "closed") == 0 {
 				c.Used = map[netip.Addr]input.Use{netip.MustParseAddr("203.0.113.2"): {By: "the address of node a"}}
@@ -281,21 +226,6 @@ func TestRememberingIsOnlyAnOptimisation(t *testing.T) {
 			}
 			fresh.Used = c.Used
 			c.Shared, fresh.Shared = sharedPorts, sharedPorts
-			for _, b := range last.Backends {
-				if rapid.IntRange(0, 9).Draw(t, "refused") == 0 {
-					verdicts[b.Part()] = haproxy.Refused("bad")
-				}
-			}
-			for _, crt := range last.Certs {
-				if rapid.IntRange(0, 9).Draw(t, "refused") == 0 {
-					verdicts[haproxy.Pair{PEM: crt.PEM}.Part()] = haproxy.Refused("bad")
-				}
-			}
-			for _, e := range last.Extras {
-				if rapid.IntRange(0, 9).Draw(t, "refused") == 0 {
-					verdicts[e.Part()] = haproxy.Refused("bad")
-				}
-			}
 			c.Judge(verdicts)
 			fresh.Judge(verdicts)
 			got, want := c.Compile(given), fresh.Compile(given)
@@ -367,6 +297,96 @@ func drawAnnotations(pick func(string, ...string) string, keys ...string) map[st
 		}
 	}
 	return said
+}
+
+// drawOptions draws the Options of a cluster, and its ConfigMaps and Namespaces.
+func drawOptions(t *rapid.T, s *Snapshot, pick func(string, ...string) string) {
+	s.Options.ReleaseAfter = time.Duration(rapid.IntRange(0, 1).Draw(t, "release")) * time.Hour
+	s.Options.ConfigMap, s.ConfigMaps = pick("config map", "", "n/a"), nil
+	if said := drawAnnotations(pick, "ssl-redirect", "timeout-server", "rate-limit-requests", "maxconn",
+		"client-ca", "ssl-certificate", "auth-secret", "default-backend-service",
+		"ssl-passthrough"); s.Options.ConfigMap != "" && len(said) > 0 {
+		s.ConfigMaps = []*corev1.ConfigMap{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"},
+			Data:       said,
+		}}
+	}
+	if s.Options.TCPServices = pick("TCP services", "", "n/t"); s.Options.TCPServices != "" {
+		line := pick("line", "n/a:80", "n/a:80:ssl", "m/b:http:PROXY-V2", "n/c:1", "?")
+		s.ConfigMaps = append(s.ConfigMaps,
+			&corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "t"},
+				Data:       map[string]string{pick("tcp port", "5432", "5433", "?"): line},
+			})
+	}
+	s.Options.NamespaceSelector = pick("selector", "", "", "team")
+	if s.Namespaces = nil; rapid.Bool().Draw(t, "labelled") {
+		s.Namespaces = []*corev1.Namespace{
+			{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"team": "web"}}},
+		}
+	}
+	few := func(label string) int { return rapid.IntRange(0, 3).Draw(t, label) }
+	s.Options.Limits = Limits{
+		Hosts: few("hosts"), Paths: few("paths"), Conditions: few("conditions"),
+		Backends: few("backends"), Certificates: few("certificates"), Addresses: few("addresses"),
+		Ports: few("ports"), Clients: few("clients") * 80_000, Checks: few("checks"), Servers: few("servers"),
+	}
+	s.Options.Set, s.Options.Standby = pick("set", "", "s", "s", "s"), rapid.Bool().Draw(t, "standby")
+	s.Options.ExportsAll = rapid.IntRange(0, 3).Draw(t, "exports all") == 0
+	s.Options.CountUnready = rapid.Bool().Draw(t, "count unready")
+	s.Options.Gateway = GatewayOptions{
+		Enabled: rapid.IntRange(0, 4).Draw(t, "enabled") > 0, Controller: "sallyport.dev/gateway",
+		Shared: drawShared(t),
+	}
+	s.Options.OneTenant = rapid.Bool().Draw(t, "trust")
+	s.Options.CustomResources = rapid.IntRange(0, 4).Draw(t, "custom resources") > 0
+	s.Options.WatchWithoutClass = rapid.Bool().Draw(t, "without class")
+	pools := Pools{Unclassed: rapid.Bool().Draw(t, "unclassed")}
+	if last := pick("pool", "", "203.0.113.1", "203.0.113.2", "203.0.113.3"); last != "" {
+		pools.Ranges = []AddressRange{poolOf("203.0.113.1-" + last)}
+	}
+	s.Options.Pools = pools
+}
+
+// drawVerdicts draws verdicts about texts, ports, and the parts of the last configuration.
+func drawVerdicts(
+	t *rapid.T, texts []haproxy.Text, last *haproxy.Config, pick func(string, ...string) string,
+) haproxy.Verdicts {
+	verdicts := haproxy.Verdicts{}
+	for _, t := range texts {
+		if why := pick("verdict", "unknown", "", "bad"); why != "unknown" {
+			verdicts[t.Part()] = haproxy.Refused(why)
+		}
+	}
+	for _, port := range []uint16{5432, 5433} {
+		if why := pick("port", "unknown", "", "", "taken"); why != "unknown" {
+			verdicts[haproxy.FreePort(port).Part()] = haproxy.Refused(why)
+		}
+	}
+	for _, at := range []string{
+		"203.0.113.1:80", "203.0.113.1:81", "203.0.113.2:80", "203.0.113.2:81",
+		"203.0.113.3:80", "203.0.113.3:81",
+	} {
+		if why := pick("listener", "unknown", "", "", "", "taken"); why != "unknown" {
+			verdicts[haproxy.FreeListener(netip.MustParseAddrPort(at)).Part()] = haproxy.Refused(why)
+		}
+	}
+	for _, b := range last.Backends {
+		if rapid.IntRange(0, 9).Draw(t, "refused") == 0 {
+			verdicts[b.Part()] = haproxy.Refused("bad")
+		}
+	}
+	for _, crt := range last.Certs {
+		if rapid.IntRange(0, 9).Draw(t, "refused") == 0 {
+			verdicts[haproxy.Pair{PEM: crt.PEM}.Part()] = haproxy.Refused("bad")
+		}
+	}
+	for _, e := range last.Extras {
+		if rapid.IntRange(0, 9).Draw(t, "refused") == 0 {
+			verdicts[e.Part()] = haproxy.Refused("bad")
+		}
+	}
+	return verdicts
 }
 
 func drawBackend(t *rapid.T, meta metav1.ObjectMeta, pick func(string, ...string) string) *input.Backend {

@@ -187,7 +187,7 @@ var others = func() (all []Other) {
 			"the official suite of Gateway API takes minutes; make nightly runs it",
 		},
 		{
-			`make (chaos|gateway-more|night|rivals|sim|soak).*|go run \./test/chaos .*`, "",
+			`make (chaos|gateway-more|histories|night|rivals|sim|soak).*|go run \./test/chaos .*`, "",
 			"it takes many minutes, or hours",
 		},
 		{`make (profile|race|lint|image-again|test-image)`, "", "it takes many minutes"},
