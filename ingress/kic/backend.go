@@ -37,7 +37,8 @@ type reading struct {
 	at    string                     // the field that is read
 }
 
-// longest is the number of bytes from which no spec is read. It takes HAProxy's lines several times.
+// longest is the most bytes of a spec that is read. As JSON, the longest text that HAProxy gets
+// (haproxy.ParseText) has fewer.
 const longest = 256 << 10
 
 // Backend reads the spec of a Backend. older says that the resource is of ingress.v1.haproxy.org, which has

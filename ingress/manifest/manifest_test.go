@@ -63,6 +63,11 @@ func TestAFileIsReadDocumentByDocument(t *testing.T) {
 		"other kinds": {
 			"kind: Pod\n---\nkind: Pod\nspec: {{ no YAML }}\n---\nreplicas: 3\n---\n- a\n---\ntext\n", "other ;other ;other ;\nother Pod;other Pod;",
 		},
+		"Backends of HAProxy's controller": {
+			"apiVersion: ingress.v3.haproxy.org/v3\nkind: Backend\nmetadata: {name: a}\nspec: {retries: 2}\n---\n" +
+				"apiVersion: ingress.v1.haproxy.org/v1\nkind: BackendList\nitems: [{metadata: {name: b}}]\n---\n" +
+				"apiVersion: core.haproxy.org/v1alpha2\nkind: Backend\nmetadata: {name: c}\n", "a\nb\nother Backend;",
+		},
 		"an Ingress of another group": {"apiVersion: config.openshift.io/v1\nkind: Ingress\n", "other Ingress;"},
 		"an Ingress of an old version": {
 			small + "a}\n---\napiVersion: extensions/v1beta1\nkind: Ingress\nmetadata: {name: old}\n",
