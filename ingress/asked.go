@@ -66,14 +66,13 @@ func (b *builder) leadAsked() {
 
 // leadAt returns the Service that a path of a host leads to. own reports whether the host is one of the
 // Ingress that asks. Then a path that matches everything does not count: it may lead to an application that
-// answers 200 to everything, while the Ingress of the path is missing.
+// answers 200 to everything, while the Ingress of the path is missing. For the same reason, and because another
+// namespace may take a host that nobody names, a rule for any host does not count for another host.
 func (b *builder) leadAt(at map[string]*hostPaths, by *claim, host, path string, own bool) (lead annotations.Lead) {
 	name := cmp.Or(host, "any host")
 	if !own && at[host] == nil { // as a request for the host
 		_, parent, _ := strings.Cut(host, ".")
-		if host = "*." + parent; at[host] == nil {
-			host = ""
-		}
+		host = "*." + parent
 	}
 	found, to := at[host].find(path)
 	switch {

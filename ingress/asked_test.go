@@ -51,6 +51,10 @@ func TestAPathIsAskedThroughItsService(t *testing.T) {
 			url: "https://in.up.test/oauth2/auth", host: "*.up.test", paths: []string{begin("/oauth2/")},
 			want: "c__default_auth_svc_door_80 in.up.test GET '/oauth2/auth'",
 		},
+		"a rule for any host, which another namespace may take the host from": {
+			url: "https://in.test/oauth2/auth", host: "any", paths: []string{begin("/oauth2")},
+			want: "no Ingress here serves path",
+		},
 		"no path": {
 			url: itself, paths: []string{begin("/oauth3")}, want: "but for Ingress default/app, which serves every path",
 		},
@@ -79,8 +83,11 @@ func TestAPathIsAskedThroughItsService(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if tt.host == "" {
+			switch tt.host {
+			case "":
 				tt.host = "a.test"
+			case "any":
+				tt.host = ""
 			}
 			if tt.namespace == "" {
 				tt.namespace = "default"
