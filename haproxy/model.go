@@ -1,7 +1,6 @@
 package haproxy
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/go-openapi/strfmt"
 	parser "github.com/haproxytech/client-native/v6/config-parser"
+	"github.com/haproxytech/client-native/v6/config-parser/types"
 	"github.com/haproxytech/client-native/v6/configuration"
 	"github.com/haproxytech/client-native/v6/configuration/options"
 	"github.com/haproxytech/client-native/v6/models"
@@ -73,49 +73,46 @@ func writeModel(m *models.Backend) (string, error) {
 		}
 		return p.Insert(parser.Backends, modelName, attribute, line, i)
 	}
+	err = errors.Join(
+		insertAll(insert, "acl", m.ACLList, sure(configuration.SerializeACL)),
+		insertAll(insert, "filter", m.FilterList, sure(func(f models.Filter) types.Filter {
+			return configuration.SerializeFilter(f, o)
+		})),
+		insertAll(insert, "stick", m.StickRuleList, sure(configuration.SerializeStickRule)),
+		insertAll(insert, "http-after-response", m.HTTPAfterResponseRuleList, configuration.SerializeHTTPAfterRule),
+		insertAll(insert, "http-check", m.HTTPCheckList, configuration.SerializeHTTPCheck),
+		insertAll(insert, "http-error", m.HTTPErrorRuleList, configuration.SerializeHTTPErrorRule),
+		insertAll(insert, "http-request", m.HTTPRequestRuleList, given(o, configuration.SerializeHTTPRequestRule)),
+		insertAll(insert, "http-response", m.HTTPResponseRuleList, given(o, configuration.SerializeHTTPResponseRule)),
+		insertAll(insert, "tcp-check", m.TCPCheckRuleList, configuration.SerializeTCPCheck),
+		insertAll(insert, "tcp-request", m.TCPRequestRuleList, given(o, configuration.SerializeTCPRequestRule)),
+		insertAll(insert, "tcp-response", m.TCPResponseRuleList, given(o, configuration.SerializeTCPResponseRule)),
+	)
+	_, lines, _ := strings.Cut(strings.TrimLeft(p.String(), "\n"), "\n")
+	return lines, err
+}
+
+// insertAll inserts a line for each entry of a list.
+func insertAll[M, L any](
+	insert func(attribute string, i int, line any, err error) error,
+	attribute string, list []*M, write func(M) (L, error),
+) error {
 	var all []error
-	for i, one := range m.ACLList {
-		all = append(all, insert("acl", i, configuration.SerializeACL(*one), nil))
+	for i, one := range list {
+		line, err := write(*one)
+		all = append(all, insert(attribute, i, line, err))
 	}
-	for i, one := range m.FilterList {
-		all = append(all, insert("filter", i, configuration.SerializeFilter(*one, o), nil))
-	}
-	for i, one := range m.StickRuleList {
-		all = append(all, insert("stick", i, configuration.SerializeStickRule(*one), nil))
-	}
-	for i, one := range m.HTTPAfterResponseRuleList {
-		line, err := configuration.SerializeHTTPAfterRule(*one)
-		all = append(all, insert("http-after-response", i, line, err))
-	}
-	for i, one := range m.HTTPCheckList {
-		line, err := configuration.SerializeHTTPCheck(*one)
-		all = append(all, insert("http-check", i, line, err))
-	}
-	for i, one := range m.HTTPErrorRuleList {
-		line, err := configuration.SerializeHTTPErrorRule(*one)
-		all = append(all, insert("http-error", i, line, err))
-	}
-	for i, one := range m.HTTPRequestRuleList {
-		line, err := configuration.SerializeHTTPRequestRule(*one, o)
-		all = append(all, insert("http-request", i, line, err))
-	}
-	for i, one := range m.HTTPResponseRuleList {
-		line, err := configuration.SerializeHTTPResponseRule(*one, o)
-		all = append(all, insert("http-response", i, line, err))
-	}
-	for i, one := range m.TCPCheckRuleList {
-		line, err := configuration.SerializeTCPCheck(*one)
-		all = append(all, insert("tcp-check", i, line, err))
-	}
-	for i, one := range m.TCPRequestRuleList {
-		line, err := configuration.SerializeTCPRequestRule(*one, o)
-		all = append(all, insert("tcp-request", i, line, err))
-	}
-	for i, one := range m.TCPResponseRuleList {
-		line, err := configuration.SerializeTCPResponseRule(*one, o)
-		all = append(all, insert("tcp-response", i, line, err))
-	}
-	text := bytes.TrimLeft([]byte(p.String()), "\n")
-	_, lines, _ := strings.Cut(string(text), "\n")
-	return lines, errors.Join(all...)
+	return errors.Join(all...)
+}
+
+// sure returns a function of client-native that cannot fail as one that returns an error.
+func sure[M, L any](write func(M) L) func(M) (L, error) {
+	return func(m M) (L, error) { return write(m), nil }
+}
+
+// given returns a function of client-native with its options.
+func given[M, L any](
+	o *options.ConfigurationOptions, write func(M, *options.ConfigurationOptions) (L, error),
+) func(M) (L, error) {
+	return func(m M) (L, error) { return write(m, o) }
 }

@@ -106,12 +106,12 @@ func resources(_ Scope, ref Ref) (*Resource, error) {
 	text := func(lines string) func() (haproxy.Text, error) {
 		return func() (haproxy.Text, error) { return haproxy.ParseText(haproxy.BackendSection, lines) }
 	}
-	slow := []Said{{"timeout-server", "haproxy.org/cr-backend (server_timeout)", "9s"}}
+	slow := []Said{{"timeout-server", "haproxy.org/cr-backend", "9s", "server_timeout"}}
 	switch ref.Name {
 	case "slow":
 		return &Resource{Said: slow, Left: []string{"source has no effect: it is ours"}}, nil
 	case "wrong":
-		return &Resource{Said: []Said{{"timeout-server", "haproxy.org/cr-backend (server_timeout)", "never"}}}, nil
+		return &Resource{Said: []Said{{"timeout-server", "haproxy.org/cr-backend", "never", "server_timeout"}}}, nil
 	case "lines":
 		return &Resource{Said: slow, Lines: []string{"fullconn", "retries"}, Text: text("fullconn 9\nretries 2")}, nil
 	case "bad", "new":

@@ -11,6 +11,8 @@ type Said struct {
 	Key  string // its name in Docs
 	As   string // the annotation, with its prefix
 	Text string
+
+	Field string // of the Backend that the annotation names; empty if it names none
 }
 
 // With returns a Layer with more values. A key that the Layer has already keeps its value, since our
@@ -31,7 +33,7 @@ func (l Layer) With(said ...Said) Layer {
 		used, has := values[s.Key]
 		switch {
 		case !has:
-			values[s.Key] = Value{As: s.As, Text: s.Text}
+			values[s.Key] = Value{As: s.As, Text: s.Text, field: s.Field}
 		case used.Text != s.Text:
 			l.Odd = append(slices.Clone(l.Odd), Problem{
 				Scope: l.Scope, Reason: "UnusedAnnotation", As: s.As,

@@ -268,7 +268,16 @@ func (l Layer) Bytes() (n int) {
 type Value struct {
 	As, Text string
 
-	fault error // from its translation
+	fault error  // from its translation
+	field string // of the Backend that the annotation names; empty if it names none
+}
+
+// name returns the name of a value for people.
+func (v Value) name() string {
+	if v.field == "" {
+		return v.As
+	}
+	return v.As + " (" + v.field + ")"
 }
 
 // Read returns the keys among an object's annotations, or in a ConfigMap's data, where keys need no
@@ -406,8 +415,10 @@ type Problem struct {
 
 // An Effective is a value that is used.
 type Effective struct {
-	Key   string `json:"key"`
-	As    string `json:"as"` // the name that the object has: haproxy.org/KEY, an alias, or the bare KEY
+	Key string `json:"key"`
+	// As is the name that the object has: haproxy.org/KEY, an alias, or the bare KEY. The field of a Backend
+	// follows in parentheses.
+	As    string `json:"as"`
 	Value string `json:"value"`
 	Scope string `json:"scope"` // of the object
 }
@@ -436,42 +447,40 @@ type values struct {
 }
 
 // fault reports a value that cannot be used.
-func (v *values) fault(d Doc, scope Scope, err error) { v.faultAs(v.nameIn(scope, d), d, scope, err) }
+func (v *values) fault(d Doc, scope Scope, err error) { v.faultOf(v.valueIn(scope, d), d, scope, err) }
 
-// faultAs reports a value that cannot be used, and that an object sets under a name.
-func (v *values) faultAs(as string, d Doc, scope Scope, err error) {
+// faultOf reports a value that cannot be used, and that an object of a scope sets.
+func (v *values) faultOf(said Value, d Doc, scope Scope, err error) {
 	then := "it is ignored"
 	if d.Guard {
 		v.closed, then = true, "all clients are rejected until it is corrected"
 	}
-	v.reportAs(as, scope, "InvalidAnnotation", fmt.Errorf("%w; %s", err, then))
+	v.reportOf(said, scope, "InvalidAnnotation", fmt.Errorf("%w; %s", err, then))
 }
 
 // wrong reports the value of a key that was read, and cannot be used.
 func (v *values) wrong(d Doc, err error) { v.fault(d, v.scopeOf(d.Name), err) }
 
-// report adds a problem of a value.
+// report adds a problem of the value that an object of a scope sets for a key.
 func (v *values) report(d Doc, scope Scope, reason string, err error) {
-	v.reportAs(v.nameIn(scope, d), scope, reason, err)
+	v.reportOf(v.valueIn(scope, d), scope, reason, err)
 }
 
-// nameIn returns the name under which an object of a scope sets a key.
-func (v *values) nameIn(scope Scope, d Doc) string {
+// reportOf adds a problem of a value that an object of a scope sets.
+func (v *values) reportOf(said Value, scope Scope, reason string, err error) {
+	v.problems = append(v.problems, Problem{
+		Scope: scope, Reason: reason, Why: fmt.Sprintf("%s %s: %v", scope.noun(), said.name(), err), As: said.As,
+	})
+}
+
+// valueIn returns the value that an object of a scope sets for a key, or one with nothing but the key's name.
+func (v *values) valueIn(scope Scope, d Doc) Value {
 	for _, l := range v.layers {
 		if said, has := l.Values[d.Name]; has && l.Scope == scope {
-			return said.As
+			return said
 		}
 	}
-	return d.Name
-}
-
-// reportAs adds a problem of a value that an object sets under a name. The name may have a field of a Backend
-// in parentheses after it.
-func (v *values) reportAs(as string, scope Scope, reason string, err error) {
-	written, _, _ := strings.Cut(as, " (")
-	v.problems = append(v.problems, Problem{
-		Scope: scope, Reason: reason, Why: fmt.Sprintf("%s %s: %v", scope.noun(), as, err), As: written,
-	})
+	return Value{As: d.Name}
 }
 
 // scopeOf returns the scope that the value of a key comes from.
@@ -501,14 +510,14 @@ func get[T any](v *values, k key[T]) (value T, ok bool) {
 			value, err = k.read(v.env, l.Scope, said.Text)
 		}
 		if less, is := errors.AsType[reduced](err); is {
-			v.reportAs(said.As, l.Scope, "LimitReached", less)
+			v.reportOf(said, l.Scope, "LimitReached", less)
 			err = nil
 		}
 		if err == nil {
-			v.used = append(v.used, Effective{Key: k.Name, As: said.As, Value: said.Text, Scope: l.Scope.String()})
+			v.used = append(v.used, Effective{Key: k.Name, As: said.name(), Value: said.Text, Scope: l.Scope.String()})
 			return value, true
 		}
-		if v.faultAs(said.As, k.Doc, l.Scope, err); k.Guard {
+		if v.faultOf(said, k.Doc, l.Scope, err); k.Guard {
 			return none, false
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// Annotation is the annotation that names a Backend. Messages about a field begin with it.
+// Annotation is the annotation that names a Backend.
 const Annotation = "haproxy.org/cr-backend"
 
 // A Field describes a field of a Backend. The field becomes values of keys, or lines of the configuration,
@@ -41,13 +41,20 @@ type reading struct {
 // (haproxy.ParseText) has fewer.
 const longest = 256 << 10
 
+func checkSize(spec []byte) error {
+	if len(spec) > longest {
+		return fmt.Errorf("its spec has %d bytes; at most %d are read", len(spec), longest)
+	}
+	return nil
+}
+
 // Backend reads the spec of a Backend. older says that the resource is of ingress.v1.haproxy.org, which has
 // the settings of the backend in a field of their own. An error means that nothing of it may be used.
 //
 // The lines are written only when they are asked for: that takes half a millisecond and more.
 func Backend(spec []byte, older bool) (*annotations.Resource, error) {
-	if len(spec) > longest {
-		return nil, fmt.Errorf("its spec has %d bytes; at most %d are read", len(spec), longest)
+	if err := checkSize(spec); err != nil {
+		return nil, err
 	}
 	fields, err := fieldsOf(spec, older)
 	if err != nil {
@@ -69,11 +76,14 @@ func Backend(spec []byte, older bool) (*annotations.Resource, error) {
 		r.Lines = append(r.Lines, name)
 		r.Size += len(r.lines[name])
 	}
-	model, err := json.Marshal(r.lines)
-	if err != nil {
-		return nil, err
-	}
-	r.Text = sync.OnceValues(func() (haproxy.Text, error) { return haproxy.ModelText(model) })
+	lines := r.lines
+	r.Text = sync.OnceValues(func() (t haproxy.Text, err error) {
+		model, err := json.Marshal(lines)
+		if err != nil {
+			return t, err
+		}
+		return haproxy.ModelText(model)
+	})
 	return &r.Resource, nil
 }
 
@@ -126,14 +136,11 @@ func (r *reading) take(text json.RawMessage) error {
 
 // say adds the value of a key. part is a part of the field that r is at, or empty.
 func (r *reading) say(key, part, value string) {
-	r.Said = append(r.Said, annotations.Said{Key: key, As: Annotation + " (" + r.at + dotted(part) + ")", Text: value})
-}
-
-func dotted(part string) string {
-	if part == "" {
-		return ""
+	field := r.at
+	if part != "" {
+		field += "." + part
 	}
-	return "." + part
+	r.Said = append(r.Said, annotations.Said{Key: key, As: Annotation, Field: field, Text: value})
 }
 
 // leave notes that a field is left out.
@@ -141,11 +148,19 @@ func (r *reading) leave(field, why string) { r.Left = append(r.Left, field+" has
 
 // leaveRest notes each part of a field that is not in done, and says something.
 func (r *reading) leaveRest(parts map[string]any, why string, done ...string) {
+	for _, part := range rest(parts, done) {
+		r.leave(r.at+"."+part, why)
+	}
+}
+
+// rest returns each part, in order, that is not in done and says something.
+func rest(parts map[string]any, done []string) (all []string) {
 	for _, part := range slices.Sorted(maps.Keys(parts)) {
 		if !slices.Contains(done, part) && said(parts[part]) {
-			r.leave(r.at+"."+part, why)
+			all = append(all, part)
 		}
 	}
+	return all
 }
 
 // said reports whether a value says more than its absence.
@@ -235,9 +250,14 @@ func (r *reading) prepend(name string, first json.RawMessage) error {
 
 // parts reads a field that is an object.
 func parts(text json.RawMessage) (all map[string]any, err error) {
+	return all, decode(text, &all)
+}
+
+// decode reads JSON. Numbers stay as they are written.
+func decode(text json.RawMessage, to any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
-	return all, d.Decode(&all)
+	return d.Decode(to)
 }
 
 // word returns a part that is a string or a number, or "".
@@ -396,7 +416,7 @@ func forward(r *reading, text json.RawMessage) error {
 	return nil
 }
 
-// defaultServer reads what holds for every server. The options of a server are keys, because servers are
+// defaultServer reads the options of all servers. The options of a server are keys, because servers are
 // also added by commands, which lines for default-server do not reach.
 func defaultServer(r *reading, text json.RawMessage) error {
 	p, err := parts(text)

@@ -1,7 +1,6 @@
 package kic
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,8 +22,8 @@ type Port struct {
 
 // TCP reads the spec of a TCP, in its order. An error means that nothing of it can be read.
 func TCP(spec []byte) (all []Port, err error) {
-	if len(spec) > longest {
-		return nil, fmt.Errorf("its spec has %d bytes; at most %d are read", len(spec), longest)
+	if err := checkSize(spec); err != nil {
+		return nil, err
 	}
 	var entries []struct {
 		Name     string
@@ -68,16 +67,11 @@ func bindsOf(text json.RawMessage) (all []map[string]any, err error) {
 	if empty(text) {
 		return nil, nil
 	}
-	read := func(to any) error {
-		d := json.NewDecoder(bytes.NewReader(text))
-		d.UseNumber()
-		return d.Decode(to)
-	}
-	if read(&all) == nil {
+	if decode(text, &all) == nil {
 		return all, nil
 	}
 	var byName map[string]map[string]any
-	if err := read(&byName); err != nil {
+	if err := decode(text, &byName); err != nil {
 		return nil, fmt.Errorf("frontend.binds cannot be read: %w", err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
@@ -117,6 +111,10 @@ func frontend(fields map[string]json.RawMessage) (left []string, err error) {
 	return left, nil
 }
 
+// partsOfBinds are the parts of a bind that are read, or that nobody misses.
+var partsOfBinds = strings.Fields("port address verify ssl_cafile crl_file port-range-end ssl accept_proxy " +
+	"ssl_certificate name v4v6 metadata id")
+
 // everywhere are the addresses that stand for all addresses.
 var everywhere = []string{"", "*", "0.0.0.0", "::", "[::]"}
 
@@ -148,10 +146,7 @@ func (p *Port) listen(bind map[string]any) {
 		p.Left = append(slices.Clone(p.Left), "frontend.binds.ssl_certificate has no effect: the port has the "+
 			"certificates of the Ingresses, by the name that a client asks for")
 	}
-	for _, part := range slices.Sorted(maps.Keys(bind)) {
-		if known := strings.Fields("port address verify ssl_cafile crl_file port-range-end ssl accept_proxy " +
-			"ssl_certificate name v4v6 metadata id"); !slices.Contains(known, part) && said(bind[part]) {
-			p.Left = append(slices.Clone(p.Left), "frontend.binds."+part+" has no effect: no key says it")
-		}
+	for _, part := range rest(bind, partsOfBinds) {
+		p.Left = append(slices.Clone(p.Left), "frontend.binds."+part+" has no effect: no key says it")
 	}
 }

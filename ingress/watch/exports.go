@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"sallyport/ingress/gateway"
@@ -33,12 +32,8 @@ func (w *Watcher) exported() *optional[*input.ServiceExport] {
 }
 
 func (w *Watcher) shelfOfExports(version schema.GroupVersion) *shelf[*input.ServiceExport] {
-	share := newAllowance("objectBytes", "ServiceExport", w.objectBytes(),
-		func(*input.ServiceExport) bool { return true })
-	share.follows = "their Services are served by the pods of this cluster alone"
-	s := newShare(w, exportsGroup, exports, input.ByName, share, func(namespace string) reader[runtime.Object] {
-		return w.kube.API(version.WithResource(exports), namespace)
-	})
+	s := shelfOf[*input.ServiceExport](w, version, exports, "ServiceExport",
+		"their Services are served by the pods of this cluster alone")
 	s.same = func(a, b *input.ServiceExport) bool { return a.UID == b.UID } // nothing else of it is read
 	s.strip = func(e *input.ServiceExport) { e.Annotations, e.Labels, e.ManagedFields = nil, nil, nil }
 	s.without = "ServiceExports cannot be read: no Service is shared with another cluster of the set"

@@ -4,34 +4,45 @@ import (
 	"slices"
 	"testing"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	k8stesting "k8s.io/client-go/testing"
 
 	"sallyport/ingress/calico"
 	"sallyport/ingress/input"
 )
 
-// serveExports makes the cluster serve a version of ServiceExports.
-func (c *cluster) serveExports(version schema.GroupVersion) {
+// serve makes the cluster serve a kind of a CRD.
+func (c *cluster) serve(version schema.GroupVersion, resource, kind string) {
 	c.Resources = append(c.Resources, &metav1.APIResourceList{
-		GroupVersion: version.String(), APIResources: []metav1.APIResource{{Name: exports, Kind: "ServiceExport"}},
+		GroupVersion: version.String(), APIResources: []metav1.APIResource{{Name: resource, Kind: kind}},
 	})
+}
+
+// createIn creates an object of a CRD in a namespace. spec may be nil.
+func (c *cluster) createIn(
+	t *testing.T, of schema.GroupVersionResource, kind, namespace, name string, spec map[string]any,
+) {
+	t.Helper()
+	one := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": of.GroupVersion().String(), "kind": kind,
+		"metadata": map[string]any{"namespace": namespace, "name": name},
+	}}
+	if spec != nil {
+		one.Object["spec"] = spec
+	}
+	if _, err := c.dynamic.Resource(of).Namespace(namespace).Create(t.Context(), one, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *cluster) serveExports(version schema.GroupVersion) {
+	c.serve(version, exports, "ServiceExport")
 }
 
 func (c *cluster) export(t *testing.T, version schema.GroupVersion, namespace, name string) {
 	t.Helper()
-	one := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": version.String(), "kind": "ServiceExport",
-		"metadata": map[string]any{"namespace": namespace, "name": name},
-	}}
-	if _, err := c.dynamic.Resource(version.WithResource(exports)).Namespace(namespace).
-		Create(t.Context(), one, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	c.createIn(t, version.WithResource(exports), "ServiceExport", namespace, name, nil)
 }
 
 var inASet = Config{Options: input.Options{Set: "both"}}
@@ -84,10 +95,7 @@ func TestWithoutTheRightNothingIsExported(t *testing.T) {
 	c := newCluster(calico.V1)
 	c.serveExports(exportsVersions[0])
 	c.export(t, exportsVersions[0], "shop", "web")
-	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: exports}, "", nil)
-	c.dynamic.PrependReactor("list", exports, func(k8stesting.Action) (bool, runtime.Object, error) {
-		return true, nil, forbidden
-	})
+	c.forbid(exports)
 	w := c.watch(t, inASet)
 	if s := synced(t, w); len(s.Exports) != 0 {
 		t.Error("an export was read")

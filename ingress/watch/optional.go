@@ -6,12 +6,13 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"sallyport/ingress/input"
 )
 
-// An optional is a kind of objects whose CRD a cluster may lack. Nobody reads the objects unless the
+// An optional is a kind of objects that a cluster may lack, with its CRD. Nobody reads the objects unless the
 // configuration file asks for them.
 type optional[T object] struct {
 	plural   string                                      // for people
@@ -125,6 +126,16 @@ func (x *optional[T]) shelves() []anyShelf {
 		return nil
 	}
 	return []anyShelf{x.shelf}
+}
+
+// shelfOf returns an empty shelf for a kind of an optional. follows says what follows for the objects of a
+// namespace that are left out because they take too much memory.
+func shelfOf[T object](w *Watcher, version schema.GroupVersion, resource, kind, follows string) *shelf[T] {
+	share := newAllowance("objectBytes", kind, w.objectBytes(), func(T) bool { return true })
+	share.follows = follows
+	return newShare(w, version.Group, resource, input.ByName, share, func(namespace string) reader[runtime.Object] {
+		return w.kube.API(version.WithResource(resource), namespace)
+	})
 }
 
 // addOptionals adds the objects of all optionals to a snapshot. It returns the names of the lists that the

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"sallyport/ingress/input"
@@ -39,7 +38,7 @@ func (w *Watcher) customResources(version schema.GroupVersion) []anyOptional {
 }
 
 func (w *Watcher) shelfOfBackends(version schema.GroupVersion) *shelf[*input.Backend] {
-	s := shelfOfCustom[*input.Backend](w, version, backends, backendKind,
+	s := shelfOf[*input.Backend](w, version, backends, backendKind,
 		"all clients of the objects that name one of the others are rejected")
 	s.strip = func(b *input.Backend) { stripCustom(&b.TypeMeta, &b.ObjectMeta, version, backendKind) }
 	s.without = "Backends of " + version.Group +
@@ -48,18 +47,10 @@ func (w *Watcher) shelfOfBackends(version schema.GroupVersion) *shelf[*input.Bac
 }
 
 func (w *Watcher) shelfOfTCPs(version schema.GroupVersion) *shelf[*input.TCP] {
-	s := shelfOfCustom[*input.TCP](w, version, tcps, tcpKind, "the ports of the others are closed")
+	s := shelfOf[*input.TCP](w, version, tcps, tcpKind, "the ports of the others are closed")
 	s.strip = func(c *input.TCP) { stripCustom(&c.TypeMeta, &c.ObjectMeta, version, tcpKind) }
 	s.without = "TCPs of " + version.Group + " cannot be read: their ports are closed"
 	return s
-}
-
-func shelfOfCustom[T object](w *Watcher, version schema.GroupVersion, resource, kind, follows string) *shelf[T] {
-	share := newAllowance("objectBytes", kind, w.objectBytes(), func(T) bool { return true })
-	share.follows = follows
-	return newShare(w, version.Group, resource, input.ByName, share, func(namespace string) reader[runtime.Object] {
-		return w.kube.API(version.WithResource(resource), namespace)
-	})
 }
 
 // stripCustom removes what nobody reads, and sets the type, which the entries of a list need not have.
@@ -76,11 +67,7 @@ func stripCustom(of *metav1.TypeMeta, meta *metav1.ObjectMeta, version schema.Gr
 // ingress.v3.haproxy.org, and a problem for each that is left out.
 func dropOlder[Of any](list []*input.Custom[Of], cluster string) (all []*input.Custom[Of], odd []input.Problem) {
 	twice := func(a, b *input.Custom[Of]) bool { return input.KeyOf(a) == input.KeyOf(b) }
-	all = slices.CompactFunc(slices.Clone(list), twice) // those of the newer group come first
-	if len(all) == len(list) {
-		return list, nil
-	}
-	for i, c := range list {
+	for i, c := range list { // those of the newer group come first
 		if i > 0 && twice(c, list[i-1]) {
 			odd = append(odd, input.Problem{
 				ObjectRef: input.ObjectRef{
@@ -91,7 +78,10 @@ func dropOlder[Of any](list []*input.Custom[Of], cluster string) (all []*input.C
 			})
 		}
 	}
-	return all, odd
+	if len(odd) == 0 { // as nearly always: the list is not copied
+		return list, nil
+	}
+	return slices.CompactFunc(slices.Clone(list), twice), odd
 }
 
 // addCustom leaves out the resources that others override.

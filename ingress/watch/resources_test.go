@@ -5,35 +5,17 @@ import (
 	"strings"
 	"testing"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	k8stesting "k8s.io/client-go/testing"
 
 	"sallyport/ingress/calico"
 	"sallyport/ingress/input"
 )
 
-// serveBackends makes the cluster serve the Backends of an API group.
-func (c *cluster) serveBackends(version schema.GroupVersion) {
-	c.Resources = append(c.Resources, &metav1.APIResourceList{
-		GroupVersion: version.String(), APIResources: []metav1.APIResource{{Name: backends, Kind: "Backend"}},
-	})
-}
+func (c *cluster) serveBackends(version schema.GroupVersion) { c.serve(version, backends, backendKind) }
 
 func (c *cluster) createBackend(t *testing.T, version schema.GroupVersion, name string, timeout int64) {
 	t.Helper()
-	one := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": version.String(), "kind": "Backend",
-		"metadata": map[string]any{"namespace": "shop", "name": name},
-		"spec":     map[string]any{"server_timeout": timeout},
-	}}
-	if _, err := c.dynamic.Resource(version.WithResource(backends)).Namespace("shop").
-		Create(t.Context(), one, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	c.createIn(t, version.WithResource(backends), backendKind, "shop", name, map[string]any{"server_timeout": timeout})
 }
 
 var readingResources = Config{Options: input.Options{CustomResources: true}}
@@ -97,10 +79,7 @@ func TestWithoutTheRightNoBackendIsReadAndThatIsTold(t *testing.T) {
 	c := newCluster(calico.V1)
 	c.ready.Store(true)
 	c.serveBackends(customVersions[0])
-	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: backends}, "", nil)
-	c.dynamic.PrependReactor("list", backends, func(k8stesting.Action) (bool, runtime.Object, error) {
-		return true, nil, forbidden
-	})
+	c.forbid(backends)
 	w := c.watch(t, readingResources)
 	if s := synced(t, w); len(s.Backends) != 0 {
 		t.Error("a Backend was read")
