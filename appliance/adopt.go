@@ -95,13 +95,13 @@ func (l *loop) adoptedOffers(topologies []routes.Topology, peers []bgp.PeerState
 		}
 	}
 	lapsed := l.now().Sub(l.started) > max(l.cfg.BGP.Retain, l.cfg.BGP.FailStatic)
-	for prefix, via := range l.adopted {
+	for to, via := range l.adopted {
 		if l.heard[via] || lapsed {
-			delete(l.adopted, prefix)
+			delete(l.adopted, to)
 			continue
 		}
 		offer := routes.Offer{
-			Peer: via, Prefix: prefix, NextHop: via,
+			Peer: via, Prefix: to.To, NextHop: via,
 			Lost: routes.Loss{Cause: routes.Closed, At: l.started},
 		}
 		var node routes.Node

@@ -22,7 +22,7 @@ func TestAnAdoptedRouteGoesWhenTheReflectorDoesNotOfferItAnyMore(t *testing.T) {
 	s.settle(t)
 	s.speaker.announce(block1, node1) // and End-of-RIB
 	s.settle(t)
-	if _, there := s.kernel.routes[netip.MustParsePrefix(block2)]; there {
+	if _, there := s.kernel.routes[to(block2)]; there {
 		t.Errorf("routes %s, want none for %s", s.kernel.routes, block2)
 	}
 }

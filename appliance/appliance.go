@@ -52,9 +52,11 @@ type Hooks struct {
 // at this moment: those to the appliance, and those that HAProxy opens. Each list is sorted and has
 // no duplicates.
 type Admission struct {
-	Peers    []netip.Addr     // who may connect to speak BGP
-	TCP, UDP []uint16         // ports of TCP services and of QUIC
-	Pods     []netip.Prefix   // the destinations of the verified routes
+	Peers    []netip.Addr   // who may connect to speak BGP
+	TCP, UDP []uint16       // ports of TCP services and of QUIC
+	Pods     []netip.Prefix // the destinations of the verified routes in the main table
+	// Sourced are those of the routes in the tables of sources, by the source.
+	Sourced  map[netip.Addr][]netip.Prefix
 	Servers  []netip.AddrPort // servers that need no route: pods with the network of a node
 	Logs     []netip.AddrPort // where HAProxy sends its log by UDP
 	Services []netip.AddrPort // TCP ports of Services at addresses of their own

@@ -1,10 +1,8 @@
 package appliance
 
 import (
-	"maps"
 	"net/netip"
 	"reflect"
-	"slices"
 
 	"sallyport/appliance/plan"
 	"sallyport/bgp"
@@ -22,7 +20,17 @@ func (f *firewall) letIn(peers []bgp.Peer, want plan.Want, have plan.Have, cfg *
 	if f.admit == nil {
 		return nil
 	}
-	a := Admission{Pods: slices.SortedFunc(maps.Keys(want.Routes), netip.Prefix.Compare), Logs: logs(cfg)}
+	a := Admission{Logs: logs(cfg)}
+	for to := range want.Routes.All() {
+		if to.From.IsValid() {
+			if a.Sourced == nil {
+				a.Sourced = map[netip.Addr][]netip.Prefix{}
+			}
+			a.Sourced[to.From] = append(a.Sourced[to.From], to.To)
+		} else {
+			a.Pods = append(a.Pods, to.To)
+		}
+	}
 	for _, p := range peers {
 		if !p.Active {
 			a.Peers = append(a.Peers, p.Addr)

@@ -65,7 +65,7 @@ func (l *lags) route(s plan.AddRoute, now time.Time, to prometheus.Histogram) {
 		}
 		maps.DeleteFunc(l.routed, func(v via, _ time.Time) bool { return l.announced[v].IsZero() })
 	}
-	v := via{s.Prefix, s.Via}
+	v := via{s.To, s.Via}
 	at := l.announced[v]
 	if at.IsZero() || at.Equal(l.routed[v]) {
 		return

@@ -44,12 +44,14 @@ type (
 		Changed() <-chan struct{}
 	}
 	kernel interface {
-		List() (routes.Table, []routes.Conflict, error)
+		List() (routes.Listing, error)
 		Local() (routes.Local, error)
-		Add(netip.Prefix, netip.Addr) error
-		Drop(netip.Prefix) error
-		Mute() (map[netip.AddrPort]bool, error)
-		Abort(map[netip.AddrPort]bool) (int, error)
+		Add(routes.Selector, netip.Addr) error
+		Drop(routes.Selector) error
+		AddRule(routes.Selector) error
+		DropRule(routes.Selector) error
+		Mute() (map[routes.End]bool, error)
+		Abort(map[routes.End]bool) (int, error)
 		Changed() <-chan struct{}
 	}
 	proxy interface {
@@ -332,8 +334,13 @@ func (l *loop) read(v *status.View) (*reading, error) {
 		return nil, fmt.Errorf("reading our own networks: %w", err)
 	}
 	r.topologies = make([]routes.Topology, 0, len(r.snapshots))
-	for _, s := range r.snapshots {
+	for i := range r.snapshots {
+		s := &r.snapshots[i]
 		r.topologies = append(r.topologies, s.Topology)
+		s.Options.Source, _ = r.local.SourceOf(s.Topology) // without one, the cluster gets no routes
+	}
+	for i := range v.Clusters {
+		v.Clusters[i].Source, _ = r.local.SourceOf(v.Clusters[i].Topology)
 	}
 	have, kernelErr, proxyErr := l.have(r.topologies, r.local)
 	r.kernelErr, r.proxyErr = kernelErr, proxyErr
@@ -369,6 +376,7 @@ func (l *loop) wantRoutes(v *status.View, r *reading) {
 		Now: v.At, Topologies: r.topologies, Local: r.local, Retain: l.cfg.BGP.Retain, FailStatic: l.cfg.BGP.FailStatic,
 	}
 	v.Want.Routes, r.refusals = l.policy.Verify(offers, facts)
+	v.Want.Rules = routes.Rules(r.topologies, r.local)
 	v.BGP.Refusals = slices.DeleteFunc(slices.Clone(r.refusals), func(r routes.Refusal) bool { return r.Passing })
 	v.Want.Allocations = l.policy.Allocate(facts)
 	v.BGP.Static, v.BGP.Withheld = l.policy.Static(offers, facts), l.policy.Withheld(offers, facts)
@@ -597,9 +605,11 @@ func unguarded(peers []bgp.Peer) (clusters []string) {
 
 // have reads the actual state from the kernel and HAProxy.
 func (l *loop) have(topologies []routes.Topology, local routes.Local) (have plan.Have, kernelErr, proxyErr error) {
-	if have.Routes, have.Conflicts, kernelErr = l.kernel.List(); kernelErr != nil {
+	listing, kernelErr := l.kernel.List()
+	if kernelErr != nil {
 		kernelErr = fmt.Errorf("reading our routes from the kernel: %w", kernelErr)
 	}
+	have.Routes, have.Conflicts, have.Rules = listing.Routes, listing.Conflicts, listing.Rules
 	if have.Backends, proxyErr = l.proxy.Servers(); proxyErr != nil {
 		proxyErr = fmt.Errorf("reading the servers from HAProxy: %w", proxyErr)
 	}
@@ -628,20 +638,24 @@ func (l *loop) take(ctx context.Context, v *status.View) (progress bool, err err
 	turned := make(routes.Table, len(v.Have.Routes)) // the routes in the kernel, with the changes made here
 	maps.Copy(turned, v.Have.Routes)
 	for _, step := range v.Steps {
+		if v.Have.Shadowed(step) {
+			continue // it is there; what shadows it is not ours to remove
+		}
 		var err error
 		switch s := step.(type) {
 		case plan.AddRoute:
-			if v.Have.Shadowed(s) {
-				continue // our route is there; the one that shadows it is not ours to remove
-			}
-			if err = l.kernel.Add(s.Prefix, s.Via); err == nil {
+			if err = l.kernel.Add(s.Selector, s.Via); err == nil {
 				l.lags.route(s, l.now(), l.counts.routed)
-				turned[s.Prefix] = s.Via
+				turned[s.Selector] = s.Via
 			}
 		case plan.DropRoute:
-			if err = l.kernel.Drop(s.Prefix); err == nil {
-				delete(turned, s.Prefix)
+			if err = l.kernel.Drop(s.Selector); err == nil {
+				delete(turned, s.Selector)
 			}
+		case plan.AddRule:
+			err = l.kernel.AddRule(s.Selector)
+		case plan.DropRule:
+			err = l.kernel.DropRule(s.Selector)
 		case plan.SetServer:
 			servers = append(servers, s)
 			continue
@@ -731,7 +745,7 @@ func (l *loop) order(ctx context.Context, v *status.View) (haproxy.Result, error
 
 // abort ends the connections to servers that will not answer. HAProxy then sends the requests that
 // may be repeated to another server.
-func (l *loop) abort(ends map[netip.AddrPort]bool, why string) error {
+func (l *loop) abort(ends map[routes.End]bool, why string) error {
 	n, err := l.kernel.Abort(ends)
 	if n > 0 {
 		l.log.Info("connections closed", "count", n, "servers", len(ends), "why", why)
@@ -775,9 +789,13 @@ func (l *loop) logRoutes(done []plan.Step) {
 	for _, step := range done[:min(len(done), status.Screenful)] {
 		switch s := step.(type) {
 		case plan.AddRoute:
-			l.log.Info("route added", "prefix", s.Prefix, "via", s.Via)
+			l.log.Info("route added", "prefix", s.Selector, "via", s.Via)
 		case plan.DropRoute:
-			l.log.Info("route dropped", "prefix", s.Prefix)
+			l.log.Info("route dropped", "prefix", s.Selector)
+		case plan.AddRule:
+			l.log.Info("rule added", "packets", s.Selector)
+		case plan.DropRule:
+			l.log.Info("rule dropped", "packets", s.Selector)
 		}
 	}
 	if more := len(done) - status.Screenful; more > 0 {

@@ -91,40 +91,73 @@ func (f *fakeSpeaker) announce(block string, node string) {
 
 type fakeKernel struct {
 	routes  routes.Table
+	rules   map[routes.Selector]routes.Rule
 	err     error
-	failAdd netip.Prefix
-	mute    map[netip.AddrPort]bool
+	failAdd routes.Selector
+	mute    map[routes.End]bool
 	aborted []string
 
 	networks []netip.Prefix // that we are connected to
+	primary  []netip.Addr   // in them, beside 192.168.50.21
 	held     []netip.Addr   // service addresses that an earlier process took
 }
 
-func (f *fakeKernel) List() (routes.Table, []routes.Conflict, error) {
-	return maps.Clone(f.routes), nil, f.err
+// endsOf returns far ends for any address of the machine.
+func endsOf(addrs map[netip.AddrPort]bool) map[routes.End]bool {
+	ends := map[routes.End]bool{}
+	for at := range addrs {
+		ends[routes.End{To: at}] = true
+	}
+	return ends
+}
+
+// List leaves out routes of a source to which no rule leads, as a Kernel does.
+func (f *fakeKernel) List() (routes.Listing, error) {
+	l := routes.Listing{Routes: maps.Clone(f.routes), Rules: maps.Clone(f.rules)}
+	for s, via := range f.routes {
+		led := !s.From.IsValid()
+		for r := range f.rules {
+			led = led || r.Contains(s)
+		}
+		if !led {
+			delete(l.Routes, s)
+			l.Conflicts = append(l.Conflicts, routes.Conflict{Selector: s, Via: via, Why: "no rule leads to it"})
+		}
+	}
+	return l, f.err
 }
 
 func (f *fakeKernel) Local() (routes.Local, error) {
 	return routes.Local{
 		Addrs:    append(addrs("192.168.50.21"), f.held...),
 		Networks: f.networks,
+		Primary:  append(addrs("192.168.50.21"), f.primary...),
 	}, nil
 }
 
-func (f *fakeKernel) Add(p netip.Prefix, via netip.Addr) error {
-	if p == f.failAdd {
+func (f *fakeKernel) Add(to routes.Selector, via netip.Addr) error {
+	if to == f.failAdd {
 		return errors.New("refused by the test")
 	}
-	f.routes[p] = via
+	f.routes[to] = via
 	return nil
 }
-func (f *fakeKernel) Drop(p netip.Prefix) error { delete(f.routes, p); return nil }
+func (f *fakeKernel) Drop(to routes.Selector) error { delete(f.routes, to); return nil }
 
-func (f *fakeKernel) Mute() (map[netip.AddrPort]bool, error) { return f.mute, nil }
+func (f *fakeKernel) AddRule(s routes.Selector) error {
+	if f.rules == nil {
+		f.rules = map[routes.Selector]routes.Rule{}
+	}
+	f.rules[s] = routes.Rule{}
+	return nil
+}
+func (f *fakeKernel) DropRule(s routes.Selector) error { delete(f.rules, s); return nil }
 
-func (f *fakeKernel) Abort(ends map[netip.AddrPort]bool) (int, error) {
+func (f *fakeKernel) Mute() (map[routes.End]bool, error) { return f.mute, nil }
+
+func (f *fakeKernel) Abort(ends map[routes.End]bool) (int, error) {
 	for end := range ends {
-		f.aborted = append(f.aborted, end.String())
+		f.aborted = append(f.aborted, end.To.String())
 	}
 	return len(ends), nil
 }
@@ -180,7 +213,7 @@ func liveOf(b *haproxy.Backend, states []haproxy.State) *haproxy.LiveBackend {
 	live := &haproxy.LiveBackend{}
 	for i, s := range b.Servers {
 		if states[i] > haproxy.Absent {
-			live.Servers = append(live.Servers, haproxy.Live{Name: s.Name, Addr: s.Addr, State: states[i]})
+			live.Servers = append(live.Servers, haproxy.Live{Name: s.Name, Addr: s.Addr, Source: s.Source, State: states[i]})
 		}
 	}
 	return live
@@ -267,6 +300,9 @@ func addrs(ss ...string) (as []netip.Addr) {
 	}
 	return as
 }
+
+// to returns the selector of all packets to a prefix.
+func to(prefix string) routes.Selector { return routes.To(netip.MustParsePrefix(prefix)) }
 
 func prefixes(ss ...string) (ps []netip.Prefix) {
 	for _, s := range ss {
@@ -527,8 +563,7 @@ func TestServersOpenOnceTheirRoutesAreInTheKernel(t *testing.T) {
 		t.Errorf("with both: servers %s, want %s", got, bothOpen)
 	}
 	if got, want := s.kernel.routes.String(), (routes.Table{
-		netip.MustParsePrefix(block1): netip.MustParseAddr(node1),
-		netip.MustParsePrefix(block2): netip.MustParseAddr(node2),
+		to(block1): netip.MustParseAddr(node1), to(block2): netip.MustParseAddr(node2),
 	}).String(); got != want {
 		t.Errorf("routes %s, want %s", got, want)
 	}
@@ -577,7 +612,7 @@ func TestAnAdoptedRouteGoesWhenItsPeerDoesNotOfferItAnyMore(t *testing.T) {
 	if got, want := fmt.Sprint(s.kernel.aborted), "[172.16.189.66:80]"; got != want {
 		t.Errorf("sessions were ended of %s, want %s", got, want)
 	}
-	if _, there := s.kernel.routes[netip.MustParsePrefix(block2)]; there {
+	if _, there := s.kernel.routes[to(block2)]; there {
 		t.Errorf("routes %s, want none for %s", s.kernel.routes, block2)
 	}
 }
@@ -614,7 +649,7 @@ func TestConnectionsToANodeThatIsGoneAreEndedBeforeBGPKnows(t *testing.T) {
 					}
 				}
 			}
-			s.kernel.mute = c.mute
+			s.kernel.mute = endsOf(c.mute)
 			s.settle(t)
 			if got := fmt.Sprint(s.kernel.aborted); got != c.want {
 				t.Errorf("got connections ended to %s, want %s", got, c.want)
@@ -640,7 +675,7 @@ func TestADoubtThatIsOldIsNotLookedInto(t *testing.T) {
 	}
 	s.settle(t)
 	s.clock = s.clock.Add(plan.DoubtLasts + time.Second)
-	s.kernel.mute = map[netip.AddrPort]bool{netip.MustParseAddrPort(pod1 + ":80"): true}
+	s.kernel.mute = map[routes.End]bool{{To: netip.MustParseAddrPort(pod1 + ":80")}: true}
 	s.settle(t)
 	if len(s.kernel.aborted) > 0 {
 		t.Errorf("got connections ended to %s, want none", s.kernel.aborted)
@@ -841,7 +876,7 @@ func TestThePictureServesUntilTheAPIAnswers(t *testing.T) {
 
 func TestOneFailedRouteLeavesTheOthersTheirWay(t *testing.T) {
 	s := newScene(t)
-	s.kernel.failAdd = netip.MustParsePrefix(block1)
+	s.kernel.failAdd = to(block1)
 	s.speaker.announce(block1, node1)
 	s.speaker.announce(block2, node2)
 	for range 3 {
@@ -905,8 +940,12 @@ func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 		{Addr: netip.MustParseAddr("192.168.50.25"), Active: true}, // we dial this peer
 	}
 	first, second := netip.MustParsePrefix("172.16.171.64/26"), netip.MustParsePrefix("172.16.189.64/26")
+	source := netip.MustParseAddr("192.168.51.21")
 	wish := plan.Want{
-		Routes: routes.Table{second: peers[1].Addr, first: peers[0].Addr},
+		Routes: routes.Table{
+			routes.To(second): peers[1].Addr, routes.To(first): peers[0].Addr,
+			{From: source, To: second}: peers[1].Addr, {From: source, To: first}: peers[0].Addr,
+		},
 		Allocations: routes.Allocate(routes.Facts{
 			Topologies: []routes.Topology{{
 				Cluster: "demo", HostNetwork: true,
@@ -932,6 +971,7 @@ func TestTheFirewallHearsOfEveryChangeOnce(t *testing.T) {
 		{
 			Peers: []netip.Addr{peers[1].Addr, peers[0].Addr}, TCP: []uint16{3306},
 			Pods: []netip.Prefix{first, second}, Servers: []netip.AddrPort{node},
+			Sourced:  map[netip.Addr][]netip.Prefix{source: {first, second}},
 			Logs:     []netip.AddrPort{netip.MustParseAddrPort("10.0.0.4:514")},
 			Services: []netip.AddrPort{netip.MustParseAddrPort("203.0.113.5:443")},
 		},

@@ -58,10 +58,14 @@ const (
 	setServer = iota
 	addRoute
 	dropRoute
+	addRule
+	dropRule
 )
 
 // stepNames holds the values of the label step.
-var stepNames = [...]string{setServer: "set_server", addRoute: "add_route", dropRoute: "drop_route"}
+var stepNames = [...]string{
+	setServer: "set_server", addRoute: "add_route", dropRoute: "drop_route", addRule: "add_rule", dropRule: "drop_rule",
+}
 
 // step counts a step that was taken.
 func (c *counts) step(s plan.Step) {
@@ -72,6 +76,10 @@ func (c *counts) step(s plan.Step) {
 		c.steps[addRoute].Add(1)
 	case plan.DropRoute:
 		c.steps[dropRoute].Add(1)
+	case plan.AddRule:
+		c.steps[addRule].Add(1)
+	case plan.DropRule:
+		c.steps[dropRule].Add(1)
 	}
 }
 

@@ -155,7 +155,7 @@ func TestSessionsThatComeOneAfterAnotherAreNotLost(t *testing.T) {
 				}
 				v.BGP.Peers = append(v.BGP.Peers, p)
 				if l.heard[node] = i < row.heard; i >= len(nodes)-row.left {
-					l.adopted[netip.PrefixFrom(node, 26).Masked()] = node
+					l.adopted[routes.To(netip.PrefixFrom(node, 26).Masked())] = node
 				}
 			}
 			if got := l.facts(v, "silent").Clusters[0].Lost; got != row.want {

@@ -19,6 +19,7 @@ import (
 	"sallyport/appliance/plan"
 	"sallyport/appliance/status"
 	"sallyport/haproxy"
+	"sallyport/routes"
 )
 
 // retired are the clusters that `sallyport drain --cluster` drains, and since when. A file keeps them, so
@@ -154,7 +155,7 @@ type ClusterDrainStatus struct {
 //	                                    which it then goes on serving
 //	POST /cluster/undrain?cluster=NAME  ends the drain
 func retirement(
-	view func() *status.View, drains *retired, heldTo func(map[netip.AddrPort]bool) (int, error), knock func(),
+	view func() *status.View, drains *retired, heldTo func(map[routes.End]bool) (int, error), knock func(),
 	now func() time.Time,
 ) http.Handler {
 	mux := http.NewServeMux()
@@ -220,18 +221,20 @@ func inSet(cfg *config.Config, name string) (*config.Cluster, string) {
 
 // inUse returns how many connections to these pods are in use: those of the kernel, which also has those of
 // old workers of HAProxy, without those that HAProxy keeps for later requests.
-func (e *edges) inUse(ends map[netip.AddrPort]bool) (int, error) {
+func (e *edges) inUse(ends map[routes.End]bool) (int, error) {
 	held, err := e.kernel.HeldTo(ends)
 	if held == 0 || err != nil {
 		return 0, err
 	}
-	idle, err := e.proxy.Idle(ends)
+	idle, err := e.proxy.Idle(func(at netip.AddrPort, source netip.Addr) bool {
+		return ends[routes.End{From: source, To: at}]
+	})
 	return max(0, held-idle), err
 }
 
 // drainOf returns the state of a cluster's drain. The view may be older than the order.
 func drainOf(
-	v *status.View, name string, draining bool, heldTo func(map[netip.AddrPort]bool) (int, error),
+	v *status.View, name string, draining bool, heldTo func(map[routes.End]bool) (int, error),
 ) (s ClusterDrainStatus, err error) {
 	s = ClusterDrainStatus{
 		Cluster: name, Draining: draining, Alone: len(v.ServedOnlyBy(name)), Group: v.Settings.Config.Group.Name,
@@ -251,11 +254,11 @@ func drainOf(
 		return is && set.Why == plan.Drained
 	})
 	s.Drained = draining && v.Want.Drained[name] && !pending && v.Err == nil
-	ends := map[netip.AddrPort]bool{}
+	ends := map[routes.End]bool{}
 	for _, b := range v.Want.Backends {
 		for i, live := range v.Have.Backends.Get(b.Name).Match(b.Servers) {
 			if i >= 0 && live != nil && live.State == haproxy.Drain && b.ClusterOf(&b.Servers[i]) == name {
-				ends[live.Addr] = true
+				ends[plan.EndOf(*live)] = true
 			}
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"sallyport/appliance/plan"
 	"sallyport/appliance/status"
 	"sallyport/haproxy"
+	"sallyport/routes"
 )
 
 func TestTheDrainOfAClusterOutlivesTheProcess(t *testing.T) {
@@ -270,7 +271,7 @@ func TestADrainIsRefusedWhereNoOtherClusterServes(t *testing.T) {
 				t.Fatal(err)
 			}
 			knocks := 0
-			none := func(map[netip.AddrPort]bool) (int, error) { return 0, nil }
+			none := func(map[routes.End]bool) (int, error) { return 0, nil }
 			h := retirement(func() *status.View { return v }, drains, none, func() { knocks++ }, time.Now)
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/cluster/"+row.path, http.NoBody))
@@ -291,8 +292,8 @@ func TestAClusterIsDrainedOnceItsServersAre(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var asked map[netip.AddrPort]bool
-	h := retirement(func() *status.View { return v }, drains, func(ends map[netip.AddrPort]bool) (int, error) {
+	var asked map[routes.End]bool
+	h := retirement(func() *status.View { return v }, drains, func(ends map[routes.End]bool) (int, error) {
 		asked = ends
 		return len(ends), nil
 	}, func() {}, time.Now)
@@ -316,7 +317,7 @@ func TestAClusterIsDrainedOnceItsServersAre(t *testing.T) {
 	v.Steps = nil
 	v.Have.Backends.Get("web").Servers[1].State = haproxy.Drain
 	if s := ask("GET", "/cluster/drain?cluster=green"); !s.Drained || s.Connections != 1 ||
-		!asked[netip.MustParseAddrPort("172.17.0.1:80")] {
+		!asked[routes.End{To: netip.MustParseAddrPort("172.17.0.1:80")}] {
 		t.Errorf("afterwards: %+v, asked for %v", s, asked)
 	}
 	if s := ask("POST", "/cluster/undrain?cluster=green"); s.Draining || s.Drained {

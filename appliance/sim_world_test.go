@@ -60,16 +60,16 @@ func (c *town) Snapshot() (input.Snapshot, error) {
 // reading without a change costs nothing with Kernel either.
 type plainKernel struct{ *fakeKernel }
 
-func (k plainKernel) List() (routes.Table, []routes.Conflict, error) { return k.routes, nil, nil }
+func (k plainKernel) List() (routes.Listing, error) { return routes.Listing{Routes: k.routes}, nil }
 
-func (k plainKernel) Add(p netip.Prefix, via netip.Addr) error {
+func (k plainKernel) Add(to routes.Selector, via netip.Addr) error {
 	k.routes = maps.Clone(k.routes)
-	return k.fakeKernel.Add(p, via)
+	return k.fakeKernel.Add(to, via)
 }
 
-func (k plainKernel) Drop(p netip.Prefix) error {
+func (k plainKernel) Drop(to routes.Selector) error {
 	k.routes = maps.Clone(k.routes)
-	return k.fakeKernel.Drop(p)
+	return k.fakeKernel.Drop(to)
 }
 
 // A quickProxy is a fakeProxy that compares an order with the one before, as Proxy does, and looks only
@@ -202,7 +202,7 @@ func (w *world) add(c *town) {
 	for _, o := range c.offers {
 		w.speaker.offers = append(w.speaker.offers, o)
 		w.speaker.spoken[o.Peer] = true
-		w.kernel.routes[o.Prefix] = o.NextHop
+		w.kernel.routes[routes.To(o.Prefix)] = o.NextHop
 	}
 	w.speaker.state = established
 }

@@ -43,8 +43,9 @@ func WatcherConfig(
 	return watch.Config{
 		Name: c.Name, Kubeconfig: kubeconfig, APIGroup: group, OwnAddrs: own, Publish: publish,
 		Options: OptionsOf(c, pools), OwnASN: cfg.BGP.ASN, TokenFile: filepath.Join(cfg.StateDir, "token-"+c.Name),
-		HostNetwork: c.Ingress.HostNetwork, Bounds: c.Pools, ASN: c.BGP.ASN, Reflectors: c.BGP.RouteReflectors,
-		Log: log,
+		HostNetwork: c.Ingress.HostNetwork, Bounds: c.Pools, Source: c.Source.Prefix, ASN: c.BGP.ASN,
+		Reflectors: c.BGP.RouteReflectors,
+		Log:        log,
 	}
 }
 

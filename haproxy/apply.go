@@ -183,7 +183,7 @@ func (p *Proxy) settle() error {
 
 // tellServers changes only servers, in the backends that the worker has.
 func (p *Proxy) tellServers(cfg *Config, states States, res *Result) error {
-	steps := p.belief.run.serverSteps(cfg, states, nil)
+	steps := p.belief.run.serverSteps(cfg, states, nil, p.files.cookieKey(&cfg.Shape))
 	cmds := steps.inOrder(nil, nil)
 	res.Commands += len(cmds)
 	res.made = cmds
@@ -196,7 +196,7 @@ func (p *Proxy) tellServers(cfg *Config, states States, res *Result) error {
 
 // tellClosings only closes and drains servers, which cannot wait until the files can be written.
 func (p *Proxy) tellClosings(cfg *Config, states States, res *Result) error {
-	steps := p.belief.run.serverSteps(cfg, states, nil)
+	steps := p.belief.run.serverSteps(cfg, states, nil, p.files.cookieKey(&cfg.Shape))
 	cmds := slices.Concat(steps.down, steps.drop)
 	res.Commands += len(cmds)
 	return p.worker.tell(cmds)

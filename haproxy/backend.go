@@ -3,6 +3,7 @@ package haproxy
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"maps"
 	"net/netip"
 	"slices"
@@ -64,11 +65,16 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 		}
 		s := &b.Servers[i]
 		f.present++
-		text.WriteString("  server " + s.Name + " " + serverText(b, s))
+		line, end := "  server "+s.Name+" "+serverText(b, s), "\n"
 		if states[i] != Open {
-			text.WriteString(" disabled")
+			end = " disabled\n"
 		}
-		text.WriteByte('\n')
+		if cookie := ownCookie(b, s, r.cookies); cookie != "" {
+			text.WriteString("  .if version_atleast(3.0)\n" + line + cookie + end)
+			text.WriteString("  .else\n" + line + end + "  .endif\n")
+		} else {
+			text.WriteString(line + end)
+		}
 	}
 	f.text = []byte(text.String())
 	r.fragments[b] = f
@@ -119,6 +125,9 @@ func printable(c rune) rune {
 func serverText(b *Backend, s *Server) string {
 	address := netip.AddrPortFrom(s.Addr.Addr().Unmap(), s.Addr.Port()).String()
 	options := serverOptions(b.Options, s.patient(len(b.Servers)))
+	if s.Source.IsValid() {
+		options += " source " + s.Source.String()
+	}
 	if s.Backup {
 		options += " backup"
 	}
@@ -126,6 +135,18 @@ func serverText(b *Backend, s *Server) string {
 		options += " weight " + strconv.Itoa(s.Weight)
 	}
 	return address + " " + options
+}
+
+// ownCookie returns the option with the value of the cookie of a server with a source. Two clusters may have pods
+// with the same address, and a cookie that HAProxy derives from the address would lead to either of them. Members
+// of a group have different sources and the same cookies. HAProxy before 3.0 takes no such option with "add
+// server".
+func ownCookie(b *Backend, s *Server, key string) string {
+	if !s.Source.IsValid() || !b.sticky() {
+		return ""
+	}
+	sum := sha256.Sum256([]byte("server\n" + key + "\n" + b.ClusterOf(s) + "\n" + s.Addr.String()))
+	return " cookie " + hex.EncodeToString(sum[:8])
 }
 
 // manyServers is the least number of servers with which a backend takes a server that refuses

@@ -77,7 +77,7 @@ func TestAReadingOfTheWorkerIsMergedIntoWhatItWasToldMeanwhile(t *testing.T) {
 			want = seen(x.now.gen, x.want)
 		}
 		has, wanted := maps.Collect(got.backends.All()), maps.Collect(want.backends.All())
-		diff := cmp.Diff(wanted, has, cmpopts.EquateComparable(netip.AddrPort{}))
+		diff := cmp.Diff(wanted, has, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}))
 		if found != x.found || diff != "" || !got.sameFiles(want) {
 			t.Errorf("%s: got finding %d, want %d; the backends: -want +got\n%s", name, found, x.found, diff)
 		}

@@ -363,8 +363,10 @@ type Server struct {
 	Backup  bool   // it takes traffic only while no other server of the backend can
 	Weight  int    // its part of the traffic beside that of the other servers, from 1 to MaxWeight; 0 stands for 1
 	Cluster string // of its pod, if that is not the Backend's
-	Pod     string // namespace/name, for people
-	Node    string
+	// Source is the address of the machine from which HAProxy connects to it. If it is zero, the kernel chooses.
+	Source netip.Addr
+	Pod    string // namespace/name, for people
+	Node   string
 }
 
 // weight returns the weight that HAProxy gives the server.

@@ -12,10 +12,11 @@ import (
 
 // Live is a server in the worker.
 type Live struct {
-	Name  string
-	Addr  netip.AddrPort
-	State State
-	Check string // Up, Down or Unchecked; a Closed server is Unchecked
+	Name   string
+	Addr   netip.AddrPort
+	Source netip.Addr // as Server.Source, by the name
+	State  State
+	Check  string // Up, Down or Unchecked; a Closed server is Unchecked
 	// Failure is the result of the last check of a server that is Down: L4TOUT, L4CON and so on
 	// (HAProxy's manual, management, 9.1, check_status).
 	Failure  string

@@ -256,7 +256,7 @@ func TestIdleConnectionsAreCountedByTheirServer(t *testing.T) {
 			for _, b := range backends {
 				ends[b.Servers[0].Addr] = true
 			}
-			n, err := r.p.Idle(ends)
+			n, err := r.p.Idle(func(at netip.AddrPort, source netip.Addr) bool { return ends[at] && !source.IsValid() })
 			if err != nil {
 				t.Fatal(err)
 			}

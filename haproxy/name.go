@@ -16,11 +16,14 @@ func ServerName(addr netip.AddrPort) string {
 	return serverPrefix + host + "_" + strconv.Itoa(int(addr.Port()))
 }
 
-// NameOf returns the name that a server has in a backend: that of its address, then the cluster of its
-// pod if this is not the Backend's, and ".backup" if it is a Backup. HAProxy has no command that makes
-// a server a backup, so that the two are different servers.
+// NameOf returns the name that a server has in a backend. The name begins with that of its address. The address of
+// its Source follows, then the cluster of its pod if this is not the Backend's, and ".backup" for a Backup. HAProxy
+// has no command that makes a server a backup, or gives it another source, so that these are different servers.
 func NameOf(s Server) string {
 	name := ServerName(s.Addr)
+	if s.Source.IsValid() {
+		name += sourceMark + s.Source.String()
+	}
 	if s.Cluster != "" {
 		name += "_" + s.Cluster
 	}
@@ -28,6 +31,17 @@ func NameOf(s Server) string {
 		name += ".backup"
 	}
 	return name
+}
+
+// sourceMark precedes the source in the name of a server. No name of a cluster contains it.
+const sourceMark = "_from_"
+
+// sourceOf returns the source that a server of this name has. It is zero if the server has none.
+func sourceOf(name string) netip.Addr {
+	_, after, _ := strings.Cut(name, sourceMark)
+	text, _, _ := strings.Cut(strings.TrimSuffix(after, ".backup"), "_")
+	source, _ := netip.ParseAddr(text)
+	return source
 }
 
 // serverPrefix begins the name of every server that is an endpoint, and no other name.

@@ -104,7 +104,10 @@ func union(have, want []row, sorted bool) []row {
 // orders compares the worker with the outline that it should run, in the directory
 // dir.
 func (r *running) orders(want *outline, states States, dir string) orders {
-	o := orders{serverSteps: r.serverSteps(want.cfg, states, want.backends), turns: turns(r.tickets, want.tickets)}
+	o := orders{
+		serverSteps: r.serverSteps(want.cfg, states, want.backends, want.by.cookies),
+		turns:       turns(r.tickets, want.tickets),
+	}
 	if tables := want.tables(); r.tables != tables {
 		o.maps = mapSteps(r.rows, tables.rows, want.cfg.loads, dir)
 	}
@@ -142,15 +145,17 @@ type serverSteps struct {
 	strays   []string                // backends that have servers, and that no configuration wants
 	names    workerNames
 	worker   picture
+	cookies  string // the key of the cookies of servers
 }
 
 var stateCommand = map[State]string{Closed: "maint", Drain: "drain", Open: "ready"}
 
 // serverSteps compares the worker with the wanted states. It skips a backend if the worker has
 // confirmed its fragment. fragments may be nil.
-func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment) serverSteps {
+func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment, cookies string) serverSteps {
 	s := serverSteps{
 		after: map[string]*LiveBackend{}, opens: map[netip.AddrPort]bool{}, names: r.names(), worker: r.picture,
+		cookies: cookies,
 	}
 	var leaving []*Backend
 	known, j := r.told != nil, 0 // known: each name is one of those told, and the other way round
@@ -261,8 +266,14 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 		default:
 			srv := &b.Servers[i]
 			id := ServerID{worker, srv.Name}
-			live = Live{Name: srv.Name, Addr: srv.Addr, State: state, Check: Unchecked, Weight: srv.weight()}
+			live = Live{
+				Name: srv.Name, Addr: srv.Addr, Source: srv.Source, State: state, Check: Unchecked,
+				Weight: srv.weight(),
+			}
 			add := "add server " + id.String() + " " + serverText(b, srv)
+			if s.worker.atLeast3(0) {
+				add += ownCookie(b, srv, s.cookies)
+			}
 			if b.hashes() && s.worker.atLeast3(0) {
 				add += " " + hashKey
 			}

@@ -327,7 +327,7 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 					t.Errorf("server %s would be removed while it is %s", id, live.State)
 				}
 			}
-			again := have.serverSteps(&tt.want.Config, states(tt.want), nil)
+			again := have.serverSteps(&tt.want.Config, states(tt.want), nil, "")
 			if cmds := again.inOrder(nil, nil); len(cmds) > 0 {
 				t.Errorf("after the commands, the servers take these again: %s", strings.Join(cmds, "; "))
 			}

@@ -317,13 +317,10 @@ func (p *Proxy) Servers() (LiveBackends, error) {
 	return p.belief.run.backends, nil
 }
 
-// Idle returns how many connections to these addresses the worker keeps for later requests. HAProxy 3.2
-// keeps one to a drained server for more than five minutes.
-func (p *Proxy) Idle(ends map[netip.AddrPort]bool) (int, error) {
-	if len(ends) == 0 {
-		return 0, nil
-	}
-	return p.worker.idle(ends)
+// Idle returns how many connections to some servers the worker keeps for later requests: to those for whose address
+// and Source of returns true. HAProxy 3.2 keeps one to a drained server for more than five minutes.
+func (p *Proxy) Idle(of func(at netip.AddrPort, source netip.Addr) bool) (int, error) {
+	return p.worker.idle(of)
 }
 
 // know reads the worker if there is no belief about it. If the worker has not loaded our

@@ -354,6 +354,9 @@ func (b *Backend) Validate() error {
 			return fmt.Errorf("backend %s: server %q has no address or no port", b.Name, s.Name)
 		case s.Addr.Addr().Zone() != "":
 			return fmt.Errorf("backend %s: server %q has an address with a zone", b.Name, s.Name)
+		case s.Source.IsValid() && s.Source.BitLen() != s.Addr.Addr().Unmap().BitLen():
+			return fmt.Errorf("backend %s: server %q has the source %s, which is not of the family of its address",
+				b.Name, s.Name, s.Source)
 		case s.Name != NameOf(s):
 			return fmt.Errorf("backend %s: server %q should be named %s after its address", b.Name, s.Name, NameOf(s))
 		case s.Weight < 0 || s.Weight > MaxWeight:

@@ -336,7 +336,7 @@ func (r *reading) connectionsTo(words []string) {
 }
 
 // idle returns how many connections to these addresses the worker keeps for later requests.
-func (w worker) idle(ends map[netip.AddrPort]bool) (n int, err error) {
+func (w worker) idle(of func(at netip.AddrPort, source netip.Addr) bool) (n int, err error) {
 	answer, err := w.ask("show servers conn")
 	if err != nil {
 		return 0, err
@@ -353,7 +353,7 @@ func (w worker) idle(ends map[netip.AddrPort]bool) (n int, err error) {
 		}
 		addr, err := netip.ParseAddr(words[2])
 		port, portErr := strconv.ParseUint(words[3], 10, 16)
-		if err == nil && portErr == nil && ends[netip.AddrPortFrom(addr, uint16(port))] {
+		if err == nil && portErr == nil && of(netip.AddrPortFrom(addr, uint16(port)), sourceOf(words[0])) {
 			count, _ := strconv.Atoi(words[columns.idle])
 			n += count
 		}
@@ -407,7 +407,7 @@ func serverState(words []string) (Live, error) {
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return Live{}, fmt.Errorf("HAProxy's worker: state of %s/%s: %w", words[1], words[3], err)
 	}
-	live := Live{Name: strings.Clone(words[3]), State: Open, Check: Up, Weight: weight}
+	live := Live{Name: strings.Clone(words[3]), Source: sourceOf(words[3]), State: Open, Check: Up, Weight: weight}
 	if ip, err := netip.ParseAddr(words[4]); err == nil {
 		live.Addr = netip.AddrPortFrom(ip, uint16(port))
 	}

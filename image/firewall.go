@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -170,6 +171,7 @@ var sets = []struct{ name, kind string }{
 	{"services_udp", "type inet_service"},
 	{"pods4", "type ipv4_addr; flags interval"},
 	{"pods6", "type ipv6_addr; flags interval"},
+	{"sourced4", "type ipv4_addr . ipv4_addr; flags interval"},
 	{"servers4", "type ipv4_addr . inet_service"},
 	{"servers6", "type ipv6_addr . inet_service"},
 	{"listeners4", "type ipv4_addr . inet_service"},
@@ -216,6 +218,7 @@ func confine(line func(string, ...any), cfg *config.Config) {
 	line("\t\ttcp flags & (ack | rst) != 0 accept")
 	line("\t\tmeta l4proto 6 ip daddr @pods4 accept")
 	line("\t\tmeta l4proto 6 ip6 daddr @pods6 accept")
+	line("\t\tmeta l4proto 6 ip saddr . ip daddr @sourced4 accept")
 	line("\t\tip daddr . tcp dport @servers4 accept")
 	line("\t\tip6 daddr . tcp dport @servers6 accept")
 	line("\t\tip daddr 127.0.0.1 udp dport 514 accept") // HAProxy's default log server
@@ -282,9 +285,11 @@ func to(addr netip.Addr) string {
 // Admission lists the connections that the firewall accepts in addition to those that the file
 // allows: from outside, and from HAProxy's worker.
 type Admission struct {
-	Peers    []netip.Addr     // may open BGP sessions
-	TCP, UDP []uint16         // ports of this machine that everyone reaches
-	Pods     []netip.Prefix   // HAProxy may connect to every port in them
+	Peers    []netip.Addr   // may open BGP sessions
+	TCP, UDP []uint16       // ports of this machine that everyone reaches
+	Pods     []netip.Prefix // HAProxy may connect to every port in them
+	// Sourced are the same for connections from an address of this machine.
+	Sourced  map[netip.Addr][]netip.Prefix
 	Servers  []netip.AddrPort // HAProxy may connect to these
 	Logs     []netip.AddrPort // HAProxy may send to these by UDP
 	Services []netip.AddrPort // TCP listeners of this machine that everyone reaches
@@ -317,6 +322,11 @@ func (a Admission) commands() string {
 	}
 	for _, p := range outermost(a.Pods) {
 		add("pods", p.Addr(), p)
+	}
+	for _, from := range slices.SortedFunc(maps.Keys(a.Sourced), netip.Addr.Compare) {
+		for _, p := range outermost(a.Sourced[from]) {
+			add("sourced", from, fmt.Sprintf("%s . %s", from, p))
+		}
 	}
 	for set, list := range map[string][]netip.AddrPort{"servers": a.Servers, "logs": a.Logs, "listeners": a.Services} {
 		for _, at := range list {

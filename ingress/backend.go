@@ -40,7 +40,9 @@ func (c *Compiler) part(n need) part {
 		return p
 	}
 	backend.Set = n.set
-	p.addServers(w, &n, haproxy.Server{Backup: n.set != "" && w.Options.Standby})
+	p.addServers(w, &n, haproxy.Server{
+		Source: w.Options.Source, Backup: n.set != "" && w.Options.Standby,
+	})
 	if n.set != "" {
 		c.addGuests(&p, &n)
 	}

@@ -110,7 +110,9 @@ func (c *Compiler) addGuests(p *part, n *need) {
 			})
 			continue
 		}
-		p.addServers(w, &guest, haproxy.Server{Cluster: w.Cluster, Backup: w.Options.Standby})
+		p.addServers(w, &guest, haproxy.Server{
+			Cluster: w.Cluster, Source: w.Options.Source, Backup: w.Options.Standby,
+		})
 	}
 }
 

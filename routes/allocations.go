@@ -18,7 +18,7 @@ type Allocations struct {
 type allocations struct {
 	host    map[netip.Addr]hostAddress // addresses of nodes
 	onNodes bool                       // servers at these addresses are allowed
-	foreign index[string]              // addresses of clusters that outrank this one, with the names of the clusters
+	foreign index[string]              // as returned by claims.of
 	servers map[netip.AddrPort]bool    // the API server's sockets, by the cluster's own records
 	blocks  index[*IPAMBlock]
 	ranges  index[bool] // networks of pods with unknown namespaces; empty if blocks have them
@@ -48,7 +48,7 @@ func Allocate(f Facts) *Allocations {
 	for _, addr := range f.Local.Addrs {
 		a.local[addr] = true
 	}
-	taken := map[netip.Prefix]string{}
+	var taken claims
 	for _, t := range byRank(f.Topologies) {
 		for _, server := range t.Protected {
 			a.protected[server] = t.Cluster
@@ -56,9 +56,10 @@ func Allocate(f Facts) *Allocations {
 		if a.clusters[t.Cluster] != nil {
 			continue // the configuration does not allow two of one name
 		}
+		source, sourced := f.Local.SourceOf(*t)
 		c := &allocations{
 			host: map[netip.Addr]hostAddress{}, onNodes: t.HostNetwork,
-			foreign: newIndex(maps.Clone(taken)), servers: map[netip.AddrPort]bool{},
+			foreign: taken.of(source), servers: map[netip.AddrPort]bool{},
 		}
 		for _, server := range t.Endpoints {
 			c.servers[server] = true
@@ -98,8 +99,8 @@ func Allocate(f Facts) *Allocations {
 			}
 		}
 		for _, p := range territory {
-			if _, ok := taken[p.Masked()]; !ok && p.IsValid() {
-				taken[p.Masked()] = t.Cluster
+			if sourced && p.IsValid() {
+				taken.add(source, p.Masked(), t.Cluster)
 			}
 		}
 	}

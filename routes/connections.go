@@ -18,6 +18,16 @@ const (
 	retransmitting = 1 // the value of idiag_timer
 )
 
+// An End is the far end of TCP connections of this machine, with the address of the machine that they have at the
+// near end. If From is zero, they may have any.
+type End struct {
+	From netip.Addr
+	To   netip.AddrPort
+}
+
+// Any returns the same far end for any address of the machine.
+func (e End) Any() End { return End{To: e.To} }
+
 // mute is the number of retransmissions in a row without an acknowledgement after which
 // the far end of a connection counts as mute. In a fast network the second comes about
 // 0.6 s after the first (RFC 6298).
@@ -25,12 +35,12 @@ const mute = 2
 
 // Mute returns the far ends of TCP connections of this machine that no longer acknowledge anything:
 // a node without power, or without a cable. If only the application is stuck, the far end is not
-// mute, since its kernel acknowledges.
-func (*Kernel) Mute() (map[netip.AddrPort]bool, error) {
-	ends := make(map[netip.AddrPort]bool)
-	err := connections(func(s *netlink.Socket, to netip.AddrPort) error {
+// mute, since its kernel acknowledges. It returns each End also with Any.
+func (*Kernel) Mute() (map[End]bool, error) {
+	ends := make(map[End]bool)
+	err := connections(func(s *netlink.Socket, to End) error {
 		if s.Timer == retransmitting && s.Retrans >= mute {
-			ends[to] = true
+			ends[to], ends[to.Any()] = true, true
 		}
 		return nil
 	})
@@ -40,12 +50,12 @@ func (*Kernel) Mute() (map[netip.AddrPort]bool, error) {
 // Abort ends the TCP connections of this machine to these far ends, and returns their
 // number. Their programs get ECONNABORTED at once, and do not wait for an answer that will
 // not come. It needs CONFIG_INET_DIAG_DESTROY, which kernels of distributions have.
-func (*Kernel) Abort(ends map[netip.AddrPort]bool) (n int, err error) {
+func (*Kernel) Abort(ends map[End]bool) (n int, err error) {
 	if len(ends) == 0 {
 		return 0, nil
 	}
-	err = connections(func(s *netlink.Socket, to netip.AddrPort) error {
-		if !ends[to] {
+	err = connections(func(s *netlink.Socket, to End) error {
+		if !ends[to] && !ends[to.Any()] {
 			return nil
 		}
 		request := nl.NewNetlinkRequest(nl.SOCK_DESTROY, unix.NLM_F_ACK)
@@ -55,7 +65,7 @@ func (*Kernel) Abort(ends map[netip.AddrPort]bool) (n int, err error) {
 		case err == nil:
 			n++
 		case !errors.Is(err, unix.ENOENT): // it has ended by itself
-			return fmt.Errorf("ending the connection to %s: %w", to, err)
+			return fmt.Errorf("ending the connection to %s: %w", to.To, err)
 		}
 		return nil
 	})
@@ -65,9 +75,8 @@ func (*Kernel) Abort(ends map[netip.AddrPort]bool) (n int, err error) {
 // Held returns how many TCP connections to these addresses of this machine are still in use: those
 // that are open, and those that this machine has closed while data is under way.
 func (*Kernel) Held(addrs []netip.Addr) (n int, err error) {
-	err = connections(func(s *netlink.Socket, _ netip.AddrPort) error {
-		own, _ := netip.AddrFromSlice(s.ID.Source)
-		if slices.Contains(addrs, own.Unmap()) && inUse(s) {
+	err = connections(func(s *netlink.Socket, to End) error {
+		if slices.Contains(addrs, to.From) && inUse(s) {
 			n++
 		}
 		return nil
@@ -76,12 +85,12 @@ func (*Kernel) Held(addrs []netip.Addr) (n int, err error) {
 }
 
 // HeldTo returns how many TCP connections of this machine to these far ends are still in use.
-func (*Kernel) HeldTo(ends map[netip.AddrPort]bool) (n int, err error) {
+func (*Kernel) HeldTo(ends map[End]bool) (n int, err error) {
 	if len(ends) == 0 {
 		return 0, nil
 	}
-	err = connections(func(s *netlink.Socket, to netip.AddrPort) error {
-		if ends[to] && inUse(s) {
+	err = connections(func(s *netlink.Socket, to End) error {
+		if (ends[to] || ends[to.Any()]) && inUse(s) {
 			n++
 		}
 		return nil
@@ -95,7 +104,7 @@ func inUse(s *netlink.Socket) bool {
 }
 
 // connections calls each with every TCP connection of this machine that was established.
-func connections(each func(*netlink.Socket, netip.AddrPort) error) error {
+func connections(each func(*netlink.Socket, End) error) error {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		sockets, err := netlink.SocketDiagTCP(family)
 		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // it went on changing meanwhile
@@ -106,11 +115,13 @@ func connections(each func(*netlink.Socket, netip.AddrPort) error) error {
 			case tcpListen, tcpTimeWait, tcpSynSent, tcpSynRecv: // these have none, or not yet
 				continue
 			}
-			addr, ok := netip.AddrFromSlice(s.ID.Destination)
+			near, _ := netip.AddrFromSlice(s.ID.Source)
+			far, ok := netip.AddrFromSlice(s.ID.Destination)
 			if !ok {
 				continue
 			}
-			if err := each(s, netip.AddrPortFrom(addr.Unmap(), s.ID.DestinationPort)); err != nil {
+			to := End{From: near.Unmap(), To: netip.AddrPortFrom(far.Unmap(), s.ID.DestinationPort)}
+			if err := each(s, to); err != nil {
 				return err
 			}
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math"
 	"net"
 	"net/netip"
@@ -42,22 +41,23 @@ type Kernel struct {
 	mu        sync.Mutex    // holds for everything below
 	events    *subscription // nil if there is no subscription, so nothing is remembered
 	changedAt time.Time     // when the last message came
-	listed    reading[listing]
+	listed    reading[Listing]
 	local     reading[Local]
 }
 
-// A listing is what List found in the kernel: our routes that it uses, and those that it does not.
-type listing struct {
-	table     Table
-	conflicts []Conflict
+// A Listing is what List found in the kernel.
+type Listing struct {
+	Routes    Table // our routes that the kernel uses
+	Conflicts []Conflict
+	Rules     map[Selector]Rule // those of ours, each of which leads its packets into the table of a source
 }
 
 // A Conflict is a route of ours that the kernel has but does not use, or not for all its
 // addresses.
 type Conflict struct {
-	Prefix netip.Prefix
-	Via    netip.Addr
-	Why    string // one sentence for people
+	Selector
+	Via netip.Addr
+	Why string // one sentence for people
 }
 
 // OpenKernel opens the routing table of the process's network namespace, and listens to
@@ -104,7 +104,7 @@ func (k *Kernel) prepare() (*subscription, error) {
 	}
 	// Deleting a route that cannot exist tests the permission. In a user namespace the
 	// capability bits are no proof.
-	probe := k.route(netip.MustParsePrefix("0.0.0.0/32"))
+	probe := k.route(To(netip.MustParsePrefix("0.0.0.0/32")))
 	if err := k.netlink.RouteDel(probe); errors.Is(err, unix.EPERM) {
 		return nil,
 			fmt.Errorf("changing the kernel's routes needs the capability CAP_NET_ADMIN: run as root, or give the "+
@@ -133,19 +133,24 @@ func (k *Kernel) adopt() error {
 		if r.protocol != k.cfg.Protocol || r.metric == k.cfg.Metric {
 			continue
 		}
-		if r.plain() {
-			if err := k.Add(r.prefix, r.via); err != nil {
-				k.cfg.Log.Warn("old route not taken over", "prefix", r.prefix, "via", r.via, "metric", r.metric,
+		switch {
+		case r.plain():
+			if err := k.Add(r.Selector, r.via); err != nil {
+				k.cfg.Log.Warn("old route not taken over", "route", r.Selector, "via", r.via, "metric", r.metric,
 					"error", err)
 			}
+		case r.refuses(k.cfg.Protocol):
+			if err := k.netlink.RouteAdd(k.refusal(r.From)); err != nil && !errors.Is(err, unix.EEXIST) {
+				return fmt.Errorf("taking over the default route of the table of %s: %w", r.From, err)
+			}
 		}
-		old := k.route(r.prefix)
+		old := k.route(r.Selector)
 		old.Priority = r.metric
 		if err := k.netlink.RouteDel(old); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("dropping our old route %s with metric %d: %w", r.prefix, r.metric, err)
+			return fmt.Errorf("dropping our old route %s with metric %d: %w", r.Selector, r.metric, err)
 		}
 	}
-	return nil
+	return k.adoptRules(all)
 }
 
 // Close ends the listening. The routes stay, so that traffic goes on without a process.
@@ -166,31 +171,37 @@ func (k *Kernel) knock() {
 	}
 }
 
-// List reads our routes back from the kernel. It returns those in use, and those that the
-// kernel has but does not use: another route overrides one, or takes part of its
-// addresses, or its link is down. Another route to the same next hop is no conflict. It
-// reads only if the kernel has announced a change since the last reading, or that is old.
-// Callers share the result: do not change it.
-func (k *Kernel) List() (Table, []Conflict, error) {
-	l, err := recall(k, &k.listed, func() (listing, error) {
-		all, err := k.read()
-		if err != nil {
-			return listing{}, err
-		}
-		table, conflicts := assess(all, k.cfg.Protocol, k.cfg.Metric)
-		return listing{table, conflicts}, nil
-	})
-	return l.table, l.conflicts, err
+// List reads our routes and rules back from the kernel. Its Routes are those in use. A conflict is a
+// route that the kernel has but does not use: another route overrides it, or takes part of its
+// addresses, or its link is down, or no rule of the kernel leads to it. Another route to the same next
+// hop is no conflict. List reads only if the kernel has announced a change since the last reading, or
+// that is old. Callers share the result: do not change it.
+func (k *Kernel) List() (Listing, error) { return recall(k, &k.listed, k.list) }
+
+func (k *Kernel) list() (Listing, error) {
+	all, err := k.read()
+	if err != nil {
+		return Listing{}, err
+	}
+	rules, err := k.readRules()
+	if err != nil {
+		return Listing{}, err
+	}
+	l := Listing{Rules: judgeRules(rules, all)}
+	l.Routes, l.Conflicts = assess(all, k.cfg.Protocol, k.cfg.Metric)
+	l.follow()
+	return l, nil
 }
 
-// Add adds a route to prefix by the next hop via. It replaces a route of ours to another
-// next hop in one step. A foreign route with this prefix and metric is an error, and so is
+// Add adds a route for the packets of a selector by the next hop via. It replaces a route of ours to
+// another next hop in one step. A foreign route with this prefix and metric is an error, and so is
 // a route of ours that exists but is not in use. Then Add changes nothing.
-func (k *Kernel) Add(prefix netip.Prefix, via netip.Addr) error {
-	if !canonical(prefix) || prefix.Addr().BitLen() != via.BitLen() {
-		return fmt.Errorf("adding route %s via %s: not a prefix and a next hop of one family", prefix, via)
+func (k *Kernel) Add(to Selector, via netip.Addr) error {
+	if !canonical(to.To) || to.To.Addr().BitLen() != via.BitLen() ||
+		to.From.IsValid() && (!to.From.Is4() || !via.Is4()) {
+		return fmt.Errorf("adding route %s via %s: not a prefix and a next hop of one family", to, via)
 	}
-	r := k.route(prefix)
+	r := k.route(to)
 	r.Gw = via.AsSlice()
 	r.Type = unix.RTN_UNICAST
 	r.Scope = netlink.SCOPE_UNIVERSE
@@ -198,51 +209,51 @@ func (k *Kernel) Add(prefix netip.Prefix, via netip.Addr) error {
 	// metric. Only then the existing route has to be read.
 	err := k.netlink.RouteAdd(r)
 	if errors.Is(err, unix.EEXIST) {
-		return k.replace(r, prefix, via)
+		return k.replace(r, to, via)
 	}
 	if err != nil {
-		return fmt.Errorf("adding route %s via %s: %w", prefix, via, err)
+		return fmt.Errorf("adding route %s via %s: %w", to, via, err)
 	}
 	return nil
 }
 
-// replace does Add's work if a route with the prefix and our metric exists. Between reading and
+// replace does Add's work if a route with the selector and our metric exists. Between reading and
 // writing, another program could put another route there: the kernel has no replacement that
 // compares the protocol.
-func (k *Kernel) replace(r *netlink.Route, prefix netip.Prefix, via netip.Addr) error {
+func (k *Kernel) replace(r *netlink.Route, to Selector, via netip.Addr) error {
 	all, err := k.read()
 	if err != nil {
-		return fmt.Errorf("replacing route %s via %s: %w", prefix, via, err)
+		return fmt.Errorf("replacing route %s via %s: %w", to, via, err)
 	}
-	same := func(e entry) bool { return e.prefix == prefix && e.metric == k.cfg.Metric }
+	same := func(e entry) bool { return e.Selector == to && e.metric == k.cfg.Metric }
 	for _, e := range all {
 		if same(e) && e.protocol != k.cfg.Protocol {
 			return fmt.Errorf("adding route %s via %s: there is one already with metric %d, %s: remove it, or "+
-				"configure another metric", prefix, via, k.cfg.Metric, e)
+				"configure another metric", to, via, k.cfg.Metric, e)
 		}
 	}
 	if i := slices.IndexFunc(all, same); i < 0 || all[i].via != via || !all[i].plain() {
 		if err := k.netlink.RouteReplace(r); err != nil {
-			return fmt.Errorf("replacing route %s via %s: %w", prefix, via, err)
+			return fmt.Errorf("replacing route %s via %s: %w", to, via, err)
 		}
 		return nil
 	}
 	_, conflicts := assess(all, k.cfg.Protocol, k.cfg.Metric)
 	for _, c := range conflicts {
-		if c.Prefix == prefix {
-			return fmt.Errorf("route %s via %s is there but not used: %s", prefix, via, c.Why)
+		if c.Selector == to {
+			return fmt.Errorf("route %s via %s is there but not used: %s", to, via, c.Why)
 		}
 	}
 	return nil
 }
 
-// Drop deletes the routes to prefix that have our mark, of any metric. It deletes no other route.
-// If there is no such route, Drop succeeds.
-func (k *Kernel) Drop(prefix netip.Prefix) error {
-	if !canonical(prefix) {
-		return fmt.Errorf("dropping route %s: not a prefix", prefix)
+// Drop deletes the routes for the packets of a selector that have our mark, of any metric. It deletes no
+// other route. If there is no such route, Drop succeeds.
+func (k *Kernel) Drop(to Selector) error {
+	if !canonical(to.To) || to.From.IsValid() && !to.From.Is4() {
+		return fmt.Errorf("dropping route %s: not a prefix", to)
 	}
-	r := k.route(prefix)
+	r := k.route(to)
 	r.Priority = 0 // any
 	// The kernel compares the protocol when it deletes, and deletes one at a
 	// time.
@@ -252,17 +263,20 @@ func (k *Kernel) Drop(prefix netip.Prefix) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("dropping route %s: %w", prefix, err)
+			return fmt.Errorf("dropping route %s: %w", to, err)
 		}
 	}
-	return fmt.Errorf("dropping route %s: someone keeps adding it with our protocol number %d", prefix, k.cfg.Protocol)
+	return fmt.Errorf("dropping route %s: someone keeps adding it with our protocol number %d", to, k.cfg.Protocol)
 }
 
 // Local returns the addresses of the machine, and the networks that are directly connected by
 // interfaces that are up. It leaves out loopback and link-local addresses, which no route of a
-// cluster can have. Both lists are sorted. Like List, it reads only after a change, and callers
+// cluster can have. All lists are sorted. Like List, it reads only after a change, and callers
 // share the result.
 func (k *Kernel) Local() (Local, error) { return recall(k, &k.local, k.readLocal) }
+
+// ReadLocal returns what Local returns, and needs no right to change routes.
+func ReadLocal() (Local, error) { return (&Kernel{netlink: &netlink.Handle{}}).readLocal() }
 
 func (k *Kernel) readLocal() (Local, error) {
 	var links []netlink.Link
@@ -288,6 +302,9 @@ func (k *Kernel) readLocal() (Local, error) {
 			continue
 		}
 		local.Addrs = append(local.Addrs, p.Addr())
+		if !p.IsSingleIP() && a.Flags&unix.IFA_F_SECONDARY == 0 {
+			local.Primary = append(local.Primary, p.Addr())
+		}
 		if a.Peer != nil {
 			p = prefixOf(a.Peer) // on a point-to-point link the peer's network is connected
 		} else if p.IsSingleIP() {
@@ -299,24 +316,25 @@ func (k *Kernel) readLocal() (Local, error) {
 	}
 	slices.SortFunc(local.Addrs, netip.Addr.Compare)
 	slices.SortFunc(local.Networks, netip.Prefix.Compare)
+	slices.SortFunc(local.Primary, netip.Addr.Compare)
 	local.Addrs, local.Networks = slices.Compact(local.Addrs), slices.Compact(local.Networks)
 	return local, nil
 }
 
 // route returns a route with our mark. The scope "nowhere" matches any.
-func (k *Kernel) route(p netip.Prefix) *netlink.Route {
+func (k *Kernel) route(s Selector) *netlink.Route {
 	return &netlink.Route{
-		Dst:      &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
+		Dst:      ipNet(s.To),
 		Protocol: netlink.RouteProtocol(k.cfg.Protocol),
-		Table:    k.cfg.Table,
+		Table:    k.tableOf(s.From),
 		Priority: k.cfg.Metric,
 		Scope:    netlink.SCOPE_NOWHERE,
 	}
 }
 
-// An entry is a route of the table, ours or not.
+// An entry is a route of one of our tables, ours or not.
 type entry struct {
-	prefix   netip.Prefix
+	Selector
 	via      netip.Addr // zero if there is no single gateway
 	protocol int
 	metric   int
@@ -332,20 +350,30 @@ func (e entry) String() string {
 	if e.plain() {
 		to = "via " + e.via.String()
 	}
-	return fmt.Sprintf("%s %s of protocol %s", e.prefix, to, netlink.RouteProtocol(e.protocol))
+	return fmt.Sprintf("%s %s of protocol %s", e.Selector, to, netlink.RouteProtocol(e.protocol))
 }
 
-// read returns the whole table, both families.
+// refuses reports whether an entry is the default route of the table of a source, with our mark.
+func (e entry) refuses(protocol int) bool {
+	return e.From.IsValid() && e.To.Bits() == 0 && e.kind == unix.RTN_UNREACHABLE && e.protocol == protocol
+}
+
+// read returns the main table and those of sources, both families.
 func (k *Kernel) read() ([]entry, error) {
 	var all []entry
 	err := whole(func() error {
 		all = all[:0]
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-			err := k.netlink.RouteListFilteredIter(family, &netlink.Route{Table: k.cfg.Table}, netlink.RT_FILTER_TABLE,
+			every := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
+			err := k.netlink.RouteListFilteredIter(family, every, netlink.RT_FILTER_TABLE,
 				func(r netlink.Route) bool {
+					source, ours := k.sourceOf(r.Table)
+					if !ours || source.IsValid() && family != netlink.FAMILY_V4 {
+						return true
+					}
 					e := entry{
-						prefix: prefixOf(r.Dst), protocol: int(r.Protocol), metric: r.Priority, kind: r.Type,
-						flags: r.Flags,
+						Selector: Selector{From: source, To: prefixOf(r.Dst)}, protocol: int(r.Protocol),
+						metric: r.Priority, kind: r.Type, flags: r.Flags,
 					}
 					if len(r.MultiPath) == 0 {
 						e.via, _ = netip.AddrFromSlice(r.Gw)
@@ -393,52 +421,52 @@ func prefixOf(n *net.IPNet) netip.Prefix {
 // assess returns which of our routes packets really take. Another route does no harm if it
 // has the same next hop, or if it is dead.
 func assess(all []entry, protocol, metric int) (Table, []Conflict) {
-	ours := make(map[netip.Prefix]entry, len(all))
+	ours := make(map[Selector]entry, len(all))
 	for _, e := range all {
-		if e.protocol == protocol && e.metric == metric {
-			ours[e.prefix] = e
+		if e.protocol == protocol && e.metric == metric && !e.refuses(protocol) {
+			ours[e.Selector] = e
 		}
 	}
-	why := map[netip.Prefix]string{}
+	why := map[Selector]string{}
 	table := make(Table, len(ours))
-	for p, e := range ours {
+	for s, e := range ours {
 		switch {
 		case !e.plain():
-			why[p] = "it has not one next hop: it was changed by someone else"
+			why[s] = "it has not one next hop: it was changed by someone else"
 		case e.flags&unix.RTNH_F_DEAD != 0, e.flags&unix.RTNH_F_LINKDOWN != 0:
-			why[p] = "its link is down"
+			why[s] = "its link is down"
 		default:
-			table[p] = e.via
+			table[s] = e.via
 		}
 	}
-	lengths := lengthsOf(maps.Keys(ours))
+	lengths := lengthsOf(prefixes(ours))
 	for _, rival := range all {
-		if !rival.prefix.IsValid() || rival.protocol == protocol && rival.metric == metric ||
+		if !rival.To.IsValid() || rival.protocol == protocol && rival.metric == metric ||
 			rival.flags&unix.RTNH_F_DEAD != 0 {
 			continue
 		}
 		// The rival overrides each route of ours that covers it. It overrides one of the
 		// same prefix only if its metric is not worse.
-		for _, bits := range lengths.of(rival.prefix.Addr()) {
-			p, err := rival.prefix.Addr().Prefix(bits)
-			e, mine := ours[p]
-			if err != nil || !mine || bits > rival.prefix.Bits() || rival.plain() && rival.via == e.via {
+		for _, bits := range lengths.of(rival.To.Addr()) {
+			p, err := rival.To.Addr().Prefix(bits)
+			s := Selector{From: rival.From, To: p}
+			e, mine := ours[s]
+			if err != nil || !mine || bits > rival.To.Bits() || rival.plain() && rival.via == e.via {
 				continue
 			}
 			switch {
-			case bits < rival.prefix.Bits():
-				why[p] = fmt.Sprintf("a part of it goes elsewhere: %s; remove that route", rival)
+			case bits < rival.To.Bits():
+				why[s] = fmt.Sprintf("a part of it goes elsewhere: %s; remove that route", rival)
 			case rival.metric <= metric:
-				why[p] = fmt.Sprintf("another route goes before it: %s, metric %d; remove that route", rival,
+				why[s] = fmt.Sprintf("another route goes before it: %s, metric %d; remove that route", rival,
 					rival.metric)
 			}
 		}
 	}
 	var conflicts []Conflict
-	for p, w := range why {
-		delete(table, p)
-		conflicts = append(conflicts, Conflict{Prefix: p, Via: ours[p].via, Why: w})
+	for s, w := range why {
+		delete(table, s)
+		conflicts = append(conflicts, Conflict{Selector: s, Via: ours[s].via, Why: w})
 	}
-	slices.SortFunc(conflicts, func(a, b Conflict) int { return a.Prefix.Compare(b.Prefix) })
 	return table, conflicts
 }

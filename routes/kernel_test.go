@@ -78,6 +78,9 @@ func open(t *testing.T, cfg KernelConfig) *Kernel {
 	return k
 }
 
+// to returns the selector of all packets to a prefix.
+func to(prefix string) Selector { return To(pfx(prefix)) }
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -124,14 +127,15 @@ func wantPresent(t *testing.T, want ...string) {
 
 func wantList(t *testing.T, k *Kernel, want Table, conflicts ...string) {
 	t.Helper()
-	got, cs, err := k.List()
+	l, err := k.List()
 	must(t, err)
+	got, cs := l.Routes, l.Conflicts
 	if !got.Equal(want) {
 		t.Errorf("got table\n%swant\n%s", got, want)
 	}
 	var why []string
 	for _, c := range cs {
-		why = append(why, fmt.Sprintf("%s: %s", c.Prefix, c.Why))
+		why = append(why, fmt.Sprintf("%s: %s", c.Selector, c.Why))
 	}
 	if len(why) != len(conflicts) {
 		t.Fatalf("got conflicts %q, want %q", why, conflicts)
@@ -159,49 +163,49 @@ func knocksUntil(t *testing.T, k *Kernel, what string, so func() bool) {
 // lists reports whether List returns this table.
 func lists(t *testing.T, k *Kernel, want Table) func() bool {
 	return func() bool {
-		got, _, err := k.List()
+		l, err := k.List()
 		must(t, err)
-		return got.Equal(want)
+		return l.Routes.Equal(want)
 	}
 }
 
 func TestRoutesAreAddedReplacedAndDropped(t *testing.T) {
 	wire(t)
 	k := open(t, KernelConfig{})
-	six, via6 := pfx("fd00:172::40/122"), addr("fd00:50::23")
+	six, via6 := to("fd00:172::40/122"), addr("fd00:50::23")
 	wantList(t, k, Table{})
 
-	must(t, k.Add(pfx(block), addr(node1)))
+	must(t, k.Add(to(block), addr(node1)))
 	must(t, k.Add(six, via6))
-	wantList(t, k, Table{pfx(block): addr(node1), six: via6})
+	wantList(t, k, Table{to(block): addr(node1), six: via6})
 	wantPresent(t, block+" via "+node1+" of protocol 78 metric 50",
 		"fd00:172::40/122 via fd00:50::23 of protocol 78 metric 50")
 
-	must(t, k.Add(pfx(block), addr(node2)))
+	must(t, k.Add(to(block), addr(node2)))
 	must(t, k.Add(six, addr("fd00:50::24")))
-	wantList(t, k, Table{pfx(block): addr(node2), six: addr("fd00:50::24")})
+	wantList(t, k, Table{to(block): addr(node2), six: addr("fd00:50::24")})
 	wantPresent(t, block+" via "+node2+" of protocol 78 metric 50",
 		"fd00:172::40/122 via fd00:50::24 of protocol 78 metric 50")
 
-	must(t, k.Drop(pfx(block)))
+	must(t, k.Drop(to(block)))
 	must(t, k.Drop(six))
 	wantList(t, k, Table{})
 	wantPresent(t)
-	must(t, k.Drop(pfx(block)))
+	must(t, k.Drop(to(block)))
 	must(t, k.Drop(six))
 }
 
 func TestAddingWhatIsThereWritesNothing(t *testing.T) {
 	wire(t)
 	k := open(t, KernelConfig{})
-	must(t, k.Add(pfx(block), addr(node1)))
+	must(t, k.Add(to(block), addr(node1)))
 
 	updates, done := make(chan netlink.RouteUpdate, 16), make(chan struct{})
 	defer close(done)
 	must(t, netlink.RouteSubscribe(updates, done))
-	must(t, k.Add(pfx(block), addr(node1)))
+	must(t, k.Add(to(block), addr(node1)))
 	last := pfx("172.16.0.0/26")
-	must(t, k.Add(last, addr(node1)))
+	must(t, k.Add(To(last), addr(node1)))
 	for deadline, got := time.After(patience), (netip.Prefix{}); got != last; {
 		select {
 		case u := <-updates:
@@ -212,8 +216,8 @@ func TestAddingWhatIsThereWritesNothing(t *testing.T) {
 			t.Fatalf("no message about %s", last)
 		}
 	}
-	must(t, k.Drop(pfx(block)))
-	must(t, k.Drop(pfx("172.16.0.0/26")))
+	must(t, k.Drop(to(block)))
+	must(t, k.Drop(to("172.16.0.0/26")))
 }
 
 func TestAForeignRouteIsLeftAlone(t *testing.T) {
@@ -224,7 +228,7 @@ func TestAForeignRouteIsLeftAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			wire(t)
 			k := open(t, KernelConfig{})
-			p := pfx(test.prefix)
+			p := to(test.prefix)
 			line := test.prefix + " via " + test.other + " of protocol static metric 50"
 			foreign(t, test.prefix, test.other, unix.RTPROT_STATIC, 50)
 
@@ -268,23 +272,23 @@ func TestARouteBehindAnotherIsAConflict(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			wire(t)
 			k := open(t, KernelConfig{})
-			must(t, k.Add(pfx(block), addr(node1)))
-			ours := Table{pfx(block): addr(node1)}
+			must(t, k.Add(to(block), addr(node1)))
+			ours := Table{to(block): addr(node1)}
 			foreign(t, test.prefix, test.via, unix.RTPROT_BIRD, test.metric)
 			if test.conflict == "" {
 				wantList(t, k, ours)
-				must(t, k.Drop(pfx(block)))
+				must(t, k.Drop(to(block)))
 				return
 			}
 			wantList(t, k, Table{}, test.conflict)
-			if err := k.Add(pfx(block), addr(node1)); err == nil || !strings.Contains(err.Error(), test.conflict) {
+			if err := k.Add(to(block), addr(node1)); err == nil || !strings.Contains(err.Error(), test.conflict) {
 				t.Errorf("adding it again: got error %v, want %q", err, test.conflict)
 			}
 			r := route(test.prefix, test.via)
 			r.Protocol = unix.RTPROT_BIRD
 			must(t, netlink.RouteDel(r))
 			knocksUntil(t, k, "the route is used again", lists(t, k, ours))
-			must(t, k.Drop(pfx(block)))
+			must(t, k.Drop(to(block)))
 			wantPresent(t)
 		})
 	}
@@ -293,20 +297,20 @@ func TestARouteBehindAnotherIsAConflict(t *testing.T) {
 func TestABlackholeInABlockIsAConflict(t *testing.T) {
 	wire(t)
 	k := open(t, KernelConfig{})
-	must(t, k.Add(pfx(block), addr(node1)))
+	must(t, k.Add(to(block), addr(node1)))
 	r := route("172.16.171.70/32", "")
 	r.Gw, r.Type = nil, unix.RTN_BLACKHOLE
 	must(t, netlink.RouteAdd(r))
 	wantList(t, k, Table{}, "172.16.171.70/32 to no single next hop")
 	must(t, netlink.RouteDel(r))
-	wantList(t, k, Table{pfx(block): addr(node1)})
-	must(t, k.Drop(pfx(block)))
+	wantList(t, k, Table{to(block): addr(node1)})
+	must(t, k.Drop(to(block)))
 }
 
 func TestOurOwnMoreSpecificIsNoConflict(t *testing.T) {
 	wire(t)
 	k := open(t, KernelConfig{})
-	want := Table{pfx(block): addr(node1), pfx("172.16.171.70/32"): addr(node2)}
+	want := Table{to(block): addr(node1), to("172.16.171.70/32"): addr(node2)}
 	for p, via := range want {
 		must(t, k.Add(p, via))
 	}
@@ -319,7 +323,7 @@ func TestOurOwnMoreSpecificIsNoConflict(t *testing.T) {
 func TestARouteSomeoneChangedIsRepaired(t *testing.T) {
 	wire(t)
 	k := open(t, KernelConfig{})
-	must(t, k.Add(pfx(block), addr(node1)))
+	must(t, k.Add(to(block), addr(node1)))
 	r := route(block, "")
 	r.Gw, r.Protocol, r.Priority = nil, 78, 50
 	hops := []*netlink.NexthopInfo{{Gw: net.ParseIP(node1)}, {Gw: net.ParseIP(node2)}}
@@ -331,17 +335,17 @@ func TestARouteSomeoneChangedIsRepaired(t *testing.T) {
 		change()
 		must(t, netlink.RouteReplace(r))
 		wantList(t, k, Table{}, "not one next hop")
-		must(t, k.Add(pfx(block), addr(node1)))
-		wantList(t, k, Table{pfx(block): addr(node1)})
+		must(t, k.Add(to(block), addr(node1)))
+		wantList(t, k, Table{to(block): addr(node1)})
 	}
-	must(t, k.Drop(pfx(block)))
+	must(t, k.Drop(to(block)))
 	wantPresent(t)
 }
 
 func TestADeletionBySomeoneElseKnocks(t *testing.T) {
 	wire(t)
 	k := open(t, KernelConfig{})
-	must(t, k.Add(pfx(block), addr(node1)))
+	must(t, k.Add(to(block), addr(node1)))
 	must(t, netlink.RouteDel(route(block, node1)))
 	knocksUntil(t, k, "the route is gone", lists(t, k, Table{}))
 }
@@ -349,13 +353,13 @@ func TestADeletionBySomeoneElseKnocks(t *testing.T) {
 func TestALinkThatGoesDownTakesItsRoutesAndKnocks(t *testing.T) {
 	near, _ := wire(t)
 	k := open(t, KernelConfig{})
-	routes := Table{pfx(block): addr(node1), pfx("fd00:172::40/122"): addr("fd00:50::23")}
+	routes := Table{to(block): addr(node1), to("fd00:172::40/122"): addr("fd00:50::23")}
 	for p, via := range routes {
 		must(t, k.Add(p, via))
 	}
 	must(t, netlink.LinkSetDown(near))
 	knocksUntil(t, k, "both routes are gone", lists(t, k, Table{}))
-	if err := k.Add(pfx(block), addr(node1)); !errors.Is(err, unix.ENETUNREACH) {
+	if err := k.Add(to(block), addr(node1)); !errors.Is(err, unix.ENETUNREACH) {
 		t.Errorf("adding over a link that is down: got %v, want %v", err, unix.ENETUNREACH)
 	}
 	knocksUntil(t, k, "the network is gone", func() bool {
@@ -371,8 +375,8 @@ func TestALinkThatGoesDownTakesItsRoutesAndKnocks(t *testing.T) {
 		return slices.Contains(l.Networks, pfx("192.168.50.0/24"))
 	})
 	wantList(t, k, Table{})
-	must(t, k.Add(pfx(block), addr(node1)))
-	wantList(t, k, Table{pfx(block): addr(node1)})
+	must(t, k.Add(to(block), addr(node1)))
+	wantList(t, k, Table{to(block): addr(node1)})
 }
 
 // The kernel sends messages about the IPv6 routes of a link that goes down, but none about
@@ -382,8 +386,8 @@ func TestIPv4RoutesThatGoInSilenceAreMissed(t *testing.T) {
 	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/near/disable_ipv6", []byte("1"), 0))
 	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/far/disable_ipv6", []byte("1"), 0))
 	k := open(t, KernelConfig{})
-	must(t, k.Add(pfx(block), addr(node1)))
-	wantList(t, k, Table{pfx(block): addr(node1)})
+	must(t, k.Add(to(block), addr(node1)))
+	wantList(t, k, Table{to(block): addr(node1)})
 
 	events, err := subscribe() // one that has not heard of the route being added
 	must(t, err)
@@ -408,17 +412,17 @@ func TestIPv4RoutesThatGoInSilenceAreMissed(t *testing.T) {
 func TestARouteOverALinkWithoutCarrierIsNotUsed(t *testing.T) {
 	_, far := wire(t)
 	k := open(t, KernelConfig{})
-	routes := Table{pfx(block): addr(node1), pfx("fd00:172::40/122"): addr("fd00:50::23")}
+	routes := Table{to(block): addr(node1), to("fd00:172::40/122"): addr("fd00:50::23")}
 	for p, via := range routes {
 		must(t, k.Add(p, via))
 	}
 	must(t, netlink.LinkSetDown(far))
 	knocksUntil(t, k, "no route is used", lists(t, k, Table{}))
-	_, conflicts, err := k.List()
+	l, err := k.List()
 	must(t, err)
-	for _, c := range conflicts {
+	for _, c := range l.Conflicts {
 		if c.Why != "its link is down" {
-			t.Errorf("got %s: %s, want its link is down", c.Prefix, c.Why)
+			t.Errorf("got %s: %s, want its link is down", c.Selector, c.Why)
 		}
 	}
 	must(t, netlink.LinkSetUp(far))
@@ -467,6 +471,7 @@ func TestLocalIsWhatTheMachineIsConnectedTo(t *testing.T) {
 			addr("203.0.113.5"), addr("fd00:50::21"),
 		},
 		Networks: []netip.Prefix{pfx("10.9.9.2/32"), pfx("192.168.50.0/24"), pfx("fd00:50::/64")},
+		Primary:  []netip.Addr{addr("192.168.50.21"), addr("fd00:50::21")},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
@@ -477,11 +482,11 @@ func TestANextProcessFindsWhatAnEarlierOneLeft(t *testing.T) {
 	wire(t)
 	first, err := OpenKernel(t.Context(), KernelConfig{})
 	must(t, err)
-	must(t, first.Add(pfx(block), addr(node1)))
-	must(t, first.Add(pfx("fd00:172::40/122"), addr("fd00:50::23")))
+	must(t, first.Add(to(block), addr(node1)))
+	must(t, first.Add(to("fd00:172::40/122"), addr("fd00:50::23")))
 	first.Close()
 
-	want := Table{pfx(block): addr(node1), pfx("fd00:172::40/122"): addr("fd00:50::23")}
+	want := Table{to(block): addr(node1), to("fd00:172::40/122"): addr("fd00:50::23")}
 	wantList(t, open(t, KernelConfig{}), want)
 
 	// under another metric they move to it, one of them already begun
@@ -504,46 +509,46 @@ func TestDropTakesOurRoutesOfEveryMetric(t *testing.T) {
 		if pfx(p).Addr().Is6() {
 			via = "fd00:50::23"
 		}
-		must(t, k.Add(pfx(p), addr(via)))
+		must(t, k.Add(to(p), addr(via)))
 		foreign(t, p, via, 78, 49)
 		foreign(t, p, via, 78, 51)
-		must(t, k.Drop(pfx(p)))
+		must(t, k.Drop(to(p)))
 		wantPresent(t)
 	}
 }
 
 func TestWhatPacketsReallyTakeIsToldFromOneDump(t *testing.T) {
-	ours := entry{prefix: pfx(block), via: addr(node1), protocol: 78, metric: 50, kind: unix.RTN_UNICAST}
+	ours := entry{Selector: to(block), via: addr(node1), protocol: 78, metric: 50, kind: unix.RTN_UNICAST}
 	for name, test := range map[string]struct {
 		rival entry
 		used  bool
 	}{
 		"the same metric": {entry{
-			prefix: pfx(block), via: addr(node2), protocol: 4, metric: 50,
+			Selector: to(block), via: addr(node2), protocol: 4, metric: 50,
 			kind: unix.RTN_UNICAST,
 		}, false},
 		"ours, a better metric": {entry{
-			prefix: pfx(block), via: addr(node2), protocol: 78, metric: 49,
+			Selector: to(block), via: addr(node2), protocol: 78, metric: 49,
 			kind: unix.RTN_UNICAST,
 		}, false},
 		"a worse metric": {entry{
-			prefix: pfx(block), via: addr(node2), protocol: 4, metric: 51,
+			Selector: to(block), via: addr(node2), protocol: 4, metric: 51,
 			kind: unix.RTN_UNICAST,
 		}, true},
 		"dead": {entry{
-			prefix: pfx(block), via: addr(node2), protocol: 4, kind: unix.RTN_UNICAST,
+			Selector: to(block), via: addr(node2), protocol: 4, kind: unix.RTN_UNICAST,
 			flags: unix.RTNH_F_DEAD,
 		}, true},
-		"several next hops": {entry{prefix: pfx(block), protocol: 4, kind: unix.RTN_UNICAST}, false},
+		"several next hops": {entry{Selector: to(block), protocol: 4, kind: unix.RTN_UNICAST}, false},
 		"the default route": {
-			entry{prefix: pfx("0.0.0.0/0"), via: addr(node2), protocol: 4, kind: unix.RTN_UNICAST},
+			entry{Selector: to("0.0.0.0/0"), via: addr(node2), protocol: 4, kind: unix.RTN_UNICAST},
 			true,
 		},
 		"unreadable": {entry{protocol: 4}, true},
 	} {
 		for _, all := range [][]entry{{ours, test.rival}, {test.rival, ours}} {
 			table, conflicts := assess(all, 78, 50)
-			if got := table[pfx(block)] == addr(node1); got != test.used || len(conflicts) == 1 == test.used {
+			if got := table[to(block)] == addr(node1); got != test.used || len(conflicts) == 1 == test.used {
 				t.Errorf("%s: got used %v and conflicts %v, want used %v", name, got, conflicts, test.used)
 			}
 		}
@@ -553,22 +558,22 @@ func TestWhatPacketsReallyTakeIsToldFromOneDump(t *testing.T) {
 func TestTwoMarksDoNotTouchEachOther(t *testing.T) {
 	wire(t)
 	a, b := open(t, KernelConfig{}), open(t, KernelConfig{Protocol: 79, Metric: 60})
-	must(t, a.Add(pfx(block), addr(node1)))
-	must(t, b.Add(pfx(block), addr(node1)))
-	must(t, b.Drop(pfx(block)))
-	wantList(t, a, Table{pfx(block): addr(node1)})
+	must(t, a.Add(to(block), addr(node1)))
+	must(t, b.Add(to(block), addr(node1)))
+	must(t, b.Drop(to(block)))
+	wantList(t, a, Table{to(block): addr(node1)})
 	wantList(t, b, Table{})
-	must(t, a.Drop(pfx(block)))
+	must(t, a.Drop(to(block)))
 }
 
 func TestAnotherTableIsKeptApart(t *testing.T) {
 	wire(t)
 	k := open(t, KernelConfig{Table: 5000})
-	must(t, k.Add(pfx(block), addr(node1)))
-	wantList(t, k, Table{pfx(block): addr(node1)})
+	must(t, k.Add(to(block), addr(node1)))
+	wantList(t, k, Table{to(block): addr(node1)})
 	wantPresent(t)
 	wantList(t, open(t, KernelConfig{}), Table{})
-	must(t, k.Drop(pfx(block)))
+	must(t, k.Drop(to(block)))
 	wantList(t, k, Table{})
 }
 
@@ -577,7 +582,7 @@ func TestThousandsOfRoutesAreReadBack(t *testing.T) {
 	k := open(t, KernelConfig{})
 	want := Table{}
 	for i := range 2000 {
-		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(16 + i/1024), byte(i / 4), byte(i % 4 * 64)}), 26)
+		p := To(netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(16 + i/1024), byte(i / 4), byte(i % 4 * 64)}), 26))
 		want[p] = addr(node1)
 		must(t, k.Add(p, addr(node1)))
 	}
@@ -595,7 +600,7 @@ func TestAReadDuringChangesIsWhole(t *testing.T) {
 	k := open(t, KernelConfig{})
 	stays := Table{}
 	for i := range 500 {
-		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i / 4), byte(i % 4 * 64)}), 26)
+		p := To(netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i / 4), byte(i % 4 * 64)}), 26))
 		stays[p] = addr(node1)
 		must(t, k.Add(p, addr(node1)))
 	}
@@ -666,13 +671,13 @@ func TestABrokenSubscriptionIsRenewed(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("no knock after the subscription broke")
 	}
-	must(t, k.Add(pfx(block), addr(node1)))
+	must(t, k.Add(to(block), addr(node1)))
 	select {
 	case <-second.Changed():
 	case <-time.After(patience):
 		t.Fatal("no knock from the new subscription")
 	}
-	must(t, k.Drop(pfx(block)))
+	must(t, k.Drop(to(block)))
 }
 
 func TestAnOverrunSubscriptionGoesOn(t *testing.T) {
@@ -685,7 +690,7 @@ func TestAnOverrunSubscriptionGoesOn(t *testing.T) {
 		must(t, unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1))
 	}))
 	for i := range 200 {
-		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i), 0}), 26)
+		p := To(netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i), 0}), 26))
 		must(t, k.Add(p, addr(node1)))
 	}
 	second := &Kernel{cfg: k.cfg, changed: make(chan struct{}, 1)}
@@ -741,14 +746,14 @@ func TestASenselessRouteIsRefused(t *testing.T) {
 		netip.PrefixFrom(addr("172.16.171.65"), 26),
 		netip.PrefixFrom(addr("::ffff:172.16.171.64"), 122),
 	} {
-		if k.Add(p, addr(node1)) == nil {
+		if k.Add(To(p), addr(node1)) == nil {
 			t.Errorf("adding %v: got no error", p)
 		}
-		if k.Drop(p) == nil {
+		if k.Drop(To(p)) == nil {
 			t.Errorf("dropping %v: got no error", p)
 		}
 	}
-	if k.Add(pfx(block), addr("fd00:50::23")) == nil || k.Add(pfx(block), netip.Addr{}) == nil {
+	if k.Add(to(block), addr("fd00:50::23")) == nil || k.Add(to(block), netip.Addr{}) == nil {
 		t.Error("got no error for a next hop of another family, or none")
 	}
 }

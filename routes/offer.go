@@ -1,8 +1,8 @@
 // Package routes decides which of the paths that BGP peers offer may become
 // routes to pods, and holds those routes in the kernel.
 //
-// It owns every route in the kernel with the appliance's protocol number. It changes and
-// removes no other route. It alone knows when an offer is trustworthy (Verify), and how to
+// It owns every route and every rule in the kernel with the appliance's protocol number. It changes
+// and removes no other one. It alone knows when an offer is trustworthy (Verify), and how to
 // read and change the kernel's routes (Kernel). The two do not know each other, and
 // exchange a Table. It also finds and ends TCP connections over a dead route, by the
 // kernel's retransmissions (Kernel.Mute, Kernel.Abort).
@@ -12,8 +12,8 @@
 // take that route.
 //
 // Its limit: it believes the cluster's API within the bounds of our own configuration. It
-// sees one routing table of the kernel, but neither policy rules nor the table of local
-// addresses.
+// sees the main table of the kernel and the tables of its sources. It does not see the table
+// of local addresses. For a cluster without a source it does not see policy rules either.
 package routes
 
 import (

@@ -15,9 +15,9 @@ type Overlap struct {
 
 // Overlaps returns the networks that clusters have in common. The networks of a cluster are its bounds
 // in our configuration. Without bounds they are those of its records. First is the cluster that
-// outranks the other in Verify.
-func Overlaps(topologies []Topology) (all []Overlap) {
-	w := survey(Facts{Topologies: topologies})
+// outranks the other in Verify. Clusters with different sources have nothing in common.
+func Overlaps(topologies []Topology, local Local) (all []Overlap) {
+	w := survey(Facts{Topologies: topologies, Local: local})
 	for _, t := range byRank(topologies) {
 		c := w.clusters[t.Cluster]
 		for _, p := range slices.SortedFunc(maps.Keys(c.territory()), netip.Prefix.Compare) {

@@ -13,6 +13,7 @@ const (
 	SpecialRange   Reason = "special-range"   // loopback, link-local, multicast, reserved
 	OwnNetwork     Reason = "own-network"     // overlaps an address or a connected network of this machine
 	Protected      Reason = "protected"       // covers an address no route may cover: the API server's
+	NoSource       Reason = "no-source"       // the machine lacks the address to reach the cluster's pods from
 	OtherCluster   Reason = "other-cluster"   // overlaps a network of another cluster
 	NotPods        Reason = "not-pods"        // announced for others than us: services, tunnels, node networks
 	NoAffinity     Reason = "no-affinity"     // no confirmed block of any node
@@ -32,7 +33,7 @@ const (
 func Reasons() []Reason {
 	return []Reason{
 		UnknownCluster, UnknownPeer, WrongAS, Malformed, DefaultRoute, SpecialRange, OwnNetwork, Protected,
-		OtherCluster, NotPods, NoAffinity, WrongLength, UnknownNode, NotOwner, Ambiguous, BadNextHop, BadASPath,
-		OutOfBounds, NoExport, NotOnLink, Stale,
+		NoSource, OtherCluster, NotPods, NoAffinity, WrongLength, UnknownNode, NotOwner, Ambiguous, BadNextHop,
+		BadASPath, OutOfBounds, NoExport, NotOnLink, Stale,
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // A subscription is a socket that gets a message of the kernel for each change of a link, an
-// address, a route or a next hop object. The kernel puts the message there before the system call
+// address, a route, a rule or a next hop object. The kernel puts the message there before the system call
 // that changed something returns. Therefore an empty socket means that nothing has changed since
 // the last look, with one exception: see settling.
 type subscription struct {
@@ -39,6 +39,7 @@ func subscribe() (*subscription, error) {
 	for _, group := range []uint{
 		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_NEXTHOP,
+		unix.RTNLGRP_IPV4_RULE,
 	} {
 		to.Groups |= 1 << (group - 1)
 	}

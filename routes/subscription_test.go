@@ -7,7 +7,6 @@ import (
 	"os"
 	"reflect"
 	"runtime"
-	"slices"
 	"testing"
 	"time"
 
@@ -35,7 +34,7 @@ func remembered(t *testing.T, k *Kernel) {
 func remembers(t *testing.T, k *Kernel) bool {
 	t.Helper()
 	read := func() (began [2]time.Time) {
-		_, _, err := k.List()
+		_, err := k.List()
 		must(t, err)
 		_, err = k.Local()
 		must(t, err)
@@ -77,18 +76,18 @@ func TestAReadingIsRememberedUntilTheKernelAnnouncesAChange(t *testing.T) {
 		what string
 		do   func() error
 	}{
-		{"our route is added", func() error { return k.Add(pfx(block), addr(node1)) }},
+		{"our route is added", func() error { return k.Add(to(block), addr(node1)) }},
 		{"a part of it goes elsewhere", func() error { return netlink.RouteAdd(other) }},
 		{"it is whole again", func() error { return netlink.RouteDel(other) }},
 		{"somebody turns it", func() error {
-			r := k.route(pfx(block))
+			r := k.route(to(block))
 			r.Gw, r.Scope = addr(node2).AsSlice(), netlink.SCOPE_UNIVERSE
 			return netlink.RouteReplace(r)
 		}},
 		{"somebody removes it", func() error { return netlink.RouteDel(route(block, node2)) }},
 		{"an address comes", func() error { return netlink.AddrAdd(near, a) }},
 		{"an address goes", func() error { return netlink.AddrDel(near, a) }},
-		{"our route is added again", func() error { return k.Add(pfx(block), addr(node1)) }},
+		{"our route is added again", func() error { return k.Add(to(block), addr(node1)) }},
 		{"its link loses the carrier", func() error {
 			return errors.Join(netlink.LinkSetDown(far), becomes(near, netlink.OperLowerLayerDown))
 		}},
@@ -99,23 +98,22 @@ func TestAReadingIsRememberedUntilTheKernelAnnouncesAChange(t *testing.T) {
 			return errors.Join(netlink.LinkSetDown(near), becomes(near, netlink.OperDown))
 		}},
 		{"its link is up", func() error { return errors.Join(netlink.LinkSetUp(near), becomes(near, netlink.OperUp)) }},
+		{"our rule comes", func() error { return k.AddRule(Selector{From: addr("192.168.50.21"), To: pfx(block)}) }},
+		{"our rule goes", func() error { return k.DropRule(Selector{From: addr("192.168.50.21"), To: pfx(block)}) }},
 		{"a connected route comes", func() error { return netlink.RouteAdd(hop) }},
 	} {
 		remembered(t, k)
 		must(t, change.do())
-		gotTable, gotConflicts, err := k.List()
+		got, err := k.List()
 		must(t, err)
 		gotLocal, err := k.Local()
 		must(t, err)
-		all, err := k.read()
+		want, err := k.list()
 		must(t, err)
-		wantTable, wantConflicts := assess(all, k.cfg.Protocol, k.cfg.Metric)
 		wantLocal, err := k.readLocal()
 		must(t, err)
-		if !gotTable.Equal(wantTable) || !slices.Equal(gotConflicts, wantConflicts) ||
-			!reflect.DeepEqual(gotLocal, wantLocal) {
-			t.Errorf("%s: got\n%s%v %v, want\n%s%v %v", change.what, gotTable, gotConflicts, gotLocal, wantTable,
-				wantConflicts, wantLocal)
+		if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(gotLocal, wantLocal) {
+			t.Errorf("%s: got\n%v %v, want\n%v %v", change.what, got, gotLocal, want, wantLocal)
 		}
 	}
 }
@@ -125,7 +123,7 @@ func TestAnOldReadingIsNotTrusted(t *testing.T) {
 	k := open(t, KernelConfig{})
 	remembered(t, k)
 	k.mu.Lock()
-	k.listed = reading[listing]{listing{table: Table{pfx(block): netip.Addr{}}}, time.Now().Add(-trusted)}
+	k.listed = reading[Listing]{Listing{Routes: Table{to(block): netip.Addr{}}}, time.Now().Add(-trusted)}
 	k.changedAt = k.listed.began.Add(-time.Hour)
 	k.mu.Unlock()
 	wantList(t, k, Table{})

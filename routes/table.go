@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// Table maps the prefixes of pods to next hops. A prefix is a block, or a single borrowed
-// address; a next hop is a node's address. The nil Table is empty. In JSON it is an object
-// of prefix to address.
-type Table map[netip.Prefix]netip.Addr
+// Table maps the packets to pods to next hops. The prefix of a Selector is a block, or a single
+// borrowed address; a next hop is a node's address. The nil Table is empty. In JSON it is an object
+// of selector to address.
+type Table map[Selector]netip.Addr
 
 // Equal reports whether both tables hold the same routes.
 func (t Table) Equal(other Table) bool { return maps.Equal(t, other) }
 
-// All yields the routes in order of address, IPv4 first.
-func (t Table) All() iter.Seq2[netip.Prefix, netip.Addr] {
-	return func(yield func(netip.Prefix, netip.Addr) bool) {
-		for _, p := range slices.SortedFunc(maps.Keys(t), netip.Prefix.Compare) {
+// All yields the routes in the order of Selector.Compare.
+func (t Table) All() iter.Seq2[Selector, netip.Addr] {
+	return func(yield func(Selector, netip.Addr) bool) {
+		for _, p := range slices.SortedFunc(maps.Keys(t), Selector.Compare) {
 			if !yield(p, t[p]) {
 				return
 			}
@@ -36,22 +36,34 @@ func (t Table) String() string {
 	return b.String()
 }
 
-// Finder returns a function for longest-prefix matches: it returns the route of an address
-// and its next hop, or false. A look-up costs one map access for each prefix length in the
-// table. The table must not change while the function is in use.
-func (t Table) Finder() func(netip.Addr) (netip.Prefix, netip.Addr, bool) {
-	l := lengthsOf(maps.Keys(t))
-	return func(a netip.Addr) (netip.Prefix, netip.Addr, bool) {
+// Finder returns a function for longest-prefix matches: it returns the route of the packets from
+// a source to an address, and its next hop, or false. A zero source stands for the main table. A
+// look-up costs one map access for each prefix length in the table. The table must not change while
+// the function is in use.
+func (t Table) Finder() func(source, a netip.Addr) (Selector, netip.Addr, bool) {
+	l := lengthsOf(prefixes(t))
+	return func(source, a netip.Addr) (Selector, netip.Addr, bool) {
 		for _, bits := range l.of(a) {
 			p, err := a.Prefix(bits)
 			if err != nil {
 				break
 			}
-			if via, ok := t[p]; ok {
-				return p, via, true
+			if via, ok := t[Selector{From: source, To: p}]; ok {
+				return Selector{From: source, To: p}, via, true
 			}
 		}
-		return netip.Prefix{}, netip.Addr{}, false
+		return Selector{}, netip.Addr{}, false
+	}
+}
+
+// prefixes yields the prefix of each selector.
+func prefixes[V any](of map[Selector]V) iter.Seq[netip.Prefix] {
+	return func(yield func(netip.Prefix) bool) {
+		for s := range of {
+			if !yield(s.To) {
+				return
+			}
+		}
 	}
 }
 

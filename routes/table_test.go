@@ -14,10 +14,16 @@ func randomTable(rng *rand.Rand) Table {
 		p := netip.PrefixFrom(randomAddr(rng), 0)
 		bits := []int{8, 22, 26, 32, 64, 122, 128}[rng.IntN(7)]
 		p = netip.PrefixFrom(p.Addr(), min(bits, p.Addr().BitLen())).Masked()
-		t[p] = randomAddr(rng)
+		s := To(p)
+		if p.Addr().Is4() && rng.IntN(2) == 0 {
+			s.From = sources[rng.IntN(len(sources))]
+		}
+		t[s] = randomAddr(rng)
 	}
 	return t
 }
+
+var sources = []netip.Addr{{}, addr("192.0.2.1"), addr("192.0.2.2")}
 
 // randomAddr returns one of so few addresses that prefixes nest and match.
 func randomAddr(rng *rand.Rand) netip.Addr {
@@ -33,15 +39,15 @@ func TestFinderAgreesWithALinearSearch(t *testing.T) {
 		table := randomTable(rng)
 		find := table.Finder()
 		for range 100 {
-			a := randomAddr(rng)
-			var want netip.Prefix
-			for p := range table {
-				if p.Contains(a) && (!want.IsValid() || p.Bits() > want.Bits()) {
-					want = p
+			source, a := sources[rng.IntN(len(sources))], randomAddr(rng)
+			var want Selector
+			for s := range table {
+				if s.From == source && s.To.Contains(a) && (!want.To.IsValid() || s.To.Bits() > want.To.Bits()) {
+					want = s
 				}
 			}
-			got, via, ok := find(a)
-			if got != want || via != table[want] || ok != want.IsValid() {
+			got, via, ok := find(source, a)
+			if got != want || via != table[want] || ok != want.To.IsValid() {
 				t.Fatalf("%s in\n%sgot %v via %v (%v), want %v", a, table, got, via, ok, want)
 			}
 		}
@@ -51,7 +57,10 @@ func TestFinderAgreesWithALinearSearch(t *testing.T) {
 func TestIndexAgreesWithALinearSearch(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 8))
 	for range 300 {
-		table := randomTable(rng)
+		table := map[netip.Prefix]netip.Addr{}
+		for s, via := range randomTable(rng) {
+			table[s.To] = via
+		}
 		x := newIndex(table)
 		for range 100 {
 			p := netip.PrefixFrom(randomAddr(rng), rng.IntN(33)).Masked()
@@ -65,13 +74,13 @@ func TestIndexAgreesWithALinearSearch(t *testing.T) {
 				overlapping = overlapping || p.Overlaps(q)
 			}
 			if got, _, ok := x.covering(p); got != covering || ok != covering.IsValid() {
-				t.Fatalf("covering %s in\n%sgot %v, want %v", p, table, got, covering)
+				t.Fatalf("covering %s in\n%vgot %v, want %v", p, table, got, covering)
 			}
 			if q, via, ok := x.within(p); ok != within || ok && (!p.Contains(q.Addr()) || table[q] != via) {
-				t.Fatalf("within %s in\n%sgot %v (%v), want %v", p, table, q, ok, within)
+				t.Fatalf("within %s in\n%vgot %v (%v), want %v", p, table, q, ok, within)
 			}
 			if q, _, ok := x.overlapping(p); ok != overlapping || ok && !p.Overlaps(q) {
-				t.Fatalf("overlapping %s in\n%sgot %v (%v), want %v", p, table, q, ok, overlapping)
+				t.Fatalf("overlapping %s in\n%vgot %v (%v), want %v", p, table, q, ok, overlapping)
 			}
 		}
 	}
@@ -79,12 +88,15 @@ func TestIndexAgreesWithALinearSearch(t *testing.T) {
 
 func TestATableIsPrintedSorted(t *testing.T) {
 	table := Table{
-		pfx("fd00::40/122"): addr("fd00::1"),
-		pfx("10.0.1.0/26"):  addr("192.0.2.2"),
-		pfx("9.0.0.0/8"):    addr("192.0.2.3"),
-		pfx("10.0.1.0/24"):  addr("192.0.2.1"),
+		to("fd00::40/122"): addr("fd00::1"),
+		to("10.0.1.0/26"):  addr("192.0.2.2"),
+		to("9.0.0.0/8"):    addr("192.0.2.3"),
+		to("10.0.1.0/24"):  addr("192.0.2.1"),
+
+		{From: addr("192.0.2.9"), To: pfx("10.0.1.0/24")}: addr("192.0.2.4"),
 	}
-	want := "9.0.0.0/8 via 192.0.2.3\n10.0.1.0/24 via 192.0.2.1\n10.0.1.0/26 via 192.0.2.2\nfd00::40/122 via fd00::1\n"
+	want := "9.0.0.0/8 via 192.0.2.3\n10.0.1.0/24 via 192.0.2.1\n10.0.1.0/26 via 192.0.2.2\nfd00::40/122 via fd00::1\n" +
+		"10.0.1.0/24 from 192.0.2.9 via 192.0.2.4\n"
 	if got := table.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}

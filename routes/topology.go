@@ -15,6 +15,9 @@ type Topology struct {
 	Pools  []Pool       `json:"pools,omitempty"`
 	// Bounds are from our own configuration. If there are none, only the pools bound the cluster.
 	Bounds []netip.Prefix `json:"bounds,omitempty"`
+	// Source is from our own configuration. The machine connects to the pods from its address in this network. If
+	// Source is zero, the kernel chooses the address.
+	Source netip.Prefix `json:"source,omitzero"`
 	// host-local IPAM: podCIDRs replace affinities, which do not exist
 	HostLocal bool `json:"hostLocal,omitempty"`
 	NoBlocks  bool `json:"noBlocks,omitempty"` // IPAMBlocks cannot be read: the pod of an address is unknown

@@ -26,6 +26,8 @@ type Facts struct {
 type Local struct {
 	Addrs    []netip.Addr   `json:"addrs,omitempty"`    // its addresses
 	Networks []netip.Prefix `json:"networks,omitempty"` // networks it is directly connected to
+	// Primary are those of Addrs that the kernel gives to its own packets into a connected network.
+	Primary []netip.Addr `json:"primary,omitempty"`
 }
 
 // atOnce is the longest time between two losses of one common cause. The hold timers of
@@ -42,7 +44,8 @@ const atOnce = 30 * time.Second
 //     a node out of another's block, and that node is the owner;
 //   - its next hop is the owner's own address, directly connected to us;
 //   - it lies within the bounds of our configuration and in a pool that is
-//     exported, and touches nothing that is ours, protected or another cluster's;
+//     exported, and touches nothing that is ours, protected or another cluster's
+//     (clusters with different sources may have the same addresses);
 //   - its session is up, or was lost in a way that says nothing about the node.
 //
 // The order of offers and duplicates do not change the result. The refusals are sorted. If two
@@ -158,7 +161,7 @@ func (w *world) verify(offers []Offer) *findings {
 			k.expire(k.static[o.Cluster].until)
 		}
 		if no == nil {
-			k.table[o.Prefix] = o.NextHop
+			k.table[Selector{From: w.clusters[o.Cluster].source, To: o.Prefix}] = o.NextHop
 			continue
 		}
 		passing := no.reason == WrongLength && w.passing(o)
@@ -273,13 +276,15 @@ type world struct {
 
 type cluster struct {
 	*Topology
+	source   netip.Addr // of the packets to its pods; zero if any
+	sourced  bool       // source is known, or the cluster has none
 	nodes    map[string]*Node
 	speakers map[netip.Addr]*speaker
 	blocks   index[claim]
 	lent     map[netip.Addr]claim
 	bounds   index[bool]
 	pools    index[Pool]
-	foreign  index[string] // addresses of clusters that outrank this one, with the names of the clusters
+	foreign  index[string] // as returned by claims.of
 	servers  index[bool]   // single addresses of the API server, by the cluster's own records
 }
 
@@ -333,20 +338,22 @@ func survey(f Facts) *world {
 	}
 	w.own, w.protected = newIndex(own), newIndex(protected)
 
-	taken := map[netip.Prefix]string{}
+	var taken claims
 	for _, t := range byRank(f.Topologies) {
 		if w.clusters[t.Cluster] != nil {
 			continue // the configuration does not allow two of one name
 		}
 		own := *t
-		c := &cluster{Topology: &own, foreign: newIndex(maps.Clone(taken))}
+		c := &cluster{Topology: &own}
+		c.source, c.sourced = f.Local.SourceOf(own)
+		c.foreign = taken.of(c.source)
 		c.meetNodes()
 		c.readBlocks()
 		c.Blocks = nil // read; the memory keeps no pods of earlier rounds
 		c.readNetworks()
-		for p := range c.territory() {
-			if _, ok := taken[p]; !ok {
-				taken[p] = t.Cluster
+		if c.sourced {
+			for p := range c.territory() {
+				taken.add(c.source, p, t.Cluster)
 			}
 		}
 		w.clusters[t.Cluster] = c
@@ -629,6 +636,13 @@ func (w *world) trespass(p netip.Prefix, c *cluster) *verdict {
 	}
 	if a, _, ok := c.servers.within(p); ok {
 		return refuse(Protected, "%s covers %s, the API server of cluster %s", p, a.Addr(), c.Cluster)
+	}
+	if !c.sourced {
+		return refuse(NoSource, "this machine has no address of its own in %s, the source of cluster %s: give it one",
+			c.Source, c.Cluster)
+	}
+	if c.source.IsValid() && !p.Addr().Is4() {
+		return refuse(NoSource, "%s is not IPv4, and the source of cluster %s leads to IPv4 alone", p, c.Cluster)
 	}
 	if q, other, ok := c.foreign.overlapping(p); ok {
 		return refuse(OtherCluster, "%s overlaps %s, which belongs to cluster %s", p, q, other)

@@ -35,7 +35,9 @@ func worldOf(d draw) ([]Offer, Facts) {
 	}
 	if !d.one(4, "second network") {
 		f.Local.Networks = append(f.Local.Networks, pfx("192.168.51.0/24"))
+		f.Local.Addrs = append(f.Local.Addrs, addr("192.168.51.21"))
 	}
+	f.Local.Primary = f.Local.Addrs
 	if d.one(12, "network among the pods") {
 		f.Local.Networks = append(f.Local.Networks, pfx("172.16.1.0/24"))
 	}
@@ -99,6 +101,9 @@ func worldOf(d draw) ([]Offer, Facts) {
 			t.Bounds = []netip.Prefix{
 				pfx([]string{"172.16.0.0/16", "172.16.0.0/24", "172.16.1.0/24"}[d(3, "which bounds")]),
 			}
+		}
+		if d.one(3, "source") {
+			t.Source = pfx([]string{"192.168.50.0/24", "192.168.51.0/24", "192.168.50.21/32"}[d(3, "which source")])
 		}
 		if d.one(4, "protected") {
 			t.Protected = []netip.AddrPort{netip.AddrPortFrom(block(d(12, "protected"), 26).Addr().Next(), 6443)}
@@ -166,7 +171,8 @@ func worldOf(d draw) ([]Offer, Facts) {
 
 // unjustified checks one route against the facts rule by rule, by scans, and returns what
 // is wrong with it. It is a simple second implementation of Verify.
-func unjustified(p netip.Prefix, via netip.Addr, offers []Offer, f Facts) string {
+func unjustified(s Selector, via netip.Addr, offers []Offer, f Facts) string {
+	p := s.To
 	for _, n := range f.Local.Networks {
 		if n.Overlaps(p) {
 			return "overlaps our network " + n.String()
@@ -206,6 +212,9 @@ func unjustified(p netip.Prefix, via netip.Addr, offers []Offer, f Facts) string
 			if wrong == "" {
 				wrong = unbounded(p, t)
 			}
+			if wrong == "" && s.From != sourceIn(t, f.Local) {
+				wrong = "the source is not the cluster's"
+			}
 			if wrong == "" {
 				wrong = unoffered(p, n, t, offers, f)
 			}
@@ -216,6 +225,20 @@ func unjustified(p netip.Prefix, via netip.Addr, offers []Offer, f Facts) string
 		}
 	}
 	return "no node justifies it: " + strings.Join(why, "; ")
+}
+
+// sourceIn returns the address of the machine in the source of a cluster. It is zero if the cluster has no source,
+// and the unspecified address if the machine has none there.
+func sourceIn(t Topology, local Local) netip.Addr {
+	if !t.Source.IsValid() {
+		return netip.Addr{}
+	}
+	for _, a := range local.Addrs {
+		if t.Source.Contains(a) {
+			return a
+		}
+	}
+	return netip.IPv4Unspecified()
 }
 
 func wrongOwner(p netip.Prefix, n Node, t Topology) string {
@@ -378,14 +401,14 @@ func check(t interface{ Fatalf(string, ...any) }, offers []Offer, f Facts) int {
 	for _, o := range offers {
 		if refused[fmt.Sprint(o)] > 0 {
 			refused[fmt.Sprint(o)]--
-		} else if table[o.Prefix] != o.NextHop {
+		} else if table[Selector{From: sourceOf(o.Cluster, f), To: o.Prefix}] != o.NextHop {
 			t.Fatalf("neither routed nor refused: %+v", o)
 		}
 	}
 	for p := range table {
 		for _, lower := range f.Topologies {
 			for _, n := range lower.Nodes {
-				if len(n.BGP) > 0 && n.BGP[0].Addr() == table[p] && overruled(p, lower, f) {
+				if len(n.BGP) > 0 && n.BGP[0].Addr() == table[p] && overruled(p.To, lower, f) {
 					t.Fatalf("%s of %s lies in what belongs to a cluster that outranks it", p, lower.Cluster)
 				}
 			}
@@ -394,8 +417,18 @@ func check(t interface{ Fatalf(string, ...any) }, offers []Offer, f Facts) int {
 	return len(table)
 }
 
+// sourceOf returns the source of a cluster of the facts.
+func sourceOf(cluster string, f Facts) netip.Addr {
+	for _, t := range f.Topologies {
+		if t.Cluster == cluster {
+			return sourceIn(t, f.Local)
+		}
+	}
+	return netip.Addr{}
+}
+
 // overruled reports whether a cluster that outranks t claims addresses of p: an earlier
-// one, or one with bounds while t has none.
+// one, or one with bounds while t has none. A cluster with another source claims none.
 func overruled(p netip.Prefix, t Topology, f Facts) bool {
 	earlier := true
 	for _, other := range f.Topologies {
@@ -405,7 +438,8 @@ func overruled(p netip.Prefix, t Topology, f Facts) bool {
 		}
 		outranks := len(other.Bounds) > 0 && len(t.Bounds) == 0 ||
 			(len(other.Bounds) > 0) == (len(t.Bounds) > 0) && earlier
-		if !outranks {
+		own, its := sourceIn(t, f.Local), sourceIn(other, f.Local)
+		if !outranks || its == netip.IPv4Unspecified() || own.IsValid() && its.IsValid() && own != its {
 			continue
 		}
 		for _, b := range other.Bounds {

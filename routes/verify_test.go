@@ -70,10 +70,10 @@ func TestEachNodesOwnBlockIsRouted(t *testing.T) {
 	o6.Peer, o6.NextHop, o6.Prefix = addr("fd00:50::23"), addr("fd00:50::23"), pfx("fd00:172::40/122")
 	got, refusals := Verify([]Offer{o1, o2, o3, o6}, facts(demo()))
 	want := Table{
-		pfx("172.16.171.64/26"): addr("192.168.50.23"),
-		pfx("172.16.49.64/26"):  addr("192.168.50.22"),
-		pfx("172.16.189.64/26"): addr("192.168.50.24"),
-		pfx("fd00:172::40/122"): addr("fd00:50::23"),
+		to("172.16.171.64/26"): addr("192.168.50.23"),
+		to("172.16.49.64/26"):  addr("192.168.50.22"),
+		to("172.16.189.64/26"): addr("192.168.50.24"),
+		to("fd00:172::40/122"): addr("fd00:50::23"),
 	}
 	if !got.Equal(want) || len(refusals) != 0 {
 		t.Errorf("got\n%vrefusals %v\nwant\n%v", got, refusals, want)
@@ -455,12 +455,12 @@ func TestAnOfferIsRoutedOrRefusedForTheRightReason(t *testing.T) {
 				if i >= 0 {
 					t.Fatalf("got refused as %s: %s", refusals[i].Reason, refusals[i].Why)
 				}
-				if via := table[o.Prefix]; via != o.NextHop {
+				if via := table[To(o.Prefix)]; via != o.NextHop {
 					t.Errorf("got next hop %v, want %v", via, o.NextHop)
 				}
 				return
 			}
-			if via, ok := table[o.Prefix]; ok {
+			if via, ok := table[To(o.Prefix)]; ok {
 				t.Fatalf("got routed via %s, want refused as %s", via, test.want)
 			}
 			if i < 0 {
@@ -484,7 +484,7 @@ func TestALiveOfferBeatsALostOneForTheSamePrefix(t *testing.T) {
 	live.Peer = addr("192.168.50.22")
 	for _, offers := range [][]Offer{{lost, live}, {live, lost}} {
 		got, refusals := Verify(offers, f)
-		want := Table{lost.Prefix: lost.NextHop}
+		want := Table{To(lost.Prefix): lost.NextHop}
 		if !got.Equal(want) || len(refusals) != 1 || refusals[0].Reason != Stale {
 			t.Errorf("got %v and %v, want %v and the lost one stale", got, refusals, want)
 		}
@@ -599,7 +599,7 @@ func TestTheLossOfEverySessionAtOnceKeepsTheRoutesForATime(t *testing.T) {
 			}
 			want := Table{}
 			for _, p := range test.want {
-				want[pfx(p)] = addr(all[p])
+				want[to(p)] = addr(all[p])
 			}
 			got, refusals := Verify(offers, f)
 			if !got.Equal(want) {
@@ -666,7 +666,7 @@ func TestAFloodOfPrefixesIsRefusedAndTheGoodRouteStays(t *testing.T) {
 	start := time.Now()
 	got, refusals := Verify(offers, f)
 	t.Logf("%d offers in %v", len(offers), time.Since(start))
-	want := Table{own().Prefix: own().NextHop}
+	want := Table{To(own().Prefix): own().NextHop}
 	if !got.Equal(want) {
 		t.Errorf("got %d routes, want %v", len(got), want)
 	}

@@ -74,6 +74,7 @@ func (c *Config) checkClusters(p *problems) {
 			names[cluster.Name] = i
 		}
 		checkSet(p, at, cluster)
+		checkSource(p, at, cluster)
 		switch {
 		case !cluster.Ingress.Process:
 		case process >= 0:
@@ -321,12 +322,36 @@ func (c *Config) checkPools(p *problems) {
 				p.add(at, "%s contains every address; give the networks of the pods, or leave pools out", pool)
 			}
 			for _, other := range all {
-				if other.cluster != i && other.pool.Overlaps(pool) {
-					p.add(at, "%s overlaps %s of cluster %q; one kernel cannot route both", pool, other.pool,
-						c.Clusters[other.cluster].Name)
+				first := c.Clusters[other.cluster]
+				if other.cluster != i && other.pool.Overlaps(pool) && !apart(cluster.Source, first.Source) {
+					p.add(at, "%s overlaps %s of cluster %q; one table of routes cannot lead to both: give each of "+
+						"the two a source of its own", pool, other.pool, first.Name)
 				}
 			}
 			all = append(all, owned{i, pool})
+		}
+	}
+}
+
+// apart reports whether two sources are two addresses for certain.
+func apart(a, b Source) bool { return a.IsValid() && b.IsValid() && !a.Overlaps(b.Prefix) }
+
+// checkSource checks that it is known which packets take the table of a source.
+func checkSource(p *problems, at string, cluster Cluster) {
+	if !cluster.Source.IsValid() {
+		return
+	}
+	if len(cluster.Pools) == 0 {
+		p.add(at+".source", "is %s, and %s.pools is missing; give the networks of the pods, so that nothing else "+
+			"leaves from this address by their routes", cluster.Source, at)
+	}
+	for i, pool := range cluster.Pools {
+		if !pool.Addr().Is4() {
+			p.add(fmt.Sprintf("%s.pools[%d]", at, i), "%s is not IPv4, and source is an address of IPv4; leave one of "+
+				"them out", pool)
+		}
+		if pool.Overlaps(cluster.Source.Prefix) {
+			p.add(at+".source", "%s overlaps %s, a network of pods (%s.pools[%d])", cluster.Source, pool, at, i)
 		}
 	}
 }

@@ -74,6 +74,10 @@ type Cluster struct {
 	// Networks within which routes to pods are accepted, whatever the cluster says. Empty: only the
 	// cluster's IPPools bound them.
 	Pools []netip.Prefix `json:"pools"`
+	// Address of this machine from which HAProxy connects to the pods, or the network of this address. The
+	// routes to the pods are then in a table that only packets from this address take. Clusters with different
+	// sources may have the same pools. It has to be of IPv4, and needs pools. Empty: the kernel chooses.
+	Source Source `json:"source"`
 	// Set of clusters that serve a Service as one. A Service that several clusters of a set export
 	// (ServiceExport, multicluster.x-k8s.io) has the pods of all of them. A namespace means the same
 	// team in each cluster of a set. Empty: the cluster serves alone.
@@ -122,6 +126,38 @@ const (
 	Standby State = "standby"
 	Drained State = "drained"
 )
+
+// A Source is an IPv4 address of the machine, or the network of such an address. The zero Source stands for no choice.
+type Source struct{ netip.Prefix }
+
+// UnmarshalText reads a network, or an address.
+func (s *Source) UnmarshalText(text []byte) error {
+	p, err := netip.ParsePrefix(string(text))
+	if err != nil {
+		var a netip.Addr
+		if a, err = netip.ParseAddr(string(text)); err == nil {
+			p = netip.PrefixFrom(a, a.BitLen())
+		}
+	}
+	if err != nil || !p.Addr().Is4() || p != p.Masked() || !p.Addr().IsGlobalUnicast() {
+		return errNotAllowed
+	}
+	s.Prefix = p
+	return nil
+}
+
+// MarshalText returns the network or the address, as UnmarshalText reads it.
+func (s Source) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+func (s Source) String() string {
+	switch {
+	case !s.IsValid():
+		return ""
+	case s.IsSingleIP():
+		return s.Addr().String()
+	}
+	return s.Prefix.String()
+}
 
 // MinReady is the number or the share of servers that have to be ready. The zero MinReady stands for 1.
 type MinReady struct {

@@ -351,7 +351,7 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		},
 		"unknown key in a list": {
 			"clusters:\n- kubeconfig: /a\n  pool: []\n",
-			`f.yaml:3: unknown key "pool" in clusters[0]; did you mean "pools"? allowed: name, kubeconfig, pools, set, share, state, weight, minReady, bgp, ingress, gateway, calico`,
+			`f.yaml:3: unknown key "pool" in clusters[0]; did you mean "pools"? allowed: name, kubeconfig, pools, source, set, share, state, weight, minReady, bgp, ingress, gateway, calico`,
 		},
 		"a word instead of keys": {
 			minimal + "bgp: 65000\n",
@@ -460,7 +460,37 @@ func TestAMistakeNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 		"pools of two clusters": {
 			"clusters:\n- {name: a, kubeconfig: /a, pools: [172.16.0.0/16]}\n" +
 				"- {name: b, kubeconfig: /b, pools: [172.16.9.0/24]}\n",
-			`f.yaml:3: clusters[1].pools[0]: 172.16.9.0/24 overlaps 172.16.0.0/16 of cluster "a"; one kernel cannot route both`,
+			`f.yaml:3: clusters[1].pools[0]: 172.16.9.0/24 overlaps 172.16.0.0/16 of cluster "a"; one table of routes cannot lead to both: give each of the two a source of its own`,
+		},
+		"pools of two clusters with one source": {
+			"clusters:\n- {name: a, kubeconfig: /a, pools: [172.16.0.0/16], source: 192.168.51.0/24}\n" +
+				"- {name: b, kubeconfig: /b, pools: [172.16.9.0/24], source: 192.168.51.21}\n",
+			`f.yaml:3: clusters[1].pools[0]: 172.16.9.0/24 overlaps 172.16.0.0/16 of cluster "a"; one table of routes cannot lead to both: give each of the two a source of its own`,
+		},
+		"pools of two clusters, one of which has a source": {
+			"clusters:\n- {name: a, kubeconfig: /a, pools: [172.16.0.0/16]}\n" +
+				"- {name: b, kubeconfig: /b, pools: [172.16.9.0/24], source: 192.168.51.21}\n",
+			`f.yaml:3: clusters[1].pools[0]: 172.16.9.0/24 overlaps 172.16.0.0/16 of cluster "a"; one table of routes cannot lead to both: give each of the two a source of its own`,
+		},
+		"a source without pools": {
+			"clusters:\n- {name: a, kubeconfig: /a, source: 192.168.51.21}\n",
+			`f.yaml:2: clusters[0].source: is 192.168.51.21, and clusters[0].pools is missing; give the networks of the pods, so that nothing else leaves from this address by their routes`,
+		},
+		"a source among the pods": {
+			"clusters:\n- name: a\n  kubeconfig: /a\n  pools: [172.16.0.0/16]\n  source: 172.16.9.0/24\n",
+			`f.yaml:5: clusters[0].source: 172.16.9.0/24 overlaps 172.16.0.0/16, a network of pods (clusters[0].pools[0])`,
+		},
+		"a source beside pools of IPv6": {
+			"clusters:\n- name: a\n  kubeconfig: /a\n  pools: [\"fd00::/48\"]\n  source: 192.168.51.21\n",
+			`f.yaml:4: clusters[0].pools[0]: fd00::/48 is not IPv4, and source is an address of IPv4; leave one of them out`,
+		},
+		"a source of IPv6": {
+			"clusters:\n- name: a\n  kubeconfig: /a\n  pools: [172.16.0.0/16]\n  source: fd00::21\n",
+			`f.yaml:5: clusters[0].source: "fd00::21" is not allowed; allowed: a network of IPv4, or an address in it, such as 192.168.51.0/24`,
+		},
+		"a source with bits after its length": {
+			"clusters:\n- name: a\n  kubeconfig: /a\n  pools: [172.16.0.0/16]\n  source: 192.168.51.21/24\n",
+			`f.yaml:5: clusters[0].source: "192.168.51.21/24" is not allowed; allowed: a network of IPv4, or an address in it, such as 192.168.51.0/24`,
 		},
 		"a set that is no name": {
 			"clusters:\n- name: a\n  kubeconfig: /a\n  set: a_b\n",

@@ -406,6 +406,7 @@ var forms = map[reflect.Type]struct{ name, example string }{
 		"an address with its port, [fd00::21]:80 for IPv6, :80 for every address",
 		"192.168.50.21:80",
 	},
+	reflect.TypeFor[Source]():    {"a network of IPv4, or an address in it", "192.168.51.0/24"},
 	reflect.TypeFor[MinReady]():  {"a whole number from 1 to 1000, or a share from 1% to 100%", "50%"},
 	reflect.TypeFor[AccessLog](): {"off, stdout, or the address of a syslog server with its port", "192.168.50.4:514"},
 	reflect.TypeFor[Interface](): {"", "{name: eth0, dhcp: true}"},

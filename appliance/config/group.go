@@ -404,6 +404,11 @@ func (c *Config) checkServiceAddresses(p *problems) {
 		if slices.Contains(c.BGP.Listen, addr) {
 			p.add(at, "%s is in bgp.listen; a service address belongs to no machine", addr)
 		}
+		for j, cluster := range c.Clusters {
+			if cluster.Source.IsSingleIP() && cluster.Source.Addr() == addr {
+				p.add(at, "%s is clusters[%d].source; a service address belongs to no machine", addr, j)
+			}
+		}
 		c.checkNotInPool(p, at, addr)
 	}
 	// A listener on the address itself looks to the kernel like one of its connections,

@@ -233,6 +233,10 @@ func TestAMistakeInAGroupNamesLineKeyAndWhatIsAllowed(t *testing.T) {
 			"group:\n", "bgp: {listen: [203.0.113.10]}\ngroup:\n",
 			`f.yaml:9: group.addresses[0]: 203.0.113.10 is in bgp.listen; a service address belongs to no machine`,
 		},
+		"the source of a cluster": {
+			"pools: [172.16.0.0/16]", "pools: [172.16.0.0/16]\n  source: 203.0.113.10",
+			`f.yaml:9: group.addresses[0]: 203.0.113.10 is clusters[0].source; a service address belongs to no machine`,
+		},
 		"an address of pods": {
 			"203.0.113.10", "172.16.0.1",
 			`f.yaml:8: group.addresses[0]: 172.16.0.1 is in 172.16.0.0/16, a network of pods (clusters[0].pools[0])`,

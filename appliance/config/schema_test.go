@@ -79,6 +79,8 @@ func leaves(t reflect.Type) *jsonschema.Schema {
 		return text(`^(off|stdout|(\[[0-9a-fA-F:]+\]|[0-9.]+):[0-9]{1,5})$`)
 	case reflect.TypeFor[config.Secret](), reflect.TypeFor[config.PEM](), reflect.TypeFor[slog.Level]():
 		return text("")
+	case reflect.TypeFor[config.Source]():
+		return text(`^[0-9.]+(/[0-9]{1,2})?$`)
 	case reflect.TypeFor[config.MinReady]():
 		return &jsonschema.Schema{AnyOf: []*jsonschema.Schema{
 			{Type: "integer", Minimum: "1", Maximum: "1000"}, text(`^([1-9][0-9]?|100)%$`),

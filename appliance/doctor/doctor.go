@@ -350,16 +350,28 @@ func (d *doctor) members(g *status.GroupStatus, version string) {
 	}
 }
 
-// overlaps checks that no two clusters have addresses in common.
+// overlaps checks that the machine has the source of each cluster, and that no two clusters without sources of
+// their own have addresses in common.
 func (d *doctor) overlaps() {
+	local, err := routes.ReadLocal()
+	if err != nil {
+		d.doubt("pools", err.Error(), "run the doctor as root", "ip address")
+		return
+	}
 	topologies := make([]routes.Topology, len(d.known))
 	for i := range d.known {
 		topologies[i] = d.known[i].Topology
+		if _, ok := local.SourceOf(topologies[i]); !ok {
+			d.failed("source", fmt.Sprintf("this machine has no address of its own in %s, the source of cluster %s: "+
+				"its pods get no traffic", topologies[i].Source, topologies[i].Cluster),
+				"give the machine an address there, or correct clusters[].source", "ip address")
+		}
 	}
-	for _, o := range routes.Overlaps(topologies) {
+	for _, o := range routes.Overlaps(topologies, local) {
 		d.failed("pools", fmt.Sprintf("%s of cluster %s and %s of cluster %s have addresses in common: routes to "+
 			"these addresses are taken from cluster %s alone", o.Of, o.First, o.Network, o.Second, o.First),
-			"give one of them other IP pools, or give both clusters[].pools without common addresses",
+			"give one of them other IP pools, give both clusters[].pools without common addresses, or give each of "+
+				"them a clusters[].source of its own",
 			"kubectl get ippools -o yaml    # in each of the two")
 	}
 }

@@ -22,10 +22,10 @@ const (
 // A Doubt notices a node that is gone, long before BGP or the cluster report it.
 // The zero Doubt is ready. It is not safe for concurrent use.
 type Doubt struct {
-	failing map[netip.AddrPort]bool     // servers that are not closed and fail their checks
-	since   time.Time                   // when a server last began to fail
-	of      haproxy.LiveBackends        // at the last update
-	by      map[string][]netip.AddrPort // failing, by backend
+	failing map[routes.End]bool     // servers that are not closed and fail their checks
+	since   time.Time               // when a server last began to fail
+	of      haproxy.LiveBackends    // at the last update
+	by      map[string][]routes.End // failing, by backend
 }
 
 // Update notes which servers fail their checks.
@@ -36,19 +36,19 @@ func (d *Doubt) Update(have Have, now time.Time) {
 		return
 	}
 	if d.by == nil {
-		d.by = map[string][]netip.AddrPort{}
+		d.by = map[string][]routes.End{}
 	}
 	for _, name := range names {
 		delete(d.by, name)
 		if b := have.Backends.Get(name); b != nil {
 			for _, s := range b.Servers {
 				if fails(s) {
-					d.by[name] = append(d.by[name], s.Addr)
+					d.by[name] = append(d.by[name], EndOf(s))
 				}
 			}
 		}
 	}
-	failing := map[netip.AddrPort]bool{}
+	failing := map[routes.End]bool{}
 	for _, servers := range d.by {
 		for _, s := range servers {
 			failing[s] = true
@@ -73,35 +73,39 @@ func (d *Doubt) Fresh(now time.Time) bool {
 // is down, so another server of the backend has to pass its check. HAProxy can resend
 // the ended requests to that server. A mute end that is not a failing server proves
 // nothing about its node: a BGP session that a filter cut stays mute for minutes.
-func (d *Doubt) Forsaken(have Have, mute map[netip.AddrPort]bool) map[netip.AddrPort]bool {
+func (d *Doubt) Forsaken(have Have, mute map[routes.End]bool) map[routes.End]bool {
 	match := have.Routes.Finder()
-	hop := func(a netip.Addr) netip.Addr {
+	hop := func(end routes.End) netip.Addr {
+		a := end.To.Addr()
 		if have.Direct[a] {
 			return a
 		}
-		_, via, _ := match(a)
+		_, via, _ := match(end.From, a)
 		return via
 	}
 	gone := make(map[netip.Addr]bool)
 	for end := range mute {
 		if d.failing[end] {
-			gone[hop(end.Addr())] = true
+			gone[hop(end)] = true
 		}
 	}
 	delete(gone, netip.Addr{})
-	ends := make(map[netip.AddrPort]bool)
+	ends := make(map[routes.End]bool)
 	for _, b := range have.Backends.All() {
 		if !slices.ContainsFunc(b.Servers, passes) {
 			continue
 		}
 		for _, s := range b.Servers {
-			if fails(s) && gone[hop(s.Addr.Addr())] {
-				ends[s.Addr] = true
+			if end := EndOf(s); fails(s) && gone[hop(end)] {
+				ends[end] = true
 			}
 		}
 	}
 	return ends
 }
+
+// EndOf returns the far end of the connections to a server.
+func EndOf(s haproxy.Live) routes.End { return routes.End{From: s.Source, To: s.Addr} }
 
 // passes reports whether an open server passes its check.
 func passes(s haproxy.Live) bool { return s.State == haproxy.Open && s.Check == haproxy.Up }
@@ -111,18 +115,18 @@ func fails(s haproxy.Live) bool { return s.State >= haproxy.Drain && s.Check == 
 
 // Stranded returns the closed servers that lose their route: it changes or disappears in the kernel
 // when the table after replaces our routes.
-func Stranded(have Have, after routes.Table) map[netip.AddrPort]bool {
-	ends := make(map[netip.AddrPort]bool)
+func Stranded(have Have, after routes.Table) map[routes.End]bool {
+	ends := make(map[routes.End]bool)
 	match, next := have.Routes.Finder(), after.Finder()
 	for s := range have.Servers() {
 		a := s.Addr.Addr()
 		if s.State >= haproxy.Drain || have.Direct[a] {
 			continue
 		}
-		p, via, ok := match(a)
-		np, nvia, _ := next(a)
+		p, via, ok := match(s.Source, a)
+		np, nvia, _ := next(s.Source, a)
 		if ok && (p != np || via != nvia) {
-			ends[s.Addr] = true
+			ends[EndOf(s)] = true
 		}
 	}
 	return ends

@@ -23,8 +23,8 @@ func haveOf(t *testing.T, lines ...string) Have {
 	t.Helper()
 	have := Have{
 		Routes: routes.Table{
-			netip.MustParsePrefix(block1): netip.MustParseAddr(node1),
-			netip.MustParsePrefix(block2): netip.MustParseAddr(node2),
+			routes.To(netip.MustParsePrefix(block1)): netip.MustParseAddr(node1),
+			routes.To(netip.MustParsePrefix(block2)): netip.MustParseAddr(node2),
 		},
 		Direct: map[netip.Addr]bool{netip.MustParseAddr(node1): true},
 	}
@@ -51,19 +51,20 @@ func haveOf(t *testing.T, lines ...string) Have {
 	return have
 }
 
-func ends(list string) map[netip.AddrPort]bool {
-	set := map[netip.AddrPort]bool{}
+func ends(list string) map[routes.End]bool {
+	set := map[routes.End]bool{}
 	for end := range strings.FieldsSeq(list) {
-		set[netip.MustParseAddrPort(end)] = true
+		set[routes.End{To: netip.MustParseAddrPort(end)}] = true
 	}
 	return set
 }
 
-func textOf(set map[netip.AddrPort]bool) string {
+func textOf(set map[routes.End]bool) string {
 	var list []string
-	for _, end := range slices.SortedFunc(maps.Keys(set), netip.AddrPort.Compare) {
-		list = append(list, end.String())
+	for end := range set {
+		list = append(list, end.To.String())
 	}
+	slices.Sort(list)
 	return strings.Join(list, " ")
 }
 
@@ -198,9 +199,9 @@ func TestAClosedServerIsStrandedWhenItsRouteChanges(t *testing.T) {
 			after := maps.Clone(have.Routes)
 			hops := strings.Fields(row.after)
 			for i, p := range prefixes(block1, "172.16.171.66/32") {
-				delete(after, p)
+				delete(after, routes.To(p))
 				if hops[i] != "-" {
-					after[p] = netip.MustParseAddr(hops[i])
+					after[routes.To(p)] = netip.MustParseAddr(hops[i])
 				}
 			}
 			if got := textOf(Stranded(have, after)); got != row.want {

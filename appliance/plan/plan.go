@@ -17,6 +17,8 @@ import (
 type Want struct {
 	Backends []*haproxy.Backend // each name once; the servers of each sorted by name
 	Routes   routes.Table
+	// Rules lead the packets of sources into their tables.
+	Rules map[routes.Selector]bool
 	// Allocations tell whether a server's address belongs to the namespace of its
 	// Service.
 	Allocations *routes.Allocations
@@ -40,6 +42,8 @@ type Have struct {
 	// Conflicts are our routes that the kernel holds but does not follow. Routes does
 	// not contain them.
 	Conflicts []routes.Conflict
+	// Rules are ours. Routes contains no route of a table to which none of them leads.
+	Rules map[routes.Selector]routes.Rule
 	// Direct holds the addresses that need no route of ours: known nodes on a network
 	// we are connected to. Pods with hostNetwork answer there.
 	Direct map[netip.Addr]bool
@@ -60,11 +64,17 @@ func (h Have) Servers() iter.Seq[haproxy.Live] {
 	}
 }
 
-// Shadowed reports whether the kernel holds the route already and does not follow it.
-func (h Have) Shadowed(s AddRoute) bool {
-	return slices.ContainsFunc(h.Conflicts, func(c routes.Conflict) bool {
-		return c.Prefix == s.Prefix && c.Via == s.Via
-	})
+// Shadowed reports whether the kernel holds the route of a step, or the rule, already and does not follow it.
+func (h Have) Shadowed(step Step) bool {
+	switch s := step.(type) {
+	case AddRoute:
+		return slices.ContainsFunc(h.Conflicts, func(c routes.Conflict) bool {
+			return c.Selector == s.Selector && c.Via == s.Via
+		})
+	case AddRule:
+		return h.Rules[s.Selector].Shadowed
+	}
+	return false
 }
 
 // A Step changes one server or one route. The kinds below are all there are.
@@ -81,26 +91,40 @@ type SetServer struct {
 }
 
 // AddRoute adds a route to the kernel, or changes the next hop of our route for the
-// prefix.
+// selector.
 type AddRoute struct {
-	Prefix netip.Prefix
-	Via    netip.Addr
+	routes.Selector
+	Via netip.Addr
 }
 
-// DropRoute deletes our route for a prefix.
+// DropRoute deletes our route for a selector.
 type DropRoute struct {
-	Prefix netip.Prefix
+	routes.Selector
+}
+
+// AddRule leads the packets of a selector into the table of its source.
+type AddRule struct {
+	routes.Selector
+}
+
+// DropRule deletes our rule for a selector.
+type DropRule struct {
+	routes.Selector
 }
 
 func (s SetServer) String() string {
 	return fmt.Sprintf("set %s/%s %s: %s", s.ID.Backend, s.ID.Server, s.State, s.Why)
 }
-func (s AddRoute) String() string  { return fmt.Sprintf("add route %s via %s", s.Prefix, s.Via) }
-func (s DropRoute) String() string { return fmt.Sprintf("drop route %s", s.Prefix) }
+func (s AddRoute) String() string  { return fmt.Sprintf("add route %s via %s", s.Selector, s.Via) }
+func (s DropRoute) String() string { return fmt.Sprintf("drop route %s", s.Selector) }
+func (s AddRule) String() string   { return fmt.Sprintf("add rule %s", s.Selector) }
+func (s DropRule) String() string  { return fmt.Sprintf("drop rule %s", s.Selector) }
 
 func (SetServer) step() {}
 func (AddRoute) step()  {}
 func (DropRoute) step() {}
+func (AddRule) step()   {}
+func (DropRule) step()  {}
 
 // Plan returns every step that is safe now. Each step is safe by itself and together with any other
 // steps: a caller may take them in any order, and may leave some out. A step may make other steps
@@ -112,6 +136,11 @@ func (DropRoute) step() {}
 // match. Its packets therefore keep their path, even if the caller takes only some of the steps. A
 // step opens a server only if h is wanted as it is and no longer match is wanted. So no step of the
 // same round changes that path.
+//
+// A rule that is missing comes back at once, even if it leads packets of an open server: the route of this server
+// does not count as long as the rule is missing, and the server is being closed. Without the rule its packets take
+// the main table, and may reach another cluster's pod. With the rule they take the route that was verified, or are
+// refused. A rule is dropped only if no server is open to which it leads.
 //
 // Plan also closes each server with an address that, according to the cluster's records, does not
 // belong to the namespace of its Service. This is also safe, because it opens no server and changes
@@ -227,7 +256,8 @@ func (p *Planner) Plan(want Want, have Have) []Step {
 		}
 		p.planned++
 		before, t := len(steps), turnsOf(b, have.Backends.Get(b.Name), func(w *haproxy.Server) string {
-			return cmp.Or(want.Allocations.Refuse(b.ClusterOf(w), b.Namespace, w.Addr).Why, astray(w.Addr.Addr()))
+			denied := want.Allocations.Refuse(b.ClusterOf(w), b.Namespace, w.Addr)
+			return cmp.Or(denied.Why, astray(w.Source, w.Addr.Addr()))
 		})
 		t.drain(want.Drained, Drained)
 		t.drain(want.Silent, Silent)
@@ -250,7 +280,7 @@ func (p *Planner) Plan(want Want, have Have) []Step {
 			set(name, live.Name, live.State, haproxy.Absent, Gone)
 		}
 	}
-	return append(steps, planRoutes(want.Routes, have)...)
+	return append(steps, append(planRoutes(want.Routes, have), planRules(want, have)...)...)
 }
 
 // meet forgets a backend if its servers in HAProxy have changed since the last call. It reports
@@ -301,23 +331,23 @@ func (p *Planner) Backends() []*haproxy.Backend {
 // Planned returns how many backends the last call of Plan did not skip.
 func (p *Planner) Planned() int { return p.planned }
 
-// follow returns a function. For an address, that function returns why packets do not take the
+// follow returns a function. For a source and an address, that function returns why packets do not take the
 // wanted route now, or "" if they take it.
-func follow(want routes.Table, have Have) func(netip.Addr) string {
+func follow(want routes.Table, have Have) func(source, a netip.Addr) string {
 	wantVia, haveVia := want.Finder(), have.Routes.Finder()
 	same := want.Equal(have.Routes) // the usual case: one lookup is enough then
-	return func(a netip.Addr) string {
+	return func(source, a netip.Addr) string {
 		if have.Direct[a] {
 			return ""
 		}
-		wp, wv, ok := wantVia(a)
+		wp, wv, ok := wantVia(source, a)
 		if !ok {
 			return NoRoute
 		}
 		if same {
 			return ""
 		}
-		hp, hv, ok := haveVia(a)
+		hp, hv, ok := haveVia(source, a)
 		switch {
 		case !ok:
 			return NotInKernel
@@ -330,28 +360,28 @@ func follow(want routes.Table, have Have) func(netip.Addr) string {
 
 // planRoutes names the route changes that redirect no open server's packets.
 func planRoutes(want routes.Table, have Have) []Step {
-	changed := routes.Table{} // prefix to the new next hop; zero to drop the route
-	for p, via := range want {
-		if have.Routes[p] != via {
-			changed[p] = via
+	changed := routes.Table{} // selector to the new next hop; zero to drop the route
+	for s, via := range want {
+		if have.Routes[s] != via {
+			changed[s] = via
 		}
 	}
-	for p := range have.Routes {
-		if _, wanted := want[p]; !wanted {
-			changed[p] = netip.Addr{}
+	for s := range have.Routes {
+		if _, wanted := want[s]; !wanted {
+			changed[s] = netip.Addr{}
 		}
 	}
 	for _, c := range have.Conflicts {
-		if _, wanted := want[c.Prefix]; !wanted {
-			changed[c.Prefix] = netip.Addr{}
+		if _, wanted := want[c.Selector]; !wanted {
+			changed[c.Selector] = netip.Addr{}
 		}
 	}
 	if len(changed) == 0 {
 		return nil
 	}
 	lengths := map[int]bool{}
-	for p := range changed {
-		lengths[p.Bits()] = true
+	for s := range changed {
+		lengths[s.To.Bits()] = true
 	}
 	match := have.Routes.Finder()
 	for s := range have.Servers() {
@@ -359,22 +389,58 @@ func planRoutes(want routes.Table, have Have) []Step {
 			continue
 		}
 		a := s.Addr.Addr()
-		m, _, ok := match(a)
+		m, _, ok := match(s.Source, a)
 		for n := range lengths {
 			// A change of a prefix of n bits redirects this server's packets if that
 			// prefix is at least as long as the one they match now.
-			if p, err := a.Prefix(n); err == nil && (!ok || n >= m.Bits()) {
-				delete(changed, p)
+			if p, err := a.Prefix(n); err == nil && (!ok || n >= m.To.Bits()) {
+				delete(changed, routes.Selector{From: s.Source, To: p})
 			}
 		}
 	}
 	steps := make([]Step, 0, len(changed))
-	for _, p := range slices.SortedFunc(maps.Keys(changed), netip.Prefix.Compare) {
-		if via := changed[p]; via.IsValid() {
-			steps = append(steps, AddRoute{p, via})
+	for _, s := range slices.SortedFunc(maps.Keys(changed), routes.Selector.Compare) {
+		if via := changed[s]; via.IsValid() {
+			steps = append(steps, AddRoute{s, via})
 		} else {
-			steps = append(steps, DropRoute{p})
+			steps = append(steps, DropRoute{s})
 		}
+	}
+	return steps
+}
+
+// planRules names the rules that do not hold, and those that are not wanted. It leaves an unwanted rule as long as
+// it alone leads packets to an open server, or to one that opens because its route is wanted.
+func planRules(want Want, have Have) (steps []Step) {
+	var holding []routes.Selector
+	for _, s := range slices.SortedFunc(maps.Keys(want.Rules), routes.Selector.Compare) {
+		if state, there := have.Rules[s]; there && state.Why == "" {
+			holding = append(holding, s)
+		} else {
+			steps = append(steps, AddRule{s})
+		}
+	}
+	unwanted := maps.Clone(have.Rules)
+	maps.DeleteFunc(unwanted, func(s routes.Selector, _ routes.Rule) bool { return want.Rules[s] })
+	if len(unwanted) == 0 {
+		return steps
+	}
+	keep := func(packets routes.Selector) {
+		leads := func(s routes.Selector) bool { return s.Contains(packets) }
+		if !slices.ContainsFunc(holding, leads) {
+			maps.DeleteFunc(unwanted, func(s routes.Selector, _ routes.Rule) bool { return leads(s) })
+		}
+	}
+	for s := range want.Routes {
+		keep(s)
+	}
+	for s := range have.Servers() {
+		if a := s.Addr.Addr(); s.State >= haproxy.Drain && a.IsValid() {
+			keep(routes.Selector{From: s.Source, To: netip.PrefixFrom(a, a.BitLen())})
+		}
+	}
+	for _, s := range slices.SortedFunc(maps.Keys(unwanted), routes.Selector.Compare) {
+		steps = append(steps, DropRule{s})
 	}
 	return steps
 }

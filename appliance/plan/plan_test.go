@@ -62,10 +62,35 @@ func (w world) may(backend string, a netip.Addr) bool {
 	return w.owners[a] == "" || w.owners[a] == backend
 }
 
-// now returns the actual state.
+// now returns the actual state, as routes.Kernel reads it: a route of the table of a source to which no rule leads
+// is a conflict.
 func (w world) now() Have {
-	w.have.Backends = live(w.servers)
-	return w.have
+	h := w.have
+	h.Backends, h.Routes = live(w.servers), routes.Table{}
+	for s, via := range w.have.Routes {
+		if s.From.IsValid() && !ruled(w.have.Rules, s) {
+			h.Conflicts = append(h.Conflicts, routes.Conflict{Selector: s, Via: via, Why: "no rule"})
+		} else {
+			h.Routes[s] = via
+		}
+	}
+	return h
+}
+
+// ruled reports whether a rule leads the packets of a selector into the table of their source.
+func ruled(rules map[routes.Selector]routes.Rule, packets routes.Selector) bool {
+	for s := range rules {
+		if s.From == packets.From && s.To.Bits() <= packets.To.Bits() && s.To.Contains(packets.To.Addr()) {
+			return true
+		}
+	}
+	return false
+}
+
+// packetsTo returns the selector of the packets to a server.
+func packetsTo(s haproxy.Live) routes.Selector {
+	a := s.Addr.Addr()
+	return routes.Selector{From: s.Source, To: netip.PrefixFrom(a, a.BitLen())}
 }
 
 func live(servers map[haproxy.ServerID]haproxy.Live) haproxy.LiveBackends {
@@ -75,7 +100,7 @@ func live(servers map[haproxy.ServerID]haproxy.Live) haproxy.LiveBackends {
 			backends[id.Backend] = &haproxy.LiveBackend{}
 		}
 		l := servers[id]
-		l.Name = id.Server
+		l.Name, l.Source = id.Server, sourceIn(id.Server)
 		backends[id.Backend].Servers = append(backends[id.Backend].Servers, l)
 	}
 	return haproxy.NewLiveBackends(backends)
@@ -106,17 +131,51 @@ func prefixes(ss ...string) (ps []netip.Prefix) {
 
 func draw[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
 
+// green is the source of the second cluster. The first has none.
+var green = netip.MustParseAddr("192.168.51.21")
+
+func drawSelector(r *rand.Rand) routes.Selector {
+	return routes.Selector{From: draw(r, []netip.Addr{{}, {}, green}), To: draw(r, worldPrefixes)}
+}
+
 func drawTable(r *rand.Rand) routes.Table {
 	t := routes.Table{}
 	for range r.IntN(6) {
-		t[draw(r, worldPrefixes)] = draw(r, worldHops)
+		t[drawSelector(r)] = draw(r, worldHops)
 	}
 	return t
 }
 
-func drawID(r *rand.Rand) (haproxy.ServerID, netip.AddrPort) {
-	addr := netip.AddrPortFrom(draw(r, worldAddrs), 8080)
-	return haproxy.ServerID{Backend: draw(r, []string{"web", "api"}), Server: haproxy.ServerName(addr)}, addr
+// drawRules draws rules that lead to each route of a table.
+func drawRules(r *rand.Rand, t routes.Table) map[routes.Selector]bool {
+	rules := map[routes.Selector]bool{}
+	for range r.IntN(3) {
+		rules[routes.Selector{From: green, To: draw(r, prefixes("172.16.0.0/16", "172.16.0.0/24", "172.16.1.0/24"))}] = true
+	}
+	for s := range t {
+		if s.From.IsValid() && r.IntN(2) == 0 {
+			rules[routes.Selector{From: green, To: netip.MustParsePrefix("172.16.0.0/16")}] = true
+		} else if s.From.IsValid() {
+			rules[routes.Selector{From: green, To: s.To}] = true
+		}
+	}
+	return rules
+}
+
+func drawID(r *rand.Rand) (haproxy.ServerID, haproxy.Server) {
+	s := haproxy.Server{
+		Addr: netip.AddrPortFrom(draw(r, worldAddrs), 8080), Source: draw(r, []netip.Addr{{}, {}, green}),
+	}
+	s.Name = haproxy.NameOf(s)
+	return haproxy.ServerID{Backend: draw(r, []string{"web", "api"}), Server: s.Name}, s
+}
+
+// sourceIn returns the source of a server, by its name.
+func sourceIn(name string) netip.Addr {
+	if strings.Contains(name, green.String()) {
+		return green
+	}
+	return netip.Addr{}
 }
 
 func drawWorld(r *rand.Rand) world {
@@ -126,10 +185,19 @@ func drawWorld(r *rand.Rand) world {
 		owners: drawOwners(r),
 	}
 	w.want.Allocations = allocate(w.owners)
+	w.want.Rules = drawRules(r, w.want.Routes)
+	rules := drawRules(r, w.have.Routes)
 	if r.IntN(2) == 0 { // often the two tables are nearly equal
 		w.have.Routes = maps.Clone(w.want.Routes)
 		if r.IntN(2) == 0 {
-			w.have.Routes[draw(r, worldPrefixes)] = draw(r, worldHops)
+			w.have.Routes[drawSelector(r)] = draw(r, worldHops)
+		}
+		rules = maps.Clone(w.want.Rules)
+	}
+	w.have.Rules = map[routes.Selector]routes.Rule{}
+	for s := range rules {
+		if r.IntN(6) > 0 { // sometimes one is missing
+			w.have.Rules[s] = routes.Rule{}
 		}
 	}
 	if r.IntN(2) == 0 {
@@ -137,16 +205,17 @@ func drawWorld(r *rand.Rand) world {
 	}
 	wanted := map[haproxy.ServerID]haproxy.Server{}
 	for range r.IntN(8) {
-		id, addr := drawID(r)
-		wanted[id] = haproxy.Server{Name: id.Server, Addr: addr, Drain: r.IntN(5) == 0}
+		id, server := drawID(r)
+		server.Drain = r.IntN(5) == 0
+		wanted[id] = server
 	}
 	w.want.Backends = backendsOf(wanted)
 	for range r.IntN(8) {
-		id, addr := drawID(r)
+		id, server := drawID(r)
 		if r.IntN(20) == 0 {
-			addr = netip.AddrPortFrom(draw(r, worldAddrs), 9999) // somebody changed the address
+			server.Addr = netip.AddrPortFrom(draw(r, worldAddrs), 9999) // somebody changed the address
 		}
-		w.servers[id] = haproxy.Live{Addr: addr, State: haproxy.Closed + haproxy.State(r.IntN(3))}
+		w.servers[id] = haproxy.Live{Addr: server.Addr, Source: server.Source, State: haproxy.Closed + haproxy.State(r.IntN(3))}
 	}
 	return w
 }
@@ -173,21 +242,38 @@ func (w Want) each() map[haproxy.ServerID]haproxy.Server {
 	return all
 }
 
-// way returns the route of an address, by the tests' own longest match: linear and
+// way returns the route of the packets from a source to an address, by the tests' own longest match: linear and
 // simple.
-func way(t routes.Table, a netip.Addr) string {
+func way(t routes.Table, source, a netip.Addr) string {
 	best, via := netip.Prefix{}, "nowhere"
-	for p, v := range t {
-		if p.Contains(a) && (!best.IsValid() || p.Bits() > best.Bits()) {
-			best, via = p, fmt.Sprintf("%s via %s", p, v)
+	for s, v := range t {
+		if s.From == source && s.To.Contains(a) && (!best.IsValid() || s.To.Bits() > best.Bits()) {
+			best, via = s.To, fmt.Sprintf("%s via %s", s, v)
 		}
 	}
 	return via
 }
 
+// way returns the way of the packets of a server in the kernel. Without a rule, the main table leads them.
+func (w world) way(s haproxy.Live) string {
+	source := s.Source
+	if !ruled(w.have.Rules, packetsTo(s)) {
+		source = netip.Addr{}
+	}
+	return way(w.have.Routes, source, s.Addr.Addr())
+}
+
+// lost reports whether a server has a source, and no rule leads its packets into the table of this source.
+func lost(w world, s haproxy.Live) bool {
+	return s.Source.IsValid() && !ruled(w.have.Rules, packetsTo(s))
+}
+
+// wanted returns the wanted way of the packets of a server.
+func (w world) wanted(s haproxy.Live) string { return way(w.want.Routes, s.Source, s.Addr.Addr()) }
+
 func (w world) clone() world {
 	w.servers = maps.Clone(w.servers)
-	w.have.Routes = maps.Clone(w.have.Routes)
+	w.have.Routes, w.have.Rules = maps.Clone(w.have.Routes), maps.Clone(w.have.Rules)
 	return w
 }
 
@@ -195,9 +281,13 @@ func (w world) clone() world {
 func (w world) take(s Step) {
 	switch s := s.(type) {
 	case AddRoute:
-		w.have.Routes[s.Prefix] = s.Via
+		w.have.Routes[s.Selector] = s.Via
 	case DropRoute:
-		delete(w.have.Routes, s.Prefix)
+		delete(w.have.Routes, s.Selector)
+	case AddRule:
+		w.have.Rules[s.Selector] = routes.Rule{}
+	case DropRule:
+		delete(w.have.Rules, s.Selector)
 	case SetServer:
 		if s.State == haproxy.Absent {
 			delete(w.servers, s.ID)
@@ -206,6 +296,7 @@ func (w world) take(s Step) {
 		live, known := w.servers[s.ID]
 		if !known {
 			live.Addr = w.want.each()[s.ID].Addr
+			live.Source = sourceIn(s.ID.Server)
 		}
 		live.State = s.State
 		w.servers[s.ID] = live
@@ -219,6 +310,11 @@ type planFunc func(Want, Have) []Step
 func safe(plan planFunc, r *rand.Rand, w world) error {
 	steps := plan(w.want, w.now())
 	r.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
+	for id, live := range w.servers {
+		if live.State >= haproxy.Drain && lost(w, live) && !w.have.Direct[live.Addr.Addr()] && !closes(steps, id) {
+			return fmt.Errorf("%v has lost its rule, and no step closes it", id)
+		}
+	}
 	w = w.clone()
 	opened := map[haproxy.ServerID]bool{}
 	for _, s := range steps[:r.IntN(len(steps)+1)] {
@@ -232,27 +328,36 @@ func safe(plan planFunc, r *rand.Rand, w world) error {
 			if live.State < haproxy.Drain || w.have.Direct[live.Addr.Addr()] {
 				continue
 			}
-			now := way(w.have.Routes, live.Addr.Addr())
+			now := w.way(live)
 			was, there := before.servers[id]
 			switch {
+			case there && was.State >= haproxy.Drain && lost(before, live):
+				// It has lost its way before, and is being closed.
 			case there && was.State >= haproxy.Drain:
-				if then := way(before.have.Routes, live.Addr.Addr()); then != now {
+				if then := before.way(live); then != now {
 					return fmt.Errorf("%s turned the packets of open %v from %s to %s", s, id, then, now)
 				}
-			case now == "nowhere" || now != way(w.want.Routes, live.Addr.Addr()):
-				return fmt.Errorf("%s opened %v, whose way is %s, wanted %s", s, id, now,
-					way(w.want.Routes, live.Addr.Addr()))
+			case now == "nowhere" || now != w.wanted(live):
+				return fmt.Errorf("%s opened %v, whose way is %s, wanted %s", s, id, now, w.wanted(live))
 			default:
 				opened[id] = true
 			}
 		}
 	}
 	for id := range opened { // and packets to the opened servers take the wanted route
-		if a := w.servers[id].Addr.Addr(); way(w.have.Routes, a) != way(w.want.Routes, a) {
-			return fmt.Errorf("%v was opened and then stranded: %s", id, way(w.have.Routes, a))
+		if live := w.servers[id]; w.way(live) != w.wanted(live) {
+			return fmt.Errorf("%v was opened and then stranded: %s", id, w.way(live))
 		}
 	}
 	return nil
+}
+
+// closes reports whether a step closes or deletes a server.
+func closes(steps []Step, id haproxy.ServerID) bool {
+	return slices.ContainsFunc(steps, func(s Step) bool {
+		set, is := s.(SetServer)
+		return is && set.ID == id && set.State < haproxy.Drain
+	})
 }
 
 const worlds = 100_000
@@ -272,6 +377,30 @@ func TestThePropertyCatchesBrokenPlanners(t *testing.T) {
 		"route changes do not wait for open servers": func(want Want, have Have) []Step {
 			steps := slices.DeleteFunc(Plan(want, have), func(s Step) bool { _, set := s.(SetServer); return !set })
 			return append(steps, planRoutes(want.Routes, Have{Routes: have.Routes})...)
+		},
+		"a rule is dropped although it leads to open servers": func(want Want, have Have) []Step {
+			return append(Plan(want, have), planRules(Want{Rules: want.Rules}, Have{Rules: have.Rules})...)
+		},
+		"a route counts without its rule": func(want Want, have Have) []Step {
+			lax := have
+			lax.Routes = maps.Clone(have.Routes)
+			for _, c := range have.Conflicts {
+				lax.Routes[c.Selector] = c.Via
+			}
+			return Plan(want, lax)
+		},
+		"the source of a server is forgotten": func(want Want, have Have) []Step {
+			lax := want
+			lax.Backends = nil
+			for _, b := range want.Backends {
+				other := *b
+				other.Servers = slices.Clone(b.Servers)
+				for i := range other.Servers {
+					other.Servers[i].Source = netip.Addr{}
+				}
+				lax.Backends = append(lax.Backends, &other)
+			}
+			return Plan(lax, have)
 		},
 		"a server opens on any route in the kernel": func(want Want, have Have) []Step {
 			lax := want
@@ -307,8 +436,8 @@ func TestThePropertyCatchesBrokenPlanners(t *testing.T) {
 			steps := Plan(want, have)
 			hv, wv := have.Routes.Finder(), want.Routes.Finder()
 			for id, w := range want.each() {
-				_, a, ok := hv(w.Addr.Addr())
-				_, b, ok2 := wv(w.Addr.Addr())
+				_, a, ok := hv(w.Source, w.Addr.Addr())
+				_, b, ok2 := wv(w.Source, w.Addr.Addr())
 				if live, _ := have.Backends.Get(id.Backend).Find(id.Server); ok && ok2 && a == b &&
 					live.State < haproxy.Drain && (live.Addr == w.Addr || !live.Addr.IsValid()) {
 					steps = append(steps, SetServer{ID: id, State: haproxy.Open})
@@ -348,9 +477,12 @@ func TestSettlesInThreeRounds(t *testing.T) {
 		if !maps.Equal(w.want.Routes, w.have.Routes) {
 			t.Fatalf("world %d settled on routes %v, want %v", i, w.have.Routes, w.want.Routes)
 		}
+		if len(w.have.Rules) != len(w.want.Rules) {
+			t.Fatalf("world %d settled on rules %v, want %v", i, w.have.Rules, w.want.Rules)
+		}
 		for id, wanted := range w.want.each() {
 			a := wanted.Addr.Addr()
-			want := w.may(id.Backend, a) && (way(w.want.Routes, a) != "nowhere" || w.have.Direct[a])
+			want := w.may(id.Backend, a) && (way(w.want.Routes, wanted.Source, a) != "nowhere" || w.have.Direct[a])
 			if got := w.servers[id].State; !wanted.Drain && want != (got == haproxy.Open) ||
 				!want && got == haproxy.Drain {
 				t.Fatalf("world %d: %v may be open: %t, but is %s", i, id, want, got)
@@ -374,9 +506,10 @@ func TestPlanningFromMemoryIsPlanningFromNothing(t *testing.T) {
 			other := drawWorld(r)
 			switch r.IntN(8) {
 			case 0:
-				w.want.Routes = other.want.Routes
+				w.want.Routes, w.want.Rules = other.want.Routes, other.want.Rules
 			case 1:
-				have.Routes = other.have.Routes
+				now := other.now()
+				have.Routes, have.Rules, have.Conflicts = now.Routes, now.Rules, now.Conflicts
 			case 2:
 				have.Direct = other.have.Direct
 			case 3: // one wanted backend changes or disappears
@@ -395,7 +528,7 @@ func TestPlanningFromMemoryIsPlanningFromNothing(t *testing.T) {
 				for _, s := range Plan(w.want, have) {
 					w.take(s)
 				}
-				have.Routes = w.want.Routes
+				have.Routes, have.Conflicts = w.want.Routes, nil
 			case 6: // one address goes to another pod or to nobody
 				w.owners = maps.Clone(w.owners)
 				a := draw(r, worldAddrs[:len(worldAddrs)-1])
@@ -429,12 +562,17 @@ func TestSettlesAfterChaos(t *testing.T) {
 		for range 20 {
 			switch other := drawWorld(r); r.IntN(5) {
 			case 0:
-				w.want.Routes = other.want.Routes
+				w.want.Routes, w.want.Rules = other.want.Routes, other.want.Rules
 			case 1:
 				w.want.Backends = other.want.Backends
 			case 2:
 				for p := range w.have.Routes {
 					delete(w.have.Routes, p) // somebody flushed a route
+					break
+				}
+			case 4:
+				for s := range w.have.Rules {
+					delete(w.have.Rules, s) // somebody flushed a rule
 					break
 				}
 			case 3:
@@ -473,7 +611,7 @@ func TestJourneys(t *testing.T) {
 		return live(map[haproxy.ServerID]haproxy.Live{id: {Addr: web3, State: s}})
 	}
 	ours := allocate(map[netip.Addr]string{web3.Addr(): "default"})
-	via := func(hop netip.Addr) routes.Table { return routes.Table{block: hop} }
+	via := func(hop netip.Addr) routes.Table { return routes.Table{routes.To(block): hop} }
 
 	for name, c := range map[string]struct {
 		want   Want
@@ -562,6 +700,9 @@ func TestJourneys(t *testing.T) {
 			}
 			if w.have.Routes == nil {
 				w.have.Routes = routes.Table{}
+			}
+			if w.have.Rules == nil {
+				w.have.Rules = map[routes.Selector]routes.Rule{}
 			}
 			for i, want := range append(c.rounds, "[]") {
 				steps := Plan(w.want, w.now())

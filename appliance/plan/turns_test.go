@@ -45,7 +45,7 @@ func sharedBy(blue, green []haproxy.Live, drained map[string]bool) shared {
 			Cluster: cluster, Blocks: []*routes.IPAMBlock{{Prefix: block, Pods: pods}},
 			Pools: []routes.Pool{{CIDR: block}},
 		})
-		s.want.Routes[block], s.have.Routes[block] = worldHops[i], worldHops[i]
+		s.want.Routes[routes.To(block)], s.have.Routes[routes.To(block)] = worldHops[i], worldHops[i]
 	}
 	s.want.Backends, s.want.Allocations = []*haproxy.Backend{b}, routes.Allocate(facts)
 	s.have.Backends = haproxy.NewLiveBackends(map[string]*haproxy.LiveBackend{"web": there})

@@ -318,16 +318,20 @@ func (x *Index) explainAddress(a netip.Addr) AddressStatus {
 			fact("offer", false, "%s by %s was refused: %s", r.Offer.Prefix, r.Offer.Peer, r.Why)
 		}
 	}
-	prefix, via, routed := x.View.Want.Routes.Finder()(a)
+	routed := false
+	for _, source := range x.sources() {
+		if to, via, ok := x.match(source, a); ok {
+			routed = true
+			held := x.View.Have.Routes[to] == via
+			fact("route", true, "%s via %s", to, via)
+			fact("kernel", held, "%s", Either(held, "the kernel holds it", "the kernel does not hold it"))
+		}
+	}
 	switch {
 	case x.View.Have.Direct[a]:
 		fact("route", true, "a node on a network of this machine needs no route of ours")
 	case !routed:
 		fact("route", false, "no verified route leads to it")
-	default:
-		fact("route", true, "%s via %s", prefix, via)
-		fact("kernel", x.View.Have.Routes[prefix] == via, "%s",
-			Either(x.View.Have.Routes[prefix] == via, "the kernel holds it", "the kernel does not hold it"))
 	}
 	served := false
 	for _, at := range x.Servers {
@@ -343,6 +347,18 @@ func (x *Index) explainAddress(a netip.Addr) AddressStatus {
 			"Ingress names?")
 	}
 	return s
+}
+
+// sources returns the addresses from which HAProxy connects to pods. The zero address is the first, and stands for
+// one that the kernel chooses.
+func (x *Index) sources() []netip.Addr {
+	all := []netip.Addr{{}}
+	for _, c := range x.View.Clusters {
+		if !slices.Contains(all, c.Source) {
+			all = append(all, c.Source)
+		}
+	}
+	return all
 }
 
 // prefixed returns text after a prefix, or nothing if there is no text.

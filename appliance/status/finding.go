@@ -27,6 +27,7 @@ const (
 	ClusterRemoved   Code = "cluster-removed"
 	ClusterSettings  Code = "cluster-settings"
 	ClusterRetired   Code = "cluster-retired"
+	SourceMissing    Code = "source-missing"
 	MissingRights    Code = "missing-rights"
 	ContestedStatus  Code = "contested-status"
 	ClosedListeners  Code = "closed-listeners"
@@ -77,6 +78,7 @@ var Codes = []struct {
 	{ClusterRemoved, "a cluster that was removed from the configuration is still served"},
 	{ClusterSettings, "new settings of the cluster wait for its API server"},
 	{ClusterRetired, "the cluster was drained by a command"},
+	{SourceMissing, "this machine has no address from which to connect to the cluster's pods (`clusters[].source`)"},
 	{MissingRights, "the appliance lacks a right in the cluster, or the cluster lacks a kind of objects"},
 	{ContestedStatus, "another appliance or group replaces statuses in the cluster that this one writes"},
 	{ClosedListeners, "listeners of Gateways of the cluster are not served"},

@@ -35,8 +35,9 @@ type Index struct {
 	certOf        func() map[string][]*haproxy.Cert // by each name that they have
 	All           Counts
 	planned       map[haproxy.ServerID]plan.SetServer
-	match         func(netip.Addr) (netip.Prefix, netip.Addr, bool) // the wanted routes
-	owns          func(netip.Addr) *Block                           // the block of an address
+	// match returns the wanted route from a source to an address, and owns the block of the address.
+	match func(source, a netip.Addr) (routes.Selector, netip.Addr, bool)
+	owns  func(source, a netip.Addr) *Block
 }
 
 type NodeName struct{ Cluster, Name string }
@@ -106,6 +107,14 @@ func (s Server) Addr() netip.AddrPort {
 	return s.Live.Addr
 }
 
+// Source returns the address from which HAProxy connects to the server; zero if the kernel chooses.
+func (s Server) Source() netip.Addr {
+	if s.Want != nil {
+		return s.Want.Source
+	}
+	return s.Live.Source
+}
+
 const brokenKept = 40 // of a node, to find different reasons among them
 
 // NewIndex returns the index of a view.
@@ -121,7 +130,7 @@ func NewIndex(v *View) *Index {
 	}
 	byAddr := map[netip.Addr]*Node{}
 	owned := routes.Table{}
-	byPrefix := map[netip.Prefix]*Block{}
+	blocks := map[routes.Selector]*Block{}
 	for _, c := range v.Clusters {
 		for _, n := range c.Topology.Nodes {
 			ni := &Node{NodeName: NodeName{c.Name, n.Name}, Node: n}
@@ -140,16 +149,17 @@ func NewIndex(v *View) *Index {
 			}
 		}
 		for _, a := range affinities {
-			if a.Deleted || byPrefix[a.Prefix] != nil {
+			to := routes.Selector{From: c.Source, To: a.Prefix}
+			if a.Deleted || blocks[to] != nil {
 				continue
 			}
-			via := v.Want.Routes[a.Prefix]
+			via := v.Want.Routes[to]
 			b := &Block{
 				Cluster: c.Name, Affinity: a, Via: via,
-				Installed: via.IsValid() && v.Have.Routes[a.Prefix] == via,
+				Installed: via.IsValid() && v.Have.Routes[to] == via,
 			}
-			x.Blocks, byPrefix[a.Prefix] = append(x.Blocks, b), b
-			owned[a.Prefix] = netip.Addr{}
+			x.Blocks, blocks[to] = append(x.Blocks, b), b
+			owned[to] = netip.Addr{}
 			if ni := x.Node[NodeName{c.Name, a.Node}]; ni != nil {
 				ni.Blocks = append(ni.Blocks, b)
 			}
@@ -157,7 +167,7 @@ func NewIndex(v *View) *Index {
 	}
 	slices.SortStableFunc(x.Blocks, func(a, b *Block) int { return a.Affinity.Prefix.Compare(b.Affinity.Prefix) })
 	for _, c := range v.Have.Conflicts {
-		if b := byPrefix[c.Prefix]; b != nil {
+		if b := blocks[c.Selector]; b != nil {
 			b.why = c.Why
 		}
 	}
@@ -167,9 +177,9 @@ func NewIndex(v *View) *Index {
 		}
 	}
 	find := owned.Finder()
-	x.owns = func(a netip.Addr) *Block {
-		p, _, _ := find(a)
-		return byPrefix[p]
+	x.owns = func(source, a netip.Addr) *Block {
+		to, _, _ := find(source, a)
+		return blocks[to]
 	}
 	x.countServers(byAddr)
 	x.Granted = v.Compiled.Granted()
@@ -236,7 +246,7 @@ func (x *Index) countServers(byAddr map[netip.Addr]*Node) {
 				s.Want = &servers[i]
 			}
 			a := s.Addr().Addr()
-			s.Block = x.owns(a)
+			s.Block = x.owns(s.Source(), a)
 			if s.Want != nil {
 				s.Node = x.Node[NodeName{want.ClusterOf(s.Want), s.Want.Node}]
 			}

@@ -166,6 +166,14 @@ func (c *Cluster) report(v *View, notReady, warn finder) {
 	if words := c.DrainInWords(v.At); words != "" {
 		warn(ClusterRetired, c.Name, "%s: end that with sallyport undrain --cluster %s", words, c.Name)
 	}
+	if of := c.Topology.Source; of.IsValid() && !c.Source.IsValid() {
+		v.Findings = append(v.Findings, Finding{
+			Code: SourceMissing, Subject: c.Name, Level: Doubt,
+			Saw: fmt.Sprintf("cluster %s: this machine has no address of its own in %s (clusters[].source), so the "+
+				"cluster's pods get no requests", c.Name, of),
+			Remedy: "give the machine an address there, or correct clusters[].source", Command: "ip address",
+		})
+	}
 	for _, sentence := range c.Health.Missing {
 		warn(MissingRights, c.Name, "cluster %s: %s", c.Name, sentence)
 	}

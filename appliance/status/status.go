@@ -57,6 +57,7 @@ type ClusterStatus struct {
 	Asked    *float64   `json:"asked,omitempty"`   // part of the requests for exported Services that it should have
 	Share    *float64   `json:"share,omitempty"`   // part that HAProxy sends to it, on average over these Services
 	Scarce   int        `json:"scarce,omitempty"`  // exported Services for which it has too few ready servers
+	Source   netip.Addr `json:"source,omitzero"`   // from which HAProxy connects to its pods; absent if the kernel chooses
 	Hosts    int        `json:"hosts"`             // that its pods serve
 	Open     int        `json:"open"`              // its open servers
 	Servers  int        `json:"servers"`           // all its servers
@@ -77,6 +78,7 @@ type ClusterStatus struct {
 // RouteStatus is one wanted route.
 type RouteStatus struct {
 	Prefix    netip.Prefix `json:"prefix"`
+	Source    netip.Addr   `json:"source,omitzero"` // of the packets that take it; absent if any
 	Via       netip.Addr   `json:"via"`
 	Node      string       `json:"node,omitempty"`
 	Cluster   string       `json:"cluster,omitempty"`
@@ -211,7 +213,7 @@ func (v *View) Head(info haproxy.Info) Status {
 		cs := ClusterStatus{
 			Name: c.Name, Live: c.Live, Nodes: len(c.Topology.Nodes),
 			Blocks: len(c.Topology.Affinities), Error: c.Health.Error, APIGroup: c.Health.APIGroup,
-			CredentialsExpire: c.Health.CredentialsExpire,
+			CredentialsExpire: c.Health.CredentialsExpire, Source: c.Source,
 		}
 		if !c.Pictured.IsZero() {
 			cs.Picture = &c.Pictured
@@ -237,26 +239,28 @@ func (x *Index) Status(info haproxy.Info) Status {
 	}
 
 	match := v.Want.Routes.Finder()
-	behind := map[netip.Prefix]int{}
+	behind := map[routes.Selector]int{}
 	for live := range v.Have.Servers() {
-		if p, _, ok := match(live.Addr.Addr()); ok && live.State == haproxy.Open {
+		if p, _, ok := match(live.Source, live.Addr.Addr()); ok && live.State == haproxy.Open {
 			behind[p]++
 		}
 	}
 	for p, via := range v.Want.Routes {
 		o := owners[via]
 		route := RouteStatus{
-			Prefix: p, Via: via, Node: o.node, Cluster: o.cluster, Installed: v.Have.Routes[p] == via,
-			Servers: behind[p],
+			Prefix: p.To, Source: p.From, Via: via, Node: o.node, Cluster: o.cluster,
+			Installed: v.Have.Routes[p] == via, Servers: behind[p],
 		}
 		for _, c := range v.Have.Conflicts {
-			if c.Prefix == p {
+			if c.Selector == p {
 				route.Why = c.Why
 			}
 		}
 		s.Routes = append(s.Routes, route)
 	}
-	slices.SortFunc(s.Routes, func(a, b RouteStatus) int { return a.Prefix.Compare(b.Prefix) })
+	slices.SortFunc(s.Routes, func(a, b RouteStatus) int {
+		return cmp.Or(a.Prefix.Compare(b.Prefix), a.Source.Compare(b.Source))
+	})
 
 	if v.Config != nil {
 		s.Rules = rules(v.Config)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"sallyport/appliance/group"
 	"sallyport/bgp"
 	"sallyport/haproxy"
+	"sallyport/routes"
 )
 
 // Tables are all tables of the status, in the order of the terminal.
@@ -32,6 +34,7 @@ var ClusterTable = &Table[ClusterStatus]{
 			{Name: "hosts", Kind: KindNumber},
 			{Name: "why", Kind: KindProse},
 			{Name: "set", Wide: true},
+			{Name: "source", Wide: true, Kind: KindCode},
 			{Name: "nodes", Kind: KindNumber, Wide: true},
 			{Name: "blocks", Kind: KindNumber, Wide: true},
 			{Name: "Calico", Wide: true},
@@ -66,10 +69,18 @@ var ClusterTable = &Table[ClusterStatus]{
 		return []Cell{
 			{Text: c.Name, Link: []string{"cluster", c.Name}},
 			state, api, outOf(c.Established, c.Peers), outOf(c.Open, c.Servers), count(c.Hosts), why,
-			text(c.Set), count(c.Nodes), count(c.Blocks), text(c.APIGroup), text(until),
+			text(c.Set), text(addressOf(c.Source)), count(c.Nodes), count(c.Blocks), text(c.APIGroup), text(until),
 		}
 	},
 	JSON: func(s *Status) any { return s.Clusters },
+}
+
+// addressOf returns an address as text, and an empty text for the zero address.
+func addressOf(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
 }
 
 // inSet returns the state of a cluster with its share in its set, and with the share that it should have if that is
@@ -282,7 +293,10 @@ var RouteTable = &Table[RouteStatus]{
 			via = r.Via.String()
 		}
 		return []Cell{
-			{Text: at.String(), Link: []string{"block", r.Cluster, at.Addr().String(), strconv.Itoa(at.Bits())}},
+			{
+				Text: routes.Selector{From: r.Source, To: at}.String(),
+				Link: []string{"block", r.Cluster, at.Addr().String(), strconv.Itoa(at.Bits())},
+			},
 			text(via),
 			{Text: r.Node, Link: []string{"node", r.Cluster, r.Node}},
 			kernel, count(r.Servers), text(r.Cluster),

@@ -149,9 +149,13 @@ func NoteSteps[S plan.Step](t *Timeline, now time.Time, v *View, steps []S) {
 			c.Kind, c.Why = ServerChange, s.Why
 			c.What = fmt.Sprintf("%s of %s is %s", v.server(s.ID), s.ID.Backend, became)
 		case plan.AddRoute:
-			c.Kind, c.What, c.Why = RouteChange, fmt.Sprintf("%s via %s added", s.Prefix, s.Via), "a verified offer"
+			c.Kind, c.What, c.Why = RouteChange, fmt.Sprintf("%s via %s added", s.Selector, s.Via), "a verified offer"
 		case plan.DropRoute:
-			c.Kind, c.What, c.Why = RouteChange, fmt.Sprintf("%s removed", s.Prefix), "no verified offer is left"
+			c.Kind, c.What, c.Why = RouteChange, fmt.Sprintf("%s removed", s.Selector), "no verified offer is left"
+		case plan.AddRule:
+			c.Kind, c.What, c.Why = RouteChange, fmt.Sprintf("rule for %s added", s.Selector), "the source of a cluster"
+		case plan.DropRule:
+			c.Kind, c.What, c.Why = RouteChange, fmt.Sprintf("rule for %s removed", s.Selector), "no cluster needs it"
 		}
 		if i == Screenful {
 			c.What, c.Why = fmt.Sprintf("%d more changed in the same round", len(steps)-Screenful), ""

@@ -68,8 +68,9 @@ type Cluster struct {
 	Live     bool
 	Pictured time.Time
 	Topology routes.Topology
-	Unsaved  error // why the last good picture cannot be saved
-	Gone     bool  // the cluster was removed from the configuration
+	Source   netip.Addr // from which HAProxy connects to its pods; zero if the kernel chooses
+	Unsaved  error      // why the last good picture cannot be saved
+	Gone     bool       // the cluster was removed from the configuration
 	// Drained is the time since when sallyport drain has taken it out of its set; zero without a drain
 	Drained time.Time
 	// health of the watcher with newer settings, until it has read the whole cluster; else nil

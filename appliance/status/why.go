@@ -207,7 +207,7 @@ func (x *Index) Why(s Server) Why {
 	if s.State == haproxy.Drain && x.View.Want.Scarce[b.Name][b.ClusterOf(s.Want)] {
 		return Why{Code: ClusterScarce, Short: plan.Scarce}
 	}
-	p, via, routed := x.match(a)
+	p, via, routed := x.match(s.Source(), a)
 	switch {
 	case !routed && !x.View.Have.Direct[a]:
 		block := s.Block

@@ -119,6 +119,9 @@ type Options struct {
 	// CountUnready says that backends of exported Services count the endpoints of the cluster that are
 	// not ready.
 	CountUnready bool
+	// Source is the address of the machine from which HAProxy connects to the pods of the cluster. It is zero if the
+	// kernel chooses.
+	Source netip.Addr
 	// CustomResources says that the Backends and TCPs of HAProxy's own controller are read.
 	CustomResources bool
 	// Nginx says which Ingresses are read with the annotations of ingress-nginx.

@@ -383,6 +383,7 @@ func (w *Watcher) topologyNow(all []*discoveryv1.EndpointSlice) routes.Topology 
 	}
 	t, odd := calico.Topology(now)
 	t.Bounds, t.Reflectors, t.HostNetwork = w.cfg.Bounds, w.cfg.Reflectors, w.cfg.HostNetwork
+	t.Source = w.cfg.Source
 	t.Protected, t.Endpoints = protected, endpoints
 	told := m.odd
 	*m = topologyMemo{from: now, value: t, protected: protected, endpoints: endpoints, memory: m.memory}

@@ -38,6 +38,7 @@ type Config struct {
 	Publish    []string       // addresses or host names for status.loadBalancer; without one, none is written
 	OwnAddrs   []netip.Addr   // addresses of the appliance, to find the BGPPeers that name it
 	Bounds     []netip.Prefix // handed on in the Topology
+	Source     netip.Prefix   // likewise
 	Reflectors []netip.Addr   // handed on in the Topology
 	OwnASN     uint32         // AS of the appliance; 0 if it is not known
 
