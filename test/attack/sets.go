@@ -50,6 +50,14 @@ func sets() []attack {
 		},
 		{
 			by: "operator",
+			tries: "of a second cluster with the same network of pods, and a source, records and announces victim's " +
+				"block as its own, and claims victim's pod, while rules of the kernel are removed and the appliance is killed",
+			promise: "no request takes a route of another cluster",
+			lab: inSets("pools: [172.16.0.0/15], source: 192.168.50.0/24, ", "pools: [172.16.0.0/15], source: "+twoSource+"/32, ",
+				recordsSame),
+		},
+		{
+			by: "operator",
 			tries: "of a second cluster of a set exports and withdraws victim's Service, while the appliance and " +
 				"HAProxy are killed",
 			promise: "no request for a Service that one cluster does not export is answered by a pod of another one",
@@ -265,9 +273,75 @@ func recordsForeign(ctx context.Context, s *testbed, two *lab) (err error) {
 	return errors.Join(err, count.Losses(), same(ctx, s.rig, before))
 }
 
+// twoSource is the address of the appliance in the network of the second cluster's nodes.
+const twoSource = "192.168.51.21"
+
+// recordsSame records in the second cluster that the block and the address of victim's pod are its own. Its own node
+// announces the block. Then rules are removed, and the appliance is killed.
+func recordsSame(ctx context.Context, s *testbed, two *lab) (err error) {
+	pod := netip.MustParseAddr(s.pod)
+	block := netip.PrefixFrom(pod, 26).Masked()
+	objects := recordsOf(block, pod) + claimed("evil", "app", s.pod)
+	defer func() { err = errors.Join(err, two.Delete(ctx, objects), s.seen(ctx)) }()
+	routed := func() error {
+		now, err := s.rig.Status(ctx)
+		if err == nil && !slices.ContainsFunc(now.Routes, func(r status.RouteStatus) bool {
+			return r.Prefix == block && r.Source.String() == twoSource && r.Installed
+		}) {
+			err = fmt.Errorf("the second cluster has no route to %s of its own: %+v", block, now.Routes)
+		}
+		return err
+	}
+	strange := func() error {
+		for range 20 {
+			got, err := s.ask(ctx, request{host: "home.two.test"})
+			if err == nil && strings.HasPrefix(got.header.Get("X-Pod"), "victim") {
+				err = fmt.Errorf("a host of the second cluster is answered by victim: %s", got)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	unruled := func() error {
+		for _, source := range []string{applianceAddr, twoSource} {
+			if _, err := s.rig.Exec(ctx, world.Appliance, "ip", "rule", "del", "priority", "100", "from", source); err != nil {
+				return err
+			}
+		}
+		return errors.Join(strange(), s.eventually(ctx, routed))
+	}
+	count, err := s.asked(ctx, func() error {
+		err := errors.Join(two.Apply(ctx, objects), s.eventually(ctx, routed), strange())
+		for range 5 {
+			err = errors.Join(err, unruled())
+		}
+		return errors.Join(err, s.killed(ctx, false, func() error { return nil }), s.eventually(ctx, routed), strange(),
+			// A check that failed while a rule was missing takes the server out of service for some seconds.
+			s.eventually(ctx, func() error { return s.unharmed(ctx) }))
+	})
+	for _, o := range slices.Concat(count.Failed, count.Broken) {
+		if errors.Is(o.Err, load.ErrWrong) {
+			err = errors.Join(err, fmt.Errorf("a request for victim is answered by another pod: %s", o))
+		}
+	}
+	return err
+}
+
 // records returns a node of the second cluster with the BGP address of a host, and the block of a pod there, with
 // the pod in namespace evil. The block belongs to the second cluster's own worker1.
 func records(host world.Host, block netip.Prefix, pod netip.Addr) string {
+	return fmt.Sprintf(`---
+apiVersion: v1
+kind: Node
+metadata: {name: liar, annotations: {projectcalico.org/IPv4Address: %s}}
+status: {addresses: [{type: InternalIP, address: %s}]}
+`, host.Addr, host.Addr.Addr()) + recordsOf(block, pod)
+}
+
+// recordsOf returns a block of the second cluster's own worker1, with a pod in namespace evil.
+func recordsOf(block netip.Prefix, pod netip.Addr) string {
 	ordinal := 0
 	for a := block.Addr(); a != pod; a = a.Next() {
 		ordinal++
@@ -275,33 +349,28 @@ func records(host world.Host, block netip.Prefix, pod netip.Addr) string {
 	name := strings.NewReplacer(".", "-", "/", "-").Replace(block.String())
 	free := strings.Repeat("null, ", ordinal)
 	return fmt.Sprintf(`---
-apiVersion: v1
-kind: Node
-metadata: {name: liar, annotations: {projectcalico.org/IPv4Address: %[1]s}}
-status: {addresses: [{type: InternalIP, address: %[2]s}]}
----
 apiVersion: crd.projectcalico.org/v1
 kind: IPPool
 metadata: {name: stolen}
-spec: {cidr: %[3]s, blockSize: 26, ipipMode: Never, vxlanMode: Never, nodeSelector: "!all()"}
+spec: {cidr: %[1]s, blockSize: 26, ipipMode: Never, vxlanMode: Never, nodeSelector: "!all()"}
 ---
 apiVersion: crd.projectcalico.org/v1
 kind: BlockAffinity
-metadata: {name: worker1-%[4]s}
-spec: {cidr: %[3]s, node: worker1, state: confirmed, deleted: "false"}
+metadata: {name: worker1-%[2]s}
+spec: {cidr: %[1]s, node: worker1, state: confirmed, deleted: "false"}
 ---
 apiVersion: crd.projectcalico.org/v1
 kind: IPAMBlock
-metadata: {name: %[4]s}
+metadata: {name: %[2]s}
 spec:
-  cidr: %[3]s
+  cidr: %[1]s
   affinity: host:worker1
   strictAffinity: false
   deleted: false
-  allocations: [%[5]s0]
+  allocations: [%[3]s0]
   unallocated: []
   attributes: [{handle_id: stolen, secondary: {namespace: evil, pod: app, node: worker1}}]
-`, host.Addr, host.Addr.Addr(), block, name, free)
+`, block, name, free)
 }
 
 // exportsOwn exports a Service of evil in both clusters, names victim's hosts in the second one, and claims

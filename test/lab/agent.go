@@ -130,6 +130,7 @@ func different(have, want world.Options) string {
 	}{
 		{"number of workers", have.Workers, want.Workers},
 		{"site", have.Site, want.Site},
+		{"network of pods", have.SamePods, want.SamePods},
 		{"number of appliances", have.Appliances, max(want.Appliances, 1)},
 		{"router", have.Router, want.Router},
 		{"choice of families", [2]bool{have.IPv6, have.IPv6Only}, [2]bool{want.IPv6 || want.IPv6Only, want.IPv6Only}},

@@ -130,6 +130,7 @@ func upCommand(name *string) *cobra.Command {
 	flags.IntVar(&opts.Site, "site", 0,
 		"0 to 9: the lan is 192.168.(50+SITE).0/24 and pods are in 172.(16+SITE).0.0/16; labs that share an "+
 			"appliance need a site each")
+	flags.BoolVar(&opts.SamePods, "same-pods", false, "pods are in 172.16.0.0/16 at any site")
 	flags.BoolVar(&opts.HostAccess, "host-access", false,
 		"put this machine on the lan as 192.168.50.1, if it has no other use for the range")
 	flags.BoolVar(&opts.Mesh, "mesh", false, "let the nodes peer with each other")

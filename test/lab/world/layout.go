@@ -27,11 +27,19 @@ func (o Options) lan6() netip.Prefix {
 }
 
 func (o Options) pool4() netip.Prefix {
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(16 + o.Site)}), 16)
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(o.podSite())}), 16)
 }
 
 func (o Options) pool6() netip.Prefix {
-	return netip.MustParsePrefix(fmt.Sprintf("fd00:172:%d::/48", 16+o.Site))
+	return netip.MustParsePrefix(fmt.Sprintf("fd00:172:%d::/48", o.podSite()))
+}
+
+// podSite returns the number in the networks of pods that tells the site.
+func (o Options) podSite() int {
+	if o.SamePods {
+		return 16
+	}
+	return 16 + o.Site
 }
 
 // The hosts of every lab beside its workers.
@@ -71,7 +79,8 @@ type Host struct {
 	Addr  netip.Prefix `json:"addr"`           // IPv4 address with the lan's length
 	Addr6 netip.Prefix `json:"addr6,omitzero"` // IPv6 address with the lan's length, in a lab with IPv6
 	Node  bool         `json:"node,omitempty"` // a node of the cluster
-	// of a node, for each family: the block that it claims first, with real Calico by ClaimBlocks alone; or its podCIDR
+	// of a node, for each family: the block that it claims first, with real Calico by ClaimBlocks alone; or its
+	// podCIDR
 	Blocks []netip.Prefix `json:"blocks,omitempty"`
 }
 
@@ -166,9 +175,9 @@ func (o Options) node(name string, octet int) Host {
 	if !ok {
 		third = 2 * (octet - firstWorker)
 	}
-	h.Blocks = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(16 + o.Site), byte(third), 64}), 26)}
+	h.Blocks = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(o.podSite()), byte(third), 64}), 26)}
 	if o.IPv6 {
-		h.Blocks = append(h.Blocks, netip.MustParsePrefix(fmt.Sprintf("fd00:172:%d:%d::40/122", 16+o.Site, third)))
+		h.Blocks = append(h.Blocks, netip.MustParsePrefix(fmt.Sprintf("fd00:172:%d:%d::40/122", o.podSite(), third)))
 	}
 	for i, b := range h.Blocks {
 		if o.HostLocal {

@@ -50,8 +50,10 @@ type Options struct {
 	// pods, Services and BGP have IPv6 alone, with real Calico; hosts keep their IPv4 addresses
 	IPv6Only bool `json:"ipv6Only,omitempty"`
 	// 0 to 9: lan 192.168.(50+Site).0/24, pods 172.(16+Site).0.0/16
-	Site       int `json:"site,omitempty"`
-	Appliances int `json:"appliances,omitempty"` // hosts for appliances, 1 to 8; zero means 1
+	Site int `json:"site,omitempty"`
+	// the pods of a site have the addresses of those of site 0
+	SamePods   bool `json:"samePods,omitempty"`
+	Appliances int  `json:"appliances,omitempty"` // hosts for appliances, 1 to 8; zero means 1
 	// between the client and the appliances; empty: none, and the client is on the lan
 	Router     RouterKind `json:"router,omitempty"`
 	HostAccess bool       `json:"hostAccess,omitempty"` // put this machine on the lan, as 192.168.50.1
