@@ -106,7 +106,7 @@ func (l *loop) adoptedOffers(topologies []routes.Topology, peers []bgp.PeerState
 		}
 		var node routes.Node
 		offer.Cluster, node = ownerOf(via, topologies)
-		if offer.PeerAS = node.ASN; node.ASN != l.cfg.BGP.ASN {
+		if offer.PeerAS = node.ASN; node.ASN != l.cfg.ASNTowards(offer.Cluster) {
 			offer.ASPath = []uint32{node.ASN}
 		}
 		offers = append(offers, offer)

@@ -86,7 +86,8 @@ func (f *follower) peer(cluster string, n routes.Node, addr netip.Addr) bgp.Peer
 		}
 	}
 	return bgp.Peer{
-		Cluster: cluster, Node: n.Name, Addr: addr, Local: local, ASN: n.ASN, Password: bgp.Secret(p.Password.Reveal()),
-		TTLSecurity: p.TTLSecurity, Active: p.Mode == config.Active, Port: p.Port, PrefixLimit: p.PrefixLimit,
+		Cluster: cluster, Node: n.Name, Addr: addr, Local: local, ASN: n.ASN, LocalASN: p.LocalASN,
+		Password: bgp.Secret(p.Password.Reveal()), TTLSecurity: p.TTLSecurity, Active: p.Mode == config.Active,
+		Port: p.Port, PrefixLimit: p.PrefixLimit,
 	}
 }

@@ -21,7 +21,7 @@ type source struct {
 
 // watched returns the source without the settings that matter only to its BGP sessions and to drains.
 func (s source) watched() source {
-	s.BGP = config.Peering{ASN: s.BGP.ASN, RouteReflectors: s.BGP.RouteReflectors}
+	s.BGP = config.Peering{ASN: s.BGP.ASN, LocalASN: s.BGP.LocalASN, RouteReflectors: s.BGP.RouteReflectors}
 	if s.State == config.Drained {
 		s.State = config.Serving // the loop drains it
 	}
@@ -42,7 +42,8 @@ func WatcherConfig(
 	}
 	return watch.Config{
 		Name: c.Name, Kubeconfig: kubeconfig, APIGroup: group, OwnAddrs: own, Publish: publish,
-		Options: OptionsOf(c, pools), OwnASN: cfg.BGP.ASN, TokenFile: filepath.Join(cfg.StateDir, "token-"+c.Name),
+		Options: OptionsOf(c, pools), OwnASN: cfg.ASNTowards(c.Name),
+		TokenFile:   filepath.Join(cfg.StateDir, "token-"+c.Name),
 		HostNetwork: c.Ingress.HostNetwork, Bounds: c.Pools, Source: c.Source.Prefix, ASN: c.BGP.ASN,
 		Reflectors: c.BGP.RouteReflectors,
 		Log:        log,

@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -22,17 +23,23 @@ func TestNodesAreHeardInBothFamiliesAndBothKindsOfAS(t *testing.T) {
 		ours   uint32
 		path   string
 		active bool
+		local  uint32 // our AS in this session, if it is another one
 	}{
-		"IPv4, same AS":           {0, 65000, "[]", false},
-		"IPv4, same AS, dialled":  {0, 65000, "[]", true},
-		"IPv4, other AS":          {0, 65010, "[65000]", false},
-		"IPv4, other AS, dialled": {0, 65010, "[65000]", true},
-		"IPv6, same AS":           {1, 65000, "[]", false},
-		"IPv6, same AS, dialled":  {1, 65000, "[]", true},
-		"IPv6, other AS":          {1, 65010, "[65000]", false},
-		"IPv6, other AS, dialled": {1, 65010, "[65000]", true},
-		"4-byte AS":               {0, 4200000001, "[65000]", false},
-		"4-byte AS, dialled":      {0, 4200000001, "[65000]", true},
+		"IPv4, same AS":           {0, 65000, "[]", false, 0},
+		"IPv4, same AS, dialled":  {0, 65000, "[]", true, 0},
+		"IPv4, other AS":          {0, 65010, "[65000]", false, 0},
+		"IPv4, other AS, dialled": {0, 65010, "[65000]", true, 0},
+		"IPv6, same AS":           {1, 65000, "[]", false, 0},
+		"IPv6, same AS, dialled":  {1, 65000, "[]", true, 0},
+		"IPv6, other AS":          {1, 65010, "[65000]", false, 0},
+		"IPv6, other AS, dialled": {1, 65010, "[65000]", true, 0},
+		"4-byte AS":               {0, 4200000001, "[65000]", false, 0},
+		"4-byte AS, dialled":      {0, 4200000001, "[65000]", true, 0},
+
+		"same AS in this session":           {0, 65010, "[]", false, 65000},
+		"same AS in this session, dialled":  {0, 65010, "[]", true, 65000},
+		"other AS in this session":          {0, 65000, "[65000]", false, 4200000001},
+		"other AS in this session, dialled": {1, 65000, "[65000]", true, 4200000001},
 	} {
 		t.Run(name, func(t *testing.T) {
 			variant(t, row.active != (row.family == 1))
@@ -41,9 +48,11 @@ func TestNodesAreHeardInBothFamiliesAndBothKindsOfAS(t *testing.T) {
 			n := s.node(t)
 			sp := s.speaker(t, row.ours, 0, usualPace)
 			at, first, second := n.addr[row.family], blocks[row.family][0], blocks[row.family][1]
-			sp.set(t, Peer{Cluster: "main", Node: "worker", Addr: at, ASN: 65000, Active: row.active})
+			sp.set(t, Peer{
+				Cluster: "main", Node: "worker", Addr: at, ASN: 65000, LocalASN: row.local, Active: row.active,
+			})
 			b := n.bird(t, birdConfig{
-				v6: row.family == 1, us: s.us[row.family], asn: 65000, ours: row.ours,
+				v6: row.family == 1, us: s.us[row.family], asn: 65000, ours: cmp.Or(row.local, row.ours),
 				blocks: []string{first},
 			})
 

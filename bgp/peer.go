@@ -18,11 +18,12 @@ import (
 type Peer struct {
 	Cluster     string     `json:"cluster"`
 	Node        string     `json:"node"`
-	Addr        netip.Addr `json:"address"`        // of the peer; its family is the address family of the session
-	Local       netip.Addr `json:"local,omitzero"` // our end; the zero Addr is any
-	ASN         uint32     `json:"asn"`            // AS the peer has to open with, 1 to 4294967295
-	Password    Secret     `json:"-"`              // TCP MD5 key (RFC 2385), at most 80 bytes; empty is none
-	TTLSecurity bool       `json:"ttlSecurity"`    // GTSM (RFC 5082): only packets with TTL 255 count
+	Addr        netip.Addr `json:"address"`           // of the peer; its family is the address family of the session
+	Local       netip.Addr `json:"local,omitzero"`    // our end; the zero Addr is any
+	ASN         uint32     `json:"asn"`               // AS the peer has to open with, 1 to 4294967295
+	LocalASN    uint32     `json:"localASN,omitzero"` // our AS in this session; 0 is Config.ASN
+	Password    Secret     `json:"-"`                 // TCP MD5 key (RFC 2385), at most 80 bytes; empty is none
+	TTLSecurity bool       `json:"ttlSecurity"`       // GTSM (RFC 5082): only packets with TTL 255 count
 	// Active peers cannot connect to us: we dial. If Active is false, the peer dials.
 	Active bool   `json:"active"`
 	Port   uint16 `json:"port,omitzero"` // to dial; 0 is 179
@@ -172,6 +173,7 @@ func (p Peer) config(c Config) *api.Peer {
 		Conf: &api.PeerConf{
 			NeighborAddress: p.Addr.String(),
 			PeerAsn:         p.ASN,
+			LocalAsn:        p.LocalASN,
 			AuthPassword:    string(p.Password),
 			// By default GoBGP silently drops a path that has our own AS in it, even
 			// if it replaces a path we hold. We pass no path on, so there is no loop
@@ -205,7 +207,7 @@ func (p Peer) config(c Config) *api.Peer {
 	switch {
 	case p.TTLSecurity:
 		a.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: 255}
-	case p.ASN != c.ASN:
+	case p.ASN != cmp.Or(p.LocalASN, c.ASN):
 		// Without this GoBGP sends to another AS with TTL 1. Calico's sessions are
 		// multihop, and there may be a router between us and a node.
 		a.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: 64}

@@ -196,8 +196,10 @@ func (m MinReady) More() bool { return m.Servers > 1 || m.Percent > 0 }
 // Peering holds the settings that the BGP sessions with the nodes of one cluster share.
 type Peering struct {
 	// AS number that the cluster's nodes should have; the status warns if it is another one. Used
-	// where the cluster's BGPConfiguration cannot be read. Default: bgp.asn.
+	// where the cluster's BGPConfiguration cannot be read. Default: localASN, or else bgp.asn.
 	ASN uint32 `json:"asn" jsonschema:"minimum=1,maximum=4294967295"`
+	// AS number of the appliance in the sessions with this cluster's nodes. Default: bgp.asn.
+	LocalASN uint32 `json:"localASN" jsonschema:"minimum=1,maximum=4294967295"`
 	// Who opens the connection: active dials the nodes and lets nobody connect, passive waits for
 	// the nodes. With passive, set password or ttlSecurity: otherwise a pod can connect in place of
 	// its node.
@@ -797,13 +799,24 @@ func (c *Config) fill(p *problems) {
 	c.fillSystem(p)
 }
 
-// fillASN sets bgp.asn as the AS number of each cluster that has none of its own.
+// fillASN sets the AS number of the appliance as that of each cluster that has none of its own.
 func (c *Config) fillASN() {
 	for i := range c.Clusters {
-		if asn := &c.Clusters[i].BGP.ASN; *asn == 0 || !c.file.given(fmt.Sprintf("clusters[%d].bgp.asn", i)) {
-			*asn = c.BGP.ASN
+		of := &c.Clusters[i]
+		if asn := &of.BGP.ASN; *asn == 0 || !c.file.given(fmt.Sprintf("clusters[%d].bgp.asn", i)) {
+			*asn = c.ASNTowards(of.Name)
 		}
 	}
+}
+
+// ASNTowards returns the AS number of the appliance in the sessions with a cluster.
+func (c *Config) ASNTowards(cluster string) uint32 {
+	for i := range c.Clusters {
+		if of := &c.Clusters[i]; of.Name == cluster && of.BGP.LocalASN != 0 {
+			return of.BGP.LocalASN
+		}
+	}
+	return c.BGP.ASN
 }
 
 // resolve makes relative paths absolute, starting at dir, and cleans all paths.

@@ -1093,3 +1093,17 @@ func TestReadyServersAreANumberOrAShare(t *testing.T) {
 		t.Error("only one ready server of many may be too few")
 	}
 }
+
+func TestAClusterIsInTheASOfTheApplianceTowardsIt(t *testing.T) {
+	c, err := config.Parse("f.yaml", []byte("bgp: {asn: 64999}\nclusters:\n- {name: a, kubeconfig: /a}\n"+
+		"- {name: b, kubeconfig: /b, bgp: {localASN: 65010}}\n- {name: c, kubeconfig: /c, bgp: {asn: 7, localASN: 8}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range [][2]uint32{{64999, 64999}, {65010, 65010}, {7, 8}} {
+		of := &c.Clusters[i]
+		if got := [2]uint32{of.BGP.ASN, c.ASNTowards(of.Name)}; got != want {
+			t.Errorf("cluster %s: got its AS and ours towards it %v, want %v", of.Name, got, want)
+		}
+	}
+}

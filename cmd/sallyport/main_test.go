@@ -756,7 +756,7 @@ func TestTheManifestsFollowTheClusterThatTheyLookAt(t *testing.T) {
 			apiServer{rule: newest},
 			nil,
 			[]string{"(AS 65000) and the cluster (AS 64512) differ"},
-			nil, "set bgp.asn of the appliance to 64512",
+			nil, "set clusters[].bgp.localASN of the appliance to 64512",
 		},
 		"Calico 3.26": {
 			apiServer{asn: "65000", rule: old},

@@ -222,7 +222,7 @@ func (f manifestsFlags) wish(api config.APIGroup) (wish, *config.Cluster, error)
 		TokenSecret: f.tokenSecret,
 		Class:       cluster.Ingress.Class, Controller: cluster.Ingress.Controller,
 		Filters: true, ByOrigin: true,
-		CalicoAPI: api, ASN: cfg.BGP.ASN, ClusterASN: cluster.BGP.ASN,
+		CalicoAPI: api, ASN: cfg.ASNTowards(cluster.Name), ClusterASN: cluster.BGP.ASN,
 		TTLSecurity: cluster.BGP.TTLSecurity, Passive: cluster.BGP.Mode == config.Passive,
 		Reflectors: f.reflectors,
 		Password:   !cluster.BGP.Password.IsZero() || cluster.BGP.PasswordFile != "",
@@ -274,8 +274,8 @@ func (f manifestsFlags) look(cmd *cobra.Command, w *wish, cluster *config.Cluste
 		tell("No BGPConfiguration: the cluster is in AS %d, as the appliance is.", w.ASN)
 	} else {
 		tell("No BGPConfiguration: the cluster is in AS %d and the appliance in AS %d. One for both is better: set "+
-			"bgp.asn of the appliance to %d (here --asn %d); README says how to change the cluster's.", w.ClusterASN,
-			w.ASN, w.ClusterASN, w.ClusterASN)
+			"clusters[].bgp.localASN of the appliance to %d (here --asn %d); README says how to change the cluster's.",
+			w.ClusterASN, w.ASN, w.ClusterASN, w.ClusterASN)
 	}
 	if seen.Class != "" {
 		tell("No IngressClass: %s exists, and to apply one could remove what it has (%s).", w.Class, seen.Class)

@@ -22,16 +22,20 @@ import (
 func TestTwoClustersHaveTheSamePods(t *testing.T) {
 	t.Parallel()
 	later := t.TempDir() + "/kubeconfig"
+	const greenAS = "localASN: 65010" // in which the appliance is towards green, as green's nodes are
 	const blueSource, greenSource, pools = "source: 192.168.50.0/24", "source: 192.168.51.0/24", "172.16.0.0/16"
 	r := newTestbed(t, world.Options{Name: "twin", Workers: 1}, settings{
 		clusters: []rig.Cluster{
 			{Name: "blue", Pools: pools, Keys: []string{blueSource, "set: both"}},
-			{Name: "green", Pools: pools, Kubeconfig: later, Keys: []string{greenSource, "set: both"}},
+			{
+				Name: "green", Pools: pools, Kubeconfig: later, Keys: []string{greenSource, "set: both"},
+				BGP: []string{greenAS},
+			},
 		},
 		manifests: []string{"--cluster", "blue"},
 	})
-	green := newTestbed(t, world.Options{Name: "twin2", Site: 1, SamePods: true, Workers: 1}, settings{
-		clusters: []rig.Cluster{{Pools: pools, Keys: []string{"set: both"}}},
+	green := newTestbed(t, world.Options{Name: "twin2", Site: 1, SamePods: true, AS: 65010, Workers: 1}, settings{
+		clusters: []rig.Cluster{{Pools: pools, Keys: []string{"set: both"}, BGP: []string{greenAS}}},
 	})
 	r.must(green.Lend(t.Context(), r.Lab))
 	r.must(os.Link(green.file("kubeconfig"), later))
