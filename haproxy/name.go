@@ -36,7 +36,7 @@ func NameOf(s Server) string {
 // sourceMark precedes the source in the name of a server. No name of a cluster contains it.
 const sourceMark = "_from_"
 
-// sourceOf returns the source that a server of this name has. It is zero if the server has none.
+// sourceOf returns the source of a server by its name. It returns the zero address for a server without a source.
 func sourceOf(name string) netip.Addr {
 	_, after, _ := strings.Cut(name, sourceMark)
 	text, _, _ := strings.Cut(strings.TrimSuffix(after, ".backup"), "_")

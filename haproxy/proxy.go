@@ -317,8 +317,8 @@ func (p *Proxy) Servers() (LiveBackends, error) {
 	return p.belief.run.backends, nil
 }
 
-// Idle returns how many connections to some servers the worker keeps for later requests: to those for whose address
-// and Source of returns true. HAProxy 3.2 keeps one to a drained server for more than five minutes.
+// Idle returns how many connections the worker keeps for later requests. It counts those to servers for which the
+// function of returns true. HAProxy 3.2 keeps a connection to a drained server for more than five minutes.
 func (p *Proxy) Idle(of func(at netip.AddrPort, source netip.Addr) bool) (int, error) {
 	return p.worker.idle(of)
 }

@@ -154,7 +154,7 @@ func TestACookieLeadsToOneOfTwoPodsWithTheSameAddress(t *testing.T) {
 	})
 }
 
-// visitWith sends a request with a cookie, if it is not empty, to the host one.test. It returns the answer, and
+// visitWith sends a request to the host one.test, with a cookie unless the cookie is empty. It returns the answer, and
 // the cookie that the client has afterwards.
 func (r *rig) visitWith(cookie string) (answer, now string) {
 	r.t.Helper()

@@ -44,6 +44,9 @@ type balancer struct {
 func (b *builder) balance() {
 	var all []balancer
 	var pools Pools
+	var twins []twin
+	first := map[exported]balancer{} // the Service of the first cluster that exports it
+	records := map[ObjectRef][]*corev1.Service{}
 	for _, g := range b.gateways.all {
 		all = append(all, balancer{petitioner: g.Petitioner, gate: g})
 	}
@@ -56,7 +59,16 @@ func (b *builder) balance() {
 		for _, s := range w.Services {
 			if w.Options.Pools.Ours(s) && admitted.Admits(s.Namespace) {
 				of := &claimant{Ref: w.serviceRef(s), Created: s.CreationTimestamp.Time}
-				all = append(all, balancer{petitioner: petitioner{Claimant: of, World: i}, service: s})
+				one := balancer{petitioner: petitioner{Claimant: of, World: i}, service: s}
+				if key := (exported{w.Options.Set, input.KeyOf(s)}); w.exports(key.serviceKey) {
+					if has, known := first[key]; known {
+						twins = append(twins, twin{balancer: one, first: has})
+						records[has.petitioner.Ref] = append(records[has.petitioner.Ref], s)
+						continue
+					}
+					first[key] = one
+				}
+				all = append(all, one)
 			}
 		}
 	}
@@ -64,7 +76,7 @@ func (b *builder) balance() {
 	demands := make([]allot.Demand, len(all))
 	opened := make(map[allot.Tenant]int) // ports
 	for i := range all {
-		b.demand(&all[i], opened)
+		b.demand(&all[i], opened, records[all[i].petitioner.Ref])
 		demands[i] = all[i].Demand
 	}
 	a := allot.Allotter{
@@ -95,12 +107,81 @@ func (b *builder) balance() {
 		}
 		b.Balancers = append(b.Balancers, out)
 	}
+	for _, t := range twins {
+		b.Balancers = append(b.Balancers, b.shareAddresses(t))
+	}
 	b.reportKeptAddresses(all, &a)
 	b.rememberAddresses(&a)
 }
 
-// demand reads the addresses and ports that a Service asks for, within the limits of its namespace.
-func (b *builder) demand(one *balancer, opened map[allot.Tenant]int) {
+// An exported is a Service that clusters of a set export.
+type exported struct {
+	set string
+	serviceKey
+}
+
+// A twin is a Service of type LoadBalancer that another cluster of the set exports as well. That cluster comes first in
+// the configuration file.
+type twin struct {
+	balancer
+	first balancer // of that cluster
+}
+
+// shareAddresses gives a twin the addresses of the first Service. Only the first Service opens ports there.
+func (b *builder) shareAddresses(t twin) Balancer {
+	out := Balancer{ObjectRef: t.petitioner.Ref}
+	i := slices.IndexFunc(b.Balancers, func(o Balancer) bool { return o.ObjectRef == t.first.petitioner.Ref })
+	out.Addresses, out.Ports = b.Balancers[i].Addresses, b.Balancers[i].Ports
+	of := t.first.petitioner.Ref.Cluster
+	for _, addr := range out.Addresses {
+		out.Reasons = append(out.Reasons, "that of the same Service of cluster "+of+", which exports it, too")
+		if slices.ContainsFunc(t.service.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool {
+			return in.IP == addr.String()
+		}) {
+			out.Recorded = append(out.Recorded, addr)
+		}
+	}
+	if differ := balancersThatDiffer(t.service, t.first.service); len(differ) > 0 {
+		b.reportOn(t.petitioner.Ref, "TwinDiffers", "its address is served as the Service of cluster %s says, which "+
+			"comes first in the configuration file and is exported, too; these differ here: %s", of,
+			strings.Join(differ, ", "))
+	}
+	return out
+}
+
+// balancersThatDiffer returns the fields and annotations about an address that two Services do not have in common.
+func balancersThatDiffer(a, b *corev1.Service) (differ []string) {
+	ports := func(s *corev1.Service) (all []string) {
+		for _, p := range s.Spec.Ports {
+			all = append(all, fmt.Sprint(p.Port, p.Protocol))
+		}
+		slices.Sort(all)
+		return all
+	}
+	ranges := func(s *corev1.Service) []string {
+		all := append(slices.Clip(s.Spec.LoadBalancerSourceRanges), s.Annotations[sourceRanges])
+		return slices.Sorted(slices.Values(all))
+	}
+	if !slices.Equal(ports(a), ports(b)) {
+		differ = append(differ, "spec.ports")
+	}
+	if !slices.Equal(ranges(a), ranges(b)) {
+		differ = append(differ, "spec.loadBalancerSourceRanges")
+	}
+	if a.Spec.LoadBalancerIP != b.Spec.LoadBalancerIP {
+		differ = append(differ, "spec.loadBalancerIP")
+	}
+	for _, key := range []string{"sallyport.dev/address", "sallyport.dev/share-address"} {
+		if a.Annotations[key] != b.Annotations[key] {
+			differ = append(differ, key)
+		}
+	}
+	return differ
+}
+
+// demand reads the addresses and ports that a Service asks for, within the limits of its namespace. The records in the
+// statuses of its twins count as its own, so that the address stays when another cluster comes first.
+func (b *builder) demand(one *balancer, opened map[allot.Tenant]int, twins []*corev1.Service) {
 	if one.gate != nil {
 		b.demandGate(one, opened)
 		return
@@ -124,9 +205,11 @@ func (b *builder) demand(one *balancer, opened map[allot.Tenant]int) {
 		}
 		d.Holder = strings.Join([]string{"key", w.Cluster, namespace, said.Share}, "\x00")
 	}
-	for _, in := range s.Status.LoadBalancer.Ingress {
-		if a, err := netip.ParseAddr(in.IP); err == nil {
-			d.Had = append(d.Had, a)
+	for _, of := range append([]*corev1.Service{s}, twins...) {
+		for _, in := range of.Status.LoadBalancer.Ingress {
+			if a, err := netip.ParseAddr(in.IP); err == nil && !slices.Contains(d.Had, a) {
+				d.Had = append(d.Had, a)
+			}
 		}
 	}
 	for _, p := range s.Spec.Ports {

@@ -285,3 +285,75 @@ func TestAGatewayWithoutPoolsSaysWhichKeyIsMissing(t *testing.T) {
 		}
 	}
 }
+
+func TestTheBalancersThatASetExportsShareTheirAddress(t *testing.T) {
+	const at, other = "203.0.113.5", "203.0.113.6"
+	export := &input.ServiceExport{}
+	export.Namespace, export.Name = "shop", "db"
+	site := func(name, set string, exports bool, services ...*corev1.Service) Snapshot {
+		s := Snapshot{Cluster: name, Objects: Objects{Services: services}}
+		s.Options.Set, s.Options.Pools.Ranges = set, []AddressRange{poolOf("203.0.113.5-203.0.113.6")}
+		s.Options.Limits.Addresses = 2
+		if exports {
+			s.Exports = []*input.ServiceExport{export}
+		}
+		return s
+	}
+	db := func(records ...string) *corev1.Service { return recordOf(balancerOf("shop/db", nil), records...) }
+	strict := recordOf(balancerOf("shop/db", func(s *corev1.Service) {
+		s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"}
+	}), at)
+	const open = "203.0.113.5:5432 -> blue__shop_svc_db_db.lb\n"
+	for name, tt := range map[string]struct {
+		sites []Snapshot
+		want  string
+	}{
+		"both have it in their status": {
+			[]Snapshot{site("blue", "both", true, db(at)), site("green", "both", true, db(at))},
+			"shop/db [203.0.113.5] recorded [203.0.113.5]\nshop/db [203.0.113.5] recorded [203.0.113.5]\n" + open,
+		},
+		"the first one has it": {
+			[]Snapshot{site("blue", "both", true, db(at)), site("green", "both", true, db())},
+			"shop/db [203.0.113.5] recorded [203.0.113.5]\nshop/db [203.0.113.5] recorded []\n" + open,
+		},
+		"a cluster comes first that has none": {
+			[]Snapshot{site("blue", "both", true, db()), site("green", "both", true, db(at))},
+			"shop/db [203.0.113.5] recorded [203.0.113.5]\nshop/db [203.0.113.5] recorded [203.0.113.5]\n" + open,
+		},
+		"the second one had another": {
+			[]Snapshot{site("blue", "both", true, db(at)), site("green", "both", true, db(other))},
+			"shop/db [203.0.113.5] recorded [203.0.113.5]\nshop/db [203.0.113.5] recorded []\n" + open,
+		},
+		"the first one is gone": {
+			[]Snapshot{site("green", "both", true, db(at))},
+			"shop/db [203.0.113.5] recorded [203.0.113.5]\n203.0.113.5:5432 -> green__shop_svc_db_db.lb\n",
+		},
+		"one does not export it": {
+			[]Snapshot{site("blue", "both", true, db(at)), site("green", "both", false, db(other))},
+			"shop/db [203.0.113.5] recorded [203.0.113.5]\nshop/db [203.0.113.6] recorded [203.0.113.6]\n" + open +
+				"203.0.113.6:5432 -> green__shop_svc_db_db.lb\n",
+		},
+		"they are in two sets": {
+			[]Snapshot{site("blue", "one", true, db(at)), site("green", "two", true, db(other))},
+			"shop/db [203.0.113.5] recorded [203.0.113.5]\nshop/db [203.0.113.6] recorded [203.0.113.6]\n" + open +
+				"203.0.113.6:5432 -> green__shop_svc_db_db.lb\n",
+		},
+		"they differ": {
+			[]Snapshot{site("blue", "both", true, db(at)), site("green", "both", true, strict)},
+			"shop/db [203.0.113.5] recorded [203.0.113.5]\nshop/db [203.0.113.5] recorded [203.0.113.5]\n" + open +
+				"Service shop/db TwinDiffers: its address is served as the Service of cluster blue says, which comes first " +
+				"in the configuration file and is exported, too; these differ here: spec.loadBalancerSourceRanges\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, verdicts := Compiler{}, haproxy.Verdicts{}
+			for _, a := range []string{at, other} {
+				verdicts[haproxy.FreeListener(netip.MustParseAddrPort(a+":5432")).Part()] = haproxy.Good
+			}
+			c.Judge(verdicts)
+			if diff := cmp.Diff(tt.want, tellBalancers(c.Compile(tt.sites))); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+		})
+	}
+}

@@ -137,10 +137,10 @@ func (DropRule) step()  {}
 // step opens a server only if h is wanted as it is and no longer match is wanted. So no step of the
 // same round changes that path.
 //
-// A rule that is missing comes back at once, even if it leads packets of an open server: the route of this server
-// does not count as long as the rule is missing, and the server is being closed. Without the rule its packets take
-// the main table, and may reach another cluster's pod. With the rule they take the route that was verified, or are
-// refused. A rule is dropped only if no server is open to which it leads.
+// Plan adds a missing rule at once, even if the rule leads packets of an open server. Without its
+// rule the route of this server does not count, so that Plan also closes the server. Its packets take
+// the main table until the rule is back, and may reach another cluster's pod there. With the rule
+// they take the verified route, or are refused. Plan drops a rule only if it leads to no open server.
 //
 // Plan also closes each server with an address that, according to the cluster's records, does not
 // belong to the namespace of its Service. This is also safe, because it opens no server and changes
