@@ -134,7 +134,7 @@ func BenchmarkRoundWithViewers(b *testing.B) {
 	for _, who := range []struct {
 		name           string
 		streams, loads int
-	}{{"nobody", 0, 0}, {"stream", 1, 0}, {"16 streams", 16, 0}, {"loads", 0, 1}} {
+	}{{"nobody", 0, 0}, {"stream", 1, 0}, {"3 streams", 3, 0}, {"loads", 0, 1}} {
 		b.Run("viewers="+who.name, func(b *testing.B) {
 			for range who.streams {
 				hold(b, server.URL+"/live?page=/")

@@ -15,11 +15,15 @@ type Overlap struct {
 
 // Overlaps returns the networks that clusters have in common. The networks of a cluster are its bounds
 // in our configuration. Without bounds they are those of its records. First is the cluster that
-// outranks the other in Verify. Clusters with different sources have nothing in common.
+// outranks the other in Verify. Clusters with different sources have nothing in common, and neither has a cluster
+// whose source the machine lacks.
 func Overlaps(topologies []Topology, local Local) (all []Overlap) {
 	w := survey(Facts{Topologies: topologies, Local: local})
 	for _, t := range byRank(topologies) {
 		c := w.clusters[t.Cluster]
+		if !c.sourced {
+			continue
+		}
 		for _, p := range slices.SortedFunc(maps.Keys(c.territory()), netip.Prefix.Compare) {
 			if q, first, found := c.foreign.overlapping(p); found {
 				all = append(all, Overlap{First: first, Second: t.Cluster, Of: q, Network: p})

@@ -45,6 +45,9 @@ func TestClustersOverlapIfTheirTerritoriesDo(t *testing.T) {
 		"a source of one of them": {
 			[]Topology{cluster("one", all), from("two", "192.168.50.21")}, overlap("two", all, "one", all),
 		},
+		"a source that the machine lacks": {
+			[]Topology{from("one", "192.168.50.0/24"), from("two", "192.168.52.0/24")}, nil,
+		},
 		"one cluster":              {[]Topology{cluster("one", all)}, nil},
 		"clusters without records": {[]Topology{{Cluster: "one"}, {Cluster: "two", Pools: []Pool{{CIDR: netip.Prefix{}}}}}, nil},
 	} {
