@@ -31,6 +31,7 @@ var Checks = []struct {
 	{"Calico's objects", status.OddObjects, "whether Calico's objects agree with each other and the configuration"},
 	{"pool", "pool-not-exported", "whether nodes announce each IP pool"},
 	{"pools", "pools", "whether two clusters have addresses in common: `clusters[].pools`, or else their IP pools"},
+	{"source", status.SourceMissing, "the address for connections to the pods of a cluster: `clusters[].source`"},
 	{"mesh", "mesh", "what connects the nodes of a cluster to one another"},
 	{"BGPPeer", "bgppeer", "whether each BGPPeer leads to an appliance"},
 	{"node", "node", "the way to a node, and its BGP speaker"},

@@ -593,6 +593,12 @@ func TestTheDoctorFindsEachFaultBeforeTheFirstStart(t *testing.T) {
 		r.exec("sh", "-c", "echo "+was+" > /proc/sys/net/ipv4/ip_local_port_range")
 		r.finds(file, status.Healthy, "ports-to-pods")
 	})
+	r.sub("the machine has no address in the source of a cluster", func(_ *testing.T, r *testbed) {
+		source := func(network string) string { return with(r, `, "fd00:172:16::/48"]`, "], source: "+network) }
+		r.finds(source("192.168.99.0/24"), status.Failed, "source", "no address of its own in 192.168.99.0/24",
+			"clusters[].source", "ip address")
+		r.lacks(source("192.168.50.0/24"), "source")
+	})
 	r.sub("two clusters have a pool in common", func(_ *testing.T, r *testbed) {
 		first := text[strings.Index(text, "- {name: default"):strings.Index(text, "\nhaproxy:")]
 		twin := strings.NewReplacer("name: default", "name: twin", `172.16.0.0/16, "fd00:172:16::/48"`, "").Replace(first)
