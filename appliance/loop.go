@@ -337,10 +337,10 @@ func (l *loop) read(v *status.View) (*reading, error) {
 	for i := range r.snapshots {
 		s := &r.snapshots[i]
 		r.topologies = append(r.topologies, s.Topology)
-		s.Options.Source, _ = r.local.SourceOf(s.Topology) // without one, the cluster gets no routes
+		s.Options.Source, _ = r.local.SourceOf(s.Topology.Source) // without one, the cluster gets no routes
 	}
 	for i := range v.Clusters {
-		v.Clusters[i].Source, _ = r.local.SourceOf(v.Clusters[i].Topology)
+		v.Clusters[i].Source, _ = r.local.SourceOf(v.Clusters[i].Topology.Source)
 	}
 	have, kernelErr, proxyErr := l.have(r.topologies, r.local)
 	r.kernelErr, r.proxyErr = kernelErr, proxyErr
@@ -639,7 +639,7 @@ func (l *loop) take(ctx context.Context, v *status.View) (progress bool, err err
 	maps.Copy(turned, v.Have.Routes)
 	for _, step := range v.Steps {
 		if v.Have.Shadowed(step) {
-			continue // it is there; what shadows it is not ours to remove
+			continue // it is there, and another program's route or rule shadows it
 		}
 		var err error
 		switch s := step.(type) {

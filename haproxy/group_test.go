@@ -290,20 +290,8 @@ func (r *rig) rateLimited(backends ...*Backend) *Config {
 // request.
 func (r *rig) cookie() string {
 	r.t.Helper()
-	request, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, "http://"+r.http.String(), http.NoBody)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	request.Host = "free.test"
-	answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	for _, c := range answer.Cookies() {
-		return c.Value
-	}
-	return ""
+	_, cookie := r.visitWith("free.test", "")
+	return cookie
 }
 
 // counted returns how many requests the worker has counted in a table with one client.

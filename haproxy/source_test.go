@@ -132,10 +132,10 @@ func TestACookieLeadsToOneOfTwoPodsWithTheSameAddress(t *testing.T) {
 			t.Helper()
 			seen := map[string]bool{}
 			for len(seen) < 2 {
-				where, cookie := r.visitWith("")
+				where, cookie := r.visitWith("one.test", "")
 				seen[where] = true
 				for range 4 {
-					if got, _ := r.visitWith(cookie); got != where {
+					if got, _ := r.visitWith("one.test", cookie); got != where {
 						t.Fatalf("the cookie of %s led to %s", where, got)
 					}
 				}
@@ -143,26 +143,26 @@ func TestACookieLeadsToOneOfTwoPodsWithTheSameAddress(t *testing.T) {
 		}
 		sticks()
 		// A reload keeps the cookies.
-		where, cookie := r.visitWith("")
+		where, cookie := r.visitWith("one.test", "")
 		other := r.config(both, distinct(backend("two", blue)))
 		r.later()
 		r.settle(other, states(other, Open))
 		sticks()
-		if got, _ := r.visitWith(cookie); got != where {
+		if got, _ := r.visitWith("one.test", cookie); got != where {
 			t.Errorf("after a reload the cookie of %s leads to %s", where, got)
 		}
 	})
 }
 
-// visitWith sends a request to the host one.test, with a cookie unless the cookie is empty. It returns the answer, and
+// visitWith sends a request to a host with a cookie, or without one if the cookie is empty. It returns the answer, and
 // the cookie that the client has afterwards.
-func (r *rig) visitWith(cookie string) (answer, now string) {
+func (r *rig) visitWith(host, cookie string) (answer, now string) {
 	r.t.Helper()
 	request, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, "http://"+r.http.String(), http.NoBody)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	request.Host = "one.test"
+	request.Host = host
 	if cookie != "" {
 		request.AddCookie(&http.Cookie{Name: "SRV", Value: cookie})
 	}

@@ -36,6 +36,9 @@ type balancer struct {
 	ports   []corev1.ServicePort
 	shares  bool // its address with others
 	allot.Demand
+	// twins are Services of clusters that come later in the configuration file, if all of these clusters export them to
+	// one set. They have its address.
+	twins []balancer
 }
 
 // balance gives addresses to Gateways and to the Services of type LoadBalancer, and opens their ports
@@ -44,9 +47,7 @@ type balancer struct {
 func (b *builder) balance() {
 	var all []balancer
 	var pools Pools
-	var twins []twin
-	first := map[exported]balancer{} // the Service of the first cluster that exports it
-	records := map[ObjectRef][]*corev1.Service{}
+	first := map[exported]int{} // the place in all of the Service that comes first
 	for _, g := range b.gateways.all {
 		all = append(all, balancer{petitioner: g.Petitioner, gate: g})
 	}
@@ -61,12 +62,11 @@ func (b *builder) balance() {
 				of := &claimant{Ref: w.serviceRef(s), Created: s.CreationTimestamp.Time}
 				one := balancer{petitioner: petitioner{Claimant: of, World: i}, service: s}
 				if key := (exported{w.Options.Set, input.KeyOf(s)}); w.exports(key.serviceKey) {
-					if has, known := first[key]; known {
-						twins = append(twins, twin{balancer: one, first: has})
-						records[has.petitioner.Ref] = append(records[has.petitioner.Ref], s)
+					if at, known := first[key]; known {
+						all[at].twins = append(all[at].twins, one)
 						continue
 					}
-					first[key] = one
+					first[key] = len(all)
 				}
 				all = append(all, one)
 			}
@@ -76,7 +76,7 @@ func (b *builder) balance() {
 	demands := make([]allot.Demand, len(all))
 	opened := make(map[allot.Tenant]int) // ports
 	for i := range all {
-		b.demand(&all[i], opened, records[all[i].petitioner.Ref])
+		b.demand(&all[i], opened)
 		demands[i] = all[i].Demand
 	}
 	a := allot.Allotter{
@@ -106,9 +106,9 @@ func (b *builder) balance() {
 			}
 		}
 		b.Balancers = append(b.Balancers, out)
-	}
-	for _, t := range twins {
-		b.Balancers = append(b.Balancers, b.shareAddresses(t))
+		for _, t := range one.twins {
+			b.Balancers = append(b.Balancers, b.shareAddresses(one, out, t))
+		}
 	}
 	b.reportKeptAddresses(all, &a)
 	b.rememberAddresses(&a)
@@ -120,33 +120,32 @@ type exported struct {
 	serviceKey
 }
 
-// A twin is a Service of type LoadBalancer that another cluster of the set exports as well. That cluster comes first in
-// the configuration file.
-type twin struct {
-	balancer
-	first balancer // of that cluster
-}
-
-// shareAddresses gives a twin the addresses of the first Service. Only the first Service opens ports there.
-func (b *builder) shareAddresses(t twin) Balancer {
-	out := Balancer{ObjectRef: t.petitioner.Ref}
-	i := slices.IndexFunc(b.Balancers, func(o Balancer) bool { return o.ObjectRef == t.first.petitioner.Ref })
-	out.Addresses, out.Ports = b.Balancers[i].Addresses, b.Balancers[i].Ports
-	of := t.first.petitioner.Ref.Cluster
+// shareAddresses gives a twin the addresses that the first Service has got. Only the first Service opens ports there.
+func (b *builder) shareAddresses(first balancer, got Balancer, t balancer) Balancer {
+	out := Balancer{ObjectRef: t.petitioner.Ref, Addresses: got.Addresses, Ports: got.Ports}
+	of, records := first.petitioner.Ref.Cluster, recordsOf(t.service)
 	for _, addr := range out.Addresses {
 		out.Reasons = append(out.Reasons, "that of the same Service of cluster "+of+", which exports it, too")
-		if slices.ContainsFunc(t.service.Status.LoadBalancer.Ingress, func(in corev1.LoadBalancerIngress) bool {
-			return in.IP == addr.String()
-		}) {
+		if slices.Contains(records, addr) {
 			out.Recorded = append(out.Recorded, addr)
 		}
 	}
-	if differ := balancersThatDiffer(t.service, t.first.service); len(differ) > 0 {
+	if differ := balancersThatDiffer(t.service, first.service); len(differ) > 0 {
 		b.reportOn(t.petitioner.Ref, "TwinDiffers", "its address is served as the Service of cluster %s says, which "+
 			"comes first in the configuration file and is exported, too; these differ here: %s", of,
 			strings.Join(differ, ", "))
 	}
 	return out
+}
+
+// recordsOf returns the addresses in the status of a Service.
+func recordsOf(s *corev1.Service) (all []netip.Addr) {
+	for _, in := range s.Status.LoadBalancer.Ingress {
+		if a, err := netip.ParseAddr(in.IP); err == nil {
+			all = append(all, a)
+		}
+	}
+	return all
 }
 
 // balancersThatDiffer returns the fields and annotations about an address that two Services do not have in common.
@@ -181,7 +180,7 @@ func balancersThatDiffer(a, b *corev1.Service) (differ []string) {
 
 // demand reads the addresses and ports that a Service asks for, within the limits of its namespace. The records in the
 // statuses of its twins count as its own, so that the address stays when another cluster comes first.
-func (b *builder) demand(one *balancer, opened map[allot.Tenant]int, twins []*corev1.Service) {
+func (b *builder) demand(one *balancer, opened map[allot.Tenant]int) {
 	if one.gate != nil {
 		b.demandGate(one, opened)
 		return
@@ -205,9 +204,10 @@ func (b *builder) demand(one *balancer, opened map[allot.Tenant]int, twins []*co
 		}
 		d.Holder = strings.Join([]string{"key", w.Cluster, namespace, said.Share}, "\x00")
 	}
-	for _, of := range append([]*corev1.Service{s}, twins...) {
-		for _, in := range of.Status.LoadBalancer.Ingress {
-			if a, err := netip.ParseAddr(in.IP); err == nil && !slices.Contains(d.Had, a) {
+	d.Had = recordsOf(s)
+	for _, t := range one.twins {
+		for _, a := range recordsOf(t.service) {
+			if !slices.Contains(d.Had, a) {
 				d.Had = append(d.Had, a)
 			}
 		}

@@ -56,7 +56,7 @@ func Allocate(f Facts) *Allocations {
 		if a.clusters[t.Cluster] != nil {
 			continue // the configuration does not allow two of one name
 		}
-		source, sourced := f.Local.SourceOf(*t)
+		source, sourced := f.Local.SourceOf(t.Source)
 		c := &allocations{
 			host: map[netip.Addr]hostAddress{}, onNodes: t.HostNetwork,
 			foreign: taken.of(source), servers: map[netip.AddrPort]bool{},
@@ -100,7 +100,7 @@ func Allocate(f Facts) *Allocations {
 		}
 		for _, p := range territory {
 			if sourced && p.IsValid() {
-				taken.add(source, p.Masked(), t.Cluster)
+				taken = append(taken, claimed{Selector{From: source, To: p.Masked()}, t.Cluster})
 			}
 		}
 	}

@@ -45,7 +45,7 @@ type Kernel struct {
 	local     reading[Local]
 }
 
-// A Listing is what List found in the kernel.
+// A Listing holds the routes and rules of ours in the kernel.
 type Listing struct {
 	Routes    Table // our routes that the kernel uses
 	Conflicts []Conflict
@@ -175,7 +175,7 @@ func (k *Kernel) knock() {
 // route that the kernel has but does not use: another route overrides it, or takes part of its
 // addresses, or its link is down, or no rule of the kernel leads to it. Another route to the same next
 // hop is no conflict. List reads only if the kernel has announced a change since the last reading, or
-// that is old. Callers share the result: do not change it.
+// that is old. Callers share the result, and do not change it.
 func (k *Kernel) List() (Listing, error) { return recall(k, &k.listed, k.list) }
 
 func (k *Kernel) list() (Listing, error) {
@@ -197,8 +197,7 @@ func (k *Kernel) list() (Listing, error) {
 // another next hop in one step. A foreign route with this prefix and metric is an error, and so is
 // a route of ours that exists but is not in use. Then Add changes nothing.
 func (k *Kernel) Add(to Selector, via netip.Addr) error {
-	if !canonical(to.To) || to.To.Addr().BitLen() != via.BitLen() ||
-		to.From.IsValid() && (!to.From.Is4() || !via.Is4()) {
+	if !to.routable() || to.To.Addr().BitLen() != via.BitLen() {
 		return fmt.Errorf("adding route %s via %s: not a prefix and a next hop of one family", to, via)
 	}
 	r := k.route(to)
@@ -250,7 +249,7 @@ func (k *Kernel) replace(r *netlink.Route, to Selector, via netip.Addr) error {
 // Drop deletes the routes for the packets of a selector that have our mark, of any metric. It deletes no
 // other route. If there is no such route, Drop succeeds.
 func (k *Kernel) Drop(to Selector) error {
-	if !canonical(to.To) || to.From.IsValid() && !to.From.Is4() {
+	if !to.routable() {
 		return fmt.Errorf("dropping route %s: not a prefix", to)
 	}
 	r := k.route(to)

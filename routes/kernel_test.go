@@ -89,9 +89,7 @@ func must(t *testing.T, err error) {
 }
 
 func route(prefix, via string) *netlink.Route {
-	p := pfx(prefix)
-	dst := &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-	return &netlink.Route{Dst: dst, Gw: net.ParseIP(via), Table: unix.RT_TABLE_MAIN}
+	return &netlink.Route{Dst: ipNet(pfx(prefix)), Gw: net.ParseIP(via), Table: unix.RT_TABLE_MAIN}
 }
 
 // foreign adds a route that is not ours.

@@ -45,6 +45,10 @@ func TestClustersOverlapIfTheirTerritoriesDo(t *testing.T) {
 		"a source of one of them": {
 			[]Topology{cluster("one", all), from("two", "192.168.50.21")}, overlap("two", all, "one", all),
 		},
+		"two sources, and a cluster without one": {
+			[]Topology{from("one", "192.168.50.0/24"), from("two", "192.168.51.0/24"), cluster("three", all)},
+			overlap("one", all, "three", all),
+		},
 		"a source that the machine lacks": {
 			[]Topology{from("one", "192.168.50.0/24"), from("two", "192.168.52.0/24")}, nil,
 		},

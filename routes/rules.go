@@ -65,7 +65,7 @@ func (k *Kernel) rule(s Selector) *netlink.Rule {
 // AddRule leads the packets of a selector into the table of its source. It changes nothing if that is so already.
 // The selector has an IPv4 source, and a prefix of the same family.
 func (k *Kernel) AddRule(s Selector) error {
-	if !s.From.Is4() || !canonical(s.To) || !s.To.Addr().Is4() {
+	if !s.From.IsValid() || !s.routable() {
 		return fmt.Errorf("adding the rule %s: not an IPv4 address and a prefix of the same family", s)
 	}
 	if err := k.netlink.RouteAdd(k.refusal(s.From)); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -80,8 +80,8 @@ func (k *Kernel) AddRule(s Selector) error {
 // DropRule deletes our rule for a selector. With the last rule of a source it deletes the default route of the
 // table of this source. If there is no such rule, DropRule succeeds.
 func (k *Kernel) DropRule(s Selector) error {
-	if !s.From.Is4() || !canonical(s.To) {
-		return fmt.Errorf("dropping the rule %s: not an IPv4 address and a prefix", s)
+	if !s.From.IsValid() || !s.routable() {
+		return fmt.Errorf("dropping the rule %s: not an IPv4 address and a prefix of the same family", s)
 	}
 	if err := k.netlink.RuleDel(k.rule(s)); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("dropping the rule %s: %w", s, err)
@@ -209,19 +209,20 @@ func (l *Listing) follow() {
 		if !s.From.IsValid() {
 			continue
 		}
-		why := fmt.Sprintf("no rule leads packets from %s to its table", s.From)
+		held, why := false, ""
 		for r, state := range l.Rules {
 			if r.Contains(s) {
-				why = state.Why
-			}
-			if why == "" {
-				break
+				held, why = held || state.Why == "", state.Why
 			}
 		}
-		if why != "" {
-			delete(l.Routes, s)
-			l.Conflicts = append(l.Conflicts, Conflict{Selector: s, Via: via, Why: why})
+		if held {
+			continue
 		}
+		if why == "" {
+			why = fmt.Sprintf("no rule leads packets from %s to its table", s.From)
+		}
+		delete(l.Routes, s)
+		l.Conflicts = append(l.Conflicts, Conflict{Selector: s, Via: via, Why: why})
 	}
 	slices.SortFunc(l.Conflicts, func(a, b Conflict) int { return a.Compare(b.Selector) })
 }

@@ -54,6 +54,18 @@ func wantRules(t *testing.T, k *Kernel, want map[Selector]Rule) {
 	}
 }
 
+// wantNoTable fails unless the tables of all sources are empty.
+func wantNoTable(t *testing.T, k *Kernel) {
+	t.Helper()
+	all, err := k.read()
+	must(t, err)
+	for _, e := range all {
+		if e.From.IsValid() {
+			t.Errorf("%s is left", e)
+		}
+	}
+}
+
 func TestTwoClustersHaveTheSameBlock(t *testing.T) {
 	sites(t)
 	k := open(t, KernelConfig{})
@@ -81,13 +93,7 @@ func TestTwoClustersHaveTheSameBlock(t *testing.T) {
 	must(t, k.DropRule(fromGreen(pods)))
 	wantRules(t, k, map[Selector]Rule{})
 	wantWay(t, green, "172.16.171.70", node2)
-	all, err := k.read()
-	must(t, err)
-	for _, e := range all {
-		if e.From.IsValid() {
-			t.Errorf("%s is left", e)
-		}
-	}
+	wantNoTable(t, k)
 }
 
 func TestTheTableOfASourceStaysUntilItsLastRuleGoes(t *testing.T) {
@@ -202,11 +208,7 @@ func TestAFreshProcessFindsTablesAndRules(t *testing.T) {
 	wantRules(t, k, map[Selector]Rule{fromGreen(pods): {}})
 	must(t, k.Drop(fromGreen(block)))
 	must(t, k.DropRule(fromGreen(pods)))
-	all, err := k.read()
-	must(t, err)
-	if i := slices.IndexFunc(all, func(e entry) bool { return e.From.IsValid() }); i >= 0 {
-		t.Errorf("%s is left", all[i])
-	}
+	wantNoTable(t, k)
 }
 
 // TestACrashBetweenTwoCallsLeadsNoPacketAstray stops before each call to the kernel, as a crash does. Another
@@ -250,16 +252,12 @@ func TestACrashBetweenTwoCallsLeadsNoPacketAstray(t *testing.T) {
 	must(t, k.Drop(to(block)))
 }
 
-func TestARuleOfADefaultRouteWithoutARuleIsRemovedAtAStart(t *testing.T) {
+func TestADefaultRouteWithoutARuleIsRemovedAtAStart(t *testing.T) {
 	sites(t)
 	k := open(t, KernelConfig{})
 	must(t, netlink.RouteAdd(k.refusal(addr(green))))
 	k = open(t, KernelConfig{})
-	all, err := k.read()
-	must(t, err)
-	if i := slices.IndexFunc(all, func(e entry) bool { return e.From.IsValid() }); i >= 0 {
-		t.Errorf("%s is left", all[i])
-	}
+	wantNoTable(t, k)
 }
 
 func TestASourceIsIPv4(t *testing.T) {

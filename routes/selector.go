@@ -29,6 +29,11 @@ func (s Selector) Contains(other Selector) bool {
 	return s.From == other.From && s.To.Bits() <= other.To.Bits() && s.To.Contains(other.To.Addr())
 }
 
+// routable reports whether a table of the kernel can have a route for the selector.
+func (s Selector) routable() bool {
+	return canonical(s.To) && (!s.From.IsValid() || s.From.Is4() && s.To.Addr().Is4())
+}
+
 // String returns "172.16.171.64/26", or "172.16.171.64/26 from 192.168.51.21".
 func (s Selector) String() string {
 	if !s.From.IsValid() {

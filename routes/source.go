@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// SourceOf returns the address of the machine from which it connects to the pods of a cluster with this source. It is
-// zero for a cluster without a source, and ok is false if the machine does not have such an address.
-func (l Local) SourceOf(t Topology) (source netip.Addr, ok bool) {
-	if !t.Source.IsValid() {
+// SourceOf returns the address from which the machine connects to the pods of a cluster, by Topology.Source. It returns
+// the zero address for a cluster without a source. It returns false if the machine lacks the address.
+func (l Local) SourceOf(network netip.Prefix) (source netip.Addr, ok bool) {
+	if !network.IsValid() {
 		return netip.Addr{}, true
 	}
 	among := l.Primary
-	if t.Source.IsSingleIP() {
+	if network.IsSingleIP() {
 		among = l.Addrs
 	}
-	i := slices.IndexFunc(among, t.Source.Contains)
+	i := slices.IndexFunc(among, network.Contains)
 	if i < 0 {
 		return netip.Addr{}, false
 	}
@@ -26,7 +26,7 @@ func (l Local) SourceOf(t Topology) (source netip.Addr, ok bool) {
 func Rules(topologies []Topology, local Local) map[Selector]bool {
 	all := map[Selector]bool{}
 	for _, t := range topologies {
-		source, ok := local.SourceOf(t)
+		source, ok := local.SourceOf(t.Source)
 		if !ok || !source.IsValid() {
 			continue
 		}
@@ -37,27 +37,24 @@ func Rules(topologies []Topology, local Local) map[Selector]bool {
 	return all
 }
 
-// claims map the networks of clusters, with the source of the packets to their pods, to the name of the cluster that
-// has them.
-type claims map[Selector]string
+// claims are the networks that clusters have. Those of a cluster come before those of the clusters that it outranks.
+type claims []claimed
 
-// add gives a network to a cluster, if no other cluster has it.
-func (c *claims) add(source netip.Addr, p netip.Prefix, cluster string) {
-	if *c == nil {
-		*c = claims{}
-	}
-	if _, taken := (*c)[Selector{From: source, To: p}]; !taken {
-		(*c)[Selector{From: source, To: p}] = cluster
-	}
+// A claimed is a network of a cluster, with the source of the packets to the cluster's pods.
+type claimed struct {
+	Selector
+	cluster string
 }
 
-// of returns the networks that a cluster with a source has to keep out of. Two clusters may have the same
-// addresses if each has a source of its own: then no packet for one of them takes a route of the other.
+// of returns the networks that a cluster with a source has to keep out of, with the first cluster that has each. Two
+// clusters may have the same addresses if each has a source of its own: then no packet for one of them takes a route
+// of the other.
 func (c claims) of(source netip.Addr) index[string] {
 	at := map[netip.Prefix]string{}
-	for s, cluster := range c {
-		if s.From == source || !s.From.IsValid() || !source.IsValid() {
-			at[s.To] = cluster
+	for _, one := range c {
+		_, taken := at[one.To]
+		if !taken && (one.From == source || !one.From.IsValid() || !source.IsValid()) {
+			at[one.To] = one.cluster
 		}
 	}
 	return newIndex(at)

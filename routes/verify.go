@@ -345,7 +345,7 @@ func survey(f Facts) *world {
 		}
 		own := *t
 		c := &cluster{Topology: &own}
-		c.source, c.sourced = f.Local.SourceOf(own)
+		c.source, c.sourced = f.Local.SourceOf(own.Source)
 		c.foreign = taken.of(c.source)
 		c.meetNodes()
 		c.readBlocks()
@@ -353,7 +353,7 @@ func survey(f Facts) *world {
 		c.readNetworks()
 		if c.sourced {
 			for p := range c.territory() {
-				taken.add(c.source, p, t.Cluster)
+				taken = append(taken, claimed{Selector{From: c.source, To: p}, t.Cluster})
 			}
 		}
 		w.clusters[t.Cluster] = c

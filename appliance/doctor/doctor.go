@@ -360,10 +360,10 @@ func (d *doctor) overlaps() {
 	topologies := make([]routes.Topology, len(d.known))
 	for i := range d.known {
 		topologies[i] = d.known[i].Topology
-		if _, ok := local.SourceOf(topologies[i]); !ok {
+		if _, ok := local.SourceOf(topologies[i].Source); !ok {
 			d.failed("source", fmt.Sprintf("this machine has no address of its own in %s, the source of cluster %s: "+
 				"its pods get no traffic", topologies[i].Source, topologies[i].Cluster),
-				"give the machine an address there, or correct clusters[].source", "ip address")
+				status.GiveSource, "ip address")
 		}
 	}
 	for _, o := range routes.Overlaps(topologies, local) {

@@ -171,7 +171,7 @@ func (c *Cluster) report(v *View, notReady, warn finder) {
 			Code: SourceMissing, Subject: c.Name, Level: Doubt,
 			Saw: fmt.Sprintf("cluster %s: this machine has no address of its own in %s (clusters[].source), so the "+
 				"cluster's pods get no requests", c.Name, of),
-			Remedy: "give the machine an address there, or correct clusters[].source", Command: "ip address",
+			Remedy: GiveSource, Command: "ip address",
 		})
 	}
 	for _, sentence := range c.Health.Missing {

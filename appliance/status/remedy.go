@@ -18,6 +18,9 @@ const (
 	Reload = "systemctl reload sallyport"
 )
 
+// GiveSource is the remedy for a machine without an address in the source of a cluster.
+const GiveSource = "give the machine an address there, or correct clusters[].source"
+
 // MoreRights is the remedy for a hint that the appliance could serve more.
 const MoreRights = "apply the manifests if Gateways are to be served; clusters[].gateway.enabled: false ends this hint"
 

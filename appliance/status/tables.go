@@ -288,16 +288,13 @@ var RouteTable = &Table[RouteStatus]{
 		if !r.Installed {
 			kernel = Cell{Text: "NO", Level: Failed}
 		}
-		at, via := r.Prefix, ""
-		if r.Via.IsValid() {
-			via = r.Via.String()
-		}
+		at := r.Prefix
 		return []Cell{
 			{
 				Text: routes.Selector{From: r.Source, To: at}.String(),
 				Link: []string{"block", r.Cluster, at.Addr().String(), strconv.Itoa(at.Bits())},
 			},
-			text(via),
+			text(addressOf(r.Via)),
 			{Text: r.Node, Link: []string{"node", r.Cluster, r.Node}},
 			kernel, count(r.Servers), text(r.Cluster),
 			text(r.Why),

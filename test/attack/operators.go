@@ -108,9 +108,6 @@ func besides(first, second side, attack operatorsAttack) labAttack {
 		change := func(text string) string {
 			entry := fmt.Sprintf("- {name: two, %skubeconfig: two/kubeconfig, ingress: {%slimits: {reloads: %d}}}\n",
 				second.keys, strings.TrimPrefix(second.ingress+", ", ", "), rig.NoReloadLimit)
-			if strings.HasPrefix(first.keys, "pools: ") {
-				text = strings.Replace(text, "pools: [], ", "", 1)
-			}
 			text = strings.Replace(text, name, name+first.keys, 1)
 			text = strings.Replace(text, configMapOfOne, first.ingress, 1)
 			text = strings.Replace(text, publish+", ", publish, 1) // it may be empty

@@ -1,13 +1,11 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -154,45 +152,32 @@ func (r *testbed) shared(app string, other *testbed, otherApp string) (n int) {
 	return n
 }
 
-// own asks the hosts of some applications, NAME.test, until stop is called. An answer of a pod of another
-// application is an error. stop returns how many requests failed in another way, by application.
-func (r *testbed) own(t *testing.T, names ...string) (stop func() map[string]int64) {
+// own asks the hosts of some applications, NAME.test, until somebody calls stop. Then it returns how many requests of each
+// application failed. An answer of another application's pod is an error of the test.
+func (r *testbed) own(t *testing.T, names ...string) (stop func() map[string]int) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	failed, asked := map[string]*atomic.Int64{}, new(atomic.Int64)
-	ended := make(chan struct{}, len(names))
+	clients := map[string]*load.Witness{}
 	for _, name := range names {
-		count := new(atomic.Int64)
-		failed[name] = count
-		clients := load.Clients{
+		clients[name] = load.Watch(t.Context(), load.Clients{
 			Targets: []string{"192.168.50.21:80"}, Host: name + ".test", Wants: name + "-", New: 10 * time.Millisecond, Kept: 4,
 			Every: 20 * time.Millisecond, Waits: rig.Limit, Dial: r.fromClient,
-		}
-		go func() {
-			defer func() { ended <- struct{}{} }()
-			clients.Run(ctx, func() func(load.Outcome) {
-				return func(o load.Outcome) {
-					asked.Add(1)
-					switch {
-					case errors.Is(o.Err, load.ErrWrong):
-						t.Errorf("a request for %s.test was answered by pod %s", name, o.Pod)
-					case o.Err != nil:
-						count.Add(1)
-					}
-				}
-			})
-		}()
+		})
 	}
-	return func() map[string]int64 {
-		cancel()
-		for range names {
-			<-ended
+	return func() map[string]int {
+		failed := map[string]int{}
+		for name, of := range clients {
+			count, err := of.During(t.Context(), 1, 1, func() error { return nil })
+			of.Stop()
+			r.must(err)
+			for _, o := range slices.Concat(count.Failed, count.Broken) {
+				if errors.Is(o.Err, load.ErrWrong) {
+					t.Errorf("a request for %s.test was answered by pod %s", name, o.Pod)
+				} else {
+					failed[name]++
+				}
+			}
+			t.Logf("%s: %d requests, %d failed", name, count.Sent+count.Asked, failed[name])
 		}
-		all := map[string]int64{}
-		for name, count := range failed {
-			all[name] = count.Load()
-		}
-		t.Logf("%d requests, failed: %v", asked.Load(), all)
-		return all
+		return failed
 	}
 }

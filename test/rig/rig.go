@@ -270,14 +270,17 @@ func ConfigureHAProxy(dir string, pairs []string, lines string, clusters ...Clus
 			c.Ingress = append(slices.Clip(c.Ingress), fmt.Sprintf("limits: {reloads: %d}", NoReloadLimit))
 		}
 		more := ""
+		if c.Pools != "" {
+			more = ", pools: [" + c.Pools + "]"
+		}
 		if len(c.Gateway) > 0 {
-			more = ", gateway: {" + strings.Join(c.Gateway, ", ") + "}"
+			more += ", gateway: {" + strings.Join(c.Gateway, ", ") + "}"
 		}
 		for _, pair := range c.Keys {
 			more += ", " + pair
 		}
-		fmt.Fprintf(&file, "- {name: %s, kubeconfig: %s, pools: [%s], bgp: {%s}, ingress: {%s}%s}\n",
-			cmp.Or(c.Name, "default"), cmp.Or(c.Kubeconfig, "kubeconfig"), c.Pools,
+		fmt.Fprintf(&file, "- {name: %s, kubeconfig: %s, bgp: {%s}, ingress: {%s}%s}\n",
+			cmp.Or(c.Name, "default"), cmp.Or(c.Kubeconfig, "kubeconfig"),
 			strings.Join(append([]string{"asn: 65000"}, c.BGP...), ", "),
 			strings.Join(append([]string{"publish: [192.168.50.21]"}, c.Ingress...), ", "), more)
 	}
