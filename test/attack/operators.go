@@ -132,8 +132,21 @@ func besides(first, second side, attack operatorsAttack) labAttack {
 			return errors.Join(attack(ctx, s, &lab{two}), s.unharmed(ctx))
 		})
 		s.before = before
-		return errors.Join(err, s.eventually(ctx, func() error { return s.unharmed(ctx) }))
+		return errors.Join(err, s.eventually(ctx, func() error { return s.unsourced(ctx) }),
+			s.eventually(ctx, func() error { return s.unharmed(ctx) }))
 	}
+}
+
+// unsourced returns an error as long as a cluster has a source. A cluster that loses its source has no open server for a
+// moment, which comes once its API has answered to the new settings.
+func (s *testbed) unsourced(ctx context.Context) error {
+	now, err := s.rig.Status(ctx)
+	for _, c := range now.Clusters {
+		if c.Source.IsValid() {
+			err = errors.Join(err, fmt.Errorf("cluster %s still has the source %s", c.Name, c.Source))
+		}
+	}
+	return err
 }
 
 // setsProcess sets keys that concern the whole process in the ConfigMap of the second cluster, one
