@@ -264,6 +264,7 @@ func (l *loop) round(ctx context.Context) (progress bool) {
 	}
 	l.wantRoutes(v, r)
 	l.compile(ctx, v, r)
+	v.Want.Drained, v.Want.Silent, v.Want.Shares = l.drained(v), l.silent(v), l.shares(v)
 	v.Err = errors.Join(r.peersErr, r.offersErr, r.kernelErr, r.proxyErr)
 	var facts group.Facts
 	if l.member != nil {
@@ -424,7 +425,6 @@ func (l *loop) wantServers(v *status.View, r *reading, s standing) {
 	}
 	v.Config, v.Connections = &config, connections(l.cfg, v.Compiled.Config.Process)
 	v.Capacity = slices.Concat(r.info.Room.Capacity(v.Compiled.Servers, config.Tables), r.info.Capacity)
-	v.Want.Drained, v.Want.Silent, v.Want.Shares = l.drained(v), l.silent(v), l.shares(v)
 	v.Want.Backends = config.Backends
 	if len(config.Former) > 0 {
 		v.Want.Backends = slices.Concat(config.Backends, config.Former)
@@ -483,7 +483,8 @@ func (l *loop) facts(v *status.View, silent string) group.Facts {
 		// The sessions of an earlier process do not count as lost. This process gets its own sessions one
 		// after another, and until then it has adopted routes.
 		_, static := v.BGP.Static[c.name]
-		cf.Lost = static && cf.Heard > 0 && (!up || len(l.adopted) == 0)
+		// Giving up the class moves connections, and is for nothing if other clusters serve instead.
+		cf.Lost = static && cf.Heard > 0 && (!up || len(l.adopted) == 0) && !v.Replaced(c.name)
 		f.Clusters = append(f.Clusters, cf)
 	}
 	return f

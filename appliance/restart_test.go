@@ -9,9 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"sallyport/appliance/config"
 	"sallyport/appliance/group"
 	"sallyport/appliance/status"
 	"sallyport/bgp"
+	"sallyport/haproxy"
 	"sallyport/routes"
 	"sallyport/routes/address"
 )
@@ -147,6 +149,7 @@ func TestSessionsThatComeOneAfterAnotherAreNotLost(t *testing.T) {
 				adoption: adoption{heard: map[netip.Addr]bool{}, adopted: routes.Table{}},
 			}
 			v := &status.View{}
+			v.Settings.Config = &config.Config{}
 			v.BGP.Static = map[string]time.Time{"demo": time.Now()}
 			for i, node := range nodes {
 				p := bgp.PeerState{Peer: bgp.Peer{Addr: node, Cluster: "demo"}, State: "Active"}
@@ -157,6 +160,43 @@ func TestSessionsThatComeOneAfterAnotherAreNotLost(t *testing.T) {
 				if l.heard[node] = i < row.heard; i >= len(nodes)-row.left {
 					l.adopted[routes.To(netip.PrefixFrom(node, 26).Masked())] = node
 				}
+			}
+			if got := l.facts(v, "silent").Clusters[0].Lost; got != row.want {
+				t.Errorf("lost: %t, want %t", got, row.want)
+			}
+		})
+	}
+}
+
+// A cluster that is lost costs no connection to this member while the other clusters of its set serve.
+func TestAClusterThatOthersReplaceIsNotLost(t *testing.T) {
+	node := netip.MustParseAddr("192.168.50.22")
+	for name, row := range map[string]struct {
+		cluster string
+		change  func(*status.View)
+		want    bool
+	}{
+		"green serves nothing alone":    {"green", nil, false},
+		"blue serves a Service alone":   {"blue", nil, true},
+		"a cluster in no set":           {"alone", nil, true},
+		"the other one is lost, too":    {"green", func(v *status.View) { v.Want.Silent = map[string]bool{"blue": true} }, true},
+		"the other one is drained":      {"green", func(v *status.View) { v.Want.Drained = map[string]bool{"blue": true} }, true},
+		"the only other server is away": {"green", func(v *status.View) { v.Have.Backends = haproxy.LiveBackends{} }, true},
+		"blue's own Service is there no more": {"blue", func(v *status.View) {
+			v.Compiled.Config.Backends = v.Compiled.Config.Backends[:1]
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &loop{
+				follower: follower{clusters: []*cluster{{name: row.cluster}}},
+				adoption: adoption{heard: map[netip.Addr]bool{node: true}},
+			}
+			v := setOfTwo()
+			v.Compiled.Config.Backends = v.Config.Backends
+			v.BGP.Static = map[string]time.Time{row.cluster: time.Now()}
+			v.BGP.Peers = []bgp.PeerState{{Peer: bgp.Peer{Addr: node, Cluster: row.cluster}, State: "Active"}}
+			if row.change != nil {
+				row.change(v)
 			}
 			if got := l.facts(v, "silent").Clusters[0].Lost; got != row.want {
 				t.Errorf("lost: %t, want %t", got, row.want)

@@ -36,7 +36,7 @@ type Facts struct {
 type ClusterFacts struct {
 	Name         string
 	Live         bool // its API has answered since the start; losing the API later changes nothing
-	Lost         bool // every BGP session with its nodes was lost at once
+	Lost         bool // every BGP session with its nodes was lost at once, and no other cluster serves instead
 	Peers, Heard int  // its BGP peers, and those that have sent all their routes since the start
 }
 

@@ -20,17 +20,7 @@ func (v *View) ServedOnlyBy(cluster string) (all []string) {
 	}
 	alone := map[string]string{} // backend to Service
 	for _, b := range v.Config.Backends {
-		own, other := false, false
-		for i, live := range v.Have.Backends.Get(b.Name).Match(b.Servers) {
-			if i < 0 || b.Servers[i].Drain {
-				continue
-			}
-			of := b.ClusterOf(&b.Servers[i])
-			ready := live != nil && live.State == haproxy.Open && live.Check != haproxy.Down &&
-				!v.Want.Drained[of] && !v.Want.Silent[of]
-			own, other = own || of == cluster, other || of != cluster && ready
-		}
-		if own && !other {
+		if v.onlyBy(b, cluster) {
 			alone[b.Name] = b.Service
 		}
 	}
@@ -47,6 +37,32 @@ func (v *View) ServedOnlyBy(cluster string) (all []string) {
 		all = append(all, service+hostsInWords(hosts[service]))
 	}
 	return all
+}
+
+// onlyBy reports whether a cluster has servers of a backend, and no other cluster has a ready server for it.
+func (v *View) onlyBy(b *haproxy.Backend, cluster string) bool {
+	own, other := false, false
+	for i, live := range v.Have.Backends.Get(b.Name).Match(b.Servers) {
+		if i < 0 || b.Servers[i].Drain {
+			continue
+		}
+		of := b.ClusterOf(&b.Servers[i])
+		ready := live != nil && live.State == haproxy.Open && live.Check != haproxy.Down &&
+			!v.Want.Drained[of] && !v.Want.Silent[of]
+		own, other = own || of == cluster, other || of != cluster && ready
+	}
+	return own && !other
+}
+
+// Replaced reports whether other clusters of its set have a ready server for every Service that a cluster serves. A
+// cluster without a set is never replaced.
+func (v *View) Replaced(cluster string) bool {
+	inSet := slices.ContainsFunc(v.Settings.Config.Clusters, func(c config.Cluster) bool {
+		return c.Name == cluster && c.Set != ""
+	})
+	return inSet && !slices.ContainsFunc(v.Compiled.Config.Backends, func(b *haproxy.Backend) bool {
+		return v.onlyBy(b, cluster)
+	})
 }
 
 // hostsInWords returns one host in brackets, and how many more there are.
