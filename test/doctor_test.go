@@ -1,4 +1,4 @@
-package e2e
+package test
 
 import (
 	"go/ast"
@@ -33,7 +33,7 @@ func calls(t *testing.T, pattern string,
 	}
 	fset := token.NewFileSet()
 	for _, path := range paths {
-		if !strings.HasPrefix(pattern, "*") && strings.HasSuffix(path, "_test.go") {
+		if !strings.HasSuffix(pattern, "_test.go") && strings.HasSuffix(path, "_test.go") {
 			continue
 		}
 		file, err := parser.ParseFile(fset, path, nil, 0)
@@ -124,11 +124,11 @@ func listed(check string) bool {
 	return false
 }
 
-// TestEveryCheckOfTheDoctorHasAScenario holds the doctor's findings to the calls of finds in this
-// folder. A scenario is that of the finding which has most of its words.
+// TestEveryCheckOfTheDoctorHasAScenario holds the doctor's findings to the calls of finds in
+// the tests of test/e2e. A scenario is that of the finding which has most of its words.
 func TestEveryCheckOfTheDoctorHasAScenario(t *testing.T) {
 	var faults []*fault
-	calls(t, "../../appliance/doctor/*.go", func(fset *token.FileSet, in *ast.FuncDecl, method string, args []ast.Expr) {
+	calls(t, "../appliance/doctor/*.go", func(fset *token.FileSet, in *ast.FuncDecl, method string, args []ast.Expr) {
 		level, is := map[string]string{"ok": "Healthy", "failed": "Failed", "doubt": "Doubt", "expiry": "Doubt"}[method]
 		if check := texts(in, args[:min(1, len(args))]...); is && len(check) > 0 && !listed(check[0]) {
 			t.Errorf("%s: %q is not among the doctor's Checks", fset.Position(args[0].Pos()), check[0])
@@ -150,7 +150,7 @@ func TestEveryCheckOfTheDoctorHasAScenario(t *testing.T) {
 	if len(faults) < 40 {
 		t.Fatalf("the doctor has %d findings; are they read?", len(faults))
 	}
-	calls(t, "*_test.go", func(_ *token.FileSet, in *ast.FuncDecl, method string, args []ast.Expr) {
+	calls(t, "e2e/*_test.go", func(_ *token.FileSet, in *ast.FuncDecl, method string, args []ast.Expr) {
 		if method != "finds" && method != "found" || len(args) < 4 {
 			return
 		}
