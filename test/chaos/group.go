@@ -23,18 +23,12 @@ const kept = 150
 // group returns the suite of a group behind a router. By BGP the router spreads connections over
 // the members, by VRRP each member has an address.
 func group(members int, router world.RouterKind) suite {
-	nothing := bounds{gets: true, posts: true, lasting: true}
 	s := suite{
 		name:    fmt.Sprint("bgp", members),
 		suffix:  fmt.Sprintf(", %d members by BGP", members),
-		options: world.Options{Name: "chaos", Workers: 2, Appliances: members, Router: router},
+		options: world.Options{Name: "chaos", Workers: 2},
 		asn:     65000,
-		load:    []string{"-kept", strconv.Itoa(kept)},
-	}
-	s.target = strings.Join(rig.ServiceAddresses(s.options), ",")
-	for n := 2; n <= members; n++ {
-		s.manifests = append(s.manifests, "--address", fmt.Sprintf("192.168.50.%d", 10+n))
-	}
+	}.grouped(members, router)
 	// A dead member is out when the router misses three packets of BFD, one each 0.25 s, or the next
 	// member misses three advertisements of VRRP, one each 0.3 s. The clients' window is longer by the
 	// requests that were under way. A SYN that was lost is sent again after 1 s, and after 3 s.
@@ -74,6 +68,23 @@ func group(members int, router world.RouterKind) suite {
 		s.scenarios = append(s.scenarios, scenario{35, "the router sends a full table", nothing, floodFromRouter})
 	}
 	return s
+}
+
+// grouped returns a suite with so many members in place of one appliance.
+func (h suite) grouped(members int, router world.RouterKind) suite {
+	h.options.Appliances, h.options.Router = members, router
+	h.load = []string{"-kept", strconv.Itoa(kept)}
+	h.target = strings.Join(rig.ServiceAddresses(h.options), ",")
+	h.manifests = append(h.manifests, addressFlags(h.options)...)
+	return h
+}
+
+// addressFlags returns the flags of `sallyport manifests` for the addresses of a lab's further appliances.
+func addressFlags(o world.Options) (flags []string) {
+	for n := 2; n <= o.Appliances; n++ {
+		flags = append(flags, "--address", fmt.Sprintf("192.168.%d.%d", 50+o.Site, 10+n))
+	}
+	return flags
 }
 
 // members returns all appliances.

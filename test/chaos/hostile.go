@@ -165,9 +165,11 @@ func hostilePeer(ctx context.Context, s *testbed) error {
 	}
 	check := func(what string) {
 		now, err := s.observer.routes()
-		for _, p := range now {
-			if err == nil && !slices.Contains(good, p) {
-				s.fail("%s: %s is in the kernel", what, p)
+		for source, prefixes := range now {
+			for _, p := range prefixes {
+				if err == nil && !slices.Contains(good[source], p) {
+					s.fail("%s: %s is in the kernel", what, p)
+				}
 			}
 		}
 	}

@@ -71,7 +71,8 @@ func progress(format string, args ...any) {
 func run(ctx context.Context) (err error) {
 	only := flag.String("only", "", "numbers of the scenarios to run, as 7,9; empty: all")
 	labs := flag.String("lab", "",
-		"labs to play in, as bgp2,vrrp3; empty: all of one, ipv6, as, gateway, set, bgp2, bgp3, vrrp2 and vrrp3")
+		"labs to play in, as bgp2,vrrp3; empty: all of one, ipv6, as, gateway, set, minready, standby, set3, setbgp2, same, "+
+			"bgp2, bgp3, vrrp2 and vrrp3")
 	file := flag.String("o", "", "`file` for the figures, as JSON")
 	soak := flag.Duration("soak", 5*time.Minute, "how long scenario 20 lasts")
 	night := flag.Duration("night", 0,

@@ -23,7 +23,6 @@ import (
 // last.
 func day() []scenario {
 	pods := bounds{gets: true, posts: true} // lasting connections end with their pods
-	nothing := bounds{gets: true, posts: true, lasting: true}
 	return []scenario{
 		{39, "rolling restart", pods, rollingRestart},
 		{39, "scale to 20 and back", pods, func(ctx context.Context, s *testbed) error {

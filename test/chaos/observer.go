@@ -20,7 +20,8 @@ import (
 const protocol = 78
 
 // An observer checks the promise from outside, in the kernel and in HAProxy. A hundred times a
-// second, and whenever a route goes, it reads the routes, the servers, and the routes again. It
+// second, and whenever a route goes, it reads the routes and
+// rules, the servers, and the routes again. It
 // counts the time in which a server is open while no route of the appliance leads to it.
 type observer struct {
 	socket string
@@ -106,7 +107,8 @@ func (o *observer) look() (stray string, err error) {
 		return "", err
 	}
 	for name, addr := range open {
-		if !covers(before, addr) && !covers(after, addr) {
+		source := sourceOf(name)
+		if !covers(before[source], addr) && !covers(after[source], addr) {
 			return name, nil
 		}
 	}
@@ -122,15 +124,44 @@ func covers(routes []netip.Prefix, a netip.Addr) bool {
 	return false
 }
 
-func (o *observer) routes() (prefixes []netip.Prefix, err error) {
+// sourceOf returns the address from which HAProxy connects to a server, by its name. It is the zero Addr if the
+// server has none.
+func sourceOf(server string) netip.Addr {
+	_, from, _ := strings.Cut(server, "_from_")
+	from, _, _ = strings.Cut(from, "_")
+	source, _ := netip.ParseAddr(from)
+	return source
+}
+
+// routes returns the prefixes that packets from each source have routes of the appliance to. Those of the main table
+// are at the zero Addr. Another table is read by the rules that lead into it, and its number is the source.
+func (o *observer) routes() (map[netip.Addr][]netip.Prefix, error) {
+	prefixes := map[netip.Addr][]netip.Prefix{}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		list, err := o.kernel.RouteListFiltered(family, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
+		rules, err := o.kernel.RuleList(family)
+		if err != nil {
+			return nil, err
+		}
+		tables := map[int]netip.Addr{unix.RT_TABLE_MAIN: {}}
+		for _, r := range rules {
+			if r.Protocol == protocol && r.Src != nil {
+				if source, ok := netip.AddrFromSlice(r.Src.IP); ok {
+					tables[r.Table] = source.Unmap()
+				}
+			}
+		}
+		list, err := o.kernel.RouteListFiltered(family, &netlink.Route{Protocol: protocol, Table: unix.RT_TABLE_UNSPEC},
+			netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 		if err != nil {
 			return nil, err
 		}
 		for _, r := range list {
+			source, leads := tables[r.Table]
+			if !leads || r.Type != unix.RTN_UNICAST {
+				continue
+			}
 			if p, err := netip.ParsePrefix(r.Dst.String()); err == nil {
-				prefixes = append(prefixes, p)
+				prefixes[source] = append(prefixes[source], p)
 			}
 		}
 	}

@@ -27,9 +27,9 @@ type suite struct {
 	manifests []string      // flags of `sallyport manifests`
 	config    string        // added to the appliance's config file
 
-	set        bool // two clusters form a set
-	asn        int  // of the appliance, as config says
-	unfiltered bool // nodes tell the appliance all they know
+	set        []rig.Cluster // clusters that form a set, if there are several: that of the lab first
+	asn        int           // of the appliance, as config says
+	unfiltered bool          // nodes tell the appliance all they know
 
 	target    string   // address that the load asks, or several with commas between
 	load      []string // further flags of the load
@@ -60,7 +60,7 @@ type bounds struct {
 type testbed struct {
 	*rig.Rig
 	others   []*rig.Rig // the further members of its group
-	green    *rig.Rig   // the lab of the second cluster of its set; nil without one
+	far      []*rig.Rig // the labs of the further clusters of its set
 	load     *rig.Child
 	observer *observer
 	asn      int             // of the appliance
@@ -93,7 +93,7 @@ func (h suite) run(ctx context.Context, dir string, list []scenario, keep string
 	if err := clean(dir); err != nil {
 		return nil, err
 	}
-	if err := h.configure(dir); err != nil {
+	if err := h.configure(dir, ""); err != nil {
 		return nil, err
 	}
 	// The configuration directory is a file system of its own, so that it can
@@ -163,15 +163,12 @@ func (h suite) run(ctx context.Context, dir string, list []scenario, keep string
 	return results, nil
 }
 
-// configure writes the config file of the first appliance.
-func (h suite) configure(dir string) error {
-	if h.set {
-		return h.configureSet(dir)
-	}
+// configure writes the config file of an appliance, with more lines.
+func (h suite) configure(dir, more string) error {
 	if h.options.GatewayAPI == "" {
-		return rig.Configure(dir, h.config)
+		return rig.Configure(dir, h.config+more, h.set...)
 	}
-	return rig.ConfigureHAProxy(dir, []string{"addresses: [" + rig.GatewayPool + "]"}, h.config,
+	return rig.ConfigureHAProxy(dir, []string{"addresses: [" + rig.GatewayPool + "]"}, h.config+more,
 		rig.Cluster{Gateway: []string{"enabled: true"}})
 }
 
@@ -180,14 +177,14 @@ func (s *testbed) form(h suite) error {
 	if h.options.Appliances < 2 {
 		return nil
 	}
-	err := rig.Configure(s.Dir, h.config+s.Group(1))
+	err := h.configure(s.Dir, s.Group(1))
 	for n := 2; n <= h.options.Appliances; n++ {
 		other, failed := s.Another(n)
 		if err = errors.Join(err, failed); err != nil {
 			return err
 		}
 		s.others = append(s.others, other)
-		err = rig.Configure(other.Dir, h.config+s.Group(n))
+		err = h.configure(other.Dir, s.Group(n))
 	}
 	return err
 }
@@ -195,7 +192,7 @@ func (s *testbed) form(h suite) error {
 // clean removes the files of an earlier suite's appliance.
 func clean(dir string) error {
 	for _, name := range []string{
-		"haproxy", "run", "state", "log", "sallyport.yaml", "appliance2", "appliance3", green,
+		"haproxy", "run", "state", "log", "sallyport.yaml", "appliance2", "appliance3", green, red,
 	} {
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
 			return err

@@ -176,19 +176,22 @@ func (o Options) giveHostAccess(ctx context.Context, lan string) (reason string,
 	return "", nil
 }
 
-// Lend gives the appliance of another lab, which must have another site, an interface in this lab:
-// that of this lab's own appliance, with its address. This lab's own appliance has no network from
-// then on.
+// Lend gives each appliance of another lab, which must have another site, an interface in this lab: that of this
+// lab's own appliance of the same number, with its address. This lab's own appliances have no network from then on.
 func (l *Lab) Lend(ctx context.Context, to *Lab) error {
-	h, _ := l.Host(Appliance)
-	if err := ip(ctx, "-n", h.Netns, "link", "set", "eth0", "netns", to.Netns(Appliance), "name",
-		l.Name()); err != nil {
-		return err
+	for _, h := range l.appliances() {
+		if err := ip(ctx, "-n", h.Netns, "link", "set", "eth0", "netns", to.Netns(h.Name), "name",
+			l.Name()); err != nil {
+			return err
+		}
+		if err := ipBatch(ctx, to.Netns(h.Name),
+			fmt.Sprintf("address add %s broadcast + dev %s", h.Addr, l.Name()),
+			"link set "+l.Name()+" up",
+		); err != nil {
+			return err
+		}
 	}
-	return ipBatch(ctx, to.Netns(Appliance),
-		fmt.Sprintf("address add %s broadcast + dev %s", h.Addr, l.Name()),
-		"link set "+l.Name()+" up",
-	)
+	return nil
 }
 
 // namespaces lists the network namespaces of a lab: those of hosts and those of pods.
