@@ -47,6 +47,7 @@ func (q *request) diagram(nodes []*status.Node) *page.Diagram {
 		d.Appliance.Href = "/warnings"
 	}
 	drawGroup(d, s.Group)
+	drawClusters(d, s.Clusters)
 	d.Entrance = q.entrance()
 
 	var broken []page.Row
@@ -62,7 +63,7 @@ func (q *request) diagram(nodes []*status.Node) *page.Diagram {
 		}
 	}
 	if e := d.Entrance; e.Label != "" {
-		d.Summary = "Entrance: " + e.Label + ". "
+		d.Summary += "Entrance: " + e.Label + ". "
 	}
 	d.Summary += fmt.Sprintf("%s; the path over %d of them has no fault.", page.Count(len(nodes), "node"), len(good))
 	for _, row := range broken {
@@ -87,6 +88,26 @@ func (q *request) diagram(nodes []*status.Node) *page.Diagram {
 	}
 	return d
 }
+
+// drawClusters adds to the appliance each cluster of a set, with its share of the requests for exported Services.
+func drawClusters(d *page.Diagram, clusters []status.ClusterStatus) {
+	for i := range clusters {
+		c := &clusters[i]
+		if c.Share == nil || len(clusters) > clustersDrawn && c.Why == "" {
+			continue
+		}
+		note := page.Line{Mark: page.Good, Text: c.Name + ": " + c.ShareInWords()}
+		if c.Why != "" {
+			note.Mark = page.Warn
+			d.Summary += fmt.Sprintf("Cluster %s: %s. ", c.Name, c.Why)
+		}
+		d.Appliance.Notes = append(d.Appliance.Notes, note)
+	}
+}
+
+// clustersDrawn is the largest number of clusters that are all in the drawing. Among more there are only those that
+// have less than their share.
+const clustersDrawn = 5
 
 // row describes the path over one node.
 func (q *request) row(n *status.Node) page.Row {

@@ -176,3 +176,50 @@ func TestATableHasALongReasonOnce(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+func TestTheDrawingHasTheShareOfEachCluster(t *testing.T) {
+	part := func(n float64) *float64 { return &n }
+	well := status.ClusterStatus{Name: "blue", State: "active", Share: part(1)}
+	alone := status.ClusterStatus{Name: "red", State: "active"}
+	many := slices.Repeat([]status.ClusterStatus{well}, 5)
+	for name, row := range map[string]struct {
+		clusters []status.ClusterStatus
+		want     []page.Line
+		summary  string
+	}{
+		"no set": {[]status.ClusterStatus{alone}, nil, ""},
+		"one gets nothing": {
+			[]status.ClusterStatus{well, alone, {
+				Name: "green", State: "active", Share: part(0), Asked: part(0.5), Why: "3 servers fail their checks",
+			}},
+			[]page.Line{{Mark: page.Good, Text: "blue: 100 %"}, {Mark: page.Warn, Text: "green: 0 % of 50 %"}},
+			"Cluster green: 3 servers fail their checks. ",
+		},
+		"one is drained": {
+			[]status.ClusterStatus{well, {Name: "green", State: "drained", Share: part(0), Why: "by sallyport drain"}},
+			[]page.Line{{Mark: page.Good, Text: "blue: 100 %"}, {Mark: page.Warn, Text: "green: 0 %, drained"}},
+			"Cluster green: by sallyport drain. ",
+		},
+		"a standby": {
+			[]status.ClusterStatus{well, {Name: "green", State: "standby", Share: part(0)}},
+			[]page.Line{{Mark: page.Good, Text: "blue: 100 %"}, {Mark: page.Good, Text: "green: 0 %, standby"}},
+			"",
+		},
+		"many": {
+			append(many, status.ClusterStatus{Name: "green", State: "silent", Share: part(0), Why: "it is lost"}),
+			[]page.Line{{Mark: page.Warn, Text: "green: 0 %, silent"}},
+			"Cluster green: it is lost. ",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := new(page.Diagram)
+			drawClusters(d, row.clusters)
+			if !slices.Equal(d.Appliance.Notes, row.want) {
+				t.Errorf("the drawing has %+v, want %+v", d.Appliance.Notes, row.want)
+			}
+			if d.Summary != row.summary {
+				t.Errorf("the summary has %q, want %q", d.Summary, row.summary)
+			}
+		})
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"sallyport/appliance/config"
 	"sallyport/appliance/group"
 	"sallyport/bgp"
 	"sallyport/haproxy"
@@ -94,6 +95,18 @@ func inSet(c ClusterStatus) string {
 		return c.State + ", " + percent(*c.Share)
 	}
 	return c.State + ", " + percent(*c.Share) + " in place of " + percent(*c.Asked)
+}
+
+// ShareInWords returns the share of a cluster in its set, which it must have, in a few letters: "0 % of 50 %".
+func (c *ClusterStatus) ShareInWords() string {
+	words := fmt.Sprintf("%.0f %%", 100**c.Share)
+	switch {
+	case c.State != string(config.Serving):
+		words += ", " + c.State
+	case c.Asked != nil && c.Why != "":
+		words += fmt.Sprintf(" of %.0f %%", 100**c.Asked)
+	}
+	return words
 }
 
 // near is a difference between two shares that only rounding makes.
