@@ -235,7 +235,7 @@ func TestAFieldOfTheRoutingIsExchangedOrMakesTheWholeAnew(t *testing.T) {
 		"attached": true, "weight": true, "Statuses": true, "Unmet": true, "listening.Leads": true, "listening.Takers": true,
 		"listening.Forms": true, "listening.Copied": true, "listening.Limited": true,
 		"Config.Picks": true, "Config.Forms": true,
-		"Servers": false, "Percent": false, "Balancers": false, "Questions": false, "routing": false,
+		"Servers": false, "Percent": false, "Balancers": false, "Exports": false, "Questions": false, "routing": false,
 		"listening.Ports": false, "Awaits": false,
 	}
 	seen := 0

@@ -31,6 +31,8 @@ type Result struct {
 	// Unmet hold, as Problems, what the conditions in Statuses say. They become no Events.
 	Unmet     []Problem
 	Balancers []Balancer // Services of type LoadBalancer and Gateways that are ours, the older first
+	// Exports hold, by cluster, whether the Service of each ServiceExport is shared with other clusters.
+	Exports map[string][]*Export // sorted by name; never changed
 	// Percent holds how much of its share each cluster of a set takes, if its ConfigMap lowers the share.
 	Percent map[string]int
 	Servers int // that the clusters have within their limits, whether there is Room for them or not
@@ -122,6 +124,7 @@ type Compiler struct {
 // for its limits.
 type counted struct {
 	parts   []part         // one for each of routing.needs
+	clashes []clash        // of the parts
 	servers map[tenant]int // of the parts, by namespace
 	checks  map[tenant]int // that they take in 1,000 seconds
 
@@ -156,6 +159,7 @@ type world struct {
 type part struct {
 	backend  *haproxy.Backend
 	problems []Problem
+	clashes  []clash       // with clusters whose pods do not serve it
 	refused  *haproxy.Part // the part of it that HAProxy refuses, if any
 }
 
@@ -231,7 +235,7 @@ func (c *Compiler) compileWithin(snaps []Snapshot, small bool) (r Result, ok boo
 		c.routing.reuse(needed)
 	}
 	c.build(needed, news.touched)
-	c.finish()
+	c.finish(news.exports)
 	return c.result, true
 }
 
@@ -244,6 +248,7 @@ type news struct {
 	// touched has for each world the Services with changed EndpointSlices, or nil if those of
 	// every Service may have changed.
 	touched []map[serviceKey]bool
+	exports newsOfExports
 }
 
 // renew makes the new worlds from snapshots and the last worlds, and returns the differences.
@@ -252,6 +257,8 @@ func (c *Compiler) renew(snaps []Snapshot) (worlds []*world, n news) {
 		!reflect.DeepEqual(c.Unknown, c.last.unknown) || !maps.Equal(c.Used, c.last.used) ||
 		!slices.Equal(c.Local, c.last.local)
 	n.moved = n.rerouted
+	n.exports.all = len(c.worlds) != len(snaps) || !reflect.DeepEqual(c.Unknown, c.last.unknown)
+	n.exports.services = make(map[serviceKey]bool)
 	n.touched = make([]map[serviceKey]bool, len(snaps))
 	leader := c.leader(snaps)
 	for i, s := range snaps {
@@ -262,7 +269,7 @@ func (c *Compiler) renew(snaps []Snapshot) (worlds []*world, n news) {
 		w := c.renewWorld(was, s, leader, &n)
 		if i < len(c.worlds) && w.Cluster == was.Cluster {
 			n.touched[i] = input.Touched(was.Slices, w.Slices)
-			reexported(n.touched[i], &was, w)
+			n.exports.reexported(n.touched[i], &was, w)
 		}
 		worlds = append(worlds, w)
 	}
@@ -286,6 +293,9 @@ func (c *Compiler) renewWorld(was world, s Snapshot, leader string, n *news) *wo
 		w.percent, odd = annotations.ClusterWeight(w.defaults)
 		w.oddKeys = append(w.oddKeys, odd...)
 		c.settled = nil // settings depend on options and ConfigMaps, which settledFor does not have
+	}
+	if other || w.Options.NamespaceSelector != "" && !slices.Equal(w.Namespaces, was.Namespaces) {
+		n.exports.all = true
 	}
 	if other || !same || c.judged {
 		c.readProcess(w)
@@ -336,16 +346,18 @@ func (c *Compiler) readProcess(w *world) {
 }
 
 // finish makes the Result of the routing and the parts.
-func (c *Compiler) finish() {
+func (c *Compiler) finish(news newsOfExports) {
+	exports := c.result.Exports
 	c.result = c.routing.Result
 	c.result.routing = c.routing
 	c.result.Config.Backends = make([]*haproxy.Backend, len(c.counted.parts))
 	c.result.Refused = slices.Clone(c.result.Refused)
 	var odd []Problem
+	var clashes []clash
 	parts, servers := c.bound()
 	for i, p := range c.fit(c.pace(parts), servers) {
 		c.result.Config.Backends[i] = p.backend
-		odd = append(odd, p.problems...)
+		odd, clashes = append(odd, p.problems...), append(clashes, p.clashes...)
 		if p.refused != nil {
 			c.result.Refused = append(c.result.Refused, *p.refused)
 		}
@@ -353,6 +365,7 @@ func (c *Compiler) finish() {
 	for _, w := range c.worlds {
 		odd = append(odd, w.Beyond...)
 	}
+	c.result.Exports = c.tellExports(exports, news, clashes)
 	c.result.Percent = percents(c.worlds)
 	c.result.Problems = sorted(c.worlds, append(odd, c.routing.Problems...))
 	c.result.Balancers = explained(c.routing.Balancers, c.result.Problems)

@@ -678,13 +678,11 @@ var protocols = map[string]string{
 
 // find looks the port up in its Service. ok is false without a Service.
 func (n *need) find(service *corev1.Service, ok bool) Problem {
-	if !ok {
-		return Problem{Reason: "ServiceNotFound", Why: fmt.Sprintf("there is no Service %s", n.Service)}
+	if ok {
+		n.uid, n.made = string(service.UID), service.CreationTimestamp.Unix()
 	}
-	n.uid, n.made = string(service.UID), service.CreationTimestamp.Unix()
-	if service.Spec.Type == corev1.ServiceTypeExternalName {
-		return Problem{Reason: "ExternalName", Why: fmt.Sprintf("Service %s is of type ExternalName: "+
-			"a server is an address with a verified route, not a name", n.Service)}
+	if why := unusable(service, ok, n.Service); why.Reason != "" {
+		return why
 	}
 	var has []string
 	for _, port := range service.Spec.Ports {

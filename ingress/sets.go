@@ -76,19 +76,20 @@ func (c *Compiler) touches(touched []map[serviceKey]bool, n *need) bool {
 }
 
 // reexported adds to the touched Services of a world those with a changed export, and those that have
-// changed and are, or were, exported.
-func reexported(touched map[serviceKey]bool, was, is *world) {
+// changed and are, or were, exported. It adds them to the news, too.
+func (n *newsOfExports) reexported(touched map[serviceKey]bool, was, is *world) {
 	if is.Options.Set == "" {
 		return
 	}
+	touch := func(key serviceKey) { touched[key], n.services[key] = true, true }
 	exports := slices.Concat(gateway.Missing(was.Exports, is.Exports), gateway.Missing(is.Exports, was.Exports))
 	for _, e := range exports {
-		touched[input.KeyOf(e)] = true
+		touch(input.KeyOf(e))
 	}
 	services := slices.Concat(gateway.Missing(was.Services, is.Services), gateway.Missing(is.Services, was.Services))
 	for _, s := range services {
 		if key := input.KeyOf(s); is.exports(key) || was.exports(key) {
-			touched[key] = true
+			touch(key)
 		}
 	}
 }
@@ -103,10 +104,10 @@ func (c *Compiler) addGuests(p *part, n *need) {
 		}
 		guest := need{world: i, reference: n.reference}
 		if why := guest.find(service, true); why.Reason != "" {
+			x := clash{service: n.Service, of: w.Cluster, host: c.worlds[n.world].Cluster, why: why.Why}
+			p.clashes = append(p.clashes, x)
 			p.problems = append(p.problems, Problem{
-				ObjectRef: guest.ref(w.Cluster), Reason: "ExportConflict",
-				Why: fmt.Sprintf("its pods do not serve %s of cluster %s, which exports the same Service: %s",
-					n.Service, c.worlds[n.world].Cluster, why.Why),
+				ObjectRef: guest.ref(w.Cluster), Reason: "ExportConflict", Why: x.String(),
 			})
 			continue
 		}
