@@ -854,6 +854,7 @@ func (l *loop) publish(v *status.View) {
 			slices.Equal(c.told.Statuses[c.name], r.Statuses[c.name]) && maps.Equal(c.toldPending, pending) &&
 			slices.Equal(c.toldOf.Ingresses, c.snapshot.Ingresses) &&
 			reflect.DeepEqual(c.told.Balancers, r.Balancers) &&
+			slices.Equal(c.told.Exports[c.name], r.Exports[c.name]) &&
 			slices.Equal(c.toldOf.Services, c.snapshot.Services) && c.toldMay == may {
 			continue
 		}
@@ -868,7 +869,8 @@ func (l *loop) publish(v *status.View) {
 			Problems: slices.DeleteFunc(slices.Clone(r.Problems), func(p ingress.Problem) bool {
 				return p.Cluster != c.name
 			}),
-			Statuses: r.Statuses[c.name], Pending: pending, Add: may.add, Replace: may.replace,
+			Statuses: r.Statuses[c.name], Pending: pending, Exports: r.Exports[c.name],
+			Add: may.add, Replace: may.replace,
 		})
 	}
 	if changed && l.member != nil {

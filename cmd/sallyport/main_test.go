@@ -233,7 +233,12 @@ clusters:
   gateway: {enabled: true, named: true}
 haproxy: {addresses: [192.168.50.64/28]}
 `)
+	set := write(t, "set.yaml", `
+clusters:
+- {name: blue, kubeconfig: /not/there/yet, set: both, ingress: {namespaces: [web, shop]}}
+`)
 	for name, args := range map[string][]string{
+		"set.yaml":        {"--config", set, "--address", "192.168.50.21"},
 		"named.yaml":      {"--config", named, "--address", "192.168.50.21"},
 		"gateway.yaml":    {"--config", gateway, "--address", "192.168.50.21"},
 		"plain.yaml":      {"--address", "192.168.50.21"},

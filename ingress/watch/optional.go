@@ -20,11 +20,13 @@ type optional[T object] struct {
 	versions []schema.GroupVersion                       // that are read, the preferred one first
 	open     func(version schema.GroupVersion) *shelf[T] // returns an empty shelf
 	lacks    string                                      // a sentence about a cluster that lacks it; may be empty
+	mute     string                                      // one about a cluster that lacks its status; may be empty
 
 	known   bool    // it was found out once whether the cluster serves the kind
 	none    absence // of the kind in the cluster
 	err     error   // why that cannot be found now
 	version schema.GroupVersion
+	status  bool      // the cluster serves the status of the objects
 	shelf   *shelf[T] // nil if the cluster does not serve the kind
 	stop    context.CancelFunc
 }
@@ -45,7 +47,7 @@ func (x *optional[T]) survey(ctx context.Context, wg *sync.WaitGroup, w *Watcher
 	known := x.known
 	w.mu.Unlock()
 	ready := !known && w.ready(ctx)
-	version, err := x.served(ctx, w)
+	version, status, err := x.served(ctx, w)
 	if ctx.Err() != nil {
 		return surveyEvery
 	}
@@ -59,6 +61,7 @@ func (x *optional[T]) survey(ctx context.Context, wg *sync.WaitGroup, w *Watcher
 		return firstPause * 5
 	}
 	x.none.note(version.Empty())
+	x.status = status
 	// An API server that starts answers "not found" until it has read its CRDs.
 	if !x.known && (!version.Empty() || ready || x.none.lasts()) {
 		x.known = true
@@ -81,18 +84,19 @@ func (x *optional[T]) survey(ctx context.Context, wg *sync.WaitGroup, w *Watcher
 	return surveyEvery
 }
 
-// served returns the version of the kind that the cluster serves. It is empty if the cluster serves none.
-func (x *optional[T]) served(ctx context.Context, w *Watcher) (none schema.GroupVersion, err error) {
+// served returns the version of the kind that the cluster serves, and whether it serves the status of the objects.
+// The version is empty if the cluster serves none.
+func (x *optional[T]) served(ctx context.Context, w *Watcher) (version schema.GroupVersion, status bool, err error) {
 	for _, version := range x.versions {
 		served, err := w.servedIn(ctx, version.String())
 		if err != nil {
-			return none, err
+			return schema.GroupVersion{}, false, err
 		}
 		if slices.Contains(served, x.resource) {
-			return version, nil
+			return version, slices.Contains(served, x.resource+"/status"), nil
 		}
 	}
-	return none, nil
+	return schema.GroupVersion{}, false, nil
 }
 
 // addTo adds the objects to a snapshot. It returns the names of the lists that the snapshot waits for.
@@ -111,12 +115,27 @@ func (x *optional[T]) addTo(s *input.Snapshot) (waiting []string) {
 	return waiting
 }
 
-// lacking returns a sentence if the cluster lacks the kind, and somebody should know, or "".
+// lacking returns a sentence if the cluster lacks the kind or its status, and somebody should know, or "".
 func (x *optional[T]) lacking() string {
-	if x.known && x.shelf == nil {
+	switch {
+	case !x.known || x.shelf != nil && x.status:
+		return ""
+	case x.shelf == nil:
 		return x.lacks
+	default:
+		return x.mute
 	}
-	return ""
+}
+
+// written returns the shelf and the version of the objects with a status that can be written. The shelf is nil if
+// there are none.
+func (x *optional[T]) written(w *Watcher) (*shelf[T], schema.GroupVersion) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !x.status {
+		return nil, schema.GroupVersion{}
+	}
+	return x.shelf, x.version
 }
 
 func (x *optional[T]) fault() error { return x.err }

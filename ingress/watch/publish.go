@@ -25,6 +25,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
@@ -41,6 +42,9 @@ type publisher struct {
 
 	controller string                                // of GatewayClasses that are ours; "" without Gateway API
 	objects    func(resource string) []metav1.Object // the last versions of the objects of Gateway API
+	// exports returns the ServiceExports with a status that can be written, and their version. It is nil if none are
+	// read.
+	exports func() (*shelf[*input.ServiceExport], schema.GroupVersion)
 
 	names            *names                      // nil if nobody asked for names of Gateways
 	statuses, events chan struct{}               // knock after a new wish
@@ -60,6 +64,7 @@ type Publication struct {
 	Served    []ingress.ObjectRef // Ingresses, which get the configured addresses in their status
 	Balancers []ingress.Balancer  // Services, which get addresses of the pools in theirs
 	Statuses  []*gateway.Status   // of objects of Gateway API; never changed
+	Exports   []*ingress.Export   // of ServiceExports; never changed
 	Pending   map[string]bool     // UIDs of Gateways with a listener that HAProxy does not have yet
 	Problems  []ingress.Problem   // each becomes an Event
 	Add       bool                // write a status that is empty
@@ -111,7 +116,8 @@ func (p *publisher) rivals() []string {
 		first += fmt.Sprintf(" and %d more", len(names)-1)
 	}
 	return []string{"somebody else replaces the status of " + first + " again and again: another appliance or group " +
-		"with other addresses has the same class; give each a class of its own, or the same ingress.publish"}
+		"with other addresses has the same class; give each a class of its own, or the same ingress.publish. For a " +
+		"ServiceExport, give both the same clusters[].set"}
 }
 
 // refuse notes whether the appliance may write one kind of object.
@@ -160,7 +166,8 @@ func (p *publisher) publishStatuses(ctx context.Context) {
 		now := time.Now()
 		s.forget(now)
 		s.write(ctx, wish, slices.Concat(
-			s.apiStatuses(wish, now), p.ingressStatuses(wish), p.serviceStatuses(wish)))
+			s.apiStatuses(wish, now), p.ingressStatuses(wish), p.serviceStatuses(wish),
+			p.exportStatuses(wish, metav1.NewTime(now))))
 		select {
 		case <-ctx.Done():
 		case <-time.After(statusesRest):
@@ -239,7 +246,7 @@ func (s *statuses) patch(ctx context.Context, one statusPatch) error {
 	switch {
 	case err == nil, apierrors.IsInvalid(err):
 		s.note(one, time.Now())
-	case apierrors.IsForbidden(err):
+	case apierrors.IsForbidden(err), apierrors.IsNotFound(err): // the object is gone, or its kind has no status
 		s.records[one.of.GetUID()] = record{
 			text: one.text, right: one.right, at: time.Now(), rest: republish,
 		}

@@ -31,7 +31,7 @@ type Rule struct {
 //   - list and watch Nodes and Calico's objects, in both API groups they can be
 //     in, and get the two objects that tell which group counts.
 //   - patch the status of Ingresses, and create Events. With [Pools], also patch the status
-//     of Services ([RulesFor]).
+//     of Services, and in a set of clusters that of ServiceExports ([RulesFor]).
 //
 // To renew its own token it needs [Renewal]. Every account has the rights for
 // discovery (system:discovery). If a read is not allowed the watcher reports it and
@@ -91,7 +91,12 @@ func RulesFor(o input.Options) []Rule {
 		rules = append(rules, Rule{Groups: []string{""}, Resources: []string{"namespaces"}, Verbs: watched})
 	}
 	if readsExports(&o) {
-		rules = append(rules, Rule{Groups: []string{exportsGroup}, Resources: []string{exports}, Verbs: watched})
+		group := []string{exportsGroup}
+		status := Rule{Groups: group, Resources: []string{exports + "/status"}, Verbs: []string{"patch"}}
+		if o.SecretNamespaces()[0] != metav1.NamespaceAll {
+			status.Namespaces = o.Namespaces
+		}
+		rules = append(rules, Rule{Groups: group, Resources: []string{exports}, Verbs: watched}, status)
 	}
 	if o.CustomResources {
 		rule := Rule{Resources: []string{backends, tcps}, Verbs: watched}

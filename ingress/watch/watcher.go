@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 
@@ -157,7 +158,9 @@ func newWatcher(cfg Config, kube api, dyn dynamic.Interface, server apiServer) *
 	}
 	w.watchNamed()
 	if readsExports(&cfg.Options) {
-		w.optionals = append(w.optionals, w.exported())
+		exported := w.exported()
+		w.optionals = append(w.optionals, exported)
+		w.publisher.exports = func() (*shelf[*input.ServiceExport], schema.GroupVersion) { return exported.written(w) }
 	}
 	if cfg.Options.CustomResources {
 		for _, version := range customVersions {

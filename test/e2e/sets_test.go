@@ -59,6 +59,19 @@ func (r *testbed) leastReady(least string) {
 	r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
 }
 
+// exportSays waits until the appliance's condition in the status of a ServiceExport begins with these words.
+func (r *testbed) exportSays(name, want string) {
+	r.t.Helper()
+	r.eventually("ServiceExport "+name+" says "+want, func() error {
+		got, err := r.Kubectl(r.t.Context(), "-n", "default", "get", "serviceexport", name, "-o",
+			`jsonpath={.status.conditions[?(@.type=="sallyport.dev/Shared")]['status','reason','message']}`)
+		if err == nil && !strings.HasPrefix(got, want) {
+			err = fmt.Errorf("it says %q", got)
+		}
+		return err
+	})
+}
+
 // measured is how many requests a share is measured with.
 const measured = 2000
 
@@ -180,6 +193,7 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 		green.apply(rig.Export("default", "web"))
 		r.answeredBy("http://web.test/", 2)
 		r.opened("blue__default_svc_web_web", 2)
+		green.exportSays("web", "False Alone no other cluster of the set exports this Service: ")
 	})
 	r.sub("once both export, the pods of both answer for the hosts of each", func(_ *testing.T, r *testbed) {
 		r.undisturbed("http://web.test/", "web", func() {
@@ -197,6 +211,25 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 			})
 		})
 		r.opened("blue__default_svc_web_web", 4)
+	})
+	r.sub("a ServiceExport says whether its pods are shared, beside what others say", func(t *testing.T, r *testbed) {
+		r.exportSays("web", "True Shared its pods serve together with those of cluster green")
+		green.exportSays("web", "True Shared its pods serve together with those of cluster blue")
+		if text := r.kubectl("-n", "default", "describe", "serviceexport", "web"); !strings.Contains(text, "cluster green") {
+			t.Errorf("kubectl describe shows:\n%s", text)
+		}
+		r.apply(rig.Export("default", "none"))
+		r.exportSays("none", "False NoService there is no Service default/none in this cluster: ")
+		const strange = `{"type":"Valid","status":"True","message":"of another controller"}`
+		r.kubectl("-n", "default", "patch", "serviceexport", "none", "--subresource=status", "--type=json", "--patch",
+			`[{"op":"add","path":"/status/conditions/0","value":`+strange+`}]`)
+		r.apply(rig.Service("default", "none", "web"))
+		r.exportSays("none", "False Alone ")
+		if got := r.kubectl("-n", "default", "get", "serviceexport", "none", "-o", "jsonpath={.status.conditions[0]}"); got !=
+			`{"message":"of another controller","status":"True","type":"Valid"}` {
+			t.Errorf("the condition of another controller is %s", got)
+		}
+		r.kubectl("-n", "default", "delete", "serviceexport,service", "none")
 	})
 	r.sub("a drained cluster gets no new requests, and comes back", func(_ *testing.T, r *testbed) {
 		r.undisturbed("http://web.test/", "web", func() {

@@ -203,7 +203,8 @@ var others = func() (all []Other) {
 		},
 		{`zstd -d < FILE > /dev/DISK`, "", "it overwrites a disk; TestTheImageServesFromOneFile boots the same file"},
 		{
-			`sallyport (un)?drain --cluster (blue|NAME).*|kubectl -n default create configmap own .*`,
+			`sallyport (un)?drain --cluster (blue|NAME).*|kubectl -n default create configmap own .*|` +
+				`kubectl (-n shop )?describe serviceexport web`,
 			"TestOneHostIsServedByThePodsOfTwoClusters", "",
 		},
 		{`(?s)kubectl create secret generic oauth2-proxy .*`, "TestABrowserSignsInThroughOAuth2Proxy", ""},
