@@ -65,12 +65,12 @@ func (p *publisher) exportStatuses(wish *Publication, now metav1.Time) (all []st
 		if !has || string(is.UID) != want.UID {
 			continue
 		}
-		written := 0
-		if is.Status.Own != nil {
+		own, written := is.Status.Own, 0
+		if own != nil {
 			written = 1
 		}
 		next := conditionOf(want, is, now)
-		if own := is.Status.Own; own != nil && *own == next || !wish.may(written) {
+		if own != nil && *own == next || !wish.may(written) {
 			continue
 		}
 		all = append(all, p.exportPatch(version.WithResource(exports), is, next))
@@ -82,16 +82,15 @@ func (p *publisher) exportStatuses(wish *Publication, now metav1.Time) (all []st
 func conditionOf(want *ingress.Export, is *input.ServiceExport, now metav1.Time) metav1.Condition {
 	c := metav1.Condition{
 		Type: input.SharedCondition, Status: metav1.ConditionFalse, ObservedGeneration: is.Generation,
-		Reason: want.Reason, Message: want.Why,
+		Reason: want.Reason, Message: want.Why, LastTransitionTime: now.Rfc3339Copy(),
 	}
 	if want.Shared {
 		c.Status = metav1.ConditionTrue
 	}
-	var was []metav1.Condition
-	if is.Status.Own != nil {
-		was = append(was, *is.Status.Own)
+	if own := is.Status.Own; own != nil && own.Status == c.Status {
+		c.LastTransitionTime = own.LastTransitionTime
 	}
-	return timed([]metav1.Condition{c}, was, now)[0]
+	return c
 }
 
 // exportPatch returns the patch that gives a ServiceExport its condition.
