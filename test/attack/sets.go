@@ -53,8 +53,16 @@ func sets() []attack {
 			tries: "of a second cluster with the same network of pods, and a source, records and announces victim's " +
 				"block as its own, and claims victim's pod, while rules of the kernel are removed and the appliance is killed",
 			promise: "no request takes a route of another cluster",
-			lab: inSets("pools: [172.16.0.0/15], source: 192.168.50.0/24, ", "pools: [172.16.0.0/15], source: "+twoSource+"/32, ",
-				recordsSame),
+			lab:     inSets(sourceOfOne, sourceOfTwo, recordsSame),
+		},
+		{
+			by: "operator",
+			tries: "of a second cluster with the same network of pods, and a source, has a pod with the address of " +
+				"victim's, while the appliance is killed after each message to the kernel from its first change of rules and " +
+				"routes to the last",
+			promise: "no request is answered by a pod of another cluster, and each rule leads to a table that refuses " +
+				"what no route of it leads",
+			lab: inSets(sourceOfOne, sourceOfTwo, killedAtCalls),
 		},
 		{
 			by: "operator",
@@ -217,16 +225,20 @@ func exportsDuringStarts(ctx context.Context, s *testbed, two *lab) (err error) 
 
 // asked calls do while clients ask for victim's plain.test, and returns the count of their requests.
 func (s *testbed) asked(ctx context.Context, do func() error) (load.Count, error) {
-	clients := load.Watch(ctx, load.Clients{
-		Targets: []string{applianceAddr + ":80"}, Host: "plain.test", Wants: "victim-app", New: 20 * time.Millisecond,
-		Kept: 4, Every: 20 * time.Millisecond, Waits: rig.Limit, Dial: s.Dial,
-	})
+	clients := s.watch(ctx, "plain.test", "victim-app", 20*time.Millisecond)
 	defer clients.Stop()
 	return clients.During(ctx, 1, 1, do)
 }
 
-// killed kills the appliance, and HAProxy if all is set, calls do, and starts the appliance. That is no crash of
-// the appliance, which after three of them would search for the object that causes them.
+// watch lets clients ask for a host, again and again. A good answer has the name of a pod.
+func (s *testbed) watch(ctx context.Context, host, pod string, every time.Duration) *load.Witness {
+	return load.Watch(ctx, load.Clients{
+		Targets: []string{applianceAddr + ":80"}, Host: host, Wants: pod, New: every, Kept: 4, Every: every,
+		Waits: rig.Limit, Dial: s.Dial,
+	})
+}
+
+// killed kills the appliance, and HAProxy if all is set, calls do, and starts the appliance.
 func (s *testbed) killed(ctx context.Context, all bool, do func() error) error {
 	status, err := s.rig.Status(ctx)
 	if err != nil {
@@ -236,8 +248,20 @@ func (s *testbed) killed(ctx context.Context, all bool, do func() error) error {
 	if all {
 		err = errors.Join(err, faults.Kill(status.HAProxy.Worker, status.HAProxy.Pid))
 	}
-	return errors.Join(err, do(), os.Remove(filepath.Join(s.rig.Dir, "state", "crashes.json")), s.rig.Start(ctx),
-		s.rig.Ready(ctx))
+	return errors.Join(err, do(), s.start(ctx), s.rig.Ready(ctx))
+}
+
+// start starts the appliance as if it had not crashed before: after three crashes it would search for the object that
+// causes them.
+func (s *testbed) start(ctx context.Context) error { return s.startUnder(ctx) }
+
+// startUnder does as start, by a program that becomes the appliance.
+func (s *testbed) startUnder(ctx context.Context, program ...string) error {
+	err := os.Remove(filepath.Join(s.rig.Dir, "state", "crashes.json"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return s.rig.StartUnder(ctx, program...)
 }
 
 // recordsForeign records in the second cluster that the node, the block and the address of victim's pod are its

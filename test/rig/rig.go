@@ -291,14 +291,17 @@ func ConfigureHAProxy(dir string, pairs []string, lines string, clusters ...Clus
 }
 
 // Start runs the appliance on its host.
-func (r *Rig) Start(ctx context.Context) error {
+func (r *Rig) Start(ctx context.Context) error { return r.StartUnder(ctx) }
+
+// StartUnder does as Start, by a program that becomes the appliance, with arguments before those of the appliance.
+func (r *Rig) StartUnder(ctx context.Context, program ...string) error {
 	log, err := os.OpenFile(r.LogFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer log.Close() //nolint:errcheck // the process has its own
-	cmd := r.Command(context.WithoutCancel(ctx), r.machine, r.Dir+"/sallyport", "run", "--config",
-		r.Dir+"/sallyport.yaml")
+	cmd := r.Command(context.WithoutCancel(ctx), r.machine,
+		append(program, r.Dir+"/sallyport", "run", "--config", r.Dir+"/sallyport.yaml")...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return err
