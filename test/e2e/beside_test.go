@@ -375,4 +375,21 @@ func TestRecordsAndCertificatesFollowWhatIsServed(t *testing.T) {
 		r.recorded("shop.example.com")
 		r.recorded("app.example.com", addresses...)
 	})
+	clients.Stop()
+	r.sub("an appliance that is in no group gets a certificate, and a new one, too", func(_ *testing.T, r *testbed) {
+		b.end(syscall.SIGTERM)
+		a.end(syscall.SIGTERM)
+		r.must(rig.Configure(a.Dir, "log: {level: debug}\n", rig.Cluster{Pools: "172.16.0.0/16"}))
+		a.start()
+		a.ready()
+		const address = "192.168.50.21" // of the appliance's machine
+		r.recorded("app.example.com", address)
+		defer r.asking("http://test.local/", "app")()
+		r.apply(strings.Replace(ingress("own", "tls: [{hosts: [own.example.com], secretName: own-tls}]",
+			"own.example.com / Prefix app"), "{name: own}",
+			"{name: own, annotations: {cert-manager.io/cluster-issuer: acme}}", 1))
+		first := r.issued(roots, "own-tls", "own.example.com", "", address)
+		r.renew("own-tls")
+		r.issued(roots, "own-tls", "own.example.com", first, address)
+	})
 }

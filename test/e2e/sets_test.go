@@ -72,6 +72,63 @@ func (r *testbed) exportSays(name, want string) {
 	})
 }
 
+// balanced returns the export of a Service of type LoadBalancer for pods of application web, and the Service.
+// With the export first, the Service never has an address of its own.
+func balanced(port int) string {
+	return rig.Export("default", "lb") + fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: lb}\nspec:\n  type: LoadBalancer\n"+
+		"  loadBalancerClass: sallyport.dev/appliance\n  selector: {app: web}\n"+
+		"  ports: [{name: web, port: %d, targetPort: http}]\n", port)
+}
+
+// recordedAt waits until the Service of type LoadBalancer has an address in its status, and returns it. Without an
+// address to wait for, any will do.
+func (r *testbed) recordedAt(want string) (address string) {
+	r.t.Helper()
+	r.eventually("Service lb has the address "+want, func() (err error) {
+		address, err = r.Kubectl(r.t.Context(), "get", "service", "lb", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}")
+		if err == nil && (address == "" || want != "" && address != want) {
+			err = fmt.Errorf("it has %q", address)
+		}
+		return err
+	})
+	return address
+}
+
+// oneAddress checks that a Service of type LoadBalancer that both clusters export has one address for the pods of
+// both, and that the address stays when the cluster that decides about it goes.
+func (r *testbed) oneAddress(green *testbed) {
+	r.t.Helper()
+	green.apply(balanced(80))
+	address := green.recordedAt("")
+	const url = "http://lb.test/"
+	to := []string{"--connect-to", "::" + address + ":80"}
+	r.answeredBy(url, 2, to...)
+	r.apply(balanced(80))
+	r.recordedAt(address)
+	r.answeredBy(url, 4, to...)
+	r.inState("drained")
+	r.answeredBy(url, 2, to...)
+	r.inState("active")
+	r.answeredBy(url, 4, to...)
+	green.apply(balanced(81))
+	r.eventually("green hears that blue decides about ports", func() error {
+		return green.event("TwinDiffers", "its address is served as the Service of cluster blue says")
+	})
+	r.answeredBy(url, 4, to...)
+	r.kubectl("delete", "service/lb", "serviceexport/lb")
+	r.answeredBy(url, 2, "--connect-to", "::"+address+":81")
+	if got := green.recordedAt(""); got != address {
+		r.t.Errorf("green's Service has the address %s, and had %s", got, address)
+	}
+	green.kubectl("delete", "service/lb", "serviceexport/lb")
+	r.eventually("the address is closed", func() error {
+		if _, err := r.get(url, "--connect-to", "::"+address+":81"); err == nil {
+			return errors.New("it is open")
+		}
+		return nil
+	})
+}
+
 // measured is how many requests a share is measured with.
 const measured = 2000
 
@@ -175,6 +232,12 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 			Pools: "172.17.0.0/16", Ingress: []string{"configMap: default/own"}, Keys: []string{"set: both"},
 		}},
 	})
+	for _, cluster := range []*testbed{r, green} {
+		const key = "haproxy: {"
+		cluster.write("sallyport.yaml", cluster.swapped(cluster.read("sallyport.yaml"), key,
+			key+"addresses: ["+rig.GatewayPool+"], "))
+	}
+	r.must(r.AddGatewayAddresses(t.Context()))
 	r.must(green.Lend(t.Context(), r.Lab))
 	r.must(os.Link(green.file("kubeconfig"), later))
 	r.must(errors.Join(r.AddExports(t.Context()), green.AddExports(t.Context())))
@@ -390,7 +453,15 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 			r.answeredBy("http://web.test/", 4)
 		})
 	})
-	// It is the last, since HAProxy removes its backends by a reload half a minute later.
+	// These are the last, since HAProxy removes their backends by a reload half a minute later.
+	r.sub("a Service of type LoadBalancer has one address for the pods of both", func(_ *testing.T, r *testbed) {
+		for cluster, flags := range map[*testbed][]string{r: {"--cluster", "blue"}, green: nil} {
+			manifests, err := cluster.Manifests(cluster.t.Context(), flags...)
+			r.must(err)
+			cluster.apply(manifests)
+		}
+		r.oneAddress(green)
+	})
 	r.sub("nothing that green writes reaches what blue does not export", func(t *testing.T, r *testbed) {
 		const created = "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: alone}\n"
 		own := func(rules ...string) string {

@@ -225,10 +225,10 @@ func (r *testbed) get(url string, more ...string) (answer reply, err error) {
 }
 
 // pods sends n requests and counts the pods that answer. A status other than 200 is an error.
-func (r *testbed) pods(url string, n int) (map[string]int, error) {
+func (r *testbed) pods(url string, n int, more ...string) (map[string]int, error) {
 	seen := map[string]int{}
 	for range n {
-		answer, err := r.get(url)
+		answer, err := r.get(url, more...)
 		if err != nil {
 			return nil, err
 		}
@@ -242,12 +242,12 @@ func (r *testbed) pods(url string, n int) (map[string]int, error) {
 
 // answeredBy waits until exactly n pods answer. If 2n requests meet too few of them, it sends 10n. The
 // requests of a load beside them move on HAProxy's rotation, too, and then 2n rarely meet all of many pods.
-func (r *testbed) answeredBy(url string, n int) {
+func (r *testbed) answeredBy(url string, n int, more ...string) {
 	r.t.Helper()
 	r.eventually(fmt.Sprintf("%s is answered by %d pods", url, n), func() error {
-		seen, err := r.pods(url, 2*n)
+		seen, err := r.pods(url, 2*n, more...)
 		if err == nil && len(seen) < n {
-			seen, err = r.pods(url, 10*n)
+			seen, err = r.pods(url, 10*n, more...)
 		}
 		if err == nil && len(seen) != n {
 			err = fmt.Errorf("answered by %v", seen)
