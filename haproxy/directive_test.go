@@ -215,6 +215,19 @@ func TestWhatIsNoValueIsRefusedInASentence(t *testing.T) {
 			err(ParseText(BackendSection, "no server x")),
 			"is reserved in the section backend",
 		},
+		"a text of a variable of the process": {
+			err(ParseText(GlobalSection, `set-var-fmt proc.gen "1"`)),
+			`the keyword "set-var-fmt" is reserved in the section global`,
+		},
+		"a text of a rule that sets our variable": {
+			err(ParseText(BackendSection, "http-request set-var(proc.gen) int(1)")), "choose another name",
+		},
+		"a text of a rule that formats our variable": {
+			err(ParseText(FrontendSection, `http-request set-var-fmt("proc".sh\ape) 1`)), "choose another name",
+		},
+		"a text of a converter that sets our variable": {
+			err(ParseText(BackendSection, "acl a str(x),set-var(proc.asksecret) x")), "choose another name",
+		},
 		"a text with a condition":    {err(ParseText(GlobalSection, ".if 1")), "begin with a dot"},
 		"a text of a return":         {err(ParseText(GlobalSection, "a\rglobal")), "control character"},
 		"a text of nothing":          {err(ParseText(GlobalSection, "# a")), "no line"},

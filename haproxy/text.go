@@ -3,6 +3,7 @@ package haproxy
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -61,7 +62,7 @@ var sections = []string{
 
 // notYours holds, by section, the keywords that a Text must not use.
 var notYours = map[Section]string{
-	GlobalSection: strings.Join(mine, " ") + " default-path chroot stats set-var user group uid gid" +
+	GlobalSection: strings.Join(mine, " ") + " default-path chroot stats set-var set-var-fmt user group uid gid" +
 		// These keywords run code, before HAProxy drops its privileges. A text may come
 		// from a picture on a disk that somebody else wrote to.
 		" lua-load lua-load-per-thread lua-prepend-path module-load module-path external-check insecure-fork-wanted " +
@@ -76,6 +77,14 @@ var notYours = map[Section]string{
 
 // Reserved returns the keywords that a Text for a section must not begin a line with.
 func Reserved(section Section) []string { return strings.Fields(notYours[section]) }
+
+// ourVariables matches an action or a converter that sets a variable of the appliance. The appliance knows
+// its worker by some of these variables, and its scripts read the other variables.
+var ourVariables = regexp.MustCompile(
+	`set-var(-fmt)?\(proc\.(gen|shape|classes|(ask|mirror)(socket|secret))\b`)
+
+// quotes removes the same characters from a word as HAProxy, and spaces.
+var quotes = strings.NewReplacer(`"`, "", "'", "", `\`, "", " ", "")
 
 // maxText bounds a Text, in bytes.
 const maxText = 64 << 10
@@ -113,6 +122,8 @@ func ParseText(section Section, lines string) (Text, error) {
 			return Text{},
 				refuse("the keyword %q is reserved in the section %s: ingress/README.md lists the keys to use instead",
 					word, section)
+		case ourVariables.MatchString(quotes.Replace(line)):
+			return Text{}, refuse("the variable belongs to the appliance: choose another name")
 		}
 		kept = append(kept, line)
 	}

@@ -3,7 +3,9 @@ package haproxy
 import (
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -146,4 +148,34 @@ func FuzzText(f *testing.F) {
 			}
 		}
 	})
+}
+
+// The appliance knows its worker by variables of the process, and its scripts read other variables. No rule of
+// a text sets such a variable.
+func TestNoTextSetsAVariableThatTheAppliancesFilesHave(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]bool)
+	for _, file := range files {
+		golden, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^ *set-var (proc\.\w+) `).FindAllStringSubmatch(string(golden), -1) {
+			found[m[1]] = true
+		}
+	}
+	if len(found) < 4 {
+		t.Fatalf("the files have the variables %v", found)
+	}
+	for name := range found {
+		if text, err := ParseText(FrontendSection, "http-request set-var("+name+") int(1)"); err == nil {
+			t.Errorf("%q is accepted", text)
+		}
+	}
+	if _, err := ParseText(FrontendSection, "http-request set-var(proc.general) int(1)"); err != nil {
+		t.Error(err)
+	}
 }
