@@ -4,7 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"reflect"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/go-openapi/strfmt"
 	parser "github.com/haproxytech/client-native/v6/config-parser"
@@ -14,31 +18,115 @@ import (
 	"github.com/haproxytech/client-native/v6/models"
 )
 
-// ModelText returns the lines of a backend as a Text. model is the JSON of a Backend of client-native's
-// models, without its name. ModelText returns an error if a value is not allowed, or if ParseText rejects
-// a line. It rejects a model that says nothing.
-func ModelText(model []byte) (t Text, err error) {
+// ModelText returns the lines of a section as a Text. The section is BackendSection, DefaultsSection or
+// GlobalSection. model is the JSON of client-native's model of the section, without a name. ModelText ignores
+// the lists of rules of defaults: HAProxy rejects rules in a section defaults without a name. ModelText
+// returns an error if a value is not allowed, or if ParseText rejects a line. It returns ErrNoLine for a model
+// that says nothing.
+func ModelText(section Section, model []byte) (t Text, err error) {
 	defer func() { // some models have pointers that client-native does not check
 		if r := recover(); r != nil {
 			t, err = Text{}, errors.New("a list has an entry without a value that it needs")
 		}
 	}()
-	var m models.Backend
-	if err := json.Unmarshal(model, &m); err != nil {
-		return Text{}, fmt.Errorf("it is no backend: %w", err)
+	m := newModel(section)
+	if err := json.Unmarshal(model, m); err != nil {
+		return Text{}, fmt.Errorf("it is no %s: %w", section, err)
 	}
-	m.Name = modelName
+	switch m := m.(type) {
+	case *models.Defaults:
+		m.Name = modelName
+	case *models.Backend:
+		m.Name = modelName
+	}
 	if err := m.Validate(strfmt.Default); err != nil {
 		return Text{}, invalid(err)
 	}
-	lines, err := writeModel(&m)
+	lines, err := writeModel(m)
 	if err != nil {
 		return Text{}, err
 	}
-	return ParseText(BackendSection, lines)
+	return ParseText(section, lines)
 }
 
-// modelName is the name of a backend while its lines are written.
+// A model is client-native's model of a section.
+type model interface {
+	Validate(formats strfmt.Registry) error
+}
+
+// newModel returns an empty model of a section.
+func newModel(section Section) model {
+	switch section {
+	case GlobalSection:
+		return new(models.Global)
+	case DefaultsSection:
+		return new(models.Defaults)
+	default:
+		return new(models.Backend)
+	}
+}
+
+// UnknownParts returns the parts of a model that client-native does not know, and that ModelText therefore
+// leaves out. The names of a part and of all around it have dots between them. The entries of a list have no
+// names.
+func UnknownParts(section Section, model []byte) []string {
+	var value any
+	if json.Unmarshal(model, &value) != nil {
+		return nil
+	}
+	found := make(map[string]bool)
+	findUnknown(reflect.TypeOf(newModel(section)), value, "", found)
+	return slices.Sorted(maps.Keys(found))
+}
+
+// findUnknown adds the parts of a value that its type does not have.
+func findUnknown(of reflect.Type, value any, at string, found map[string]bool) {
+	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
+		of = of.Elem()
+	}
+	switch value := value.(type) {
+	case []any:
+		for _, one := range value {
+			findUnknown(of, one, at, found)
+		}
+	case map[string]any:
+		if of.Kind() != reflect.Struct {
+			return
+		}
+		parts := partsOf(of)
+		for name, one := range value {
+			if part := parts[strings.ToLower(name)]; part == nil {
+				found[at+name] = true
+			} else {
+				findUnknown(part, one, at+name+".", found)
+			}
+		}
+	}
+}
+
+// partsOf returns the types of the parts of a struct by their names in JSON, in lower case: their case does
+// not count.
+func partsOf(of reflect.Type) map[string]reflect.Type {
+	if known, has := knownParts.Load(of); has {
+		return known.(map[string]reflect.Type)
+	}
+	parts := make(map[string]reflect.Type)
+	for f := range of.Fields() {
+		switch name, _, _ := strings.Cut(f.Tag.Get("json"), ","); {
+		case name != "":
+			parts[strings.ToLower(name)] = f.Type
+		case f.Anonymous:
+			maps.Copy(parts, partsOf(f.Type))
+		}
+	}
+	knownParts.Store(of, parts)
+	return parts
+}
+
+// knownParts has the parts of each struct that partsOf has seen.
+var knownParts sync.Map
+
+// modelName is the name of a section while its lines are written.
 const modelName = "model"
 
 // invalid returns the causes of client-native's error on one line.
@@ -52,8 +140,8 @@ func invalid(err error) error {
 	return errors.New(strings.Join(causes, "; "))
 }
 
-// writeModel returns the lines of a backend without the line with its name.
-func writeModel(m *models.Backend) (string, error) {
+// writeModel returns the lines of a section without the line that begins it.
+func writeModel(m model) (string, error) {
 	p, err := parser.New()
 	if err != nil {
 		return "", err
@@ -61,11 +149,27 @@ func writeModel(m *models.Backend) (string, error) {
 	o := &options.ConfigurationOptions{}
 	parsing.Lock()
 	defer parsing.Unlock()
+	switch m := m.(type) {
+	case *models.Global:
+		err = configuration.SerializeGlobalSection(p, m, o)
+	case *models.Defaults:
+		if err = p.SectionsCreate(parser.Defaults, modelName); err == nil {
+			err = configuration.CreateEditSection(&m.DefaultsBase, parser.Defaults, modelName, p, o)
+		}
+	case *models.Backend:
+		err = writeBackend(m, p, o)
+	}
+	_, lines, _ := strings.Cut(strings.TrimLeft(p.String(), "\n"), "\n")
+	return lines, err
+}
+
+// writeBackend adds a backend to a configuration.
+func writeBackend(m *models.Backend, p parser.Parser, o *options.ConfigurationOptions) error {
 	if err := p.SectionsCreate(parser.Backends, modelName); err != nil {
-		return "", err
+		return err
 	}
 	if err := configuration.CreateEditSection(&m.BackendBase, parser.Backends, modelName, p, o); err != nil {
-		return "", err
+		return err
 	}
 	insert := func(attribute string, i int, line any, err error) error {
 		if err != nil {
@@ -73,7 +177,7 @@ func writeModel(m *models.Backend) (string, error) {
 		}
 		return p.Insert(parser.Backends, modelName, attribute, line, i)
 	}
-	err = errors.Join(
+	return errors.Join(
 		insertAll(insert, "acl", m.ACLList, sure(configuration.SerializeACL)),
 		insertAll(insert, "filter", m.FilterList, sure(func(f models.Filter) types.Filter {
 			return configuration.SerializeFilter(f, o)
@@ -88,8 +192,6 @@ func writeModel(m *models.Backend) (string, error) {
 		insertAll(insert, "tcp-request", m.TCPRequestRuleList, given(o, configuration.SerializeTCPRequestRule)),
 		insertAll(insert, "tcp-response", m.TCPResponseRuleList, given(o, configuration.SerializeTCPResponseRule)),
 	)
-	_, lines, _ := strings.Cut(strings.TrimLeft(p.String(), "\n"), "\n")
-	return lines, err
 }
 
 // insertAll inserts a line for each entry of a list.

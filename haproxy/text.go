@@ -47,7 +47,9 @@ func StreamLogFormat(format string) (Text, error) {
 }
 
 // IsLogFormat reports whether LogFormat made the Text.
-func (t Text) IsLogFormat() bool { return t.section == DefaultsSection }
+func (t Text) IsLogFormat() bool {
+	return t.section == DefaultsSection && strings.HasPrefix(t.lines, "log-format ")
+}
 
 // Directive returns a Text for a backend as a Directive. It comes after all other Directives of the
 // backend.
@@ -85,6 +87,9 @@ var ourVariables = regexp.MustCompile(
 
 // quotes removes the same characters from a word as HAProxy, and spaces.
 var quotes = strings.NewReplacer(`"`, "", "'", "", `\`, "", " ", "")
+
+// ErrNoLine is the error of ParseText for a text without a line.
+var ErrNoLine = errors.New("the text has no line")
 
 // maxText bounds a Text, in bytes.
 const maxText = 64 << 10
@@ -128,7 +133,7 @@ func ParseText(section Section, lines string) (Text, error) {
 		kept = append(kept, line)
 	}
 	if len(kept) == 0 {
-		return Text{}, errors.New("the text has no line")
+		return Text{}, ErrNoLine
 	}
 	return Text{section, strings.Join(kept, "\n")}, nil
 }

@@ -82,7 +82,7 @@ func Backend(spec []byte, older bool) (*annotations.Resource, error) {
 		if err != nil {
 			return t, err
 		}
-		return haproxy.ModelText(model)
+		return haproxy.ModelText(haproxy.BackendSection, model)
 	})
 	return &r.Resource, nil
 }
