@@ -70,6 +70,7 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 						Data:       map[string]string{"5432": "n/a:80"},
 					},
 				}
+				s.ConfigMaps[0].Data["cr-global"], s.ConfigMaps[0].Data["cr-defaults"] = "a", "m/a"
 			}
 			for _, secret := range []string{"a", "b"} {
 				s.Secrets = append(s.Secrets,
@@ -91,6 +92,10 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 					if rapid.IntRange(0, 1).Draw(t, "backend") == 0 { // each makes the whole routing anew
 						meta.Name = pick("backend", "a", "b")
 						s.Backends = change(t, s.Backends, drawBackend(t, meta, pick), gone)
+						s.Globals = change(t, s.Globals, &input.Global{ObjectMeta: meta, Spec: []byte(pick("global",
+							`{"nbthread": 1}`, `{"nbthread": 2, "user": "a"}`, `[]`))}, gone)
+						s.Defaults = change(t, s.Defaults, &input.Defaults{ObjectMeta: meta, Spec: []byte(pick("defaults",
+							`{"server_timeout": 1}`, `{"server_timeout": 2, "x": 1}`, `[]`))}, gone)
 					}
 				case 8:
 					if rapid.IntRange(0, 2).Draw(t, "exports") == 0 { // each makes the whole routing anew

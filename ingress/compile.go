@@ -141,6 +141,7 @@ type world struct {
 	leader string // the cluster that sets the keys of the whole process
 
 	defaults   annotations.Layer // keys of the ConfigMap for all Ingresses
+	sections   []foundSection    // that the ConfigMap names
 	acme       bool              // the challenges of ACME servers pass the guards of defaults
 	percent    int               // that the cluster takes of its share in its set
 	global     annotations.Global
@@ -286,8 +287,11 @@ func (c *Compiler) renewWorld(was world, s Snapshot, leader string, n *news) *wo
 	w.resources = w.keepResources(&was)
 	same := w.WithoutSlices().Same(was.WithoutSlices())
 	other := w.Cluster != was.Cluster || w.leader != was.leader || !reflect.DeepEqual(w.Options, was.Options)
-	if other || !slices.Equal(w.ownConfigMaps(), was.ownConfigMaps()) {
-		w.defaults = annotations.Read(annotations.ConfigMap, w.ConfigMap(w.Options.ConfigMap).Data)
+	if other || !slices.Equal(w.ownConfigMaps(), was.ownConfigMaps()) || slices.ContainsFunc(was.sections, w.changed) {
+		found := new(settings)
+		w.defaults = annotations.Read(annotations.ConfigMap, w.ConfigMap(w.Options.ConfigMap).Data).
+			WithSections(c.env(w, "", found))
+		w.sections = found.sections
 		w.acme, w.oddKeys = annotations.ACME(w.defaults)
 		var odd []annotations.Problem
 		w.percent, odd = annotations.ClusterWeight(w.defaults)

@@ -65,6 +65,12 @@ func snapshot(t testing.TB, cluster, manifests string) Snapshot {
 			err = add(&s.Backends, doc)
 		case "TCP":
 			err = add(&s.TCPs, doc)
+		case "Global":
+			err = add(&s.Globals, doc)
+		case "Defaults":
+			err = add(&s.Defaults, doc)
+		case "ConfigMap":
+			err = add(&s.ConfigMaps, doc)
 		case "ServiceExport":
 			err = add(&s.Exports, doc)
 		case "BackendTLSPolicy":

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/input"
 	"sallyport/ingress/kic"
@@ -65,6 +67,52 @@ func (w *world) keepResources(was *world) map[*input.Backend]resource {
 		}
 	}
 	return kept
+}
+
+// sectionFinder returns a function that looks up the Global or the Defaults that the ConfigMap names, and notes
+// it in found.
+func (w *world) sectionFinder(
+	found *[]foundSection,
+) func(annotations.Kind, annotations.Ref) (*annotations.Section, error) {
+	return func(kind annotations.Kind, ref annotations.Ref) (*annotations.Section, error) {
+		if !w.Options.CustomResources {
+			return nil, nil //nolint:nilnil // as annotations.Env wants it
+		}
+		key, _ := w.Named(annotations.ConfigMap, "", ref)
+		object, read := w.section(kind, key)
+		*found = append(*found, foundSection{kind, key, object})
+		if object == nil {
+			return nil, fmt.Errorf("there is no %s %s, or it cannot be read", kind, key)
+		}
+		s, err := read()
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w", kind, key, err)
+		}
+		return s, nil
+	}
+}
+
+// section returns a Global or a Defaults, and a function that reads the object. If there is no such object,
+// section returns nil.
+func (w *world) section(
+	kind annotations.Kind, key serviceKey,
+) (object metav1.Object, read func() (*annotations.Section, error)) {
+	if kind == annotations.GlobalKind {
+		if g, ok := input.Find(w.Globals, key); ok {
+			return g, func() (*annotations.Section, error) { return kic.Global(g.Spec, g.Older()) }
+		}
+		return nil, nil
+	}
+	if d, ok := input.Find(w.Defaults, key); ok {
+		return d, func() (*annotations.Section, error) { return kic.Defaults(d.Spec, d.Older()) }
+	}
+	return nil, nil
+}
+
+// changed reports whether a look-up has another outcome now.
+func (w *world) changed(f foundSection) bool {
+	now, _ := w.section(f.kind, f.key)
+	return now != f.object
 }
 
 // bytes returns how many bytes of configuration the keys of an object of a namespace take in one backend.

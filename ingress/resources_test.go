@@ -153,6 +153,151 @@ func TestABackendThatChangesIsReadAnew(t *testing.T) {
 	}
 }
 
+// sectionText returns the manifest of a Global or a Defaults.
+func sectionText(group, kind, namespace, name, spec string) string {
+	return strings.Replace(backendText(group, namespace, name, spec), "kind: Backend", "kind: "+kind, 1)
+}
+
+func TestAGlobalAndADefaultsSetTheProcess(t *testing.T) {
+	const v1, v3 = input.CustomV1, input.CustomV3
+	accepts := func(section haproxy.Section, lines string) haproxy.Verdicts {
+		text, err := haproxy.ParseText(section, lines)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return haproxy.Verdicts{text.Part(): haproxy.Good}
+	}
+	tune := accepts(haproxy.GlobalSection, "tune.maxaccept 3")
+	for name, row := range map[string]struct {
+		keys      map[string]string
+		resources string
+		edit      func(*input.Snapshot)
+		verdicts  haproxy.Verdicts
+		want      string
+	}{
+		"a Global of the newer group": {
+			keys:      map[string]string{"cr-global": "ops/mine"},
+			resources: sectionText(v3, "Global", "ops", "mine", `{nbthread: 3, tune_options: {maxaccept: 3}}`),
+			verdicts:  tune, want: "threads 3\ntune.maxaccept 3",
+		},
+		"a Global of the older group, beside the ConfigMap": {
+			keys:      map[string]string{"cr-global": "mine"},
+			resources: sectionText(v1, "Global", "ops", "mine", `{config: {nbthread: 3}}`), want: "threads 3",
+		},
+		"a Global of another namespace, which the operator may name": {
+			keys:      map[string]string{"cr-global": "default/mine", "nbthread": "2"},
+			resources: sectionText(v3, "Global", "default", "mine", `{nbthread: 3}`),
+			want: "threads 3\nUnusedAnnotation: key nbthread is ignored, since cr-global (nbthread) is set, too, and " +
+				"overrides it",
+		},
+		"a Global that HAProxy has not read": {
+			keys:      map[string]string{"cr-global": "mine"},
+			resources: sectionText(v3, "Global", "ops", "mine", `{nbthread: 3, tune_options: {maxaccept: 3}}`), want: "threads 3",
+		},
+		"a Global that is not there": {
+			keys: map[string]string{"cr-global": "mine", "nbthread": "2"},
+			want: "threads 2\nInvalidAnnotation: key cr-global: there is no Global ops/mine, or it cannot be read; it is ignored",
+		},
+		"a Global that is none": {
+			keys: map[string]string{"cr-global": "mine"}, resources: sectionText(v3, "Global", "ops", "mine", `[]`),
+			want: "InvalidAnnotation: key cr-global: Global ops/mine: its spec cannot be read: json: cannot unmarshal array " +
+				"into Go value of type map[string]json.RawMessage; it is ignored",
+		},
+		"not read": {
+			keys:      map[string]string{"cr-global": "mine"},
+			resources: sectionText(v3, "Global", "ops", "mine", `{nbthread: 3}`),
+			edit:      func(s *input.Snapshot) { s.Options.CustomResources = false },
+			want:      "NotServed: key cr-global: custom resources are not read (clusters[].ingress.customResources)",
+		},
+		"no lines for the section": {
+			keys: map[string]string{"cr-global": "mine"},
+			resources: sectionText(v3, "Global", "ops", "mine",
+				`{nbthread: 3, tune_options: {maxaccept: 3}, close_spread_time: 1}`),
+			edit:     func(s *input.Snapshot) { s.Options.NoSnippets = []string{"global"} },
+			verdicts: tune,
+			want: "threads 3\nInvalidAnnotation: key cr-global (close_spread_time, tune_options.maxaccept): the configuration " +
+				"file allows no snippets for section global (clusters[].ingress.noSnippets); it is ignored",
+		},
+		"a Defaults": {
+			keys:      map[string]string{"cr-defaults": "mine"},
+			resources: sectionText(v3, "Defaults", "ops", "mine", `{client_timeout: 7, server_timeout: 8, retries: 2}`),
+			verdicts:  accepts(haproxy.DefaultsSection, "retries 2"),
+			want:      "timeout client 7ms\nretries 2\ntimeout server 8ms",
+		},
+		"a Defaults with what is left out": {
+			keys:      map[string]string{"cr-defaults": "mine"},
+			resources: sectionText(v3, "Defaults", "ops", "mine", `{source: {address: 192.0.2.1}, shield: 1}`),
+			want: "FieldLeftOut: key cr-defaults: shield has no effect: it is not known here\n" +
+				"FieldLeftOut: key cr-defaults: source has no effect: HAProxy connects from an address of the appliance",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := settled(t, row.keys, row.resources)
+			if row.edit != nil {
+				row.edit(&s)
+			}
+			c := new(ingress.Compiler)
+			c.Judge(row.verdicts)
+			if got := processOf(c.Compile([]input.Snapshot{s})); got != row.want {
+				t.Errorf("got\n%s\nwant\n%s", got, row.want)
+			}
+		})
+	}
+}
+
+// settled returns a cluster with one Ingress, and a ConfigMap with keys.
+func settled(t *testing.T, keys map[string]string, resources string) input.Snapshot {
+	t.Helper()
+	s := application(t, "none", resources,
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: {namespace: ops, name: keys}\n---\n")
+	delete(s.Services[0].Annotations, "haproxy.org/cr-backend")
+	s.ConfigMaps[0].Data = keys
+	s.Options.ConfigMap = "ops/keys"
+	return s
+}
+
+// processOf returns the settings of the process and of the only backend of a Result, and every problem.
+func processOf(r ingress.Result) string {
+	var lines []string
+	p := r.Config.Process
+	if p.Threads > 0 {
+		lines = append(lines, fmt.Sprint("threads ", p.Threads))
+	}
+	for _, l := range p.Lines {
+		lines = append(lines, l.String())
+	}
+	for _, text := range p.Texts {
+		lines = append(lines, text.String())
+	}
+	for _, d := range r.Config.Backends[0].Directives {
+		if text := d.String(); !strings.HasPrefix(text, "option forwardfor") {
+			lines = append(lines, text)
+		}
+	}
+	for _, p := range r.Problems {
+		lines = append(lines, p.Reason+": "+p.Why)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestAGlobalThatChangesIsReadAnew(t *testing.T) {
+	c := new(ingress.Compiler)
+	s := settled(t, map[string]string{"cr-global": "mine", "cr-defaults": "mine"}, "")
+	for _, row := range []struct{ global, defaults, want string }{
+		{`{nbthread: 1}`, `{server_timeout: 1}`, "threads 1\ntimeout server 1ms"},
+		{`{nbthread: 2}`, `{server_timeout: 1}`, "threads 2\ntimeout server 1ms"},
+		{`{nbthread: 2}`, `{server_timeout: 2}`, "threads 2\ntimeout server 2ms"},
+		{`{}`, `{}`, ""},
+	} {
+		next := settled(t, nil, sectionText(input.CustomV3, "Global", "ops", "mine", row.global)+
+			sectionText(input.CustomV3, "Defaults", "ops", "mine", row.defaults))
+		s.Globals, s.Defaults = next.Globals, next.Defaults
+		if got := processOf(c.Compile([]input.Snapshot{s})); got != row.want {
+			t.Errorf("%s %s: got %q, want %q", row.global, row.defaults, got, row.want)
+		}
+	}
+}
+
 // The lines of a Backend count for the limit of bytes once for each backend that repeats them.
 func TestTheLinesOfABackendCountForTheLimitOfBytes(t *testing.T) {
 	s := application(t, "slow", backendText(input.CustomV3, "default", "slow",

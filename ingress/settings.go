@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
@@ -24,6 +25,7 @@ type settings struct {
 	problems []annotations.Problem
 	secrets  []foundSecret  // all that were looked up
 	backends []foundBackend // of HAProxy's own controller, all that were looked up
+	sections []foundSection // of HAProxy's own controller, all that were looked up
 	asks     []askedOne     // Services that check its requests
 
 	by      *claimant      // its keys change the backend, which it alone uses; nil if the backend is shared
@@ -50,6 +52,13 @@ type foundBackend struct {
 	backend *input.Backend
 }
 
+// A foundSection is the outcome of a look-up. object is nil if none was found.
+type foundSection struct {
+	kind   annotations.Kind
+	key    serviceKey
+	object metav1.Object
+}
+
 // env returns the annotations.Env for keys on objects of a namespace. It notes the
 // Secrets and Services that are looked up, and the parts that HAProxy refuses, in into.
 func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
@@ -58,6 +67,7 @@ func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
 		Demanded: c.demanded,
 		Service:  w.asker(home, &into.asks),
 		Backend:  w.backendFinder(home, &into.backends),
+		Section:  w.sectionFinder(&into.sections),
 		Allowed:  w.allows,
 		Verdict:  func(q haproxy.Question) haproxy.Verdict { return c.verdicts[q.Part()] },
 		Refusal: func(p haproxy.Part) string {

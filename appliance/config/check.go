@@ -167,8 +167,8 @@ func checkIngress(p *problems, at string, in Ingress) {
 	each(p, at+".authServices", in.AuthServices, objectName.MatchString,
 		"%q is not the name of a Service; allowed: NAMESPACE/NAME")
 	each(p, at+".noSnippets", in.NoSnippets, func(section string) bool {
-		return slices.Contains([]string{"global", "frontend", "backend"}, section)
-	}, "%q is not a section for snippets; allowed: global, frontend, backend")
+		return slices.Contains([]string{"global", "defaults", "frontend", "backend"}, section)
+	}, "%q is not a section for snippets; allowed: global, defaults, frontend, backend")
 	if p.given(at + ".publish") { // otherwise it is the group's
 		each(p, at+".publish", in.Publish, netip.Addr.IsGlobalUnicast, notAMachine)
 	}

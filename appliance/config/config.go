@@ -342,9 +342,10 @@ type Ingress struct {
 	NamespaceSelector string `json:"namespaceSelector"`
 	// Let Ingresses and Services name Secrets of other namespaces.
 	CrossNamespaceSecrets bool `json:"crossNamespaceSecrets" jsonschema:"default=false"`
-	// Read the Backends and TCPs of HAProxy's own controller (ingress/KIC.md). Ingresses, Services and the
-	// ConfigMap name Backends by cr-backend. trust decides whether Backends may bring lines for HAProxy and
-	// serve other namespaces, and whether TCPs may open ports.
+	// Read the custom resources of HAProxy's own controller (ingress/KIC.md): Backends, TCPs, Defaults and
+	// Globals. Ingresses, Services and the ConfigMap name Backends by cr-backend. The ConfigMap alone names a
+	// Defaults by cr-defaults, and a Global by cr-global. trust decides whether Backends may bring lines for
+	// HAProxy and serve other namespaces, and whether TCPs may open ports.
 	CustomResources bool `json:"customResources" jsonschema:"default=false"`
 	// Services, as NAMESPACE/NAME, that Ingresses of every namespace may name in
 	// sallyport.dev/auth-url. An Ingress may always name the Services of its own namespace.
@@ -370,8 +371,8 @@ type Ingress struct {
 	// Let this cluster bring snippets although another cluster sets the process. A snippet can read
 	// and change the traffic of every cluster.
 	Snippets bool `json:"snippets" jsonschema:"default=false"`
-	// Sections of HAProxy's configuration (global, frontend, backend) for which every snippet is
-	// rejected, the ConfigMap's too.
+	// Sections of HAProxy's configuration (global, defaults, frontend, backend). Every snippet for them is
+	// rejected, also those of the ConfigMap.
 	NoSnippets []string `json:"noSnippets"`
 	// How long a host, or an address of a Service, stays with its namespace after nothing there
 	// names it any more, from 0s to 720h. Meanwhile no other namespace gets it: otherwise another

@@ -237,7 +237,13 @@ haproxy: {addresses: [192.168.50.64/28]}
 clusters:
 - {name: blue, kubeconfig: /not/there/yet, set: both, ingress: {namespaces: [web, shop]}}
 `)
+	custom := write(t, "custom.yaml", `
+clusters:
+- kubeconfig: /not/there/yet
+  ingress: {customResources: true, configMap: ops/keys}
+`)
 	for name, args := range map[string][]string{
+		"custom.yaml":     {"--config", custom, "--address", "192.168.50.21"},
 		"set.yaml":        {"--config", set, "--address", "192.168.50.21"},
 		"named.yaml":      {"--config", named, "--address", "192.168.50.21"},
 		"gateway.yaml":    {"--config", gateway, "--address", "192.168.50.21"},

@@ -43,6 +43,9 @@ func on(said ...string) []Layer {
 	var layers []Layer
 	for _, scope := range []Scope{Service, Ingress, ConfigMap} {
 		layers = append(layers, Read(scope, written[scope]))
+		if scope == ConfigMap {
+			layers[len(layers)-1] = layers[len(layers)-1].WithSections(env)
+		}
 	}
 	return layers
 }
@@ -125,6 +128,39 @@ func resources(_ Scope, ref Ref) (*Resource, error) {
 	return nil, fmt.Errorf("there is no Backend %s", ref)
 }
 
+// sections returns the Global or the Defaults of a name that rows use.
+func sections(kind Kind, ref Ref) (*Section, error) {
+	if ref.Name == "unread" {
+		return nil, nil //nolint:nilnil // as Env wants it
+	}
+	line := func(name, text string) FieldText {
+		t, err := haproxy.ParseText(haproxy.GlobalSection, text)
+		return FieldText{Name: name, Text: t, Err: err}
+	}
+	switch kind.in() + ref.Name {
+	case "cr-global tuned":
+		return &Section{
+			Said:   []Said{{"maxconn", "cr-global", "9", "performance_options.maxconn"}},
+			Fields: []FieldText{line("tune_options.maxaccept", "tune.maxaccept 3"), line("new", "new")},
+			Left:   []string{"user has no effect: it is ours"},
+		}, nil
+	case "cr-global wrong":
+		return &Section{
+			Said:   []Said{{"nbthread", "cr-global", "99", "nbthread"}},
+			Fields: []FieldText{line("set_var", "set-var a int(1)"), line("speed", "bad 1"), line("node", "node a")},
+		}, nil
+	case "cr-defaults slow":
+		return &Section{Said: []Said{
+			{"timeout-client", "cr-defaults", "7ms", "client_timeout"},
+			{"timeout-server", "cr-defaults", "9ms", "server_timeout"},
+		}}, nil
+	}
+	return nil, fmt.Errorf("there is no %s %s", kind, ref)
+}
+
+// in returns the beginning of the name of a row's Global or Defaults.
+func (k Kind) in() string { return "cr-" + strings.ToLower(string(k)) + " " }
+
 // env has the Secrets that rows name, takes no snippets of Services, and knows
 // what HAProxy says of a text by a word in it.
 var env = Env{
@@ -142,6 +178,7 @@ var env = Env{
 		return to.Service.Name + "_" + to.Port, nil
 	},
 	Backend:  resources,
+	Section:  sections,
 	Pattern:  func(name string) (string, bool) { return "10.0.0.0/8 # ours\n\n192.0.2.1\n", name == "ours" },
 	Cluster:  "c",
 	TakenUDP: map[uint16]string{546: "another program"},
@@ -1139,6 +1176,41 @@ tcp-request content reject
 			"! Service UnknownAnnotation: annotation haproxy.org/allow-list is allowed on ConfigMap, Ingress, not on " +
 				"Service; it is ignored",
 		},
+		// A Global and a Defaults override the ConfigMap that names them, and no other object.
+		{
+			onAll("cr-global: ops/tuned", "maxconn: 5"),
+			"process: MaxConn=9 Texts=[tune.maxaccept 3]\nasks about \"tune.maxaccept 3\"\nasks about \"new\"\n" +
+				"! ConfigMap FieldLeftOut: key cr-global: user has no effect: it is ours\n" +
+				"! ConfigMap UnusedAnnotation: key maxconn is ignored, since cr-global (performance_options.maxconn) is set, " +
+				"too, and overrides it",
+		},
+		{
+			onAll("cr-global: wrong", "global-config-snippet: tune.maxaccept 3"),
+			"process: Texts=[node a tune.maxaccept 3]\nasks about \"bad 1\"\nasks about \"node a\"\n" +
+				"asks about \"tune.maxaccept 3\"\n" +
+				`! ConfigMap InvalidAnnotation: key cr-global (nbthread): "99" is not a number from 1 to 64; it is ignored` +
+				"\n! ConfigMap InvalidAnnotation: key cr-global (set_var): line 1, \"set-var a int(1)\": the keyword " +
+				`"set-var" is reserved in the section global: ingress/README.md lists the keys to use instead; it is ignored` +
+				"\n! ConfigMap InvalidAnnotation: key cr-global (speed): HAProxy: unknown keyword 'bad'; it is ignored",
+		},
+		{
+			[]string{"configmap cr-defaults: slow", "configmap timeout-server: 1s", "ingress timeout-client: 2s"},
+			"timeout client 7ms\ntimeout server 9ms\n" +
+				"! Ingress UnknownAnnotation: annotation haproxy.org/timeout-client is allowed on ConfigMap, not on Ingress; " +
+				"it is ignored\n! ConfigMap UnusedAnnotation: key timeout-server is ignored, since cr-defaults " +
+				"(server_timeout) is set, too, and overrides it",
+		},
+		{[]string{"configmap cr-defaults: slow", "service timeout-server: 1s"}, "timeout client 7ms\ntimeout server 1000ms"},
+		{
+			onAll("cr-global: none", "cr-defaults: unread", "maxconn: 5"),
+			"process: MaxConn=5\n! ConfigMap InvalidAnnotation: key cr-global: there is no Global none; it is ignored\n" +
+				"! ConfigMap NotServed: key cr-defaults: custom resources are not read (clusters[].ingress.customResources)",
+		},
+		{
+			[]string{"service cr-global: tuned"},
+			"! Service UnknownAnnotation: annotation haproxy.org/cr-global is allowed on ConfigMap, not on Service; it is " +
+				"ignored",
+		},
 		{[]string{"ingress cr-backend: slow"}, "timeout server 9000ms\n! Ingress FieldLeftOut: annotation haproxy.org/cr-backend: " +
 			"source has no effect: it is ours"},
 		{
@@ -1325,10 +1397,15 @@ func TestAKeyRefersToWhatItsDocSays(t *testing.T) {
 					got[BackendKind] = true
 					return nil, errors.New("none")
 				}
+				env.Section = func(kind Kind, _ Ref) (*Section, error) {
+					got[kind] = true
+					return nil, errors.New("none")
+				}
 				env.Pattern = func(string) (string, bool) { got[ListKind] = true; return "", false }
 				l := Read(scope, said)
 				_, _, _ = Compile("o", env, l, Read(Ingress, map[string]string{"rate-limit-requests": "1"}))
 				_, _, _ = Process(env, l)
+				_ = l.WithSections(env)
 				_, _ = RouteACL(env, l)
 				if _, said, _ := DefaultBackend(l); said {
 					got[ServiceKind] = true

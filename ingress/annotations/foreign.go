@@ -12,7 +12,7 @@ type Said struct {
 	As   string // the annotation, with its prefix
 	Text string
 
-	Field string // of the Backend that the annotation names; empty if it names none
+	Field string // of the custom resource that the key names; empty if it names none
 }
 
 // With returns a Layer with more values. A key that the Layer has already keeps its value, since our

@@ -59,8 +59,11 @@ type Kind string
 const (
 	SecretKind  Kind = "Secret"
 	ServiceKind Kind = "Service"
-	BackendKind Kind = "Backend" // of HAProxy's own controller
-	ListKind    Kind = "list"    // an entry of the ConfigMap of lists, as patterns/NAME
+	ListKind    Kind = "list" // an entry of the ConfigMap of lists, as patterns/NAME
+
+	BackendKind  Kind = "Backend"  // of HAProxy's own controller
+	GlobalKind   Kind = "Global"   // of HAProxy's own controller
+	DefaultsKind Kind = "Defaults" // of HAProxy's own controller
 )
 
 // A Doc describes a key.
@@ -239,7 +242,8 @@ type Layer struct {
 	Values map[string]Value
 	Odd    []Problem // of names that are no key, or no key for the object
 
-	closed bool // one of these names was meant to be a guard
+	closed   bool           // one of these names was meant to be a guard
+	sections []namedSection // that a ConfigMap names, see WithSections
 }
 
 // Empty reports whether a Layer changes nothing.
@@ -269,7 +273,7 @@ type Value struct {
 	As, Text string
 
 	fault error  // from its translation
-	field string // of the Backend that the annotation names; empty if it names none
+	field string // of the custom resource that the key names; empty if it names none
 }
 
 // name returns the name of a value for people.
@@ -416,8 +420,8 @@ type Problem struct {
 // An Effective is a value that is used.
 type Effective struct {
 	Key string `json:"key"`
-	// As is the name that the object has: haproxy.org/KEY, an alias, or the bare KEY. The field of a Backend
-	// follows in parentheses.
+	// As is the name that the object has: haproxy.org/KEY, an alias, or the bare KEY. The field of a
+	// custom resource follows in parentheses.
 	As    string `json:"as"`
 	Value string `json:"value"`
 	Scope string `json:"scope"` // of the object

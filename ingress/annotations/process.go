@@ -203,6 +203,7 @@ func process(v *values, asked *[]haproxy.Question) haproxy.Process {
 			p.Lines = append(p.Lines, haproxy.DefaultTimeout(name, d))
 		}
 	}
+	p.Texts = v.sectionTexts(asked)
 	for _, k := range []struct {
 		key     key[haproxy.Text]
 		section haproxy.Section

@@ -31,6 +31,8 @@ type Objects struct {
 	Exports    []*ServiceExport    // if Options name a set of clusters
 	Backends   []*Backend          // if Options read custom resources
 	TCPs       []*TCP              // if Options read custom resources
+	Globals    []*Global           // if Options read custom resources
+	Defaults   []*Defaults         // if Options read custom resources
 }
 
 // firstLists is the number of lists that each kept picture has. Lists of later kinds are in a
@@ -60,6 +62,8 @@ func (o *Objects) lists() []objectList {
 		listAt(&o.Exports, ByName),
 		listAt(&o.Backends, ByName),
 		listAt(&o.TCPs, ByName),
+		listAt(&o.Globals, ByName),
+		listAt(&o.Defaults, ByName),
 	}
 }
 

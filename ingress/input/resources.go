@@ -28,12 +28,20 @@ type (
 	Backend = Custom[ofBackend]
 	// A TCP has ports, each with a Service that takes its connections.
 	TCP = Custom[ofTCP]
+	// A Global has settings of the whole process. The ConfigMap names it by cr-global.
+	Global = Custom[ofGlobal]
+	// A Defaults has settings of all frontends and backends. The ConfigMap names it by cr-defaults.
+	Defaults = Custom[ofDefaults]
 
-	BackendList = CustomList[ofBackend] // as an API server sends it
-	TCPList     = CustomList[ofTCP]     // as an API server sends it
+	BackendList  = CustomList[ofBackend]  // as an API server sends it
+	TCPList      = CustomList[ofTCP]      // as an API server sends it
+	GlobalList   = CustomList[ofGlobal]   // as an API server sends it
+	DefaultsList = CustomList[ofDefaults] // as an API server sends it
 
-	ofBackend struct{}
-	ofTCP     struct{}
+	ofBackend  struct{}
+	ofTCP      struct{}
+	ofGlobal   struct{}
+	ofDefaults struct{}
 )
 
 // The API groups of custom resources, with their versions.

@@ -122,7 +122,7 @@ type Options struct {
 	// Source is the address of the machine from which HAProxy connects to the pods of the cluster. It is zero if the
 	// kernel chooses.
 	Source netip.Addr
-	// CustomResources says that the Backends and TCPs of HAProxy's own controller are read.
+	// CustomResources says that the custom resources of HAProxy's own controller are read.
 	CustomResources bool
 	// Nginx says which Ingresses are read with the annotations of ingress-nginx.
 	Nginx NginxOptions

@@ -18,14 +18,15 @@ import (
 // Annotation is the annotation that names a Backend.
 const Annotation = "haproxy.org/cr-backend"
 
-// A Field describes a field of a Backend. The field becomes values of keys, or lines of the configuration,
-// or it is left out.
+// A Field describes a field of a Backend, a Defaults or a Global. The field becomes values of keys, or lines of
+// the configuration, or it is left out.
 type Field struct {
 	Name  string
 	Keys  string // keys of ours that say the same, with commas; empty if no key does
 	Left  string // why the field is left out; empty if it is not
 	Plain bool   // nobody needs to hear that the field is left out
 	Rules bool   // its lines may keep clients out
+	Parts bool   // its reader tells which of its parts have no effect
 
 	read func(r *reading, text json.RawMessage) error // of a field with Keys
 }
@@ -33,8 +34,10 @@ type Field struct {
 // A reading is a Resource while it is made.
 type reading struct {
 	annotations.Resource
-	lines map[string]json.RawMessage // fields that become lines
-	at    string                     // the field that is read
+	as     string                     // the key that names the resource
+	fields map[string]json.RawMessage // all of them
+	lines  map[string]json.RawMessage // fields that become lines
+	at     string                     // the field that is read
 }
 
 // longest is the most bytes of a spec that is read. As JSON, the longest text that HAProxy gets
@@ -60,12 +63,12 @@ func Backend(spec []byte, older bool) (*annotations.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &reading{lines: make(map[string]json.RawMessage)}
+	r := &reading{as: Annotation, fields: fields, lines: make(map[string]json.RawMessage)}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if r.at = name; empty(fields[name]) {
 			continue
 		}
-		if err := r.take(fields[name]); err != nil {
+		if err := r.take(fields[name], older); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -116,7 +119,7 @@ func empty(text json.RawMessage) bool {
 }
 
 // take reads the field that r is at.
-func (r *reading) take(text json.RawMessage) error {
+func (r *reading) take(text json.RawMessage, older bool) error {
 	f := known[r.at]
 	switch {
 	case f == nil:
@@ -126,12 +129,40 @@ func (r *reading) take(text json.RawMessage) error {
 			r.leave(r.at, f.Left)
 		}
 		return nil
-	case f.read != nil:
+	}
+	if unknown := r.unknown(haproxy.BackendSection, f, r.at, text, older); len(unknown) > 0 && f.Rules {
+		return fmt.Errorf("parts that are not known here may keep clients out: remove %s", strings.Join(unknown, ", "))
+	}
+	if f.read != nil {
 		return f.read(r, text)
 	}
 	r.Rules = r.Rules || f.Rules
 	r.lines[r.at] = text
 	return nil
+}
+
+// unknown returns the parts of a field that nobody knows, and tells each of them. The name of a part of a group
+// is GROUP.PART.
+func (r *reading) unknown(section haproxy.Section, f *Field, name string, text json.RawMessage, older bool) []string {
+	if f.Parts {
+		return nil
+	}
+	unknown := slices.DeleteFunc(haproxy.UnknownParts(section, modelOf(name, text)), func(part string) bool {
+		return older && strings.HasSuffix(part, ".index") // the place of a rule, which the list says as well
+	})
+	for _, part := range unknown {
+		r.leave(part, "it is not known here")
+	}
+	return unknown
+}
+
+// modelOf returns a model with one field.
+func modelOf(name string, text json.RawMessage) []byte {
+	group, part, grouped := strings.Cut(name, ".")
+	if grouped {
+		return fmt.Appendf(nil, "{%q: {%q: %s}}", group, part, text)
+	}
+	return fmt.Appendf(nil, "{%q: %s}", name, text)
 }
 
 // say adds the value of a key. part is a part of the field that r is at, or empty.
@@ -140,7 +171,7 @@ func (r *reading) say(key, part, value string) {
 	if part != "" {
 		field += "." + part
 	}
-	r.Said = append(r.Said, annotations.Said{Key: key, As: Annotation, Field: field, Text: value})
+	r.Said = append(r.Said, annotations.Said{Key: key, As: r.as, Field: field, Text: value})
 }
 
 // leave notes that a field is left out.
@@ -332,6 +363,10 @@ func balance(r *reading, text json.RawMessage) error {
 		flag("use_domain_only", "hdr_use_domain_only")
 	case "random":
 		if v := word(p, "random_draws"); v != "" && v != "0" {
+			algorithm += "(" + v + ")"
+		}
+	case "rdp-cookie":
+		if v := word(p, "rdp_cookie_name"); v != "" {
 			algorithm += "(" + v + ")"
 		}
 	}

@@ -149,6 +149,19 @@ func TestEachFieldOfABackendIsAValueOrALineOrIsTold(t *testing.T) {
 		},
 		{`{"hash_type": {"method": "map-based"}, "dynamic_cookie_key": "k"}`, ""},
 		{`{"shield": true}`, "error: shield: the field is not known here, and may keep clients out: remove it\n"},
+		{
+			`{"retries": 3, "originalto": {"enabled": "enabled", "xyz": 1}, "balance": {"algorithm": "first", "abc": 2}}`,
+			"load-balance: first\n  option originalto\n  retries 3\n! balance.abc has no effect: it is not known here\n" +
+				"! originalto.xyz has no effect: it is not known here\n",
+		},
+		{
+			`{"http_request_rule_list": [{"type": "deny", "shield": true}, {"type": "deny", "sword": true}]}`,
+			"error: http_request_rule_list: parts that are not known here may keep clients out: remove " +
+				"http_request_rule_list.shield, http_request_rule_list.sword\n",
+		},
+		{
+			`{"balance": {"algorithm": "rdp-cookie", "rdp_cookie_name": "a"}}`, "load-balance: rdp-cookie(a)\n",
+		},
 		{`{"server_timeout": "5s"}`, `error: server_timeout: "\"5s\"" is no number of milliseconds` + "\n"},
 		{`{"http_reuse": "sometimes"}`, "error of lines: http_reuse should be one of [aggressive always never safe]\n"},
 		{`{"acl_list": [null]}`, "error of lines: a list has an entry without a value that it needs\nrules\n"},
@@ -172,7 +185,7 @@ func TestEachFieldOfABackendIsAValueOrALineOrIsTold(t *testing.T) {
 func TestAnOlderBackendHasItsSettingsInAFieldOfTheirOwn(t *testing.T) {
 	spec := `{"config": {"server_timeout": 7, "http-keep-alive": "enabled"},
 		"acls": [{"acl_name": "api", "criterion": "path_beg", "value": "/api"}],
-		"http-requests": [{"type": "deny", "cond": "if", "cond_test": "api"}]}`
+		"http-requests": [{"index": 0, "type": "deny", "cond": "if", "cond_test": "api"}]}`
 	want := "timeout-server: 7ms\n  acl api path_beg /api\n  http-request deny if api\n" +
 		"! http-keep-alive has no effect: http_connection_mode replaces it\nrules\n"
 	if diff := cmp.Diff(want, tell(Backend([]byte(spec), true))); diff != "" {

@@ -24,9 +24,9 @@ var fields = slices.Concat([]Field{
 	{Name: "balance", Keys: "load-balance", read: balance},
 	{Name: "check_timeout", Keys: "timeout-check", read: millis("timeout-check")},
 	{Name: "connect_timeout", Keys: "timeout-connect", read: millis("timeout-connect")},
-	{Name: "cookie", Keys: "cookie-persistence, session-cookie-*", read: cookie},
+	{Name: "cookie", Keys: "cookie-persistence, session-cookie-*", read: cookie, Parts: true},
 	{
-		Name: "default_server", read: defaultServer,
+		Name: "default_server", read: defaultServer, Parts: true,
 		Keys: "check, check-interval, pod-maxconn, server-ssl, secure-sni, server-proto, send-proxy-protocol",
 	},
 	{Name: "forwardfor", Keys: "forwarded-for", read: forward},

@@ -131,7 +131,9 @@ func separates(line []byte) bool {
 }
 
 // wanted are the kinds that are read.
-var wanted = []string{"Ingress", "IngressClass", "Service", "Secret", "ConfigMap", "Namespace", "Backend"}
+var wanted = []string{
+	"Ingress", "IngressClass", "Service", "Secret", "ConfigMap", "Namespace", "Backend", "Global", "Defaults",
+}
 
 // kindLine matches the line with the kind of a document in YAML's block style.
 var kindLine = regexp.MustCompile(`(?m)^kind:[ \t]*["']?([A-Za-z0-9]+)["']?[ \t]*(?:#.*)?\r?$`)
@@ -212,6 +214,14 @@ func (c *Contents) take(where string, object []byte, of metav1.TypeMeta, depth i
 		one := new(input.Backend)
 		one.APIVersion = version // an object of a List may leave it out
 		add(c, where, object, kind, &c.objects.Backends, one)
+	case "Global " + input.CustomV1, "Global " + input.CustomV3:
+		one := new(input.Global)
+		one.APIVersion = version
+		add(c, where, object, kind, &c.objects.Globals, one)
+	case "Defaults " + input.CustomV1, "Defaults " + input.CustomV3:
+		one := new(input.Defaults)
+		one.APIVersion = version
+		add(c, where, object, kind, &c.objects.Defaults, one)
 	case "Ingress extensions/v1beta1", "Ingress networking.k8s.io/v1beta1":
 		c.unread(where, "an Ingress of %s, which no version of Kubernetes from 1.22 on serves: `kubectl convert` "+
 			"makes networking.k8s.io/v1 of it", version)

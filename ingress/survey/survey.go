@@ -287,6 +287,9 @@ func odd(said []annotations.Said) []annotations.Problem {
 		Backend: func(annotations.Scope, annotations.Ref) (*annotations.Resource, error) {
 			return nil, nil //nolint:nilnil // ingress-nginx has none
 		},
+		Section: func(annotations.Kind, annotations.Ref) (*annotations.Section, error) {
+			return nil, nil //nolint:nilnil // ingress-nginx has none
+		},
 		Pattern: func(string) (string, bool) { return "", false },
 		Refusal: func(haproxy.Part) string { return "" },
 		Service: func(annotations.Scope, annotations.ServicePort) (string, error) { return "asked", nil },

@@ -23,6 +23,8 @@ var customVersions = func() (all []schema.GroupVersion) {
 const (
 	backends, backendKind = "backends", "Backend"
 	tcps, tcpKind         = "tcps", "TCP"
+	globals, globalKind   = "globals", "Global"
+	defaults, defaultKind = "defaults", "Defaults"
 )
 
 // customResources returns the kinds of custom resources of one API group.
@@ -34,6 +36,12 @@ func (w *Watcher) customResources(version schema.GroupVersion) []anyOptional {
 			plural: "Backends" + of, resource: backends, versions: versions, open: w.shelfOfBackends,
 		},
 		&optional[*input.TCP]{plural: "TCPs" + of, resource: tcps, versions: versions, open: w.shelfOfTCPs},
+		&optional[*input.Global]{
+			plural: "Globals" + of, resource: globals, versions: versions, open: w.shelfOfGlobals,
+		},
+		&optional[*input.Defaults]{
+			plural: "Defaults" + of, resource: defaults, versions: versions, open: w.shelfOfDefaults,
+		},
 	}
 }
 
@@ -50,6 +58,20 @@ func (w *Watcher) shelfOfTCPs(version schema.GroupVersion) *shelf[*input.TCP] {
 	s := shelfOf[*input.TCP](w, version, tcps, tcpKind, "the ports of the others are closed")
 	s.strip = func(c *input.TCP) { stripCustom(&c.TypeMeta, &c.ObjectMeta, version, tcpKind) }
 	s.without = "TCPs of " + version.Group + " cannot be read: their ports are closed"
+	return s
+}
+
+func (w *Watcher) shelfOfGlobals(version schema.GroupVersion) *shelf[*input.Global] {
+	s := shelfOf[*input.Global](w, version, globals, globalKind, "cr-global cannot name one of the others")
+	s.strip = func(g *input.Global) { stripCustom(&g.TypeMeta, &g.ObjectMeta, version, globalKind) }
+	s.without = "Globals of " + version.Group + " cannot be read: cr-global has no effect if it names one"
+	return s
+}
+
+func (w *Watcher) shelfOfDefaults(version schema.GroupVersion) *shelf[*input.Defaults] {
+	s := shelfOf[*input.Defaults](w, version, defaults, defaultKind, "cr-defaults cannot name one of the others")
+	s.strip = func(d *input.Defaults) { stripCustom(&d.TypeMeta, &d.ObjectMeta, version, defaultKind) }
+	s.without = "Defaults of " + version.Group + " cannot be read: cr-defaults has no effect if it names one"
 	return s
 }
 
@@ -86,8 +108,10 @@ func dropOlder[Of any](list []*input.Custom[Of], cluster string) (all []*input.C
 
 // addCustom leaves out the resources that others override.
 func addCustom(s *input.Snapshot) {
-	var backends, tcps []input.Problem
+	var backends, tcps, globals, defaults []input.Problem
 	s.Backends, backends = dropOlder(s.Backends, s.Cluster)
 	s.TCPs, tcps = dropOlder(s.TCPs, s.Cluster)
-	s.Beyond = slices.Concat(s.Beyond, backends, tcps)
+	s.Globals, globals = dropOlder(s.Globals, s.Cluster)
+	s.Defaults, defaults = dropOlder(s.Defaults, s.Cluster)
+	s.Beyond = slices.Concat(s.Beyond, backends, tcps, globals, defaults)
 }

@@ -49,6 +49,25 @@ func TestBackendsOfBothGroupsAreRead(t *testing.T) {
 	})
 }
 
+func TestGlobalsAndDefaultsOfBothGroupsAreRead(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.ready.Store(true)
+	for _, version := range customVersions {
+		c.serve(version, globals, globalKind)
+		c.serve(version, defaults, defaultKind)
+		c.createIn(t, version.WithResource(globals), globalKind, "ops", "both", map[string]any{"nbthread": int64(3)})
+		c.createIn(t, version.WithResource(defaults), defaultKind, "ops", "both", map[string]any{"retries": int64(2)})
+	}
+	s := synced(t, c.watch(t, readingResources))
+	if len(s.Globals) != 1 || string(s.Globals[0].Spec) != `{"nbthread":3}` || s.Globals[0].Older() ||
+		len(s.Defaults) != 1 || string(s.Defaults[0].Spec) != `{"retries":2}` || s.Defaults[0].Older() {
+		t.Errorf("got the Globals %v and the Defaults %v", s.Globals, s.Defaults)
+	}
+	if len(s.Beyond) != 2 || s.Beyond[0].Kind != "Global" || s.Beyond[1].Kind != "Defaults" {
+		t.Errorf("got %v, want a problem of each older one", s.Beyond)
+	}
+}
+
 func TestAClusterWithoutBackendsLacksNothing(t *testing.T) {
 	c := newCluster(calico.V1)
 	c.ready.Store(true)

@@ -26,6 +26,89 @@ spec:
   service: {name: scaled, port: 80}
 `
 
+// sections are Globals and Defaults of HAProxy's own controller, of both API groups. The older ones are the
+// examples of its manual (documentation/custom-resources.md), in ingress.v1.haproxy.org.
+const sections = `
+---
+apiVersion: ingress.v3.haproxy.org/v3
+kind: Defaults
+metadata: {name: slow}
+spec: {server_timeout: 500}
+---
+apiVersion: ingress.v3.haproxy.org/v3
+kind: Defaults
+metadata: {name: lines}
+spec:
+  compression: {algorithms: [gzip], types: [application/json]}
+  forwardfor: {enabled: enabled, header: X-Client}
+  log_format: "%ci lines %HU"
+  http_reuse: sometimes
+---
+apiVersion: ingress.v3.haproxy.org/v3
+kind: Defaults
+metadata: {name: ours}
+spec:
+  mode: tcp
+  monitor_uri: /up
+  default_backend: none
+  http_request_rule_list: [{type: deny}]
+  external_check: enabled
+  log_target_list: [{address: 192.0.2.1, facility: local0}]
+---
+apiVersion: ingress.v1.haproxy.org/v1
+kind: Defaults
+metadata: {name: older}
+spec:
+  config:
+    log_format: "'%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs \"%HM %[var(txn.base)] older %HV\"'"
+    redispatch: {enabled: enabled, interval: 0}
+    dontlognull: enabled
+    http_connection_mode: http-keep-alive
+    http_request_timeout: 5000
+    connect_timeout: 5000
+    client_timeout: 50000
+    queue_timeout: 5000
+    server_timeout: 50000
+    tunnel_timeout: 3600000
+    http_keep_alive_timeout: 60000
+---
+apiVersion: ingress.v3.haproxy.org/v3
+kind: Global
+metadata: {name: modern}
+spec:
+  ssl_options: {default_bind_options: ssl-min-ver TLSv1.3}
+  tune_options: {maxaccept: 50, fd_edge_triggered: sometimes, xyz: 1}
+  performance_options: {maxconn: 2000}
+  nbthread: 1000
+---
+apiVersion: ingress.v3.haproxy.org/v3
+kind: Global
+metadata: {name: ours}
+spec:
+  user: nobody
+  chroot: /none
+  pidfile: /none
+  insecure_fork_wanted: true
+  environment_options: {setenv: [{name: A, value: b}]}
+  lua_options: {loads: [{file: /none.lua}]}
+  set_var: [{name: proc.gen, expr: int(1)}]
+  runtime_apis: [{address: "0.0.0.0:31024"}]
+---
+apiVersion: ingress.v1.haproxy.org/v1
+kind: Global
+metadata: {name: older}
+spec:
+  config:
+    maxconn: 1000
+    stats_timeout: 36000
+    tune_ssl_default_dh_param: 2048
+    ssl_default_bind_options: "no-sslv3 no-tls-tickets no-tlsv10"
+    ssl_default_bind_ciphers: ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384
+    hard_stop_after: 30000
+    server_state_base: /tmp/haproxy-ingress/state
+    runtime_apis: [{address: "0.0.0.0:31024"}]
+`
+
 // resourceCases returns the cases of custom resources of HAProxy's own controller. What they want was read in the
 // sources of version 3.2.11 (pkg/service, pkg/annotations) and of client-native 6.2.
 func resourceCases() []conformity {
@@ -107,6 +190,61 @@ func resourceCases() []conformity {
 			name:    "cr-backend, what the appliance keeps",
 			backend: "{name: mine, mode: tcp, source: {address: 192.0.2.1}, servers: {other: {address: 192.0.2.1, port: 80}}}",
 			asks:    get(),
+		},
+		{
+			name:   "cr-defaults, a timeout before the one of the ConfigMap",
+			config: []string{"cr-defaults: slow", "timeout-server: 1m"}, asks: get(),
+			check: hears(httpAddress, "GET /slow?d=1m&every=1m HTTP/1.1\r\nHost: HOST\r\n\r\n", "HTTP/1.1 200 "),
+		},
+		{
+			name: "cr-defaults, an annotation before it", config: []string{"cr-defaults: default/slow"},
+			service: []string{"timeout-server: 1m"},
+			asks:    []ask{{request: "GET /slow?d=2s&every=1s", curl: []string{"--raw"}, want: []string{"200"}}},
+		},
+		{
+			name: "cr-defaults, lines, and one that is wrong", config: []string{"cr-defaults: lines"}, asks: []ask{
+				{
+					request: "GET /", headers: []string{"Accept-Encoding: gzip"}, curl: []string{"--raw"},
+					want: []string{"200", "response Content-Encoding: gzip"},
+				},
+				{request: "GET /", want: []string{"200", "request X-Client: 192.168.50.10"}},
+			},
+			check: logs(httpAddress, "GET /lines-HOST HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n", "/lines-HOST",
+				"192.168.50.10 lines /lines-HOST"),
+		},
+		{
+			name: "cr-defaults of the older group", config: []string{"cr-defaults: older"}, asks: get(),
+			check: logs(httpAddress, "GET /older-HOST HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n", "older HTTP/1.1",
+				"\"GET ", " http "),
+		},
+		{
+			name: "cr-defaults, what the appliance keeps", config: []string{"cr-defaults: ours"}, live: true,
+			asks: []ask{{request: "GET /up", want: []string{"200", "url /up"}}},
+		},
+		{
+			name: "cr-defaults that is not there", config: []string{"cr-defaults: none"}, live: true, asks: get(),
+		},
+		{
+			name: "cr-global, versions of TLS, and fields that are wrong", secure: true,
+			config: []string{"cr-global: default/modern"}, asks: []ask{
+				{request: "https GET /", want: []string{"200"}},
+				{request: "https GET /", curl: []string{"--tls-max", "1.2"}, want: []string{"000"}},
+			},
+		},
+		{
+			name: "cr-global of the older group", secure: true, config: []string{"cr-global: older"}, asks: []ask{
+				{
+					request: "https GET /", curl: []string{"--tls-max", "1.2", "--ciphers", "ECDHE-ECDSA-AES256-GCM-SHA384"},
+					want: []string{"200"},
+				},
+				{
+					request: "https GET /", curl: []string{"--tls-max", "1.2", "--ciphers", "ECDHE-ECDSA-AES128-GCM-SHA256"},
+					want: []string{"000"},
+				},
+			},
+		},
+		{
+			name: "cr-global, what the appliance keeps", config: []string{"cr-global: ours"}, live: true, asks: get(),
 		},
 		{
 			name: "TCP, a port with a Service", asks: get(),
