@@ -29,9 +29,9 @@ func (h *head) writeHTTP() {
 	h.writeRequest("http")
 	h.writeRouting()
 	if !h.demandsClients() {
-		h.passPlain("!{ var(txn.route) -m sub / }")
+		h.passPlain(HTTPSection, "!{ var(txn.route) -m sub / }")
 	}
-	h.writeRouteRules()
+	h.writeRouteRules(HTTPSection)
 	h.writeRedirects()
 	if h.demandsClients() {
 		h.line(answer(403, "only over TLS", " if !{ ssl_fc } !{ var(txn.route),field(2,/) -m str "+plainHTTP+" }"))
@@ -90,8 +90,8 @@ func (h *head) writeHTTPS() {
 		h.line("http-request set-var(txn.host) req.hdr(host),host_only,lower")
 		h.line(answer(421, "not on this connection", " if { ssl_c_used } !{ ssl_fc_sni,lower,strcmp(txn.host) eq 0 }"))
 	}
-	h.passPlain("!{ var(txn.route),field(4,/,0) -m found }") // the redirect is for plain HTTP
-	h.writeRouteRules()
+	h.passPlain(HTTPSSection, "!{ var(txn.route),field(4,/,0) -m found }") // the redirect is for plain HTTP
+	h.writeRouteRules(HTTPSSection)
 	h.lead()
 }
 
@@ -230,8 +230,8 @@ func (h *head) writeRouting() {
 // rules of the backend apply all the same (HAProxy Configuration Manual, http-request allow). Texts
 // of the cluster have to see every request, so passPlain writes nothing if the cluster has Texts
 // for the frontends.
-func (h *head) passPlain(asksForNone string) {
-	if len(h.Process.text(FrontendSection)) == 0 {
+func (h *head) passPlain(section Section, asksForNone string) {
+	if len(h.textFor(section)) == 0 {
 		h.line("http-request allow if { var(txn.route) -m found }", asksForNone)
 	}
 }
@@ -241,10 +241,19 @@ func (h *head) passPlain(asksForNone string) {
 // HAProxy tries the regular expressions of a host one after the other (map_reg), together with
 // those of the few hosts that share its map. It does not do so for a host that has no regular
 // expression.
-func (h *head) writeRouteRules() {
+func (h *head) writeRouteRules(section Section) {
 	h.writePatterns(regexpTable)
 	h.line(`http-request set-var(txn.weight) var(txn.route),field(5,/)`)
-	h.writeGuards()
+	h.writeGuards(section)
+}
+
+// textFor returns the Texts of the cluster for a frontend: those for all frontends and those for the section.
+func (h *head) textFor(section Section) []string {
+	lines := h.Process.text(FrontendSection)
+	if section != FrontendSection {
+		lines = append(lines, withNames(h.Process.text(section), h.opt.Dir)...)
+	}
+	return lines
 }
 
 // writePatterns writes the rules that try the regular expressions of a host, in the maps from a
@@ -263,13 +272,13 @@ func (h *head) writePatterns(table int) {
 
 // writeGuards writes the rules that reject paths which some servers read as other paths, and the
 // Texts of the cluster.
-func (h *head) writeGuards() {
+func (h *head) writeGuards(section Section) {
 	h.line("http-request del-header " + otherPaths + " -m reg if { var(txn.route) -m end " + guarded + " }")
 	h.line(answer(400, "this path can be read in two ways", " if { var(txn.route) -m end "+guarded+" } { path -m reg "+
 		ambiguous+" }"))
 	h.line(answer(400, "this path can be read in two ways", " if { var(txn.route) -m end "+guardedStrictly+
 		" } { path -m reg "+escaped+" }"))
-	h.lines(h.Process.text(FrontendSection))
+	h.lines(h.textFor(section))
 }
 
 // writeInspection writes the rules that find the backend of a TLS connection by the name in its

@@ -170,9 +170,9 @@ func (h *head) writeGateway(kind ListenerKind) {
 		h.writeMisdirected()
 	}
 	// A route has a "/" for each of its needs, and a "@" for each share.
-	h.passPlain("!{ var(txn.route) -m sub / @ }")
+	h.passPlain(FrontendSection, "!{ var(txn.route) -m sub / @ }")
 	h.writePatterns(gatewayRegexpTable)
-	h.writeGuards()
+	h.writeGuards(FrontendSection)
 	if kind == ListenHTTP {
 		h.writeRedirects()
 	}

@@ -18,11 +18,11 @@ import (
 	"github.com/haproxytech/client-native/v6/models"
 )
 
-// ModelText returns the lines of a section as a Text. The section is BackendSection, DefaultsSection or
-// GlobalSection. model is the JSON of client-native's model of the section, without a name. ModelText ignores
-// the lists of rules of defaults: HAProxy rejects rules in a section defaults without a name. ModelText
-// returns an error if a value is not allowed, or if ParseText rejects a line. It returns ErrNoLine for a model
-// that says nothing.
+// ModelText returns the lines of a section as a Text. The section is BackendSection, DefaultsSection,
+// GlobalSection, HTTPSection or HTTPSSection. model is the JSON of client-native's model of the section,
+// without a name. ModelText ignores the lists of rules of defaults: HAProxy rejects rules in a section defaults
+// without a name. ModelText returns an error if a value is not allowed, or if ParseText rejects a line. It
+// returns ErrNoLine for a model that says nothing.
 func ModelText(section Section, model []byte) (t Text, err error) {
 	defer func() { // some models have pointers that client-native does not check
 		if r := recover(); r != nil {
@@ -37,6 +37,8 @@ func ModelText(section Section, model []byte) (t Text, err error) {
 	case *models.Defaults:
 		m.Name = modelName
 	case *models.Backend:
+		m.Name = modelName
+	case *models.Frontend:
 		m.Name = modelName
 	}
 	if err := m.Validate(strfmt.Default); err != nil {
@@ -61,6 +63,8 @@ func newModel(section Section) model {
 		return new(models.Global)
 	case DefaultsSection:
 		return new(models.Defaults)
+	case HTTPSection, HTTPSSection:
+		return new(models.Frontend)
 	default:
 		return new(models.Backend)
 	}
@@ -156,6 +160,8 @@ func writeModel(m model) (string, error) {
 		if err = p.SectionsCreate(parser.Defaults, modelName); err == nil {
 			err = configuration.CreateEditSection(&m.DefaultsBase, parser.Defaults, modelName, p, o)
 		}
+	case *models.Frontend:
+		err = writeFrontend(m, p, o)
 	case *models.Backend:
 		err = writeBackend(m, p, o)
 	}
@@ -171,12 +177,7 @@ func writeBackend(m *models.Backend, p parser.Parser, o *options.ConfigurationOp
 	if err := configuration.CreateEditSection(&m.BackendBase, parser.Backends, modelName, p, o); err != nil {
 		return err
 	}
-	insert := func(attribute string, i int, line any, err error) error {
-		if err != nil {
-			return fmt.Errorf("entry %d of %s: %w", i+1, attribute, err)
-		}
-		return p.Insert(parser.Backends, modelName, attribute, line, i)
-	}
+	insert := inserter(p, parser.Backends)
 	return errors.Join(
 		insertAll(insert, "acl", m.ACLList, sure(configuration.SerializeACL)),
 		insertAll(insert, "filter", m.FilterList, sure(func(f models.Filter) types.Filter {
@@ -192,6 +193,39 @@ func writeBackend(m *models.Backend, p parser.Parser, o *options.ConfigurationOp
 		insertAll(insert, "tcp-request", m.TCPRequestRuleList, given(o, configuration.SerializeTCPRequestRule)),
 		insertAll(insert, "tcp-response", m.TCPResponseRuleList, given(o, configuration.SerializeTCPResponseRule)),
 	)
+}
+
+// writeFrontend adds a frontend to a configuration.
+func writeFrontend(m *models.Frontend, p parser.Parser, o *options.ConfigurationOptions) error {
+	if err := p.SectionsCreate(parser.Frontends, modelName); err != nil {
+		return err
+	}
+	if err := configuration.CreateEditSection(&m.FrontendBase, parser.Frontends, modelName, p, o); err != nil {
+		return err
+	}
+	insert := inserter(p, parser.Frontends)
+	return errors.Join(
+		insertAll(insert, "acl", m.ACLList, sure(configuration.SerializeACL)),
+		insertAll(insert, "declare capture", m.CaptureList, sure(configuration.SerializeDeclareCapture)),
+		insertAll(insert, "filter", m.FilterList, sure(func(f models.Filter) types.Filter {
+			return configuration.SerializeFilter(f, o)
+		})),
+		insertAll(insert, "http-after-response", m.HTTPAfterResponseRuleList, configuration.SerializeHTTPAfterRule),
+		insertAll(insert, "http-error", m.HTTPErrorRuleList, configuration.SerializeHTTPErrorRule),
+		insertAll(insert, "http-request", m.HTTPRequestRuleList, given(o, configuration.SerializeHTTPRequestRule)),
+		insertAll(insert, "http-response", m.HTTPResponseRuleList, given(o, configuration.SerializeHTTPResponseRule)),
+		insertAll(insert, "tcp-request", m.TCPRequestRuleList, given(o, configuration.SerializeTCPRequestRule)),
+	)
+}
+
+// inserter returns a function that inserts a line into the section with the model, unless it has an error.
+func inserter(p parser.Parser, section parser.Section) func(attribute string, i int, line any, err error) error {
+	return func(attribute string, i int, line any, err error) error {
+		if err != nil {
+			return fmt.Errorf("entry %d of %s: %w", i+1, attribute, err)
+		}
+		return p.Insert(section, modelName, attribute, line, i)
+	}
 }
 
 // insertAll inserts a line for each entry of a list.

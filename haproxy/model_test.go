@@ -31,6 +31,18 @@ func TestAModelBecomesTheLinesOfItsSection(t *testing.T) {
 			`the keyword "set-var-fmt" is reserved in the section global: ingress/README.md lists the keys to use instead`},
 		{GlobalSection, `{"h1_case_adjust": [null]}`, "! the text has no line"},
 		{GlobalSection, `{"cpu_maps": [null]}`, "! a list has an entry without a value that it needs"},
+		{
+			HTTPSection, `{"acl_list": [{"acl_name": "a", "criterion": "src", "value": "10.0.0.1"}],
+				"capture_list": [{"type": "request", "length": 9}], "client_timeout": 3, "log_format": "%ci",
+				"http_request_rule_list": [{"type": "deny", "cond": "if", "cond_test": "a"}],
+				"tcp_request_rule_list": [{"type": "connection", "action": "reject"}]}`,
+			"acl a src 10.0.0.1\nlog-format %ci\ntimeout client 3\ntcp-request connection reject\n" +
+				"http-request deny if a\ndeclare capture request len 9",
+		},
+		{
+			HTTPSSection, `{"unique_id_format": "a\nbind :1"}`, `! line 2, "bind :1": the keyword "bind" is reserved in ` +
+				"the section frontend https: ingress/README.md lists the keys to use instead",
+		},
 		{GlobalSection, `{}`, "! the text has no line"},
 	} {
 		text, err := ModelText(row.section, []byte(row.model))
@@ -84,7 +96,7 @@ func FuzzModelText(f *testing.F) {
 	f.Add([]byte(`{"client_timeout": 3, "unique_id_format": "%ci\n"}`), 1)
 	f.Add([]byte(`{"tune_options": {"maxaccept": 3}, "set_var": [{"name": "a", "expr": "int(1)"}]}`), 2)
 	f.Fuzz(func(t *testing.T, model []byte, n int) {
-		section := []Section{BackendSection, DefaultsSection, GlobalSection}[uint(n)%3]
+		section := []Section{BackendSection, DefaultsSection, GlobalSection, HTTPSection}[uint(n)%4]
 		UnknownParts(section, model)
 		text, err := ModelText(section, model)
 		if err != nil {

@@ -211,7 +211,12 @@ func goldens(t testing.TB) map[string]*Config {
 				Inspect: true,
 				Process: Process{
 					Lines: Traffic(true), ProxyFrom: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
-					Texts: []Text{tcpLog},
+					Texts: []Text{
+						tcpLog,
+						{HTTPSection, "acl own path_beg /own\nhttp-request deny if own"},
+						{HTTPSSection, "log-format \"%ci %b\"\nhttp-request set-header X-A b"},
+						Shut(HTTPSection),
+					},
 				},
 			},
 			Routes: []*Route{

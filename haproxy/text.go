@@ -24,6 +24,8 @@ const (
 	GlobalSection   Section = "global"
 	DefaultsSection Section = "defaults"
 	FrontendSection Section = "frontend" // those for HTTP and HTTPS
+	HTTPSection     Section = "frontend http"
+	HTTPSSection    Section = "frontend https"
 	BackendSection  Section = "backend"
 
 	streamSection Section = "stream" // the frontends for TCP
@@ -51,6 +53,12 @@ func (t Text) IsLogFormat() bool {
 	return t.section == DefaultsSection && strings.HasPrefix(t.lines, "log-format ")
 }
 
+// Shut returns a Text for HTTPSection or HTTPSSection that rejects all clients. It has a condition, because
+// HAProxy warns of rules after one without.
+func Shut(section Section) Text {
+	return Text{section, answer(503, "the access rules of this frontend are invalid", " if TRUE")}
+}
+
 // Directive returns a Text for a backend as a Directive. It comes after all other Directives of the
 // backend.
 func (t Text) Directive() Directive { return Directive{phase: phaseText, text: t.lines} }
@@ -62,6 +70,9 @@ var sections = []string{
 	"log-forward", "log-profile", "crt-store", "traces", "acme", "dynamic-update", "haproxy", "healthcheck",
 }
 
+// ofFrontend holds the keywords of one frontend that a Text must not use.
+const ofFrontend = "mode id guid bind default_backend use_backend monitor-uri monitor disabled enabled stats"
+
 // notYours holds, by section, the keywords that a Text must not use.
 var notYours = map[Section]string{
 	GlobalSection: strings.Join(mine, " ") + " default-path chroot stats set-var set-var-fmt user group uid gid" +
@@ -71,6 +82,8 @@ var notYours = map[Section]string{
 		"insecure-setuid-wanted ssl-engine ssl-provider ssl-provider-path setenv presetenv resetenv unsetenv",
 	DefaultsSection: "mode id guid",
 	FrontendSection: "mode id guid",
+	HTTPSection:     ofFrontend,
+	HTTPSSection:    ofFrontend,
 	// The appliance manages the servers, their names and their options. It adds and
 	// deletes servers by command, which not every balancing algorithm allows.
 	BackendSection: "server server-template use-server dispatch mode id guid balance hash-type enabled disabled " +

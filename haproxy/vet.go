@@ -262,7 +262,9 @@ var (
 
 // own lists the sections that exist once for each text. HAProxy can check several such texts in one
 // run.
-var own = []Section{FrontendSection, BackendSection, streamSection, routeSection, pairSection}
+var own = []Section{
+	FrontendSection, HTTPSection, HTTPSSection, BackendSection, streamSection, routeSection, pairSection,
+}
 
 // tooMany matches the complaint after which HAProxy stops reading. The line in it is not at fault.
 var tooMany = regexp.MustCompile(`\]: too many fatal errors \(\d+\), stopping now`)
@@ -337,7 +339,7 @@ func (p *Proxy) trialOf(texts []Text) *trial {
 	t.lines("backend sp_vet_none")
 	for i, text := range texts {
 		switch text.section {
-		case FrontendSection:
+		case FrontendSection, HTTPSection, HTTPSSection:
 			t.line(i, fmt.Sprintf("frontend sp_vet_%d", i))
 			t.line(i, "  bind 127.0.0.1:1")
 			t.line(i, "  default_backend sp_vet_none")

@@ -70,6 +70,7 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 						Data:       map[string]string{"5432": "n/a:80"},
 					},
 				}
+				s.ConfigMaps[0].Data["cr-frontend-http"] = "b"
 				s.ConfigMaps[0].Data["cr-global"], s.ConfigMaps[0].Data["cr-defaults"] = "a", "m/a"
 			}
 			for _, secret := range []string{"a", "b"} {
@@ -96,6 +97,8 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 							`{"nbthread": 1}`, `{"nbthread": 2, "user": "a"}`, `[]`))}, gone)
 						s.Defaults = change(t, s.Defaults, &input.Defaults{ObjectMeta: meta, Spec: []byte(pick("defaults",
 							`{"server_timeout": 1}`, `{"server_timeout": 2, "x": 1}`, `[]`))}, gone)
+						s.Frontends = change(t, s.Frontends, &input.Frontend{ObjectMeta: meta, Spec: []byte(pick("frontend",
+							`{"maxconn": 1}`, `{"http_request_rule_list": [{"type": "deny"}]}`, `{"x": 1}`))}, gone)
 					}
 				case 8:
 					if rapid.IntRange(0, 2).Draw(t, "exports") == 0 { // each makes the whole routing anew

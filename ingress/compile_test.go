@@ -69,6 +69,8 @@ func snapshot(t testing.TB, cluster, manifests string) Snapshot {
 			err = add(&s.Globals, doc)
 		case "Defaults":
 			err = add(&s.Defaults, doc)
+		case "Frontend":
+			err = add(&s.Frontends, doc)
 		case "ConfigMap":
 			err = add(&s.ConfigMaps, doc)
 		case "ServiceExport":

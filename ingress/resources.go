@@ -6,6 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/input"
 	"sallyport/ingress/kic"
@@ -69,12 +70,12 @@ func (w *world) keepResources(was *world) map[*input.Backend]resource {
 	return kept
 }
 
-// sectionFinder returns a function that looks up the Global or the Defaults that the ConfigMap names, and notes
-// it in found.
+// sectionFinder returns a function that looks up the resource about a section that the ConfigMap names, and
+// notes it in found.
 func (w *world) sectionFinder(
 	found *[]foundSection,
-) func(annotations.Kind, annotations.Ref) (*annotations.Section, error) {
-	return func(kind annotations.Kind, ref annotations.Ref) (*annotations.Section, error) {
+) func(annotations.Kind, haproxy.Section, annotations.Ref) (*annotations.Section, error) {
+	return func(kind annotations.Kind, into haproxy.Section, ref annotations.Ref) (*annotations.Section, error) {
 		if !w.Options.CustomResources {
 			return nil, nil //nolint:nilnil // as annotations.Env wants it
 		}
@@ -84,7 +85,7 @@ func (w *world) sectionFinder(
 		if object == nil {
 			return nil, fmt.Errorf("there is no %s %s, or it cannot be read", kind, key)
 		}
-		s, err := read()
+		s, err := read(into)
 		if err != nil {
 			return nil, fmt.Errorf("%s %s: %w", kind, key, err)
 		}
@@ -92,19 +93,25 @@ func (w *world) sectionFinder(
 	}
 }
 
-// section returns a Global or a Defaults, and a function that reads the object. If there is no such object,
+// A sectionReader reads a resource about a section of HAProxy's configuration.
+type sectionReader func(haproxy.Section) (*annotations.Section, error)
+
+// section returns a resource about a section, and a function that reads the object. If there is no such object,
 // section returns nil.
-func (w *world) section(
-	kind annotations.Kind, key serviceKey,
-) (object metav1.Object, read func() (*annotations.Section, error)) {
-	if kind == annotations.GlobalKind {
+func (w *world) section(kind annotations.Kind, key serviceKey) (object metav1.Object, read sectionReader) {
+	switch kind {
+	case annotations.GlobalKind:
 		if g, ok := input.Find(w.Globals, key); ok {
-			return g, func() (*annotations.Section, error) { return kic.Global(g.Spec, g.Older()) }
+			return g, func(haproxy.Section) (*annotations.Section, error) { return kic.Global(g.Spec, g.Older()) }
 		}
-		return nil, nil
-	}
-	if d, ok := input.Find(w.Defaults, key); ok {
-		return d, func() (*annotations.Section, error) { return kic.Defaults(d.Spec, d.Older()) }
+	case annotations.DefaultsKind:
+		if d, ok := input.Find(w.Defaults, key); ok {
+			return d, func(haproxy.Section) (*annotations.Section, error) { return kic.Defaults(d.Spec, d.Older()) }
+		}
+	case annotations.FrontendKind:
+		if f, ok := input.Find(w.Frontends, key); ok {
+			return f, func(into haproxy.Section) (*annotations.Section, error) { return kic.Frontend(f.Spec, into) }
+		}
 	}
 	return nil, nil
 }

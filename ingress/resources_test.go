@@ -224,6 +224,29 @@ func TestAGlobalAndADefaultsSetTheProcess(t *testing.T) {
 			verdicts:  accepts(haproxy.DefaultsSection, "retries 2"),
 			want:      "timeout client 7ms\nretries 2\ntimeout server 8ms",
 		},
+		"a Frontend": {
+			keys: map[string]string{"cr-frontend-http": "mine"},
+			resources: sectionText(v3, "Frontend", "ops", "mine",
+				`{http_request_rule_list: [{type: deny}], binds: {a: {port: 1}}}`),
+			verdicts: accepts(haproxy.HTTPSection, "http-request deny"),
+			want: "http-request deny\nFieldLeftOut: key cr-frontend-http: binds has no effect: haproxy.http and " +
+				"haproxy.https of the configuration file say where HAProxy listens",
+		},
+		"a Frontend that is not there": {
+			keys: map[string]string{"cr-frontend-https": "mine"},
+			want: haproxy.Shut(haproxy.HTTPSSection).String() + "\nInvalidAnnotation: key cr-frontend-https: there is no " +
+				"Frontend ops/mine, or it cannot be read; all clients are rejected until it is corrected",
+		},
+		"a Frontend without snippets": {
+			keys: map[string]string{"cr-frontend-http": "mine"},
+			resources: sectionText(v3, "Frontend", "ops", "mine",
+				`{http_request_rule_list: [{type: deny}], maxconn: 5}`),
+			edit:     func(s *input.Snapshot) { s.Options.NoSnippets = []string{"frontend"} },
+			verdicts: accepts(haproxy.HTTPSection, "http-request deny"),
+			want: haproxy.Shut(haproxy.HTTPSection).String() + "\nInvalidAnnotation: key cr-frontend-http (maxconn, " +
+				"http_request_rule_list): the configuration file allows no snippets for section frontend " +
+				"(clusters[].ingress.noSnippets); all clients are rejected until it is corrected",
+		},
 		"a Defaults with what is left out": {
 			keys:      map[string]string{"cr-defaults": "mine"},
 			resources: sectionText(v3, "Defaults", "ops", "mine", `{source: {address: 192.0.2.1}, shield: 1}`),

@@ -342,10 +342,10 @@ type Ingress struct {
 	NamespaceSelector string `json:"namespaceSelector"`
 	// Let Ingresses and Services name Secrets of other namespaces.
 	CrossNamespaceSecrets bool `json:"crossNamespaceSecrets" jsonschema:"default=false"`
-	// Read the custom resources of HAProxy's own controller (ingress/KIC.md): Backends, TCPs, Defaults and
-	// Globals. Ingresses, Services and the ConfigMap name Backends by cr-backend. The ConfigMap alone names a
-	// Defaults by cr-defaults, and a Global by cr-global. trust decides whether Backends may bring lines for
-	// HAProxy and serve other namespaces, and whether TCPs may open ports.
+	// Read the custom resources of HAProxy's own controller (ingress/KIC.md): Backends, TCPs, Defaults, Globals
+	// and Frontends. Ingresses, Services and the ConfigMap name Backends by cr-backend. The ConfigMap alone names
+	// the others, by cr-defaults, cr-global, cr-frontend-http and cr-frontend-https. trust decides whether Backends
+	// may bring lines for HAProxy and serve other namespaces, and whether TCPs may open ports.
 	CustomResources bool `json:"customResources" jsonschema:"default=false"`
 	// Services, as NAMESPACE/NAME, that Ingresses of every namespace may name in
 	// sallyport.dev/auth-url. An Ingress may always name the Services of its own namespace.

@@ -129,7 +129,7 @@ func resources(_ Scope, ref Ref) (*Resource, error) {
 }
 
 // sections returns the Global or the Defaults of a name that rows use.
-func sections(kind Kind, ref Ref) (*Section, error) {
+func sections(kind Kind, into haproxy.Section, ref Ref) (*Section, error) {
 	if ref.Name == "unread" {
 		return nil, nil //nolint:nilnil // as Env wants it
 	}
@@ -137,7 +137,20 @@ func sections(kind Kind, ref Ref) (*Section, error) {
 		t, err := haproxy.ParseText(haproxy.GlobalSection, text)
 		return FieldText{Name: name, Text: t, Err: err}
 	}
+	front := func(field FieldText, text string) (*Section, error) {
+		field.Text, field.Err = haproxy.ParseText(into, text)
+		return &Section{Fields: []FieldText{field, {Name: "maxconn", Err: errors.New("no number")}}}, nil
+	}
+	rules := FieldText{Name: "http_request_rule_list", Guard: true}
 	switch kind.in() + ref.Name {
+	case "cr-frontend rules":
+		return front(rules, "http-request deny")
+	case "cr-frontend new":
+		return front(rules, "http-request new")
+	case "cr-frontend bad":
+		return front(rules, "http-request bad")
+	case "cr-frontend line":
+		return front(FieldText{Name: "log_tag"}, "log-tag new")
 	case "cr-global tuned":
 		return &Section{
 			Said:   []Said{{"maxconn", "cr-global", "9", "performance_options.maxconn"}},
@@ -1207,6 +1220,38 @@ tcp-request content reject
 				"! ConfigMap NotServed: key cr-defaults: custom resources are not read (clusters[].ingress.customResources)",
 		},
 		{
+			onAll("cr-frontend-http: rules"),
+			"process: Texts=[http-request deny]\nasks about \"http-request deny\"\n" +
+				"! ConfigMap InvalidAnnotation: key cr-frontend-http (maxconn): no number; it is ignored",
+		},
+		{
+			onAll("cr-frontend-https: ops/line"),
+			"asks about \"log-tag new\"\n! ConfigMap InvalidAnnotation: key cr-frontend-https (maxconn): no number; it is ignored",
+		},
+		{
+			onAll("cr-frontend-https: new"),
+			"process: Texts=[" + haproxy.Shut(haproxy.HTTPSSection).String() + "]\nasks about \"http-request new\"\n" +
+				"! ConfigMap InvalidAnnotation: key cr-frontend-https (maxconn): no number; it is ignored",
+		},
+		{
+			onAll("cr-frontend-http: bad"),
+			"process: Texts=[" + haproxy.Shut(haproxy.HTTPSection).String() + "]\nasks about \"http-request bad\"\n" +
+				"! ConfigMap InvalidAnnotation: key cr-frontend-http (http_request_rule_list): HAProxy: unknown keyword 'bad'; " +
+				"all clients are rejected until it is corrected\n" +
+				"! ConfigMap InvalidAnnotation: key cr-frontend-http (maxconn): no number; it is ignored",
+		},
+		{
+			onAll("cr-frontend-http: none", "cr-frontend-https: unread"),
+			"process: Texts=[" + haproxy.Shut(haproxy.HTTPSection).String() + "]\n" +
+				"! ConfigMap InvalidAnnotation: key cr-frontend-http: there is no Frontend none; all clients are rejected until " +
+				"it is corrected\n! ConfigMap NotServed: key cr-frontend-https: custom resources are not read " +
+				"(clusters[].ingress.customResources)",
+		},
+		{
+			onAll("cr-frontend-stats: a"),
+			"! ConfigMap NotServed: key cr-frontend-stats: there is no frontend for statistics: the status endpoint has them",
+		},
+		{
 			[]string{"service cr-global: tuned"},
 			"! Service UnknownAnnotation: annotation haproxy.org/cr-global is allowed on ConfigMap, not on Service; it is " +
 				"ignored",
@@ -1397,7 +1442,7 @@ func TestAKeyRefersToWhatItsDocSays(t *testing.T) {
 					got[BackendKind] = true
 					return nil, errors.New("none")
 				}
-				env.Section = func(kind Kind, _ Ref) (*Section, error) {
+				env.Section = func(kind Kind, _ haproxy.Section, _ Ref) (*Section, error) {
 					got[kind] = true
 					return nil, errors.New("none")
 				}

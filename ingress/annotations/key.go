@@ -64,6 +64,7 @@ const (
 	BackendKind  Kind = "Backend"  // of HAProxy's own controller
 	GlobalKind   Kind = "Global"   // of HAProxy's own controller
 	DefaultsKind Kind = "Defaults" // of HAProxy's own controller
+	FrontendKind Kind = "Frontend" // of HAProxy's own controller
 )
 
 // A Doc describes a key.
@@ -243,7 +244,7 @@ type Layer struct {
 	Odd    []Problem // of names that are no key, or no key for the object
 
 	closed   bool           // one of these names was meant to be a guard
-	sections []namedSection // that a ConfigMap names, see WithSections
+	sections []namedSection // the resources that a ConfigMap names, see WithSections
 }
 
 // Empty reports whether a Layer changes nothing.

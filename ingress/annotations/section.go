@@ -10,8 +10,8 @@ import (
 	"sallyport/haproxy"
 )
 
-// A Section has what a Global or a Defaults, a custom resource of HAProxy's own controller, says about the
-// section of HAProxy's configuration with its name.
+// A Section has the settings of a Global, a Defaults or a Frontend, a custom resource of HAProxy's own controller.
+// They are about one section of HAProxy's configuration.
 type Section struct {
 	Said   []Said      // values of keys, which override those of the ConfigMap
 	Fields []FieldText // the fields that no key says: they become lines of the configuration
@@ -20,33 +20,65 @@ type Section struct {
 
 // A FieldText has the lines of one field, or the reason why the field cannot be used.
 type FieldText struct {
-	Name string
-	Text haproxy.Text
-	Err  error
+	Name  string // or the names of several fields, if their lines need each other
+	Text  haproxy.Text
+	Err   error
+	Guard bool // the lines may keep clients out: without them, all clients are rejected
 }
 
-var (
-	globalResource = defineSection(GlobalKind, "cr-global", "the whole process", "section global")
-	defaultsOfAll  = defineSection(DefaultsKind, "cr-defaults", "all frontends and backends", "section defaults")
-)
+// sectionKeys are the keys that name a resource about a section.
+var sectionKeys = []sectionKey{
+	defineSection(haproxy.GlobalSection, Doc{
+		Name: "cr-global", Refers: GlobalKind,
+		Effect: "The settings of the whole process: a Global of ingress.v3.haproxy.org or ingress.v1.haproxy.org, " +
+			"with `clusters[].ingress.customResources`. They override the keys of the ConfigMap, and become lines of " +
+			"section global where there is no key ([KIC.md](KIC.md)).",
+	}),
+	defineSection(haproxy.DefaultsSection, Doc{
+		Name: "cr-defaults", Refers: DefaultsKind,
+		Effect: "The settings of all frontends and backends: a Defaults of ingress.v3.haproxy.org or " +
+			"ingress.v1.haproxy.org, with `clusters[].ingress.customResources`. They override the keys of the " +
+			"ConfigMap, and become lines of section defaults where there is no key ([KIC.md](KIC.md)).",
+	}),
+	defineSection(haproxy.HTTPSection, Doc{
+		Name: "cr-frontend-http", Refers: FrontendKind, Guard: true,
+		Effect: "Lines of the frontend for HTTP: a Frontend of ingress.v3.haproxy.org, with " +
+			"`clusters[].ingress.customResources` ([KIC.md](KIC.md)). While the Frontend does not exist, or its rules " +
+			"cannot be used, all clients of HTTP are rejected.",
+	}),
+	defineSection(haproxy.HTTPSSection, Doc{
+		Name: "cr-frontend-https", Refers: FrontendKind, Guard: true,
+		Effect: "Lines of the frontend for HTTPS: a Frontend of ingress.v3.haproxy.org, with " +
+			"`clusters[].ingress.customResources` ([KIC.md](KIC.md)). While the Frontend does not exist, or its rules " +
+			"cannot be used, all clients of HTTPS are rejected.",
+	}),
+}
 
-// defineSection makes a key that names a Global or a Defaults.
-func defineSection(kind Kind, name, about, section string) key[*Section] {
-	return defineIn(func(e Env, _ Scope, s string) (*Section, error) {
+var statsFrontend = define(reference, Doc{
+	Name: "cr-frontend-stats", Scopes: ConfigMap, Format: "Frontend, or namespace/Frontend",
+	Effect: "No effect: there is no frontend for statistics; see the status endpoint.",
+})
+
+// A sectionKey names a resource about a section.
+type sectionKey struct {
+	key[*Section]
+	into haproxy.Section
+}
+
+// defineSection makes a key that names a resource about a section.
+func defineSection(into haproxy.Section, d Doc) sectionKey {
+	d.Scopes, d.Format = ConfigMap, string(d.Refers)+", or namespace/"+string(d.Refers)
+	return sectionKey{defineIn(func(e Env, _ Scope, s string) (*Section, error) {
 		ref, err := reference(s)
 		if err != nil {
 			return nil, err
 		}
-		return e.Section(kind, ref)
-	}, Doc{
-		Name: name, Scopes: ConfigMap, Refers: kind, Format: string(kind) + ", or namespace/" + string(kind),
-		Effect: "The settings of " + about + ": a " + string(kind) + " of ingress.v3.haproxy.org or " +
-			"ingress.v1.haproxy.org, with `clusters[].ingress.customResources`. They override the keys of the " +
-			"ConfigMap, and become lines of " + section + " where there is no key ([KIC.md](KIC.md)).",
-	})
+		return e.Section(d.Refers, into, ref)
+	}, d), into}
 }
 
-// A namedSection is a Global or a Defaults that a ConfigMap names.
+// A namedSection is a resource about a section that a ConfigMap names. The Section is nil if all clients are
+// rejected, because the resource cannot be read.
 type namedSection struct {
 	*Section
 	of   Doc
@@ -54,17 +86,23 @@ type namedSection struct {
 	into haproxy.Section
 }
 
-// WithSections returns a Layer of a ConfigMap with the values of the Global and the Defaults that it names.
+// WithSections returns a Layer of a ConfigMap with the values of the resources about sections that it names.
 // They override its own. Process also uses their lines.
 func (l Layer) WithSections(env Env) Layer {
 	v := &values{layers: []Layer{l}, env: env}
 	var named []namedSection
-	for _, k := range []struct {
-		key[*Section]
-		into haproxy.Section
-	}{{globalResource, haproxy.GlobalSection}, {defaultsOfAll, haproxy.DefaultsSection}} {
+	if _, said := get(v, statsFrontend); said {
+		v.report(statsFrontend.Doc, ConfigMap, "NotServed",
+			errors.New("there is no frontend for statistics: the status endpoint has them"))
+	}
+	for _, k := range sectionKeys {
 		r, said := get(v, k.key)
+		written, is := l.Values[k.Name]
 		switch {
+		case !said && is && k.Guard:
+			by := Effective{Key: k.Name, As: written.name(), Value: written.Text, Scope: l.Scope.String()}
+			named = append(named, namedSection{of: k.Doc, by: by, into: k.into})
+			continue
 		case !said:
 			continue
 		case r == nil:
@@ -79,7 +117,9 @@ func (l Layer) WithSections(env Env) Layer {
 	}
 	l.Odd = slices.Concat(l.Odd, v.problems)
 	for _, s := range named {
-		l = l.overriddenBy(s.Said)
+		if s.Section != nil {
+			l = l.overriddenBy(s.Said)
+		}
 	}
 	l.sections = named
 	return l
@@ -108,7 +148,7 @@ func (l Layer) overriddenBy(said []Said) Layer {
 	return l
 }
 
-// sectionTexts returns the lines of the Globals and Defaults that the layers name, and that may be used.
+// sectionTexts returns the lines of the resources that the layers name, and that may be used.
 func (v *values) sectionTexts(asked *[]haproxy.Question) (texts []haproxy.Text) {
 	for _, l := range v.layers {
 		for _, s := range l.sections {
@@ -119,31 +159,55 @@ func (v *values) sectionTexts(asked *[]haproxy.Question) (texts []haproxy.Text) 
 	return texts
 }
 
-// textsOf returns the lines of a Global or a Defaults that may be used. Each field is judged alone: HAProxy may
-// be older than the resource.
+// textsOf returns the lines of a resource about a section that may be used. Each field is judged alone: HAProxy
+// may be older than the resource. A guard that cannot be used shuts the section, also until HAProxy has accepted
+// its lines.
 func (v *values) textsOf(s namedSection, asked *[]haproxy.Question) (texts []haproxy.Text) {
-	wrong := func(field string, err error) {
-		v.faultOf(Value{As: s.by.As, field: field}, s.of, ConfigMap, err)
+	if s.Section == nil {
+		return []haproxy.Text{haproxy.Shut(s.into)}
 	}
-	if err := v.env.Allowed(ConfigMap, s.into); err != nil && len(s.Fields) > 0 {
+	shut := false
+	wrong := func(field string, guard bool, err error) {
+		d := s.of
+		d.Guard, shut = guard, shut || guard
+		closed := v.closed
+		v.faultOf(Value{As: s.by.As, field: field}, d, ConfigMap, err)
+		v.closed = closed // the section alone is shut
+	}
+	if err := v.env.Allowed(ConfigMap, snippetOf(s.into)); err != nil && len(s.Fields) > 0 {
 		var names []string
+		guard := false
 		for _, f := range s.Fields {
-			names = append(names, f.Name)
+			names, guard = append(names, f.Name), guard || f.Guard
 		}
-		wrong(strings.Join(names, ", "), err)
-		return nil
+		wrong(strings.Join(names, ", "), guard, err)
+	} else {
+		for _, f := range s.Fields {
+			if f.Err != nil {
+				wrong(f.Name, f.Guard, f.Err)
+				continue
+			}
+			verdict := v.ask(f.Text.Question(), asked)
+			switch {
+			case verdict == haproxy.Good:
+				texts = append(texts, f.Text)
+			case verdict.Why != "":
+				wrong(f.Name, f.Guard, errors.New(verdict.Why))
+			default:
+				shut = shut || f.Guard
+			}
+		}
 	}
-	for _, f := range s.Fields {
-		if f.Err != nil {
-			wrong(f.Name, f.Err)
-			continue
-		}
-		verdict := v.ask(f.Text.Question(), asked)
-		if verdict == haproxy.Good {
-			texts = append(texts, f.Text)
-		} else if verdict.Why != "" {
-			wrong(f.Name, errors.New(verdict.Why))
-		}
+	if shut {
+		texts = append([]haproxy.Text{haproxy.Shut(s.into)}, texts...)
 	}
 	return texts
+}
+
+// snippetOf returns the name of a section in the configuration file, which allows or rejects snippets by section.
+func snippetOf(section haproxy.Section) haproxy.Section {
+	if section == haproxy.HTTPSection || section == haproxy.HTTPSSection {
+		return haproxy.FrontendSection
+	}
+	return section
 }

@@ -45,9 +45,9 @@ type Env struct {
 	// Backend returns the Backend of HAProxy's own controller that an object names. It returns nil if no
 	// custom resource is read.
 	Backend func(Scope, Ref) (*Resource, error)
-	// Section returns the Global or the Defaults of HAProxy's own controller that the ConfigMap names. It
-	// returns nil if no custom resource is read.
-	Section func(Kind, Ref) (*Section, error)
+	// Section returns the Global, the Defaults or the Frontend of HAProxy's own controller that the ConfigMap
+	// names for a section. It returns nil if no custom resource is read.
+	Section func(Kind, haproxy.Section, Ref) (*Section, error)
 	// TakenUDP holds the ports that QUIC cannot have, each with its owner.
 	TakenUDP map[uint16]string
 }

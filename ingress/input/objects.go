@@ -33,6 +33,7 @@ type Objects struct {
 	TCPs       []*TCP              // if Options read custom resources
 	Globals    []*Global           // if Options read custom resources
 	Defaults   []*Defaults         // if Options read custom resources
+	Frontends  []*Frontend         // if Options read custom resources
 }
 
 // firstLists is the number of lists that each kept picture has. Lists of later kinds are in a
@@ -64,6 +65,7 @@ func (o *Objects) lists() []objectList {
 		listAt(&o.TCPs, ByName),
 		listAt(&o.Globals, ByName),
 		listAt(&o.Defaults, ByName),
+		listAt(&o.Frontends, ByName),
 	}
 }
 

@@ -32,16 +32,21 @@ type (
 	Global = Custom[ofGlobal]
 	// A Defaults has settings of all frontends and backends. The ConfigMap names it by cr-defaults.
 	Defaults = Custom[ofDefaults]
+	// A Frontend has settings of the frontend for HTTP or HTTPS. The ConfigMap names it by cr-frontend-http or
+	// cr-frontend-https.
+	Frontend = Custom[ofFrontend]
 
 	BackendList  = CustomList[ofBackend]  // as an API server sends it
 	TCPList      = CustomList[ofTCP]      // as an API server sends it
 	GlobalList   = CustomList[ofGlobal]   // as an API server sends it
 	DefaultsList = CustomList[ofDefaults] // as an API server sends it
+	FrontendList = CustomList[ofFrontend] // as an API server sends it
 
 	ofBackend  struct{}
 	ofTCP      struct{}
 	ofGlobal   struct{}
 	ofDefaults struct{}
+	ofFrontend struct{}
 )
 
 // The API groups of custom resources, with their versions.

@@ -12,10 +12,12 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// The keys of the ConfigMap that name a Defaults and a Global.
+// The keys of the ConfigMap that name a Defaults, a Global and a Frontend.
 const (
 	DefaultsKey = "cr-defaults"
 	GlobalKey   = "cr-global"
+	HTTPKey     = "cr-frontend-http"
+	HTTPSKey    = "cr-frontend-https"
 )
 
 // A sectionKind is a kind of resources about one section of HAProxy's configuration.
@@ -24,6 +26,7 @@ type sectionKind struct {
 	into   haproxy.Section
 	fields map[string]*Field // by their names; a part of a group has the name of the group before it
 	groups map[string]bool   // the names of groups: each part of a group is a field
+	guards bool              // an unknown field may keep clients out
 	older  []prefix          // of names of ingress.v1.haproxy.org
 }
 
@@ -36,6 +39,12 @@ func Defaults(spec []byte, older bool) (*annotations.Section, error) {
 
 // Global reads the spec of a Global as Defaults reads that of a Defaults.
 func Global(spec []byte, older bool) (*annotations.Section, error) { return ofGlobal.read(spec, older) }
+
+// Frontend reads the spec of a Frontend as Defaults reads that of a Defaults. Its lines are for HTTPSection or
+// HTTPSSection. Its rules may keep clients out, and so may a field that is not known.
+func Frontend(spec []byte, into haproxy.Section) (*annotations.Section, error) {
+	return ofFrontends[into].read(spec, false)
+}
 
 func (k *sectionKind) read(spec []byte, older bool) (*annotations.Section, error) {
 	if err := checkSize(spec); err != nil {
@@ -53,8 +62,14 @@ func (k *sectionKind) read(spec []byte, older bool) (*annotations.Section, error
 		}
 		text, err := k.take(r, fields[name], older)
 		if err != nil || text != (haproxy.Text{}) {
-			s.Fields = append(s.Fields, annotations.FieldText{Name: name, Text: text, Err: err})
+			f := k.fields[name]
+			s.Fields = append(s.Fields, annotations.FieldText{
+				Name: name, Text: text, Err: err, Guard: k.guards && (f == nil || f.Rules),
+			})
 		}
+	}
+	if len(r.lines) > 0 && k.guards {
+		s.Fields = append(s.Fields, k.ofRules(r))
 	}
 	s.Said, s.Left = r.Said, r.Left
 	return s, nil
@@ -64,6 +79,8 @@ func (k *sectionKind) read(spec []byte, older bool) (*annotations.Section, error
 func (k *sectionKind) take(r *reading, value json.RawMessage, older bool) (t haproxy.Text, err error) {
 	f := k.fields[r.at]
 	switch {
+	case f == nil && k.guards:
+		return t, errors.New("the field is not known here, and may keep clients out: remove it")
 	case f == nil:
 		r.leave(r.at, "it is not known here")
 		return t, nil
@@ -73,21 +90,35 @@ func (k *sectionKind) take(r *reading, value json.RawMessage, older bool) (t hap
 		}
 		return t, nil
 	}
-	r.unknown(k.into, f, r.at, value, older)
+	if unknown := r.unknown(k.into, f, r.at, value, older); len(unknown) > 0 && k.guards && f.Rules {
+		return t, fmt.Errorf("parts that are not known here may keep clients out: remove %s",
+			strings.Join(unknown, ", "))
+	}
 	if f.read != nil {
 		err = f.read(r, value)
 	} else {
 		r.lines[r.at] = value
 	}
 	line, is := r.lines[r.at]
-	if err != nil || !is {
+	if err != nil || !is || f.Rules { // rules are written together
 		return t, err
 	}
+	delete(r.lines, r.at)
 	t, err = haproxy.ModelText(k.into, modelOf(r.at, line))
 	if errors.Is(err, haproxy.ErrNoLine) && isOff(value) {
 		err = nil
 	}
 	return t, err
+}
+
+// ofRules returns the lines of all fields that may keep clients out. They need each other: a rule has conditions.
+func (k *sectionKind) ofRules(r *reading) annotations.FieldText {
+	f := annotations.FieldText{Name: strings.Join(slices.Sorted(maps.Keys(r.lines)), ", "), Guard: true}
+	var model []byte
+	if model, f.Err = json.Marshal(r.lines); f.Err == nil {
+		f.Text, f.Err = haproxy.ModelText(k.into, model)
+	}
+	return f
 }
 
 // isOff reports whether a value says the same as its absence, or switches something off.
@@ -149,6 +180,11 @@ func (k *sectionKind) named(name string, older bool) string {
 		}
 	}
 	return name
+}
+
+// noQUICRules rejects rules for connections of QUIC.
+func noQUICRules(*reading, json.RawMessage) error {
+	return errors.New("no frontend has rules for connections of QUIC, which may keep clients out: remove them")
 }
 
 // checkKind reads the kind of the health checks. Only those over HTTP are a value of a key.

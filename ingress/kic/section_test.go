@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/haproxytech/client-native/v6/models"
 
+	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
 )
 
@@ -24,10 +25,11 @@ func tellSection(s *annotations.Section, err error) string {
 	for _, f := range s.Fields {
 		if f.Err != nil {
 			b.WriteString("wrong " + f.Name + ": " + f.Err.Error() + "\n")
-			continue
+		} else {
+			b.WriteString("  " + strings.ReplaceAll(f.Text.String(), "\n", "\n  ") + "\n")
 		}
-		for line := range strings.SplitSeq(f.Text.String(), "\n") {
-			b.WriteString("  " + line + "\n")
+		if f.Guard {
+			b.WriteString("guard " + f.Name + "\n")
 		}
 	}
 	for _, why := range s.Left {
@@ -174,6 +176,55 @@ func TestEachFieldOfAGlobalIsAValueOrALineOrIsTold(t *testing.T) {
 	}
 }
 
+func TestEachFieldOfAFrontendIsALineOrIsTold(t *testing.T) {
+	for _, row := range []struct{ spec, want string }{
+		{`{}`, ""},
+		{`{"name": "http", "mode": "http", "httplog": true, "disabled": false}`, ""},
+		{
+			`{"client_timeout": 9, "maxconn": 5, "log_format": "%ci", "unique_id_format": "%rt", "compression":
+				{"algorithms": ["gzip"]}, "acl_list": [{"acl_name": "a", "criterion": "src", "value": "10.0.0.1"}],
+				"capture_list": [{"type": "request", "length": 9}],
+				"http_request_rule_list": [{"type": "deny", "cond": "if", "cond_test": "a"}]}`,
+			"  timeout client 9\n  compression algo gzip\n  log-format %ci\n  maxconn 5\n  unique-id-format %rt\n" +
+				"  acl a src 10.0.0.1\n  http-request deny if a\n  declare capture request len 9\n" +
+				"guard acl_list, capture_list, http_request_rule_list\n",
+		},
+		{
+			`{"binds": {"v4": {"port": 1}}, "monitor_uri": "/up", "default_backend": "x", "stats_options": {"stats_enable": true},
+				"backend_switching_rule_list": [{"name": "x"}], "ssl_front_use_list": [{"certificate": "x"}]}`,
+			"! backend_switching_rule_list has no effect: Ingresses and routes say which backend has a request\n" +
+				"! binds has no effect: haproxy.http and haproxy.https of the configuration file say where HAProxy " +
+				"listens\n" +
+				"! default_backend has no effect: Ingresses and routes say which backend has a request\n" +
+				"! monitor_uri has no effect: " + monitoring + "\n" +
+				"! ssl_front_use_list has no effect: Ingresses name the certificates\n" +
+				"! stats_options has no effect: " + statistic + "\n",
+		},
+		{
+			`{"shield": 1, "quic_initial_rule_list": [{"type": "reject"}], "client_timeout": "x"}`,
+			"wrong client_timeout: it is no frontend http: json: cannot unmarshal string into Go struct field " +
+				"FrontendBase.client_timeout of type int64\n" +
+				"wrong quic_initial_rule_list: no frontend has rules for connections of QUIC, which may keep clients out: " +
+				"remove them\nguard quic_initial_rule_list\n" +
+				"wrong shield: the field is not known here, and may keep clients out: remove it\nguard shield\n",
+		},
+		{
+			`{"http_request_rule_list": [{"type": "deny", "sword": 1}], "maxconn": 1}`,
+			"wrong http_request_rule_list: parts that are not known here may keep clients out: remove " +
+				"http_request_rule_list.sword\nguard http_request_rule_list\n  maxconn 1\n" +
+				"! http_request_rule_list.sword has no effect: it is not known here\n",
+		},
+		{
+			`{"acl_list": [null]}`, "wrong acl_list: a list has an entry without a value that it needs\nguard acl_list\n",
+		},
+		{`[]`, "error: its spec cannot be read: json: cannot unmarshal array into Go value of type map[string]json.RawMessage\n"},
+	} {
+		if diff := cmp.Diff(row.want, tellSection(Frontend([]byte(row.spec), haproxy.HTTPSection))); diff != "" {
+			t.Errorf("%s: want -, got +\n%s", row.spec, diff)
+		}
+	}
+}
+
 // The names of ingress.v1.haproxy.org are those of client-native 5, and of the example in the manual of HAProxy's
 // own controller.
 func TestAnOlderGlobalHasOtherNames(t *testing.T) {
@@ -244,6 +295,7 @@ func TestTheTablesHaveEveryFieldOfADefaultsAndAGlobal(t *testing.T) {
 	}{
 		{ofDefaults, fieldsOfDefaults, reflect.TypeFor[models.Defaults](), 110},
 		{ofGlobal, fieldsOfGlobal, reflect.TypeFor[models.Global](), 200},
+		{ofFrontends[haproxy.HTTPSection], fieldsOfFrontend, reflect.TypeFor[models.Frontend](), 80},
 	} {
 		names := modelNames(row.of, row.kind.groups)
 		if len(names) < row.least {
@@ -280,9 +332,10 @@ func TestEachFieldOfADefaultsOrAGlobalWithoutAKeyBecomesALine(t *testing.T) {
 	}{
 		{ofDefaults, fieldsOfDefaults, reflect.TypeFor[models.DefaultsBase]()},
 		{ofGlobal, fieldsOfGlobal, reflect.TypeFor[models.GlobalBase]()},
+		{ofFrontends[haproxy.HTTPSSection], fieldsOfFrontend, reflect.TypeFor[models.FrontendBase]()},
 	} {
 		for _, f := range row.fields {
-			if f.Keys != "" || f.Left != "" {
+			if f.Keys != "" || f.Left != "" || f.Name == "quic_initial_rule_list" {
 				continue
 			}
 			spec := modelOf(f.Name, []byte(exampleOf(row.of, f.Name)))
@@ -325,7 +378,9 @@ func exampleOf(of reflect.Type, name string) string {
 }
 
 var sectionExamples = map[string]string{
+	"capture_list":                  `[{"type": "request", "length": 9}]`,
 	"epoll_mask_events":             `["err"]`,
+	"forwardfor":                    `{"enabled": "enabled"}`,
 	"h1_case_adjust":                `[{"from": "host", "to": "Host"}]`,
 	"harden":                        `{"reject_privileged_ports": {"tcp": "enabled"}}`,
 	"http_err_codes":                `[{"value": "400-499"}]`,
@@ -342,10 +397,14 @@ func FuzzSection(f *testing.F) {
 	f.Add([]byte(`{"performance_options": {"maxconn": 7}, "log_send_hostname": {"enabled": "enabled"}}`), false, true)
 	f.Add([]byte(`{"client_timeout": 7, "forwardfor": {"enabled": "enabled", "header": "a"}}`), false, false)
 	f.Add([]byte(`{"compression": {"algorithms": ["gzip"]}, "default_server": {"sni": "str(a)"}}`), false, false)
+	f.Add([]byte(`{"acl_list": [{"acl_name": "a", "criterion": "src"}], "shield": 1}`), true, false)
 	f.Fuzz(func(t *testing.T, spec []byte, older, global bool) {
 		kind := ofDefaults
-		if global {
+		switch {
+		case global:
 			kind = ofGlobal
+		case older:
+			kind, older = ofFrontends[haproxy.HTTPSection], false // there is no older Frontend
 		}
 		s, err := kind.read(spec, older)
 		if err != nil {

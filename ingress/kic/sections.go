@@ -185,6 +185,44 @@ func part(group, names string) string {
 	return strings.Join(all, " ")
 }
 
+// fieldsOfFrontend are the fields of a Frontend.
+var fieldsOfFrontend = slices.Concat(
+	left("the name and the mode belong to the appliance", true, "name mode from id guid metadata description enabled"),
+	left("haproxy.http and haproxy.https of the configuration file say where HAProxy listens",
+		false, "binds"),
+	left("Ingresses and routes say which backend has a request", false, "backend_switching_rule_list default_backend"),
+	left("Ingresses name the certificates", false, "ssl_front_use_list"),
+	left(noEffect, true, "http-use-htx"),
+	left(formats, true, "httplog tcplog"),
+	left(formats, false, "clflog httpslog"),
+	left("its lines cannot be written: write log-steps to haproxy.base of the configuration file", false, "log_steps"),
+	left(always, false, "disabled"),
+	left(pages, false, "error_files errorfiles_from_http_errors"),
+	left(programs, false, "email_alert"),
+	left(logs, false, "log_target_list"),
+	left(monitoring, false, "monitor_fail monitor_uri"),
+	left(statistic, false, "stats_options"),
+	[]Field{{Name: "quic_initial_rule_list", Rules: true, read: noQUICRules}},
+
+	lines(true, "acl_list capture_list filter_list http_after_response_rule_list http_error_rule_list "+
+		"http_request_rule_list http_response_rule_list http_restrict_req_hdr_names stick_table tcp_request_rule_list"),
+	lines(false, "accept_invalid_http_request accept_unsafe_violations_in_http_request backlog client_fin_timeout "+
+		"client_timeout clitcpka clitcpka_cnt clitcpka_idle clitcpka_intvl compression contstats disable_h2_upgrade "+
+		"dontlog_normal dontlognull error_log_format errorloc302 errorloc303 forwardfor h1_case_adjust_bogus_client "+
+		"http-buffer-request http-drop-response-trailers http_connection_mode http_ignore_probes "+
+		"http_keep_alive_timeout http_no_delay http_request_timeout http_use_proxy_header idle_close_on_response "+
+		"independent_streams log_format log_format_sd log_separate_errors log_tag logasap maxconn nolinger originalto "+
+		"socket_stats splice_auto splice_request splice_response tarpit_timeout tcp_smart_accept tcpka "+
+		"unique_id_format unique_id_header"))
+
+// ofFrontends has the kind of a Frontend for each section.
+var ofFrontends = map[haproxy.Section]*sectionKind{
+	haproxy.HTTPSection: newSectionKind(
+		sectionKind{key: HTTPKey, into: haproxy.HTTPSection, guards: true}, fieldsOfFrontend),
+	haproxy.HTTPSSection: newSectionKind(
+		sectionKind{key: HTTPSKey, into: haproxy.HTTPSSection, guards: true}, fieldsOfFrontend),
+}
+
 var (
 	ofDefaults = newSectionKind(sectionKind{key: DefaultsKey, into: haproxy.DefaultsSection}, fieldsOfDefaults)
 	ofGlobal   = newSectionKind(sectionKind{

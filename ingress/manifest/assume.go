@@ -47,7 +47,7 @@ func (c *Contents) Snapshot(
 	s = input.Snapshot{Cluster: cluster, At: at, Options: o.WithDefaults(), Objects: c.objects}
 	s.Ingresses, s.Services, s.Secrets = sorted(s.Ingresses), sorted(s.Services), sorted(s.Secrets)
 	s.ConfigMaps, s.Namespaces, s.Backends = sorted(s.ConfigMaps), sorted(s.Namespaces), sorted(s.Backends)
-	s.Globals, s.Defaults = sorted(s.Globals), sorted(s.Defaults)
+	s.Globals, s.Defaults, s.Frontends = sorted(s.Globals), sorted(s.Defaults), sorted(s.Frontends)
 	s.Classes = classes.Among(s.Classes)
 	if len(s.Classes) > 0 && !slices.ContainsFunc(s.Classes, isDefault) {
 		i := slices.IndexFunc(s.Classes, func(c *networkingv1.IngressClass) bool { return c.Name == classes.Names[0] })

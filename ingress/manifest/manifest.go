@@ -133,6 +133,7 @@ func separates(line []byte) bool {
 // wanted are the kinds that are read.
 var wanted = []string{
 	"Ingress", "IngressClass", "Service", "Secret", "ConfigMap", "Namespace", "Backend", "Global", "Defaults",
+	"Frontend",
 }
 
 // kindLine matches the line with the kind of a document in YAML's block style.
@@ -222,6 +223,10 @@ func (c *Contents) take(where string, object []byte, of metav1.TypeMeta, depth i
 		one := new(input.Defaults)
 		one.APIVersion = version
 		add(c, where, object, kind, &c.objects.Defaults, one)
+	case "Frontend " + input.CustomV3:
+		one := new(input.Frontend)
+		one.APIVersion = version
+		add(c, where, object, kind, &c.objects.Frontends, one)
 	case "Ingress extensions/v1beta1", "Ingress networking.k8s.io/v1beta1":
 		c.unread(where, "an Ingress of %s, which no version of Kubernetes from 1.22 on serves: `kubectl convert` "+
 			"makes networking.k8s.io/v1 of it", version)

@@ -68,9 +68,10 @@ func TestAFileIsReadDocumentByDocument(t *testing.T) {
 				"apiVersion: ingress.v1.haproxy.org/v1\nkind: BackendList\nitems: [{metadata: {name: b}}]\n---\n" +
 				"apiVersion: core.haproxy.org/v1alpha2\nkind: Backend\nmetadata: {name: c}\n", "a\nb\nother Backend;",
 		},
-		"a Global and a Defaults of HAProxy's controller": {
+		"a Global, a Defaults and a Frontend of HAProxy's controller": {
 			"apiVersion: ingress.v3.haproxy.org/v3\nkind: Global\nmetadata: {name: a}\n---\n" +
-				"apiVersion: ingress.v1.haproxy.org/v1\nkind: Defaults\nmetadata: {name: b}\n", "a\nb",
+				"apiVersion: ingress.v1.haproxy.org/v1\nkind: Defaults\nmetadata: {name: b}\n---\n" +
+				"apiVersion: ingress.v3.haproxy.org/v3\nkind: Frontend\nmetadata: {name: c}\n", "a\nb\nc",
 		},
 		"an Ingress of another group": {"apiVersion: config.openshift.io/v1\nkind: Ingress\n", "other Ingress;"},
 		"an Ingress of an old version": {

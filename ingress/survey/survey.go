@@ -287,7 +287,7 @@ func odd(said []annotations.Said) []annotations.Problem {
 		Backend: func(annotations.Scope, annotations.Ref) (*annotations.Resource, error) {
 			return nil, nil //nolint:nilnil // ingress-nginx has none
 		},
-		Section: func(annotations.Kind, annotations.Ref) (*annotations.Section, error) {
+		Section: func(annotations.Kind, haproxy.Section, annotations.Ref) (*annotations.Section, error) {
 			return nil, nil //nolint:nilnil // ingress-nginx has none
 		},
 		Pattern: func(string) (string, bool) { return "", false },

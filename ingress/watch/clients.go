@@ -128,8 +128,9 @@ var (
 		for _, version := range customVersions {
 			for kind, types := range map[string][2]runtime.Object{
 				backendKind: {&input.Backend{}, &input.BackendList{}}, tcpKind: {&input.TCP{}, &input.TCPList{}},
-				globalKind:  {&input.Global{}, &input.GlobalList{}},
-				defaultKind: {&input.Defaults{}, &input.DefaultsList{}},
+				globalKind:   {&input.Global{}, &input.GlobalList{}},
+				defaultKind:  {&input.Defaults{}, &input.DefaultsList{}},
+				frontendKind: {&input.Frontend{}, &input.FrontendList{}},
 			} {
 				s.AddKnownTypeWithName(version.WithKind(kind), types[0])
 				s.AddKnownTypeWithName(version.WithKind(kind+"List"), types[1])

@@ -25,13 +25,15 @@ const (
 	tcps, tcpKind         = "tcps", "TCP"
 	globals, globalKind   = "globals", "Global"
 	defaults, defaultKind = "defaults", "Defaults"
+
+	frontends, frontendKind = "frontends", "Frontend" // of ingress.v3.haproxy.org alone
 )
 
 // customResources returns the kinds of custom resources of one API group.
 func (w *Watcher) customResources(version schema.GroupVersion) []anyOptional {
 	of := " of " + version.Group
 	versions := []schema.GroupVersion{version}
-	return []anyOptional{
+	all := []anyOptional{
 		&optional[*input.Backend]{
 			plural: "Backends" + of, resource: backends, versions: versions, open: w.shelfOfBackends,
 		},
@@ -43,6 +45,12 @@ func (w *Watcher) customResources(version schema.GroupVersion) []anyOptional {
 			plural: "Defaults" + of, resource: defaults, versions: versions, open: w.shelfOfDefaults,
 		},
 	}
+	if version.String() == input.CustomV3 {
+		all = append(all, &optional[*input.Frontend]{
+			plural: "Frontends" + of, resource: frontends, versions: versions, open: w.shelfOfFrontends,
+		})
+	}
+	return all
 }
 
 func (w *Watcher) shelfOfBackends(version schema.GroupVersion) *shelf[*input.Backend] {
@@ -72,6 +80,15 @@ func (w *Watcher) shelfOfDefaults(version schema.GroupVersion) *shelf[*input.Def
 	s := shelfOf[*input.Defaults](w, version, defaults, defaultKind, "cr-defaults cannot name one of the others")
 	s.strip = func(d *input.Defaults) { stripCustom(&d.TypeMeta, &d.ObjectMeta, version, defaultKind) }
 	s.without = "Defaults of " + version.Group + " cannot be read: cr-defaults has no effect if it names one"
+	return s
+}
+
+func (w *Watcher) shelfOfFrontends(version schema.GroupVersion) *shelf[*input.Frontend] {
+	s := shelfOf[*input.Frontend](w, version, frontends, frontendKind,
+		"all clients are rejected if the ConfigMap names one of the others")
+	s.strip = func(f *input.Frontend) { stripCustom(&f.TypeMeta, &f.ObjectMeta, version, frontendKind) }
+	s.without = "Frontends of " + version.Group +
+		" cannot be read: all clients are rejected if the ConfigMap names one"
 	return s
 }
 

@@ -58,7 +58,13 @@ func TestGlobalsAndDefaultsOfBothGroupsAreRead(t *testing.T) {
 		c.createIn(t, version.WithResource(globals), globalKind, "ops", "both", map[string]any{"nbthread": int64(3)})
 		c.createIn(t, version.WithResource(defaults), defaultKind, "ops", "both", map[string]any{"retries": int64(2)})
 	}
+	newer := customVersions[0]
+	c.serve(newer, frontends, frontendKind)
+	c.createIn(t, newer.WithResource(frontends), frontendKind, "ops", "http", map[string]any{"maxconn": int64(5)})
 	s := synced(t, c.watch(t, readingResources))
+	if len(s.Frontends) != 1 || string(s.Frontends[0].Spec) != `{"maxconn":5}` {
+		t.Errorf("got the Frontends %v", s.Frontends)
+	}
 	if len(s.Globals) != 1 || string(s.Globals[0].Spec) != `{"nbthread":3}` || s.Globals[0].Older() ||
 		len(s.Defaults) != 1 || string(s.Defaults[0].Spec) != `{"retries":2}` || s.Defaults[0].Older() {
 		t.Errorf("got the Globals %v and the Defaults %v", s.Globals, s.Defaults)

@@ -73,6 +73,7 @@ func newCluster(groups ...string) *cluster {
 	for _, version := range customVersions {
 		kinds[version.WithResource(backends)], kinds[version.WithResource(tcps)] = "BackendList", "TCPList"
 		kinds[version.WithResource(globals)], kinds[version.WithResource(defaults)] = "GlobalList", "DefaultsList"
+		kinds[version.WithResource(frontends)] = "FrontendList"
 	}
 	c := &cluster{Clientset: fake.NewClientset(&networkingv1.IngressClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "haproxy"},
@@ -793,7 +794,8 @@ func TestEveryKindOfObjectsIsWatchedAndAllowed(t *testing.T) {
 	options.Gateway.Enabled, options.Set, options.CustomResources = true, "both", true
 	w := newWatcher(Config{Options: options}, new(clients), nil, apiServer{})
 	w.watched = append(w.watched, w.shelfOfExports(exportsVersions[0]), w.shelfOfBackends(customVersions[0]),
-		w.shelfOfTCPs(customVersions[0]), w.shelfOfGlobals(customVersions[0]), w.shelfOfDefaults(customVersions[0]))
+		w.shelfOfTCPs(customVersions[0]), w.shelfOfGlobals(customVersions[0]), w.shelfOfDefaults(customVersions[0]),
+		w.shelfOfFrontends(customVersions[0]))
 	for _, kind := range gatewayKinds {
 		shelf := kind.open(w, schema.GroupVersion(gatewayv1.GroupVersion))
 		w.watched = append(w.watched, shelf)

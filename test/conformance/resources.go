@@ -73,6 +73,27 @@ spec:
     http_keep_alive_timeout: 60000
 ---
 apiVersion: ingress.v3.haproxy.org/v3
+kind: Frontend
+metadata: {name: rules}
+spec:
+  acl_list: [{acl_name: own, criterion: path_beg, value: /own}]
+  http_request_rule_list:
+  - {type: deny, deny_status: 403, cond: if, cond_test: own}
+  - {type: set-header, hdr_name: X-Scheme, hdr_format: "%[ssl_fc]"}
+  http_response_rule_list: [{type: set-header, hdr_name: X-Answer, hdr_format: frontend}]
+  log_format: "'%ci frontend %b %HU'"
+  compression: {algorithms: [gzip], types: [application/json]}
+  binds: {v4: {name: v4, port: 31080}}
+  monitor_uri: /up
+  maxconn: 1000
+---
+apiVersion: ingress.v3.haproxy.org/v3
+kind: Frontend
+metadata: {name: refused}
+spec:
+  http_request_rule_list: [{type: lua, lua_action: none}]
+---
+apiVersion: ingress.v3.haproxy.org/v3
 kind: Global
 metadata: {name: modern}
 spec:
@@ -223,6 +244,37 @@ func resourceCases() []conformity {
 		},
 		{
 			name: "cr-defaults that is not there", config: []string{"cr-defaults: none"}, live: true, asks: get(),
+		},
+		{
+			name: "cr-frontend-http", secure: true, config: []string{"cr-frontend-http: rules", "ssl-redirect: false"},
+			asks: []ask{
+				{request: "GET /own/a", want: []string{"403"}},
+				{request: "GET /up", want: []string{"200", "url /up", "request X-Scheme: 0", "response X-Answer: frontend"}},
+				{request: "https GET /own/a", want: []string{"200", "request X-Scheme: (none)"}},
+			},
+			check: logs(httpAddress, "GET /front-HOST HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n", "/front-HOST",
+				"192.168.50.10 frontend default_"),
+		},
+		{
+			name: "cr-frontend-https", secure: true, config: []string{"cr-frontend-https: default/rules", "ssl-redirect: false"},
+			asks: []ask{
+				{request: "https GET /own/a", want: []string{"403"}},
+				{request: "https GET /", want: []string{"200", "request X-Scheme: 1", "response X-Answer: frontend"}},
+				{request: "GET /own/a", want: []string{"200", "request X-Scheme: (none)"}},
+			},
+		},
+		{
+			name: "cr-frontend-http that HAProxy refuses", secure: true,
+			config: []string{"cr-frontend-http: refused", "ssl-redirect: false"},
+			asks:   []ask{{request: "GET /", want: []string{"503"}}, {request: "https GET /", want: []string{"200"}}},
+		},
+		{
+			name: "cr-frontend-https that is not there", secure: true,
+			config: []string{"cr-frontend-https: none", "ssl-redirect: false"},
+			asks:   []ask{{request: "https GET /", want: []string{"503"}}, {request: "GET /", want: []string{"200"}}},
+		},
+		{
+			name: "cr-frontend-stats", config: []string{"cr-frontend-stats: none"}, live: true, asks: get(),
 		},
 		{
 			name: "cr-global, versions of TLS, and fields that are wrong", secure: true,
