@@ -133,8 +133,11 @@ func separates(line []byte) bool {
 // wanted are the kinds that are read.
 var wanted = []string{
 	"Ingress", "IngressClass", "Service", "Secret", "ConfigMap", "Namespace", "Backend", "Global", "Defaults",
-	"Frontend",
+	"Frontend", validationRules,
 }
+
+// validationRules is a kind of HAProxy's own controller that nothing here stands for.
+const validationRules = "ValidationRules"
 
 // kindLine matches the line with the kind of a document in YAML's block style.
 var kindLine = regexp.MustCompile(`(?m)^kind:[ \t]*["']?([A-Za-z0-9]+)["']?[ \t]*(?:#.*)?\r?$`)
@@ -230,6 +233,9 @@ func (c *Contents) take(where string, object []byte, of metav1.TypeMeta, depth i
 	case "Ingress extensions/v1beta1", "Ingress networking.k8s.io/v1beta1":
 		c.unread(where, "an Ingress of %s, which no version of Kubernetes from 1.22 on serves: `kubectl convert` "+
 			"makes networking.k8s.io/v1 of it", version)
+	case validationRules + " " + input.CustomV3:
+		c.unread(where, "ValidationRules, which are not read here: the annotations that they define have no effect. "+
+			"Use the keys of ingress/README.md")
 	default:
 		c.Others[oneLine(kind)]++
 	}

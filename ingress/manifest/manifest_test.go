@@ -73,6 +73,11 @@ func TestAFileIsReadDocumentByDocument(t *testing.T) {
 				"apiVersion: ingress.v1.haproxy.org/v1\nkind: Defaults\nmetadata: {name: b}\n---\n" +
 				"apiVersion: ingress.v3.haproxy.org/v3\nkind: Frontend\nmetadata: {name: c}\n", "a\nb\nc",
 		},
+		"ValidationRules of HAProxy's controller": {
+			"apiVersion: ingress.v3.haproxy.org/v3\nkind: ValidationRules\nmetadata: {name: a}\n---\n" +
+				"apiVersion: example.com/v1\nkind: ValidationRules\n", "! x:1 ValidationRules, which are not read here: the " +
+				"annotations that they define have no effect. Use the keys of ingress/README.md\nother ValidationRules;",
+		},
 		"an Ingress of another group": {"apiVersion: config.openshift.io/v1\nkind: Ingress\n", "other Ingress;"},
 		"an Ingress of an old version": {
 			small + "a}\n---\napiVersion: extensions/v1beta1\nkind: Ingress\nmetadata: {name: old}\n",

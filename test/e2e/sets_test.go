@@ -94,8 +94,8 @@ func (r *testbed) recordedAt(want string) (address string) {
 	return address
 }
 
-// oneAddress checks that a Service of type LoadBalancer that both clusters export has one address for the pods of
-// both, and that the address stays when the cluster that decides about it goes.
+// oneAddress exports a Service of type LoadBalancer in both clusters, and checks that the pods of both serve at one
+// address. The address stays when the cluster that decides about it goes.
 func (r *testbed) oneAddress(green *testbed) {
 	r.t.Helper()
 	green.apply(balanced(80))
