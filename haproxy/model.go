@@ -157,9 +157,7 @@ func writeModel(m model) (string, error) {
 	case *models.Global:
 		err = configuration.SerializeGlobalSection(p, m, o)
 	case *models.Defaults:
-		if err = p.SectionsCreate(parser.Defaults, modelName); err == nil {
-			err = configuration.CreateEditSection(&m.DefaultsBase, parser.Defaults, modelName, p, o)
-		}
+		err = createSection(p, parser.Defaults, &m.DefaultsBase, o)
 	case *models.Frontend:
 		err = writeFrontend(m, p, o)
 	case *models.Backend:
@@ -169,12 +167,17 @@ func writeModel(m model) (string, error) {
 	return lines, err
 }
 
-// writeBackend adds a backend to a configuration.
-func writeBackend(m *models.Backend, p parser.Parser, o *options.ConfigurationOptions) error {
-	if err := p.SectionsCreate(parser.Backends, modelName); err != nil {
+// createSection adds a section to a configuration, with the lines of a model that are not in lists.
+func createSection(p parser.Parser, section parser.Section, base any, o *options.ConfigurationOptions) error {
+	if err := p.SectionsCreate(section, modelName); err != nil {
 		return err
 	}
-	if err := configuration.CreateEditSection(&m.BackendBase, parser.Backends, modelName, p, o); err != nil {
+	return configuration.CreateEditSection(base, section, modelName, p, o)
+}
+
+// writeBackend adds a backend to a configuration.
+func writeBackend(m *models.Backend, p parser.Parser, o *options.ConfigurationOptions) error {
+	if err := createSection(p, parser.Backends, &m.BackendBase, o); err != nil {
 		return err
 	}
 	insert := inserter(p, parser.Backends)
@@ -197,10 +200,7 @@ func writeBackend(m *models.Backend, p parser.Parser, o *options.ConfigurationOp
 
 // writeFrontend adds a frontend to a configuration.
 func writeFrontend(m *models.Frontend, p parser.Parser, o *options.ConfigurationOptions) error {
-	if err := p.SectionsCreate(parser.Frontends, modelName); err != nil {
-		return err
-	}
-	if err := configuration.CreateEditSection(&m.FrontendBase, parser.Frontends, modelName, p, o); err != nil {
+	if err := createSection(p, parser.Frontends, &m.FrontendBase, o); err != nil {
 		return err
 	}
 	insert := inserter(p, parser.Frontends)

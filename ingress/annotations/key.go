@@ -456,9 +456,15 @@ func (v *values) fault(d Doc, scope Scope, err error) { v.faultOf(v.valueIn(scop
 
 // faultOf reports a value that cannot be used, and that an object of a scope sets.
 func (v *values) faultOf(said Value, d Doc, scope Scope, err error) {
+	v.closed = v.closed || d.Guard
+	v.reportFault(said, d.Guard, scope, err)
+}
+
+// reportFault adds a problem of a value that cannot be used. guard says that all clients are rejected without it.
+func (v *values) reportFault(said Value, guard bool, scope Scope, err error) {
 	then := "it is ignored"
-	if d.Guard {
-		v.closed, then = true, "all clients are rejected until it is corrected"
+	if guard {
+		then = "all clients are rejected until it is corrected"
 	}
 	v.reportOf(said, scope, "InvalidAnnotation", fmt.Errorf("%w; %s", err, then))
 }

@@ -81,7 +81,6 @@ func defineSection(into haproxy.Section, d Doc) sectionKey {
 // rejected, because the resource cannot be read.
 type namedSection struct {
 	*Section
-	of   Doc
 	by   Effective
 	into haproxy.Section
 }
@@ -101,7 +100,7 @@ func (l Layer) WithSections(env Env) Layer {
 		switch {
 		case !said && is && k.Guard:
 			by := Effective{Key: k.Name, As: written.name(), Value: written.Text, Scope: l.Scope.String()}
-			named = append(named, namedSection{of: k.Doc, by: by, into: k.into})
+			named = append(named, namedSection{by: by, into: k.into})
 			continue
 		case !said:
 			continue
@@ -110,7 +109,7 @@ func (l Layer) WithSections(env Env) Layer {
 				errors.New("custom resources are not read (clusters[].ingress.customResources)"))
 			continue
 		}
-		named = append(named, namedSection{Section: r, of: k.Doc, by: v.used[len(v.used)-1], into: k.into})
+		named = append(named, namedSection{Section: r, by: v.used[len(v.used)-1], into: k.into})
 		for _, why := range r.Left {
 			v.report(k.Doc, ConfigMap, "FieldLeftOut", errors.New(why))
 		}
@@ -168,11 +167,8 @@ func (v *values) textsOf(s namedSection, asked *[]haproxy.Question) (texts []hap
 	}
 	shut := false
 	wrong := func(field string, guard bool, err error) {
-		d := s.of
-		d.Guard, shut = guard, shut || guard
-		closed := v.closed
-		v.faultOf(Value{As: s.by.As, field: field}, d, ConfigMap, err)
-		v.closed = closed // the section alone is shut
+		shut = shut || guard // the section alone
+		v.reportFault(Value{As: s.by.As, field: field}, guard, ConfigMap, err)
 	}
 	if err := v.env.Allowed(ConfigMap, snippetOf(s.into)); err != nil && len(s.Fields) > 0 {
 		var names []string

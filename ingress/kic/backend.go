@@ -130,8 +130,8 @@ func (r *reading) take(text json.RawMessage, older bool) error {
 		}
 		return nil
 	}
-	if unknown := r.unknown(haproxy.BackendSection, f, r.at, text, older); len(unknown) > 0 && f.Rules {
-		return fmt.Errorf("parts that are not known here may keep clients out: remove %s", strings.Join(unknown, ", "))
+	if err := r.tellUnknown(haproxy.BackendSection, f, text, older); err != nil {
+		return err
 	}
 	if f.read != nil {
 		return f.read(r, text)
@@ -141,22 +141,25 @@ func (r *reading) take(text json.RawMessage, older bool) error {
 	return nil
 }
 
-// unknown returns the parts of a field that nobody knows, and tells each of them. The name of a part of a group
-// is GROUP.PART.
-func (r *reading) unknown(section haproxy.Section, f *Field, name string, text json.RawMessage, older bool) []string {
+// tellUnknown notes that parts of the field that r is at are left out, because nobody knows them. It returns an
+// error if they may keep clients out.
+func (r *reading) tellUnknown(section haproxy.Section, f *Field, text json.RawMessage, older bool) error {
 	if f.Parts {
 		return nil
 	}
-	unknown := slices.DeleteFunc(haproxy.UnknownParts(section, modelOf(name, text)), func(part string) bool {
+	unknown := slices.DeleteFunc(haproxy.UnknownParts(section, modelOf(r.at, text)), func(part string) bool {
 		return older && strings.HasSuffix(part, ".index") // the place of a rule, which the list says as well
 	})
 	for _, part := range unknown {
 		r.leave(part, "it is not known here")
 	}
-	return unknown
+	if len(unknown) > 0 && f.Rules {
+		return fmt.Errorf("parts that are not known here may keep clients out: remove %s", strings.Join(unknown, ", "))
+	}
+	return nil
 }
 
-// modelOf returns a model with one field.
+// modelOf returns a model with one field. The name of a part of a group is GROUP.PART.
 func modelOf(name string, text json.RawMessage) []byte {
 	group, part, grouped := strings.Cut(name, ".")
 	if grouped {

@@ -12,17 +12,9 @@ import (
 	"sallyport/ingress/annotations"
 )
 
-// The keys of the ConfigMap that name a Defaults, a Global and a Frontend.
-const (
-	DefaultsKey = "cr-defaults"
-	GlobalKey   = "cr-global"
-	HTTPKey     = "cr-frontend-http"
-	HTTPSKey    = "cr-frontend-https"
-)
-
 // A sectionKind is a kind of resources about one section of HAProxy's configuration.
 type sectionKind struct {
-	key    string
+	key    string // of the ConfigMap, which names the resource
 	into   haproxy.Section
 	fields map[string]*Field // by their names; a part of a group has the name of the group before it
 	groups map[string]bool   // the names of groups: each part of a group is a field
@@ -90,9 +82,8 @@ func (k *sectionKind) take(r *reading, value json.RawMessage, older bool) (t hap
 		}
 		return t, nil
 	}
-	if unknown := r.unknown(k.into, f, r.at, value, older); len(unknown) > 0 && k.guards && f.Rules {
-		return t, fmt.Errorf("parts that are not known here may keep clients out: remove %s",
-			strings.Join(unknown, ", "))
+	if err := r.tellUnknown(k.into, f, value, older); err != nil && k.guards {
+		return t, err
 	}
 	if f.read != nil {
 		err = f.read(r, value)

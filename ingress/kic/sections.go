@@ -218,15 +218,15 @@ var fieldsOfFrontend = slices.Concat(
 // ofFrontends has the kind of a Frontend for each section.
 var ofFrontends = map[haproxy.Section]*sectionKind{
 	haproxy.HTTPSection: newSectionKind(
-		sectionKind{key: HTTPKey, into: haproxy.HTTPSection, guards: true}, fieldsOfFrontend),
+		sectionKind{key: "cr-frontend-http", into: haproxy.HTTPSection, guards: true}, fieldsOfFrontend),
 	haproxy.HTTPSSection: newSectionKind(
-		sectionKind{key: HTTPSKey, into: haproxy.HTTPSSection, guards: true}, fieldsOfFrontend),
+		sectionKind{key: "cr-frontend-https", into: haproxy.HTTPSSection, guards: true}, fieldsOfFrontend),
 }
 
 var (
-	ofDefaults = newSectionKind(sectionKind{key: DefaultsKey, into: haproxy.DefaultsSection}, fieldsOfDefaults)
+	ofDefaults = newSectionKind(sectionKind{key: "cr-defaults", into: haproxy.DefaultsSection}, fieldsOfDefaults)
 	ofGlobal   = newSectionKind(sectionKind{
-		key: GlobalKey, into: haproxy.GlobalSection,
+		key: "cr-global", into: haproxy.GlobalSection,
 		// The groups are newer than ingress.v1.haproxy.org, which has one for all that begins with "tune".
 		older: []prefix{
 			{"", "performance_options."},

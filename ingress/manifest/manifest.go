@@ -215,21 +215,13 @@ func (c *Contents) take(where string, object []byte, of metav1.TypeMeta, depth i
 	case "Namespace v1":
 		add(c, where, object, kind, &c.objects.Namespaces, new(corev1.Namespace))
 	case "Backend " + input.CustomV1, "Backend " + input.CustomV3:
-		one := new(input.Backend)
-		one.APIVersion = version // an object of a List may leave it out
-		add(c, where, object, kind, &c.objects.Backends, one)
+		addCustom(c, where, object, kind, version, &c.objects.Backends)
 	case "Global " + input.CustomV1, "Global " + input.CustomV3:
-		one := new(input.Global)
-		one.APIVersion = version
-		add(c, where, object, kind, &c.objects.Globals, one)
+		addCustom(c, where, object, kind, version, &c.objects.Globals)
 	case "Defaults " + input.CustomV1, "Defaults " + input.CustomV3:
-		one := new(input.Defaults)
-		one.APIVersion = version
-		add(c, where, object, kind, &c.objects.Defaults, one)
+		addCustom(c, where, object, kind, version, &c.objects.Defaults)
 	case "Frontend " + input.CustomV3:
-		one := new(input.Frontend)
-		one.APIVersion = version
-		add(c, where, object, kind, &c.objects.Frontends, one)
+		addCustom(c, where, object, kind, version, &c.objects.Frontends)
 	case "Ingress extensions/v1beta1", "Ingress networking.k8s.io/v1beta1":
 		c.unread(where, "an Ingress of %s, which no version of Kubernetes from 1.22 on serves: `kubectl convert` "+
 			"makes networking.k8s.io/v1 of it", version)
@@ -239,6 +231,13 @@ func (c *Contents) take(where string, object []byte, of metav1.TypeMeta, depth i
 	default:
 		c.Others[oneLine(kind)]++
 	}
+}
+
+// addCustom adds a custom resource to the list of its kind. An object of a List may leave out its version.
+func addCustom[Of any](c *Contents, where string, object []byte, kind, version string, to *[]*input.Custom[Of]) {
+	one := new(input.Custom[Of])
+	one.APIVersion = version
+	add(c, where, object, kind, to, one)
 }
 
 // add adds an object to the list of its kind. A later object of the same name replaces an earlier one.

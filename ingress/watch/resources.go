@@ -54,41 +54,42 @@ func (w *Watcher) customResources(version schema.GroupVersion) []anyOptional {
 }
 
 func (w *Watcher) shelfOfBackends(version schema.GroupVersion) *shelf[*input.Backend] {
-	s := shelfOf[*input.Backend](w, version, backends, backendKind,
-		"all clients of the objects that name one of the others are rejected")
-	s.strip = func(b *input.Backend) { stripCustom(&b.TypeMeta, &b.ObjectMeta, version, backendKind) }
-	s.without = "Backends of " + version.Group +
-		" cannot be read: all clients of the objects that name one are rejected"
-	return s
+	return custom(shelfOf[*input.Backend](w, version, backends, backendKind,
+		"all clients of the objects that name one of the others are rejected"), version, backendKind,
+		"Backends of "+version.Group+" cannot be read: all clients of the objects that name one are rejected")
 }
 
 func (w *Watcher) shelfOfTCPs(version schema.GroupVersion) *shelf[*input.TCP] {
-	s := shelfOf[*input.TCP](w, version, tcps, tcpKind, "the ports of the others are closed")
-	s.strip = func(c *input.TCP) { stripCustom(&c.TypeMeta, &c.ObjectMeta, version, tcpKind) }
-	s.without = "TCPs of " + version.Group + " cannot be read: their ports are closed"
-	return s
+	return custom(shelfOf[*input.TCP](w, version, tcps, tcpKind,
+		"the ports of the others are closed"), version, tcpKind,
+		"TCPs of "+version.Group+" cannot be read: their ports are closed")
 }
 
 func (w *Watcher) shelfOfGlobals(version schema.GroupVersion) *shelf[*input.Global] {
-	s := shelfOf[*input.Global](w, version, globals, globalKind, "cr-global cannot name one of the others")
-	s.strip = func(g *input.Global) { stripCustom(&g.TypeMeta, &g.ObjectMeta, version, globalKind) }
-	s.without = "Globals of " + version.Group + " cannot be read: cr-global has no effect if it names one"
-	return s
+	return custom(shelfOf[*input.Global](w, version, globals, globalKind,
+		"cr-global cannot name one of the others"), version, globalKind,
+		"Globals of "+version.Group+" cannot be read: cr-global has no effect if it names one")
 }
 
 func (w *Watcher) shelfOfDefaults(version schema.GroupVersion) *shelf[*input.Defaults] {
-	s := shelfOf[*input.Defaults](w, version, defaults, defaultKind, "cr-defaults cannot name one of the others")
-	s.strip = func(d *input.Defaults) { stripCustom(&d.TypeMeta, &d.ObjectMeta, version, defaultKind) }
-	s.without = "Defaults of " + version.Group + " cannot be read: cr-defaults has no effect if it names one"
-	return s
+	return custom(shelfOf[*input.Defaults](w, version, defaults, defaultKind,
+		"cr-defaults cannot name one of the others"), version, defaultKind,
+		"Defaults of "+version.Group+" cannot be read: cr-defaults has no effect if it names one")
 }
 
 func (w *Watcher) shelfOfFrontends(version schema.GroupVersion) *shelf[*input.Frontend] {
-	s := shelfOf[*input.Frontend](w, version, frontends, frontendKind,
-		"all clients are rejected if the ConfigMap names one of the others")
-	s.strip = func(f *input.Frontend) { stripCustom(&f.TypeMeta, &f.ObjectMeta, version, frontendKind) }
-	s.without = "Frontends of " + version.Group +
-		" cannot be read: all clients are rejected if the ConfigMap names one"
+	return custom(shelfOf[*input.Frontend](w, version, frontends, frontendKind,
+		"all clients are rejected if the ConfigMap names one of the others"), version, frontendKind,
+		"Frontends of "+version.Group+" cannot be read: all clients are rejected if the ConfigMap names one")
+}
+
+// custom prepares a shelf for a kind of custom resources, and returns it. without is a sentence about the
+// consequence while they cannot be read.
+func custom[Of any](
+	s *shelf[*input.Custom[Of]], version schema.GroupVersion, kind, without string,
+) *shelf[*input.Custom[Of]] {
+	s.without = without
+	s.strip = func(c *input.Custom[Of]) { stripCustom(&c.TypeMeta, &c.ObjectMeta, version, kind) }
 	return s
 }
 
