@@ -44,9 +44,6 @@ func TestAGroupServesAService(t *testing.T) {
 	b.ready()
 	r.spread(a, b)
 
-	record := func(name string) string {
-		return r.kubectl("get", "service", name, "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}")
-	}
 	holds := func(m member, address string) bool {
 		s, err := m.status()
 		r.must(err)
@@ -54,13 +51,7 @@ func TestAGroupServesAService(t *testing.T) {
 			return slices.ContainsFunc(one.Addresses, func(a netip.Addr) bool { return a.String() == address })
 		})
 	}
-	var address string
-	r.eventually("the Service has an address", func() error {
-		if address = record("web"); address == "" {
-			return errors.New("none yet")
-		}
-		return nil
-	})
+	address := r.recordedAt("web", "")
 	if pool := netip.MustParsePrefix("203.0.113.64/28"); !pool.Contains(netip.MustParseAddr(address)) {
 		t.Fatalf("got %s, want an address of %s", address, pool)
 	}
@@ -94,7 +85,7 @@ func TestAGroupServesAService(t *testing.T) {
 		a.ready()
 		r.spread(a, b)
 		r.must(r.asks(address + ":80"))
-		if got := record("web"); got != address {
+		if got := r.recordOf("default", "web"); got != address {
 			t.Errorf("the address is %s, and was %s", got, address)
 		}
 	})
@@ -104,7 +95,7 @@ func TestAGroupServesAService(t *testing.T) {
 		r.eventually("the Event", func() error {
 			return r.event("AddressInUse", address+" is in use by Service default/web")
 		})
-		if got := record("thief"); got != "" {
+		if got := r.recordOf("default", "thief"); got != "" {
 			t.Errorf("it has %s", got)
 		}
 		r.must(r.asks(address + ":80"))
@@ -118,7 +109,7 @@ func TestAGroupServesAService(t *testing.T) {
 		r.kubectl("delete", "service", "web")
 		// The one that asked for it gets it.
 		r.eventually("the other Service has it", func() error {
-			if got := record("thief"); got != address {
+			if got := r.recordOf("default", "thief"); got != address {
 				return fmt.Errorf("it has %q", got)
 			}
 			return r.asks(address + ":80")
@@ -134,6 +125,26 @@ func TestAGroupServesAService(t *testing.T) {
 			})
 		}
 	})
+}
+
+// recordOf returns the addresses in the status of a Service of type LoadBalancer.
+func (r *testbed) recordOf(namespace, name string) string {
+	r.t.Helper()
+	return r.kubectl("get", "service", "-n", namespace, name, "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}")
+}
+
+// recordedAt waits until a Service of the namespace default has an address in its status, and returns it. Without an
+// address to wait for, any will do.
+func (r *testbed) recordedAt(name, want string) (address string) {
+	r.t.Helper()
+	r.eventually("Service "+name+" has the address "+want, func() error {
+		address = r.recordOf("default", name)
+		if address == "" || want != "" && address != want {
+			return fmt.Errorf("it has %q", address)
+		}
+		return nil
+	})
+	return address
 }
 
 // asks sends a request for a host that no Ingress has: over HTTP it gets a 404.

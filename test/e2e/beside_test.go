@@ -268,6 +268,18 @@ func (r *testbed) renew(name string) {
 			`"reason": "ManuallyTriggered", "lastTransitionTime": "`+time.Now().UTC().Format(time.RFC3339)+`"}}]`)
 }
 
+// certified applies an Ingress for NAME.example.com. It waits until every address shows the certificate that the
+// issuer acme gives it, and then the renewed certificate.
+func (r *testbed) certified(roots *x509.CertPool, name string, addresses ...string) {
+	r.t.Helper()
+	host, secret := name+".example.com", name+"-tls"
+	r.apply(strings.Replace(ingress(name, "tls: [{hosts: ["+host+"], secretName: "+secret+"}]", host+" / Prefix app"),
+		"{name: "+name+"}", "{name: "+name+", annotations: {cert-manager.io/cluster-issuer: acme}}", 1))
+	first := r.issued(roots, secret, host, "", addresses...)
+	r.renew(secret)
+	r.issued(roots, secret, host, first, addresses...)
+}
+
 const clusterIssuer = `---
 apiVersion: cert-manager.io/v1
 kind: ClusterIssuer
@@ -345,12 +357,7 @@ func TestRecordsAndCertificatesFollowWhatIsServed(t *testing.T) {
 	r.sub("an Ingress gets a certificate, and a new one, while clients lose nothing", func(_ *testing.T, r *testbed) {
 		r.apply(fmt.Sprintf(clusterIssuer, "acme", r.aside(acmePort), "{ingress: {ingressClassName: haproxy}}"))
 		clients.undisturbed(func() {
-			r.apply(strings.Replace(ingress("shop", "tls: [{hosts: [shop.example.com], secretName: shop-tls}]",
-				"shop.example.com / Prefix app"), "{name: shop}",
-				"{name: shop, annotations: {cert-manager.io/cluster-issuer: acme}}", 1))
-			first := r.issued(roots, "shop-tls", "shop.example.com", "", addresses...)
-			r.renew("shop-tls")
-			r.issued(roots, "shop-tls", "shop.example.com", first, addresses...)
+			r.certified(roots, "shop", addresses...)
 		})
 	})
 	r.sub("a Gateway gets a certificate by a route, while clients lose nothing", func(_ *testing.T, r *testbed) {
@@ -385,11 +392,6 @@ func TestRecordsAndCertificatesFollowWhatIsServed(t *testing.T) {
 		const address = "192.168.50.21" // of the appliance's machine
 		r.recorded("app.example.com", address)
 		defer r.asking("http://test.local/", "app")()
-		r.apply(strings.Replace(ingress("own", "tls: [{hosts: [own.example.com], secretName: own-tls}]",
-			"own.example.com / Prefix app"), "{name: own}",
-			"{name: own, annotations: {cert-manager.io/cluster-issuer: acme}}", 1))
-		first := r.issued(roots, "own-tls", "own.example.com", "", address)
-		r.renew("own-tls")
-		r.issued(roots, "own-tls", "own.example.com", first, address)
+		r.certified(roots, "own", address)
 	})
 }

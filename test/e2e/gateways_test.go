@@ -9,7 +9,6 @@ import (
 
 	"sallyport/appliance/status"
 	"sallyport/test/lab/world"
-	"sallyport/test/rig"
 )
 
 // TestGatewaysAreServedOnceTheClusterHasTheCRDs has a configuration file that does not name Gateways, and the
@@ -88,7 +87,7 @@ func TestGatewaysAreServedOnceTheClusterHasTheCRDs(t *testing.T) {
 		}
 		return err
 	})
-	r.write("sallyport.yaml", r.swapped(r.read("sallyport.yaml"), "haproxy: {", "haproxy: {addresses: ["+rig.GatewayPool+"], "))
+	r.givePool()
 	r.must(syscall.Kill(r.Pid(), syscall.SIGHUP))
 	r.eventually("the Gateway answers", func() error {
 		at, err := r.Kubectl(t.Context(), "get", "gateway", "web", "-o", "jsonpath={.status.addresses[0].value}")

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,14 +39,7 @@ func TestAStartingMemberLearnsWhatIsKeptForWhom(t *testing.T) {
 	a.ready()
 	r.spread(a)
 	r.answeredBy("http://kept.test/", 1)
-	record := func(namespace, name string) string {
-		return r.kubectl("get", "service", "-n", namespace, name, "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}")
-	}
-	var address string
-	r.eventually("the Service has an address", func() error {
-		address = record("default", "web")
-		return map[bool]error{true: errors.New("none yet")}[address == ""]
-	})
+	address := r.recordedAt("web", "")
 
 	// What asks first waits, so that the first member alone knows who had both.
 	r.apply(rig.Service("evil", "app", "app") +
@@ -95,7 +87,7 @@ func TestAStartingMemberLearnsWhatIsKeptForWhom(t *testing.T) {
 		t.Errorf("alone the second one says\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	serves(b)
-	if got := record("evil", "thief"); got != "" {
+	if got := r.recordOf("evil", "thief"); got != "" {
 		t.Errorf("evil has the address %s, which is kept for another namespace", got)
 	}
 	r.kubectl("delete", "ingress", "thief", "-n", "evil")

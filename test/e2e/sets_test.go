@@ -80,31 +80,17 @@ func balanced(port int) string {
 		"  ports: [{name: web, port: %d, targetPort: http}]\n", port)
 }
 
-// recordedAt waits until the Service of type LoadBalancer has an address in its status, and returns it. Without an
-// address to wait for, any will do.
-func (r *testbed) recordedAt(want string) (address string) {
-	r.t.Helper()
-	r.eventually("Service lb has the address "+want, func() (err error) {
-		address, err = r.Kubectl(r.t.Context(), "get", "service", "lb", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}")
-		if err == nil && (address == "" || want != "" && address != want) {
-			err = fmt.Errorf("it has %q", address)
-		}
-		return err
-	})
-	return address
-}
-
 // oneAddress exports a Service of type LoadBalancer in both clusters, and checks that the pods of both serve at one
 // address. The address stays when the cluster that decides about it goes.
 func (r *testbed) oneAddress(green *testbed) {
 	r.t.Helper()
 	green.apply(balanced(80))
-	address := green.recordedAt("")
+	address := green.recordedAt("lb", "")
 	const url = "http://lb.test/"
 	to := []string{"--connect-to", "::" + address + ":80"}
 	r.answeredBy(url, 2, to...)
 	r.apply(balanced(80))
-	r.recordedAt(address)
+	r.recordedAt("lb", address)
 	r.answeredBy(url, 4, to...)
 	r.inState("drained")
 	r.answeredBy(url, 2, to...)
@@ -117,7 +103,7 @@ func (r *testbed) oneAddress(green *testbed) {
 	r.answeredBy(url, 4, to...)
 	r.kubectl("delete", "service/lb", "serviceexport/lb")
 	r.answeredBy(url, 2, "--connect-to", "::"+address+":81")
-	if got := green.recordedAt(""); got != address {
+	if got := green.recordedAt("lb", ""); got != address {
 		r.t.Errorf("green's Service has the address %s, and had %s", got, address)
 	}
 	green.kubectl("delete", "service/lb", "serviceexport/lb")
@@ -233,9 +219,7 @@ func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
 		}},
 	})
 	for _, cluster := range []*testbed{r, green} {
-		const key = "haproxy: {"
-		cluster.write("sallyport.yaml", cluster.swapped(cluster.read("sallyport.yaml"), key,
-			key+"addresses: ["+rig.GatewayPool+"], "))
+		cluster.givePool()
 	}
 	r.must(r.AddGatewayAddresses(t.Context()))
 	r.must(green.Lend(t.Context(), r.Lab))

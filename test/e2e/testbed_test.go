@@ -170,6 +170,14 @@ func (r *testbed) write(name, text string) {
 	r.must(os.WriteFile(r.file(name), []byte(text), 0o600))
 }
 
+// givePool writes rig.GatewayPool into the configuration file, as the addresses for Gateways and for Services of type
+// LoadBalancer.
+func (r *testbed) givePool() {
+	r.t.Helper()
+	const key = "haproxy: {"
+	r.write("sallyport.yaml", r.swapped(r.read("sallyport.yaml"), key, key+"addresses: ["+rig.GatewayPool+"], "))
+}
+
 func (r *testbed) read(name string) string {
 	r.t.Helper()
 	text, err := os.ReadFile(r.file(name))
