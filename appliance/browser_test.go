@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -38,6 +40,8 @@ type browser struct {
 	t       *testing.T
 	to      *os.File
 	session string
+	ended   chan struct{} // closed once the process has ended
+	said    string        // the file with what it writes to standard error
 
 	mu      sync.Mutex
 	next    int
@@ -45,8 +49,31 @@ type browser struct {
 	errors  []string // of the pages' consoles
 }
 
-// newBrowser starts a browser that ends with the test.
+// newBrowser starts a browser that ends with the test. Once in thousands of starts, Chromium ends before its first
+// answer: then newBrowser logs what it wrote, and starts another one, at most three in all.
 func newBrowser(t *testing.T) *browser {
+	t.Helper()
+	for try := 1; ; try++ {
+		b := launch(t)
+		created, err := b.ask("Target.createTarget", map[string]any{"url": "about:blank"})
+		if err != nil {
+			if try == 3 {
+				t.Fatal(err)
+			}
+			t.Log(err)
+			continue
+		}
+		b.session = field[string](t, b.call("Target.attachToTarget",
+			map[string]any{"targetId": field[string](t, created, "targetId"), "flatten": true}), "sessionId")
+		for _, domain := range []string{"Page", "Runtime", "Log", "Accessibility"} {
+			b.call(domain+".enable", nil)
+		}
+		return b
+	}
+}
+
+// launch starts the process of a browser, which ends with the test.
+func launch(t *testing.T) *browser {
 	t.Helper()
 	in, to, err := os.Pipe()
 	if err != nil {
@@ -56,28 +83,34 @@ func newBrowser(t *testing.T) *browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", //nolint:noctx // t.Context ends before the cleanup, which ends it
-		"--no-first-run", "--disable-background-networking", "--disable-extensions", "--user-data-dir="+t.TempDir(),
-		"--remote-debugging-pipe")
-	cmd.ExtraFiles = []*os.File{in, out} // descriptors 3 and 4
+	dir := t.TempDir()
+	said, err := os.Create(filepath.Join(dir, "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", //nolint:noctx // t.Context ends before the cleanup, which ends it
+		"--hide-scrollbars", "--no-first-run", "--disable-background-networking", "--disable-extensions",
+		"--user-data-dir="+filepath.Join(dir, "user"), "--remote-debugging-pipe")
+	cmd.Stderr, cmd.ExtraFiles = said, []*os.File{in, out} // descriptors 3 and 4
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("%v: make setup installs Chromium", err)
 	}
-	in.Close()
-	out.Close()
-	b := &browser{t: t, to: to, answers: map[int]chan json.RawMessage{}}
+	for _, theirs := range []*os.File{in, out, said} {
+		theirs.Close()
+	}
+	b := &browser{
+		t: t, to: to, ended: make(chan struct{}), said: said.Name(), answers: map[int]chan json.RawMessage{},
+	}
 	go b.read(from)
+	go func() {
+		_ = cmd.Wait()
+		close(b.ended)
+	}()
 	t.Cleanup(func() {
 		b.session = ""
-		b.call("Browser.close", nil)
-		_ = cmd.Wait()
+		_, _ = b.ask("Browser.close", nil)
+		<-b.ended
 	})
-	target := field[string](t, b.call("Target.createTarget", map[string]any{"url": "about:blank"}), "targetId")
-	b.session = field[string](t, b.call("Target.attachToTarget", map[string]any{"targetId": target, "flatten": true}),
-		"sessionId")
-	for _, domain := range []string{"Page", "Runtime", "Log", "Accessibility"} {
-		b.call(domain+".enable", nil)
-	}
 	return b
 }
 
@@ -119,28 +152,42 @@ func (b *browser) read(from *os.File) {
 	}
 }
 
+// call gives the browser a command, and returns its answer.
 func (b *browser) call(method string, params any) json.RawMessage {
+	b.t.Helper()
+	result, err := b.ask(method, params)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return result
+}
+
+// ask does as call, and returns an error if the browser has ended or does not answer.
+func (b *browser) ask(method string, params any) (json.RawMessage, error) {
 	b.mu.Lock()
 	b.next++
 	answer := make(chan json.RawMessage, 1)
 	b.answers[b.next] = answer
-	text, err := json.Marshal(map[string]any{"id": b.next, "method": method, "params": params, "sessionId": b.session})
-	if b.session == "" {
-		text, err = json.Marshal(map[string]any{"id": b.next, "method": method, "params": params})
+	command := map[string]any{"id": b.next, "method": method, "params": params}
+	if b.session != "" {
+		command["sessionId"] = b.session
 	}
+	text, err := json.Marshal(command)
 	if err == nil {
 		_, err = b.to.Write(append(text, 0))
 	}
 	b.mu.Unlock()
-	if err != nil {
-		b.t.Fatal(err)
+	if err != nil && !errors.Is(err, syscall.EPIPE) {
+		return nil, err
 	}
 	select {
 	case result := <-answer:
-		return result
+		return result, nil
+	case <-b.ended:
+		said, _ := os.ReadFile(b.said)
+		return nil, fmt.Errorf("%s: the browser has ended, and wrote: %s", method, said)
 	case <-time.After(10 * time.Minute): // beside end-to-end tests it gets little of the processor
-		b.t.Fatalf("%s: the browser does not answer", method)
-		return nil
+		return nil, fmt.Errorf("%s: the browser does not answer", method)
 	}
 }
 
