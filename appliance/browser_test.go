@@ -415,6 +415,7 @@ func TestPagesAreGoodToLookAt(t *testing.T) {
 	for name, s := range map[string]*scene{
 		"three-nodes": wide(t, 3), "seven-nodes": wide(t, 7),
 		"300-nodes": wide(t, 300), "pair": pair, "gateway": gated(t),
+		"set": drainedTown(t),
 	} {
 		url := site(t, s)
 		pages := map[string]string{"": "/"}
@@ -432,6 +433,9 @@ func TestPagesAreGoodToLookAt(t *testing.T) {
 				"-all": "/gateways", "-routes": "/gateway-routes", "-one": "/gateway/demo/default/web",
 				"-route": "/route/demo/httproute/default/app", "-refused": "/route/demo/httproute/other/stranger",
 			})
+		}
+		if name == "set" {
+			maps.Copy(pages, map[string]string{"-clusters": "/clusters", "-one": "/cluster/town1"})
 		}
 		for kind, path := range pages {
 			for _, l := range looks {

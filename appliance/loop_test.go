@@ -213,7 +213,9 @@ func liveOf(b *haproxy.Backend, states []haproxy.State) *haproxy.LiveBackend {
 	live := &haproxy.LiveBackend{}
 	for i, s := range b.Servers {
 		if states[i] > haproxy.Absent {
-			live.Servers = append(live.Servers, haproxy.Live{Name: s.Name, Addr: s.Addr, Source: s.Source, State: states[i]})
+			live.Servers = append(live.Servers, haproxy.Live{
+				Name: s.Name, Addr: s.Addr, Source: s.Source, State: states[i], Weight: max(s.Weight, 1),
+			})
 		}
 	}
 	return live

@@ -55,6 +55,36 @@ func endpoint(s *scene) (http.Handler, *metrics) {
 	}, &s.changes, s.samples, registry(m), s.proxy.Metrics), m
 }
 
+// drainedTown returns a set of two clusters. One of them is drained by the configuration, and its API server is
+// lost.
+func drainedTown(t *testing.T) *scene {
+	t.Helper()
+	w := newWorld(t, newTown(0, 2, 4, 4), newTown(1, 2, 4, 4))
+	w.cfg.Identity, w.cfg.Clusters[1].State = "gate-1", config.Drained
+	w.towns[1].err = errors.New("the API server (172.16.32.1) cannot be reached: no route to host; look whether it runs, " +
+		"and whether a firewall drops port 6443; the last known objects stay")
+	w.rest(t)
+	return w.scene
+}
+
+func TestThePageHasThePartOfEachCluster(t *testing.T) {
+	h, _ := endpoint(drainedTown(t))
+	for path, wants := range map[string][]string{
+		"/":              {"town0: 100 %", "town1: 0 %, drained", "by clusters[].state"},
+		"/ingresses":     {"town1</a></td><td role=\"cell\" data-label=\"hosts\" class=\"w\">svc-00000.local"},
+		"/clusters":      {"active, 100 %", "drained, 0 %", "2/2", "20/20", "0/20", "by clusters[].state; the API server"},
+		"/cluster/town0": {"active, 100 %", "2/2", "20/20"},
+		"/cluster/town1": {"drained, 0 %", "2/2", "0/20", "by clusters[].state; the API server"},
+	} {
+		_, text := ask(t, h, path)
+		for _, want := range wants {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s does not have %q", path, want)
+			}
+		}
+	}
+}
+
 func ask(t *testing.T, h http.Handler, path string) (int, string) {
 	t.Helper()
 	w := httptest.NewRecorder()

@@ -76,6 +76,32 @@ func (r Result) Granted() []ObjectRef {
 	return refs
 }
 
+// Twins returns the Ingresses that the routes of Ingresses in other clusters of their set serve, by the index of the
+// route in the Config.
+func (r Result) Twins() map[int][]ObjectRef {
+	if r.routing == nil {
+		return nil
+	}
+	by := make(map[routeKey][]ObjectRef)
+	for _, c := range r.routing.claims {
+		for _, key := range c.Twins {
+			if c.Ref.Kind == "Ingress" {
+				by[key] = append(by[key], c.Ref)
+			}
+		}
+	}
+	if len(by) == 0 {
+		return nil
+	}
+	all := make(map[int][]ObjectRef)
+	for i, route := range r.Config.Routes {
+		if refs := by[claims.KeyOf(route)]; len(refs) > 0 && route.Scope == "" {
+			all[i] = refs
+		}
+	}
+	return all
+}
+
 // Explain returns how an Ingress is served. It returns false for an Ingress that is
 // not ours or does not exist.
 func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
@@ -93,7 +119,7 @@ func (r Result) Explain(cluster, namespace, name string) (Explanation, bool) {
 	}
 	mine := func(c conditional) bool { return c.by == p }
 	return r.explain(p, p.Ruleless && p.Effective, func(key routeKey) bool {
-		return r.routing.owner[key] == p || r.routing.canaries[key] == p ||
+		return r.routing.owner[key] == p || r.routing.canaries[key] == p || slices.Contains(p.Twins, key) ||
 			slices.ContainsFunc(r.routing.chosen[key], mine)
 	}), true
 }

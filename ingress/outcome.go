@@ -77,7 +77,7 @@ func (r Result) Outcomes(cluster string) (all Outcomes, known bool) {
 func (r *routing) backendsOf(c *claim, p pathClaim, routed map[routeKey]haproxy.Route) (names []string) {
 	for _, key := range []routeKey{p.Key(), {Host: p.Host, Path: "/", Match: haproxy.Passthrough}} {
 		switch {
-		case r.owner[key] == c:
+		case r.owner[key] == c || slices.Contains(c.Twins, key):
 			names = append(names, routed[key].Backend)
 		case r.canaries[key] == c:
 			names = append(names, routed[key].Canary)

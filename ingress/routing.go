@@ -391,10 +391,10 @@ func (b *builder) grantPath(c *claim, path pathClaim) {
 		return
 	}
 	if other, taken := b.owner[key]; taken {
-		if other != c && b.isTwin(c, b.opened(c, path), b.routed[key].Backend, path) {
-			c.Effective = true
-		} else if other != c {
-			b.conflict(c, path, other)
+		if other != c {
+			if !b.isTwin(c, b.opened(c, path), key, path) {
+				b.conflict(c, path, other)
+			}
 		} else if backend, _ := b.backend(c.Petitioner, b.opened(c, path)); backend.name != b.routed[key].Backend {
 			b.report(c, "PathConflict", "%s is listed twice with different backends; the first one is served", path)
 		}
@@ -442,8 +442,7 @@ func (b *builder) grantImplicit() {
 		for _, host := range c.Hosts {
 			key := routeKey{Host: host, Path: "/", Match: haproxy.Prefix}
 			if other := implicit[key]; other != nil {
-				if b.isTwin(c, *c.Fallback, b.routed[key].Backend, claims.DefaultOf(host)) {
-					c.Effective = true
+				if b.isTwin(c, *c.Fallback, key, claims.DefaultOf(host)) {
 					continue
 				}
 				b.report(c, "DefaultBackendConflict", "spec.defaultBackend is not served for %s: %s is older and is "+
@@ -489,9 +488,7 @@ func (b *builder) pass(c *claim, host string, to reference, what fmt.Stringer) {
 		b.report(c, "PassthroughWithoutHost", "%s is not served: TLS connections are passed through by the server "+
 			"name in their handshake: name a host in the rule", what)
 		return
-	case owner != nil &&
-		b.isTwin(c, to, b.routed[routeKey{Host: host, Path: "/", Match: haproxy.Passthrough}].Backend, what):
-		c.Effective = true
+	case owner != nil && b.isTwin(c, to, routeKey{Host: host, Path: "/", Match: haproxy.Passthrough}, what):
 		return
 	case first != nil && first != c:
 		b.report(c, "PassthroughConflict", "%s is not served: %s is older and decides how TLS connections for the "+

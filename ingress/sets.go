@@ -117,11 +117,11 @@ func (c *Compiler) addGuests(p *part, n *need) {
 	}
 }
 
-// isTwin reports whether a claim leads to the same exported Service as the backend of that name, which a
-// claim of another cluster of the set has. The keys of the backend count. If the keys of the claim differ,
-// isTwin reports that for its path, which is named in what.
-func (b *builder) isTwin(c *claim, to reference, name string, what fmt.Stringer) bool {
-	has, known := b.needed[name]
+// isTwin reports whether a claim leads to the same exported Service as the path of that key, which a claim of
+// another cluster of the set has. Then the path serves the claim, too. The keys of the path's backend count. If the
+// keys of the claim differ, isTwin reports that for its path, which is named in what.
+func (b *builder) isTwin(c *claim, to reference, key routeKey, what fmt.Stringer) bool {
+	has, known := b.needed[b.routed[key].Backend]
 	if !known || has.set == "" || has.world == c.World {
 		return false
 	}
@@ -134,6 +134,7 @@ func (b *builder) isTwin(c *claim, to reference, name string, what fmt.Stringer)
 		b.report(c, "TwinDiffers", "%s is served with the keys of cluster %s, which comes first in the configuration "+
 			"file and has it, too; these differ here: %s", what, first, strings.Join(differ, ", "))
 	}
+	c.Twins, c.Effective = append(c.Twins, key), true
 	return true
 }
 

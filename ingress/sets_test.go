@@ -3,6 +3,7 @@ package ingress
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -202,6 +203,14 @@ func TestATwinIsServedToo(t *testing.T) {
 	r := Compile(inSet(t, text, text+secretText(t, "tls", certificate{names: []string{"a.test"}})))
 	if len(r.Problems) > 0 || len(r.Served) != 2 {
 		t.Errorf("%d are served, with problems %+v; want both, without problems", len(r.Served), r.Problems)
+	}
+	blue, _ := r.Explain("blue", "default", "a")
+	green, is := r.Explain("green", "default", "a")
+	if !is || len(green.Rules) != 1 || !reflect.DeepEqual(green.Rules, blue.Rules) {
+		t.Errorf("the rules of green are explained as %+v, want those of blue: %+v", green.Rules, blue.Rules)
+	}
+	if twins := r.Twins(); len(twins) != 1 || len(twins[0]) != 1 || twins[0][0].Cluster != "green" {
+		t.Errorf("the twins are %v, want the Ingress of green at the only route", twins)
 	}
 	if len(r.Config.Certs) != 1 || !strings.HasPrefix(r.Config.Certs[0].Name, "blue__") {
 		t.Errorf("the certificates are %v, want that of blue alone", r.Config.Certs)

@@ -63,21 +63,6 @@ func (q *request) clusterPage(name string) (page.Page, bool) {
 		if c.Name != name {
 			continue
 		}
-		facts := []page.Fact{
-			{Name: "API", Cell: page.Cell{Text: "has answered", Mark: page.Good}},
-			{Name: "Calico's objects", Cell: page.Cell{Text: c.APIGroup}},
-			{Name: "nodes", Cell: page.Cell{Text: page.Comma(c.Nodes)}},
-			{Name: "blocks", Cell: page.Cell{Text: page.Comma(c.Blocks)}},
-		}
-		if !c.Live {
-			facts[0].Cell = page.Cell{Text: "has not answered since the start", Mark: page.Bad}
-		}
-		if !c.CredentialsExpire.IsZero() {
-			facts = append(facts, page.Fact{
-				Name: "credentials expire",
-				Cell: page.Cell{Text: c.CredentialsExpire.UTC().Format("2006-01-02 15:04 MST")},
-			})
-		}
 		var nodes []*status.Node
 		mark := page.Good
 		for _, n := range q.index.Nodes {
@@ -86,10 +71,7 @@ func (q *request) clusterPage(name string) (page.Page, bool) {
 				mark = mark.Worse(marks[n.Level()])
 			}
 		}
-		p := q.detail(mark, "Cluster "+name, "", facts, page.Link{Text: name})
-		if c.Error != "" {
-			p.Sections[0].Lines = append(p.Sections[0].Lines, page.Line{Mark: page.Warn, Text: c.Error})
-		}
+		p := q.detail(mark, "Cluster "+name, "", factsOf(q, status.ClusterTable, c, "cluster"), page.Link{Text: name})
 		list, _ := q.nodeList(nodes, rowsPaged)
 		p.Sections = append(p.Sections, page.Section{ID: "paths", Title: "Paths", Diagram: q.diagram(nodes)},
 			list)
@@ -379,12 +361,14 @@ func (q *request) ingressPage(cluster, namespace, name string) (page.Page, bool)
 		p.Sections = append(p.Sections,
 			page.Section{ID: "paths", Title: "Paths", Diagram: q.diagram(q.index.Only(some))})
 	}
-	p.Sections = append(p.Sections, q.ruleList(func(i int) bool {
-		ref := q.index.Granted[i]
+	is := func(ref ingress.ObjectRef) bool {
 		return ref.Cluster == cluster && ref.Namespace == namespace && ref.Name == name
+	}
+	p.Sections = append(p.Sections, q.ruleList(func(i int) bool {
+		return is(q.index.Granted[i]) || slices.ContainsFunc(q.index.Twins[i], is)
 	}))
 	for _, in := range q.index.Ingresses() {
-		if in.Ref.Cluster == cluster && in.Ref.Namespace == namespace && in.Ref.Name == name {
+		if is(in.Ref) {
 			if certs := q.index.CertsOf(in.Hosts); len(certs) > 0 {
 				p.Sections = append(p.Sections, page.Section{
 					ID: "certificates", Title: status.CertificateTable.Title,

@@ -66,6 +66,7 @@ type request struct {
 //	/search?q=                           what has that text in its name
 func (p *Pages) Page(r *http.Request) (page.Page, bool) {
 	q := &request{index: p.Index(), pages: p, status: p.Head(), path: r.URL.Path, query: r.URL.Query()}
+	q.status.Clusters = q.index.Clusters() // which the head has not whole
 	q.state = q.query.Get("state")
 	for segment := range strings.SplitSeq(strings.Trim(r.URL.EscapedPath(), "/"), "/") {
 		text, err := url.PathUnescape(segment)

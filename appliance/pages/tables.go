@@ -55,6 +55,18 @@ func tableOf[T any](q *request, of *status.Table[T], rows []T, without ...string
 	return t
 }
 
+// factsOf returns a row of a table as facts, without those that are empty and the columns that the page shows
+// elsewhere.
+func factsOf[T any](q *request, of *status.Table[T], row T, without ...string) (facts []page.Fact) {
+	t := tableOf(q, of, []T{row}, without...)
+	for i, c := range t.Rows[0] {
+		if c.Text != "" {
+			facts = append(facts, page.Fact{Name: t.Columns[i].Name, Cell: c})
+		}
+	}
+	return facts
+}
+
 // broken returns the state that a filter has for rows with or without a fault.
 func broken(fault bool) string { return status.Either(fault, "broken", "good") }
 

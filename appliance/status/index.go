@@ -26,8 +26,10 @@ type Index struct {
 	Servers  []Server // of all backends, in the order of their names
 	Backends []Backend
 	Backend  map[string]int
-	Granted  []ingress.ObjectRef // of each route of config
+	Granted  []ingress.ObjectRef         // of each route of config
+	Twins    map[int][]ingress.ObjectRef // of other clusters of a set, which a route serves, too
 
+	Clusters      func() []ClusterStatus // in the order of the configuration
 	Ingresses     func() []*Ingress
 	Gateways      func() []ingress.GatewayReport
 	GatewayRoutes func() []ingress.RouteReport
@@ -182,8 +184,8 @@ func NewIndex(v *View) *Index {
 		return blocks[to]
 	}
 	x.countServers(byAddr)
-	x.Granted = v.Compiled.Granted()
-	x.Ingresses = sync.OnceValue(x.findIngresses)
+	x.Granted, x.Twins = v.Compiled.Granted(), v.Compiled.Twins()
+	x.Clusters, x.Ingresses = sync.OnceValue(v.clusters), sync.OnceValue(x.findIngresses)
 	x.Gateways, x.GatewayRoutes = sync.OnceValue(v.Gateways), sync.OnceValue(v.Compiled.Routes)
 	x.Certs = sync.OnceValue(func() []*haproxy.Cert {
 		return slices.SortedStableFunc(slices.Values(v.Config.Certs), func(a, b *haproxy.Cert) int {
@@ -306,14 +308,19 @@ func (x *Index) findIngresses() []*Ingress {
 			get(ref)
 		}
 	}
-	for i, ref := range x.Granted {
-		if ref.Name == "" {
-			continue
-		}
+	routed := func(ref ingress.ObjectRef, route int) {
 		in := get(ref)
-		in.Routes = append(in.Routes, i)
-		if host := cmp.Or(x.View.Config.Routes[i].Host, "any host"); !slices.Contains(in.Hosts, host) {
+		in.Routes = append(in.Routes, route)
+		if host := cmp.Or(x.View.Config.Routes[route].Host, "any host"); !slices.Contains(in.Hosts, host) {
 			in.Hosts = append(in.Hosts, host)
+		}
+	}
+	for i, ref := range x.Granted {
+		if ref.Name != "" {
+			routed(ref, i)
+		}
+		for _, twin := range x.Twins[i] {
+			routed(twin, i)
 		}
 	}
 	for _, p := range x.View.Problems {

@@ -185,9 +185,9 @@ func (v *View) sharesIn(b *haproxy.Backend) (shares map[string]float64, failing 
 // silentState is the state of a cluster that gives way because it has lost every BGP session.
 const silentState = "silent"
 
-// roles adds to each cluster of the status its part in its set, its sessions, servers and hosts.
-func (v *View) roles(clusters []ClusterStatus) {
-	tally, hosts, parts := v.Tally(), v.hostsByCluster(), v.Parts()
+// clusters describes each cluster, with its part in its set, its sessions, servers and hosts.
+func (v *View) clusters() []ClusterStatus {
+	clusters, tally, hosts, parts := v.known(), v.Tally(), v.hostsByCluster(), v.Parts()
 	for i := range clusters {
 		c := &clusters[i]
 		c.State = string(config.Serving)
@@ -237,6 +237,7 @@ func (v *View) roles(clusters []ClusterStatus) {
 		}
 		c.Hosts = hosts[c.Name]
 	}
+	return clusters
 }
 
 // hostsByCluster returns for how many hosts each cluster has servers.

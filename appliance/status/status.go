@@ -195,7 +195,8 @@ func Either(holds bool, yes, no string) string {
 }
 
 // Head describes the last round without the lists that grow with the clusters: routes, rules,
-// backends and problems.
+// backends and problems. Of a cluster it has only what takes no look at all servers: neither its sessions,
+// servers and hosts nor its part in a set.
 func (v *View) Head(info haproxy.Info) Status {
 	s := Status{
 		Identity: v.Settings.Config.Identity, Config: v.File,
@@ -209,6 +210,12 @@ func (v *View) Head(info haproxy.Info) Status {
 	if v.Err != nil {
 		s.Round.Error = v.Err.Error()
 	}
+	s.Clusters = v.known()
+	return s
+}
+
+// known describes what is known of each cluster without a look at its servers.
+func (v *View) known() (all []ClusterStatus) {
 	for _, c := range v.Clusters {
 		cs := ClusterStatus{
 			Name: c.Name, Live: c.Live, Nodes: len(c.Topology.Nodes),
@@ -218,16 +225,16 @@ func (v *View) Head(info haproxy.Info) Status {
 		if !c.Pictured.IsZero() {
 			cs.Picture = &c.Pictured
 		}
-		s.Clusters = append(s.Clusters, cs)
+		all = append(all, cs)
 	}
-	return s
+	return all
 }
 
 // Status describes the last round for people and programs.
 func (x *Index) Status(info haproxy.Info) Status {
 	v := x.View
 	s := v.Head(info)
-	v.roles(s.Clusters)
+	s.Clusters = x.Clusters()
 	type owner struct{ cluster, node string }
 	owners := map[netip.Addr]owner{}
 	for _, c := range v.Clusters {

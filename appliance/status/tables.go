@@ -50,6 +50,8 @@ var ClusterTable = &Table[ClusterStatus]{
 			api = Cell{Text: "served from the picture of " + c.Picture.UTC().Format(time.DateTime), Level: Doubt}
 		case !c.Live:
 			api = Cell{Text: "not known yet", Level: Failed}
+		case c.Error != "":
+			api = Cell{Text: "not in sync", Level: Doubt}
 		}
 		state, why, until := Cell{Text: inSet(c), Level: Healthy}, text(c.Why), ""
 		if c.Error != "" {

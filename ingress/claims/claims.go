@@ -68,8 +68,9 @@ type Claim struct {
 	Covered   []string // hosts of its TLS entries that have a usable certificate
 	Secure    bool     // it has a usable certificate
 	Redirect  annotations.Redirect
-	Effective bool // something of it is in effect
-	Canary    bool // it takes over some requests of other claims
+	Effective bool  // something of it is in effect
+	Twins     []Key // paths that an object of another cluster has, and that lead to the same exported Service
+	Canary    bool  // it takes over some requests of other claims
 	Takes     annotations.Takeover
 	Bytes     int // of configuration that its keys and those of its Services take
 }

@@ -21,9 +21,10 @@ func main() {
 	page := flag.String("page", "", "URL of the page")
 	certificate := flag.String("certificate", "", "file of the endpoint's certificate, if it speaks TLS")
 	password := flag.String("password", "", "file of the endpoint's password, if it asks for one")
+	size := flag.String("size", "1280,1000", "`width,height` of the window, in pixels")
 	out := flag.String("o", "page.png", "file to write")
 	flag.Parse()
-	if err := draw(*page, *certificate, *password, *out); err != nil {
+	if err := draw(*page, *certificate, *password, *size, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "picture:", err)
 		os.Exit(1)
 	}
@@ -31,7 +32,7 @@ func main() {
 
 // draw has Chromium open the page through a proxy on loopback, which knows the password:
 // whoever lists processes reads the arguments of Chromium.
-func draw(page, certificate, password, out string) error {
+func draw(page, certificate, password, size, out string) error {
 	to, err := url.Parse(page)
 	if err != nil {
 		return err
@@ -74,7 +75,7 @@ func draw(page, certificate, password, out string) error {
 	}
 	defer os.RemoveAll(profile)
 	said, err := exec.Command("timeout", "60", "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", //nolint:noctx // timeout ends it
-		"--user-data-dir="+profile, "--window-size=1280,1000", "--screenshot="+out,
+		"--user-data-dir="+profile, "--window-size="+size, "--screenshot="+out,
 		"http://"+l.Addr().String()+"/").CombinedOutput()
 	if err != nil {
 		return errors.Join(err, errors.New(strings.TrimSpace(string(said))))
