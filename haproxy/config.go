@@ -71,6 +71,7 @@ type Shape struct {
 	Streams   []Stream    // sorted by Addr and Port
 	Tables    []Table     // sorted by Name
 	Captures  []int       // lengths in bytes, from 1 to 65535, of the slots into which Capture writes
+	Reads     Variables   // that Texts of backends read, see Directive.Reads
 	Choices   []*Choice   // sorted by Name
 	Extras    []*Extra    // sorted by Name
 	Userlists []*Userlist // sorted by Name
@@ -116,6 +117,7 @@ func (s *Shape) differences(o *Shape) (all []string) {
 		{s.DefaultCert, o.DefaultCert, "the default certificate changed"},
 		{s.Choices, o.Choices, "choices between backends changed"},
 		{s.Captures, o.Captures, "captures changed"},
+		{s.Reads, o.Reads, "variables for texts changed"},
 		{s.Listeners, o.Listeners, "listeners of gateways changed"},
 		{s.Forms, o.Forms, "conditions look at other parts of requests"},
 	} {

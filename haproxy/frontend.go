@@ -184,6 +184,7 @@ func (h *head) writeRequest(proto string) {
 	for _, n := range h.Captures {
 		h.line("declare capture request len", strconv.Itoa(n))
 	}
+	h.writeVariables()
 	// servers may treat these headers as X-Forwarded-Proto and the like
 	h.line("http-request del-header '(?i)^x(?:[_.]forwarded[-_.]|-forwarded[_.])' -m reg")
 	// HAProxy must not repeat a request that is not safe: a server may have acted on it (RFC 9110,
@@ -216,12 +217,15 @@ func (h *head) writeRequest(proto string) {
 // Each request passes all of these rules. Each rule therefore begins with a condition that is
 // cheap, and that nearly every request fails.
 func (h *head) writeRouting() {
-	exact, wild := h.opt.Dir+"/"+routeMap, h.opt.Dir+"/"+wildMap
+	exact, wild, found := h.opt.Dir+"/"+routeMap, h.opt.Dir+"/"+wildMap, " { var(txn.route) -m found }"
 	h.line("http-request set-var(txn.path) path")
 	h.line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,concat(,txn.path,/\x01),map_beg(` + exact +
 		`)`)
+	h.writeMatched("var(txn.host)", found)
 	h.line(`http-request set-var(txn.route) req.hdr(host),host_only,lower,field(2,.,0),concat(,txn.path,/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
+	h.writeMatched("var(txn.host),regsub(^[^.]*,,)", found)
 	h.line(`http-request set-var(txn.route) path,concat(/\x01),map_beg(` + wild + `) if !{ var(txn.route) -m found }`)
+	h.writeMatched("str('')", "")
 }
 
 // passPlain ends the rules of the frontend for a request if its route needs none of the rules after
@@ -231,7 +235,7 @@ func (h *head) writeRouting() {
 // of the cluster have to see every request, so passPlain writes nothing if the cluster has Texts
 // for the frontends.
 func (h *head) passPlain(section Section, asksForNone string) {
-	if len(h.textFor(section)) == 0 {
+	if len(h.textFor(section)) == 0 && !h.reads(readsPathMatch) {
 		h.line("http-request allow if { var(txn.route) -m found }", asksForNone)
 	}
 }
@@ -243,6 +247,9 @@ func (h *head) passPlain(section Section, asksForNone string) {
 // expression.
 func (h *head) writeRouteRules(section Section) {
 	h.writePatterns(regexpTable)
+	if h.reads(readsPathMatch) {
+		h.line("http-request set-var(txn.path_match) var(txn.route),field(1,/)")
+	}
 	h.line(`http-request set-var(txn.weight) var(txn.route),field(5,/)`)
 	h.writeGuards(section)
 }

@@ -26,6 +26,7 @@ type head struct {
 	opt      RenderOptions
 	base     base // the operator's own lines
 	certsAsk bool
+	read     Variables // by Texts
 	text     bytes.Buffer
 }
 
@@ -36,7 +37,10 @@ func (r *renderer) renderHead(cfg *Config) (text, defaults []byte) {
 	if r.last != nil && r.headAsks == asks && r.headOf.equal(&cfg.Shape) {
 		return r.last.head, r.last.defaults
 	}
-	h := head{Shape: &cfg.Shape, opt: r.opt, certsAsk: asks}
+	h := head{Shape: &cfg.Shape, opt: r.opt, certsAsk: asks, read: cfg.Reads}
+	for _, t := range cfg.Process.Texts {
+		h.read |= readBy(t.lines)
+	}
 	h.base, _ = parseBase(cfg.Tune.Base) // it is valid
 	h.writeGlobal()
 	h.writePeers()

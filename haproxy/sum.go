@@ -32,7 +32,8 @@ func (c *Config) Serves(o *Config) bool {
 func (c *Config) Sum() string {
 	h := sha256.New()
 	s := c.served()
-	fmt.Fprintln(h, s.Process, s.Streams, s.Tables, s.Captures, s.Inspect, len(s.DefaultCert), c.DefaultBackend)
+	fmt.Fprintln(h, s.Process, s.Streams, s.Tables, s.Captures, s.Reads, s.Inspect)
+	fmt.Fprintln(h, len(s.DefaultCert), c.DefaultBackend)
 	if s.Standby {
 		_, _ = io.WriteString(h, "standby\n")
 	}

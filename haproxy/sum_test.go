@@ -64,6 +64,7 @@ func TestASumIsOfWhatAllMembersServe(t *testing.T) {
 		"a password":              {func(c *Config) { c.Userlists = []*Userlist{{"u", []User{{"a", "hash"}}}} }, false},
 		"the default certificate": {func(c *Config) { c.DefaultCert = []byte("one") }, false},
 		"passthrough":             {func(c *Config) { c.Inspect = true }, false},
+		"variables":               {func(c *Config) { c.Reads = readsBase }, false},
 		"a listener": {func(c *Config) {
 			c.Listeners = []Listener{{At: netip.MustParseAddrPort("192.0.2.1:80"), Kind: ListenHTTP}}
 		}, false},
@@ -87,8 +88,8 @@ func TestASumIsOfWhatAllMembersServe(t *testing.T) {
 	}
 	// A field that is new belongs into a row above.
 	known := []string{
-		"Bind", "Tune", "Process", "Streams", "Tables", "Captures", "Choices", "Extras", "Userlists", "Listeners",
-		"Forms", "DefaultCert", "Group", "Inspect", "Standby", "Leaving",
+		"Bind", "Tune", "Process", "Streams", "Tables", "Captures", "Reads", "Choices", "Extras", "Userlists",
+		"Listeners", "Forms", "DefaultCert", "Group", "Inspect", "Standby", "Leaving",
 	}
 	var fields []string
 	for f := range reflect.TypeFor[Shape]().Fields() {

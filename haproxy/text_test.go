@@ -179,3 +179,67 @@ func TestNoTextSetsAVariableThatTheAppliancesFilesHave(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestTextsReadTheVariablesOfARequest(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		variables := func(section Section, names ...string) Text {
+			line := "http-request return status 200 content-type text/plain lf-string "
+			for i, name := range names {
+				names[i] = "%[var(txn." + name + ")]"
+			}
+			return parsed(t, section, line+`"`+strings.Join(names, " ")+`"`)
+		}
+		app, wild := backend("app", origin(t, "app")), backend("wild", origin(t, "wild"))
+		rest := backend("rest", origin(t, "rest"))
+		cfg := r.config(app, wild, rest)
+		cfg.Routes = []*Route{
+			{Path: "/", Match: Prefix, Backend: "rest"},
+			{Host: "*.wild.test", Path: "/", Match: Prefix, Backend: "wild"},
+			{Host: "app.test", Path: "/[a-z]+$", Match: Regexp, Backend: "wild"},
+			{Host: "app.test", Path: "/a", Match: Prefix, Backend: "app"},
+		}
+		cfg.Process.Texts = []Text{variables(FrontendSection, "base", "host", "host_match", "path_match", "path")}
+		r.settle(cfg, states(cfg, Open))
+		port := fmt.Sprint(r.http.Port())
+		for _, row := range []struct{ host, path, want string }{
+			{"App.test:" + port, "/a/b1?c", "App.test:" + port + "/a/b1 app.test app.test app /a/b1"},
+			{"app.test", "/abc", "app.test/abc app.test app.test wild /abc"},
+			{"x.Wild.test", "/", "x.Wild.test/ x.wild.test .wild.test wild /"},
+			{"another.test", "/b", "another.test/b another.test  rest /b"},
+		} {
+			if got := r.get(row.host, row.path); got != row.want {
+				t.Errorf("%s%s: the variables are %q, want %q", row.host, row.path, got, row.want)
+			}
+		}
+
+		text := variables(BackendSection, "path_match", "host").Directive()
+		app = backend("app", app.Servers...)
+		app.Directives = []Directive{text}
+		next := r.config(app, wild, rest)
+		next.Reads = text.Reads()
+		r.settle(next, states(next, Open))
+		if got, want := r.get("app.test", "/a/"), "app app.test"; got != want {
+			t.Errorf("the variables in a backend are %q, want %q", got, want)
+		}
+		if got := r.get("wild.test", "/"); got != "wild" {
+			t.Errorf("another backend answers %q, want wild", got)
+		}
+	})
+}
+
+func TestAVariableIsReadByItsWholeName(t *testing.T) {
+	for text, want := range map[string]Variables{
+		"http-request set-header a %[var(txn.path)]":           0,
+		"http-request deny if { var(txn.hosts) -m found }":     0,
+		"http-request deny if { var(mytxn.base) -m found }":    0,
+		"log-format %[var(txn.base)]":                          readsBase,
+		"http-request deny if { var(txn.host) -m str a.test }": readsHost,
+		"use-server a if { var(txn.host_match) -m found } { var(txn.path_match) -m beg a_ }": readsHost | readsHostMatch |
+			readsPathMatch,
+	} {
+		if got := parsed(t, FrontendSection, text).Directive().Reads(); got != want {
+			t.Errorf("%s: read are %b, want %b", text, got, want)
+		}
+	}
+}

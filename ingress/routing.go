@@ -233,6 +233,9 @@ func (b *builder) assemble() {
 		b.Config.Extras = append(b.Config.Extras, n.settings.Extras...)
 		b.Config.Lists = append(b.Config.Lists, n.settings.Lists...)
 		ask(n.settings.Questions)
+		for _, d := range n.settings.Directives {
+			b.Config.Reads |= d.Reads()
+		}
 		for slot, length := range n.settings.Captures {
 			if slot == len(b.Config.Captures) {
 				b.Config.Captures = append(b.Config.Captures, 0)

@@ -609,6 +609,12 @@ func ownCases() []conformity {
 			name:    "a snippet that would be another section",
 			ingress: []string{"backend-config-snippet: http-request deny\nbackend default_svc_case0_web"}, asks: get(),
 		},
+		{
+			name: "variables of the controller in a snippet",
+			ingress: []string{`backend-config-snippet: http-request set-header X-Read "%[var(txn.host_match)] %[var(txn.host)] ` +
+				`%[var(txn.base)] %[var(txn.path)]" if { var(txn.path_match) -m beg default_ing_case }`},
+			asks: get("request X-Read: HOST HOST HOST/a /a"),
+		},
 		{name: "snippets of the ConfigMap", asks: get("request X-Frontend: yes")},
 		{
 			name: "auth-url, of a service that lets all in",

@@ -236,7 +236,7 @@ func resourceCases() []conformity {
 		{
 			name: "cr-defaults of the older group", config: []string{"cr-defaults: older"}, asks: get(),
 			check: logs(httpAddress, "GET /older-HOST HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n", "older HTTP/1.1",
-				"\"GET ", " http "),
+				"\"GET HOST/older-HOST older HTTP/1.1\"", " http "),
 		},
 		{
 			name: "cr-defaults, what the appliance keeps", config: []string{"cr-defaults: ours"}, live: true,
