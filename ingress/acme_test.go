@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/input"
 )
 
 // challengePath is the path of a challenge (RFC 8555, 8.3).
@@ -75,6 +76,14 @@ func TestAChallengeOfAnACMEServerIsServed(t *testing.T) {
 			},
 			want: "c__default_svc_solver_http",
 		},
+		"beside TLS that passes through": {
+			manifests: main(""), on: map[string]string{"haproxy.org/ssl-passthrough": "true"},
+			want: "c__default_svc_solver_http",
+		},
+		"under a rule without a host": {
+			manifests: ingress("main", 2020, "rules: ["+rule("", path("/", "Prefix", "web"))+"]"),
+			want:      "c__default_svc_solver_http",
+		},
 		"under a wildcard host": {
 			manifests: ingress("main", 2020, "rules: ["+rule("*.test", path("/", "Prefix", "web"))+"]"),
 			want:      "c__default_svc_solver_http",
@@ -101,6 +110,14 @@ func TestAChallengeOfAnACMEServerIsServed(t *testing.T) {
 		},
 		"with a password of the ConfigMap that challenges pass": {
 			manifests: main(""), config: map[string]string{"auth-secret": "default/users", "acme": "true"},
+			want: "c__default_svc_solver_http.acme",
+		},
+		"with a service that the ConfigMap asks": {
+			manifests: main(""), config: map[string]string{"auth-url": "svc://default/web:80"},
+			want: "c__default_svc_solver_http", guarded: true,
+		},
+		"with a service that the ConfigMap asks, and that challenges pass": {
+			manifests: main(""), config: map[string]string{"auth-url": "svc://default/web:80", "acme": "true"},
 			want: "c__default_svc_solver_http.acme",
 		},
 		"with certificates of clients that challenges pass": {
@@ -168,6 +185,33 @@ func TestAChallengeOfAnACMEServerIsServed(t *testing.T) {
 				t.Errorf("the rest of the host is not served:\n%s", read(r))
 			}
 		})
+	}
+}
+
+// TestAChallengeOfAnotherNamespaceNeedsItsHost has a solver in another namespace than the Ingress of its host.
+func TestAChallengeOfAnotherNamespaceNeedsItsHost(t *testing.T) {
+	for name, tt := range map[string]struct {
+		options input.Options
+		want    string
+	}{
+		"as long as a host belongs to the first namespace": {
+			want: "problem Ingress certs/cm-acme-http-solver-x HostOwned\n",
+		},
+		"if all namespaces are one tenant": {
+			options: input.Options{OneTenant: true},
+			want:    "exact a.test" + challengePath + " -> c__certs_svc_solver_http\n",
+		},
+		"if it may have the host": {
+			options: input.Options{Hosts: []input.HostRule{{Host: "a.test", Namespaces: []string{"default", "certs"}}}},
+			want:    "exact a.test" + challengePath + " -> c__certs_svc_solver_http\n",
+		},
+	} {
+		s := snapshot(t, "c", app("web")+ingress("main", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]")+
+			strings.ReplaceAll(solver("a.test", "Exact"), "namespace: default", "namespace: certs"))
+		s.Options = tt.options
+		if got := read(Compile([]Snapshot{s})); !strings.Contains(got, tt.want) {
+			t.Errorf("%s: want %q in\n%s", name, tt.want, got)
+		}
 	}
 }
 
