@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -65,6 +66,30 @@ func TestTheExitCodeOfParitySaysWhetherAnswersDiffer(t *testing.T) {
 		code := execute([]string{"parity", log, "--from", "nginx", "-f", objects, "-o", "json"}, &out, &err)
 		if code != row.code || !strings.Contains(out.String(), row.says) {
 			t.Errorf("%q: exit code %d, want %d: %s%s", row.line, code, row.code, out.String(), err.String())
+		}
+	}
+}
+
+// TestTheExitCodeOfMigrateSaysWhetherAllIsServed judges an Ingress in each form of output.
+func TestTheExitCodeOfMigrateSaysWhetherAllIsServed(t *testing.T) {
+	const ingress = "{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: web, annotations: {%s}}, spec: " +
+		"{ingressClassName: nginx, rules: [{host: shop.example, http: {paths: [{path: /, pathType: Prefix, backend: " +
+		"{service: {name: web, port: {number: 80}}}}]}}]}}\n"
+	for _, row := range []struct {
+		annotation string
+		code       int
+	}{
+		{"nginx.ingress.kubernetes.io/ssl-redirect: 'false'", exitOK},
+		{"nginx.ingress.kubernetes.io/enable-modsecurity: 'true'", exitFailure},
+	} {
+		file := write(t, "objects.yaml", fmt.Sprintf(ingress, row.annotation))
+		for form, says := range map[string]string{
+			"text": "1 Ingress of", "wide": "default/web", "html": "<h1>", "json": `"name": "web"`,
+		} {
+			code, out, err := sallyport("migrate", "--from", "nginx", "-f", file, "-o", form)
+			if code != row.code || !strings.Contains(out, says) {
+				t.Errorf("%s as %s: exit code %d, want %d: %s%s", row.annotation, form, code, row.code, out, err)
+			}
 		}
 	}
 }
