@@ -289,6 +289,7 @@ func (d *doctor) cluster(ctx context.Context, c config.Cluster) (none input.Snap
 	for _, sentence := range health.Hints {
 		d.finds(status.Info, "rights and objects", "cluster "+c.Name+": "+sentence, status.MoreRights, d.manifests())
 	}
+	d.customResources(ctx, c, w)
 	for _, sentence := range health.Odd {
 		d.odd = append(d.odd, "cluster "+c.Name+": "+sentence)
 		d.doubt("Calico's objects", "cluster "+c.Name+": "+sentence, "correct the object, or what it is compared with",

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"context"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,6 +29,21 @@ const (
 
 	frontends, frontendKind = "frontends", "Frontend" // of ingress.v3.haproxy.org alone
 )
+
+// CustomGroups returns the API groups of custom resources of HAProxy's own controller that the cluster serves. It
+// asks for no object, and needs no right.
+func (w *Watcher) CustomGroups(ctx context.Context) (groups []string, err error) {
+	for _, version := range customVersions {
+		served, err := w.servedIn(ctx, version.String())
+		if err != nil {
+			return nil, err
+		}
+		if len(served) > 0 {
+			groups = append(groups, version.Group)
+		}
+	}
+	return groups, nil
+}
 
 // customResources returns the kinds of custom resources of one API group.
 func (w *Watcher) customResources(version schema.GroupVersion) []anyOptional {

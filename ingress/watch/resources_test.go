@@ -114,3 +114,20 @@ func TestWithoutTheRightNoBackendIsReadAndThatIsTold(t *testing.T) {
 		t.Errorf("got %q, want %q", missing, want)
 	}
 }
+
+func TestTheGroupsOfCustomResourcesAreKnownWithoutARight(t *testing.T) {
+	for name, served := range map[string][]schema.GroupVersion{
+		"no group": nil, "the newer group": customVersions[:1], "both groups": customVersions,
+	} {
+		c := newCluster(calico.V1)
+		var want []string
+		for _, version := range served {
+			c.serveBackends(version)
+			want = append(want, version.Group)
+		}
+		c.forbid("*")
+		if got, err := c.watch(t, Config{}).CustomGroups(t.Context()); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: got %q and %v, want %q", name, got, err, want)
+		}
+	}
+}
