@@ -26,6 +26,7 @@ type Outcomes struct {
 	*Snapshot
 	Claims   []Outcome // the older first
 	Problems []Problem // all of Ingresses, also those that a Result only counts
+	Others   []Problem // of other objects
 }
 
 // Outcomes returns the Outcome of each Ingress of a cluster. It reports whether the Result has the cluster.
@@ -68,6 +69,11 @@ func (r Result) Outcomes(cluster string) (all Outcomes, known bool) {
 	for _, p := range slices.Concat(r.routing.Problems, w.Beyond) {
 		if ofIngress(p.ObjectRef) {
 			all.Problems = append(all.Problems, p)
+		}
+	}
+	for _, p := range r.Problems {
+		if p.Cluster == cluster && p.Kind != "Ingress" {
+			all.Others = append(all.Others, p)
 		}
 	}
 	return all, true

@@ -366,6 +366,10 @@ func TestATCPOpensPortsForServicesOfItsNamespace(t *testing.T) {
 			want: "5432 c__default_svc_web_http.tcp-5432 TLS=true PROXY=true",
 		},
 		"of another class": {tcps: tcp("db", ", annotations: {ingress.class: other}", entry(5432, ""))},
+		"while custom resources are not read": {
+			tcps: tcp("db", "", entry(5432, "")), edit: func(s *input.Snapshot) { s.Options.CustomResources = false },
+			want: "db NotServed: custom resources are not read (clusters[].ingress.customResources)",
+		},
 		"of our class": {
 			tcps: tcp("db", ", annotations: {ingress.class: haproxy}", entry(5432, "")),
 			want: "5432 c__default_svc_web_http.tcp-5432 TLS=false PROXY=false",

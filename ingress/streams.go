@@ -53,6 +53,10 @@ func (b *builder) portsOf(w *world, c *input.TCP) (all []port) {
 		},
 		Created: c.CreationTimestamp.Time,
 	}
+	if !w.Options.CustomResources { // of a file, or of a picture from before
+		b.reportOn(of.Ref, "NotServed", "custom resources are not read (clusters[].ingress.customResources)")
+		return nil
+	}
 	if !w.Options.OneTenant {
 		b.reportOn(of.Ref, "NotServed", "the configuration file lets no namespace open ports, which all of them share "+
 			"(clusters[].ingress.trust): use a Service of type LoadBalancer, or the ConfigMap of TCP services "+

@@ -62,7 +62,7 @@ var plan = map[string][]string{
 	"ingress/kic":         {"ingress/annotations", "haproxy"},
 	"ingress/linked":      {"ingress/annotations", "ingress/claims", "ingress/gateway"},
 	"ingress/listen":      {"ingress/annotations", "ingress/claims", "ingress/gateway", "ingress/input", "haproxy"},
-	"ingress/manifest":    {"ingress/annotations", "ingress/input"},
+	"ingress/manifest":    {"ingress/annotations", "ingress/input", "ingress/kic"},
 	"ingress/nginx":       {"ingress/annotations"},
 	"ingress/owners":      {"ingress/claims", "ingress/input"},
 	"ingress/survey":      {"ingress", "ingress/annotations", "ingress/claims", "ingress/input", "ingress/nginx", "haproxy"},

@@ -33,8 +33,8 @@ var order = []survey.Verdict{nginx.Lost, nginx.Refused, nginx.Differs, nginx.Voi
 // each Ingress.
 func (r *Report) Blocks(wide bool) []Block {
 	all := []Block{
-		r.totals(), r.guards(), r.openings(), r.unserved(), r.unread(), r.settings(wide), r.hosts(),
-		r.annotations(wide), r.problems(),
+		r.totals(), r.guards(), r.openings(), r.unserved(), r.unread(), r.objects(), r.settings(wide),
+		r.hosts(), r.annotations(wide), r.problems(),
 	}
 	if wide {
 		all = append(all, r.each())
@@ -171,6 +171,18 @@ func (r *Report) unserved() Block {
 		if !s.Closed && len(s.Problems) == 0 {
 			b.Rows = append(b.Rows, []string{nameOf(s), paths, "see its annotations"})
 		}
+	}
+	return b
+}
+
+// objects lists the problems of objects that are no Ingresses.
+func (r *Report) objects() Block {
+	b := Block{
+		Title: "Other objects that are not served as they ask", Alarm: r.ClosesPort(),
+		Columns: []string{"object", "why"},
+	}
+	for _, p := range r.Objects {
+		b.Rows = append(b.Rows, []string{p.Kind + " " + p.Namespace + "/" + p.Name, p.Why})
 	}
 	return b
 }

@@ -77,9 +77,10 @@ type Totals struct {
 	LostGuards int                    `json:"lostGuards"`
 }
 
-// Safe reports whether no guard is lost, each path of each Ingress is served, and each document was read.
+// Safe reports whether no guard is lost, each path of each Ingress and each port of a TCP is served, and each
+// document was read.
 func (r *Report) Safe() bool {
-	return r.Totals.LostGuards == 0 && len(r.Unread) == 0 && !r.ConfigMap.lost() &&
+	return r.Totals.LostGuards == 0 && len(r.Unread) == 0 && !r.ConfigMap.lost() && !r.ClosesPort() &&
 		!slices.ContainsFunc(r.Ingresses, func(s survey.Surveyed) bool { return !s.Safe() })
 }
 

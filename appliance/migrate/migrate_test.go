@@ -159,6 +159,79 @@ func TestIngressesOfHAProxysControllerAreJudged(t *testing.T) {
 	}
 }
 
+// TestResourcesOfHAProxysControllerAreJudged reads a TCP, a Backend and a Service among the files.
+func TestResourcesOfHAProxysControllerAreJudged(t *testing.T) {
+	const tcp = "apiVersion: ingress.v3.haproxy.org/v3\nkind: TCP\nmetadata: {name: db}\nspec: [{name: a, frontend: " +
+		"{binds: {v4: {port: 5432}}%s}, service: {name: db, port: 5432}}]\n---\n"
+	const service = "apiVersion: v1\nkind: Service\nmetadata: {name: web, annotations: {haproxy.org/cr-backend: slow}}\n" +
+		"spec: {ports: [{port: 80}]}\n---\n"
+	const backend = "apiVersion: ingress.v1.haproxy.org/v1\nkind: Backend\nmetadata: {name: slow}\nspec: {config: %s}\n---\n"
+	for name, tt := range map[string]struct {
+		text string
+		file string // the options of the cluster in a configuration file; without one, there is no file
+		want []string
+		safe bool
+	}{
+		"a port": {
+			text: fmt.Sprintf(tcp, ""), file: "customResources: true, trust: cluster", safe: true,
+		},
+		"a port with a field that has no effect": {
+			text: fmt.Sprintf(tcp, ", log_format: x"), file: "customResources: true, trust: cluster", safe: true,
+			want: []string{`TCP default/db: entry "a": frontend.log_format has no effect: log-format-tcp in the ConfigMap ` +
+				"sets the format"},
+		},
+		"a port that many clients cannot reach": {
+			text: fmt.Sprintf(tcp, ", acl_list: [{acl_name: a}]"), file: "customResources: true, trust: cluster",
+			want: []string{`TCP default/db: entry "a": frontend.acl_list: it may keep clients out or lead them elsewhere, ` +
+				"and nothing here does that for a port: remove it; a Service of type LoadBalancer can restrict its clients " +
+				"(spec.loadBalancerSourceRanges); the port is closed"},
+		},
+		"a port without a configuration file": {
+			text: fmt.Sprintf(tcp, ""), want: []string{"TCP default/db: the configuration file lets no namespace open " +
+				"ports, which all of them share (clusters[].ingress.trust): use a Service of type LoadBalancer, or the " +
+				"ConfigMap of TCP services (clusters[].ingress.tcpServices)"},
+		},
+		"a port while the configuration reads no custom resources": {
+			text: fmt.Sprintf(tcp, ""), file: "trust: cluster",
+			want: []string{"TCP default/db: custom resources are not read (clusters[].ingress.customResources)"},
+		},
+		"a Backend in both groups": {
+			text: service + fmt.Sprintf(backend, "{nonsense: 1}") + "apiVersion: ingress.v3.haproxy.org/v3\n" +
+				"kind: Backend\nmetadata: {name: slow}\nspec: {server_timeout: 500}\n---\n",
+			want: []string{"Backend default/slow: a Backend of ingress.v3.haproxy.org with this name overrides it"}, safe: true,
+		},
+		"a Backend that is not there": {
+			text: service, want: []string{"Service default/web: annotation haproxy.org/cr-backend: there is no Backend " +
+				"default/slow, or it cannot be read; all clients are rejected until it is corrected"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := Question{From: "haproxy", Files: []string{"-"}}
+			if tt.file != "" {
+				q.Config = filepath.Join(t.TempDir(), "sallyport.yaml")
+				file := "clusters:\n- kubeconfig: /none\n  ingress: {" + tt.file + "}\n"
+				if err := os.WriteFile(q.Config, []byte(file), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			q.Stdin = strings.NewReader(tt.text + fmt.Sprintf(web, "", "ingressClassName: haproxy,"))
+			r := ask(t, q)
+			var got []string
+			for _, b := range r.Blocks(false) {
+				if !strings.HasPrefix(b.Title, "Other objects") {
+					continue
+				}
+				for _, row := range b.Rows {
+					got = append(got, strings.Join(row, ": "))
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" || r.Safe() != tt.safe {
+				t.Errorf("safe is %t; want (-), got (+):\n%s", r.Safe(), diff)
+			}
+		})
+	}
+}
+
 // TestTheConfigMapOfIngressNginxIsJudged reads it among the files.
 func TestTheConfigMapOfIngressNginxIsJudged(t *testing.T) {
 	var many strings.Builder

@@ -24,7 +24,8 @@ It reads files, before anything is installed, or a cluster, and changes nothing.
 says is compiled as the appliance does. Without --config the defaults of the configuration
 apply. Services and Secrets that files name and do not have are taken to be good.
 
-The exit code is 1 if a guard is lost, a path is not served, or a document was not read.`,
+The exit code is 1 if a guard is lost, a path or a port of a TCP is not served, or a
+document was not read.`,
 		Example: `  sallyport migrate --from nginx -f manifests/ -R
   kubectl get ingress,service -A -o yaml | sallyport migrate --from nginx -f -
   helm template shop ./chart | sallyport migrate --from nginx -f - -o json
@@ -63,7 +64,7 @@ The exit code is 1 if a guard is lost, a path is not served, or a document was n
 		}
 		for i := range all {
 			if !all[i].Safe() {
-				return errors.New("a guard is lost, a path is not served, or a document was not read")
+				return errors.New("a guard is lost, a path or a port is not served, or a document was not read")
 			}
 		}
 		return nil

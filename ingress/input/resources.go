@@ -1,6 +1,7 @@
 package input
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 
@@ -60,6 +61,48 @@ const CustomClass = "ingress.class"
 
 // Older reports whether the resource is of ingress.v1.haproxy.org.
 func (c *Custom[Of]) Older() bool { return c.APIVersion == CustomV1 }
+
+// NewerFirst orders resources by name. Of two with one name, that of ingress.v3.haproxy.org comes first.
+func NewerFirst[Of any](a, b *Custom[Of]) int {
+	rank := func(c *Custom[Of]) int {
+		if c.Older() {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(ByName(a, b), rank(a)-rank(b))
+}
+
+// DropOlder leaves out each resource of ingress.v1.haproxy.org with the name of one of ingress.v3.haproxy.org, and
+// adds a problem for each of them to Beyond. The lists are in the order of NewerFirst.
+func (s *Snapshot) DropOlder() {
+	var backends, tcps, globals, defaults []Problem
+	s.Backends, backends = dropOlder(s.Backends, s.Cluster)
+	s.TCPs, tcps = dropOlder(s.TCPs, s.Cluster)
+	s.Globals, globals = dropOlder(s.Globals, s.Cluster)
+	s.Defaults, defaults = dropOlder(s.Defaults, s.Cluster)
+	s.Beyond = slices.Concat(s.Beyond, backends, tcps, globals, defaults)
+}
+
+// dropOlder returns a list without the resources that others override, and a problem for each of them.
+func dropOlder[Of any](list []*Custom[Of], cluster string) (all []*Custom[Of], odd []Problem) {
+	twice := func(a, b *Custom[Of]) bool { return KeyOf(a) == KeyOf(b) }
+	for i, c := range list {
+		if i > 0 && twice(c, list[i-1]) {
+			odd = append(odd, Problem{
+				ObjectRef: ObjectRef{
+					Cluster: cluster, Kind: c.Kind, Namespace: c.Namespace, Name: c.Name, UID: string(c.UID),
+				},
+				Reason: "UnusedResource",
+				Why:    "a " + c.Kind + " of ingress.v3.haproxy.org with this name overrides it",
+			})
+		}
+	}
+	if len(odd) == 0 { // as nearly always: the list is not copied
+		return list, nil
+	}
+	return slices.CompactFunc(slices.Clone(list), twice), odd
+}
 
 // DeepCopyObject returns a copy.
 func (c *Custom[Of]) DeepCopyObject() runtime.Object {

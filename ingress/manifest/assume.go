@@ -21,6 +21,7 @@ import (
 
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/input"
+	"sallyport/ingress/kic"
 )
 
 // Assumed are the objects that were not read, and that are taken to exist and to be good.
@@ -46,8 +47,12 @@ func (c *Contents) Snapshot(
 ) (s input.Snapshot, a Assumed, err error) {
 	s = input.Snapshot{Cluster: cluster, At: at, Options: o.WithDefaults(), Objects: c.objects}
 	s.Ingresses, s.Services, s.Secrets = sorted(s.Ingresses), sorted(s.Services), sorted(s.Secrets)
-	s.ConfigMaps, s.Namespaces, s.Backends = sorted(s.ConfigMaps), sorted(s.Namespaces), sorted(s.Backends)
-	s.Globals, s.Defaults, s.Frontends = sorted(s.Globals), sorted(s.Defaults), sorted(s.Frontends)
+	s.ConfigMaps, s.Namespaces = sorted(s.ConfigMaps), sorted(s.Namespaces)
+	s.Backends, s.TCPs, s.Frontends = newerFirst(s.Backends), newerFirst(s.TCPs), newerFirst(s.Frontends)
+	s.Globals, s.Defaults = newerFirst(s.Globals), newerFirst(s.Defaults)
+	if s.Options.CustomResources {
+		s.DropOlder()
+	}
 	s.Classes = classes.Among(s.Classes)
 	if len(s.Classes) > 0 && !slices.ContainsFunc(s.Classes, isDefault) {
 		i := slices.IndexFunc(s.Classes, func(c *networkingv1.IngressClass) bool { return c.Name == classes.Names[0] })
@@ -69,8 +74,11 @@ func (c *Contents) Snapshot(
 		}
 		n.ingress(ing, kind)
 	}
+	if s.Options.CustomResources {
+		n.tcps()
+	}
 	keys, beyond := s.NamedSecrets()
-	s.Beyond = beyond
+	s.Beyond = append(s.Beyond, beyond...)
 	var services []*corev1.Service
 	for key, service := range n.services {
 		if _, has := input.Find(s.Services, key); !has {
@@ -105,6 +113,11 @@ func (c *Contents) Snapshot(
 // sorted returns a list in the order of a Snapshot.
 func sorted[T metav1.Object](list []T) []T {
 	return slices.SortedFunc(slices.Values(list), input.ByName[T])
+}
+
+// newerFirst returns a list of custom resources in the order of a Snapshot.
+func newerFirst[Of any](list []*input.Custom[Of]) []*input.Custom[Of] {
+	return slices.SortedFunc(slices.Values(list), input.NewerFirst[Of])
 }
 
 // classless reports whether an Ingress names no class.
@@ -194,6 +207,18 @@ func (n *names) ingress(ing *networkingv1.Ingress, kind input.Kind) {
 			port.Name = m[3]
 		}
 		n.service(namespace, m[2], port)
+	}
+}
+
+// tcps adds the Services that TCPs name.
+func (n *names) tcps() {
+	for _, c := range n.TCPs {
+		ports, _ := kic.TCP(c.Spec) // Compile tells what cannot be read
+		for _, p := range ports {
+			if number, err := strconv.ParseInt(p.To.Port, 10, 32); err == nil && p.Err == nil {
+				n.service(c.Namespace, p.To.Service.Name, networkingv1.ServiceBackendPort{Number: int32(number)})
+			}
+		}
 	}
 }
 

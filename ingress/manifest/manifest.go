@@ -31,7 +31,7 @@ type Contents struct {
 	Twice  []string       // objects that were read more than once; the last one counts
 
 	objects input.Objects
-	seen    map[string]bool
+	seen    map[string]metav1.Object // the last one of each kind, group and name
 }
 
 // Unread is something that cannot be read.
@@ -53,7 +53,7 @@ func (c *Contents) unread(where, format string, args ...any) {
 // Read adds the objects of the documents of a reader. where names it for people.
 func (c *Contents) Read(where string, r io.Reader) {
 	if c.seen == nil {
-		c.seen, c.Others = make(map[string]bool), make(map[string]int)
+		c.seen, c.Others = make(map[string]metav1.Object), make(map[string]int)
 	}
 	c.Files++
 	d := documents{from: bufio.NewReaderSize(r, 64<<10), next: 1}
@@ -132,9 +132,12 @@ func separates(line []byte) bool {
 
 // wanted are the kinds that are read.
 var wanted = []string{
-	"Ingress", "IngressClass", "Service", "Secret", "ConfigMap", "Namespace", "Backend", "Global", "Defaults",
-	"Frontend", validationRules,
+	"Ingress", "IngressClass", "Service", "Secret", "ConfigMap", "Namespace", "Backend", "TCP", "Global",
+	"Defaults", "Frontend", validationRules,
 }
+
+// oldest is a group of custom resources of HAProxy's own controller that is not read.
+const oldest = "core.haproxy.org"
 
 // validationRules is a kind of HAProxy's own controller that nothing here stands for.
 const validationRules = "ValidationRules"
@@ -216,6 +219,8 @@ func (c *Contents) take(where string, object []byte, of metav1.TypeMeta, depth i
 		add(c, where, object, kind, &c.objects.Namespaces, new(corev1.Namespace))
 	case "Backend " + input.CustomV1, "Backend " + input.CustomV3:
 		addCustom(c, where, object, kind, version, &c.objects.Backends)
+	case "TCP " + input.CustomV1, "TCP " + input.CustomV3:
+		addCustom(c, where, object, kind, version, &c.objects.TCPs)
 	case "Global " + input.CustomV1, "Global " + input.CustomV3:
 		addCustom(c, where, object, kind, version, &c.objects.Globals)
 	case "Defaults " + input.CustomV1, "Defaults " + input.CustomV3:
@@ -229,19 +234,27 @@ func (c *Contents) take(where string, object []byte, of metav1.TypeMeta, depth i
 		c.unread(where, "ValidationRules, which are not read here: the annotations that they define have no effect. "+
 			"Use the keys of ingress/README.md")
 	default:
+		if group, _, _ := strings.Cut(version, "/"); group == oldest && slices.Contains(wanted, kind) {
+			c.unread(where, "%s of %s, which HAProxy's controller reads up to version 1.10: write it as one of "+
+				"ingress.v3.haproxy.org", aOr(kind), oldest)
+			return
+		}
 		c.Others[oneLine(kind)]++
 	}
 }
 
-// addCustom adds a custom resource to the list of its kind. An object of a List may leave out its version.
+// addCustom adds a custom resource to the list of its kind. An object of a List may leave out its type.
 func addCustom[Of any](c *Contents, where string, object []byte, kind, version string, to *[]*input.Custom[Of]) {
 	one := new(input.Custom[Of])
-	one.APIVersion = version
-	add(c, where, object, kind, to, one)
+	one.APIVersion, one.Kind = version, kind
+	add(c, where, object, kind, to, one, version)
 }
 
-// add adds an object to the list of its kind. A later object of the same name replaces an earlier one.
-func add[T metav1.Object](c *Contents, where string, object []byte, kind string, to *[]T, one T) {
+// add adds an object to the list of its kind. A later object of the same name replaces an earlier object. Groups tell
+// apart objects of one kind.
+func add[T metav1.Object](
+	c *Contents, where string, object []byte, kind string, to *[]T, one T, groups ...string,
+) {
 	if err := json.Unmarshal(object, one); err != nil {
 		c.unread(where, "%s: %s", aOr(kind), oneLine(strings.TrimPrefix(err.Error(), "json: ")))
 		return
@@ -266,12 +279,13 @@ func add[T metav1.Object](c *Contents, where string, object []byte, kind string,
 		s.StringData = nil
 	}
 	key := strings.TrimPrefix(one.GetNamespace()+"/"+one.GetName(), "/")
-	if name := kind + " " + key; c.seen[name] {
+	name := kind + " " + key
+	in := strings.Join(append(groups, name), " ")
+	if was := c.seen[in]; was != nil {
 		c.Twice = append(c.Twice, oneLine(name))
-		*to = slices.DeleteFunc(*to, func(o T) bool { return input.KeyOf(o) == input.KeyOf(one) })
-	} else {
-		c.seen[name] = true
+		*to = slices.DeleteFunc(*to, func(o T) bool { return metav1.Object(o) == was })
 	}
+	c.seen[in] = one
 	*to = append(*to, one)
 }
 

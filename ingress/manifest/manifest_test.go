@@ -66,7 +66,19 @@ func TestAFileIsReadDocumentByDocument(t *testing.T) {
 		"Backends of HAProxy's controller": {
 			"apiVersion: ingress.v3.haproxy.org/v3\nkind: Backend\nmetadata: {name: a}\nspec: {retries: 2}\n---\n" +
 				"apiVersion: ingress.v1.haproxy.org/v1\nkind: BackendList\nitems: [{metadata: {name: b}}]\n---\n" +
-				"apiVersion: core.haproxy.org/v1alpha2\nkind: Backend\nmetadata: {name: c}\n", "a\nb\nother Backend;",
+				"apiVersion: core.haproxy.org/v1alpha2\nkind: Backend\nmetadata: {name: c}\n",
+			"! x:10 a Backend of core.haproxy.org, which HAProxy's controller reads up to version 1.10: write it as one of " +
+				"ingress.v3.haproxy.org\na\nb",
+		},
+		"TCPs of HAProxy's controller": {
+			"apiVersion: ingress.v3.haproxy.org/v3\nkind: TCP\nmetadata: {name: a}\nspec: [{name: x}]\n---\n" +
+				"apiVersion: ingress.v1.haproxy.org/v1\nkind: TCPList\nitems: [{metadata: {name: b}}]\n---\n" +
+				"apiVersion: example.com/v1\nkind: TCP\nmetadata: {name: c}\n", "a\nb\nother TCP;",
+		},
+		"one name in both groups": {
+			"apiVersion: ingress.v3.haproxy.org/v3\nkind: TCP\nmetadata: {name: a}\n---\n" +
+				"apiVersion: ingress.v1.haproxy.org/v1\nkind: TCP\nmetadata: {name: a}\n---\n" +
+				"apiVersion: ingress.v1.haproxy.org/v1\nkind: TCP\nmetadata: {name: a}\n", "a\na\ntwice TCP default/a",
 		},
 		"a Global, a Defaults and a Frontend of HAProxy's controller": {
 			"apiVersion: ingress.v3.haproxy.org/v3\nkind: Global\nmetadata: {name: a}\n---\n" +
@@ -198,11 +210,67 @@ spec:
 	}
 }
 
+// TestTheNewerGroupOfCustomResourcesCounts reads resources of one name in both groups, in each order.
+func TestTheNewerGroupOfCustomResourcesCounts(t *testing.T) {
+	newer, older := "", ""
+	for _, kind := range []string{"Backend", "TCP", "Global", "Defaults"} {
+		newer += "apiVersion: " + input.CustomV3 + "\nkind: " + kind + "\nmetadata: {name: a}\n---\n"
+		older += "apiVersion: " + input.CustomV1 + "\nkind: " + kind + "List\nitems: [{metadata: {name: a}}]\n---\n"
+	}
+	for _, text := range []string{newer + older, older + newer} {
+		c := Contents{Namespace: "default"}
+		c.Read("x", strings.NewReader(text))
+		s, _, err := c.Snapshot("c", time.Unix(0, 0), input.Options{CustomResources: true}, Classes{Names: []string{"haproxy"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(s.Backends) != 1 || s.Backends[0].Older() || len(s.TCPs) != 1 || s.TCPs[0].Older() ||
+			len(s.Globals) != 1 || s.Globals[0].Older() || len(s.Defaults) != 1 || s.Defaults[0].Older() {
+			t.Errorf("got %v, %v, %v and %v", s.Backends, s.TCPs, s.Globals, s.Defaults)
+		}
+		var told []string
+		for _, p := range s.Beyond {
+			told = append(told, p.Kind+" "+p.Name+" "+p.Reason)
+		}
+		want := []string{
+			"Backend a UnusedResource", "TCP a UnusedResource", "Global a UnusedResource", "Defaults a UnusedResource",
+		}
+		if diff := cmp.Diff(want, told); diff != "" || len(c.Twice) > 0 {
+			t.Errorf("twice %q; want (-), got (+):\n%s", c.Twice, diff)
+		}
+	}
+}
+
+func TestTheServicesOfTCPsAreAssumed(t *testing.T) {
+	c := Contents{Namespace: "shop"}
+	c.Read("x", strings.NewReader("apiVersion: "+input.CustomV3+`
+kind: TCP
+metadata: {name: db}
+spec:
+- {name: a, frontend: {binds: {v4: {port: 5432}}}, service: {name: db, port: 5432}}
+- {name: b, frontend: {binds: {v4: {port: 5433}}, acl_list: [{acl_name: a}]}, service: {name: closed, port: 5432}}
+`))
+	for _, row := range []struct {
+		on   bool
+		want []string
+	}{{true, []string{"shop/db"}}, {false, nil}} {
+		s, assumed, err := c.Snapshot("c", time.Unix(0, 0), input.Options{CustomResources: row.on},
+			Classes{Names: []string{"haproxy"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(row.want, assumed.Services); diff != "" || row.on && s.Services[0].Spec.Ports[0].Port != 5432 {
+			t.Errorf("custom resources are read: %t; want (-), got (+):\n%s", row.on, diff)
+		}
+	}
+}
+
 // FuzzRead checks that no text ends the reading of the next file, and that what is told has one line.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(small + "a}\n---\nkind: List\nitems: [{kind: Ingress}]\n"))
 	f.Add([]byte("apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: a}\nspec: {rules: [{http: {paths: [{}]}}]}\n"))
 	f.Add([]byte("---\n--- \n{{ a }}\n---x\n&a [*a]\n"))
+	f.Add([]byte("apiVersion: " + input.CustomV1 + "\nkind: TCP\nmetadata: {name: a}\nspec: [{service: {name: a, port: 1}}]"))
 	f.Add([]byte("kind: \"Secret\"\napiVersion: v1\nmetadata: {name: a}\nstringData: {a: b}\ndata: {c: '!'}"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		c := Contents{Namespace: "default"}
@@ -216,7 +284,7 @@ func FuzzRead(f *testing.F) {
 				t.Errorf("several lines: %q", u.Why)
 			}
 		}
-		o := input.Options{Nginx: input.NginxOptions{Class: "nginx", Controller: "k"}}
+		o := input.Options{CustomResources: true, Nginx: input.NginxOptions{Class: "nginx", Controller: "k"}}
 		if _, _, err := c.Snapshot("c", time.Unix(0, 0), o, Classes{Names: []string{"nginx"}, Controller: "k"}); err != nil {
 			t.Error(err)
 		}

@@ -34,6 +34,9 @@ type Survey struct {
 	Ingresses []Surveyed     `json:"ingresses"`
 	Hosts     []SurveyedHost `json:"hosts"`            // those that differ as a whole
 	Others    map[string]int `json:"others,omitempty"` // Ingresses of other classes, by class; "" has none
+	// Objects are the problems of other objects that HAProxy's controller reads: Services, ConfigMaps, and its custom
+	// resources.
+	Objects []input.Problem `json:"objects,omitempty"`
 	// Everywhere lists in sentences the differences that each Ingress has, with or without annotations.
 	Everywhere []string `json:"everywhere,omitempty"`
 }
@@ -165,8 +168,24 @@ func Of(r ingress.Result, cluster string, from Foreign) Survey {
 	}
 	if from == FromNginx {
 		out.Everywhere = nginx.Everywhere
+		return out
+	}
+	for _, p := range v.Others {
+		if slices.Contains(objectKinds, p.Kind) {
+			out.Objects = append(out.Objects, p)
+		}
 	}
 	return out
+}
+
+// objectKinds are the kinds of Objects.
+var objectKinds = []string{"Service", "ConfigMap", "TCP", "Backend", "Global", "Defaults", "Frontend"}
+
+// ClosesPort reports whether a port of a TCP is closed.
+func (s *Survey) ClosesPort() bool {
+	return slices.ContainsFunc(s.Objects, func(p input.Problem) bool {
+		return p.Kind == "TCP" && p.Reason != "FieldLeftOut" && p.Reason != "UnusedResource"
+	})
 }
 
 func keyOf(o input.ObjectRef) types.NamespacedName {

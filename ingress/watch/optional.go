@@ -165,6 +165,6 @@ func (w *Watcher) addOptionals(s *input.Snapshot) (waiting []string) {
 	for _, x := range w.optionals {
 		waiting = append(waiting, x.addTo(s)...)
 	}
-	addCustom(s)
+	s.DropOlder()
 	return waiting
 }

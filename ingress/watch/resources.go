@@ -2,7 +2,6 @@ package watch
 
 import (
 	"context"
-	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -117,35 +116,4 @@ func stripCustom(of *metav1.TypeMeta, meta *metav1.ObjectMeta, version schema.Gr
 	}
 	meta.Labels, meta.ManagedFields = nil, nil
 	of.APIVersion, of.Kind = version.String(), kind
-}
-
-// dropOlder returns a list without each resource of ingress.v1.haproxy.org with the name of one of
-// ingress.v3.haproxy.org, and a problem for each that is left out.
-func dropOlder[Of any](list []*input.Custom[Of], cluster string) (all []*input.Custom[Of], odd []input.Problem) {
-	twice := func(a, b *input.Custom[Of]) bool { return input.KeyOf(a) == input.KeyOf(b) }
-	for i, c := range list { // those of the newer group come first
-		if i > 0 && twice(c, list[i-1]) {
-			odd = append(odd, input.Problem{
-				ObjectRef: input.ObjectRef{
-					Cluster: cluster, Kind: c.Kind, Namespace: c.Namespace, Name: c.Name, UID: string(c.UID),
-				},
-				Reason: "UnusedResource",
-				Why:    "a " + c.Kind + " of ingress.v3.haproxy.org with this name overrides it",
-			})
-		}
-	}
-	if len(odd) == 0 { // as nearly always: the list is not copied
-		return list, nil
-	}
-	return slices.CompactFunc(slices.Clone(list), twice), odd
-}
-
-// addCustom leaves out the resources that others override.
-func addCustom(s *input.Snapshot) {
-	var backends, tcps, globals, defaults []input.Problem
-	s.Backends, backends = dropOlder(s.Backends, s.Cluster)
-	s.TCPs, tcps = dropOlder(s.TCPs, s.Cluster)
-	s.Globals, globals = dropOlder(s.Globals, s.Cluster)
-	s.Defaults, defaults = dropOlder(s.Defaults, s.Cluster)
-	s.Beyond = slices.Concat(s.Beyond, backends, tcps, globals, defaults)
 }

@@ -74,6 +74,22 @@ func TestGlobalsAndDefaultsOfBothGroupsAreRead(t *testing.T) {
 	}
 }
 
+func TestTCPsOfBothGroupsAreRead(t *testing.T) {
+	c := newCluster(calico.V1)
+	c.ready.Store(true)
+	for _, version := range customVersions {
+		c.serve(version, tcps, tcpKind)
+		c.createIn(t, version.WithResource(tcps), tcpKind, "shop", "both", nil)
+	}
+	s := synced(t, c.watch(t, readingResources))
+	if len(s.TCPs) != 1 || s.TCPs[0].Older() {
+		t.Errorf("got the TCPs %v", s.TCPs)
+	}
+	if len(s.Beyond) != 1 || s.Beyond[0].Kind != tcpKind || s.Beyond[0].Reason != "UnusedResource" {
+		t.Errorf("got %v, want a problem of the older one", s.Beyond)
+	}
+}
+
 func TestAClusterWithoutBackendsLacksNothing(t *testing.T) {
 	c := newCluster(calico.V1)
 	c.ready.Store(true)
