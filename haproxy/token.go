@@ -69,7 +69,7 @@ const (
 func PublicKey(name string, text []byte) (*TokenKey, error) {
 	block, rest := pem.Decode(text)
 	if block == nil {
-		return nil, errors.New("it is not PEM: want a block PUBLIC KEY or CERTIFICATE")
+		return nil, errors.New("it is not PEM: want a block PUBLIC KEY or CERTIFICATE, or a JSON Web Key Set")
 	}
 	if more, _ := pem.Decode(rest); more != nil {
 		return nil, errors.New("it has several PEM blocks: want one PUBLIC KEY or CERTIFICATE")
@@ -92,6 +92,11 @@ func PublicKey(name string, text []byte) (*TokenKey, error) {
 	if err != nil {
 		return nil, fmt.Errorf("it cannot be read: %w", err)
 	}
+	return tokenKey(name, key)
+}
+
+// tokenKey makes a TokenKey of a public key.
+func tokenKey(name string, key any) (*TokenKey, error) {
 	var algorithm string
 	switch k := key.(type) {
 	case *rsa.PublicKey:
@@ -116,8 +121,8 @@ func PublicKey(name string, text []byte) (*TokenKey, error) {
 }
 
 // SharedKey makes a TokenKey of a secret for HS256, which is as long as its hash at least (RFC 7518, 3.2).
-// It rejects PEM, because everybody who knows a public key could otherwise sign with it. Its errors do not
-// contain the secret.
+// It rejects PEM and JSON Web Key Sets, because everybody who knows a public key could otherwise sign with it. Its
+// errors do not contain the secret.
 func SharedKey(name string, secret []byte) (*TokenKey, error) {
 	switch {
 	case len(secret) < 32 || len(secret) > 1024:
@@ -128,6 +133,8 @@ func SharedKey(name string, secret []byte) (*TokenKey, error) {
 			"`openssl rand -base64 48` makes one of text")
 	case strings.Contains(string(secret), "-----BEGIN"):
 		return nil, errors.New("it is PEM, and no secret for HS256")
+	case IsKeySet(secret) && strings.Contains(string(secret), `"kty"`):
+		return nil, errors.New("it is a JSON Web Key Set, and no secret for HS256")
 	}
 	row := "key " + base64.StdEncoding.EncodeToString(secret) + "\n"
 	return &TokenKey{&Extra{name + sharedKeyFile, []byte(row)}, "HS256"}, nil

@@ -191,9 +191,10 @@ func TestOnlyATokenOfItsOwnKeysIsAdmitted(t *testing.T) {
 			Headers: []ClaimHeader{{"X-Forwarded-User", "sub"}, {"X-Team", "team.name"}, {"X-Roles", "role"}},
 		})}
 		neighbour.Directives = []Directive{tokens(t, Tokens{Keys: []*TokenKey{theirs}})}
-		wide.Directives = []Directive{tokens(t, Tokens{Keys: keys})}
+		set := must[[]*TokenKey](t)(KeySet("w", keySet(t, es.member(t), rs.member(t))))
+		wide.Directives = []Directive{tokens(t, Tokens{Keys: set})}
 		cfg := r.config(app, neighbour, wide)
-		for _, k := range append(keys, theirs) {
+		for _, k := range slices.Concat(keys, []*TokenKey{theirs}, set) {
 			cfg.Extras = append(cfg.Extras, k.File)
 		}
 		r.apply(cfg, states(cfg, Open))
@@ -228,7 +229,9 @@ func TestOnlyATokenOfItsOwnKeysIsAdmitted(t *testing.T) {
 			{"neighbour.test", good, "401"},
 			{"neighbour.test", hs.sign(t, nil, with()), "401"},
 			{"wide.test", rs.sign(t, nil, map[string]any{"exp": now + hour}), "200"},
+			{"wide.test", es.sign(t, map[string]any{"kid": "of nobody"}, with()), "200"},
 			{"wide.test", other.sign(t, nil, with()), "401"},
+			{"wide.test", hs.sign(t, nil, with()), "401"},
 		} {
 			if got, _ := r.bearing(row.host, "Authorization: Bearer "+row.token); got != row.want {
 				t.Errorf("%s: got %s, want %s", row.host, got, row.want)

@@ -92,6 +92,11 @@ func secrets(_ Scope, ref Ref) (Secret, error) {
 		s.Data = map[string][]byte{
 			"login": pem.EncodeToMemory(block), "old.hs256": []byte(strings.Repeat("secret", 10)),
 		}
+	case "key-set": // a certificate, and a set with a key for encryption
+		block, _ := pem.Decode(text)
+		s.Data = map[string][]byte{"jwks.json": []byte(keySet), "login": pem.EncodeToMemory(block)}
+	case "secret-set":
+		s.Data = map[string][]byte{"hs256": []byte(keySet)}
 	case "one-token":
 		s.Data = map[string][]byte{"hs256": []byte(strings.Repeat("secret", 10))}
 	case "wrong-token":
@@ -103,6 +108,15 @@ func secrets(_ Scope, ref Ref) (Secret, error) {
 	}
 	return s, nil
 }
+
+// keySet is the JSON Web Key Set of RFC 7517, A.1.
+const keySet = `{"keys": [
+	{"kty":"EC", "crv":"P-256", "x":"MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4",
+		"y":"4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM", "use":"enc", "kid":"1"},
+	{"kty":"RSA", "n": "0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78LhWx4cbbfAAtVT86zwu1RK7aPFFxuhDR1L6tSoc_BJECPebWK` +
+	`RXjBZCiFV4n3oknjhMstn64tZ_2W-5JsGY4Hc5n9yBXArwl93lqt7_RN5w6Cf0h4QyQ5v-65YGjQR0_FDW2QvzqY368QQMicAtaSqzs8KJZgnYb9c7d0` +
+	`zgdAZHzu6qMQvRL5hajrn1n91CbOpbISD08qNLyrdkt-bFTWhAI4vMQFh6WeZu0fM4lFd2NcRwr3XPksINHaQ-G_xBniIqbw0Ls1jF44-csFCur-kEgU` +
+	`8awapJzKnqDKgw", "e":"AQAB", "alg":"RS256", "kid":"2011-04-29"}]}`
 
 // resources returns the Backend of a name that rows use.
 func resources(_ Scope, ref Ref) (*Resource, error) {
@@ -913,11 +927,16 @@ tcp-request content reject
 			on4("sallyport.dev/jwt-keys: tokens", "sallyport.dev/jwt-issuer: https://login.test/",
 				"sallyport.dev/jwt-audience: web, https://web.test", "sallyport.dev/jwt-claims: role admin root\nsub",
 				"sallyport.dev/jwt-headers: X-User sub\nX-Roles realm.roles", "auth-realm: Members only"),
-			tokens("Members only", haproxy.Tokens{
+			tokens("tokens", "Members only", haproxy.Tokens{
 				Issuer: "https://login.test/", Audiences: []string{"web", "https://web.test"},
 				Require: []haproxy.Claim{{Name: "role", Values: []string{"admin", "root"}}, {Name: "sub"}},
 				Headers: []haproxy.ClaimHeader{{Header: "X-User", Claim: "sub"}, {Header: "X-Roles", Claim: "realm.roles"}},
 			}) + "\nfile tokens_0.jwt.pem\nfile tokens_1.jwt.map",
+		},
+		{
+			on4("sallyport.dev/jwt-keys: key-set"),
+			tokens("key-set", "Protected Content", haproxy.Tokens{}) +
+				"\nfile key-set_0_0.jwt.pem\nfile key-set_1.jwt.pem",
 		},
 
 		// What should guard and cannot lets nobody in.
@@ -935,7 +954,13 @@ tcp-request content reject
 		{
 			on4("sallyport.dev/jwt-keys: wrong-token"),
 			"CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/jwt-keys: Secret wrong-token, entry login: it is " +
-				"not PEM: want a block PUBLIC KEY or CERTIFICATE; all clients are rejected until it is corrected",
+				"not PEM: want a block PUBLIC KEY or CERTIFICATE, or a JSON Web Key Set; all clients are rejected until " +
+				"it is corrected",
+		},
+		{
+			on4("sallyport.dev/jwt-keys: secret-set"),
+			"CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/jwt-keys: Secret secret-set, entry hs256: it is a " +
+				"JSON Web Key Set, and no secret for HS256; all clients are rejected until it is corrected",
 		},
 		{
 			on4("sallyport.dev/jwt-keys: tls"),
@@ -1327,8 +1352,8 @@ tcp-request content reject
 }
 
 // tokens returns the text of the directive of Tokens with the keys of a Secret that rows use.
-func tokens(realm string, t haproxy.Tokens) string {
-	from, _ := secrets(Ingress, Ref{Name: "tokens"})
+func tokens(secret, realm string, t haproxy.Tokens) string {
+	from, _ := secrets(Ingress, Ref{Name: secret})
 	t.Realm = realm
 	var err error
 	if t.Keys, err = tokenKeys(from); err != nil {

@@ -14,9 +14,9 @@ import (
 var (
 	jwtKeys = defineSecret(Doc{
 		Name: JWTKeys, Scopes: Ingress, Guard: true,
-		Effect: "Clients need a signed token (`Authorization: Bearer`) with an expiry; see Tokens. Each of up to 4 " +
-			"entries of the Secret is a key: a public key or a certificate in PEM, RSA for RS256 or P-256 for ES256. " +
-			"An entry named `hs256` or `NAME.hs256` is a secret for HS256.",
+		Effect: "Clients need a signed token (`Authorization: Bearer`) with an expiry; see Tokens. The Secret has " +
+			"up to 4 keys. An entry is a public key or a certificate in PEM, RSA for RS256 or P-256 for ES256, or a " +
+			"JSON Web Key Set. An entry named `hs256` or `NAME.hs256` is a secret for HS256.",
 	})
 	jwtIssuer = define(claimText, Doc{
 		Name: own + "jwt-issuer", Scopes: Ingress, Format: "text, as `https://login.test/`", Guard: true,
@@ -125,15 +125,24 @@ func tokenKeys(from Secret) (keys []*haproxy.TokenKey, err error) {
 		return nil, fmt.Errorf("Secret %s has %d entries: allowed are 1 to %d keys", from.Of, n, haproxy.MaxTokenKeys)
 	}
 	for i, entry := range slices.Sorted(maps.Keys(from.Data)) {
-		read := haproxy.PublicKey
-		if entry == "hs256" || strings.HasSuffix(entry, ".hs256") {
-			read = haproxy.SharedKey
-		}
-		k, err := read(from.Name+"_"+strconv.Itoa(i), from.Data[entry]) // no name of a Secret has a "_"
+		more, err := keysOf(entry, from.Name+"_"+strconv.Itoa(i), from.Data[entry]) // no name of a Secret has a "_"
 		if err != nil {
 			return nil, fmt.Errorf("Secret %s, entry %s: %w", from.Of, entry, err)
 		}
-		keys = append(keys, k)
+		keys = append(keys, more...)
 	}
 	return keys, nil
+}
+
+// keysOf reads the keys of an entry. file begins the names of their files.
+func keysOf(entry, file string, text []byte) ([]*haproxy.TokenKey, error) {
+	read := haproxy.PublicKey
+	switch {
+	case entry == "hs256" || strings.HasSuffix(entry, ".hs256"):
+		read = haproxy.SharedKey
+	case haproxy.IsKeySet(text):
+		return haproxy.KeySet(file, text)
+	}
+	k, err := read(file, text)
+	return []*haproxy.TokenKey{k}, err
 }
