@@ -1,6 +1,7 @@
 package accesslog
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/netip"
 	"net/url"
@@ -19,6 +20,37 @@ type Line struct {
 	Scheme Scheme
 	Status int
 	Own    bool // the proxy of before answered by itself, and not a server
+
+	// backend is NAMESPACE-SERVICE-PORT of ingress-nginx, or NAMESPACE_svc_SERVICE_PORT of HAProxy's controller.
+	backend string
+}
+
+// Backend returns the name that the log has for the Service of the request. It is empty if the log has none, or a
+// name that no controller gives.
+func (l *Line) Backend() string { return l.backend }
+
+// MayReach reports whether the request may have gone to a Service of Kubernetes. It is true if the log does not name
+// the Service.
+func (l *Line) MayReach(namespace, service string) bool {
+	if l.backend == "" {
+		return true
+	}
+	before, after, is := strings.Cut(l.backend, "_svc_")
+	if !is {
+		return strings.HasPrefix(l.backend, namespace+"-"+service+"-")
+	}
+	if _, rest, named := strings.Cut(before, "__"); named { // this appliance puts the cluster there
+		before = rest
+	}
+	of, _, _ := strings.Cut(before, "_")
+	return of == namespace && strings.HasPrefix(after, service+"_")
+}
+
+// reached sets the backend of a line of ingress-nginx.
+func (l *Line) reached(upstream string) {
+	if upstream != "-" && upstream != "upstream-default-backend" { // which is no Service of a rule
+		l.backend = upstream
+	}
 }
 
 // A Scheme says whether a request came over TLS.
@@ -146,19 +178,22 @@ func readCombined(text string) (l Line, ok bool) {
 	if len(words) < 2 || !l.status(words[0]) {
 		return l, false
 	}
-	l.Own = ownOfNginx(rest)
+	l.ofNginx(rest)
 	return l, true
 }
 
-// ownOfNginx reports whether the end of a line of ingress-nginx has no address of a server:
+// ofNginx reads the end of a line of ingress-nginx, which has no address if no server answered:
 // "referer" "agent" LENGTH TIME [SERVICE] [OTHER] ADDRESS LENGTH TIME STATUS ID.
-func ownOfNginx(rest string) bool {
+func (l *Line) ofNginx(rest string) {
 	i := strings.LastIndex(rest, `" `)
 	if i < 0 {
-		return false
+		return
 	}
 	words := strings.Fields(rest[i+2:])
-	return len(words) >= 8 && strings.HasPrefix(words[2], "[") && strings.HasPrefix(words[3], "[") && words[4] == "-"
+	if len(words) >= 8 && strings.HasPrefix(words[2], "[") && strings.HasPrefix(words[3], "[") {
+		l.Own = words[4] == "-"
+		l.reached(strings.Trim(words[2], "[]"))
+	}
 }
 
 // quoted returns the text before a quote, and the text after it. A backslash escapes a quote.
@@ -199,7 +234,10 @@ func readHAProxy(text string) (l Line, ok bool) {
 	if l.Scheme = HTTP; strings.HasSuffix(words[at+1], "~") { // "~" marks TLS (HAProxy's manual, 8.2.3)
 		l.Scheme = HTTPS
 	}
-	_, server, _ := strings.Cut(words[at+2], "/")
+	backend, server, _ := strings.Cut(words[at+2], "/")
+	if strings.Contains(backend, "_svc_") {
+		l.backend = backend
+	}
 	l.Own = server == "<NOSRV>" || server == "<STATS>"
 	if l.Host == "" {
 		for _, w := range words[at+5:] {
@@ -224,6 +262,7 @@ var names = map[string][]string{
 	"user":    {"remote_user", "user"},
 	"scheme":  {"scheme", "request_scheme", "protocol_scheme"},
 	"server":  {"upstream_addr", "upstream_address", "server"},
+	"backend": {"proxy_upstream_name"},
 }
 
 // readJSON reads an object with fields of these names.
@@ -268,5 +307,6 @@ func readJSON(text string) (l Line, ok bool) {
 		l.User = ""
 	}
 	l.Own = field("server") == "-"
+	l.reached(cmp.Or(field("backend"), "-"))
 	return l, l.status(field("status"))
 }

@@ -24,11 +24,26 @@ func TestEachFormOfALogIsRead(t *testing.T) {
 		},
 		"ingress-nginx, answered by itself": {
 			`198.51.100.7 - - [24/Nov/2026:10:00:00 +0000] "GET / HTTP/2.0" 308 164 "-" "curl" 35 0.000 [shop-web-80] [] - - - - 8f2a`,
-			Line{Path: "/", Method: "GET", Client: client, Status: 308, Own: true},
+			Line{Path: "/", Method: "GET", Client: client, Status: 308, Own: true, backend: "shop-web-80"},
 		},
 		"ingress-nginx, answered by a pod": {
 			`198.51.100.7 - - [24/Nov/2026:10:00:00 +0000] "GET / HTTP/2.0" 200 164 "-" "curl" 35 0.002 [shop-web-80] [] 10.2.0.4:80 12 0.001 200 8f2a`,
-			Line{Path: "/", Method: "GET", Client: client, Status: 200},
+			Line{Path: "/", Method: "GET", Client: client, Status: 200, backend: "shop-web-80"},
+		},
+		"ingress-nginx, no rule takes it": {
+			`198.51.100.7 - - [24/Nov/2026:10:00:00 +0000] "GET / HTTP/2.0" 404 1 "-" "curl" 35 0.002 [upstream-default-backend] [] 10.2.0.4:80 12 0.001 404 8f2a`,
+			Line{Path: "/", Method: "GET", Client: client, Status: 404},
+		},
+		"HAProxy's controller, answered by a pod": {
+			`198.51.100.7:4711 [24/Nov/2026:10:00:00.123] https~ shop_svc_web_http/SRV_1 0/0/1/2/3 200 90 - - ---- 1/1/0/0/0 0/0 "GET shop.example/a HTTP/1.1"`,
+			Line{
+				Host: "shop.example", Path: "/a", Method: "GET", Client: client, Scheme: HTTPS, Status: 200,
+				backend: "shop_svc_web_http",
+			},
+		},
+		"JSON of ingress-nginx": {
+			`{"remote_addr":"198.51.100.7","host":"a.test","uri":"/a","method":"GET","status":200,"proxy_upstream_name":"shop-web-80"}`,
+			Line{Host: "a.test", Path: "/a", Method: "GET", Client: client, Status: 200, backend: "shop-web-80"},
 		},
 		"Apache vhost_combined": {
 			`shop.example:443 198.51.100.7 - - [24/Nov/2026:10:00:00 +0000] "POST /x HTTP/1.1" 500 1 "-" "-"`,
@@ -52,7 +67,7 @@ func TestEachFormOfALogIsRead(t *testing.T) {
 		},
 	} {
 		got, ok := Read(row.text)
-		if diff := cmp.Diff(row.want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" || !ok {
+		if diff := cmp.Diff(row.want, got, cmp.AllowUnexported(Line{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" || !ok {
 			t.Errorf("%s: %v, want (-), got (+):\n%s", name, ok, diff)
 		}
 	}
@@ -62,6 +77,27 @@ func TestEachFormOfALogIsRead(t *testing.T) {
 	} {
 		if l, ok := Read(text); ok {
 			t.Errorf("%q is read as %+v", text, l)
+		}
+	}
+}
+
+func TestABackendOfALogNamesItsService(t *testing.T) {
+	for backend, row := range map[string]struct {
+		namespace, service string
+		want               bool
+	}{
+		"":                                 {"shop", "web", true},
+		"shop-web-80":                      {"shop", "web", true},
+		"shop-web-http-alt":                {"shop", "web", true},
+		"shop-website-80":                  {"shop", "web", false},
+		"other-web-80":                     {"shop", "web", false},
+		"shop_svc_web_http":                {"shop", "web", true},
+		"shop_svc_website_http":            {"shop", "web", false},
+		"other_svc_web_http":               {"shop", "web", false},
+		"blue__shop_ing_site_svc_web_http": {"shop", "web", true},
+	} {
+		if got := (&Line{backend: backend}).MayReach(row.namespace, row.service); got != row.want {
+			t.Errorf("%q may be Service %s/%s: %t, want %t", backend, row.namespace, row.service, got, row.want)
 		}
 	}
 }

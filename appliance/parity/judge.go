@@ -18,13 +18,14 @@ type Code string
 
 // The Codes.
 const (
-	Served   Code = "served"         // by a server, which decides about the status
-	NotFound Code = "not-found"      // no rule takes it
-	ToHTTPS  Code = "to-https"       // plain HTTP is redirected
-	Redirect Code = "redirect"       // a key redirects it
-	Closed   Code = "closed"         // all clients of the path are rejected
-	Denied   Code = "denied"         // the address of the client is in a deny list, or in no allow list
-	Password Code = "needs-password" // a password is asked for
+	Served   Code = "served"          // by a server, which decides about the status
+	NotFound Code = "not-found"       // no rule takes it
+	ToHTTPS  Code = "to-https"        // plain HTTP is redirected
+	Redirect Code = "redirect"        // a key redirects it
+	Closed   Code = "closed"          // all clients of the path are rejected
+	Denied   Code = "denied"          // the address of the client is in a deny list, or in no allow list
+	Password Code = "needs-password"  // a password is asked for
+	Another  Code = "another-service" // by a server of another Service than before
 )
 
 // An answer is the answer of the routing to the requests that one Route takes.
@@ -32,11 +33,12 @@ type answer struct {
 	rule        string // HOST PATH, for people
 	ingress     string // NAMESPACE/NAME
 	backend     string
-	tls         int  // the status of the redirect of plain HTTP; 0 if plain HTTP is served
-	closed      bool // all clients are rejected
-	password    bool // HTTP Basic
-	redirect    int  // the status of a redirect for each path; 0 if there is none
-	root        bool // "/" is redirected
+	services    [][2]string // namespaces and names of the Services that the requests may go to
+	tls         int         // the status of the redirect of plain HTTP; 0 if plain HTTP is served
+	closed      bool        // all clients are rejected
+	password    bool        // HTTP Basic
+	redirect    int         // the status of a redirect for each path; 0 if there is none
+	root        bool        // "/" is redirected
 	allow, deny []netip.Prefix
 	status      int // of a Route without a backend
 }
@@ -50,6 +52,7 @@ const (
 // A judge decides requests.
 type judge struct {
 	result  ingress.Result
+	service map[string]string // by the name of the backend
 	finder  *haproxy.Finder
 	routes  map[haproxy.Route]*answer
 	request map[string]*answer // by host and path
@@ -59,7 +62,10 @@ type judge struct {
 func newJudge(r ingress.Result) *judge {
 	j := &judge{
 		result: r, finder: r.Config.Finder(), routes: map[haproxy.Route]*answer{}, request: map[string]*answer{},
-		nowhere: &answer{rule: "-", status: 404},
+		nowhere: &answer{rule: "-", status: 404}, service: make(map[string]string, len(r.Config.Backends)),
+	}
+	for _, b := range r.Config.Backends {
+		j.service[b.Name] = b.Service
 	}
 	if r.Config.DefaultBackend != "" {
 		j.nowhere.status, j.nowhere.backend = 0, r.Config.DefaultBackend
@@ -114,6 +120,10 @@ func (j *judge) explained(route haproxy.Route, host, path string) *answer {
 	}
 	closed := haproxy.Close().String()
 	for _, b := range e.Backends {
+		if namespace, service, is := strings.Cut(j.service[b.Name], "/"); is {
+			service, _, _ = strings.Cut(service, ":")
+			a.services = append(a.services, [2]string{namespace, service})
+		}
 		if b.Name != route.Backend || route.Choice != "" || route.Canary != "" {
 			continue // other requests may go elsewhere
 		}
@@ -167,6 +177,10 @@ func (a *answer) to(l *accesslog.Line) (Code, int) {
 		return Redirect, a.redirect
 	case a.root && l.Path == "/":
 		return Redirect, 302
+	case !l.Own && len(a.services) > 0 && !slices.ContainsFunc(a.services, func(s [2]string) bool {
+		return l.MayReach(s[0], s[1])
+	}):
+		return Another, 0
 	}
 	return Served, 0
 }
@@ -191,6 +205,8 @@ func same(code Code, status int, l *accesslog.Line) bool {
 		return redirected(l.Status)
 	case Closed:
 		return l.Status == 503
+	case Another:
+		return false
 	}
 	return l.Status == status
 }

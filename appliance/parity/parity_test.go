@@ -107,11 +107,19 @@ func world(t testing.TB) ingress.Result {
 func TestRequestsThatMeetAnotherAnswerAreFound(t *testing.T) {
 	r := world(t)
 	for name, row := range map[string]struct {
-		host, scheme, path, client, server string
-		status                             int
-		want                               Code // empty: the same
+		host, scheme, path, client, server, backend string
+		status                                      int
+		want                                        Code // empty: the same
 	}{
-		"served before and now":           {host: "shop.example", path: "/a", status: 200},
+		"served before and now": {host: "shop.example", path: "/a", status: 200},
+		"by the same Service":   {host: "shop.example", path: "/a", status: 200, backend: "shop-web-80"},
+		"by another Service":    {host: "shop.example", path: "/a", status: 200, backend: "shop-api-80", want: Another},
+		"another Service, whose proxy answered": {
+			host: "shop.example", path: "/a", status: 503, backend: "shop-api-80", server: "-",
+		},
+		"by the default of all": {
+			host: "shop.example", path: "/a", status: 200, backend: "upstream-default-backend",
+		},
 		"404 of a server":                 {host: "shop.example", path: "/a", status: 404},
 		"404 of the proxy, served now":    {host: "shop.example", path: "/a", status: 404, server: "-", want: Served},
 		"503 without servers":             {host: "shop.example", path: "/a", status: 503, server: "-"},
@@ -134,8 +142,8 @@ func TestRequestsThatMeetAnotherAnswerAreFound(t *testing.T) {
 		"a redirect that was none":        {host: "old.example", scheme: "https", path: "/", status: 200, want: Redirect},
 		"a client that left":              {host: "gone.example", path: "/", status: 499},
 	} {
-		text := fmt.Sprintf(`{"host":%q,"uri":%q,"status":%d,"remote_addr":%q,"upstream_addr":%q,"method":"GET"`,
-			row.host, row.path, row.status, row.client, row.server)
+		text := fmt.Sprintf(`{"host":%q,"uri":%q,"status":%d,"remote_addr":%q,"upstream_addr":%q,"method":"GET",`+
+			`"proxy_upstream_name":%q`, row.host, row.path, row.status, row.client, row.server, row.backend)
 		if row.scheme != "" {
 			text += fmt.Sprintf(`,"scheme":%q`, row.scheme)
 		}

@@ -24,10 +24,11 @@ type Group struct {
 	Host    string `json:"host"`
 	Rule    string `json:"rule"` // HOST PATH of the rule that takes them; "-" if none does
 	Ingress string `json:"ingress,omitempty"`
-	Before  int    `json:"before"`        // the status in the log
-	By      string `json:"by,omitempty"`  // "proxy" if the log says that no server answered
-	Code    Code   `json:"code"`          // the answer here
-	Now     int    `json:"now,omitempty"` // its status; 0 if a server decides
+	Before  int    `json:"before"`            // the status in the log
+	By      string `json:"by,omitempty"`      // "proxy" if the log says that no server answered
+	Backend string `json:"backend,omitempty"` // that the log names, if the request reaches another Service here
+	Code    Code   `json:"code"`              // the answer here
+	Now     int    `json:"now,omitempty"`     // its status; 0 if a server decides
 }
 
 // Counted is a Group with its requests.
@@ -67,7 +68,8 @@ func Replay(r ingress.Result, log io.Reader, host string) (Report, error) {
 	}
 	slices.SortFunc(out.Groups, func(a, b Counted) int {
 		return cmp.Or(cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Host, b.Host), cmp.Compare(a.Rule, b.Rule),
-			cmp.Compare(a.Before, b.Before), cmp.Compare(a.Code, b.Code), cmp.Compare(a.By, b.By))
+			cmp.Compare(a.Before, b.Before), cmp.Compare(a.Code, b.Code), cmp.Compare(a.By, b.By),
+			cmp.Compare(a.Backend, b.Backend))
 	})
 	return out, nil
 }
@@ -103,13 +105,16 @@ func (r *Report) line(j *judge, groups map[Group]*Counted, text []byte, long boo
 	if l.Own {
 		g.By = "proxy"
 	}
+	if code == Another {
+		g.Backend = short(l.Backend())
+	}
 	c := groups[g]
 	if c == nil {
 		if len(groups) == MaxGroups {
 			r.Others++
 			return
 		}
-		c = &Counted{Group: g, Example: short(l.Method + " " + l.Path), Why: why(code, a)}
+		c = &Counted{Group: g, Example: short(l.Method + " " + l.Path), Why: why(g, a)}
 		groups[g] = c
 	}
 	c.Requests++
@@ -130,8 +135,8 @@ func short(text string) string {
 }
 
 // why returns a sentence about an answer.
-func why(code Code, a *answer) string {
-	switch code {
+func why(g Group, a *answer) string {
+	switch g.Code {
 	case NotFound:
 		if a.rule == "-" {
 			return "no rule takes the host and the path"
@@ -147,6 +152,8 @@ func why(code Code, a *answer) string {
 		return "the address of the client is in deny-list, or in no allow-list"
 	case Password:
 		return "auth-type asks for a password"
+	case Another:
+		return "the request goes to a server of " + a.backend + "; before, it went to one of " + g.Backend
 	}
 	return "the request goes to a server of " + a.backend + "; before, the proxy itself answered"
 }

@@ -24,12 +24,13 @@ func parityCommand() *cobra.Command {
 			"--send URL --to URL)",
 		Short: "Compare the answers in an access log with the routing here",
 		Long: `Replay an access log against the routing that the appliance makes of Ingresses, and
-show the requests that meet another answer than before: a 404, a redirect, a guard, or a
-server where the proxy itself answered. They are grouped by host, rule and answer, with
-their number.
+show the requests that meet another answer than before: a 404, a redirect, a guard, a
+server of another Service, or a server where the proxy itself answered. They are grouped
+by host, rule and answer, with their number.
 
 Without --send, no request is sent. What a server answers is not known, so that a request
-which reached a server before, and does here, counts as the same. Not looked at are
+which reached a server before, and does here, counts as the same. Logs of ingress-nginx
+and of HAProxy's controller name the Service, so that it is compared. Not looked at are
 auth-url, limits, client certificates, lists of patterns, the conditions of canaries, and
 Gateway API.
 
