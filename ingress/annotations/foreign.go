@@ -46,11 +46,11 @@ func (l Layer) With(said ...Said) Layer {
 }
 
 // OfController reports whether an annotation has a prefix of HAProxy's own controller, and whether it
-// keeps clients out.
+// keeps clients out. A snippet may do so.
 func OfController(full string) (is, guard bool) {
 	is = slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(full, p) })
 	s, has := known.onObjects[full]
-	return is, has && s.Guard
+	return is, has && (s.Guard || strings.HasSuffix(full, "-config-snippet"))
 }
 
 // Close returns a Layer that rejects all clients.
