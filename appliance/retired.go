@@ -179,11 +179,23 @@ func retirement(
 			writeJSON(w, s)
 		})
 	}
-	order("GET /cluster/drain", func(*status.View, *config.Cluster, *http.Request) (int, error) { return 0, nil })
+	refusal := func(v *status.View, c *config.Cluster, r *http.Request) error {
+		alone := v.ServedOnlyBy(c.Name)
+		if len(alone) == 0 || r.FormValue("partial") == "true" {
+			return nil
+		}
+		return fmt.Errorf("no other cluster has a ready server for %s; --partial drains the rest, and cluster %s goes on "+
+			"serving these", status.Few(alone, named), c.Name)
+	}
+	order("GET /cluster/drain", func(v *status.View, c *config.Cluster, r *http.Request) (int, error) {
+		if r.FormValue("dry") != "true" {
+			return 0, nil
+		}
+		return http.StatusConflict, refusal(v, c, r)
+	})
 	order("POST /cluster/drain", func(v *status.View, c *config.Cluster, r *http.Request) (int, error) {
-		if alone := v.ServedOnlyBy(c.Name); len(alone) > 0 && r.FormValue("partial") != "true" {
-			return http.StatusConflict, fmt.Errorf("no other cluster has a ready server for %s; --partial drains the "+
-				"rest, and cluster %s goes on serving these", status.Few(alone, named), c.Name)
+		if err := refusal(v, c, r); err != nil {
+			return http.StatusConflict, err
 		}
 		defer knock()
 		return http.StatusInternalServerError, drains.begin(c.Name, now())

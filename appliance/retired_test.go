@@ -306,6 +306,14 @@ func TestAClusterIsDrainedOnceItsServersAre(t *testing.T) {
 		}
 		return s
 	}
+	if s := ask("GET", "/cluster/drain?cluster=green&dry=true"); s.Cluster != "green" || s.Draining {
+		t.Errorf("a dry run: %+v", s)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/cluster/drain?cluster=blue&dry=true", http.NoBody))
+	if w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "shop/own:80") {
+		t.Errorf("a dry run of a drain that would be refused: %d, %s", w.Code, w.Body)
+	}
 	if s := ask("POST", "/cluster/drain?cluster=green"); !s.Draining || s.Drained {
 		t.Errorf("before a round: %+v", s)
 	}

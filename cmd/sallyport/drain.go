@@ -27,7 +27,7 @@ const (
 
 func drainCommand() *cobra.Command {
 	var path, cluster string
-	var wait, force, stopping, partial bool
+	var wait, force, stopping, partial, dry bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "drain",
@@ -46,10 +46,11 @@ With --cluster, the other clusters of a set take over from one cluster
 What is under way goes on, and clients with a session cookie return to their pod. The
 drain outlives restarts and reboots, until "sallyport undrain --cluster NAME". It is
 refused if no other cluster has a ready server for a Service; with --partial the
-cluster goes on serving such Services. All members of a group follow; --wait waits for
-the connections of this one.`,
+cluster goes on serving such Services, and --dry-run tells beforehand which these are. All
+members of a group follow; --wait waits for the connections of this one.`,
 		Example: `  sallyport drain --wait
   sallyport drain --force
+  sallyport drain --cluster blue --dry-run
   sallyport drain --cluster blue --wait`,
 		Args: cobra.NoArgs,
 	}
@@ -63,19 +64,28 @@ the connections of this one.`,
 	cmd.Flags().StringVar(&cluster, "cluster", "", "drain this cluster of a set, and not the appliance")
 	cmd.Flags().BoolVar(&partial, "partial", false,
 		"with --cluster: drain it even if it alone serves a Service, which it goes on serving")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "with --cluster: tell whether the drain would be refused, and drain nothing")
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "with --cluster: how long --wait waits at most")
 	cmd.MarkFlagsMutuallyExclusive("cluster", "force")
 	cmd.MarkFlagsMutuallyExclusive("cluster", "stopping")
+	cmd.MarkFlagsMutuallyExclusive("dry-run", "wait")
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
-		if cluster == "" && (partial || cmd.Flags().Changed("timeout")) {
-			return errors.New("--partial and --timeout need --cluster")
+		if cluster == "" && (partial || dry || cmd.Flags().Changed("timeout")) {
+			return errors.New("--partial, --dry-run and --timeout need --cluster")
 		}
 		socket, err := controlSocket(cmd, path)
 		if err != nil {
 			return err
 		}
-		if cluster != "" {
-			return socket.drainCluster(cmd, cluster, partial, wait, timeout)
+		var words []string
+		if partial {
+			words = append(words, "partial")
+		}
+		switch {
+		case dry:
+			return socket.foresee(cmd, cluster, words)
+		case cluster != "":
+			return socket.drainCluster(cmd, cluster, words, wait, timeout)
 		}
 		status, err := socket.send(cmd.Context(), http.MethodPost,
 			fmt.Sprintf("/drain?force=%t&stopping=%t", force, stopping))
@@ -111,7 +121,7 @@ All members of a group follow.`,
 			return err
 		}
 		if cluster != "" {
-			s, err := socket.cluster(cmd.Context(), http.MethodPost, "undrain", cluster, false)
+			s, err := socket.cluster(cmd.Context(), http.MethodPost, "undrain", cluster)
 			return errors.Join(err, followers(cmd, s))
 		}
 		_, err = socket.send(cmd.Context(), http.MethodPost, "/undrain")

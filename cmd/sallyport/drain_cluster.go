@@ -17,17 +17,34 @@ import (
 
 // cluster sends an order about a cluster, and returns the state afterwards.
 func (c control) cluster(
-	ctx context.Context, method, order, name string, partial bool,
+	ctx context.Context, method, order, name string, words ...string,
 ) (s appliance.ClusterDrainStatus, err error) {
-	of := url.Values{"cluster": {name}, "partial": {fmt.Sprint(partial)}}
+	of := url.Values{"cluster": {name}}
+	for _, word := range words {
+		of.Set(word, "true")
+	}
 	err = c.ask(ctx, method, "/cluster/"+order+"?"+of.Encode(), &s)
 	return s, err
 }
 
+// foresee tells whether the drain of a cluster would be refused, and which Services it would leave there.
+func (c control) foresee(cmd *cobra.Command, name string, words []string) error {
+	s, err := c.cluster(cmd.Context(), http.MethodGet, "drain", name, append(words, "dry")...)
+	if err != nil {
+		return err
+	}
+	done := "can be drained"
+	if s.Draining {
+		done = "is drained already"
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "cluster %s %s%s\n", name, done, rest(s.Alone))
+	return err
+}
+
 // drainCluster drains a cluster. With wait it returns once no connection to a drained pod is left, or
 // after the timeout.
-func (c control) drainCluster(cmd *cobra.Command, name string, partial, wait bool, timeout time.Duration) error {
-	s, err := c.cluster(cmd.Context(), http.MethodPost, "drain", name, partial)
+func (c control) drainCluster(cmd *cobra.Command, name string, words []string, wait bool, timeout time.Duration) error {
+	s, err := c.cluster(cmd.Context(), http.MethodPost, "drain", name, words...)
 	if err != nil {
 		return err
 	}
@@ -55,7 +72,7 @@ func (c control) drainCluster(cmd *cobra.Command, name string, partial, wait boo
 			return cmd.Context().Err()
 		case <-time.After(drainPoll):
 		}
-		if s, err = c.cluster(cmd.Context(), http.MethodGet, "drain", name, false); err != nil {
+		if s, err = c.cluster(cmd.Context(), http.MethodGet, "drain", name); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -185,15 +186,38 @@ func TestDrainOfAClusterWaitsUntilNoConnectionToItIsLeft(t *testing.T) {
 			if code != row.code || stdout != row.want || stderr != row.stderr {
 				t.Errorf("got %d, %q, %q; want %d, %q, %q", code, stdout, stderr, row.code, row.want, row.stderr)
 			}
-			if got := asked(); len(got) != row.asked || !strings.HasPrefix(got[0], "POST /cluster/drain?cluster=blue&") {
+			if got := asked(); len(got) != row.asked || !strings.HasPrefix(got[0], "POST /cluster/drain?cluster=blue") {
 				t.Errorf("asked %q, want %d requests, the first to drain", got, row.asked)
 			}
 		})
 	}
 	path, _ := gate[appliance.DrainStatus](t)
 	if code, _, stderr := sallyport("drain", "--partial", "--config", path); code == 0 ||
-		!strings.Contains(stderr, "--partial and --timeout need --cluster") {
+		!strings.Contains(stderr, "--partial, --dry-run and --timeout need --cluster") {
 		t.Errorf("without a cluster: got %d, %q", code, stderr)
+	}
+}
+
+func TestADryRunOfADrainDrainsNothing(t *testing.T) {
+	for name, row := range map[string]struct {
+		state appliance.ClusterDrainStatus
+		want  string
+	}{
+		"nothing stands in the way": {appliance.ClusterDrainStatus{}, "cluster blue can be drained\n"},
+		"some Services stay": {
+			appliance.ClusterDrainStatus{Alone: 2},
+			"cluster blue can be drained; it still serves 2 Services that no other cluster serves\n",
+		},
+		"it is drained": {appliance.ClusterDrainStatus{Draining: true}, "cluster blue is drained already\n"},
+	} {
+		path, asked := gate(t, row.state)
+		code, stdout, stderr := sallyport("drain", "--cluster", "blue", "--partial", "--dry-run", "--config", path)
+		if code != 0 || stdout != row.want || stderr != "" {
+			t.Errorf("%s: got %d, %q, %q; want %q", name, code, stdout, stderr, row.want)
+		}
+		if got := asked(); !slices.Equal(got, []string{"GET /cluster/drain?cluster=blue&dry=true&partial=true"}) {
+			t.Errorf("%s: asked %q", name, got)
+		}
 	}
 }
 
