@@ -184,8 +184,8 @@ func retirement(
 		if len(alone) == 0 || r.FormValue("partial") == "true" {
 			return nil
 		}
-		return fmt.Errorf("no other cluster has a ready server for %s; --partial drains the rest, and cluster %s goes on "+
-			"serving these", status.Few(alone, named), c.Name)
+		return fmt.Errorf("no other cluster has a ready server for %s; --partial drains the rest, and cluster %s goes "+
+			"on serving these", status.Few(alone, named), c.Name)
 	}
 	order("GET /cluster/drain", func(v *status.View, c *config.Cluster, r *http.Request) (int, error) {
 		if r.FormValue("dry") != "true" {

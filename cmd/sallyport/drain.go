@@ -64,7 +64,8 @@ members of a group follow; --wait waits for the connections of this one.`,
 	cmd.Flags().StringVar(&cluster, "cluster", "", "drain this cluster of a set, and not the appliance")
 	cmd.Flags().BoolVar(&partial, "partial", false,
 		"with --cluster: drain it even if it alone serves a Service, which it goes on serving")
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "with --cluster: tell whether the drain would be refused, and drain nothing")
+	cmd.Flags().BoolVar(&dry, "dry-run", false,
+		"with --cluster: tell whether the drain would be refused, and drain nothing")
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "with --cluster: how long --wait waits at most")
 	cmd.MarkFlagsMutuallyExclusive("cluster", "force")
 	cmd.MarkFlagsMutuallyExclusive("cluster", "stopping")

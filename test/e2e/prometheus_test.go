@@ -352,6 +352,15 @@ func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
 			},
 		},
 		{
+			name: "a cluster of a set has too few ready servers",
+			make: func() {
+				configured(r.swapped(good, "pools: [172.16.0.0/16]",
+					"pools: [172.16.0.0/16], set: alone, share: all, weight: 1, minReady: 100"))
+			},
+			mend:   func() { configured(good) },
+			alerts: map[string]string{"SallyportClusterGivesWay": "too few ready servers"},
+		},
+		{
 			name: "the token lives for 20 minutes more",
 			make: func() {
 				short, err := r.ServiceAccountKubeconfig(t.Context(), "kube-system", "sallyport", 20*time.Minute)
