@@ -225,7 +225,7 @@ func TestAnAnswerOfAServiceFitsBesideABody(t *testing.T) {
 
 		client := r.client("")
 		client.Jar = nil
-		get := func(body, cookies int) (int, http.Header) {
+		try := func(body, cookies int) (int, http.Header, error) {
 			t.Helper()
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://app.test/",
 				strings.NewReader(strings.Repeat("b", body)))
@@ -235,11 +235,19 @@ func TestAnAnswerOfAServiceFitsBesideABody(t *testing.T) {
 			request.Header.Set("Cookie", strings.Repeat("c", cookies))
 			response, err := client.Do(request)
 			if err != nil {
-				t.Fatal(err)
+				return 0, nil, err
 			}
 			defer response.Body.Close()
 			_, _ = io.Copy(io.Discard, response.Body)
-			return response.StatusCode, response.Header
+			return response.StatusCode, response.Header, nil
+		}
+		get := func(body, cookies int) (int, http.Header) {
+			t.Helper()
+			status, h, err := try(body, cookies)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return status, h
 		}
 		for _, body := range []int{0, 50_000} {
 			for _, cookies := range []int{1, 12_000, 15_000} {
@@ -256,8 +264,9 @@ func TestAnAnswerOfAServiceFitsBesideABody(t *testing.T) {
 		cfg.Tune.Base = "global\n  tune.bufsize 16384\n  tune.maxrewrite 1024\n"
 		r.apply(cfg, states(cfg, Open))
 		r.eventually("a request whose token has no room is rejected", func() bool {
-			status, _ := get(50_000, 1)
-			return status == 503
+			// HAProxy answers before it has the whole body, and then closes the connection: the client may see that first.
+			status, _, err := try(50_000, 1)
+			return err == nil && status == 503
 		})
 	})
 }

@@ -857,7 +857,7 @@ func TestWhateverChangesIsNotTheSame(t *testing.T) {
 			f.SetString("other")
 		case reflect.Int:
 			f.SetInt(f.Int() + 1)
-		case reflect.Uint16:
+		case reflect.Uint8, reflect.Uint16:
 			f.SetUint(f.Uint() + 1)
 		case reflect.Bool:
 			f.SetBool(!f.Bool())
