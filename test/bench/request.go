@@ -584,8 +584,7 @@ func secureRequests(ctx context.Context, b *bench) error {
 		for _, kind := range kinds {
 			us, them := &contender{side: ours}, &contender{side: rival}
 			for _, c := range []*contender{us, them} {
-				secure := &tls.Config{ServerName: "app.test", InsecureSkipVerify: true} //nolint:gosec // our own certificate, on loopback
-				if err := kind.add(&c.load, c.https.String(), secure); err != nil {
+				if err := kind.add(&c.load, c.https.String(), secure()); err != nil {
 					return fmt.Errorf("%s: %s: %w", c.name, kind.what, err)
 				}
 			}

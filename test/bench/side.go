@@ -23,13 +23,14 @@ import (
 	"sallyport/test/rig"
 )
 
-// A side is a HAProxy whose requests are measured: one that the appliance's packages
-// drive, or one that a hand-written file configures.
+// A side is a proxy whose requests are measured: a HAProxy that the appliance's packages
+// drive, one that a hand-written file configures, or another program.
 type side struct {
 	name   string
 	http   netip.AddrPort
 	https  netip.AddrPort
 	worker int    // its process
+	family bool   // the processes that it has started serve requests, too
 	socket string // for commands
 	stop   func() error
 }
@@ -171,8 +172,18 @@ func settle(ctx context.Context, driver *haproxy.Proxy, cfg *haproxy.Config) err
 // ask sends one command to the worker.
 func (p *side) ask(command string) (string, error) { return exchange(p.socket, command) }
 
-// cpu returns the processor time that the worker has used.
-func (p *side) cpu() (time.Duration, error) { return scheduled(p.worker) }
+// cpu returns the processor time that its processes have used.
+func (p *side) cpu() (time.Duration, error) {
+	pids := []int{p.worker}
+	if p.family {
+		children, err := childrenOf(p.worker)
+		if err != nil {
+			return 0, err
+		}
+		pids = append(pids, children...)
+	}
+	return scheduled(pids...)
+}
 
 // workerAt returns the process id of the worker that answers at a socket.
 func workerAt(socket string) (int, error) {
