@@ -309,7 +309,7 @@ func (q *request) list(kind string, size int) (page.Section, int) {
 	case "servers":
 		return q.serverList(nil, size)
 	case "clusters":
-		return listOf(q, size, status.ClusterTable, q.status.Clusters, "name")
+		return listOf(q, size, status.ClusterTable, q.status.Clusters, "name", "Calico", "credentials until")
 	case "certificates":
 		return q.certificateList(size)
 	case "refusals":

@@ -18,8 +18,10 @@ var marks = map[status.Level]page.Mark{
 
 // listOf returns a section with a page of a table, and how many rows it has in all. The query selects
 // rows by their texts and their levels. On the first page of the appliance, rows with a fault come
-// first, and wide columns are left out.
-func listOf[T any](q *request, size int, of *status.Table[T], rows []T, hint string) (page.Section, int) {
+// first, and wide columns are left out. The columns that the last argument names are always left out.
+func listOf[T any](
+	q *request, size int, of *status.Table[T], rows []T, hint string, without ...string,
+) (page.Section, int) {
 	if size == rowsShown {
 		rows = firstOf(rows, size, func(row T) bool { return faultyRow(of.Row(&q.status, row)) })
 	}
@@ -30,7 +32,7 @@ func listOf[T any](q *request, size int, of *status.Table[T], rows []T, hint str
 		cells := of.Row(&q.status, row)
 		return q.inState(broken(faultyRow(cells))) &&
 			slices.ContainsFunc(cells, func(c status.Cell) bool { return has(text, c.Text) })
-	}, func(row T) T { return row }, q.shown(&of.Head, size > rowsShown), q.filter(hint, "broken", "good"))
+	}, func(row T) T { return row }, q.shown(&of.Head, size > rowsShown, without...), q.filter(hint, "broken", "good"))
 }
 
 // listBy returns a section with a page of a table of the items that keep accepts for the text that is
