@@ -67,12 +67,16 @@ members of a group follow; --wait waits for the connections of this one.`,
 	cmd.Flags().BoolVar(&dry, "dry-run", false,
 		"with --cluster: tell whether the drain would be refused, and drain nothing")
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "with --cluster: how long --wait waits at most")
-	cmd.MarkFlagsMutuallyExclusive("cluster", "force")
 	cmd.MarkFlagsMutuallyExclusive("cluster", "stopping")
 	cmd.MarkFlagsMutuallyExclusive("dry-run", "wait")
 	cmd.RunE = work(func(cmd *cobra.Command, _ []string) error {
 		if cluster == "" && (partial || dry || cmd.Flags().Changed("timeout")) {
 			return errors.New("--partial, --dry-run and --timeout need --cluster")
+		}
+		if cluster != "" && force {
+			return fmt.Errorf("--force is for the appliance: a cluster goes on serving what no other cluster serves; "+
+				"--partial drains the rest, and nothing of cluster %s is served once it is gone from the configuration "+
+				"file", cluster)
 		}
 		socket, err := controlSocket(cmd, path)
 		if err != nil {

@@ -196,6 +196,10 @@ func TestDrainOfAClusterWaitsUntilNoConnectionToItIsLeft(t *testing.T) {
 		!strings.Contains(stderr, "--partial, --dry-run and --timeout need --cluster") {
 		t.Errorf("without a cluster: got %d, %q", code, stderr)
 	}
+	if code, _, stderr := sallyport("drain", "--cluster", "blue", "--force", "--config", path); code == 0 ||
+		!strings.Contains(stderr, "--partial drains the rest") {
+		t.Errorf("with --force: got %d, %q", code, stderr)
+	}
 }
 
 func TestADryRunOfADrainDrainsNothing(t *testing.T) {
