@@ -75,8 +75,7 @@ members of a group follow; --wait waits for the connections of this one.`,
 		}
 		if cluster != "" && force {
 			return fmt.Errorf("--force is for the appliance: a cluster goes on serving what no other cluster serves; "+
-				"--partial drains the rest, and nothing of cluster %s is served once it is gone from the configuration "+
-				"file", cluster)
+				"--partial drains the rest; remove cluster %s from the configuration file to end that, too", cluster)
 		}
 		socket, err := controlSocket(cmd, path)
 		if err != nil {
