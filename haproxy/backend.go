@@ -210,6 +210,7 @@ func serverOptions(o ServerOptions, patient bool) string {
 			p.Verify, p.SslCafile = models.ServerParamsVerifyRequired, o.CA
 		}
 		p.SslCertificate, p.Verifyhost = o.Crt, o.VerifyHost
+		p.Ciphers, p.SslMinVer, p.SslMaxVer = o.Ciphers, o.MinTLS, o.MaxTLS
 		switch o.SNI {
 		case "":
 		case SNIOfClient:

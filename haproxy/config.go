@@ -327,6 +327,9 @@ type ServerOptions struct {
 	// certificate of the server.
 	CA  string
 	Crt string // name of an Extra of ClientCertificate, which HAProxy shows to the server
+	// Ciphers are those of TLS up to 1.2 (see CheckCiphers), and MinTLS and MaxTLS are of TLSVersions. Empty fields
+	// stand for the defaults of OpenSSL.
+	Ciphers, MinTLS, MaxTLS string
 	// SNI is the name that TLS asks the server for: the name of a host, SNIOfClient or SNIOfHost.
 	// If it is empty, TLS asks for no name.
 	SNI string

@@ -46,6 +46,7 @@ type phase int
 const (
 	phaseSection   phase = iota // options, balance, timeouts: no rules
 	phaseClosed                 // every client is rejected
+	phaseLog                    // requests have no log line
 	phaseSource                 // the address of the client
 	phaseOrigin                 // the origin of the page (CORS)
 	phaseShown                  // clients without a certificate are rejected
@@ -53,8 +54,9 @@ const (
 	phaseLimit                  // clients over a limit are rejected
 	phasePreflight              // CORS preflights carry no credentials
 	phaseAuth
-	phaseToken // clients need a signed token
-	phaseAsk   // an authentication service decides
+	phaseToken  // clients need a signed token
+	phaseAnswer // parts of the answer of a server are replaced, before others add to the answer
+	phaseAsk    // an authentication service decides
 	phaseCapture
 	phaseRedirect
 	phaseHeader
@@ -188,6 +190,9 @@ func notAHeader(name string) error {
 		shown(name))
 }
 
+// Silent keeps a request out of the log.
+func Silent() Directive { return Directive{phase: phaseLog, text: "http-request set-log-level silent"} }
+
 // Deny answers 403 to clients within the networks. If others is set, it answers 403 to all other
 // clients instead.
 func Deny(networks Networks, others bool) Directive {
@@ -247,6 +252,29 @@ func OnlyOwnTLS(optional bool) Directive {
 	return Directive{phase: phaseShown, text: strings.Join(lines, "\n")}
 }
 
+// MatchSubject answers 403 to a client unless a regular expression matches the subject of its certificate, in the form
+// of RFC 2253. The backend also needs an OnlyOwnTLS. Without it, another host may have verified the certificate.
+func MatchSubject(expression string) (Directive, error) {
+	if err := checkRegexp(expression); err != nil {
+		return Directive{}, err
+	}
+	pattern, err := quote(matchLimit + expression)
+	return Directive{
+		phase: phaseShown,
+		text:  "http-request deny deny_status 403 if !{ ssl_c_s_dn(,0,rfc2253) -m reg " + pattern + " }",
+	}, err
+}
+
+// PassCertificate sets a header of the request to the certificate of the client: PEM with escapes as in a URL, and
+// without line breaks in the base64. Without a certificate servers see no such header.
+func PassCertificate(header string) (Directive, error) {
+	d, err := DeleteRequestHeader(header)
+	d.text += "\nhttp-request set-header " + header +
+		" '-----BEGIN%%20CERTIFICATE-----%%0A%[ssl_c_der,base64,url_enc]%%0A-----END%%20CERTIFICATE-----%%0A'" +
+		" if { ssl_c_used }"
+	return d, err
+}
+
 // A Cookie sends a client back to the server that took its first request.
 type Cookie struct {
 	Name     string
@@ -271,8 +299,8 @@ func (c Cookie) Directive() (Directive, error) {
 	}
 	words := []string{"cookie", c.Name, "insert indirect nocache dynamic"}
 	if c.Domain != "" {
-		if strings.Contains(c.Domain, "*") || !isHost(strings.TrimPrefix(strings.ToLower(c.Domain), ".")) {
-			return Directive{}, fmt.Errorf("%s is not a domain: allowed is a DNS name without *", shown(c.Domain))
+		if err := checkCookieDomain(c.Domain); err != nil {
+			return Directive{}, err
 		}
 		words = append(words, "domain", c.Domain)
 	}
@@ -285,9 +313,8 @@ func (c Cookie) Directive() (Directive, error) {
 			shown(c.SameSite))
 	}
 	if c.Path != "" {
-		if !cookiePath(c.Path) {
-			return Directive{}, fmt.Errorf("%s is not the path of a cookie: allowed are a / and up to 250 letters, "+
-				"digits and / . _ ~ %% + @ : -", shown(c.Path))
+		if err := checkCookiePath(c.Path); err != nil {
+			return Directive{}, err
 		}
 		words = append(words, "attr 'Path="+c.Path+"'") // after HAProxy's own; the last one counts (RFC 6265, 5.3)
 	}
@@ -313,6 +340,21 @@ func (c Cookie) Directive() (Directive, error) {
 	}
 	return Directive{phase: phaseSection, sticky: true, text: strings.Join(words, " ") + "\ndynamic-cookie-key " +
 		cookieKey}, nil
+}
+
+func checkCookieDomain(domain string) error {
+	if strings.Contains(domain, "*") || !isHost(strings.TrimPrefix(strings.ToLower(domain), ".")) {
+		return fmt.Errorf("%s is not a domain: allowed is a DNS name without *", shown(domain))
+	}
+	return nil
+}
+
+func checkCookiePath(path string) error {
+	if !cookiePath(path) {
+		return fmt.Errorf("%s is not the path of a cookie: allowed are a / and up to 250 letters, "+
+			"digits and / . _ ~ %% + @ : -", shown(path))
+	}
+	return nil
 }
 
 var cookiePath = matcher(`^/[A-Za-z0-9/._~%+@:-]{0,250}$`)

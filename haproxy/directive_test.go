@@ -41,9 +41,13 @@ func written(t testing.TB) []Directive {
 		must(DeleteResponseHeader("Server")),
 		must(BasicAuth{Userlist: "a", Realm: `it's 100% ours`}.Directive()), OnlyOwnTLS(false), OnlyOwnTLS(true),
 		must(Cookie{Name: "SRV"}.Directive()),
-		HSTS(15768000, true, true), HSTS(0, false, false), LimitBody(1 << 40), must(Root("/a%b'c?d#e")),
+		HSTS(15768000, true, true), HSTS(0, false, false), LimitBody(1 << 40), Silent(),
+		must(MatchSubject(`^CN=(a|b)'#,O=x y$`)), must(PassCertificate("ssl-client-cert")),
+		must(RetryOn(0, slices.Concat(failures, retried))), must(Root("/a%b'c?d#e")),
 		must(SetHost("%[req.hdr(host),lower]")),
 		must(ReplacePath(`^/a/(.*)'x # y$`, `/\1`)),
+		must(ReplaceCookiePath("/a.b%", "/1")), must(ReplaceCookieDomain(".a.test", "1.test")),
+		must(ReplaceLocation("http://a.test/?b=%", "/1")),
 	}
 	for _, c := range []CORS{
 		{Origin: "*", Methods: "*", Headers: "*", MaxAge: 5 * time.Second},
@@ -286,6 +290,11 @@ func FuzzDirectives(f *testing.F) {
 		add(SetRequestHeader(name, value))
 		add(SetResponseHeader(name, value))
 		add(ReplacePath(name, value))
+		add(MatchSubject(value))
+		add(PassCertificate(name))
+		add(ReplaceCookiePath(name, value))
+		add(ReplaceCookieDomain(name, value))
+		add(ReplaceLocation(name, value))
 		add(AddRequestHeader(name, value))
 		add(AddResponseHeader(name, value))
 		add(SetHost(value))

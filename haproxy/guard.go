@@ -166,7 +166,10 @@ func (b *Backend) covers(o *Backend) bool {
 		}
 	}
 	trusts := func(o ServerOptions) ServerOptions {
-		return ServerOptions{TLS: o.TLS, CA: o.CA, Crt: o.Crt, SNI: o.SNI, VerifyHost: o.VerifyHost}
+		return ServerOptions{
+			TLS: o.TLS, CA: o.CA, Crt: o.Crt, SNI: o.SNI, VerifyHost: o.VerifyHost,
+			Ciphers: o.Ciphers, MinTLS: o.MinTLS, MaxTLS: o.MaxTLS,
+		}
 	}
 	return b.TCP == o.TCP && trusts(b.Options) == trusts(o.Options)
 }

@@ -122,29 +122,100 @@ func (r Redirection) Directive() (Directive, error) {
 
 var usualPort = map[string]uint16{"http": 80, "https": 443}
 
-// retried are the statuses for which HAProxy can send a request again.
-var retried = []int{401, 403, 404, 408, 425, 500, 501, 502, 503, 504}
+// failures and retried are the failures and the statuses after which HAProxy can send a request again.
+var (
+	failures = []string{"conn-failure", "empty-response", "junk-response", "response-timeout"}
+	retried  = []string{"401", "403", "404", "408", "425", "500", "501", "502", "503", "504"}
+)
 
 // Retry sends GET and HEAD again, up to that many times, if the server sends no answer or an answer
-// with one of these statuses. With late, it also does so after "timeout server". HAProxy keeps the
-// whole request for that, so it sends a request that is larger than its buffer (16 kB) only once.
+// with one of these statuses. With late, it also does so after "timeout server".
 func Retry(attempts int, late bool, statuses []int) (Directive, error) {
-	words := []string{"conn-failure", "empty-response"}
+	on := failures[:2:2]
 	if late {
-		words = append(words, "response-timeout")
+		on = append(on, "response-timeout")
 	}
 	for _, status := range statuses {
-		if !slices.Contains(retried, status) {
+		if on = append(on, strconv.Itoa(status)); !slices.Contains(retried, on[len(on)-1]) {
 			return Directive{}, fmt.Errorf("HAProxy cannot retry after status %d: allowed are %s", status,
-				strings.Trim(fmt.Sprint(retried), "[]"))
+				strings.Join(retried, " "))
 		}
-		words = append(words, strconv.Itoa(status))
 	}
-	if attempts < 1 || attempts > 40 {
-		return Directive{}, fmt.Errorf("%d retries: allowed are 1 to 40", attempts)
+	return RetryOn(attempts, on)
+}
+
+// RetryOn sends a request again, up to that many times, after one of these failures and statuses. A request that a
+// server has got is sent again only if it is GET or HEAD. HAProxy keeps the whole request for that, so it sends a
+// request that is larger than its buffer (16 kB) only once.
+func RetryOn(attempts int, on []string) (Directive, error) {
+	for _, word := range on {
+		if !slices.Contains(failures, word) && !slices.Contains(retried, word) {
+			return Directive{}, fmt.Errorf("HAProxy cannot retry after %s: allowed are %s", shown(word),
+				strings.Join(slices.Concat(failures, retried), ", "))
+		}
+	}
+	if attempts < 0 || attempts > 40 || len(on) == 0 {
+		return Directive{}, fmt.Errorf("%d retries after %d reasons: allowed are 0 to 40, and at least one reason",
+			attempts, len(on))
 	}
 	return Directive{
 		phase: phaseSection,
-		text:  "retries " + strconv.Itoa(attempts) + "\nretry-on " + strings.Join(words, " "),
+		text:  "retries " + strconv.Itoa(attempts) + "\nretry-on " + strings.Join(on, " "),
 	}, nil
+}
+
+// ReplaceCookiePath replaces from, at the beginning of the path of a cookie that a server sets.
+func ReplaceCookiePath(from, to string) (Directive, error) {
+	for _, path := range []string{from, to} {
+		if err := checkCookiePath(path); err != nil {
+			return Directive{}, err
+		}
+	}
+	return answerRules(replaceAnswer("Set-Cookie", attribute("path=")+regexp.QuoteMeta(from)+"(.*)$", to)), nil
+}
+
+// ReplaceCookieDomain replaces the domain of a cookie that a server sets, if it is from. A dot at its beginning
+// stays.
+func ReplaceCookieDomain(from, to string) (Directive, error) {
+	for _, domain := range []string{from, to} {
+		if err := checkCookieDomain(domain); err != nil {
+			return Directive{}, err
+		}
+	}
+	from, to = strings.TrimPrefix(from, "."), strings.TrimPrefix(to, ".")
+	match := attribute(`domain=\.?`) + "(?i:" + regexp.QuoteMeta(from) + ")(;.*)?$"
+	return answerRules(replaceAnswer("Set-Cookie", match, to)), nil
+}
+
+// attribute returns an expression for a cookie up to the end of what begins its first attribute like that. Its
+// repetition is possessive, because PCRE2 has too little memory for the steps back in a cookie of many attributes.
+func attribute(begin string) string {
+	return "^((?i:[^;]*(?:;(?! *" + begin + ")[^;]*)*+; *" + begin + "))"
+}
+
+// ReplaceLocation replaces from, at the beginning of the URL that an answer of a server leads to (Location, Refresh).
+func ReplaceLocation(from, to string) (Directive, error) {
+	for _, url := range []string{from, to} {
+		if !beginsURL(url) {
+			return Directive{}, fmt.Errorf("%s is not the beginning of a URL: allowed are up to 1000 letters, digits "+
+				"and / . _ ~ %% + @ : ? & = , -", shown(url))
+		}
+	}
+	match := regexp.QuoteMeta(from) + "(.*)$"
+	return answerRules(
+		replaceAnswer("Location", "^()"+match, to),
+		replaceAnswer("Refresh", "^((?i:(?:(?!url=).)*+url=))"+match, to),
+	), nil
+}
+
+var beginsURL = matcher(`^[A-Za-z0-9/._~%+@:?&=,-]{1,1000}$`)
+
+// replaceAnswer returns the rule that writes a text between the two groups of an expression that matches a header of
+// an answer. Neither text has a quote, and to has no backslash.
+func replaceAnswer(header, match, to string) string {
+	return "http-response replace-header " + header + " '" + match + `' '\1` + Literal(to) + `\2'`
+}
+
+func answerRules(lines ...string) Directive {
+	return Directive{phase: phaseAnswer, text: strings.Join(lines, "\n")}
 }

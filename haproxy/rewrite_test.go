@@ -3,8 +3,10 @@ package haproxy
 import (
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -80,6 +82,59 @@ func TestPathsAndAddressesChangeAsAsked(t *testing.T) {
 	})
 }
 
+// TestAnswersOfServersChangeAsAsked has a server that answers with the headers that the query names.
+func TestAnswersOfServersChangeAsAsked(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		maps.Copy(w.Header(), http.Header(q.URL.Query()))
+	}))
+	t.Cleanup(server.Close)
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg := &Config{Shape: Shape{Listeners: []Listener{{At: r.http, Kind: ListenHTTP}}}}
+		b := backend("b", serverAt(server.Listener.Addr()))
+		b.Directives = []Directive{
+			must[Directive](t)(ReplaceCookiePath("/o.e/", "/1%/")), must[Directive](t)(ReplaceCookieDomain(".In.test", "1.test")),
+			must[Directive](t)(ReplaceLocation("http://in.test:8080/", "https://out.test/%/")),
+		}
+		cfg.Backends = []*Backend{b}
+		cfg.Routes = []*Route{{Scope: ScopeOf(r.http), Host: "a.test", Path: "/", Match: Prefix, To: To(b.Name)}}
+		r.settle(cfg, states(cfg, Open))
+		many := strings.Repeat("; path", 1500)
+		for _, tt := range []struct{ header, value, want string }{
+			{"Set-Cookie", "a=b; Path=/o.e/x", "a=b; Path=/1%/x"},
+			{"Set-Cookie", "a=b;path=/o.e/", "a=b;path=/1%/"},
+			{"Set-Cookie", "a=b; Secure; Path=/o.e/x; Domain=x.test", "a=b; Secure; Path=/1%/x; Domain=x.test"},
+			{"Set-Cookie", "a=b; Path=/one/x", "a=b; Path=/one/x"},
+			{"Set-Cookie", "a=b; Path=/x/o.e/", "a=b; Path=/x/o.e/"},
+			{"Set-Cookie", "Path=/o.e/; SomePath=/o.e/", "Path=/o.e/; SomePath=/o.e/"},
+			{"Set-Cookie", "a=b; DOMAIN=in.TEST; Path=/o.e/", "a=b; DOMAIN=1.test; Path=/1%/"},
+			{"Set-Cookie", "a=b; Domain=.in.test", "a=b; Domain=.1.test"},
+			{"Set-Cookie", "a=b; Domain=x.in.test", "a=b; Domain=x.in.test"},
+			{"Set-Cookie", "a=b; Domain=in.test.x", "a=b; Domain=in.test.x"},
+			{"Set-Cookie", "a='\\" + many + "; Domain=in.test", "a='\\" + many + "; Domain=1.test"},
+			{"Location", "http://in.test:8080/x?http://in.test:8080/", "https://out.test/%/x?http://in.test:8080/"},
+			{"Location", "http://in.test:80801/", "http://in.test:80801/"},
+			{"Location", "http://in-test:8080/", "http://in-test:8080/"},
+			{"Refresh", "5; URL=http://in.test:8080/x", "5; URL=https://out.test/%/x"},
+			{"Refresh", "5; url=http://other.test/?url=http://in.test:8080/", "5; url=http://other.test/?url=http://in.test:8080/"},
+		} {
+			request, err := http.NewRequestWithContext(t.Context(), "GET", "http://a.test/?"+
+				url.Values{tt.header: {tt.value}}.Encode(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := r.client("").Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+			if got := response.Header.Get(tt.header); got != tt.want {
+				t.Errorf("%s: %.200s: got %.200q, want %.200q", tt.header, tt.value, got, tt.want)
+			}
+		}
+	})
+}
+
 func TestChangesThatHAProxyCannotMakeAreRejected(t *testing.T) {
 	for name, try := range map[string]func() (Directive, error){
 		"nothing":              PathChange{}.Directive,
@@ -92,7 +147,17 @@ func TestChangesThatHAProxyCannotMakeAreRejected(t *testing.T) {
 		"a bad scheme":         Redirection{Code: 301, Scheme: "javascript"}.Directive,
 		"a host with a line":   Redirection{Code: 301, Host: "a\nb"}.Directive,
 		"a host with a sample": Redirection{Code: 301, Host: "%[src]"}.Directive,
+		"a cookie's attribute": func() (Directive, error) { return ReplaceCookiePath("/", "/; Secure") },
+		"a cookie's quote":     func() (Directive, error) { return ReplaceCookiePath("/'", "/") },
+		"a cookie's path":      func() (Directive, error) { return ReplaceCookiePath("/", "/\n") },
+		"a cookie's group":     func() (Directive, error) { return ReplaceCookiePath("/", `/\2`) },
+		"a cookie's domain":    func() (Directive, error) { return ReplaceCookieDomain("a.test", "*.test") },
+		"no domain":            func() (Directive, error) { return ReplaceCookieDomain(".", "a.test") },
+		"a sample in a URL":    func() (Directive, error) { return ReplaceLocation("http://a", "http://%[src]") },
+		"no URL":               func() (Directive, error) { return ReplaceLocation("", "http://a") },
+		"a long URL":           func() (Directive, error) { return ReplaceLocation(strings.Repeat("a", 1001), "b") },
 		"a status to retry":    func() (Directive, error) { return Retry(3, true, []int{200}) },
+		"two words to retry":   func() (Directive, error) { return RetryOn(3, []string{"404 500"}) },
 		"too many retries":     func() (Directive, error) { return Retry(1000, true, nil) },
 	} {
 		if d, err := try(); err == nil {

@@ -121,6 +121,16 @@ var samples = map[string][]string{
 	"sallyport.dev/cors-expose-headers": headerNames, "sallyport.dev/path-rewrite-first": booleans,
 	"sallyport.dev/redirect-to": {"https://other.test/x", "http://other.test", "https://other.test:8443/a%20b?c=d"},
 
+	"sallyport.dev/response-cookie-path":   {"/in/ /out/", "/ /50%", "off"},
+	"sallyport.dev/response-cookie-domain": {"in.test out.test", ".in.test 1.test", "off"},
+	"sallyport.dev/response-location":      {"http://in.test/ https://out.test/", "/a?b=%&c /%", "off", "http://a/ /1"},
+	"sallyport.dev/access-log":             booleans, "sallyport.dev/retries": {"0", "3", "10"},
+	"sallyport.dev/retry-on":           {"conn-failure", "empty-response, 503", "404,junk-response"},
+	"sallyport.dev/client-crt-match":   {"CN=ann", "^CN=(a|b)'$", "(?i)cn=.* }"},
+	"sallyport.dev/client-crt-header":  {"X-Crt", "ssl-client-cert"},
+	"sallyport.dev/server-ssl-ciphers": {"HIGH:!aNULL", "ECDHE-RSA-AES128-GCM-SHA256", "DEFAULT"},
+	"sallyport.dev/server-ssl-min-ver": {"TLSv1.0", "TLSv1.2", "TLSv1.3"}, "sallyport.dev/server-ssl-max-ver": {"TLSv1.1", "TLSv1.3"},
+
 	"check-http":          {"/health", "GET /health", "HEAD /health HTTP/1.1", "OPTIONS *", "GET /a?b=c HTTP/1.0"},
 	"load-balance":        {"roundrobin", "leastconn", "first", "source", "static-rr", "random", "random(2)", "uri", "uri path-only whole len 5 depth 3", "url_param id", "url_param id check_post", "hdr(X-User)", "hdr(Host) use_domain_only"},
 	"send-proxy-protocol": {"proxy", "proxy-v1", "proxy-v2", "proxy-v2-ssl", "proxy-v2-ssl-cn"},
@@ -369,8 +379,10 @@ var needs = map[string]string{
 	"sallyport.dev/jwt-headers": "sallyport.dev/jwt-keys",
 	"auth-realm":                "auth-secret", "request-redirect-code": "request-redirect", "request-capture-len": "request-capture", "sallyport.dev/hsts-max-age": "sallyport.dev/hsts",
 	"sallyport.dev/auth-method": "sallyport.dev/auth-url", "sallyport.dev/auth-headers-request": "sallyport.dev/auth-url", "sallyport.dev/auth-headers-succeed": "sallyport.dev/auth-url",
-	"sallyport.dev/auth-headers-fail": "sallyport.dev/auth-url", "sallyport.dev/auth-signin": "sallyport.dev/auth-url", "sallyport.dev/secure-sni": "server-ssl", "sallyport.dev/secure-verify-hostname": "server-ca",
-	"sallyport.dev/session-cookie-path": "cookie-persistence", "sallyport.dev/session-cookie-max-age": "cookie-persistence",
+	"sallyport.dev/auth-headers-fail": "sallyport.dev/auth-url", "sallyport.dev/auth-signin": "sallyport.dev/auth-url", "sallyport.dev/secure-sni": "server-ssl", "sallyport.dev/client-crt-match": "client-ca",
+	"sallyport.dev/server-ssl-ciphers": "server-ssl", "sallyport.dev/server-ssl-min-ver": "server-ssl", "sallyport.dev/server-ssl-max-ver": "server-ssl",
+	"sallyport.dev/secure-verify-hostname": "server-ca",
+	"sallyport.dev/session-cookie-path":    "cookie-persistence", "sallyport.dev/session-cookie-max-age": "cookie-persistence",
 	"sallyport.dev/session-cookie-domain": "cookie-persistence", "sallyport.dev/session-cookie-keywords": "cookie-persistence", "sallyport.dev/session-cookie-same-site": "cookie-persistence",
 	"server-proto": "server-ssl", "ssl-redirect-code": "ssl-redirect", "ssl-redirect-port": "ssl-redirect",
 }
@@ -402,7 +414,7 @@ func valueOf(random *rand.Rand, d annotations.Doc) string {
 	case random.IntN(3) == 0:
 	case name == "path-rewrite":
 		value = expression(random) + " /" + formatOf(random)
-	case name == "cors-allow-origin", name == "sallyport.dev/path-type" && random.IntN(4) == 0:
+	case name == "cors-allow-origin", name == "sallyport.dev/client-crt-match", name == "sallyport.dev/path-type" && random.IntN(4) == 0:
 		value = expression(random)
 	case name == "request-capture":
 		value = sampleOf(random)

@@ -894,6 +894,88 @@ tcp-request content reject
 			`! Ingress InvalidAnnotation: annotation sallyport.dev/redirect-to: "https://new.test/%[src] x" has a space, ` +
 				"or a character that is not printable ASCII; it is ignored",
 		},
+		{
+			on4("sallyport.dev/response-cookie-path: /in /out", "sallyport.dev/response-cookie-domain: .in.test out.test",
+				"response-set-header: X-A b"),
+			`http-response replace-header Set-Cookie '^((?i:[^;]*(?:;(?! *path=)[^;]*)*+; *path=))/in(.*)$' '\1/out\2'` +
+				"\n" + `http-response replace-header Set-Cookie '^((?i:[^;]*(?:;(?! *domain=\.?)[^;]*)*+; *domain=\.?))` +
+				`(?i:in\.test)(;.*)?$' '\1out.test\2'` + "\nhttp-response set-header X-A 'b'",
+		},
+		{
+			[]string{"ingress sallyport.dev/response-cookie-path: off", "configmap sallyport.dev/response-cookie-path: /a /b"},
+			"",
+		},
+		{
+			on4("sallyport.dev/response-cookie-path: /a"),
+			`! Ingress InvalidAnnotation: annotation sallyport.dev/response-cookie-path: "/a": want two words, or off; ` +
+				"it is ignored",
+		},
+		{
+			on4("sallyport.dev/response-cookie-path: / /;Secure"),
+			`! Ingress InvalidAnnotation: annotation sallyport.dev/response-cookie-path: "/;Secure" is not the path of a ` +
+				"cookie: allowed are a / and up to 250 letters, digits and / . _ ~ % + @ : -; it is ignored",
+		},
+		{
+			on4("sallyport.dev/response-location: http://in.test/ /50%"),
+			`http-response replace-header Location '^()http://in\.test/(.*)$' '\1/50%%\2'` + "\n" +
+				`http-response replace-header Refresh '^((?i:(?:(?!url=).)*+url=))http://in\.test/(.*)$' '\1/50%%\2'`,
+		},
+		{
+			on4("sallyport.dev/response-location: http://in.test/ 'x"),
+			`! Ingress InvalidAnnotation: annotation sallyport.dev/response-location: "'x" is not the beginning of a URL: ` +
+				"allowed are up to 1000 letters, digits and / . _ ~ % + @ : ? & = , -; it is ignored",
+		},
+		{
+			on4("sallyport.dev/access-log: false", "src-ip-header: X-Client"),
+			"http-request set-log-level silent\nhttp-request set-src hdr(X-Client)",
+		},
+		{[]string{"ingress sallyport.dev/access-log: true", "configmap sallyport.dev/access-log: false"}, ""},
+		{on4("sallyport.dev/retries: 0"), "retries 0\nretry-on conn-failure empty-response"},
+		{
+			[]string{"service sallyport.dev/retries: 2", "ingress sallyport.dev/retry-on: conn-failure,junk-response, 503"},
+			"retries 2\nretry-on conn-failure junk-response 503",
+		},
+		{on4("sallyport.dev/retry-on: 404"), "retries 3\nretry-on 404"},
+		{
+			on4("sallyport.dev/retries: 11", "sallyport.dev/retry-on: 500 all-retryable-errors"),
+			"! Ingress InvalidAnnotation: annotation sallyport.dev/retry-on: HAProxy cannot retry after " +
+				`"500 all-retryable-errors": allowed are conn-failure, empty-response, junk-response, response-timeout, ` +
+				"401, 403, 404, 408, 425, 500, 501, 502, 503, 504; it is ignored\n" +
+				`! Ingress InvalidAnnotation: annotation sallyport.dev/retries: "11" is not a number from 0 to 10; it is ignored`,
+		},
+		{
+			on4("server-ssl: true", "sallyport.dev/server-ssl-ciphers: HIGH:!aNULL", "sallyport.dev/server-ssl-min-ver: TLSv1.2",
+				"sallyport.dev/server-ssl-max-ver: TLSv1.3"),
+			"servers: TLS=true Ciphers=HIGH:!aNULL MinTLS=TLSv1.2 MaxTLS=TLSv1.3",
+		},
+		{
+			on4("sallyport.dev/server-ssl-min-ver: TLSv1.3", "sallyport.dev/server-ssl-max-ver: TLSv1.2"),
+			"servers: MinTLS=TLSv1.3\n! Ingress InvalidAnnotation: annotation sallyport.dev/server-ssl-max-ver: TLSv1.2 is " +
+				"older than server-ssl-min-ver, TLSv1.3; it is ignored",
+		},
+		{
+			on4("sallyport.dev/server-ssl-ciphers: !aNULL", "sallyport.dev/server-ssl-min-ver: SSLv3"),
+			`! Ingress InvalidAnnotation: annotation sallyport.dev/server-ssl-ciphers: "!aNULL" has no cipher; it is ignored` +
+				"\n" + `! Ingress InvalidAnnotation: annotation sallyport.dev/server-ssl-min-ver: "SSLv3": allowed are ` +
+				"TLSv1.0, TLSv1.1, TLSv1.2, TLSv1.3; it is ignored",
+		},
+		{
+			on4("client-ca: ca", "sallyport.dev/client-crt-match: CN=a.b$", "sallyport.dev/client-crt-header: X-Crt"),
+			ownTLS + shown + "http-request deny deny_status 403 if !{ ssl_c_s_dn(,0,rfc2253) -m reg '(*LIMIT_MATCH=10000)CN=a.b$' }\n" +
+				"http-request del-header '(?i)^(?!x-crt$)x[-_.]crt$' -m reg\nhttp-request del-header X-Crt\n" +
+				"http-request set-header X-Crt '-----BEGIN%%20CERTIFICATE-----%%0A%[ssl_c_der,base64,url_enc]%%0A-----END" +
+				"%%20CERTIFICATE-----%%0A' if { ssl_c_used }\nfile ca.ca.pem",
+		},
+		{
+			on4("sallyport.dev/client-crt-match: CN=ann"),
+			"CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/client-crt-match: it needs a client-ca on the " +
+				"same Ingress; all clients are rejected until it is corrected",
+		},
+		{
+			on4("client-ca: ca", "sallyport.dev/client-crt-match: (?=CN)"),
+			"CLOSEDfile ca.ca.pem\n! Ingress InvalidAnnotation: annotation sallyport.dev/client-crt-match: \"(?=CN)\" is not a usable " +
+				"regular expression: invalid or unsupported Perl syntax; all clients are rejected until it is corrected",
+		},
 		{on4("sallyport.dev/cors-expose-headers: X-A, X-B"), ""},
 
 		// An Ingress without the guards of the ConfigMap.

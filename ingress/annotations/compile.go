@@ -151,6 +151,7 @@ func say(v *values, s *Settings, keys ...key[haproxy.Directive]) {
 func servers(v *values, s *Settings) {
 	say(v, s, loadBalance, checkHTTP)
 	sticky(v, s)
+	retry(v, s)
 	if yes, _ := get(v, forwardedFor); yes {
 		s.add(haproxy.Option("forwardfor", true))
 	}
@@ -186,6 +187,19 @@ func timing(v *values, s *Settings) {
 	}
 	o.MaxConn, _ = get(v, podMaxconn)
 	o.SendProxy, _ = get(v, sendProxy)
+}
+
+// retry sets when a request is sent again, and how often.
+func retry(v *values, s *Settings) {
+	const usual = 3
+	on, chosen := get(v, retryOn)
+	times, counted := get(v, retries)
+	if !counted {
+		times = usual
+	}
+	if d, err := haproxy.RetryOn(times, on); err == nil && (chosen || counted) { // found good when it was read
+		s.add(d)
+	}
 }
 
 // sticky adds the cookie that leads a client back to its first server.
@@ -224,6 +238,9 @@ func (s *Settings) from(n haproxy.Networks) haproxy.Networks {
 
 // access adds the directives that allow, reject and limit requests.
 func access(v *values, s *Settings) {
+	if yes, _ := get(v, accessLog); !yes {
+		s.add(haproxy.Silent())
+	}
 	say(v, s, sourceHeader)
 	if list, said := get(v, allowList); said && !everyone(list) {
 		s.add(haproxy.Deny(s.from(list), true))
@@ -280,7 +297,8 @@ func cors(v *values, s *Settings) {
 // that change answers.
 func rewriting(v *values, s *Settings) {
 	for _, k := range []key[[]haproxy.Directive]{
-		requestDelete, requestHeaders, requestAdd, responseDelete, responseHeaders, responseAdd,
+		requestDelete, requestHeaders, requestAdd, responseDelete, responseHeaders, responseAdd, cookiePaths,
+		cookieDomains, locations,
 	} {
 		d, _ := get(v, k)
 		s.add(d...)
@@ -293,7 +311,7 @@ func rewriting(v *values, s *Settings) {
 		}
 		s.Captures = slices.Repeat([]int{length}, len(list))
 	}
-	say(v, s, setHost, appRoot)
+	say(v, s, setHost, appRoot, clientHeader)
 	if yes, _ := get(v, hsts); yes {
 		age, _ := get(v, hstsMaxAge)
 		subdomains, _ := get(v, hstsSubdomains)

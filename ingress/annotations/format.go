@@ -210,6 +210,29 @@ func headers(set func(name, value string) (haproxy.Directive, error)) func(strin
 	})
 }
 
+// retryWords reads the failures and statuses after which a request is sent again.
+func retryWords(s string) (on []string, err error) {
+	for word := range strings.SplitSeq(s, ",") {
+		on = append(on, strings.TrimSpace(word))
+	}
+	_, err = haproxy.RetryOn(0, on)
+	return on, err
+}
+
+// replaces reads the text that is replaced, and the one that replaces it. It returns no directive for off.
+func replaces(with func(from, to string) (haproxy.Directive, error)) func(string) ([]haproxy.Directive, error) {
+	return func(s string) ([]haproxy.Directive, error) {
+		words := strings.Fields(s)
+		if s == "off" {
+			return nil, nil
+		} else if len(words) != 2 {
+			return nil, fmt.Errorf("%s: want two words, or off", Quote(s))
+		}
+		d, err := with(words[0], words[1])
+		return []haproxy.Directive{d}, err
+	}
+}
+
 // captureList reads one sample from each line. The first sample has slot 0, the second has slot 1.
 func captureList(s string) ([]haproxy.Directive, error) {
 	const most = 16

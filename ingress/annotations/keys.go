@@ -168,6 +168,10 @@ var (
 		Name: "pod-maxconn", Scopes: everywhere, Format: "number from 1", Traffic: anyTraffic,
 		Effect: "Most connections to one pod; further requests wait for timeout-queue.",
 	})
+	accessLog = define(boolean, Doc{
+		Name: own + "access-log", Scopes: notOnTheService, Format: "true or false", Default: "true",
+		Effect: "With `false` requests that reach the Ingress have no log line (syslog-server).",
+	})
 	captures = defineLines(captureList, Doc{
 		Name: "request-capture", Scopes: notOnTheService,
 		Format: "a sample of the request, as `req.hdr(X-Request-Id)` or `cookie(id)`, one a line",
@@ -187,6 +191,20 @@ var (
 		Name: "response-set-header", Scopes: notOnTheService,
 		Format: "`Name value`, one a line; a value may hold `%[...]`, see below",
 		Effect: "Sets headers of the answer, as clients see it.",
+	})
+	cookiePaths = define(replaces(haproxy.ReplaceCookiePath), Doc{
+		Name: own + "response-cookie-path", Scopes: notOnTheService, Format: "`FROM TO`, two paths; or off",
+		Effect: "Where the Path of a cookie that a server sets begins with FROM, it begins with TO instead.",
+	})
+	cookieDomains = define(replaces(haproxy.ReplaceCookieDomain), Doc{
+		Name: own + "response-cookie-domain", Scopes: notOnTheService, Format: "`FROM TO`, two domains; or off",
+		Effect: "Where the Domain of a cookie that a server sets is FROM, it is TO instead.",
+	})
+	locations = define(replaces(haproxy.ReplaceLocation), Doc{
+		Name: own + "response-location", Scopes: notOnTheService,
+		Format: "`FROM TO`, the beginnings of two URLs; or off",
+		Effect: "Where the URL that an answer of a server leads to (Location, Refresh) begins with FROM, it begins " +
+			"with TO instead.",
 	})
 	rateRequests = define(number(1, 1<<31-1), Doc{
 		Name: "rate-limit-requests", Scopes: notOnTheService, Format: "number from 1",
@@ -231,6 +249,20 @@ var (
 		Name: own + "redirect-to", Scopes: notOnTheService, Format: "URL, with http:// or https://",
 		Effect: "Every request is redirected to exactly this URL, with the status of request-redirect-code. It " +
 			"overrides request-redirect.",
+	})
+	retries = define(number(0, 10), Doc{
+		Name: own + "retries", Scopes: everywhere, Format: "0 to 10",
+		Effect: "How often a request is sent again, at once, and to another server if the Service has several. The " +
+			"default is 3 with retry-on. A request without retry-on is sent again until the checks find the servers " +
+			"that are down (see check).",
+	})
+	retryOn = define(retryWords, Doc{
+		Name: own + "retry-on", Scopes: everywhere,
+		Format: "of conn-failure, empty-response, junk-response, response-timeout, 401, 403, 404, 408, 425, 500, " +
+			"501, 502, 503 and 504, with commas",
+		Default: "conn-failure, empty-response",
+		Effect: "After which failures and statuses of a server a request is sent again. A request that a server has " +
+			"got is sent again only if it is GET or HEAD, and has less than 16 kB.",
 	})
 	setHost = define(filled(hostFormat), Doc{
 		Name: "set-host", Scopes: notOnTheService, Format: "host; it may hold `%[...]`, see below",

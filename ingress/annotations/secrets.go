@@ -87,6 +87,16 @@ var (
 			"the certificate of a client that has one. On an Ingress it is ignored if the ConfigMap demands a " +
 			"certificate.",
 	})
+	clientMatch = define(filled(haproxy.MatchSubject), Doc{
+		Name: own + "client-crt-match", Scopes: Ingress, Format: "regular expression", Guard: true,
+		Effect: "Clients are answered 403 unless the expression matches the subject of their certificate, as " +
+			"`CN=ann,O=Shop` (RFC 2253). It needs a client-ca on the same Ingress.",
+	})
+	clientHeader = define(haproxy.PassCertificate, Doc{
+		Name: own + "client-crt-header", Scopes: notOnTheService, Format: "name of a header",
+		Effect: "Servers see the certificate of the client in this header: PEM with escapes as in a URL, and without " +
+			"line breaks in the base64. What the client itself sends in it is removed.",
+	})
 	serverCA = defineSecret(Doc{
 		Name: "server-ca", Scopes: everywhere, Traffic: notPassed, Guard: true,
 		Effect: "Connections to servers use TLS, and their certificates must be from this authority (`ca.crt` of the " +
@@ -106,6 +116,21 @@ var (
 		Guard: true,
 		Effect: "The certificates of the servers must be for this name. It needs a server-ca, and no other name " +
 			"in secure-sni.",
+	})
+	serverCiphers = define(cipherList, Doc{
+		Name: own + "server-ssl-ciphers", Scopes: everywhere, Traffic: notPassed,
+		Format: "names of ciphers of OpenSSL, HIGH or DEFAULT, with colons; a `!` excludes",
+		Effect: "Ciphers of TLS up to 1.2 to the servers. Only common names are known.",
+	})
+	serverMinTLS = define(oneOf(haproxy.TLSVersions...), Doc{
+		Name: own + "server-ssl-min-ver", Scopes: everywhere, Traffic: notPassed,
+		Format: strings.Join(haproxy.TLSVersions, ", "),
+		Effect: "Oldest version of TLS to the servers. OpenSSL may have a newer one as its oldest.",
+	})
+	serverMaxTLS = define(oneOf(haproxy.TLSVersions...), Doc{
+		Name: own + "server-ssl-max-ver", Scopes: everywhere, Traffic: notPassed,
+		Format: strings.Join(haproxy.TLSVersions, ", "),
+		Effect: "Newest version of TLS to the servers.",
 	})
 	sslCertificate = defineSecret(Doc{
 		Name: "ssl-certificate", Scopes: ConfigMap,
@@ -146,6 +171,8 @@ func Refers(scope Scope, written map[string]string) (refs []Ref) {
 	}
 	return refs
 }
+
+func cipherList(s string) (string, error) { return s, haproxy.CheckCiphers(s) }
 
 func serverName(s string) (string, error) { return s, haproxy.CheckServerName(s) }
 
@@ -329,6 +356,14 @@ func serverCerts(v *values, s *Settings) {
 		s.Extras = append(s.Extras, e)
 		s.Options.TLS, s.Options.Crt = true, e.Name
 	}
+	s.Options.Ciphers, _ = get(v, serverCiphers)
+	s.Options.MinTLS, _ = get(v, serverMinTLS)
+	newest, said := get(v, serverMaxTLS)
+	if said && newest < s.Options.MinTLS {
+		v.wrong(serverMaxTLS.Doc, fmt.Errorf("%s is older than server-ssl-min-ver, %s", newest, s.Options.MinTLS))
+	} else {
+		s.Options.MaxTLS = newest
+	}
 	if name, said := get(v, secureSNI); said && s.Options.TLS {
 		s.Options.SNI = name
 	}
@@ -402,6 +437,11 @@ func clientCerts(v *values, s *Settings) {
 	if c.CA != nil {
 		s.add(haproxy.OnlyOwnTLS(c.Optional))
 		s.Extras = append(s.Extras, c.CA)
+	}
+	if match, said := get(own, clientMatch); said && c.CA == nil && !c.Closed {
+		own.wrong(clientMatch.Doc, errors.New("it needs a client-ca on the same Ingress"))
+	} else if said {
+		s.add(match)
 	}
 	v.closed = v.closed || own.closed
 	v.problems, v.used = append(v.problems, own.problems...), append(v.used, own.used...)

@@ -244,6 +244,23 @@ var reads = []struct {
 		want: `! InvalidAnnotation auth-tls-verify-client: "optional_no_ca": allowed are on, off and optional; all ` +
 			"clients are rejected until it is corrected\nCLOSED",
 	},
+	{
+		set: []string{
+			"auth-tls-secret: ca", "auth-tls-match-cn: ^CN=(ann|bob),O=x$", "auth-tls-pass-certificate-to-upstream: true",
+		},
+		want: "client-ca = ca\n" + shown + "\nsallyport.dev/client-crt-header = ssl-client-cert\n" +
+			"sallyport.dev/client-crt-match = ^CN=(ann|bob),O=x$",
+	},
+	{
+		set: []string{"auth-tls-secret: ca", "auth-tls-match-cn: ann", "auth-tls-pass-certificate-to-upstream: false"},
+		want: "client-ca = ca\n" + shown + "\n" + `! InvalidAnnotation auth-tls-match-cn: "ann" has no "CN="; all ` +
+			"clients are rejected until it is corrected\nCLOSED",
+	},
+	{
+		set: []string{"auth-tls-secret: ca", "auth-tls-match-cn: CN=ann", "auth-tls-verify-client: off"},
+		want: "! InvalidAnnotation auth-tls-match-cn: no client has a certificate, since auth-tls-verify-client is off; " +
+			"all clients are rejected until it is corrected\nCLOSED",
+	},
 	{set: []string{"ssl-passthrough: true"}, want: "ssl-passthrough = true"},
 	{set: []string{"limit-connections: 3"}, want: "sallyport.dev/limit-connections = 3"},
 	{
@@ -319,6 +336,95 @@ var reads = []struct {
 	{set: []string{"proxy-read-timeout: 7200"}, want: "timeout-server = 7200s\ntimeout-tunnel = 7200s"},
 	{set: []string{"proxy-body-size: 8M"}, want: "sallyport.dev/proxy-body-size = 8m"},
 	{set: []string{"proxy-body-size: 0"}, want: ""},
+	{set: []string{"proxy-cookie-path: /in/ /out/"}, want: "sallyport.dev/response-cookie-path = /in/ /out/"},
+	{set: []string{"proxy-cookie-path: off"}, want: "sallyport.dev/response-cookie-path = off"},
+	{set: []string{`proxy-cookie-path: / "/; Secure"`}, want: `! InvalidAnnotation proxy-cookie-path: ` +
+		`"/ \"/; Secure\"" is neither off nor two words; it is ignored`},
+	{
+		set:  []string{"proxy-cookie-path: /$uri /"},
+		want: "! InvalidAnnotation proxy-cookie-path: variables of nginx are not allowed; it is ignored",
+	},
+	{
+		set:  []string{"proxy-cookie-path: ~/in /"},
+		want: `! InvalidAnnotation proxy-cookie-path: "~/in" is a regular expression; it is ignored`,
+	},
+	{
+		set:  []string{"proxy-redirect-from: http://in.test/", "proxy-redirect-to: /out/"},
+		want: "sallyport.dev/response-location = http://in.test/ /out/",
+	},
+	{set: []string{"proxy-redirect-from: off"}, want: "sallyport.dev/response-location = off"},
+	{set: []string{"proxy-redirect-from: http://in.test/"}, want: ""},
+	{set: []string{"proxy-redirect-to: http://out.test/"}, want: ""},
+	{
+		set:  []string{"proxy-redirect-from: http://in.test/", "proxy-redirect-to: http://$host/"},
+		want: "! InvalidAnnotation proxy-redirect-from: variables of nginx are not served; it is ignored",
+	},
+	{
+		set:  []string{"proxy-redirect-from: ~^http://(.*)$", "proxy-redirect-to: https://out.test/"},
+		want: "! InvalidAnnotation proxy-redirect-from: variables of nginx are not served; it is ignored",
+	},
+	{
+		set:  []string{"proxy-redirect-from: ~http://.", "proxy-redirect-to: https://out.test/"},
+		want: `! InvalidAnnotation proxy-redirect-from: "~http://." is a regular expression; it is ignored`,
+	},
+	{
+		set:  []string{"proxy-redirect-from: a b", "proxy-redirect-to: c"},
+		want: `! InvalidAnnotation proxy-redirect-from: "a b c" has a space; it is ignored`,
+	},
+	{set: []string{"enable-access-log: false"}, want: "sallyport.dev/access-log = false"},
+	{set: []string{"enable-access-log: true"}, want: "sallyport.dev/access-log = true"},
+	{
+		set:  []string{"enable-access-log: off"},
+		want: `! InvalidAnnotation enable-access-log: "off" is neither "true" nor "false"; it is ignored`,
+	},
+	{
+		set:  []string{"proxy-next-upstream: error timeout http_503"},
+		want: "sallyport.dev/retries = 2\nsallyport.dev/retry-on = conn-failure, empty-response, response-timeout, 503",
+	},
+	{
+		set:  []string{"proxy-next-upstream: invalid_header http_404", "proxy-next-upstream-tries: 5"},
+		want: "sallyport.dev/retries = 4\nsallyport.dev/retry-on = conn-failure, empty-response, junk-response, 404",
+	},
+	{set: []string{"proxy-next-upstream: off", "proxy-next-upstream-tries: 5"}, want: "sallyport.dev/retries = 0"},
+	{
+		set: []string{"proxy-next-upstream: error http_429 non_idempotent"},
+		want: "sallyport.dev/retries = 2\nsallyport.dev/retry-on = conn-failure, empty-response\n" +
+			"! InvalidAnnotation proxy-next-upstream: non_idempotent is not served; it is ignored",
+	},
+	{
+		set:  []string{"proxy-next-upstream: error;"},
+		want: `! InvalidAnnotation proxy-next-upstream: "error;" is no reason to ask another server; it is ignored`,
+	},
+	{set: []string{"proxy-next-upstream-tries: 1"}, want: "sallyport.dev/retries = 0"},
+	{set: []string{"proxy-next-upstream-tries: 0"}, want: "sallyport.dev/retries = 10"},
+	{
+		set:  []string{"proxy-next-upstream-tries: -1"},
+		want: `! InvalidAnnotation proxy-next-upstream-tries: "-1" is not a number from 0 to 1073741824; it is ignored`,
+	},
+	{
+		set: []string{
+			"backend-protocol: HTTPS", "proxy-ssl-secret: pair", "proxy-ssl-ciphers: HIGH:!aNULL",
+			"proxy-ssl-protocols: TLSv1.2 TLSv1",
+		},
+		want: "sallyport.dev/server-ssl-ciphers = HIGH:!aNULL\nsallyport.dev/server-ssl-max-ver = TLSv1.2\n" +
+			"sallyport.dev/server-ssl-min-ver = TLSv1.0\nserver-crt = pair\nserver-ssl = true",
+	},
+	{
+		set: []string{"backend-protocol: HTTPS", "proxy-ssl-secret: pair", "proxy-ssl-protocols: SSLv3 TLSv1.3"},
+		want: "sallyport.dev/server-ssl-max-ver = TLSv1.3\nsallyport.dev/server-ssl-min-ver = TLSv1.3\n" +
+			"server-crt = pair\nserver-ssl = true\n" +
+			"! InvalidAnnotation proxy-ssl-protocols: SSLv3 is not served; it is ignored",
+	},
+	{
+		set: []string{"backend-protocol: HTTPS", "proxy-ssl-secret: pair", "proxy-ssl-protocols: TLSv1.2;"},
+		want: "server-crt = pair\nserver-ssl = true\n" +
+			`! InvalidAnnotation proxy-ssl-protocols: "TLSv1.2;" is not a version of TLS; it is ignored`,
+	},
+	{
+		set:  []string{"backend-protocol: HTTPS", "proxy-ssl-ciphers: HIGH", "proxy-ssl-protocols: TLSv1.2"},
+		want: "server-ssl = true",
+	},
+	{set: []string{"proxy-cookie-domain: a.test b.test"}, want: "sallyport.dev/response-cookie-domain = a.test b.test"},
 	{set: []string{"load-balance: ewma"}, want: "load-balance = leastconn"},
 	{set: []string{"load-balance: ewma", "upstream-hash-by: $request_uri"}, want: "load-balance = uri whole"},
 	{set: []string{"upstream-hash-by: ${http_x_user}"}, want: "load-balance = hdr(x-user)"},
@@ -393,6 +499,27 @@ func TestEachAnnotationHasAVerdictOnItsValue(t *testing.T) {
 		{[]string{"proxy-body-size: 8m"}, "a difference"},
 		{[]string{"proxy-body-size: 0"}, "the same"},
 		{[]string{"proxy-body-size: 8mb"}, "refused there too"},
+		{[]string{"proxy-cookie-path: /a /b"}, "the same"},
+		{[]string{"proxy-cookie-path: off", "proxy-cookie-domain: ~a b"}, "not served, the same"},
+		{[]string{"proxy-cookie-path: /a"}, "refused there too"},
+		{[]string{"proxy-redirect-from: http://a/", "proxy-redirect-to: http://b/"}, "the same, the same"},
+		{[]string{"proxy-redirect-from: http://a/", "proxy-redirect-to: /"}, "a difference, a difference"},
+		{[]string{"proxy-redirect-from: default", "proxy-redirect-to: /"}, "the same, had no effect"},
+		{[]string{"proxy-redirect-from: http://a/", "proxy-redirect-to: off"}, "had no effect, a difference"},
+		{[]string{"proxy-redirect-to: /"}, "had no effect"},
+		{[]string{"enable-access-log: false"}, "a difference"},
+		{[]string{"enable-access-log: 1"}, "the same"},
+		{[]string{"proxy-next-upstream: error", "proxy-next-upstream-tries: 3"}, "a difference, the same"},
+		{[]string{"proxy-next-upstream: off", "proxy-next-upstream-tries: 0"}, "the same, had no effect"},
+		{[]string{"proxy-next-upstream: http_429", "proxy-next-upstream-tries: 0"}, "not served, a difference"},
+		{
+			[]string{"backend-protocol: HTTPS", "proxy-ssl-protocols: TLSv1 TLSv1.2", "proxy-ssl-secret: a"},
+			"the same, a difference, the same",
+		},
+		{[]string{"backend-protocol: HTTPS", "proxy-ssl-protocols: TLSv1.2"}, "the same, had no effect"},
+		{[]string{"auth-tls-match-cn: CN=a", "auth-tls-secret: a"}, "a difference, a difference"},
+		{[]string{"auth-tls-match-cn: a", "auth-tls-secret: a"}, "refused there too, a difference"},
+		{[]string{"auth-tls-match-cn: CN=a"}, "had no effect"},
 		{[]string{"proxy-read-timeout: 60s"}, "refused there too"},
 		{[]string{"ssl-redirect: false"}, "the same"},
 		{[]string{"ssl-redirect: yes"}, "refused there too"},

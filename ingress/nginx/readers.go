@@ -334,6 +334,9 @@ func clientCA(r *reading, value string) {
 	case "off":
 		r.mark("auth-tls-verify-client", Same, "")
 		r.mark(r.at.Name, Void, "`auth-tls-verify-client` is off.")
+		if _, has := r.values["auth-tls-match-cn"]; has {
+			r.fail(known["auth-tls-match-cn"], "no client has a certificate, since auth-tls-verify-client is off")
+		}
 	default:
 		r.fail(known["auth-tls-verify-client"], "%s: allowed are on, off and optional", annotations.Quote(verify))
 	}
@@ -345,6 +348,15 @@ func (r *reading) trust(authority string) {
 	r.set(r.at.Name, "ssl-client-verify", "%[ssl_c_used,iif(SUCCESS,NONE)]")
 	r.set(r.at.Name, "ssl-client-subject-dn", "%[ssl_c_s_dn(,0,rfc2253)]")
 	r.set(r.at.Name, "ssl-client-issuer-dn", "%[ssl_c_i_dn(,0,rfc2253)]")
+	if r.is("auth-tls-pass-certificate-to-upstream") {
+		r.say("sallyport.dev/client-crt-header", "auth-tls-pass-certificate-to-upstream", "ssl-client-cert")
+	}
+	switch expression, has := r.values["auth-tls-match-cn"]; {
+	case has && !strings.Contains(expression, "CN="):
+		r.refuse(known["auth-tls-match-cn"], `%s has no "CN="`, annotations.Quote(expression))
+	case has:
+		r.say("sallyport.dev/client-crt-match", "auth-tls-match-cn", expression)
+	}
 }
 
 func limitRPS(r *reading, value string) { limit(r, value, 1) }
@@ -536,6 +548,10 @@ func backendProtocol(r *reading, value string) {
 	if verify {
 		r.say("server-ca", "proxy-ssl-secret", secret)
 	}
+	if has {
+		r.also("proxy-ssl-ciphers", "sallyport.dev/server-ssl-ciphers")
+		r.versions("proxy-ssl-protocols")
+	}
 	if name, has := r.values["proxy-ssl-name"]; has {
 		if r.on("proxy-ssl-server-name") {
 			r.say("sallyport.dev/secure-sni", "proxy-ssl-name", name)
@@ -544,6 +560,40 @@ func backendProtocol(r *reading, value string) {
 			r.say("sallyport.dev/secure-verify-hostname", "proxy-ssl-name", name)
 		}
 	}
+}
+
+// versions reads versions of TLS to the servers.
+func (r *reading) versions(name string) {
+	all := []string{"TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"}
+	oldest, newest, n := len(all), -1, 0
+	for i, version := range all {
+		if slices.Contains(strings.Fields(r.values[name]), version) {
+			oldest, newest, n = min(oldest, i), i, n+1
+		}
+	}
+	for word := range strings.FieldsSeq(r.values[name]) {
+		switch {
+		case word == "SSLv2" || word == "SSLv3":
+			r.fail(known[name], "%s is not served", word)
+		case !slices.Contains(all, word):
+			r.refuse(known[name], "%s is not a version of TLS", annotations.Quote(word))
+			return
+		}
+	}
+	if n == 0 {
+		return
+	}
+	if n <= newest-oldest {
+		r.mark(name, Differs, "The versions between these are allowed, too.")
+	}
+	haproxy := func(version string) string {
+		if version == all[0] {
+			return "TLSv1.0"
+		}
+		return version
+	}
+	r.say("sallyport.dev/server-ssl-min-ver", name, haproxy(all[oldest]))
+	r.say("sallyport.dev/server-ssl-max-ver", name, haproxy(all[newest]))
 }
 
 // on reports whether the value of an annotation is "on", as directives of nginx have it.
@@ -661,6 +711,114 @@ func hashBy(r *reading, value string) {
 		return
 	}
 	r.say("load-balance", r.at.Name, algorithm)
+}
+
+func logged(r *reading, value string) {
+	if yes, err := boolean(value); err != nil {
+		r.refuse(r.at, "%v", err)
+	} else {
+		r.say("sallyport.dev/access-log", r.at.Name, strconv.FormatBool(yes))
+		if yes {
+			r.mark(r.at.Name, Same, "")
+		}
+	}
+}
+
+// reasons are the words of HAProxy for those of nginx after which a request is sent to another server.
+var reasons = map[string]string{
+	"error": "empty-response", "timeout": "response-timeout", "invalid_header": "empty-response, junk-response",
+	"http_403": "403", "http_404": "404", "http_500": "500", "http_502": "502", "http_503": "503", "http_504": "504",
+}
+
+func nextUpstream(r *reading, value string) {
+	const key = "sallyport.dev/retries"
+	words, on, odd := strings.Fields(value), []string{"conn-failure"}, ""
+	for _, word := range words {
+		switch word {
+		case "off", "http_429", "non_idempotent":
+			odd = word
+		default:
+			if reasons[word] == "" {
+				r.refuse(r.at, "%s is no reason to ask another server", annotations.Quote(word))
+				return
+			}
+			on = append(on, reasons[word])
+		}
+	}
+	if slices.Contains(words, "off") {
+		r.say(key, r.at.Name, "0")
+		r.mark(r.at.Name, Same, "")
+		r.mark("proxy-next-upstream-tries", Void, "`proxy-next-upstream` is off.")
+		return
+	}
+	r.say("sallyport.dev/retry-on", r.at.Name, strings.Join(on, ", "))
+	if _, has := r.values["proxy-next-upstream-tries"]; !has {
+		r.say(key, r.at.Name, "2")
+	}
+	if odd != "" {
+		r.fail(r.at, "%s is not served", odd)
+	}
+}
+
+// nextTries reads how many servers get a request. 0 is as many as there are.
+func nextTries(r *reading, value string) {
+	const most = 11
+	n, err := number(value, 0, 1<<30)
+	if err != nil {
+		r.refuse(r.at, "%v", err)
+		return
+	}
+	if n == 0 || n > most {
+		if _, marked := r.notes[r.at.Name]; !marked {
+			r.mark(r.at.Name, Differs, "A request is sent to 11 servers at most.")
+		}
+		n = most
+	}
+	r.say("sallyport.dev/retries", r.at.Name, strconv.Itoa(n-1))
+}
+
+// replaces returns a reader for off, or for a text and the one that replaces it.
+func replaces(key string) func(*reading, string) {
+	return func(r *reading, value string) {
+		err := plain(value)
+		switch words := strings.Fields(value); {
+		case err != nil:
+			r.refuse(r.at, "%v", err)
+		case value != "off" && len(words) != 2:
+			r.refuse(r.at, "%s is neither off nor two words", annotations.Quote(value))
+		case strings.HasPrefix(value, "~"):
+			r.fail(r.at, "%s is a regular expression", annotations.Quote(words[0]))
+		default:
+			r.say(key, r.at.Name, value)
+			r.mark(r.at.Name, Same, "")
+		}
+	}
+}
+
+// proxyRedirect reads proxy-redirect-from and proxy-redirect-to. ingress-nginx has no redirect to replace by default.
+func proxyRedirect(r *reading, from string) {
+	const key, name = "sallyport.dev/response-location", "proxy-redirect-to"
+	to := r.values[name]
+	switch {
+	case from == "off" || from == "default":
+		r.say(key, r.at.Name, "off")
+		r.mark(r.at.Name, Same, "")
+		r.mark(name, Void, "`proxy-redirect-from` is "+from+".")
+	case to == "" || to == "off":
+		r.mark(r.at.Name, Void, r.at.needs())
+	case strings.Contains(from+to, "$"):
+		r.fail(r.at, "variables of nginx are not served")
+	case strings.HasPrefix(from, "~"):
+		r.fail(r.at, "%s is a regular expression", annotations.Quote(from))
+	case strings.Contains(from+to, " "):
+		r.refuse(r.at, "%s has a space", annotations.Quote(from+" "+to))
+	default:
+		r.say(key, r.at.Name, from+" "+to)
+		if strings.Contains(to, "://") {
+			r.mark(r.at.Name, Same, "")
+			r.mark(name, Same, "")
+		}
+	}
 }
 
 var sameSite = []string{"Strict", "Lax", "None"}

@@ -33,10 +33,11 @@ var Everywhere = []string{
 const (
 	neverRead = "snippets are never read, and may have been a guard. Write what it does as keys: " +
 		"request-set-header, response-set-header, allow-list, deny-list, request-redirect"
-	noWAF     = "HAProxy has no web application firewall"
-	noCache   = "each request is asked about"
-	streams   = "HAProxy does not keep whole requests and answers"
-	noTracing = "HAProxy sends no traces; trace headers of clients pass"
+	noWAF        = "HAProxy has no web application firewall"
+	noCache      = "each request is asked about"
+	streams      = "HAProxy does not keep whole requests and answers"
+	noExpression = "Regular expressions (`~`) are not served."
+	noTracing    = "HAProxy sends no traces; trace headers of clients pass"
 )
 
 // rows are the annotations of ingress-nginx 1.15.
@@ -206,12 +207,15 @@ var rows = []*Row{
 		Note: "clients without a certificate get 403",
 	},
 	{
-		Name: "auth-tls-pass-certificate-to-upstream", With: "auth-tls-secret", Verdict: Lost,
-		Note: "request-set-header with `%[ssl_c_der,base64]` passes the certificate on",
+		Name: "auth-tls-pass-certificate-to-upstream", With: "auth-tls-secret", Verdict: Differs,
+		Keys: "sallyport.dev/client-crt-header",
+		Note: "The certificate in `ssl-client-cert` has no line breaks in its base64.",
 	},
 	{
-		Name: "auth-tls-match-cn", With: "auth-tls-secret", Verdict: Lost, Guard: true,
-		Note: "the name in a certificate is not compared",
+		Name: "auth-tls-match-cn", With: "auth-tls-secret", Verdict: Differs, Guard: true,
+		Keys: "sallyport.dev/client-crt-match",
+		Note: "It guards the paths of this Ingress, and not those that other Ingresses have for the host. An " +
+			"expression with look-ahead, back-references or groups that are repeated by a number closes the Ingress.",
 	},
 	{
 		Name: "ssl-passthrough", Verdict: Same, Keys: "ssl-passthrough", read: as("ssl-passthrough"),
@@ -291,8 +295,16 @@ var rows = []*Row{
 		Name: "proxy-send-timeout", Verdict: Differs, Keys: "timeout-server, timeout-tunnel", read: serverTimeout,
 		Note: "As `proxy-read-timeout`.",
 	},
-	{Name: "proxy-next-upstream", Verdict: Lost, Note: "a request that no server has seen is sent again"},
-	{Name: "proxy-next-upstream-tries", Verdict: Lost, Note: "HAProxy tries four times"},
+	{
+		Name: "proxy-next-upstream", Verdict: Differs, Keys: "sallyport.dev/retry-on, sallyport.dev/retries",
+		read: nextUpstream,
+		Note: "A request that a server has got is sent to another one only if it is GET or HEAD. A failed connection " +
+			"is always a reason, but for `off`. `http_429` and `non_idempotent` are not served.",
+	},
+	{
+		Name: "proxy-next-upstream-tries", Verdict: Same, Keys: "sallyport.dev/retries", read: nextTries,
+		Note: "11 tries at most.",
+	},
 	{Name: "proxy-next-upstream-timeout", Verdict: Lost, Note: "timeout-connect and timeout-queue bound the time"},
 	{
 		Name: "proxy-body-size", Verdict: Differs, Keys: "sallyport.dev/proxy-body-size", read: bodySize,
@@ -309,10 +321,25 @@ var rows = []*Row{
 		Note: "The headers of an answer may have 15 kB together; with larger ones it is answered 502.",
 	},
 	{Name: "proxy-http-version", Verdict: Nothing, read: httpVersion, Note: "Servers are asked by HTTP/1.1."},
-	{Name: "proxy-cookie-domain", Verdict: Lost, Note: "cookies of servers stay as they are"},
-	{Name: "proxy-cookie-path", Verdict: Lost, Note: "cookies of servers stay as they are"},
-	{Name: "proxy-redirect-from", Verdict: Lost, Note: "redirects of servers stay as they are"},
-	{Name: "proxy-redirect-to", Verdict: Lost, Note: "redirects of servers stay as they are"},
+	{
+		Name: "proxy-cookie-domain", Verdict: Differs, Keys: "sallyport.dev/response-cookie-domain",
+		read: replaces("sallyport.dev/response-cookie-domain"), Note: noExpression,
+	},
+	{
+		Name: "proxy-cookie-path", Verdict: Differs, Keys: "sallyport.dev/response-cookie-path",
+		read: replaces("sallyport.dev/response-cookie-path"), Note: noExpression,
+	},
+	{
+		Name: "proxy-redirect-from", With: "proxy-redirect-to", Verdict: Differs,
+		Keys: "sallyport.dev/response-location", read: proxyRedirect,
+		Note: "Regular expressions (`~`) and variables are not served. A URL without a host stays so: ingress-nginx " +
+			"adds the host of the request.",
+	},
+	{
+		Name: "proxy-redirect-to", With: "proxy-redirect-from", Verdict: Differs,
+		Keys: "sallyport.dev/response-location",
+		Note: "As `proxy-redirect-from`.",
+	},
 	{
 		Name: "load-balance", Verdict: Differs, Keys: "load-balance", read: loadBalance,
 		Note: "round_robin is roundrobin, and ewma is leastconn.",
@@ -384,18 +411,22 @@ var rows = []*Row{
 		Keys: "sallyport.dev/secure-sni",
 	},
 	{
-		Name: "proxy-ssl-ciphers", With: "backend-protocol", Verdict: Lost,
-		Note: "ciphers to servers are those of OpenSSL",
+		Name: "proxy-ssl-ciphers", With: "proxy-ssl-secret", Verdict: Differs, Keys: "sallyport.dev/server-ssl-ciphers",
+		Note: "Names of ciphers, `HIGH`, `DEFAULT`, and exclusions of weak ciphers. Other words are not served.",
 	},
 	{
-		Name: "proxy-ssl-protocols", With: "backend-protocol", Verdict: Lost,
-		Note: "versions of TLS to servers are those of OpenSSL",
+		Name: "proxy-ssl-protocols", With: "proxy-ssl-secret", Verdict: Same,
+		Keys: "sallyport.dev/server-ssl-min-ver, sallyport.dev/server-ssl-max-ver",
+		Note: "From the oldest to the newest of these versions. SSL is not served.",
 	},
 	{
 		Name: "proxy-ssl-verify-depth", With: "backend-protocol", Verdict: Lost,
 		Note: "a chain of certificates may have any length",
 	},
-	{Name: "enable-access-log", Verdict: Lost, Note: "syslog-server gets a line for each request"},
+	{
+		Name: "enable-access-log", Verdict: Differs, Keys: "sallyport.dev/access-log", read: logged,
+		Note: "A redirect to HTTPS has a log line in any case.",
+	},
 	{Name: "enable-rewrite-log", Verdict: Nothing, Note: "HAProxy has no such log."},
 	{Name: "mirror-target", Verdict: Lost, Note: "an HTTPRoute with a RequestMirror sends copies of requests"},
 	{

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -35,6 +36,8 @@ type echo struct {
 	TLS       bool        `json:"tls"`
 	SNI       string      `json:"sni,omitempty"`   // what name the client's TLS asked for
 	Shown     string      `json:"shown,omitempty"` // common name of the certificate that it showed
+	Version   string      `json:"version,omitempty"`
+	Cipher    string      `json:"cipher,omitempty"`
 	Headers   http.Header `json:"headers"`
 	BodyBytes int64       `json:"bodyBytes"`
 }
@@ -82,7 +85,8 @@ func (a *app) echo(w http.ResponseWriter, r *http.Request) {
 		TLS: r.TLS != nil, Headers: r.Header, BodyBytes: n,
 	}
 	if r.TLS != nil {
-		e.SNI = r.TLS.ServerName
+		e.SNI, e.Version = r.TLS.ServerName, tls.VersionName(r.TLS.Version)
+		e.Cipher = tls.CipherSuiteName(r.TLS.CipherSuite)
 		if shown := r.TLS.PeerCertificates; len(shown) > 0 {
 			e.Shown = shown[0].Subject.CommonName
 		}
@@ -133,14 +137,17 @@ func (a *app) turn(failing bool) http.HandlerFunc {
 	}
 }
 
-// status answers with the requested status, the headers it saw and the cookies of the query.
+// status answers with the requested status, the headers it saw, and the cookies, the Location and the Refresh of the
+// query.
 func (a *app) status(w http.ResponseWriter, r *http.Request) {
 	code, err := strconv.Atoi(r.PathValue("code"))
 	if err != nil || code < 200 || code > 599 {
 		http.Error(w, "the status must be a number of 200 to 599", http.StatusBadRequest)
 		return
 	}
-	w.Header()["Set-Cookie"] = r.URL.Query()["cookie"]
+	query := r.URL.Query()
+	w.Header()["Set-Cookie"], w.Header()["Location"], w.Header()["Refresh"] = query["cookie"], query["location"],
+		query["refresh"]
 	w.Header().Set("Saw-Host", r.Host)
 	w.Header().Set("Saw-Method", r.Method)
 	for name, values := range r.Header {

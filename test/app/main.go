@@ -10,7 +10,8 @@
 //	/              the request, as text, or as JSON for Accept: application/json or ?format=json
 //	/healthz       200, or 503 after POST /fail until POST /heal, and while draining
 //	/slow?d=5s     one line each 100 ms for that long; every=1m: one a minute; deaf: also after the client has closed its side
-//	/status/401    that status; header Saw-Method, and Saw-X-Y: z for each header X-Y: z of the request
+//	/status/401    that status; header Saw-Method, and Saw-X-Y: z for each header X-Y: z of the request;
+//	               ?cookie=, location= and refresh= are its headers Set-Cookie, Location and Refresh
 //	/bytes?n=1000  that many bytes
 //	/upgrade, /ws  a WebSocket (RFC 6455) that echoes every message
 package main

@@ -497,6 +497,42 @@ func ownCases() []conformity {
 			},
 		},
 		{
+			name: "response-cookie-path and -domain",
+			ingress: []string{
+				"sallyport.dev/response-cookie-path: /in/ /out/", "sallyport.dev/response-cookie-domain: in.test out.test",
+			},
+			asks: []ask{{
+				request: "GET /status/200?cookie=a=b%3B%20Domain=in.test%3B%20Path=/in/x",
+				want:    []string{"200", "response Set-Cookie: a=b; Domain=out.test; Path=/out/x"},
+			}},
+		},
+		{
+			name: "response-location", ingress: []string{"sallyport.dev/response-location: http://in.test/ https://HOST/"},
+			asks: []ask{
+				{request: "GET /status/302?location=http://in.test/x", want: []string{"302", "location https://HOST/x"}},
+				{
+					request: "GET /status/200?refresh=5%3Burl=http://in.test/x",
+					want:    []string{"200", "response Refresh: 5;url=https://HOST/x"},
+				},
+			},
+		},
+		{
+			name: "access-log", ingress: []string{"sallyport.dev/access-log: false"}, asks: get("200"),
+			check: silent("GET /silent-HOST HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n"),
+		},
+		{
+			name: "retries", ingress: []string{"sallyport.dev/retries: 1", "sallyport.dev/retry-on: conn-failure, 503"},
+			asks: []ask{{request: "GET /", want: []string{"200"}}, {request: "GET /status/503", want: []string{"503"}}},
+		},
+		{
+			name: "server-ssl-ciphers and -ver", to: "secure",
+			ingress: []string{
+				"server-ssl: true", "sallyport.dev/server-ssl-ciphers: ECDHE-ECDSA-AES256-GCM-SHA384",
+				"sallyport.dev/server-ssl-min-ver: TLSv1.2", "sallyport.dev/server-ssl-max-ver: TLSv1.2",
+			},
+			asks: get("version TLS 1.2", "cipher TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"),
+		},
+		{
 			name:    "redirect-to",
 			ingress: []string{"sallyport.dev/redirect-to: https://new.test/a%20b?c=d", "request-redirect-code: 301"},
 			asks: []ask{
@@ -563,6 +599,16 @@ func ownCases() []conformity {
 				{request: "https GET /", want: []string{"000"}},
 				{request: "GET /", want: []string{"302", "location https://HOST/"}},
 			},
+		},
+		{
+			name: "client-crt-match and -header", secure: true,
+			ingress: []string{
+				"client-ca: authority", "sallyport.dev/client-crt-match: ^CN=a", "sallyport.dev/client-crt-header: X-Crt",
+			},
+			asks: []ask{{
+				request: "https GET /", curl: []string{"--cert", "DIR/ann.pem"},
+				want: []string{"200", "request X-Crt: -----BEGIN%20CERTIFICATE-----%0A~%0A-----END%20CERTIFICATE-----%0A"},
+			}},
 		},
 		{
 			name:    "client-ca, and a connection to another name",

@@ -516,6 +516,29 @@ func (o order) logs(mark string, wants ...string) func(context.Context, *testbed
 	})
 }
 
+// silent checks that a request has no log line, while a later request to nowhere is in the log.
+func silent(raw string) check {
+	return asking(func(_ context.Context, s *testbed, tell func(order) (outcome, error)) error {
+		var got outcome
+		for _, o := range []order{
+			{Listen: true},
+			{Address: httpAddress, Raw: raw},
+			{Address: httpAddress, Raw: "GET /loud-HOST HTTP/1.1\r\nHost: nowhere.HOST\r\nConnection: close\r\n\r\n"},
+			{Log: "-HOST"},
+		} {
+			o.Log = s.named(o.Log)
+			var err error
+			if got, err = tell(o.of(s)); err != nil || got.Err != "" {
+				return fmt.Errorf("%+v: %+v, %w", o, got, err)
+			}
+		}
+		if !strings.Contains(got.Heard, s.named("/loud-HOST")) {
+			return fmt.Errorf("the request has a log line: %q", got.Heard)
+		}
+		return nil
+	})
+}
+
 // again checks whether four requests on one connection share a connection to the pod. Which one
 // they share is HAProxy's choice.
 func again(same bool) func(context.Context, *testbed) error {

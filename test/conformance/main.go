@@ -267,6 +267,8 @@ type seen struct {
 	TLS     bool        `json:"tls"`
 	SNI     string      `json:"sni"`
 	Shown   string      `json:"shown"`
+	Version string      `json:"version"`
+	Cipher  string      `json:"cipher"`
 	Headers http.Header `json:"headers"`
 }
 
@@ -284,6 +286,8 @@ type seen struct {
 //	tls true               whether TLS came to the pod
 //	sni name               what it asked for
 //	shown name             whose certificate it brought
+//	version TLS 1.2        of TLS to the pod
+//	cipher TLS_...         of TLS to the pod
 func (a ask) hold(ctx context.Context, r *rig.Rig, dir string, i int) error {
 	words := strings.Fields(a.request)
 	scheme := "http"
@@ -344,6 +348,8 @@ func (a ask) hold(ctx context.Context, r *rig.Rig, dir string, i int) error {
 			"tls":      func() string { return fmt.Sprint(s.TLS) },
 			"sni":      func() string { return s.SNI },
 			"shown":    func() string { return s.Shown },
+			"version":  func() string { return s.Version },
+			"cipher":   func() string { return s.Cipher },
 		}[kind]
 		if got == nil {
 			value, got = kind, func() string { return fmt.Sprint(response.StatusCode) }

@@ -219,8 +219,9 @@ func nginxCertificates() []conformity {
 			see("another certificate", "docs/annotations.md", "https GET /", "000").by("--cert", "DIR/stranger.pem").
 				differs("400, or 302 to the page", "The handshake fails"),
 			see("plain HTTP", "template/nginx.tmpl", "GET /x", "308", "location https://HOST/x"),
-			see("the certificate for the server", "e2e/authtls.go", "https GET /", "200", "request Ssl-Client-Cert: (none)").
-				by(own...).differs("the certificate", "passes the certificate on"),
+			see("the certificate for the server", "e2e/authtls.go", "https GET /", "200",
+				"request Ssl-Client-Cert: -----BEGIN%20CERTIFICATE-----%0A~%0A-----END%20CERTIFICATE-----%0A").
+				by(own...).with("SSL-Client-Cert: forged").differs("with line breaks", "has no line breaks in its base64"),
 		}},
 		{name: "auth-tls-secret, and another Ingress of the host", secure: true, beside: "/other", ingress: []string{
 			"auth-tls-secret: default/authority",
@@ -253,11 +254,38 @@ func nginxCertificates() []conformity {
 			see("no certificate", "docs/annotations.md", "https GET /", "503").
 				differs("200", "closes the Ingress"),
 		}},
-		{name: "auth-tls-match-cn", secure: true, ingress: []string{
-			"auth-tls-secret: default/authority", "auth-tls-match-cn: CN=ann",
+		{name: "auth-tls-match-cn", secure: true, beside: "/other", ingress: []string{
+			"auth-tls-secret: default/authority", "auth-tls-match-cn: CN=an+",
 		}, facts: []fact{
-			see("the certificate", "e2e/authtls.go", "https GET /", "503").by(own...).
-				differs("200", "The name in a certificate is not compared"),
+			see("the certificate", "e2e/authtls.go", "https GET /", "200").by(own...),
+			see("the path of another Ingress", "template/nginx.tmpl", "https GET /other", "200").by(own...),
+		}},
+		{name: "auth-tls-match-cn of another name", secure: true, beside: "/other", ingress: []string{
+			"auth-tls-secret: default/authority", "auth-tls-match-cn: CN=bob",
+		}, facts: []fact{
+			see("the certificate", "e2e/authtls.go", "https GET /", "403").by(own...),
+			see("the path of another Ingress", "template/nginx.tmpl", "https GET /other", "200").by(own...).
+				differs("403", "and not those that other Ingresses have for the host"),
+		}},
+		{name: "auth-tls-match-cn, and a certificate that is optional", secure: true, ingress: []string{
+			"auth-tls-secret: default/authority", "auth-tls-match-cn: CN=ann", "auth-tls-verify-client: optional",
+			"auth-tls-pass-certificate-to-upstream: true",
+		}, facts: []fact{
+			see("no certificate", "template/nginx.tmpl", "https GET /", "403"),
+			see("the certificate", "template/nginx.tmpl", "https GET /", "200").by(own...),
+		}},
+		{name: "auth-tls-pass-certificate-to-upstream without one", secure: true, ingress: []string{
+			"auth-tls-secret: default/authority", "auth-tls-verify-client: optional",
+			"auth-tls-pass-certificate-to-upstream: true",
+		}, facts: []fact{
+			see("no certificate", "template/nginx.tmpl", "https GET /", "200", "request Ssl-Client-Cert: (none)").
+				with("SSL-Client-Cert: forged"),
+		}},
+		{name: "auth-tls-match-cn that is none", secure: true, ingress: []string{
+			"auth-tls-secret: default/authority", "auth-tls-match-cn: CN=(?!bob)",
+		}, facts: []fact{
+			see("the certificate", "docs/annotations.md", "https GET /", "503").by(own...).
+				differs("200", "closes the Ingress"),
 		}},
 		{
 			name: "auth-tls-secret that is not there", secure: true, ingress: []string{"auth-tls-secret: default/gone"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 
 	"sallyport/test/lab/world"
@@ -158,11 +159,17 @@ func nginxServers() []conformity {
 		}, facts: []fact{
 			see("the server", "e2e/proxyssl.go", "GET /", "503").differs("502", "is answered for by 503"),
 		}},
-		{name: "proxy-ssl-ciphers", to: "secure", ingress: []string{
-			"backend-protocol: HTTPS", "proxy-ssl-ciphers: HIGH", "proxy-ssl-protocols: TLSv1.2", "proxy-ssl-verify-depth: 2",
+		tls("proxy-ssl-protocols", []string{"200", "version TLS 1.2", "cipher TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"},
+			"proxy-ssl-secret: default/certificate", "proxy-ssl-protocols: TLSv1.1 TLSv1.2",
+			"proxy-ssl-ciphers: ECDHE-ECDSA-AES128-GCM-SHA256:!aNULL"),
+		tls("proxy-ssl-protocols without a Secret", []string{"200", "version TLS 1.3"}, "proxy-ssl-protocols: TLSv1.2",
+			"proxy-ssl-ciphers: HIGH", "proxy-ssl-verify-depth: 2"),
+		{name: "proxy-ssl-ciphers of a property", to: "secure", ingress: []string{
+			"backend-protocol: HTTPS", "proxy-ssl-secret: default/certificate", "proxy-ssl-ciphers: CHACHA20",
+			"proxy-ssl-protocols: TLSv1.2", "proxy-ssl-verify-depth: 2",
 		}, facts: []fact{
-			see("the server", "e2e/proxyssl.go", "GET /", "200", "tls true").
-				differs("TLS 1.2 with these ciphers", "Ciphers to servers are those of OpenSSL"),
+			see("the server", "e2e/proxyssl.go", "GET /", "200", "version TLS 1.2").
+				differs("a cipher with ChaCha20", "Other words are not served"),
 		}},
 		{name: "proxy-body-size", ingress: []string{"proxy-body-size: 1k"}, facts: []fact{
 			see("as much", "e2e/proxy.go", "POST /", "200").by("-d", kilobyte),
@@ -260,6 +267,13 @@ func (s *testbed) pod(ctx context.Context, request string, headers ...string) (s
 }
 
 func nginxCookies() []conformity {
+	sent := func(name, from, cookie, want string) fact {
+		return see(name, from, "GET /status/200?cookie="+url.QueryEscape(cookie), "200", "response Set-Cookie: "+want)
+	}
+	leads := func(name, from, location, want string) fact {
+		return see(name, from, "GET /status/302?location="+location, "302", "location "+want)
+	}
+	const proxied = "nginx/ngx_http_proxy_module"
 	cookie := func(name, from, want string, said ...string) conformity {
 		return conformity{name: name, ingress: append([]string{"affinity: cookie"}, said...), facts: []fact{
 			see("the cookie", from, "GET /", "200", "response Set-Cookie: "+want),
@@ -316,6 +330,50 @@ func nginxCookies() []conformity {
 		{name: "affinity that is none", ingress: []string{"affinity: ip", "session-cookie-name: at"}, facts: []fact{
 			see("no cookie", "parse/sessionaffinity", "GET /", "200", "response Set-Cookie: (none)"),
 		}},
+		{name: "proxy-cookie-path", ingress: []string{"proxy-cookie-path: /one/ /"}, facts: []fact{
+			sent("the path", "e2e/proxy.go", "a=b; Path=/one/two", "a=b; Path=/two"),
+			sent("its name in another case", proxied, "a=b; Secure; path=/one/", "a=b; Secure; path=/"),
+			sent("another path", proxied, "a=b; Path=/two/one/", "a=b; Path=/two/one/"),
+			sent("no path", proxied, "path=/one/; Secure", "path=/one/; Secure"),
+		}},
+		{name: "proxy-cookie-domain", ingress: []string{"proxy-cookie-domain: localhost example.org"}, facts: []fact{
+			sent("the domain", "e2e/proxy.go", "a=b; Domain=localhost; Path=/", "a=b; Domain=example.org; Path=/"),
+			sent("with a dot", proxied, "a=b; Domain=.localhost", "a=b; Domain=.example.org"),
+			sent("in another case", proxied, "a=b; domain=LocalHost", "a=b; domain=example.org"),
+			sent("a domain in it", proxied, "a=b; Domain=a.localhost", "a=b; Domain=a.localhost"),
+		}},
+		{name: "proxy-cookie- off", ingress: []string{"proxy-cookie-path: off", "proxy-cookie-domain: off"}, facts: []fact{
+			sent("a cookie", "e2e/proxy.go", "a=b; Domain=in.test; Path=/in", "a=b; Domain=in.test; Path=/in"),
+		}},
+		{name: "proxy-cookie- with expressions", ingress: []string{
+			"proxy-cookie-path: ~/one /", "proxy-cookie-domain: ~local example.org",
+		}, facts: []fact{
+			sent("a path", proxied, "a=b; Path=/one", "a=b; Path=/one").
+				differs("a=b; Path=/", "Regular expressions (`~`) are not served"),
+			sent("a domain", proxied, "a=b; Domain=local", "a=b; Domain=local").
+				differs("a=b; Domain=example.org", "Regular expressions (`~`) are not served"),
+		}},
+		{name: "proxy-redirect-", ingress: []string{
+			"proxy-redirect-from: http://in.test/", "proxy-redirect-to: https://out.test/a/",
+		}, facts: []fact{
+			leads("a redirect", "e2e/proxy.go", "http://in.test/x", "https://out.test/a/x"),
+			leads("another host", proxied, "http://in.test.x/", "http://in.test.x/"),
+			leads("another case", proxied, "http://IN.test/", "http://IN.test/"),
+			see("a refresh", proxied, "GET /status/200?refresh=5%3BURL=http://in.test/", "200",
+				"response Refresh: 5;URL=https://out.test/a/"),
+		}},
+		{name: "proxy-redirect-to a path", ingress: []string{
+			"proxy-redirect-from: http://in.test/", "proxy-redirect-to: /a/",
+		}, facts: []fact{
+			leads("a redirect", proxied, "http://in.test/x", "/a/x").
+				differs("http://HOST/a/x", "A URL without a host stays so"),
+		}},
+		{name: "proxy-redirect-from off", ingress: []string{
+			"proxy-redirect-from: off", "proxy-redirect-to: http://out.test/",
+		}, facts: []fact{leads("a redirect", "e2e/proxy.go", "http://in.test/x", "http://in.test/x")}},
+		{name: "proxy-redirect-from default", ingress: []string{
+			"proxy-redirect-from: default", "proxy-redirect-to: http://out.test/",
+		}, facts: []fact{leads("a redirect", "e2e/proxy.go", "http://in.test/x", "http://in.test/x")}},
 		{name: "session-cookie-name alone", ingress: []string{"session-cookie-name: at"}, facts: []fact{
 			see("no cookie", "parse/sessionaffinity", "GET /", "200", "response Set-Cookie: (none)"),
 		}},
@@ -415,13 +473,35 @@ func nginxLost() []conformity {
 		{name: "a firewall that is off", ingress: []string{
 			"enable-modsecurity: false", "enable-owasp-core-rules: false",
 		}, facts: []fact{see("a request", "e2e/modsecurity", "GET /", "200")}},
-		{name: "cookies and redirects of servers", ingress: []string{
-			"proxy-cookie-domain: in.test out.test", "proxy-cookie-path: /in /out", "proxy-redirect-from: http://in.test/",
-			"proxy-redirect-to: http://out.test/",
+		{name: "enable-access-log", secure: true, ingress: []string{
+			"enable-access-log: false", "ssl-redirect: false",
 		}, facts: []fact{
-			see("a cookie", "e2e/proxy.go", "GET /status/200?cookie=a=b%3B%20Domain=in.test%3B%20Path=/in", "200",
-				"response Set-Cookie: a=b; Domain=in.test; Path=/in").
-				differs("a=b; Domain=out.test; Path=/out", "Cookies of servers stay as they are"),
+			see("a request", "e2e/log.go", "GET /", "200").
+				then(silent("GET /silent-HOST HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n")),
+		}},
+		{name: "enable-access-log true", ingress: []string{"enable-access-log: true"}, facts: []fact{
+			see("a request", "e2e/log.go", "GET /", "200").
+				then(logs(httpAddress, "GET /x-HOST HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n", "/x-HOST")),
+		}},
+		{name: "enable-access-log, and a redirect to HTTPS", secure: true, ingress: []string{
+			"enable-access-log: false",
+		}, facts: []fact{
+			see("a request", "template/nginx.tmpl", "GET /", "308").
+				then(logs(httpAddress, "GET /x-HOST HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n", "/x-HOST")).
+				differs("no log line", "A redirect to HTTPS has a log line in any case"),
+		}},
+		{name: "proxy-next-upstream", to: "pair", ingress: []string{
+			"proxy-next-upstream: error timeout http_503 http_429", "proxy-next-upstream-tries: 2",
+		}, facts: []fact{
+			see("an answer", "e2e/proxy.go", "GET /", "200"),
+			see("an error of each server", "e2e/proxy.go", "GET /status/503", "503"),
+			see("an error of each server to POST", "nginx/ngx_http_proxy_module", "POST /status/503", "503"),
+			see("too many requests", "nginx/ngx_http_proxy_module", "GET /status/429", "429").
+				differs("the same, after the other server was asked", "`http_429` and `non_idempotent` are not served"),
+		}},
+		{name: "proxy-next-upstream off", to: "pair", ingress: []string{"proxy-next-upstream: off"}, facts: []fact{
+			see("an answer", "e2e/proxy.go", "GET /", "200"),
+			see("an error", "e2e/proxy.go", "GET /status/502", "502"),
 		}},
 		{name: "default-backend", to: "nobody", ingress: []string{"default-backend: app"}, facts: []fact{
 			see("no endpoints", "e2e/default_backend.go", "GET /", "503").
@@ -446,10 +526,10 @@ func nginxLost() []conformity {
 			see("an error of a server", "e2e/disableproxyintercepterrors.go", "GET /status/500", "500"),
 		}},
 		{name: "what is not served", ingress: []string{
-			"enable-access-log: false", "enable-opentelemetry: true", "mirror-target: https://mirror.test/$request_uri",
+			"enable-opentelemetry: true", "mirror-target: https://mirror.test/$request_uri",
 			"mirror-host: mirror.test", "mirror-request-body: off", "modsecurity-transaction-id: x", "opentelemetry-operation-name: x",
-			"opentelemetry-trust-incoming-span: true", "proxy-next-upstream: off", "proxy-next-upstream-timeout: 1",
-			"proxy-next-upstream-tries: 1", "ssl-ciphers: HIGH", "affinity: cookie", "affinity-canary-behavior: legacy",
+			"opentelemetry-trust-incoming-span: true", "proxy-next-upstream-timeout: 1",
+			"ssl-ciphers: HIGH", "affinity: cookie", "affinity-canary-behavior: legacy",
 		}, facts: []fact{
 			see("a request", "docs/annotations.md", "GET /a", "200", "url /a").
 				differs("the same to the client, and a copy to mirror.test", "An HTTPRoute with a RequestMirror"),
