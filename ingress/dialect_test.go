@@ -252,3 +252,29 @@ func TestTheSecretsOfTheDialectAreNamed(t *testing.T) {
 		t.Errorf("want (-), got (+):\n%s", diff)
 	}
 }
+
+// TestASecretOfAnotherNamespaceClosesAnIngressOfNginx has guards that name a Secret of namespace far, which exists
+// there.
+func TestASecretOfAnotherNamespaceClosesAnIngressOfNginx(t *testing.T) {
+	for name, set := range map[string]map[string]string{
+		"passwords":              {"auth-type": "basic", "auth-secret": "far/users"},
+		"authority of clients":   {"auth-tls-secret": "far/ca"},
+		"certificate for server": {"backend-protocol": "HTTPS", "proxy-ssl-secret": "far/ca", "proxy-ssl-verify": "on"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := ofNginx(t, set, path("/", "Prefix", "web"))
+			far := snapshot(t, "c", of("far", secretText(t, "ca", certificate{names: []string{"a.test"}})+
+				"---\napiVersion: v1\nkind: Secret\nmetadata: {name: users}\nstringData: {auth: \"a:$2y$05$"+
+				strings.Repeat("a", 53)+"\"}\n"))
+			s.Secrets = append(s.Secrets, far.Secrets...)
+			r := Compile([]Snapshot{s})
+			if len(r.Config.Backends) != 1 || !slices.Contains(r.Config.Backends[0].Directives, haproxy.Close()) {
+				t.Errorf("all clients should be rejected:\n%s", read(r))
+			}
+			told := func(p Problem) bool { return strings.Contains(p.Why, "far/") && strings.Contains(p.Why, "namespace") }
+			if !slices.ContainsFunc(r.Problems, told) {
+				t.Errorf("no problem tells of the namespace: %+v", r.Problems)
+			}
+		})
+	}
+}
