@@ -507,12 +507,12 @@ func ownCases() []conformity {
 			}},
 		},
 		{
-			name: "response-location", ingress: []string{"sallyport.dev/response-location: http://in.test/ https://HOST/"},
+			name: "response-location", ingress: []string{"sallyport.dev/response-location: http://in.test/ https://out.test/"},
 			asks: []ask{
-				{request: "GET /status/302?location=http://in.test/x", want: []string{"302", "location https://HOST/x"}},
+				{request: "GET /status/302?location=http://in.test/x", want: []string{"302", "location https://out.test/x"}},
 				{
 					request: "GET /status/200?refresh=5%3Burl=http://in.test/x",
-					want:    []string{"200", "response Refresh: 5;url=https://HOST/x"},
+					want:    []string{"200", "response Refresh: 5;url=https://out.test/x"},
 				},
 			},
 		},
