@@ -41,7 +41,7 @@ type browser struct {
 	to      *os.File
 	session string
 	ended   chan struct{} // closed once the process has ended
-	said    string        // the file with what it writes to standard error
+	said    string        // the file with its standard error
 
 	mu      sync.Mutex
 	next    int

@@ -118,17 +118,8 @@ func TestAnswersOfServersChangeAsAsked(t *testing.T) {
 			{"Refresh", "5; URL=http://in.test:8080/x", "5; URL=https://out.test/%/x"},
 			{"Refresh", "5; url=http://other.test/?url=http://in.test:8080/", "5; url=http://other.test/?url=http://in.test:8080/"},
 		} {
-			request, err := http.NewRequestWithContext(t.Context(), "GET", "http://a.test/?"+
-				url.Values{tt.header: {tt.value}}.Encode(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			response, err := r.client("").Do(request)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = response.Body.Close()
-			if got := response.Header.Get(tt.header); got != tt.want {
+			_, header := r.answer("GET", "http://a.test/?"+url.Values{tt.header: {tt.value}}.Encode(), 0)
+			if got := header.Get(tt.header); got != tt.want {
 				t.Errorf("%s: %.200s: got %.200q, want %.200q", tt.header, tt.value, got, tt.want)
 			}
 		}
@@ -251,20 +242,26 @@ func TestARequestIsSentAgainOnlyIfThatIsSafe(t *testing.T) {
 			"no answer to a POST":         {"late.test", "POST", "fails=2&status=0", 10, 504, 1},
 		} {
 			path := fmt.Sprintf("/%s/%s", filepath.Base(t.Name()), strings.ReplaceAll(name, " ", "-"))
-			request, err := http.NewRequestWithContext(t.Context(), c.method, "http://"+c.host+path+"?"+c.query,
-				strings.NewReader(strings.Repeat("x", c.body)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			response, err := r.client("").Do(request)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = response.Body.Close()
+			status, _ := r.answer(c.method, "http://"+c.host+path+"?"+c.query, c.body)
 			count, _ := seen.Load(path)
-			if got := int(count.(*atomic.Int32).Load()); response.StatusCode != c.status || got != c.sent {
-				t.Errorf("%s: status %d after %d requests, want %d after %d", name, response.StatusCode, got, c.status, c.sent)
+			if got := int(count.(*atomic.Int32).Load()); status != c.status || got != c.sent {
+				t.Errorf("%s: status %d after %d requests, want %d after %d", name, status, got, c.status, c.sent)
 			}
 		}
 	})
+}
+
+// answer sends a request with a body of that length, and returns the status and the headers of the answer.
+func (r *rig) answer(method, url string, body int) (int, http.Header) {
+	r.t.Helper()
+	request, err := http.NewRequestWithContext(r.t.Context(), method, url, strings.NewReader(strings.Repeat("x", body)))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	response, err := r.client("").Do(request)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	return response.StatusCode, response.Header
 }

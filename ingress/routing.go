@@ -395,7 +395,7 @@ func (b *builder) grantPath(c *claim, path pathClaim) {
 	}
 	if other, taken := b.owner[key]; taken {
 		if other != c {
-			if !b.isTwin(c, b.opened(c, path), key, path) {
+			if !b.joinTwin(c, b.opened(c, path), key, path) {
 				b.conflict(c, path, other)
 			}
 		} else if backend, _ := b.backend(c.Petitioner, b.opened(c, path)); backend.name != b.routed[key].Backend {
@@ -445,7 +445,7 @@ func (b *builder) grantImplicit() {
 		for _, host := range c.Hosts {
 			key := routeKey{Host: host, Path: "/", Match: haproxy.Prefix}
 			if other := implicit[key]; other != nil {
-				if b.isTwin(c, *c.Fallback, key, claims.DefaultOf(host)) {
+				if b.joinTwin(c, *c.Fallback, key, claims.DefaultOf(host)) {
 					continue
 				}
 				b.report(c, "DefaultBackendConflict", "spec.defaultBackend is not served for %s: %s is older and is "+
@@ -491,7 +491,7 @@ func (b *builder) pass(c *claim, host string, to reference, what fmt.Stringer) {
 		b.report(c, "PassthroughWithoutHost", "%s is not served: TLS connections are passed through by the server "+
 			"name in their handshake: name a host in the rule", what)
 		return
-	case owner != nil && b.isTwin(c, to, routeKey{Host: host, Path: "/", Match: haproxy.Passthrough}, what):
+	case owner != nil && b.joinTwin(c, to, routeKey{Host: host, Path: "/", Match: haproxy.Passthrough}, what):
 		return
 	case first != nil && first != c:
 		b.report(c, "PassthroughConflict", "%s is not served: %s is older and decides how TLS connections for the "+

@@ -117,10 +117,10 @@ func (c *Compiler) addGuests(p *part, n *need) {
 	}
 }
 
-// isTwin reports whether a claim leads to the same exported Service as the path of that key, which a claim of
-// another cluster of the set has. Then the path serves the claim, too. The keys of the path's backend count. If the
-// keys of the claim differ, isTwin reports that for its path, which is named in what.
-func (b *builder) isTwin(c *claim, to reference, key routeKey, what fmt.Stringer) bool {
+// joinTwin lets the path of a key, which a claim of another cluster of the set has, serve a second claim, if both
+// lead to the same exported Service. It reports whether the path does so. The keys of the path's backend count. If the keys of
+// the second claim differ, joinTwin tells that for its path, which is named in what.
+func (b *builder) joinTwin(c *claim, to reference, key routeKey, what fmt.Stringer) bool {
 	has, known := b.needed[b.routed[key].Backend]
 	if !known || has.set == "" || has.world == c.World {
 		return false

@@ -1,7 +1,6 @@
 package accesslog
 
 import (
-	"cmp"
 	"encoding/json"
 	"net/netip"
 	"net/url"
@@ -46,7 +45,7 @@ func (l *Line) MayReach(namespace, service string) bool {
 	return of == namespace && strings.HasPrefix(after, service+"_")
 }
 
-// reached sets the backend of a line of ingress-nginx.
+// reached sets the backend of a line of ingress-nginx, if the line has one.
 func (l *Line) reached(upstream string) {
 	if upstream != "-" && upstream != "upstream-default-backend" { // which is no Service of a rule
 		l.backend = upstream
@@ -307,6 +306,6 @@ func readJSON(text string) (l Line, ok bool) {
 		l.User = ""
 	}
 	l.Own = field("server") == "-"
-	l.reached(cmp.Or(field("backend"), "-"))
+	l.reached(field("backend"))
 	return l, l.status(field("status"))
 }

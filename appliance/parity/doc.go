@@ -9,8 +9,8 @@
 // Report counts the requests beyond a limit.
 //
 // Its limit: Replay knows neither the answer of a server, nor a header that the log does not have. A request
-// that reaches a server here and reached one before counts as the same, unless the log names another Service: logs of
-// ingress-nginx and of HAProxy's controller do. It looks at guards by the address
-// and the user of a client, and at no others: tokens, auth-url, limits, client certificates, lists of patterns. It
-// looks neither at keys of a rule with a canary or a condition, nor at Gateway API.
+// that reaches a server here and reached one before counts as the same, unless the log names another Service. Logs
+// of ingress-nginx and of HAProxy's controller have the name. Of the guards, Replay looks at those by the address
+// and the user of a client. It does not look at tokens, auth-url, limits, client certificates and lists of patterns.
+// It looks neither at keys of a rule with a canary or a condition, nor at Gateway API.
 package parity

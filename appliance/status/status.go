@@ -195,8 +195,8 @@ func Either(holds bool, yes, no string) string {
 }
 
 // Head describes the last round without the lists that grow with the clusters: routes, rules,
-// backends and problems. Of a cluster it has only what takes no look at all servers: neither its sessions,
-// servers and hosts nor its part in a set.
+// backends and problems. A cluster in it lacks the numbers of sessions, servers and hosts, and its part in a
+// set: these take a look at all servers.
 func (v *View) Head(info haproxy.Info) Status {
 	s := Status{
 		Identity: v.Settings.Config.Identity, Config: v.File,
@@ -214,7 +214,7 @@ func (v *View) Head(info haproxy.Info) Status {
 	return s
 }
 
-// known describes what is known of each cluster without a look at its servers.
+// known describes each cluster, but for the numbers and the part that Head leaves out.
 func (v *View) known() (all []ClusterStatus) {
 	for _, c := range v.Clusters {
 		cs := ClusterStatus{
