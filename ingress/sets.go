@@ -118,8 +118,8 @@ func (c *Compiler) addGuests(p *part, n *need) {
 }
 
 // joinTwin lets the path of a key, which a claim of another cluster of the set has, serve a second claim, if both
-// lead to the same exported Service. It reports whether the path does so. The keys of the path's backend count. If the keys of
-// the second claim differ, joinTwin tells that for its path, which is named in what.
+// lead to the same exported Service. It reports whether the path does so. The keys of the path's backend count. If
+// the keys of the second claim differ, joinTwin tells that for its path, which is named in what.
 func (b *builder) joinTwin(c *claim, to reference, key routeKey, what fmt.Stringer) bool {
 	has, known := b.needed[b.routed[key].Backend]
 	if !known || has.set == "" || has.world == c.World {
