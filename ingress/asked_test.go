@@ -21,7 +21,7 @@ func doors(t *testing.T, url, door string, set map[string]string, host string, p
 	s.Ingresses[0].Annotations = map[string]string{nginx.Prefix + "auth-url": url}
 	s.Ingresses[1].Annotations = set
 	s.Ingresses[1].Namespace = door
-	s.Options.Nginx = nginx.Options{Class: "nginx", Controller: "k8s.io/ingress-nginx"}
+	s.Options.Nginx = nginx.Options{Classes: []string{"nginx"}, Controllers: []string{"k8s.io/ingress-nginx"}}
 	return s
 }
 

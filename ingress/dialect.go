@@ -8,10 +8,10 @@ import (
 // dialect may be others, or the dialect itself.
 func (w *world) rereads(was *world) bool {
 	now, before := w.Options.Nginx, was.Options.Nginx
-	if now.Class == "" && before.Class == "" {
+	if len(now.Classes) == 0 && len(before.Classes) == 0 {
 		return false
 	}
-	return now.Class != before.Class || now.Controller != before.Controller ||
+	return !slices.Equal(now.Classes, before.Classes) || !slices.Equal(now.Controllers, before.Controllers) ||
 		!slices.Equal(now.Without, before.Without) ||
 		w.NoClasses != was.NoClasses || !slices.Equal(w.Classes, was.Classes)
 }

@@ -26,7 +26,7 @@ func ofNginx(t *testing.T, set map[string]string, paths ...string) Snapshot {
 		}
 		s.Ingresses[0].Annotations[name] = value
 	}
-	s.Options.Nginx = nginx.Options{Class: "nginx", Controller: "k8s.io/ingress-nginx"}
+	s.Options.Nginx = nginx.Options{Classes: []string{"nginx"}, Controllers: []string{"k8s.io/ingress-nginx"}}
 	return s
 }
 
@@ -171,10 +171,14 @@ func TestOnlyTheClassOfTheDialectIsReadWithIt(t *testing.T) {
 		want    string
 	}{
 		"by the name, while classes cannot be read": {class: "nginx", want: "closed"},
+		"by a second name":                          {class: "inner", want: "closed"},
 		"without the setting":                       {class: "nginx", without: true, want: "none"},
 		"of ours":                                   {class: "haproxy", want: "open"},
 		"by the controller": {
 			class: "web", classes: []*networkingv1.IngressClass{class("web", "k8s.io/ingress-nginx")}, want: "closed",
+		},
+		"by a second controller": {
+			class: "web", classes: []*networkingv1.IngressClass{class("web", "k8s.io/inner")}, want: "closed",
 		},
 		"of our controller": {
 			class: "nginx", classes: []*networkingv1.IngressClass{class("nginx", "haproxy.org/ingress-controller")},
@@ -191,6 +195,9 @@ func TestOnlyTheClassOfTheDialectIsReadWithIt(t *testing.T) {
 			s := ofNginx(t, map[string]string{"enable-modsecurity": "true"}, path("/", "Prefix", "web"))
 			s.Ingresses[0].Spec.IngressClassName = &tt.class
 			s.Classes, s.NoClasses = tt.classes, tt.classes == nil
+			s.Options.Nginx = nginx.Options{
+				Classes: []string{"nginx", "inner"}, Controllers: []string{"k8s.io/ingress-nginx", "k8s.io/inner"},
+			}
 			if tt.without {
 				s.Options.Nginx = nginx.Options{}
 			}
@@ -224,8 +231,12 @@ func TestTheDialectCanComeAndGo(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Name: "nginx"},
 				Spec:       networkingv1.IngressClassSpec{Controller: "k8s.io/ingress-nginx"},
 			}}
-			s.Options.Nginx = nginx.Options{Class: "nginx", Controller: "k8s.io/ingress-nginx"}
+			s.Options.Nginx = nginx.Options{Classes: []string{"nginx"}, Controllers: []string{"k8s.io/inner"}}
 		},
+		func() { s.Options.Nginx.Controllers = []string{"k8s.io/inner", "k8s.io/ingress-nginx"} },
+		func() { s.Classes, s.NoClasses = nil, true },
+		func() { s.Options.Nginx.Classes = []string{"web"} },
+		func() { s.Options.Nginx.Classes = []string{"web", "nginx"} },
 	} {
 		change()
 		got, want := c.Compile([]Snapshot{s}), Compile([]Snapshot{s})

@@ -71,7 +71,7 @@ func TestAHostOfIngressNginxHasOneKindOfPaths(t *testing.T) {
 			}
 			s := snapshot(t, "c", app("web")+cause+other)
 			s.Options.OneTenant = true // the host may have Ingresses of two namespaces
-			s.Options.Nginx = nginx.Options{Class: "nginx", Controller: "k8s.io/ingress-nginx"}
+			s.Options.Nginx = nginx.Options{Classes: []string{"nginx"}, Controllers: []string{"k8s.io/ingress-nginx"}}
 			for _, ing := range s.Ingresses {
 				class, said := "nginx", tt.set
 				if ing.Name == "other" && tt.class != "" {
@@ -116,7 +116,7 @@ func TestAHostWithTooManyPathsStaysAsItIs(t *testing.T) {
 		}
 		s := snapshot(t, "c", app("web")+ingress("other", 2020, "rules: ["+rule("a.test", paths...)+"]")+
 			ingress("cause", 2021, "rules: ["+rule("a.test", path("/x[0-9]", "ImplementationSpecific", "web"))+"]"))
-		s.Options.Nginx = nginx.Options{Class: "nginx", Controller: "k8s.io/ingress-nginx"}
+		s.Options.Nginx = nginx.Options{Classes: []string{"nginx"}, Controllers: []string{"k8s.io/ingress-nginx"}}
 		for _, ing := range s.Ingresses {
 			ing.Spec.IngressClassName = new("nginx")
 		}

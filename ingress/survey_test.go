@@ -47,7 +47,7 @@ func TestASurveyPromisesOnlyWhatTakesEffect(t *testing.T) {
 			row := rapid.SampledFrom(rows).Draw(t, "row")
 			set[nginx.Prefix+row.Name] = rapid.SampledFrom(sampleValues).Draw(t, "value")
 		}
-		s.Options.Nginx = nginx.Options{Class: "nginx", Controller: "k8s.io/ingress-nginx"}
+		s.Options.Nginx = nginx.Options{Classes: []string{"nginx"}, Controllers: []string{"k8s.io/ingress-nginx"}}
 		// What depends on an annotation that is not taken has no effect either. So such annotations are
 		// removed until all are taken.
 		for all := -1; all != len(set); {
@@ -144,7 +144,7 @@ func TestASurveyKnowsHostsAndPaths(t *testing.T) {
 	of(s.Ingresses[0])
 	of(s.Ingresses[1], "use-regex: true", "force-ssl-redirect: false")
 	of(s.Ingresses[2], "use-regex: maybe")
-	s.Options.Nginx = nginx.Options{Class: "nginx", Controller: "k8s.io/ingress-nginx"}
+	s.Options.Nginx = nginx.Options{Classes: []string{"nginx"}, Controllers: []string{"k8s.io/ingress-nginx"}}
 	v := survey.Of(ingress.Compile([]input.Snapshot{s}), "c", survey.FromNginx)
 	var got []string
 	for _, one := range v.Ingresses {

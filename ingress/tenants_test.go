@@ -313,7 +313,8 @@ func TestATenantChangesNothingForAnother(t *testing.T) {
 	owned, attached := map[string]int{}, 0
 	property := func(t *rapid.T) {
 		s := Snapshot{Cluster: Unnamed, NoClasses: true, At: time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)}
-		s.Options.ConfigMap, s.Options.Nginx.Class, s.Options.CustomResources = "ops/keys", "nginx", true
+		s.Options.ConfigMap, s.Options.CustomResources = "ops/keys", true
+		s.Options.Nginx.Classes = []string{"nginx"}
 		share(&s)
 		s.API.Classes = []*gatewayv1.GatewayClass{{
 			ObjectMeta: metav1.ObjectMeta{Name: "ours"},

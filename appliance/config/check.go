@@ -186,17 +186,13 @@ func checkIngress(p *problems, at string, in Ingress) {
 
 func checkNginx(p *problems, at string, in Ingress) {
 	n := in.Nginx
-	switch {
-	case n.Class == "":
-	case !class.MatchString(n.Class):
-		p.add(at+".class", "%q is not allowed; allowed: the name of an IngressClass", n.Class)
-	case n.Class == in.Class:
-		p.add(at+".class", "%q is the class of the other Ingresses, too; allowed: another one", n.Class)
+	each(p, at+".classes", n.Classes, func(name string) bool { return class.MatchString(name) && name != in.Class },
+		"%q is not allowed; allowed: the name of an IngressClass, but not the class of the other Ingresses")
+	if len(n.Controllers) == 0 {
+		p.add(at+".controllers", "lists no controller; the default is k8s.io/ingress-nginx")
 	}
-	if n.Controller == "" || n.Class != "" && n.Controller == in.Controller {
-		p.add(at+".controller", "%q is empty, or the controller of the other Ingresses; the default is "+
-			"k8s.io/ingress-nginx", n.Controller)
-	}
+	each(p, at+".controllers", n.Controllers, func(name string) bool { return name != "" && name != in.Controller },
+		"%q is empty, or the controller of the other Ingresses; the default is k8s.io/ingress-nginx")
 	each(p, at+".without", n.Without, func(name string) bool { return slices.Contains(NginxGuards, name) },
 		"%q is not a guard that can be given up; allowed: "+strings.Join(NginxGuards, ", "))
 }

@@ -387,12 +387,12 @@ type Ingress struct {
 
 // Nginx says which Ingresses are read with the annotations of ingress-nginx.
 type Nginx struct {
-	// Name of the IngressClass whose Ingresses are read with the annotations of ingress-nginx
+	// Names of the IngressClasses whose Ingresses are read with the annotations of ingress-nginx
 	// (nginx.ingress.kubernetes.io/), as nginx. Without a name, no Ingress is read with them.
-	Class string `json:"class"`
-	// Controller of ingress-nginx. The Ingresses of each IngressClass that names it (spec.controller)
-	// are read in this way, too.
-	Controller string `json:"controller" jsonschema:"default=k8s.io/ingress-nginx"`
+	Classes []string `json:"classes"`
+	// Controllers of ingress-nginx. The Ingresses of each IngressClass that names one of them
+	// (spec.controller) are read in this way, too.
+	Controllers []string `json:"controllers" jsonschema:"default=k8s.io/ingress-nginx"`
 	// Annotations that have no effect here, without their prefix, as enable-modsecurity or
 	// configuration-snippet. An annotation that may guard an Ingress and has no equal here closes the
 	// Ingress, unless this list names it: all clients get 503.

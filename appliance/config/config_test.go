@@ -50,7 +50,7 @@ func defaults() *config.Config {
 			Share:      config.ShareExported, State: config.Serving,
 			BGP: config.Peering{ASN: 65000, Mode: config.Active, PrefixLimit: 1000, Port: 179},
 			Ingress: config.Ingress{
-				Class: "haproxy", Controller: "haproxy.org/ingress-controller", Nginx: config.Nginx{Controller: "k8s.io/ingress-nginx"},
+				Class: "haproxy", Controller: "haproxy.org/ingress-controller", Nginx: config.Nginx{Controllers: []string{"k8s.io/ingress-nginx"}},
 				Trust:   config.TrustNamespace,
 				Process: true, ReleaseAfter: time.Hour,
 				Limits: config.Limits{
@@ -178,7 +178,7 @@ clusters:
   ingress: {class: own, controller: example.org/own, watchWithoutClass: true, publish: [192.168.50.21, "fd00::21"],
     configMap: ops/keys, errorFiles: ops/errors, patternFiles: ops/lists, tcpServices: ops/tcp, crossNamespaceSecrets: true, trust: cluster, noSnippets: [global], hosts: [{host: "*.a.test", namespaces: [shop, "*"]}, {host: "*"}], namespaces: [a, b], notNamespaces: [kube-system],
     namespaceSelector: "team=web,!old", authServices: [ops/door], hostNetwork: true, process: true, snippets: true, releaseAfter: 30m,
-    nginx: {class: web, controller: example.org/nginx, without: [auth-snippet]},
+    nginx: {classes: [web, inner], controllers: [example.org/nginx], without: [auth-snippet]},
     limits: {hosts: 1, paths: 2, regularExpressions: 3, conditions: 4, backends: 5, servers: 10, certificates: 6, secrets: 13, reloads: 13, routing: 16, addresses: 11, ports: 12, clients: 1013, checks: 14, wrongPasswords: 15, configBytes: 65537, lines: 7, listEntries: 8, captureBytes: 1016, secretBytes: 9000, objectBytes: 75000, sliceBytes: 70000, pictureBytes: 80000}}
   gateway: {enabled: true, controller: example.org/own}
   calico: {apiGroup: projectcalico.org/v3}
@@ -208,7 +208,8 @@ clusters:
 			AuthServices: []string{"ops/door"}, HostNetwork: true, Process: true, Snippets: true,
 			ReleaseAfter: 30 * time.Minute,
 			Nginx: config.Nginx{
-				Class: "web", Controller: "example.org/nginx", Without: []string{"auth-snippet"},
+				Classes: []string{"web", "inner"}, Controllers: []string{"example.org/nginx"},
+				Without: []string{"auth-snippet"},
 			},
 			Limits: config.Limits{
 				Hosts: 1, Paths: 2, RegularExpressions: 3, Conditions: 4, Backends: 5,

@@ -168,21 +168,25 @@ func (q *Question) config() (*config.Config, error) {
 func (q *Question) options(cfg *config.Config, c *config.Cluster) (input.Options, manifest.Classes) {
 	o := appliance.OptionsOf(c, appliance.PoolsOf(cfg))
 	o = o.WithDefaults()
-	class, controller := &o.Class, o.Controller
+	classes := manifest.Classes{Names: []string{o.Class}, Controller: o.Controller}
 	if survey.Foreign(q.From) == survey.FromNginx {
-		class, controller = &o.Nginx.Class, o.Nginx.Controller
-		if *class == "" {
-			*class = "nginx"
+		classes = manifest.Classes{Names: o.Nginx.Classes, Controller: o.Nginx.Controllers[0]}
+		if len(classes.Names) == 0 {
+			classes.Names = []string{"nginx"}
 		}
 	}
 	if q.Config == "" && survey.Foreign(q.From) == survey.FromHAProxy {
 		o.CustomResources = true // the controller reads them, and `sallyport config import` writes the key
 	}
-	names := q.Classes
-	if len(names) > 0 {
-		*class = names[0]
+	if len(q.Classes) > 0 {
+		classes.Names = q.Classes
 	}
-	return o, manifest.Classes{Names: append([]string{*class}, names[min(1, len(names)):]...), Controller: controller}
+	if survey.Foreign(q.From) == survey.FromNginx {
+		o.Nginx.Classes = classes.Names
+	} else {
+		o.Class = classes.Names[0]
+	}
+	return o, classes
 }
 
 // files returns the objects of files. They count as those of the first cluster.

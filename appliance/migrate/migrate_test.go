@@ -116,7 +116,7 @@ spec: {%s rules: [{host: a.test, http: {paths: [{path: /, pathType: Prefix, back
 
 func TestTheConfigurationFileDecides(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sallyport.yaml")
-	file := "clusters:\n- kubeconfig: /none\n  ingress: {nginx: {class: inner, without: [configuration-snippet]}}\n"
+	file := "clusters:\n- kubeconfig: /none\n  ingress: {nginx: {classes: [outer, inner], without: [configuration-snippet]}}\n"
 	if err := os.WriteFile(path, []byte(file), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,7 @@ func ClassesOf(s *Snapshot) Classes {
 		switch {
 		case controller == s.Options.Controller || controller == s.Options.Controller+"/"+s.Options.Class:
 			c.kinds[class.Name] = OfHAProxy
-		case s.Options.Nginx.Class != "" && controller == s.Options.Nginx.Controller:
+		case len(s.Options.Nginx.Classes) > 0 && slices.Contains(s.Options.Nginx.Controllers, controller):
 			c.kinds[class.Name] = OfNginx
 		default:
 			c.kinds[class.Name] = Strange
@@ -110,7 +110,7 @@ func (c Classes) Kind(ing *networkingv1.Ingress) Kind {
 	case !noted && !c.NoClasses:
 	case name == c.Options.Class:
 		return OfHAProxy
-	case name == c.Options.Nginx.Class:
+	case slices.Contains(c.Options.Nginx.Classes, name):
 		return OfNginx
 	}
 	return Strange

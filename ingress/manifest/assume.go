@@ -33,10 +33,10 @@ type Assumed struct {
 	Classless int `json:"classless,omitempty"`
 }
 
-// Classes are the IngressClasses of a controller, by name.
+// Classes are the IngressClasses of a controller, by name. The first one takes Ingresses without a class.
 type Classes struct {
 	Names      []string
-	Controller string
+	Controller string // spec.controller of those that were not read
 }
 
 // Snapshot returns the objects as a cluster would have them at a moment. Classes, Services and Secrets

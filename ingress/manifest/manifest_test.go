@@ -185,7 +185,7 @@ spec:
   - host: b.test
     http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 8080}}}}]}
 `))
-	o := input.Options{Nginx: input.NginxOptions{Class: "nginx", Controller: "k8s.io/ingress-nginx"}}
+	o := input.Options{Nginx: input.NginxOptions{Classes: []string{"nginx"}, Controllers: []string{"k8s.io/ingress-nginx"}}}
 	of := Classes{Names: []string{"nginx", "inner"}, Controller: "k8s.io/ingress-nginx"}
 	s, assumed, err := c.Snapshot("c", time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), o, of)
 	if err != nil {
@@ -284,7 +284,7 @@ func FuzzRead(f *testing.F) {
 				t.Errorf("several lines: %q", u.Why)
 			}
 		}
-		o := input.Options{CustomResources: true, Nginx: input.NginxOptions{Class: "nginx", Controller: "k"}}
+		o := input.Options{CustomResources: true, Nginx: input.NginxOptions{Classes: []string{"nginx"}, Controllers: []string{"k"}}}
 		if _, _, err := c.Snapshot("c", time.Unix(0, 0), o, Classes{Names: []string{"nginx"}, Controller: "k"}); err != nil {
 			t.Error(err)
 		}

@@ -15,11 +15,11 @@ const Prefix = "nginx.ingress.kubernetes.io/"
 
 // Options say which Ingresses are read with the annotations of ingress-nginx.
 type Options struct {
-	// Class is the value of kubernetes.io/ingress.class for these Ingresses, and the name of their
-	// IngressClass while IngressClasses cannot be read. If it is empty, no Ingress is read.
-	Class string
-	// Controller is the spec.controller of their IngressClasses.
-	Controller string
+	// Classes are the values of kubernetes.io/ingress.class for these Ingresses, and the names of their
+	// IngressClasses while IngressClasses cannot be read. Without one, no Ingress is read.
+	Classes []string
+	// Controllers are the spec.controller of their IngressClasses.
+	Controllers []string
 	// Without lists the guards that the operator gives up: annotations without their prefix.
 	Without []string
 }

@@ -93,7 +93,7 @@ func run(ctx context.Context) error {
 	options := world.Options{Name: "conformance", Workers: 1, Progress: io.Discard, GatewayAPI: world.Standard}
 	ingress := []string{
 		"configMap: default/defaults", "tcpServices: default/tcp", "patternFiles: default/lists",
-		"trust: cluster", "customResources: true", "nginx: {class: nginx, without: [server-snippet]}",
+		"trust: cluster", "customResources: true", "nginx: {classes: [nginx], without: [server-snippet]}",
 	}
 	return rig.In(ctx, options, "", rig.Cluster{
 		Ingress: ingress, Gateway: []string{"shared: true"},

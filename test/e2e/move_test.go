@@ -69,7 +69,7 @@ func TestIngressesOfAnotherControllerMoveUnderLoad(t *testing.T) {
 	configured := func(r *testbed, publish string) {
 		r.t.Helper()
 		r.must(rig.Configure(r.Dir, "", rig.Cluster{
-			Pools: "172.16.0.0/16", Ingress: []string{"nginx: {class: moved, controller: example.com/moved}"},
+			Pools: "172.16.0.0/16", Ingress: []string{"nginx: {classes: [moved], controllers: [example.com/moved]}"},
 		}))
 		r.write("sallyport.yaml", r.swapped(r.read("sallyport.yaml"), "publish: ["+here+"]", "publish: ["+publish+"]"))
 	}

@@ -183,7 +183,7 @@ func TestABrowserSignsInThroughOAuth2Proxy(t *testing.T) {
 		Name: "oidc", Workers: 1,
 		Images: map[string]string{"quay.io/oauth2-proxy/oauth2-proxy:v7.8.1": program},
 	}, settings{clusters: []rig.Cluster{{Ingress: []string{
-		"authServices: [login/oauth2-proxy]", "nginx: {class: nginx}",
+		"authServices: [login/oauth2-proxy]", "nginx: {classes: [nginx]}",
 	}}}})
 	socket, err := r.Listen(t.Context(), "worker1", "192.168.50.23:0")
 	r.must(err)
