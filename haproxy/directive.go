@@ -275,6 +275,31 @@ func PassCertificate(header string) (Directive, error) {
 	return d, err
 }
 
+// forwardedHeaders are the headers that ForwardedHeaders sets, in every spelling that some servers treat as the same
+// name, and the header Proxy. Some servers make an environment variable of that header, which then has the name of a
+// setting (HTTP_PROXY).
+const forwardedHeaders = `(?i)^(?:proxy|x[-_.](?:real[-_.]ip|scheme|original[-_.]forwarded[-_.]for|` +
+	`forwarded[-_.](?:for|host|port|scheme)|request[_.]id))$`
+
+// ForwardedHeaders tells servers about the request that the client sent, as ingress-nginx does: X-Real-IP,
+// X-Request-ID, X-Scheme, X-Forwarded-Host, X-Forwarded-Port and X-Forwarded-Scheme. The X-Forwarded-For that the
+// client sent becomes X-Original-Forwarded-For, and an X-Request-ID of the client stays. Other headers of these names
+// are deleted, and so is the header Proxy.
+func ForwardedHeaders() Directive {
+	return Directive{phase: phaseHeader, text: strings.Join([]string{
+		"http-request set-var(txn.forwarded_for) req.fhdr(X-Forwarded-For)",
+		"http-request del-header '" + forwardedHeaders + "' -m reg",
+		"http-request set-header X-Original-Forwarded-For %[var(txn.forwarded_for)]" +
+			" if { var(txn.forwarded_for) -m found }",
+		"http-request set-header X-Real-IP %[src]",
+		"http-request set-header X-Request-ID %[uuid,regsub(-,,g)] if !{ req.fhdr(X-Request-ID) -m found }",
+		"http-request set-header X-Forwarded-Host %[req.fhdr(Host)]",
+		"http-request set-header X-Forwarded-Port %[dst_port]",
+		"http-request set-header X-Forwarded-Scheme %[req.fhdr(X-Forwarded-Proto)]",
+		"http-request set-header X-Scheme %[req.fhdr(X-Forwarded-Proto)]",
+	}, "\n")}
+}
+
 // A Cookie sends a client back to the server that took its first request.
 type Cookie struct {
 	Name     string

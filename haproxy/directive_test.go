@@ -43,6 +43,7 @@ func written(t testing.TB) []Directive {
 		must(Cookie{Name: "SRV"}.Directive()),
 		HSTS(15768000, true, true), HSTS(0, false, false), LimitBody(1 << 40), Silent(),
 		must(MatchSubject(`^CN=(a|b)'#,O=x y$`)), must(PassCertificate("ssl-client-cert")),
+		ForwardedHeaders(),
 		must(RetryOn(0, slices.Concat(failures, retried))), must(Root("/a%b'c?d#e")),
 		must(SetHost("%[req.hdr(host),lower]")),
 		must(ReplacePath(`^/a/(.*)'x # y$`, `/\1`)),

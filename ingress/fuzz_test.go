@@ -85,7 +85,7 @@ func TestEveryKeyIsWritten(t *testing.T) {
 // samples are valid values, by key.
 var samples = map[string][]string{
 	"abortonclose": booleans, "check": booleans, "cors-allow-credentials": booleans, "cors-enable": {"true", "true", "false"}, "cors-respond-to-options": booleans,
-	"client-crt-optional": booleans, "forwarded-for": booleans, "server-ssl": {"true", "true", "false"}, "ssl-passthrough": {"false", "false", "false", "true"}, "ssl-redirect": booleans, "standalone-backend": booleans,
+	"client-crt-optional": booleans, "forwarded-for": booleans, "sallyport.dev/forwarded-headers": booleans, "server-ssl": {"true", "true", "false"}, "ssl-passthrough": {"false", "false", "false", "true"}, "ssl-redirect": booleans, "standalone-backend": booleans,
 	"sallyport.dev/hsts": {"true"}, "sallyport.dev/hsts-include-subdomains": booleans, "sallyport.dev/hsts-preload": booleans, "sallyport.dev/session-cookie-preserve": booleans,
 
 	"cr-backend": {"own", "own", "evil/own", "victim/own", "none"},

@@ -391,6 +391,7 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 		{on4("server-proto: h2"), "servers: Proto=h2"},
 		{on4("send-proxy-protocol: proxy-v2"), "servers: SendProxy=proxy-v2"},
 		{on4("forwarded-for: false"), "without option forwardfor"},
+		{on4("sallyport.dev/forwarded-headers: true"), haproxy.ForwardedHeaders().String()},
 		{on4("abortonclose: true"), "option abortonclose"},
 		{onAll("abortonclose: true"), "option abortonclose\noption abortonclose"}, // of the backend, and of all
 		{

@@ -296,6 +296,9 @@ func cors(v *values, s *Settings) {
 // rewriting adds the directives that change, capture or redirect requests, and those
 // that change answers.
 func rewriting(v *values, s *Settings) {
+	if yes, _ := get(v, forwardedHeaders); yes {
+		s.add(haproxy.ForwardedHeaders())
+	}
 	for _, k := range []key[[]haproxy.Directive]{
 		requestDelete, requestHeaders, requestAdd, responseDelete, responseHeaders, responseAdd, cookiePaths,
 		cookieDomains, locations,

@@ -141,6 +141,12 @@ var (
 		Name: "forwarded-for", Scopes: everywhere, Format: "true or false", Default: "true",
 		Effect: "HAProxy adds the client's address to X-Forwarded-For.",
 	})
+	forwardedHeaders = define(boolean, Doc{
+		Name: own + "forwarded-headers", Scopes: notOnTheService, Format: "true or false", Default: "false",
+		Effect: "Servers see X-Real-IP, X-Request-ID, X-Scheme, X-Forwarded-Host, X-Forwarded-Port and " +
+			"X-Forwarded-Scheme. An X-Request-ID of the client stays, and its X-Forwarded-For becomes " +
+			"X-Original-Forwarded-For. The header Proxy is deleted.",
+	})
 	abortOnClose = define(boolean, Doc{
 		Name: "abortonclose", Scopes: everywhere, Format: "true or false", Traffic: anyTraffic,
 		Effect: "A request is dropped if its client disconnects while the request waits for a server. HAProxy before " +

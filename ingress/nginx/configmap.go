@@ -405,8 +405,14 @@ func realNetworks(c *conf, value string) {
 	}
 }
 
+// forwarded believes the headers of another proxy, and passes them to servers.
+func forwarded(c *conf, value string) {
+	realIP(c, value)
+	c.say("forwarded-headers", "false")
+}
+
 func realIP(c *conf, _ string) {
-	c.say(c.at.Keys, cmp.Or(c.values["forwarded-for-header"], "X-Forwarded-For"))
+	c.say("src-ip-header", cmp.Or(c.values["forwarded-for-header"], "X-Forwarded-For"))
 }
 
 func hide(c *conf, value string) { c.say(c.at.Keys, strings.Join(list(value), "\n")) }

@@ -117,6 +117,7 @@ proxy-real-ip-cidr (10.0.0.0/8): not served, guard
 use-forwarded-headers (true): a difference
 block-cidrs: deny-list = 10.1.0.0/16
 use-forwarded-headers: src-ip-header = X-Real-IP
+use-forwarded-headers: forwarded-headers = false
 `,
 		},
 		"addresses that the PROXY protocol has": {

@@ -376,6 +376,7 @@ func (r *reading) usual() {
 	}
 	add("ssl-redirect-code", "308")
 	add("timeout-server", "60s")
+	add("sallyport.dev/forwarded-headers", "true")
 	if r.values["proxy-body-size"] != "0" {
 		add("sallyport.dev/proxy-body-size", "1m")
 	}

@@ -163,8 +163,8 @@ var settings = []Setting{
 			"lost: src-ip-header reads the header of every client.",
 	},
 	{
-		Name: "use-forwarded-headers", Verdict: Differs, Keys: "src-ip-header", form: truth, usual: "false",
-		read: realIP, Note: believes,
+		Name: "use-forwarded-headers", Verdict: Differs, Keys: "src-ip-header, forwarded-headers", form: truth,
+		usual: "false", read: forwarded, Note: believes,
 	},
 	{
 		Name: "enable-real-ip", Verdict: Differs, Keys: "src-ip-header", form: truth, usual: "false", read: realIP,
@@ -174,7 +174,10 @@ var settings = []Setting{
 		Name: "forwarded-for-header", Verdict: Differs, Keys: "src-ip-header", usual: "X-Forwarded-For",
 		Note: "It has an effect only with `use-forwarded-headers` or `enable-real-ip`.",
 	},
-	{Name: "compute-full-forwarded-for", Verdict: Nothing, Note: "X-Forwarded-For keeps what the client sent."},
+	{
+		Name: "compute-full-forwarded-for", Verdict: Nothing,
+		Note: "With `use-forwarded-headers`, X-Forwarded-For keeps what the client sent.",
+	},
 	{
 		Name: "forwarded-host-header", Verdict: Lost, usual: "X-Forwarded-Host",
 		Note: "the host of a request is the one in its header Host",
@@ -209,8 +212,8 @@ var settings = []Setting{
 		read: setHeader("X-Original-Uri %[pathq]"),
 	},
 	{
-		Name: "generate-request-id", Verdict: Differs, Keys: "request-set-header", form: truth, usual: "false",
-		read: setHeader("X-Request-ID %[uuid]"), Note: "The line overrides what the client sent.",
+		Name: "generate-request-id", Verdict: Differs, form: truth, usual: "true",
+		Note: "A request without X-Request-ID gets one, unless forwarded-headers is false.",
 	},
 	{
 		Name: "enable-underscores-in-headers", Verdict: Nothing,

@@ -17,11 +17,8 @@ var Everywhere = []string{
 		"`clusters[].ingress.configMap`. `sallyport migrate` says what to write for each.",
 	"Strict-Transport-Security is not sent unless that ConfigMap has `hsts`. ingress-nginx sends it with each answer " +
 		"over HTTPS.",
-	"`X-Forwarded-For` keeps what the client sent, and the client's address is added. " +
-		"`sallyport.dev/request-del-headers: X-Forwarded-For` removes what the client sent.",
-	"`X-Real-IP`, `X-Request-ID`, `X-Scheme` and `X-Forwarded-Host`, `-Port` and `-Scheme` are not set: " +
-		"`request-set-header` does that.",
-	"The header `Proxy`, and headers with `_` in their names, reach the servers. ingress-nginx removes them.",
+	"Headers with `_` in their names reach the servers, unless some servers would take them for one of the headers " +
+		"that are set here. ingress-nginx removes them all.",
 	"A path of an Ingress below `/.well-known/acme-challenge` is redirected to HTTPS as any other. ingress-nginx does " +
 		"not redirect it.",
 	"A host belongs to one namespace. With ingress-nginx every namespace can add paths to a host: " +

@@ -226,6 +226,10 @@ func ownCases() []conformity {
 			name: "forwarded-for off", ingress: []string{"forwarded-for: false"},
 			asks: get("request X-Forwarded-For: (none)"),
 		},
+		{
+			name: "forwarded-headers", ingress: []string{"sallyport.dev/forwarded-headers: true"},
+			asks: get("request X-Real-Ip: 192.168.50.10", "request X-Forwarded-Host: HOST", "request X-Scheme: http"),
+		},
 		{name: "allow-list with the client", ingress: []string{"allow-list: 10.0.0.0/8, 192.168.50.10"}, asks: get()},
 		{
 			name: "allow-list without it", ingress: []string{"allow-list: 10.0.0.0/8"},

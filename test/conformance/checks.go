@@ -560,6 +560,27 @@ func again(same bool) func(context.Context, *testbed) error {
 	})
 }
 
+// numbered checks that two requests have identifiers of their own.
+func numbered(ctx context.Context, s *testbed) error {
+	return asking(func(ctx context.Context, s *testbed, tell func(order) (outcome, error)) error {
+		var ids [2]string
+		for i := range ids {
+			got, err := tell(order{Address: httpAddress, Host: s.host})
+			if err != nil {
+				return err
+			}
+			ids[i] = got.Seen.Headers.Get("X-Request-Id")
+			if !regexp.MustCompile(`^[0-9a-f]{32}$`).MatchString(ids[i]) {
+				return fmt.Errorf("X-Request-ID is %q", ids[i])
+			}
+		}
+		if ids[0] == ids[1] {
+			return fmt.Errorf("two requests are %s", ids[0])
+		}
+		return nil
+	})(ctx, s)
+}
+
 // slow is a request whose answer has begun, and does not end.
 var slow = order{Address: httpAddress, Raw: "GET /slow?d=1m&by=HOST HTTP/1.1\r\nHost: HOST\r\n\r\n", Until: "200 OK"}
 

@@ -9,26 +9,39 @@ func nginxPlain() []conformity {
 			see("the scheme", "template/nginx.tmpl", "GET /", "200", "request X-Forwarded-Proto: http"),
 			see("the client", "template/nginx.tmpl", "GET /", "200", "request X-Forwarded-For: 192.168.50.10"),
 			see("a client that says whom it stands for", "template/nginx.tmpl", "GET /", "200",
-				"request X-Forwarded-For: 10.0.0.1 | 192.168.50.10").with("X-Forwarded-For: 10.0.0.1").
-				differs("X-Forwarded-For: 192.168.50.10", "`X-Forwarded-For` keeps what the client sent"),
-			see("X-Real-IP", "template/nginx.tmpl", "GET /", "200", "request X-Real-Ip: (none)").
-				differs("X-Real-IP: 192.168.50.10", "`X-Real-IP`, `X-Request-ID`, `X-Scheme`"),
-			see("X-Request-ID", "template/nginx.tmpl", "GET /", "200", "request X-Request-Id: (none)").
-				differs("X-Request-ID: an identifier of the request", "`X-Real-IP`, `X-Request-ID`, `X-Scheme`"),
-			see("X-Forwarded-Host and its kind", "template/nginx.tmpl", "GET /", "200", "request X-Forwarded-Host: (none)",
-				"request X-Forwarded-Port: (none)", "request X-Forwarded-Scheme: (none)", "request X-Scheme: (none)").
-				differs("the host, 80, http and http", "`X-Forwarded-Host`, `-Port` and `-Scheme` are not set"),
-			see("the header Proxy", "template/nginx.tmpl", "GET /", "200", "request Proxy: x").with("Proxy: x").
-				differs("no header Proxy", "The header `Proxy`"),
+				"request X-Forwarded-For: 192.168.50.10", "request X-Original-Forwarded-For: 10.0.0.1").
+				with("X-Forwarded-For: 10.0.0.1", "X-Original-Forwarded-For: 10.0.0.2"),
+			see("a client that stands for nobody", "template/nginx.tmpl", "GET /", "200",
+				"request X-Original-Forwarded-For: (none)").with("X-Original-Forwarded-For: 10.0.0.2"),
+			see("X-Real-IP", "template/nginx.tmpl", "GET /", "200", "request X-Real-Ip: 192.168.50.10",
+				"request X_real_ip: (none)").with("X-Real-IP: 10.0.0.1", "X_Real_IP: 10.0.0.1"),
+			see("X-Request-ID", "docs/configmap.md", "GET /", "200").then(numbered),
+			see("X-Request-ID of the client", "docs/configmap.md", "GET /", "200", "request X-Request-Id: mine").
+				with("X-Request-ID: mine"),
+			see("X-Forwarded-Host and its kind", "template/nginx.tmpl", "GET /", "200", "request X-Forwarded-Host: HOST",
+				"request X-Forwarded-Port: 80", "request X-Forwarded-Scheme: http", "request X-Scheme: http").
+				with("X-Forwarded-Host: other.test", "X-Forwarded-Port: 1", "X-Scheme: https"),
+			see("the header Proxy", "template/nginx.tmpl", "GET /", "200", "request Proxy: (none)").with("Proxy: x"),
 			see("a header with _", "docs/configmap.md", "GET /", "200", "request X_a: b").with("X_A: b").
-				differs("no such header", "headers with `_` in their names"),
+				differs("no such header", "Headers with `_` in their names"),
 			see("a body of 1 MiB and a byte", "docs/annotations.md", "POST /", "413").
 				by("-d", "x", "-H", "Content-Length: 1048577"),
 			see("a WebSocket", "template/nginx.tmpl", "GET /", "200").then(echoes),
 			see("OPTIONS", "template/nginx.tmpl", "OPTIONS /a", "200", "url /a"),
 			see("TLS without a certificate of the host", "template/nginx.tmpl", "https GET /", "200",
-				"request X-Forwarded-Proto: https"),
+				"request X-Forwarded-Proto: https", "request X-Forwarded-Port: 443", "request X-Forwarded-Scheme: https",
+				"request X-Scheme: https"),
 		}},
+		{
+			name: "forwarded-headers is false", ingress: []string{"sallyport.dev/forwarded-headers: false"},
+			asks: []ask{{
+				request: "GET /", headers: []string{"X-Forwarded-For: 10.0.0.1", "Proxy: x"},
+				want: []string{
+					"200", "request X-Real-Ip: (none)", "request X-Request-Id: (none)", "request Proxy: x",
+					"request X-Forwarded-For: 10.0.0.1 | 192.168.50.10", "request X-Forwarded-Host: (none)",
+				},
+			}},
+		},
 		{name: "a host with a certificate", secure: true, beside: "/other", ingress: []string{"ssl-redirect: true"}, facts: []fact{
 			see("a path of another Ingress of the host", "template/nginx.tmpl", "GET /other", "200").
 				differs("308", "the redirect is for hosts that this Ingress has a certificate for"),
