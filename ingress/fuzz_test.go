@@ -137,6 +137,7 @@ var samples = map[string][]string{
 	"server-proto":        {"h2", "h1"},
 
 	"auth-type": {"basic-auth"}, "auth-secret": {"users", "htpasswd", "tls"}, "auth-realm": {"Members only", "a b", `it's "ours"`, "x"},
+	"sallyport.dev/jwt-public-keys": {"public", "victim/public"}, "sallyport.dev/response-headers-from": {"headers", "victim/headers"},
 	"sallyport.dev/jwt-keys": {"tokens", "tls", "victim/tokens"}, "sallyport.dev/jwt-issuer": {"https://login.test/", "a"},
 	"sallyport.dev/jwt-audience": {"web", "web, https://app.test/?a=b&c"}, "sallyport.dev/jwt-claims": {"role admin root\nscope a:b", "sub"},
 	"sallyport.dev/jwt-headers": {"X-User sub", "X_User realm_access.roles\nX-Team team"},
@@ -242,6 +243,9 @@ func newWriter(t testing.TB) *writer {
 		secret("users", map[string][]byte{"ann": []byte(hash)})
 		secret("htpasswd", map[string][]byte{"auth": []byte("ann:" + hash + "\nbob:" + hash)})
 		secret("tokens", map[string][]byte{"hs256": []byte(strings.Repeat(namespace, 20))})
+		for name, data := range map[string]map[string]string{"public": {"login": string(crt)}, "headers": {"X-From": "50% of it"}} {
+			w.world.ConfigMaps = append(w.world.ConfigMaps, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: data})
+		}
 		w.world.Backends = append(w.world.Backends, &input.Backend{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "own"}, Spec: []byte(`{"server_timeout": 7000, "forwardfor": {"enabled": "enabled"}}`),
 		})

@@ -96,10 +96,14 @@ func (w *world) sectionFinder(
 // A sectionReader reads a resource about a section of HAProxy's configuration.
 type sectionReader func(haproxy.Section) (*annotations.Section, error)
 
-// section returns a resource about a section, and a function that reads the object. If there is no such object,
+// section returns a ConfigMap, or a resource about a section and a function that reads it. If there is no such object,
 // section returns nil.
 func (w *world) section(kind annotations.Kind, key serviceKey) (object metav1.Object, read sectionReader) {
 	switch kind {
+	case annotations.ConfigMapKind:
+		if m, ok := input.Find(w.ConfigMaps, key); ok {
+			return m, nil
+		}
 	case annotations.GlobalKind:
 		if g, ok := input.Find(w.Globals, key); ok {
 			return g, func(haproxy.Section) (*annotations.Section, error) { return kic.Global(g.Spec, g.Older()) }
@@ -125,6 +129,13 @@ func (w *world) changed(f foundSection) bool {
 // bytes returns how many bytes of configuration the keys of an object of a namespace take in one backend.
 func (w *world) bytes(l annotations.Layer, home string) int {
 	n := l.Bytes()
+	for _, ref := range l.Refers(annotations.ConfigMapKind) {
+		if key, err := w.ConfigMapNamedBy(l.Scope, home, ref); err == nil {
+			if m, ok := input.Find(w.ConfigMaps, key); ok {
+				n += input.Size(m)
+			}
+		}
+	}
 	ref, named := annotations.BackendOf(l)
 	if !named {
 		return n

@@ -25,7 +25,7 @@ type settings struct {
 	problems []annotations.Problem
 	secrets  []foundSecret  // all that were looked up
 	backends []foundBackend // of HAProxy's own controller, all that were looked up
-	sections []foundSection // of HAProxy's own controller, all that were looked up
+	sections []foundSection // all that were looked up
 	asks     []askedOne     // Services that check its requests
 
 	by      *claimant      // its keys change the backend, which it alone uses; nil if the backend is shared
@@ -52,7 +52,8 @@ type foundBackend struct {
 	backend *input.Backend
 }
 
-// A foundSection is the outcome of a look-up. object is nil if none was found.
+// A foundSection is the outcome of a look-up of a ConfigMap, or of a resource about a section. object is nil if none
+// was found.
 type foundSection struct {
 	kind   annotations.Kind
 	key    serviceKey
@@ -63,7 +64,7 @@ type foundSection struct {
 // Secrets and Services that are looked up, and the parts that HAProxy refuses, in into.
 func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
 	return annotations.Env{
-		Secrets:  w.finder(home, &into.secrets),
+		Secrets: w.finder(home, &into.secrets), ConfigMaps: w.configMapFinder(home, &into.sections),
 		Demanded: c.demanded,
 		Service:  w.asker(home, &into.asks),
 		Backend:  w.backendFinder(home, &into.backends),
@@ -112,22 +113,47 @@ func (w *world) allows(scope annotations.Scope, section haproxy.Section) error {
 
 // finder returns a function that looks up Secrets for objects of a namespace, and
 // notes them in found.
-func (w *world) finder(home string, found *[]foundSecret) annotations.Secrets {
-	return func(scope annotations.Scope, ref annotations.Ref) (annotations.Secret, error) {
+func (w *world) finder(home string, found *[]foundSecret) annotations.Finder {
+	return func(scope annotations.Scope, ref annotations.Ref) (annotations.Object, error) {
 		key, err := w.SecretNamedBy(scope, home, ref)
 		if err != nil {
-			return annotations.Secret{}, err
+			return annotations.Object{}, err
 		}
 		secret, ok := input.Find(w.Secrets, key)
 		*found = append(*found, foundSecret{key, secret})
 		if !ok {
-			return annotations.Secret{}, fmt.Errorf("there is no Secret %s, or it cannot be read", key)
+			return annotations.Object{}, fmt.Errorf("there is no Secret %s, or it cannot be read", key)
 		}
 		if why := input.TooLarge(secret); why != "" {
-			return annotations.Secret{}, fmt.Errorf("Secret %s %s", key, why)
+			return annotations.Object{}, fmt.Errorf("Secret %s %s", key, why)
 		}
 		name := claims.Shorten(w.prefix+key.Namespace+"_"+key.Name, "_")
-		return annotations.Secret{Name: name, Of: key.String(), Data: secret.Data}, nil
+		return annotations.Object{Name: name, Of: "Secret " + key.String(), Data: secret.Data}, nil
+	}
+}
+
+// configMapFinder returns a function that looks up ConfigMaps for objects of a namespace, and notes them in found.
+func (w *world) configMapFinder(home string, found *[]foundSection) annotations.Finder {
+	return func(scope annotations.Scope, ref annotations.Ref) (from annotations.Object, err error) {
+		key, err := w.ConfigMapNamedBy(scope, home, ref)
+		if err != nil {
+			return from, err
+		}
+		m, ok := input.Find(w.ConfigMaps, key)
+		if !ok {
+			*found = append(*found, foundSection{kind: annotations.ConfigMapKind, key: key})
+			return from, fmt.Errorf("there is no ConfigMap %s, or it cannot be read", key)
+		}
+		*found = append(*found, foundSection{annotations.ConfigMapKind, key, m})
+		if why := input.TooLarge(m); why != "" {
+			return from, fmt.Errorf("ConfigMap %s %s", key, why)
+		}
+		from.Name = claims.Shorten(w.prefix+key.Namespace+"_configmap_"+key.Name, "_")
+		from.Of, from.Data = "ConfigMap "+key.String(), make(map[string][]byte, len(m.Data))
+		for name, text := range m.Data {
+			from.Data[name] = []byte(text)
+		}
+		return from, nil
 	}
 }
 
@@ -355,7 +381,8 @@ func (b *builder) compile(owner string, of settledFor, layers ...annotations.Lay
 	w := b.worlds[of.world]
 	changed := func(f foundSecret) bool { now, _ := input.Find(w.Secrets, f.key); return now != f.secret }
 	other := func(f foundBackend) bool { now, _ := input.Find(w.Backends, f.key); return now != f.backend }
-	if !known || slices.ContainsFunc(s.secrets, changed) || slices.ContainsFunc(s.backends, other) {
+	if !known || slices.ContainsFunc(s.secrets, changed) || slices.ContainsFunc(s.backends, other) ||
+		slices.ContainsFunc(s.sections, w.changed) {
 		s = &settings{by: of.claimant}
 		home := ""
 		if of.service != nil {

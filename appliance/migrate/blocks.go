@@ -308,6 +308,10 @@ func (r *Report) besides() Block {
 		add("Certificates and passwords of %s that the files do not have; they are taken to be good: %s.",
 			status.Counted(n, "Secret"), few(r.Assumed.Secrets))
 	}
+	if n := len(r.Assumed.ConfigMaps); n > 0 {
+		add("The contents of %s that the files do not have; they are taken to be good: %s.",
+			status.Counted(n, "ConfigMap"), few(r.Assumed.ConfigMaps))
+	}
 	if n := len(r.Assumed.Services); n > 0 {
 		add("%s that the files do not have; they are taken to exist: %s.", status.Counted(n, "Service"),
 			few(r.Assumed.Services))

@@ -63,13 +63,13 @@ func fields(of any) string {
 }
 
 // secrets returns the Secret of a name that rows use.
-func secrets(_ Scope, ref Ref) (Secret, error) {
+func secrets(_ Scope, ref Ref) (Object, error) {
 	text, err := os.ReadFile("../../haproxy/testdata/pair.pem")
 	if err != nil {
-		return Secret{}, err
+		return Object{}, err
 	}
 	hash := "$5$salt$" + strings.Repeat("a", 43)
-	s := Secret{Name: strings.ReplaceAll(ref.String(), "/", "_"), Of: ref.String()}
+	s := Object{Name: strings.ReplaceAll(ref.String(), "/", "_"), Of: "Secret " + ref.String()}
 	switch ref.Name {
 	case "tls":
 		s.Data = map[string][]byte{"tls.crt": text, "tls.key": text}
@@ -107,6 +107,30 @@ func secrets(_ Scope, ref Ref) (Secret, error) {
 		return s, fmt.Errorf("there is no Secret %s", ref)
 	}
 	return s, nil
+}
+
+// configMaps returns the ConfigMap of a name that rows use.
+func configMaps(_ Scope, ref Ref) (Object, error) {
+	o := Object{Name: "map_" + ref.Name, Of: "ConfigMap " + ref.String(), Data: map[string][]byte{}}
+	switch ref.Name {
+	case "headers":
+		o.Data["X-A"], o.Data["Cache-Control"] = []byte("50% of %[src]\n"), []byte(`"no-store"`)
+	case "bad-header":
+		o.Data["X A"] = []byte("x")
+	case "line":
+		o.Data["X-A"] = []byte("x\nhttp-request allow")
+	case "many":
+		for i := range 65 {
+			o.Data[fmt.Sprintf("X-%d", i)] = []byte("x")
+		}
+	case "public":
+		o.Data["jwks.json"] = []byte(keySet)
+	case "shared":
+		o.Data["old.hs256"] = []byte(strings.Repeat("secret", 10))
+	default:
+		return o, fmt.Errorf("there is no ConfigMap %s, or it cannot be read", ref)
+	}
+	return o, nil
 }
 
 // keySet is the JSON Web Key Set of RFC 7517, A.1.
@@ -191,7 +215,7 @@ func (k Kind) in() string { return "cr-" + strings.ToLower(string(k)) + " " }
 // env has the Secrets that rows name, takes no snippets of Services, and knows
 // what HAProxy says of a text by a word in it.
 var env = Env{
-	Secrets: secrets,
+	Secrets: secrets, ConfigMaps: configMaps,
 	Allowed: func(s Scope, section haproxy.Section) error {
 		if s == Service && section == haproxy.BackendSection {
 			return errors.New("no snippets of Services")
@@ -418,6 +442,30 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 		{
 			on4("sallyport.dev/proxy-body-size: 8m"),
 			"http-request deny deny_status 413 if { req.hdr_val(content-length) gt 8388608 }",
+		},
+		{
+			on4("sallyport.dev/response-headers-from: headers"),
+			"http-response set-header Cache-Control '\"no-store\"'\nhttp-response set-header X-A '50%% of %%[src]'",
+		},
+		{
+			on4("sallyport.dev/response-headers-from: gone"),
+			"! Ingress InvalidAnnotation: annotation sallyport.dev/response-headers-from: there is no ConfigMap gone, or it " +
+				"cannot be read; it is ignored",
+		},
+		{
+			on4("sallyport.dev/response-headers-from: bad-header"),
+			"! Ingress InvalidAnnotation: annotation sallyport.dev/response-headers-from: ConfigMap bad-header, entry X A: " +
+				`"X A" is not the name of a header: allowed are letters, digits, "-", "_" and "."; it is ignored`,
+		},
+		{
+			on4("sallyport.dev/response-headers-from: line"),
+			"! Ingress InvalidAnnotation: annotation sallyport.dev/response-headers-from: ConfigMap line, entry X-A: " +
+				"\"x\\nhttp-request allow\" has the control character '\\n', which is not allowed; it is ignored",
+		},
+		{
+			on4("sallyport.dev/response-headers-from: many"),
+			"! Ingress InvalidAnnotation: annotation sallyport.dev/response-headers-from: ConfigMap many has 65 entries; " +
+				"allowed are 3 (clusters[].ingress.limits.lines); it is ignored",
 		},
 		{
 			on4("sallyport.dev/request-add-headers: X-A b", "sallyport.dev/request-del-headers: X-C\nX-D"),
@@ -1022,7 +1070,29 @@ tcp-request content reject
 				"\nfile key-set_0_0.jwt.pem\nfile key-set_1.jwt.pem",
 		},
 
+		{
+			on4("sallyport.dev/jwt-public-keys: public"),
+			tokens("public", "Protected Content", haproxy.Tokens{}) +
+				"\nfile map_public_0_0.jwt.pem",
+		},
+
 		// What should guard and cannot lets nobody in.
+		{
+			on4("sallyport.dev/jwt-public-keys: shared"),
+			"CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/jwt-public-keys: ConfigMap shared, entry " +
+				"old.hs256: a secret belongs into a Secret, and jwt-keys names that; all clients are rejected until it " +
+				"is corrected",
+		},
+		{
+			on4("sallyport.dev/jwt-public-keys: public", "sallyport.dev/jwt-keys: one-token"),
+			"CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/jwt-public-keys: there are jwt-keys, too: remove " +
+				"one of the two keys; all clients are rejected until it is corrected",
+		},
+		{
+			on4("sallyport.dev/jwt-public-keys: gone"),
+			"CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/jwt-public-keys: there is no ConfigMap gone, or " +
+				"it cannot be read; all clients are rejected until it is corrected",
+		},
 		{
 			on4("sallyport.dev/jwt-issuer: a"),
 			"CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/jwt-issuer: there are no jwt-keys that verify " +
@@ -1436,9 +1506,11 @@ tcp-request content reject
 
 // tokens returns the text of the directive of Tokens with the keys of a Secret that rows use.
 func tokens(secret, realm string, t haproxy.Tokens) string {
-	from, _ := secrets(Ingress, Ref{Name: secret})
+	from, err := secrets(Ingress, Ref{Name: secret})
+	if err != nil {
+		from, _ = configMaps(Ingress, Ref{Name: secret})
+	}
 	t.Realm = realm
-	var err error
 	if t.Keys, err = tokenKeys(from); err != nil {
 		panic(err)
 	}
@@ -1531,16 +1603,20 @@ func TestOnlyGuardsMistypedClose(t *testing.T) {
 func TestAKeyRefersToWhatItsDocSays(t *testing.T) {
 	for _, scope := range []Scope{Service, Ingress, ConfigMap} {
 		for written, s := range known.spellings(scope) {
-			got, followed := map[Kind]bool{}, false
+			got, followed := map[Kind]bool{}, map[Kind]bool{}
 			for _, value := range []string{
 				"there/it", "svc://there/it:80", "patterns/it", "src -f patterns/it",
 				"http-request deny if { src -f patterns/it }",
 			} {
 				said := map[string]string{written: " " + value + " "}
 				env := env
-				env.Secrets = func(Scope, Ref) (Secret, error) {
+				env.Secrets = func(Scope, Ref) (Object, error) {
 					got[SecretKind] = true
-					return Secret{}, errors.New("none")
+					return Object{}, errors.New("none")
+				}
+				env.ConfigMaps = func(Scope, Ref) (Object, error) {
+					got[ConfigMapKind] = true
+					return Object{}, errors.New("none")
 				}
 				env.Service = func(Scope, ServicePort) (string, error) {
 					got[ServiceKind] = true
@@ -1563,13 +1639,16 @@ func TestAKeyRefersToWhatItsDocSays(t *testing.T) {
 				if _, said, _ := DefaultBackend(l); said {
 					got[ServiceKind] = true
 				}
-				followed = followed || slices.Equal(Refers(scope, said), []Ref{{"there", "it"}})
+				for _, kind := range []Kind{SecretKind, ConfigMapKind} {
+					followed[kind] = followed[kind] || slices.Equal(Refers(kind, scope, said), []Ref{{"there", "it"}})
+				}
 			}
 			want := map[Kind]bool{}
 			if s.Refers != "" && s.Scopes&scope != 0 {
 				want[s.Refers] = true
 			}
-			if diff := cmp.Diff(want, got); diff != "" || followed != want[SecretKind] {
+			if diff := cmp.Diff(want, got); diff != "" || followed[SecretKind] != want[SecretKind] ||
+				followed[ConfigMapKind] != want[ConfigMapKind] {
 				t.Errorf("%s of %s: followed %v, looked up -want +got\n%s", written, scope, followed, diff)
 			}
 		}

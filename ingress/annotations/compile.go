@@ -306,6 +306,7 @@ func rewriting(v *values, s *Settings) {
 		d, _ := get(v, k)
 		s.add(d...)
 	}
+	s.add(headersFrom(v, responseFrom, haproxy.SetResponseHeader)...)
 	rewritePath(v, s)
 	if list, said := get(v, captures); said {
 		length := captureLength(v, len(list))

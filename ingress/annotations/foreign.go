@@ -59,10 +59,10 @@ func (l Layer) Close() Layer {
 	return l
 }
 
-// Refers returns the Secrets that the keys of a Layer name, in no order.
-func (l Layer) Refers() (refs []Ref) {
+// Refers returns the objects of a kind that the keys of a Layer name, in no order.
+func (l Layer) Refers(kind Kind) (refs []Ref) {
 	for name, v := range l.Values {
-		if known.docs[name].Refers != SecretKind || v.fault != nil {
+		if known.docs[name].Refers != kind || v.fault != nil {
 			continue
 		}
 		if r, err := reference(v.Text); err == nil {

@@ -307,11 +307,19 @@ func lines[T any](read func(string) (T, error)) func(string) ([]T, error) {
 func defineLines[T any](read func(string) ([]T, error), d Doc) key[[]T] {
 	return defineIn(func(e Env, scope Scope, s string) ([]T, error) {
 		all, err := read(s)
-		if err == nil && scope != ConfigMap && e.Lines > 0 && len(all) > e.Lines {
-			err = fmt.Errorf("it has %d lines; allowed are %d (clusters[].ingress.limits.lines)", len(all), e.Lines)
+		if most := e.most(scope); err == nil && len(all) > most {
+			err = fmt.Errorf("it has %d lines; allowed are %d (clusters[].ingress.limits.lines)", len(all), most)
 		}
 		return all, err
 	}, d)
+}
+
+// most returns how many lines a value may have in a scope.
+func (e *Env) most(scope Scope) int {
+	if scope == ConfigMap || e.Lines <= 0 {
+		return maxLines
+	}
+	return min(e.Lines, maxLines)
 }
 
 // httpCheck reads "URI", "METHOD URI" or "METHOD URI VERSION".

@@ -57,9 +57,10 @@ type Kind string
 
 // The kinds of objects that values name.
 const (
-	SecretKind  Kind = "Secret"
-	ServiceKind Kind = "Service"
-	ListKind    Kind = "list" // an entry of the ConfigMap of lists, as patterns/NAME
+	SecretKind    Kind = "Secret"
+	ConfigMapKind Kind = "ConfigMap"
+	ServiceKind   Kind = "Service"
+	ListKind      Kind = "list" // an entry of the ConfigMap of lists, as patterns/NAME
 
 	BackendKind  Kind = "Backend"  // of HAProxy's own controller
 	GlobalKind   Kind = "Global"   // of HAProxy's own controller

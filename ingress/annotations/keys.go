@@ -340,6 +340,11 @@ var (
 		Name: own + "response-add-headers", Scopes: notOnTheService, Format: "`Name value`, one a line",
 		Effect: "Adds headers to the answer, as clients see it; headers of the same name stay.",
 	})
+	responseFrom = defineConfigMap(Doc{
+		Name: own + "response-headers-from", Scopes: notOnTheService,
+		Effect: "Sets headers of the answer, as clients see it: each entry of this ConfigMap is the name and the " +
+			"value of a header. An Ingress can name a ConfigMap of its own namespace.",
+	})
 	responseDelete = defineLines(lines(haproxy.DeleteResponseHeader), Doc{
 		Name: own + "response-del-headers", Scopes: notOnTheService, Format: "names, one a line",
 		Effect: "Deletes headers of the answer before clients see it.",

@@ -13,16 +13,16 @@ import (
 	"sallyport/haproxy"
 )
 
-// A Secret is a Kubernetes Secret that a key names.
-type Secret struct {
+// An Object is a Secret or a ConfigMap that a key names.
+type Object struct {
 	Name string // unique, and fit for the name of a file
-	Of   string // for people: NAMESPACE/NAME
+	Of   string // for people: Secret NAMESPACE/NAME
 	Data map[string][]byte
 }
 
-// Secrets finds the Secret that an object refers to. Its error continues a sentence
+// A Finder finds the Secret, or the ConfigMap, that an object refers to. Its error continues a sentence
 // that begins with the key, as "auth-secret: ".
-type Secrets func(Scope, Ref) (Secret, error)
+type Finder func(Scope, Ref) (Object, error)
 
 // A Ref names an object. An empty Namespace means the namespace of the object that has the
 // reference.
@@ -150,26 +150,18 @@ func defineSecret(d Doc) key[Ref] {
 	return define(reference, d)
 }
 
-// Refers lists the Secrets that an object names in its annotations, or a
-// ConfigMap in its data, in no order.
-func Refers(scope Scope, written map[string]string) (refs []Ref) {
+// Refers lists the objects of a kind that an object names in its annotations, or a ConfigMap in its data, in no
+// order.
+func Refers(kind Kind, scope Scope, written map[string]string) (refs []Ref) {
 	refers, spellings := false, known.spellings(scope)
 	for full := range written {
 		s, is := spellings[full]
-		refers = refers || is && known.docs[s.Name].Refers == SecretKind
+		refers = refers || is && known.docs[s.Name].Refers == kind
 	}
 	if !refers { // as nearly always
 		return nil
 	}
-	for name, v := range known.values(scope, written) {
-		if known.docs[name].Refers != SecretKind || v.fault != nil {
-			continue
-		}
-		if r, err := reference(v.Text); err == nil {
-			refs = append(refs, r)
-		}
-	}
-	return refs
+	return Layer{Values: known.values(scope, written)}.Refers(kind)
 }
 
 func cipherList(s string) (string, error) { return s, haproxy.CheckCiphers(s) }
@@ -183,7 +175,7 @@ func realm(s string) (string, error) {
 
 // use reads the Secret that a key names. It reports a Secret that cannot be found or
 // used; then ok is false, as if the key were not set.
-func use[T interface{ Part() haproxy.Part }](v *values, k key[Ref], read func(Secret) (T, error)) (made T, ok bool) {
+func use[T interface{ Part() haproxy.Part }](v *values, k key[Ref], read func(Object) (T, error)) (made T, ok bool) {
 	ref, said := get(v, k)
 	if !said {
 		return made, false
@@ -194,7 +186,7 @@ func use[T interface{ Part() haproxy.Part }](v *values, k key[Ref], read func(Se
 	}
 	if err == nil {
 		if err = v.env.refusal(made.Part()); err != nil {
-			err = fmt.Errorf("Secret %s: %w", from.Of, err)
+			err = fmt.Errorf("%s: %w", from.Of, err)
 		}
 	}
 	if err != nil {
@@ -205,11 +197,11 @@ func use[T interface{ Part() haproxy.Part }](v *values, k key[Ref], read func(Se
 }
 
 // pair returns a function that reads the certificate and the key of a Secret.
-func pair[T any](read func(name string, chain []byte) (T, error)) func(Secret) (T, error) {
-	return func(from Secret) (T, error) {
+func pair[T any](read func(name string, chain []byte) (T, error)) func(Object) (T, error) {
+	return func(from Object) (T, error) {
 		made, err := read(from.Name, slices.Concat(from.Data["tls.crt"], []byte("\n"), from.Data["tls.key"]))
 		if err != nil {
-			err = fmt.Errorf("Secret %s: %w", from.Of, err)
+			err = fmt.Errorf("%s: %w", from.Of, err)
 		}
 		return made, err
 	}
@@ -224,14 +216,14 @@ func authenticate(v *values, s *Settings) {
 	_, asked := get(v, authType)
 	name, _ := get(v, authRealm)
 	var left []error
-	list, ok := use(v, authSecret, func(from Secret) (list *haproxy.Userlist, err error) {
+	list, ok := use(v, authSecret, func(from Object) (list *haproxy.Userlist, err error) {
 		list, left = users(from)
 		switch {
 		case len(list.Users) > 0:
 		case len(left) > 0:
 			err = left[0]
 		default:
-			err = fmt.Errorf("Secret %s has no user", from.Of)
+			err = fmt.Errorf("%s has no user", from.Of)
 		}
 		return list, err
 	})
@@ -303,12 +295,12 @@ func optOut(v *values) bool {
 
 // users reads the names and hashes of a Secret. left has an error for each user that
 // cannot be used.
-func users(from Secret) (list *haproxy.Userlist, left []error) {
+func users(from Object) (list *haproxy.Userlist, left []error) {
 	list = &haproxy.Userlist{Name: "users_" + from.Name}
 	add := func(name, hash string) {
 		u, err := haproxy.NewUser(name, strings.TrimSpace(hash))
 		if err != nil {
-			left = append(left, fmt.Errorf("Secret %s: %w", from.Of, err))
+			left = append(left, fmt.Errorf("%s: %w", from.Of, err))
 			return
 		}
 		list.Users = append(list.Users, u)
@@ -333,16 +325,48 @@ func users(from Secret) (list *haproxy.Userlist, left []error) {
 }
 
 // authorities reads the CA certificates of a Secret.
-func authorities(from Secret) (*haproxy.Extra, error) {
+func authorities(from Object) (*haproxy.Extra, error) {
 	text := from.Data["ca.crt"]
 	if len(text) == 0 {
 		text = from.Data["tls.crt"]
 	}
 	e, err := haproxy.Authorities(from.Name, text)
 	if err != nil {
-		return nil, fmt.Errorf("Secret %s, ca.crt or else tls.crt: %w", from.Of, err)
+		return nil, fmt.Errorf("%s, ca.crt or else tls.crt: %w", from.Of, err)
 	}
 	return e, nil
+}
+
+// defineConfigMap makes a key that names a ConfigMap.
+func defineConfigMap(d Doc) key[Ref] {
+	d.Refers, d.Format = ConfigMapKind, "ConfigMap"
+	return define(reference, d)
+}
+
+// headersFrom reads the entries of the ConfigMap that a key names as headers. Their values are literal.
+func headersFrom(v *values, k key[Ref], set func(name, value string) (haproxy.Directive, error)) []haproxy.Directive {
+	ref, said := get(v, k)
+	if !said {
+		return nil
+	}
+	scope := v.scopeOf(k.Name)
+	from, err := v.env.ConfigMaps(scope, ref)
+	var all []haproxy.Directive
+	for _, name := range slices.Sorted(maps.Keys(from.Data)) {
+		d, wrong := set(name, strings.ReplaceAll(strings.TrimSpace(string(from.Data[name])), "%", "%%"))
+		if wrong != nil {
+			err = cmp.Or(err, fmt.Errorf("%s, entry %s: %w", from.Of, name, wrong))
+		}
+		all = append(all, d)
+	}
+	if n := v.env.most(scope); err == nil && len(all) > n {
+		err = fmt.Errorf("%s has %d entries; allowed are %d (clusters[].ingress.limits.lines)", from.Of, len(all), n)
+	}
+	if err != nil {
+		v.wrong(k.Doc, err)
+		return nil
+	}
+	return all
 }
 
 // serverCerts sets the certificates of both sides of TLS connections to servers, and

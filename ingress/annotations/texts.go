@@ -19,7 +19,7 @@ type Bounds struct {
 // Env holds everything but its value that the meaning of a key depends on. Each of its
 // functions is set.
 type Env struct {
-	Secrets Secrets
+	Secrets, ConfigMaps Finder
 	// Demanded says which certificates ConfigMaps demand from the clients of all hosts.
 	Demanded Clients
 

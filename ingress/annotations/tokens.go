@@ -18,6 +18,11 @@ var (
 			"up to 4 keys. An entry is a public key or a certificate in PEM, RSA for RS256 or P-256 for ES256, or a " +
 			"JSON Web Key Set. An entry named `hs256` or `NAME.hs256` is a secret for HS256.",
 	})
+	jwtPublicKeys = defineConfigMap(Doc{
+		Name: JWTPublicKeys, Scopes: Ingress, Guard: true,
+		Effect: "As jwt-keys, with public keys, certificates and JSON Web Key Sets in this ConfigMap of the " +
+			"namespace. A secret for HS256 is not allowed there.",
+	})
 	jwtIssuer = define(claimText, Doc{
 		Name: own + "jwt-issuer", Scopes: Ingress, Format: "text, as `https://login.test/`", Guard: true,
 		Effect: "The claim `iss` that a token needs, see jwt-keys.",
@@ -39,8 +44,12 @@ var (
 	})
 )
 
-// JWTKeys is the key that names the Secret with the keys of tokens.
-const JWTKeys = own + "jwt-keys"
+// JWTKeys is the key that names the Secret with the keys of tokens, and JWTPublicKeys the one that names a ConfigMap
+// with them.
+const (
+	JWTKeys       = own + "jwt-keys"
+	JWTPublicKeys = own + "jwt-public-keys"
+)
 
 // claimText reads the value of a claim.
 func claimText(s string) (string, error) {
@@ -74,7 +83,7 @@ func verifyTokens(v *values, s *Settings) {
 	audiences, _ = get(v, jwtAudience)
 	t.Require, _ = get(v, jwtClaims)
 	t.Headers, _ = get(v, jwtHeaders)
-	ref, said := get(v, jwtKeys)
+	named, read, said := keySource(v)
 	if !said {
 		for _, d := range []Doc{jwtIssuer.Doc, jwtAudience.Doc, jwtClaims.Doc, jwtHeaders.Doc} {
 			if slices.ContainsFunc(v.used, func(u Effective) bool { return u.Key == d.Name }) {
@@ -84,7 +93,7 @@ func verifyTokens(v *values, s *Settings) {
 		return
 	}
 	if len(s.Userlists) > 0 {
-		v.wrong(jwtKeys.Doc, errors.New("clients also need a password, and a request has one Authorization header: "+
+		v.wrong(named, errors.New("clients also need a password, and a request has one Authorization header: "+
 			"remove the auth-secret or the jwt-keys"))
 		return
 	}
@@ -92,10 +101,8 @@ func verifyTokens(v *values, s *Settings) {
 		t.Audiences = strings.Split(audiences, ", ")
 	}
 	t.Realm, _ = get(v, authRealm)
-	from, err := v.env.Secrets(v.scopeOf(jwtKeys.Name), ref)
-	if err == nil {
-		t.Keys, err = tokenKeys(from)
-	}
+	var err error
+	t.Keys, err = read()
 	for _, k := range t.Keys {
 		if err == nil {
 			err = v.env.refusal(k.File.Part())
@@ -106,7 +113,7 @@ func verifyTokens(v *values, s *Settings) {
 		d, err = t.Directive()
 	}
 	if err != nil {
-		v.wrong(jwtKeys.Doc, err)
+		v.wrong(named, err)
 		return
 	}
 	if v.closed {
@@ -118,27 +125,66 @@ func verifyTokens(v *values, s *Settings) {
 	s.add(d)
 }
 
-// tokenKeys reads the keys of a Secret. The name of an entry, and never its text, makes it a secret: a
+// keySource returns the key that names the keys of tokens, and a function that reads these.
+func keySource(v *values) (named Doc, read func() ([]*haproxy.TokenKey, error), said bool) {
+	secret, inSecret := get(v, jwtKeys)
+	public, inMap := get(v, jwtPublicKeys)
+	switch {
+	case inSecret && inMap:
+		return jwtPublicKeys.Doc, func() ([]*haproxy.TokenKey, error) {
+			return nil, errors.New("there are jwt-keys, too: remove one of the two keys")
+		}, true
+	case inMap:
+		return jwtPublicKeys.Doc, func() ([]*haproxy.TokenKey, error) { return publicKeys(v, public) }, true
+	}
+	return jwtKeys.Doc, func() ([]*haproxy.TokenKey, error) {
+		from, err := v.env.Secrets(v.scopeOf(jwtKeys.Name), secret)
+		if err != nil {
+			return nil, err
+		}
+		return tokenKeys(from)
+	}, inSecret
+}
+
+// publicKeys reads the keys of a ConfigMap, which cannot keep a secret.
+func publicKeys(v *values, ref Ref) ([]*haproxy.TokenKey, error) {
+	from, err := v.env.ConfigMaps(v.scopeOf(jwtPublicKeys.Name), ref)
+	if err != nil {
+		return nil, err
+	}
+	for entry := range from.Data {
+		if isShared(entry) {
+			return nil, fmt.Errorf("%s, entry %s: a secret belongs into a Secret, and jwt-keys names that",
+				from.Of, entry)
+		}
+	}
+	return tokenKeys(from)
+}
+
+// tokenKeys reads the keys of a Secret or a ConfigMap. The name of an entry, and never its text, makes it a secret: a
 // public key must not become a secret because it cannot be read.
-func tokenKeys(from Secret) (keys []*haproxy.TokenKey, err error) {
+func tokenKeys(from Object) (keys []*haproxy.TokenKey, err error) {
 	if n := len(from.Data); n == 0 || n > haproxy.MaxTokenKeys {
-		return nil, fmt.Errorf("Secret %s has %d entries: allowed are 1 to %d keys", from.Of, n, haproxy.MaxTokenKeys)
+		return nil, fmt.Errorf("%s has %d entries: allowed are 1 to %d keys", from.Of, n, haproxy.MaxTokenKeys)
 	}
 	for i, entry := range slices.Sorted(maps.Keys(from.Data)) {
 		more, err := keysOf(entry, from.Name+"_"+strconv.Itoa(i), from.Data[entry]) // no name of a Secret has a "_"
 		if err != nil {
-			return nil, fmt.Errorf("Secret %s, entry %s: %w", from.Of, entry, err)
+			return nil, fmt.Errorf("%s, entry %s: %w", from.Of, entry, err)
 		}
 		keys = append(keys, more...)
 	}
 	return keys, nil
 }
 
+// isShared reports whether an entry of that name is a secret for HS256.
+func isShared(entry string) bool { return entry == "hs256" || strings.HasSuffix(entry, ".hs256") }
+
 // keysOf reads the keys of an entry. file begins the names of their files.
 func keysOf(entry, file string, text []byte) ([]*haproxy.TokenKey, error) {
 	read := haproxy.PublicKey
 	switch {
-	case entry == "hs256" || strings.HasSuffix(entry, ".hs256"):
+	case isShared(entry):
 		read = haproxy.SharedKey
 	case haproxy.IsKeySet(text):
 		return haproxy.KeySet(file, text)

@@ -15,6 +15,7 @@ import (
 
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/gateway"
+	"sallyport/ingress/nginx"
 )
 
 // An objectKey names an object of a namespace.
@@ -27,8 +28,8 @@ func (s Snapshot) NamedSecrets() (keys []objectKey, beyond []Problem) {
 	return withDefaults(s).allNamed(secrets)
 }
 
-// NamedConfigMaps returns the ConfigMaps of authorities that Gateways and policies name, as
-// NamedSecrets returns Secrets. The limit is that of Secrets, counted apart from them.
+// NamedConfigMaps returns the ConfigMaps that the objects of a Snapshot name, as NamedSecrets
+// returns Secrets. The limit is that of Secrets, counted apart from them.
 func (s Snapshot) NamedConfigMaps() (keys []objectKey, beyond []Problem) {
 	return withDefaults(s).allNamed(configMaps)
 }
@@ -148,14 +149,8 @@ func (s *Snapshot) classOf(g *gatewayv1.Gateway) bool {
 
 // secretsNamedBy returns the Secrets that an object names.
 func (s *Snapshot) secretsNamedBy(by namer) (keys []objectKey) {
-	scope, values := annotations.Service, by.object.GetAnnotations()
-	var refs []annotations.Ref
 	switch o := by.object.(type) {
 	case *networkingv1.Ingress:
-		scope = annotations.Ingress
-		if by.nginx {
-			refs = annotations.Read(scope, values).With(s.ReadNginx(o).Said...).Refers()
-		}
 		for _, t := range o.Spec.TLS {
 			if t.SecretName != "" {
 				keys = append(keys, objectKey{Namespace: o.Namespace, Name: t.SecretName})
@@ -170,18 +165,29 @@ func (s *Snapshot) secretsNamedBy(by namer) (keys []objectKey) {
 			keys = s.namedByTLS("ListenerSet", o.Namespace, l.TLS, keys)
 		}
 		return keys
-	case *corev1.ConfigMap:
-		scope, values = annotations.ConfigMap, o.Data
 	}
-	if !by.nginx {
-		refs = annotations.Refers(scope, values)
-	}
+	scope, refs := s.refers(annotations.SecretKind, by)
 	for _, ref := range refs {
 		if key, err := s.SecretNamedBy(scope, by.object.GetNamespace(), ref); err == nil {
 			keys = append(keys, key)
 		}
 	}
 	return keys
+}
+
+// refers returns the objects of a kind that the keys on an object name, and the scope of these keys.
+func (s *Snapshot) refers(kind annotations.Kind, by namer) (annotations.Scope, []annotations.Ref) {
+	scope, values := annotations.Service, by.object.GetAnnotations()
+	switch o := by.object.(type) {
+	case *networkingv1.Ingress:
+		scope = annotations.Ingress
+		if by.nginx && nginx.Names(kind, values) {
+			return scope, annotations.Read(scope, values).With(s.ReadNginx(o).Said...).Refers(kind)
+		}
+	case *corev1.ConfigMap:
+		scope, values = annotations.ConfigMap, o.Data
+	}
+	return scope, annotations.Refers(kind, scope, values)
 }
 
 // secretsNamedByGateway returns the Secrets that a Gateway names, and may name.
@@ -220,9 +226,16 @@ func keyAt(namespace *gatewayv1.Namespace, home string, name gatewayv1.ObjectNam
 	return objectKey{Namespace: home, Name: string(name)}
 }
 
-// configMapsNamedBy returns the ConfigMaps of authorities that an object names, and may name.
+// configMapsNamedBy returns the ConfigMaps that an object names, and may name.
 func (s *Snapshot) configMapsNamedBy(by namer) (keys []objectKey) {
 	switch o := by.object.(type) {
+	case *networkingv1.Ingress, *corev1.Service, *corev1.ConfigMap:
+		scope, refs := s.refers(annotations.ConfigMapKind, by)
+		for _, ref := range refs {
+			if key, err := s.ConfigMapNamedBy(scope, by.object.GetNamespace(), ref); err == nil {
+				keys = append(keys, key)
+			}
+		}
 	case *gatewayv1.Gateway:
 		for _, ref := range gateway.ClientAuthorities(o) {
 			key := keyAt(ref.Namespace, o.Namespace, ref.Name)
@@ -335,6 +348,19 @@ func (s *Snapshot) SecretNamedBy(scope annotations.Scope, home string, ref annot
 			"(clusters[].ingress.crossNamespaceSecrets)", key)
 	case !s.Options.ReadsSecretsOf(key.Namespace):
 		return key, fmt.Errorf("Secret %s is in a namespace whose Secrets are not read; allowed are those of "+
+			"clusters[].ingress.namespaces and the one of the ConfigMap", key)
+	}
+	return key, nil
+}
+
+// ConfigMapNamedBy returns the ConfigMap that a key names. An error says why the key may not name it.
+func (s *Snapshot) ConfigMapNamedBy(scope annotations.Scope, home string, ref annotations.Ref) (objectKey, error) {
+	key, own := s.Named(scope, home, ref)
+	switch {
+	case !own:
+		return key, fmt.Errorf("ConfigMap %s is in another namespace, which is not allowed", key)
+	case !s.Options.ReadsSecretsOf(key.Namespace):
+		return key, fmt.Errorf("ConfigMap %s is in a namespace whose ConfigMaps are not read; allowed are those of "+
 			"clusters[].ingress.namespaces and the one of the ConfigMap", key)
 	}
 	return key, nil

@@ -62,13 +62,15 @@ func (o Options) stripSecret(s *corev1.Secret) {
 	o.bound(s)
 }
 
-// stripConfigMap removes from a ConfigMap of authorities all but its certificates, and these too if
-// they are too large. It keeps a ConfigMap that Options name as it is.
+// stripConfigMap removes from a ConfigMap of authorities all but its certificates, and from any ConfigMap its data if
+// that is too large. It keeps a ConfigMap that Options name as it is.
 func (o Options) stripConfigMap(m *corev1.ConfigMap) {
 	if slices.Contains(o.ConfigMaps(), KeyOf(m).String()) {
 		return
 	}
-	maps.DeleteFunc(m.Data, func(key, _ string) bool { return key != AuthoritiesKey })
+	if _, has := m.Data[AuthoritiesKey]; has {
+		maps.DeleteFunc(m.Data, func(key, _ string) bool { return key != AuthoritiesKey })
+	}
 	m.BinaryData = nil
 	o.bound(m)
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,8 +27,9 @@ import (
 
 // Assumed are the objects that were not read, and that are taken to exist and to be good.
 type Assumed struct {
-	Secrets  []string `json:"secrets,omitempty"`  // NAMESPACE/NAME
-	Services []string `json:"services,omitempty"` // NAMESPACE/NAME
+	Secrets    []string `json:"secrets,omitempty"`    // NAMESPACE/NAME
+	ConfigMaps []string `json:"configMaps,omitempty"` // NAMESPACE/NAME
+	Services   []string `json:"services,omitempty"`   // NAMESPACE/NAME
 	// Classless is the number of Ingresses without a class. The first of the Classes takes them, as a
 	// default class would.
 	Classless int `json:"classless,omitempty"`
@@ -77,8 +79,6 @@ func (c *Contents) Snapshot(
 	if s.Options.CustomResources {
 		n.tcps()
 	}
-	keys, beyond := s.NamedSecrets()
-	s.Beyond = append(s.Beyond, beyond...)
 	var services []*corev1.Service
 	for key, service := range n.services {
 		if _, has := input.Find(s.Services, key); !has {
@@ -86,28 +86,58 @@ func (c *Contents) Snapshot(
 			services = append(services, service)
 		}
 	}
-	var secrets []*corev1.Secret
-	var signer *ecdsa.PrivateKey
-	for _, key := range keys {
+	slices.Sort(a.Services)
+	s.Services = sorted(slices.Concat(s.Services, services))
+	err = n.rest(&a)
+	return s, a, err
+}
+
+// rest adds the Secrets and ConfigMaps that objects name, and that were not read.
+func (n *names) rest(a *Assumed) error {
+	s := n.Snapshot
+	secrets, beyond := s.NamedSecrets()
+	configMaps, more := s.NamedConfigMaps()
+	s.Beyond = slices.Concat(s.Beyond, beyond, more)
+	signer := sync.OnceValues(func() (*ecdsa.PrivateKey, error) {
+		return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	})
+	assume := func(key types.NamespacedName) (*corev1.Secret, error) {
+		private, err := signer()
+		if err != nil {
+			return nil, err
+		}
+		return n.secret(key, private)
+	}
+	var assumed []*corev1.Secret
+	for _, key := range secrets {
 		if _, has := input.Find(s.Secrets, key); has {
 			continue
 		}
-		if signer == nil {
-			if signer, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
-				return s, a, err
-			}
-		}
-		made, err := n.secret(key, signer)
+		made, err := assume(key)
 		if err != nil {
-			return s, a, err
+			return err
 		}
 		a.Secrets = append(a.Secrets, key.String())
-		secrets = append(secrets, made)
+		assumed = append(assumed, made)
 	}
-	slices.Sort(a.Services)
-	s.Services = sorted(slices.Concat(s.Services, services))
-	s.Secrets = sorted(slices.Concat(s.Secrets, secrets))
-	return s, a, nil
+	var maps []*corev1.ConfigMap
+	for _, key := range configMaps {
+		if _, has := input.Find(s.ConfigMaps, key); has {
+			continue
+		}
+		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+		if n.guards[key] == annotations.JWTPublicKeys {
+			made, err := assume(key)
+			if err != nil {
+				return err
+			}
+			m.Data = map[string]string{"key": string(made.Data["key"])}
+		}
+		a.ConfigMaps = append(a.ConfigMaps, key.String())
+		maps = append(maps, m)
+	}
+	s.Secrets, s.ConfigMaps = sorted(slices.Concat(s.Secrets, assumed)), sorted(slices.Concat(s.ConfigMaps, maps))
+	return nil
 }
 
 // sorted returns a list in the order of a Snapshot.
@@ -150,7 +180,7 @@ type names struct {
 	*input.Snapshot
 	services map[types.NamespacedName]*corev1.Service // with the ports that are named
 	hosts    map[types.NamespacedName][]string        // by the Secret of their certificate
-	guards   map[types.NamespacedName]string          // the key that names a Secret with passwords or keys of tokens
+	guards   map[types.NamespacedName]string          // the key that names an object with passwords or keys of tokens
 }
 
 // ingress adds what an Ingress names.
@@ -184,7 +214,7 @@ func (n *names) ingress(ing *networkingv1.Ingress, kind input.Kind) {
 	if kind == input.OfNginx {
 		read = read.With(n.ReadNginx(ing).Said...)
 	}
-	for _, guard := range []string{"auth-secret", annotations.JWTKeys} {
+	for _, guard := range []string{"auth-secret", annotations.JWTKeys, annotations.JWTPublicKeys} {
 		secret, has := read.Values[guard]
 		if !has {
 			continue
@@ -275,7 +305,7 @@ func (n *names) secret(key types.NamespacedName, signer *ecdsa.PrivateKey) (*cor
 		return nil, err
 	}
 	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	if n.guards[key] == annotations.JWTKeys {
+	if n.guards[key] == annotations.JWTKeys || n.guards[key] == annotations.JWTPublicKeys {
 		s.Data = map[string][]byte{"key": certificate}
 		return s, nil
 	}

@@ -177,6 +177,8 @@ metadata:
     nginx.ingress.kubernetes.io/auth-type: basic
     nginx.ingress.kubernetes.io/auth-secret: users
     nginx.ingress.kubernetes.io/auth-url: http://door.ops.svc/check
+    nginx.ingress.kubernetes.io/custom-headers: shop/headers
+    sallyport.dev/jwt-public-keys: keys
 spec:
   tls: [{secretName: web-tls}]
   rules:
@@ -192,7 +194,8 @@ spec:
 		t.Fatal(err)
 	}
 	want := Assumed{
-		Secrets: []string{"shop/users", "shop/web-tls"}, Services: []string{"ops/door", "shop/web"}, Classless: 1,
+		Secrets: []string{"shop/users", "shop/web-tls"}, ConfigMaps: []string{"shop/headers", "shop/keys"},
+		Services: []string{"ops/door", "shop/web"}, Classless: 1,
 	}
 	if diff := cmp.Diff(want, assumed); diff != "" {
 		t.Errorf("want (-), got (+):\n%s", diff)

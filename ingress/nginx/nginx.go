@@ -368,6 +368,17 @@ const (
 	pathType  = "sallyport.dev/path-type"
 )
 
+// configMaps are the annotations that name a ConfigMap.
+var configMaps = []string{"custom-headers"}
+
+// Names reports whether annotations may name objects of a kind.
+func Names(kind annotations.Kind, values map[string]string) bool {
+	return kind != annotations.ConfigMapKind || slices.ContainsFunc(configMaps, func(name string) bool {
+		_, has := values[Prefix+name]
+		return has
+	})
+}
+
 // usual adds the values that ingress-nginx uses where nobody sets an annotation. Keys of the
 // ConfigMap override them.
 func (r *reading) usual() {

@@ -275,6 +275,7 @@ var reads = []struct {
 	{set: []string{"limit-rps: -1"}, want: `! InvalidAnnotation limit-rps: "-1" is not a number from 1 to 1048576` +
 		"; it is ignored"},
 	{set: []string{"limit-whitelist: 10.0.0.0/8"}, want: "rate-limit-whitelist = 10.0.0.0/8"},
+	{set: []string{"custom-headers: shop/headers"}, want: "sallyport.dev/response-headers-from = shop/headers"},
 	{set: []string{"enable-cors: true"}, want: "cors-allow-credentials = false\n" +
 		"cors-allow-headers = DNT,Keep-Alive,User-Agent,X-Requested-With,If-Modified-Since,Cache-Control,Content-Type," +
 		"Range,Authorization\ncors-allow-methods = GET, PUT, POST, DELETE, PATCH, OPTIONS\ncors-allow-origin = *\n" +
@@ -669,8 +670,8 @@ func FuzzRead(f *testing.F) {
 		}
 		l := annotations.Read(annotations.Ingress, of.Annotations).With(r.Said...)
 		s, _, problems := annotations.Compile("n_i", annotations.Env{
-			Secrets: func(annotations.Scope, annotations.Ref) (annotations.Secret, error) {
-				return annotations.Secret{}, fmt.Errorf("there is none")
+			Secrets: func(annotations.Scope, annotations.Ref) (annotations.Object, error) {
+				return annotations.Object{}, fmt.Errorf("there is none")
 			},
 			Service: func(annotations.Scope, annotations.ServicePort) (string, error) { return "b", nil },
 			Allowed: func(annotations.Scope, haproxy.Section) error { return nil },

@@ -271,7 +271,12 @@ var rows = []*Row{
 	},
 	{Name: "cors-max-age", With: "enable-cors", Verdict: Same, Keys: "cors-max-age"},
 	{Name: "cors-expose-headers", With: "enable-cors", Verdict: Same, Keys: "sallyport.dev/cors-expose-headers"},
-	{Name: "custom-headers", Verdict: Lost, Note: "write the headers as response-set-header"},
+	{
+		Name: "custom-headers", Verdict: Differs, Keys: "sallyport.dev/response-headers-from",
+		read: as("sallyport.dev/response-headers-from"),
+		Note: "A ConfigMap of the namespace of the Ingress. Any header is allowed: `global-allowed-response-headers` " +
+			"is not read. Variables are not served.",
+	},
 	{Name: "connection-proxy-header", Verdict: Nothing, Note: "HAProxy sets Connection."},
 	{Name: "http2-push-preload", Verdict: Nothing, Note: "Browsers have dropped it."},
 

@@ -312,8 +312,11 @@ func odd(said []annotations.Said) []annotations.Problem {
 		Pattern: func(string) (string, bool) { return "", false },
 		Refusal: func(haproxy.Part) string { return "" },
 		Service: func(annotations.Scope, annotations.ServicePort) (string, error) { return "asked", nil },
-		Secrets: func(annotations.Scope, annotations.Ref) (annotations.Secret, error) {
-			return annotations.Secret{}, nil
+		Secrets: func(annotations.Scope, annotations.Ref) (annotations.Object, error) {
+			return annotations.Object{}, nil
+		},
+		ConfigMaps: func(annotations.Scope, annotations.Ref) (annotations.Object, error) {
+			return annotations.Object{}, nil
 		},
 		Verdict: func(haproxy.Question) haproxy.Verdict { return haproxy.Good },
 	}

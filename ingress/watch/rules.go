@@ -24,10 +24,10 @@ type Rule struct {
 // nothing else:
 //
 //   - list and watch what is compiled: Ingresses, IngressClasses, Services,
-//     EndpointSlices and Secrets. RBAC cannot tell Secrets by type: the watcher
+//     EndpointSlices, Secrets and ConfigMaps. RBAC cannot tell Secrets by type: the watcher
 //     asks for those of type kubernetes.io/tls, and keeps those that something
-//     names. Where a namespace names others, it watches which Secrets the namespace
-//     has, by their names alone, and asks for the named ones.
+//     names. Where a namespace names others, or a ConfigMap, it watches which of them the
+//     namespace has, by their names alone, and asks for the named ones.
 //   - list and watch Nodes and Calico's objects, in both API groups they can be
 //     in, and get the two objects that tell which group counts.
 //   - patch the status of Ingresses, and create Events. With [Pools], also patch the status
@@ -39,7 +39,7 @@ type Rule struct {
 var Rules = []Rule{
 	{Groups: []string{"networking.k8s.io"}, Resources: []string{"ingresses", "ingressclasses"}, Verbs: watched},
 	{Groups: []string{""}, Resources: []string{"services", "nodes"}, Verbs: watched},
-	{Groups: []string{""}, Resources: []string{"secrets"}, Verbs: watched},
+	{Groups: []string{""}, Resources: []string{"secrets", "configmaps"}, Verbs: watched},
 	{Groups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: watched},
 	{Groups: calicoGroups, Resources: calicoResources, Verbs: watched},
 	{
@@ -107,8 +107,8 @@ func RulesFor(o input.Options) []Rule {
 	}
 	for _, full := range o.ConfigMaps() {
 		namespace, name, _ := strings.Cut(full, "/")
-		if o.Gateway.Enabled && o.ReadsSecretsOf(namespace) {
-			continue // the rule for the ConfigMaps of authorities has it
+		if o.ReadsSecretsOf(namespace) {
+			continue // the rule for all ConfigMaps has it
 		}
 		rules = append(rules, Rule{
 			Namespaces: []string{namespace}, Groups: []string{""}, Resources: []string{"configmaps"},
@@ -120,10 +120,6 @@ func RulesFor(o input.Options) []Rule {
 
 // gatewayRules returns the rules for the objects of Gateway API. They allow listing and watching the
 // objects, and patching the statuses. The CRD of GatewayClasses tells the version of all kinds.
-//
-// The certificates of authorities are in ConfigMaps. RBAC cannot allow only those that a Gateway or a
-// policy names. The watcher asks for the names of the ConfigMaps in namespaces where it needs some, and
-// for those that are named.
 func gatewayRules(o input.Options) []Rule {
 	group := []string{gatewayv1.GroupName}
 	var read, status []string
@@ -133,12 +129,7 @@ func gatewayRules(o input.Options) []Rule {
 			status = append(status, kind.resource+"/status")
 		}
 	}
-	in := o.SecretNamespaces()
-	if in[0] == metav1.NamespaceAll {
-		in = nil
-	}
 	rules := []Rule{
-		{Namespaces: in, Groups: []string{""}, Resources: []string{"configmaps"}, Verbs: watched},
 		{Groups: group, Resources: read, Verbs: watched},
 		{Groups: group, Resources: []string{classes + "/status"}, Verbs: []string{"patch"}},
 		{Groups: group, Resources: status, Verbs: []string{"patch"}},
@@ -147,15 +138,15 @@ func gatewayRules(o input.Options) []Rule {
 			Names: []string{classes + "." + gatewayv1.GroupName}, Verbs: []string{"get"},
 		},
 	}
-	if in != nil {
-		rules[3].Namespaces = o.Namespaces
+	if o.SecretNamespaces()[0] != metav1.NamespaceAll {
+		rules[2].Namespaces = o.Namespaces
 	}
 	if o.Gateway.Named {
 		write := []string{"create", "update", "delete"}
 		rules = append(rules,
-			Rule{Namespaces: rules[3].Namespaces, Groups: []string{""}, Resources: []string{"services"}, Verbs: write},
+			Rule{Namespaces: rules[2].Namespaces, Groups: []string{""}, Resources: []string{"services"}, Verbs: write},
 			Rule{
-				Namespaces: rules[3].Namespaces, Groups: []string{"discovery.k8s.io"},
+				Namespaces: rules[2].Namespaces, Groups: []string{"discovery.k8s.io"},
 				Resources: []string{"endpointslices"}, Verbs: write,
 			})
 	}

@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"sallyport/test/rig"
@@ -32,10 +33,17 @@ func objects(dir string) string {
 		rig.App{Name: "pair", Replicas: 2}.Manifest() +
 		rig.App{Name: "scaled", Grace: 5, Args: []string{"-drain", "2s"}}.Manifest() +
 		rig.Service("default", "scaled", "scaled") +
-		configMaps + gateway
+		configMaps + publicKey() + gateway
 }
 
 const configMaps = `---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: headers}
+data:
+  X-Share: 50% of it
+  Server: none
+---
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: lists}
@@ -117,6 +125,40 @@ func bearer(expires int, role string) string {
 	m := hmac.New(sha256.New, []byte("a secret of more than 32 bytes, of the cases"))
 	m.Write([]byte(signed))
 	return "Authorization: Bearer " + signed + "." + encode(m.Sum(nil))
+}
+
+// signer signs the tokens that the ConfigMap of publicKey is for.
+var signer = sync.OnceValue(func() *ecdsa.PrivateKey {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	return key
+})
+
+// publicKey returns a ConfigMap with the public key of signer.
+func publicKey() string {
+	der, err := x509.MarshalPKIXPublicKey(signer().Public())
+	if err != nil {
+		panic(err)
+	}
+	key := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
+	return fmt.Sprintf("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: public}\ndata: {login: %q}\n", key)
+}
+
+// publicBearer returns a header with a token that signer has signed (RFC 7518, section 3.4).
+func publicBearer() string {
+	encode := base64.RawURLEncoding.EncodeToString
+	signed := encode([]byte(`{"alg":"ES256"}`)) + "." + encode(fmt.Appendf(nil, `{"sub":"ann","exp":%d}`, late))
+	sum := sha256.Sum256([]byte(signed))
+	r, s, err := ecdsa.Sign(rand.Reader, signer(), sum[:])
+	if err != nil {
+		panic(err)
+	}
+	signature := make([]byte, 64)
+	r.FillBytes(signature[:32])
+	s.FillBytes(signature[32:])
+	return "Authorization: Bearer " + signed + "." + encode(signature)
 }
 
 // late is a time that no case reaches.
@@ -229,6 +271,10 @@ func ownCases() []conformity {
 		{
 			name: "forwarded-headers", ingress: []string{"sallyport.dev/forwarded-headers: true"},
 			asks: get("request X-Real-Ip: 192.168.50.10", "request X-Forwarded-Host: HOST", "request X-Scheme: http"),
+		},
+		{
+			name: "response-headers-from", ingress: []string{"sallyport.dev/response-headers-from: headers"},
+			asks: get("response X-Share: 50% of it", "response Server: none"),
 		},
 		{name: "allow-list with the client", ingress: []string{"allow-list: 10.0.0.0/8, 192.168.50.10"}, asks: get()},
 		{
@@ -486,6 +532,16 @@ func ownCases() []conformity {
 					request: "GET /", headers: []string{bearer(late, "admin") + "x"},
 					want: []string{"401"},
 				},
+			},
+		},
+		{
+			name: "tokens with a public key", ingress: []string{
+				"sallyport.dev/jwt-public-keys: public", "sallyport.dev/jwt-headers: X-User sub",
+			}, asks: []ask{
+				{request: "GET /", want: []string{"401"}},
+				{request: "GET /", headers: []string{bearer(late, "admin")}, want: []string{"401"}},
+				{request: "GET /", headers: []string{publicBearer()}, want: []string{"200", "request X-User: ann"}},
+				{request: "GET /", headers: []string{publicBearer() + "x"}, want: []string{"401"}},
 			},
 		},
 		{

@@ -32,16 +32,6 @@ func nginxPlain() []conformity {
 				"request X-Forwarded-Proto: https", "request X-Forwarded-Port: 443", "request X-Forwarded-Scheme: https",
 				"request X-Scheme: https"),
 		}},
-		{
-			name: "forwarded-headers is false", ingress: []string{"sallyport.dev/forwarded-headers: false"},
-			asks: []ask{{
-				request: "GET /", headers: []string{"X-Forwarded-For: 10.0.0.1", "Proxy: x"},
-				want: []string{
-					"200", "request X-Real-Ip: (none)", "request X-Request-Id: (none)", "request Proxy: x",
-					"request X-Forwarded-For: 10.0.0.1 | 192.168.50.10", "request X-Forwarded-Host: (none)",
-				},
-			}},
-		},
 		{name: "a host with a certificate", secure: true, beside: "/other", ingress: []string{"ssl-redirect: true"}, facts: []fact{
 			see("a path of another Ingress of the host", "template/nginx.tmpl", "GET /other", "200").
 				differs("308", "the redirect is for hosts that this Ingress has a certificate for"),

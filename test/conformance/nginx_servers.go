@@ -511,9 +511,10 @@ func nginxLost() []conformity {
 			see("an error of a server", "e2e/customhttperrors.go", "GET /status/404", "404", "response Saw-Method: GET").
 				differs("a page of the Service app", "Error pages are those of"),
 		}},
-		{name: "custom-headers", ingress: []string{"custom-headers: default/lists"}, facts: []fact{
-			see("a header", "e2e/customheaders.go", "GET /", "200", "response Clients: (none)").
-				differs("the headers of the ConfigMap", "Write the headers as response-set-header"),
+		{name: "custom-headers", ingress: []string{"custom-headers: default/headers"}, facts: []fact{
+			see("a header", "e2e/customheaders.go", "GET /", "200", "response X-Share: 50% of it", "response Server: none").
+				differs("the Ingress is not served, since `global-allowed-response-headers` does not list them",
+					"Any header is allowed"),
 		}},
 		{name: "what needs nothing", ingress: []string{
 			"client-body-buffer-size: 1k", "connection-proxy-header: keep-alive", "disable-proxy-intercept-errors: true",
