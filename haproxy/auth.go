@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -27,15 +28,21 @@ func LuaSupport() Question { return Question{text: Text{GlobalSection, "tune.lua
 //
 // HAProxy reaches the service through an ordinary backend. It reads only the head of the answer.
 type Ask struct {
-	Backend string   // name of the service's backend
-	Host    string   // Host header of the request to the service; it may be HostOfRequest
-	Method  string   // if it is empty, the method of the client's request
-	Path    string   // path of the request to the service, with a query if there is one
-	Pass    []string // headers of the client's request to pass to the service; nil stands for all
-	Succeed []string // headers of the service's answer that replace those of the request to the servers
-	Fail    []string // headers of the service's answer to pass to the client; nil stands for all
-	SignIn  string   // URL to redirect to in place of an answer of 401; empty turns this off
+	Backend string      // name of the service's backend
+	Host    string      // Host header of the request to the service; it may be HostOfRequest
+	Method  string      // if it is empty, the method of the client's request
+	Path    string      // path of the request to the service, with a query if there is one
+	Pass    []string    // headers of the client's request to pass to the service; nil stands for all
+	Succeed []string    // headers of the service's answer that replace those of the request to the servers
+	Fail    []string    // headers of the service's answer to pass to the client; nil stands for all
+	Set     []AskHeader // headers of the request to the service
+	SignIn  string      // URL to redirect to in place of an answer of 401; empty turns this off
 }
+
+// An AskHeader is a header of the request to the service, in place of those of the client's request that
+// differ only in "-", "_" and ".". HAProxy fills in the parts of its value. The service sees no header without
+// a value. A request for which the value has a control character is rejected.
+type AskHeader struct{ Name, Value string }
 
 // HostOfRequest stands for the host of the client's request, in lower case and without a port.
 const HostOfRequest = "*"
@@ -58,6 +65,10 @@ func (a Ask) Directive() (Directive, error) {
 	if err != nil {
 		return Directive{}, err
 	}
+	set, variables, err := a.set()
+	if err != nil {
+		return Directive{}, err
+	}
 	lines := []string{strings.Join([]string{
 		"http-request lua.sallyport_ask", a.Backend, a.Host, cmp.Or(a.Method, "*"),
 		target,
@@ -74,20 +85,49 @@ func (a Ask) Directive() (Directive, error) {
 		lines[0] += " " + cmp.Or(strings.ToLower(strings.Join(list.names, ",")), list.none)
 	}
 	if a.SignIn == "" {
-		lines[0] += " -"
+		lines[0] += " - " + set
 	} else {
 		to, err := format(inRequest, a.SignIn)
 		if err != nil {
 			return Directive{}, err
 		}
-		lines[0] += " signin"
+		lines[0] += " signin " + set
 		lines = append(lines, "http-request redirect location "+to+
 			" code 302 if { var(txn.sallyport_auth) -m str signin }")
 	}
 	lines = append(lines, "http-response lua.sallyport_cookies if { var(txn.sallyport_cookies) -m found }",
 		answer(503, "the authentication service gives no answer",
 			" if !{ var(txn.sallyport_auth) -m str yes }"))
-	return Directive{phase: phaseAsk, text: strings.Join(lines, "\n")}, nil
+	return Directive{phase: phaseAsk, text: strings.Join(append(variables, lines...), "\n")}, nil
+}
+
+// set returns the names of the headers in Set as the script reads them, and the lines that set the variables with
+// their values.
+func (a Ask) set() (list string, variables []string, err error) {
+	var names []string
+	for i, h := range a.Set {
+		name := strings.ToLower(h.Name)
+		if !token(name) {
+			return "", nil, notAHeader(h.Name)
+		}
+		if folded := separator.ReplaceAllString(name, "-"); strings.HasPrefix(folded, "x-sallyport-") ||
+			slices.Contains(ofConnections, folded) {
+			return "", nil, fmt.Errorf("the header %s is set by HAProxy", shown(h.Name))
+		}
+		value, err := format(inRequest, h.Value)
+		if err != nil {
+			return "", nil, err
+		}
+		names = append(names, name)
+		variables = append(variables, "http-request set-var-fmt(txn.sallyport_ask"+strconv.Itoa(i)+") "+value)
+	}
+	return cmp.Or(strings.Join(names, ","), "-"), variables, nil
+}
+
+// ofConnections are the headers that the script sends by itself, or that concern the connection.
+var ofConnections = []string{
+	"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "content-length",
+	"expect", "host",
 }
 
 var askPath = matcher(`^/[!"$-~]{0,1000}$`)

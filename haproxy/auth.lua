@@ -61,7 +61,7 @@ local function exchange(socket, lines)
 	return status, headers
 end
 
-core.register_action("sallyport_ask", { "http-req" }, function(txn, backend, host, method, path, asked, succeed, fail, signin)
+core.register_action("sallyport_ask", { "http-req" }, function(txn, backend, host, method, path, asked, succeed, fail, signin, set)
 	local tls = txn.f:ssl_fc() -- a number before 3.1
 	local scheme = (tls == 1 or tls == true) and "https" or "http"
 	local said, url = txn.f:req_fhdr("host") or "", txn.f:pathq() or "/"
@@ -82,12 +82,25 @@ core.register_action("sallyport_ask", { "http-req" }, function(txn, backend, hos
 		["x-forwarded-method"] = txn.f:method(), ["x-original-method"] = txn.f:method(), ["x-original-url"] = scheme .. "://" .. name .. url,
 		["x-auth-request-redirect"] = url,
 	}
+	local replaced, n = {}, 0
+	for header in string.gmatch(set ~= "-" and set or "", "[^,]+") do
+		local value = txn:get_var("txn.sallyport_ask" .. n)
+		if not value or string.find(value, "%c") then
+			return
+		end
+		replaced[fold(header)], n = true, n + 1
+		if value ~= "" then
+			table.insert(lines, header .. ": " .. value)
+		end
+	end
 	for header, value in pairs(added) do
-		table.insert(lines, header .. ": " .. value)
+		if not replaced[header] then
+			table.insert(lines, header .. ": " .. value)
+		end
 	end
 	local wanted = names(asked)
 	for header, values in pairs(txn.http:req_get_headers()) do
-		if not own[fold(header)] and not added[fold(header)] and (not wanted or wanted[header]) then
+		if not own[fold(header)] and not added[fold(header)] and not replaced[fold(header)] and (not wanted or wanted[header]) then
 			for _, value in pairs(values) do
 				table.insert(lines, header .. ": " .. value)
 			end
@@ -138,7 +151,7 @@ core.register_action("sallyport_ask", { "http-req" }, function(txn, backend, hos
 		end
 		txn:done(reply)
 	end
-end, 8)
+end, 9)
 
 -- Adds the cookies that the service sets when it allows the request: a session that it has renewed.
 core.register_action("sallyport_cookies", { "http-res" }, function(txn)

@@ -67,10 +67,18 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 		ask.SignIn, ask.Method, ask.Pass, ask.Fail = "https://login.test/?rd=%[url,url_enc]", "", []string{"x-who"},
 			[]string{"X-None"}
 		signing.Directives = []Directive{must[Directive](t)(ask.Directive())}
+		ask.Set = []AskHeader{
+			{"X-Auth-Request-Redirect", "https://%[req.hdr(host),lower]/back?%[url_param(to),url_dec]"},
+			{"x_team", "a b"},
+			{"X-Empty", "%[req.hdr(x-nothing)]"},
+		}
+		telling := backend("telling", serverAt(pod.Listener.Addr()))
+		ask.Pass, ask.SignIn = nil, ""
+		telling.Directives = []Directive{must[Directive](t)(ask.Directive())}
 		ask.Backend = "gone"
 		lost := backend("lost", serverAt(pod.Listener.Addr()))
 		lost.Directives = []Directive{must[Directive](t)(ask.Directive())}
-		cfg := r.config(app, other, signing, lost, backend("door", doorman(t, &asked)))
+		cfg := r.config(app, other, signing, telling, lost, backend("door", doorman(t, &asked)))
 		// clients cannot reach the service
 		cfg.Routes = slices.DeleteFunc(cfg.Routes, func(r *Route) bool { return r.Backend == "door" })
 		cfg.Extras = []*Extra{AskScript()}
@@ -118,6 +126,8 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 				{"http://signing.test/a?b=c", "", 302},
 				{"http://signing.test/a?b=c", "eve", 403},
 				{"http://signing.test/a?b=c", "ann", 200},
+				{"http://telling.test/a?to=%2Fb", "ann", 200},
+				{"http://telling.test/a?to=b%0D%0AX-Who:+eve", "ann", 503},
 				{"http://lost.test/", "ann", 503},
 				{"http://other.test/", "eve", 200},
 				{"http://door.test/", "ann", 404},
@@ -162,6 +172,17 @@ func TestAServiceSaysWhoMayComeIn(t *testing.T) {
 		get("http://signing.test/", "X-Who: ann", "Cookie: s=1")
 		if h := asked.Load().Header; h.Get("Cookie") != "" || asked.Load().Method != "POST" {
 			t.Errorf("the service saw %s with %q", asked.Load().Method, h)
+		}
+		get("http://Telling.test/?to=b", "X-Who: ann", "X-Auth-Request-Redirect: /forged", "X_Auth_Request_Redirect: /forged",
+			"X-Team: forged", "X-Empty: forged", "X-Other: own")
+		told := asked.Load().Header
+		for name, want := range map[string]string{
+			"X-Auth-Request-Redirect": "https://telling.test/back?b", "X_auth_request_redirect": "", "X_team": "a b",
+			"X-Team": "", "X-Empty": "", "X-Other": "own", "X-Forwarded-Uri": "/?to=b",
+		} {
+			if got := strings.Join(told.Values(name), " | "); got != want {
+				t.Errorf("the service that is told more saw %s: %q, want %q", name, got, want)
+			}
 		}
 		answer := get("http://app.test/")
 		if h := answer.Header; h.Get("WWW-Authenticate") != "Bearer" || len(h.Values("Set-Cookie")) != 2 {
@@ -289,19 +310,23 @@ func (r *rig) admitsNoStranger(script string) {
 
 // FuzzAsk checks that each setting of an Ask stays one word.
 func FuzzAsk(f *testing.F) {
-	f.Add("GET", "/a?b='c'", "X-A")
-	f.Add("", "/ b", "x,y")
-	f.Fuzz(func(t *testing.T, method, path, header string) {
+	f.Add("GET", "/a?b='c'", "X-A", "%[src] ' #")
+	f.Add("", "/ b", "x,y", "")
+	f.Fuzz(func(t *testing.T, method, path, header, value string) {
 		d, err := Ask{
 			Backend: "b", Host: "h", Method: method, Path: path, Pass: []string{header},
-			Succeed: []string{header}, Fail: []string{header},
+			Succeed: []string{header}, Fail: []string{header}, Set: []AskHeader{{header, value}},
 		}.Directive()
 		if err != nil {
 			return
 		}
-		first, _, _ := strings.Cut(d.text, "\n")
-		words, err := splitWords(first)
-		if err != nil || len(words) != 10 || words[5] != path || words[6] != strings.ToLower(header) {
+		lines := strings.Split(d.text, "\n")
+		if words, err := splitWords(lines[0]); err != nil || len(words) != 3 || words[2] != value {
+			t.Errorf("%q is written as %q, %v", value, words, err)
+		}
+		words, err := splitWords(lines[1])
+		if err != nil || len(words) != 11 || words[5] != path || words[6] != strings.ToLower(header) ||
+			words[10] != words[6] {
 			t.Errorf("%q %q %q is written as %q, %v", method, path, header, words, err)
 		}
 	})

@@ -48,6 +48,7 @@ func goldens(t testing.TB) map[string]*Config {
 	asked, err := Ask{
 		Backend: "b", Host: "door.ops", Path: "/it's?a=b", Pass: []string{"X-A", "Cookie"},
 		SignIn: "https://login.test/?rd=%[url,url_enc]",
+		Set:    []AskHeader{{"X-Auth-Request-Redirect", "%[pathq]"}, {"X_Team", "it's #1"}},
 	}.Directive()
 	if err != nil {
 		t.Fatal(err)

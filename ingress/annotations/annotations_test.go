@@ -670,16 +670,29 @@ file ca.ca.pem`,
 			on4("sallyport.dev/auth-url: svc://ops/door:http/check?a=b",
 				"sallyport.dev/auth-signin: https://login.test/?rd=%[url]", "sallyport.dev/auth-method: *",
 				"sallyport.dev/auth-headers-request: Cookie,X-A", "sallyport.dev/auth-headers-succeed: X-User",
-				"sallyport.dev/auth-headers-fail: X-Why"),
-			"http-request lua.sallyport_ask door_http door.ops * '/check?a=b' cookie,x-a x-user x-why signin\n" +
+				"sallyport.dev/auth-headers-fail: X-Why", "sallyport.dev/auth-set-headers: X-Auth-Request-Redirect %[url]\nX-B 'c d'"),
+			"http-request set-var-fmt(txn.sallyport_ask0) '%[url]'\n" +
+				"http-request set-var-fmt(txn.sallyport_ask1) 'c d'\n" +
+				"http-request lua.sallyport_ask door_http door.ops * '/check?a=b' cookie,x-a x-user x-why signin " +
+				"x-auth-request-redirect,x-b\n" +
 				"http-request redirect location 'https://login.test/?rd=%[url]' code 302 if { " +
 				"var(txn.sallyport_auth) -m str signin }\n" + cookies +
 				`http-request return status 503 content-type text/plain string "the authentication service gives no answer\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\"",
 		},
 		{
 			on4("sallyport.dev/auth-url: service://door:4180"),
-			"http-request lua.sallyport_ask door_4180 door GET '/' * - * -\n" + cookies +
+			"http-request lua.sallyport_ask door_4180 door GET '/' * - * - -\n" + cookies +
 				`http-request return status 503 content-type text/plain string "the authentication service gives no answer\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\"",
+		},
+		{
+			on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-set-headers: Host other.test"),
+			"CLOSEDasks about \"tune.lua.maxmem 0\"\n" +
+				`! Ingress InvalidAnnotation: annotation sallyport.dev/auth-set-headers: the header "Host" is set by HAProxy; all clients are rejected until it is corrected`,
+		},
+		{
+			on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-set-headers: X_Sallyport.Backend other"),
+			"CLOSEDasks about \"tune.lua.maxmem 0\"\n" +
+				`! Ingress InvalidAnnotation: annotation sallyport.dev/auth-set-headers: the header "X_Sallyport.Backend" is set by HAProxy; all clients are rejected until it is corrected`,
 		},
 		{
 			on4("sallyport.dev/auth-url: ftp://door.test/"),
@@ -1764,7 +1777,7 @@ var elsewhere = []string{
 	own + "canary-by-header-value", own + "canary-by-header-pattern", own + "canary-by-cookie", own + "path-type",
 	"ingress.class",
 	own + "auth-method", own + "auth-headers-request", own + "auth-headers-succeed", own + "auth-headers-fail",
-	own + "auth-signin",
+	own + "auth-signin", own + "auth-set-headers",
 }
 
 // FuzzCompile holds a value of any key to be used or told, and never to panic.

@@ -29,6 +29,11 @@ var (
 		Default: "*", Guard: true,
 		Effect: "Request headers that the Service of auth-url sees.",
 	})
+	authSet = defineLines(lines(askHeader), Doc{
+		Name: own + "auth-set-headers", Scopes: notOnTheService,
+		Format: "`Name value`, one a line; a value may hold `%[...]`, see below", Guard: true,
+		Effect: "Headers that the Service of auth-url sees, in place of those of the request.",
+	})
 	authSucceed = define(headerList, Doc{
 		Name: own + "auth-headers-succeed", Scopes: notOnTheService, Format: "names of headers, with commas",
 		Guard: true,
@@ -156,6 +161,16 @@ func headerList(s string) ([]string, error) {
 	return strings.Split(names, ", "), nil
 }
 
+// askHeader reads a header of the request to the Service of auth-url.
+func askHeader(line string) (haproxy.AskHeader, error) {
+	name, value, err := header(line)
+	h := haproxy.AskHeader{Name: name, Value: value}
+	if err == nil {
+		_, err = haproxy.Ask{Backend: "any", Host: "any", Path: "/", Set: []haproxy.AskHeader{h}}.Directive()
+	}
+	return h, err
+}
+
 func signIn(s string) (string, error) {
 	s = unquote(s)
 	if !strings.HasPrefix(s, "https://") && !strings.HasPrefix(s, "http://") &&
@@ -192,6 +207,7 @@ func ask(v *values, s *Settings) {
 	}
 	a.Pass, _ = get(v, authPass)
 	a.Fail, _ = get(v, authFail)
+	a.Set, _ = get(v, authSet)
 	if a.Succeed, said = get(v, authSucceed); said && a.Succeed == nil {
 		v.wrong(authSucceed.Doc,
 			errors.New("* is not allowed: list the headers, so that HAProxy can delete the client's own"))

@@ -201,13 +201,21 @@ func Networks(s string) ([]netip.Prefix, error) {
 // quoted.
 func headers(set func(name, value string) (haproxy.Directive, error)) func(string) ([]haproxy.Directive, error) {
 	return lines(func(line string) (haproxy.Directive, error) {
-		name, rest, _ := strings.Cut(line, " ")
-		value := unquote(strings.TrimSpace(rest))
-		if value == "" {
-			return haproxy.Directive{}, fmt.Errorf("%s has no value", Quote(line))
+		name, value, err := header(line)
+		if err != nil {
+			return haproxy.Directive{}, err
 		}
 		return set(name, value)
 	})
+}
+
+// header reads the name and the value of a header.
+func header(line string) (name, value string, err error) {
+	name, rest, _ := strings.Cut(line, " ")
+	if value = unquote(strings.TrimSpace(rest)); value == "" {
+		err = fmt.Errorf("%s has no value", Quote(line))
+	}
+	return name, value, err
 }
 
 // retryWords reads the failures and statuses after which a request is sent again.

@@ -223,6 +223,16 @@ var reads = []struct {
 			"sallyport.dev/auth-url = svc://ops/door:80/",
 	},
 	{
+		set: []string{"auth-url: http://door.ops.svc/", "auth-request-redirect: https://$host/back?to=$request_uri"},
+		want: "sallyport.dev/auth-set-headers = X-Auth-Request-Redirect " +
+			"https://%[req.hdr(host),host_only,lower]/back?to=%[pathq]\nsallyport.dev/auth-url = svc://ops/door:80/",
+	},
+	{
+		set: []string{"auth-url: http://door.ops.svc/", "auth-request-redirect: https://$upstream_addr/"},
+		want: "sallyport.dev/auth-url = svc://ops/door:80/\n! InvalidAnnotation auth-request-redirect: the variable " +
+			"$upstream_addr of nginx has no equal here; it is ignored",
+	},
+	{
 		set: []string{"auth-url: http://door.ops.svc/", "auth-method: LOOK"},
 		want: "sallyport.dev/auth-url = svc://ops/door:80/\n" +
 			`! InvalidAnnotation auth-method: "LOOK": allowed are GET, HEAD and POST; ` +

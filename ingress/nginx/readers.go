@@ -298,6 +298,11 @@ func authURL(r *reading, value string) {
 		r.refuse(known["auth-method"], "%s: allowed are GET, HEAD and POST", annotations.Quote(method))
 	}
 	r.also("auth-response-headers", "sallyport.dev/auth-headers-succeed")
+	if back, err := text(r.values["auth-request-redirect"]); err != nil {
+		r.fail(known["auth-request-redirect"], "%v", err)
+	} else if back != "" {
+		r.say("sallyport.dev/auth-set-headers", "auth-request-redirect", "X-Auth-Request-Redirect "+back)
+	}
 	if page, has := r.values["auth-signin"]; has {
 		to, err := text(page)
 		if err != nil {

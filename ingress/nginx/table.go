@@ -161,8 +161,7 @@ var rows = []*Row{
 		Keys: "sallyport.dev/auth-signin",
 	},
 	{
-		Name: "auth-request-redirect", With: "auth-url", Verdict: Lost,
-		Note: "X-Auth-Request-Redirect is the path and query of the request",
+		Name: "auth-request-redirect", With: "auth-url", Verdict: Same, Keys: "sallyport.dev/auth-set-headers",
 	},
 	{
 		Name: "auth-proxy-set-headers", With: "auth-url", Verdict: Lost,

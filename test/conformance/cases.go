@@ -746,6 +746,12 @@ func ownCases() []conformity {
 		}, asks: []ask{{request: "GET /", headers: []string{"X-A: a", "X-B: b", "Saw-X-B: forged"}, want: []string{
 			"200", "request Saw-Method: HEAD", "request Saw-X-A: a", "request Saw-X-B: (none)", "request X-B: b",
 		}}}},
+		{name: "auth-set-headers", ingress: []string{
+			"sallyport.dev/auth-url: svc://app:web/status/200", "sallyport.dev/auth-set-headers: X-Team %[path]",
+			"sallyport.dev/auth-headers-succeed: Saw-X-Team",
+		}, asks: []ask{{request: "GET /a", headers: []string{"X-Team: b"}, want: []string{
+			"200", "request Saw-X-Team: /a", "request X-Team: b",
+		}}}},
 		{
 			name: "auth-url, by a path of the host", beside: "/status",
 			ingress: []string{

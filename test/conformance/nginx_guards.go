@@ -196,11 +196,18 @@ func nginxAsked() []conformity {
 				"location https://HOST/oauth2/start?rd=%2Fa%3Fb%3Dc%26d%3De"),
 		}},
 		{name: "auth-request-redirect", ingress: []string{
-			"auth-url: " + here + "/status/200", "auth-request-redirect: https://HOST/back", "auth-proxy-set-headers: lists",
+			"auth-url: " + here + "/status/200", "auth-request-redirect: https://$host/back?from=$request_uri",
 			"auth-response-headers: Saw-X-Auth-Request-Redirect",
 		}, facts: []fact{
-			see("where to come back to", "e2e/auth.go", "GET /a", "200", "request Saw-X-Auth-Request-Redirect: /a").
-				differs("the URL of the annotation", "X-Auth-Request-Redirect is the path and query of the request"),
+			see("where to come back to", "e2e/auth.go", "GET /a?b", "200",
+				"request Saw-X-Auth-Request-Redirect: https://HOST/back?from=/a?b").
+				with("X-Auth-Request-Redirect: /forged"),
+		}},
+		{name: "auth-proxy-set-headers", ingress: []string{
+			"auth-url: " + here + "/status/200", "auth-proxy-set-headers: lists", "auth-response-headers: Saw-X-Team",
+		}, facts: []fact{
+			see("a request", "template/nginx.tmpl", "GET /", "200", "request Saw-X-Team: own").with("X-Team: own").
+				differs("the header of the ConfigMap", "The Service sees the headers of the request"),
 		}},
 	}
 }
