@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"crypto/tls"
 	"net"
 	"slices"
 	"strings"
@@ -37,4 +38,41 @@ func TestEachListOfCiphersIsOneThatHAProxyTakes(t *testing.T) {
 			t.Errorf("%.40q: %v", list, err)
 		}
 	}
+}
+
+// TestAHostHasCiphersOfItsOwn has one certificate under two names, one of them with a cipher.
+func TestAHostHasCiphersOfItsOwn(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		cfg := r.config(backend("own", origin(t, "own")), backend("usual", origin(t, "usual")))
+		pair := newAuthority(t, "ours").issue(t, "own.test")
+		cfg.Certs = []*Cert{
+			{Name: "_own.pem", Hosts: []string{"own.test"}, PEM: pair, Ciphers: "ECDHE-ECDSA-AES256-GCM-SHA384"},
+			{Name: "usual.pem", Hosts: []string{"usual.test"}, PEM: pair},
+		}
+		r.apply(cfg, states(cfg, Open))
+		for _, c := range []struct {
+			host    string
+			cipher  uint16
+			version uint16
+			want    bool
+		}{
+			{"own.test", tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.VersionTLS12, true},
+			{"own.test", tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.VersionTLS12, false},
+			{"own.test", tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.VersionTLS13, true},
+			{"usual.test", tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.VersionTLS12, true},
+			{"other.test", tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.VersionTLS12, true},
+		} {
+			conn, err := tls.Dial("tcp", r.https.String(), &tls.Config{
+				ServerName: c.host, CipherSuites: []uint16{c.cipher}, MaxVersion: c.version,
+				InsecureSkipVerify: true, //nolint:gosec // the test is about ciphers
+			})
+			if err == nil {
+				_ = conn.Close()
+			}
+			if got := err == nil; got != c.want {
+				t.Errorf("%s with %s of %s: %v", c.host, tls.CipherSuiteName(c.cipher), tls.VersionName(c.version), err)
+			}
+		}
+	})
 }

@@ -400,6 +400,9 @@ type Cert struct {
 	// of such a Cert begins with "_", because only a reload changes its authorities.
 	ClientCA       string
 	ClientOptional bool
+	// Ciphers are those of TLS up to 1.2 that clients may use (see CheckCiphers). If it is empty, the ciphers of Bind
+	// apply. Only a reload changes them, so the name of a Cert with Ciphers begins with "_".
+	Ciphers string
 }
 
 // filters returns the names in the form of a crt-list (HAProxy Configuration Manual,
@@ -414,7 +417,8 @@ func (c *Cert) filters() []string {
 
 func (c *Cert) same(o *Cert) bool {
 	return c == o || c.Name == o.Name && c.Scope == o.Scope && bytes.Equal(c.PEM, o.PEM) &&
-		slices.Equal(c.filters(), o.filters()) && c.ClientCA == o.ClientCA && c.ClientOptional == o.ClientOptional
+		slices.Equal(c.filters(), o.filters()) && c.ClientCA == o.ClientCA && c.ClientOptional == o.ClientOptional &&
+		c.Ciphers == o.Ciphers
 }
 
 // asksAs reports whether both certificates ask clients for certificates of the same authority,

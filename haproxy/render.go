@@ -418,9 +418,15 @@ func (r *renderer) renderCert(c *Cert) rendered {
 		k.entry.pem = pair.PEM
 	}
 	k.file, k.sum = File{k.entry.pem, 0o600}, sha256.Sum256(k.entry.pem)
-	words := []string{r.opt.Dir + "/" + certDir + c.Name}
+	words, options := []string{r.opt.Dir + "/" + certDir + c.Name}, ""
 	if c.ClientCA != "" {
-		words = append(words, "["+strings.TrimSpace(verifyText(c.ClientCA, c.ClientOptional))+"]")
+		options = verifyText(c.ClientCA, c.ClientOptional)
+	}
+	if c.Ciphers != "" {
+		options += " ciphers " + c.Ciphers
+	}
+	if options != "" {
+		words = append(words, "["+strings.TrimSpace(options)+"]")
 	}
 	k.entry.list = c.list()
 	k.entry.line = strings.Join(append(words, c.filters()...), " ")

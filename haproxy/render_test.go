@@ -133,6 +133,11 @@ func goldens(t testing.TB) map[string]*Config {
 			},
 			Certs: []*Cert{
 				{Name: "_a.b.pem", Hosts: []string{"a.test"}, PEM: key, ClientCA: "b.ca.pem"},
+				{Name: "_b.pem", Hosts: []string{"c.test"}, PEM: key, Ciphers: "HIGH:!aNULL"},
+				{
+					Name: "_c.pem", Hosts: []string{"d.test"}, PEM: key, ClientCA: "b.ca.pem", ClientOptional: true,
+					Ciphers: "ECDHE-RSA-AES128-GCM-SHA256",
+				},
 				{Name: "a.pem", Hosts: []string{"b.test"}, PEM: key},
 			},
 			Backends: []*Backend{

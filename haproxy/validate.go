@@ -404,9 +404,14 @@ func (c *Cert) Validate() error {
 	if c.Scope != "" && !isScope(c.Scope) {
 		return fmt.Errorf("certificate %s: scope %q is not an address with a port", c.Name, c.Scope)
 	}
-	if c.ClientCA != "" && (!isName(c.ClientCA) || !fixed(c.Name)) {
-		return fmt.Errorf("certificate %s: with authorities of clients (%q) its name must begin with _", c.Name,
-			c.ClientCA)
+	if c.ClientCA != "" && !isName(c.ClientCA) || (c.ClientCA != "" || c.Ciphers != "") && !fixed(c.Name) {
+		return fmt.Errorf("certificate %s: with authorities of clients (%q) or with ciphers its name must begin with _",
+			c.Name, c.ClientCA)
+	}
+	if c.Ciphers != "" {
+		if err := CheckCiphers(c.Ciphers); err != nil {
+			return fmt.Errorf("certificate %s: %w", c.Name, err)
+		}
 	}
 	if size := len(strings.Join(c.filters(), " ")); size > maxLine {
 		return fmt.Errorf("certificate %s: its %d names do not fit on a line of %d bytes", c.Name, len(c.filters()),

@@ -769,9 +769,16 @@ func (b *builder) certify() {
 			b.report(c, "NoCertificate", "client-ca is set on an Ingress without a certificate of its own: requests "+
 				"are answered 403 or 421; add an entry to spec.tls")
 		}
+		ciphers, _ := annotations.ClientCiphers(c.Layer) // their problems are reported with the claim
+		if ciphers != "" && len(c.TLS) == 0 {
+			b.report(c, "NoCertificate", "ssl-ciphers is set on an Ingress without a certificate of its own: it has "+
+				"no effect; add an entry to spec.tls")
+		}
 		for _, t := range c.TLS {
 			if read := b.readEntry(c, t, current); read != nil {
-				all.Add(c, t, cert.Entry{Prefix: w.prefix, Cluster: w.Cluster, At: w.At, Pair: read, Clients: clients})
+				all.Add(c, t, cert.Entry{
+					Prefix: w.prefix, Cluster: w.Cluster, At: w.At, Pair: read, Clients: clients, Ciphers: ciphers,
+				})
 			}
 		}
 	}

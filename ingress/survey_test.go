@@ -28,7 +28,7 @@ var outside = []string{
 	"sallyport.dev/canary-by-header-value", "sallyport.dev/canary-by-header-pattern", "sallyport.dev/canary-by-cookie",
 	"ssl-redirect", "ssl-redirect-code", "ssl-redirect-port",
 	"ssl-passthrough", "sallyport.dev/server-alias", "sallyport.dev/from-to-www-redirect", "sallyport.dev/path-rewrite-first",
-	"client-crt-optional",
+	"client-crt-optional", "sallyport.dev/ssl-ciphers",
 }
 
 // TestASurveyPromisesOnlyWhatTakesEffect compares the Survey of random Ingresses with the keys that their

@@ -1362,6 +1362,7 @@ tcp-request content reject
 
 		// Further names of a host concern no backend.
 		{[]string{"ingress sallyport.dev/server-alias: b.test"}, ""},
+		{[]string{"ingress sallyport.dev/ssl-ciphers: HIGH:!aNULL"}, ""},
 		{[]string{"ingress sallyport.dev/from-to-www-redirect: true"}, ""},
 
 		// What is not good is told, and the next word counts.

@@ -132,6 +132,13 @@ var (
 		Format: strings.Join(haproxy.TLSVersions, ", "),
 		Effect: "Newest version of TLS to the servers.",
 	})
+	clientCiphers = define(cipherList, Doc{
+		Name: own + "ssl-ciphers", Scopes: Ingress,
+		Format: "names of ciphers of OpenSSL, HIGH or DEFAULT, with colons; a `!` excludes",
+		Effect: "Ciphers of TLS up to 1.2 that clients can use for the hosts that the Ingress has certificates for. " +
+			"TLS 1.3 has other ciphers, which stay as they are. Only common names are known. The oldest Ingress with " +
+			"a certificate for a host decides.",
+	})
 	sslCertificate = defineSecret(Doc{
 		Name: "ssl-certificate", Scopes: ConfigMap,
 		Effect: "Certificate for names that have none. Without it: a self-signed one.",
@@ -423,6 +430,12 @@ func ClientCA(env Env, l Layer) (Clients, []Problem) {
 
 // ClientCAOf returns the Secret that an object names as its client-ca, as it is written, or "".
 func ClientCAOf(l Layer) string { return l.Values[clientCA.Name].Text }
+
+// ClientCiphers returns the ciphers that clients can use for the hosts that an Ingress has certificates for, or "".
+func ClientCiphers(l Layer) (string, []Problem) {
+	list, _, problems := getFrom(l, clientCiphers)
+	return list, problems
+}
 
 // ofHost reads the keys of an Ingress about client certificates for its hosts. They
 // cannot weaken the demand of the ConfigMap on all clients. A handshake asks for

@@ -4,7 +4,9 @@
 package cert
 
 import (
+	"crypto/sha256"
 	"crypto/x509"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -83,6 +85,13 @@ func (p *Pair) Doubts(at time.Time, hosts []string) (reason, why string) {
 // namespace or a Secret has a "_": two Secrets never share a file.
 func Name(prefix string, secret types.NamespacedName) string {
 	return claims.Shorten(prefix+secret.Namespace+"_"+secret.Name, "_") + ".pem"
+}
+
+// CipherName returns the file name of a certificate for hosts that have ciphers of their own.
+func CipherName(name, ciphers string) string {
+	sum := sha256.Sum256([]byte(ciphers))
+	both := "_" + strings.TrimLeft(strings.TrimSuffix(name, ".pem"), "_")
+	return claims.Shorten(both+"_c"+hex.EncodeToString(sum[:8]), "_") + ".pem"
 }
 
 // ClientName returns the file name of a certificate for hosts that also ask clients for a

@@ -32,6 +32,7 @@ type Hosts struct {
 type file struct {
 	*Pair
 	clients annotations.Clients
+	ciphers string
 	tenant  string   // CLUSTER/NAMESPACE
 	hosts   []string // that it is served for
 }
@@ -43,6 +44,7 @@ type Entry struct {
 	At      time.Time // in the cluster
 	*Pair
 	Clients annotations.Clients
+	Ciphers string // of TLS up to 1.2; empty for the usual ones
 }
 
 // Add serves the certificate of a TLS entry for the hosts of the entry. Without hosts, these are the names
@@ -56,12 +58,17 @@ func (h *Hosts) Add(c *claims.Claim, t claims.TLS, e Entry) {
 	if e.Clients.CA != nil {
 		name = ClientName(name, e.Clients)
 	}
+	if e.Ciphers != "" {
+		name = CipherName(name, e.Ciphers)
+	}
 	if h.files == nil {
 		h.files, h.holder = make(map[string]*file), make(map[string]string)
 		h.granted = make(map[string]*claims.Claim)
 	}
 	if h.files[name] == nil {
-		h.files[name] = &file{Pair: e.Pair, clients: e.Clients, tenant: e.Cluster + "/" + key.Namespace}
+		h.files[name] = &file{
+			Pair: e.Pair, clients: e.Clients, ciphers: e.Ciphers, tenant: e.Cluster + "/" + key.Namespace,
+		}
 	}
 	c.Secure = true
 	names := t.Hosts
@@ -94,6 +101,9 @@ func (h *Hosts) assign(c *claims.Claim, host, name string, key types.NamespacedN
 	case other != name && (h.files[other].clients.CA != nil || h.files[name].clients.CA != nil):
 		h.Report(c, "CertificateConflict", "%s is older and decides which certificates clients of %s need",
 			h.Spell(h.granted[host]), host)
+	case other != name && h.files[other].ciphers != h.files[name].ciphers:
+		h.Report(c, "CertificateConflict", "%s is older and decides which certificate and which ciphers %s has",
+			h.Spell(h.granted[host]), host)
 	case other != name:
 		h.Report(c, "CertificateConflict", "the certificate in Secret %s is not served for %s: %s already "+
 			"names another one", key, host, h.Spell(h.granted[host]))
@@ -117,7 +127,7 @@ func (h *Hosts) Certs() (all []*haproxy.Cert, authorities []*haproxy.Extra) {
 			authorities = append(authorities, f.clients.CA)
 		}
 		for _, one := range h.listings(name, f.hosts) {
-			one.PEM, one.Expires, one.Owner = f.PEM, f.Leaf.NotAfter, f.tenant
+			one.PEM, one.Expires, one.Owner, one.Ciphers = f.PEM, f.Leaf.NotAfter, f.tenant, f.ciphers
 			if f.clients.CA != nil {
 				one.ClientCA, one.ClientOptional = f.clients.CA.Name, f.clients.Optional
 			}

@@ -120,9 +120,11 @@ func (a *Account) Admit(c *Claim, conditional func(service ServiceKey) bool) (ke
 			kept.Paths = append(kept.Paths, *path)
 		}
 	}
+	ciphers, _ := annotations.ClientCiphers(c.Layer)
 	for _, t := range c.TLS {
-		// A Secret takes one certificate for each client-ca that it is served with.
-		if t.Secret != "" && !a.certs.admit([2]string{t.Secret, annotations.ClientCAOf(c.Layer)}, "Secret "+t.Secret) {
+		// A Secret takes one certificate for each client-ca and each list of ciphers that it is served with.
+		as := [3]string{t.Secret, annotations.ClientCAOf(c.Layer), ciphers}
+		if t.Secret != "" && !a.certs.admit(as, "Secret "+t.Secret) {
 			continue
 		}
 		one := TLS{Secret: t.Secret}

@@ -54,8 +54,9 @@ func Read(s *input.Snapshot, ing *networkingv1.Ingress, as input.Kind) *Claim {
 	}
 	usual, odd := annotations.PathType(c.Layer)
 	aliases, badAliases := annotations.ServerAlias(c.Layer)
+	_, badCiphers := annotations.ClientCiphers(c.Layer)
 	www, badWWW := annotations.WWWRedirect(c.Layer)
-	for _, p := range slices.Concat(c.Layer.Odd, odd, badAliases, badWWW) {
+	for _, p := range slices.Concat(c.Layer.Odd, odd, badAliases, badCiphers, badWWW) {
 		c.Problems = append(c.Problems, input.Problem{ObjectRef: ref, Reason: p.Reason, Why: p.Why, As: p.As})
 	}
 	if b := ing.Spec.DefaultBackend; b != nil {

@@ -243,6 +243,7 @@ var reads = []struct {
 		set:  []string{"enable-global-auth: false", "auth-type: basic", "auth-secret: u"},
 		want: "auth-secret = u\nauth-type = basic-auth",
 	},
+	{set: []string{"ssl-ciphers: HIGH:!aNULL"}, want: "sallyport.dev/ssl-ciphers = HIGH:!aNULL"},
 	{set: []string{"auth-tls-secret: shop/ca"}, want: "client-ca = shop/ca\n" + shown},
 	{
 		set:  []string{"auth-tls-secret: ca", "auth-tls-verify-client: optional"},

@@ -217,7 +217,12 @@ var rows = []*Row{
 		Name: "ssl-passthrough", Verdict: Same, Keys: "ssl-passthrough", read: as("ssl-passthrough"),
 		Note: "ingress-nginx reads it only with `--enable-ssl-passthrough`. Plain HTTP is redirected to HTTPS.",
 	},
-	{Name: "ssl-ciphers", Verdict: Lost, Note: "ciphers are those of global-config-snippet, for all hosts"},
+	{
+		Name: "ssl-ciphers", Verdict: Differs, Keys: "sallyport.dev/ssl-ciphers", read: as("sallyport.dev/ssl-ciphers"),
+		Note: "For the hosts that this Ingress has a certificate for. The oldest Ingress with a certificate for a " +
+			"host decides, with or without the annotation. Names of ciphers, `HIGH`, `DEFAULT`, and exclusions of weak " +
+			"ciphers. Other words are not served.",
+	},
 	{Name: "ssl-prefer-server-ciphers", Verdict: Nothing, Note: "HAProxy prefers the order of the server."},
 	{
 		Name: "limit-connections", Verdict: Differs, Keys: "sallyport.dev/limit-connections",

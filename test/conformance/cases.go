@@ -593,6 +593,21 @@ func ownCases() []conformity {
 			asks: get("version TLS 1.2", "cipher TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"),
 		},
 		{
+			name: "ssl-ciphers", secure: true,
+			ingress: []string{"sallyport.dev/ssl-ciphers: ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384"},
+			asks: []ask{
+				{
+					request: "https GET /", want: []string{"200"},
+					curl: []string{"--tls-max", "1.2", "--ciphers", "ECDHE-ECDSA-AES256-GCM-SHA384"},
+				},
+				{
+					request: "https GET /", want: []string{"000"},
+					curl: []string{"--tls-max", "1.2", "--ciphers", "ECDHE-ECDSA-AES128-GCM-SHA256"},
+				},
+				{request: "https GET /", want: []string{"200"}},
+			},
+		},
+		{
 			name:    "redirect-to",
 			ingress: []string{"sallyport.dev/redirect-to: https://new.test/a%20b?c=d", "request-redirect-code: 301"},
 			asks: []ask{

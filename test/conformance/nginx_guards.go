@@ -213,7 +213,12 @@ func nginxAsked() []conformity {
 }
 
 func nginxCertificates() []conformity {
+	const (
+		strong = "ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384"
+		others = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256"
+	)
 	own := []string{"--cert", "DIR/ann.pem"}
+	old := func(ciphers string) []string { return []string{"--tls-max", "1.2", "--ciphers", ciphers} }
 	return []conformity{
 		{name: "auth-tls-secret", secure: true, ingress: []string{
 			"auth-tls-secret: default/authority", "auth-tls-verify-depth: 1",
@@ -229,6 +234,15 @@ func nginxCertificates() []conformity {
 			see("the certificate for the server", "e2e/authtls.go", "https GET /", "200",
 				"request Ssl-Client-Cert: -----BEGIN%20CERTIFICATE-----%0A~%0A-----END%20CERTIFICATE-----%0A").
 				by(own...).with("SSL-Client-Cert: forged").differs("with line breaks", "has no line breaks in its base64"),
+		}},
+		{name: "ssl-ciphers", secure: true, ingress: []string{"ssl-ciphers: " + strong}, facts: []fact{
+			see("one of the ciphers", "docs/annotations.md", "https GET /", "200").by(old(strong)...),
+			see("another cipher", "nginx/ngx_http_ssl_module", "https GET /", "000").by(old(others)...),
+			see("TLS 1.3", "nginx/ngx_http_ssl_module", "https GET /", "200"),
+		}},
+		{name: "ssl-ciphers with an operator", secure: true, ingress: []string{"ssl-ciphers: HIGH:+SHA1"}, facts: []fact{
+			see("another cipher", "docs/annotations.md", "https GET /", "200").by(old(others)...).
+				differs("the same, with the list of the annotation", "Other words are not served"),
 		}},
 		{name: "auth-tls-secret, and another Ingress of the host", secure: true, beside: "/other", ingress: []string{
 			"auth-tls-secret: default/authority",

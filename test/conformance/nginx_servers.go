@@ -530,7 +530,7 @@ func nginxLost() []conformity {
 			"enable-opentelemetry: true", "mirror-target: https://mirror.test/$request_uri",
 			"mirror-host: mirror.test", "mirror-request-body: off", "modsecurity-transaction-id: x", "opentelemetry-operation-name: x",
 			"opentelemetry-trust-incoming-span: true", "proxy-next-upstream-timeout: 1",
-			"ssl-ciphers: HIGH", "affinity: cookie", "affinity-canary-behavior: legacy",
+			"affinity: cookie", "affinity-canary-behavior: legacy",
 		}, facts: []fact{
 			see("a request", "docs/annotations.md", "GET /a", "200", "url /a").
 				differs("the same to the client, and a copy to mirror.test", "An HTTPRoute with a RequestMirror"),

@@ -1,0 +1,70 @@
+package ingress
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestTheOldestIngressWithACertificateDecidesOfItsCiphers has two Ingresses of one host, and a third one that shares
+// their Secret.
+func TestTheOldestIngressWithACertificateDecidesOfItsCiphers(t *testing.T) {
+	const own, other = "ECDHE-RSA-AES256-GCM-SHA384", "HIGH:!aNULL"
+	tls := func(host string) string { return "tls: [{hosts: [" + host + "], secretName: tls}], " }
+	s := snapshot(t, Unnamed, app("web")+secretText(t, "tls", certificate{names: []string{"*.test"}})+
+		ingress("first", 2020, tls("a.test")+"rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]")+
+		ingress("second", 2021, tls("a.test")+"rules: ["+rule("a.test", path("/x", "Prefix", "web"))+"]")+
+		ingress("third", 2022, tls("b.test")+"rules: ["+rule("b.test", path("/", "Prefix", "web"))+"]")+
+		ingress("without", 2023, "rules: ["+rule("c.test", path("/", "Prefix", "web"))+"]")+
+		ingress("wrong", 2024, tls("d.test")+"rules: ["+rule("d.test", path("/", "Prefix", "web"))+"]"))
+	for i, list := range []string{own, other, "", own, "RC4 ssl-min-ver SSLv3"} {
+		if list != "" {
+			s.Ingresses[i].Annotations = map[string]string{"sallyport.dev/ssl-ciphers": list}
+		}
+	}
+	r := Compile([]Snapshot{s})
+	if err := r.Config.Validate(); err != nil {
+		t.Error(err)
+	}
+	got := make(map[string]string)
+	for _, c := range r.Config.Certs {
+		for _, host := range c.Hosts {
+			got[host] = c.Ciphers
+		}
+	}
+	if len(got) != 3 || got["a.test"] != own || got["b.test"] != "" || got["d.test"] != "" {
+		t.Errorf("the hosts have the ciphers %v", got)
+	}
+	told := make(map[string]string)
+	for _, p := range r.Problems {
+		told[p.Name] += p.Reason + ": " + p.Why + "\n"
+	}
+	for name, want := range map[string]string{
+		"first": "", "third": "",
+		"second":  "CertificateConflict: Ingress default/first is older and decides which certificate and which ciphers",
+		"without": "NoCertificate: ssl-ciphers is set on an Ingress without a certificate of its own",
+		"wrong":   `InvalidAnnotation: annotation sallyport.dev/ssl-ciphers: "RC4 ssl-min-ver SSLv3" is not a cipher`,
+	} {
+		if (told[name] == "") != (want == "") || !strings.HasPrefix(told[name], want) {
+			t.Errorf("%s is told %q, want %q", name, told[name], want)
+		}
+	}
+}
+
+// TestEachListOfCiphersTakesACertificateOfTheLimit serves one Secret with different ciphers.
+func TestEachListOfCiphersTakesACertificateOfTheLimit(t *testing.T) {
+	var manifest strings.Builder
+	lists := []string{"HIGH", "DEFAULT", "AES128-SHA"}
+	for i := range lists {
+		host := string(rune('a'+i)) + ".test"
+		manifest.WriteString(ingress("i"+host, 2020+i,
+			"tls: [{hosts: ["+host+"], secretName: tls}], rules: ["+rule(host, path("/", "Prefix", "web"))+"]"))
+	}
+	s := snapshot(t, Unnamed, app("web")+secretText(t, "tls", certificate{names: []string{"a.test"}})+manifest.String())
+	for i, list := range lists {
+		s.Ingresses[i].Annotations = map[string]string{"sallyport.dev/ssl-ciphers": list}
+	}
+	s.Options.Limits.Certificates = 2
+	if r := Compile([]Snapshot{s}); len(r.Config.Certs) != 2 {
+		t.Errorf("there are the certificates %v, want 2", r.Config.Certs)
+	}
+}
