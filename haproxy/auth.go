@@ -37,6 +37,7 @@ type Ask struct {
 	Fail    []string    // headers of the service's answer to pass to the client; nil stands for all
 	Set     []AskHeader // headers of the request to the service
 	SignIn  string      // URL to redirect to in place of an answer of 401; empty turns this off
+	Any     bool        // a request that has passed another guard is not asked about, see Admit
 }
 
 // An AskHeader is a header of the request to the service, in place of those of the client's request that
@@ -84,20 +85,24 @@ func (a Ask) Directive() (Directive, error) {
 		}
 		lines[0] += " " + cmp.Or(strings.ToLower(strings.Join(list.names, ",")), list.none)
 	}
+	unless, also := "", ""
+	if a.Any {
+		unless, also = " if"+unsatisfied, unsatisfied
+	}
 	if a.SignIn == "" {
-		lines[0] += " - " + set
+		lines[0] += " - " + set + unless
 	} else {
 		to, err := format(inRequest, a.SignIn)
 		if err != nil {
 			return Directive{}, err
 		}
-		lines[0] += " signin " + set
+		lines[0] += " signin " + set + unless
 		lines = append(lines, "http-request redirect location "+to+
 			" code 302 if { var(txn.sallyport_auth) -m str signin }")
 	}
 	lines = append(lines, "http-response lua.sallyport_cookies if { var(txn.sallyport_cookies) -m found }",
 		answer(503, "the authentication service gives no answer",
-			" if !{ var(txn.sallyport_auth) -m str yes }"))
+			" if !{ var(txn.sallyport_auth) -m str yes }"+also))
 	return Directive{phase: phaseAsk, text: strings.Join(append(variables, lines...), "\n")}, nil
 }
 

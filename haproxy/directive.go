@@ -199,6 +199,24 @@ func Deny(networks Networks, others bool) Directive {
 	return Directive{phase: phaseDeny, text: networks.turnAway(others, "http-request deny deny_status 403")}
 }
 
+// satisfied is a variable of a request that has passed one of several guards. Each of the other guards lets it pass, if
+// its field Any is set.
+const satisfied = "txn.sallyport_satisfied"
+
+// unsatisfied is the condition of a request that has passed none of the guards.
+const unsatisfied = " !{ var(" + satisfied + ") -m found }"
+
+// Admit lets clients within the networks pass the guards with the field Any.
+func Admit(networks Networks) Directive {
+	return Directive{
+		phase: phaseDeny,
+		text:  networks.when("src", "sp_admitted", "http-request set-var("+satisfied+") bool(true)"),
+	}
+}
+
+// admits reports whether a Directive lets some requests pass other guards.
+func (d Directive) admits() bool { return strings.Contains(d.text, "set-var("+satisfied+")") }
+
 // Reject closes connections of clients within the networks. If others is set, it closes those of
 // all other clients instead. It is for a TCP backend.
 func Reject(networks Networks, others bool) Directive {

@@ -40,6 +40,8 @@ func written(t testing.TB) []Directive {
 		must(AddRequestHeader("X-B", "c")), must(AddResponseHeader("X-B", "c")), must(DeleteRequestHeader("X-C")),
 		must(DeleteResponseHeader("Server")),
 		must(BasicAuth{Userlist: "a", Realm: `it's 100% ours`}.Directive()), OnlyOwnTLS(false), OnlyOwnTLS(true),
+		Admit(Networks{Of: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}),
+		must(BasicAuth{Userlist: "a", Realm: "b", Guesses: 10, Any: true}.Directive()),
 		must(Cookie{Name: "SRV"}.Directive()),
 		HSTS(15768000, true, true), HSTS(0, false, false), LimitBody(1 << 40), Silent(),
 		must(MatchSubject(`^CN=(a|b)'#,O=x y$`)), must(PassCertificate("ssl-client-cert")),

@@ -161,7 +161,7 @@ func (b *Backend) covers(o *Backend) bool {
 		}
 	}
 	for _, d := range b.Directives {
-		if (d.phase == phaseSource || d.phase == phaseText) && !slices.Contains(o.Directives, d) {
+		if (d.phase == phaseSource || d.phase == phaseText || d.admits()) && !slices.Contains(o.Directives, d) {
 			return false
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -473,5 +474,116 @@ func TestAHashIsNeverShown(t *testing.T) {
 	u := User{"ann", secretHash}
 	if s := fmt.Sprint(u, &Userlist{"users", []User{u}}); s != "ann users" {
 		t.Errorf("it reads %q", s)
+	}
+}
+
+// TestOneOfSeveralGuardsIsEnough has each pair of a list, a password and a service, for clients within the list and
+// outside.
+func TestOneOfSeveralGuardsIsEnough(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		var asked atomic.Pointer[http.Request]
+		list := func(network string) Directive {
+			return Admit(Networks{Of: []netip.Prefix{netip.MustParsePrefix(network)}})
+		}
+		within, outside := list("127.0.0.0/8"), list("10.0.0.0/8")
+		basic := func(last bool) Directive {
+			return must[Directive](t)(BasicAuth{Userlist: "users", Realm: "R", Guesses: 1, Any: true, Last: last}.Directive())
+		}
+		service := must[Directive](t)(Ask{
+			Backend: "door", Host: "door", Path: "/", Any: true, SignIn: "https://login.test/",
+		}.Directive())
+		denied := Deny(Networks{Of: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, false)
+		backends := []*Backend{backend("door", doorman(t, &asked))}
+		for name, directives := range map[string][]Directive{
+			"inpass": {within, basic(true)}, "outpass": {outside, basic(true)},
+			"inask": {within, service}, "outask": {outside, service},
+			"passask": {basic(false), service}, "outall": {outside, basic(false), service},
+			"inall": {within, basic(false), service}, "denied": {within, denied, basic(true)},
+		} {
+			b := backend(name, origin(t, name))
+			b.Directives = directives
+			SortDirectives(b.Directives)
+			backends = append(backends, b)
+		}
+		cfg := r.config(backends...)
+		cfg.Userlists = []*Userlist{{"users", []User{must[User](t)(NewUser("ann", secretHash))}}}
+		cfg.Extras = []*Extra{AskScript()}
+		r.apply(cfg, states(cfg, Open))
+		const right, wrong, bearer = "Basic YW5uOnNlY3JldA==", "Basic YW5uOndyb25n", "Bearer YW5uOndyb25n"
+		status := func(host, credentials, who string) int {
+			t.Helper()
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+host+".test/", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, value := range map[string]string{"Authorization": credentials, "X-Who": who} {
+				if value != "" {
+					request.Header.Set(name, value)
+				}
+			}
+			client := r.client("")
+			client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+			response, err := client.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+			return response.StatusCode
+		}
+		for _, c := range []struct {
+			host, credentials, who string
+			want                   int
+		}{
+			{"inpass", "", "", 200},
+			{"inpass", "x" + strings.Repeat("y", 300), "", 200},
+			{"outpass", "", "", 401},
+			{"outpass", right, "", 200},
+			{"outpass", "b YW5uOnNlY3JldA==", "", 401},
+			{"inask", "", "eve", 200},
+			{"inask", "", "", 200},
+			{"outask", "", "eve", 403},
+			{"outask", "", "", 302},
+			{"outask", "", "ann", 200},
+			{"outask", "", "broken", 503},
+			{"passask", right, "eve", 200},
+			{"passask", "", "ann", 200},
+			{"passask", "", "eve", 403},
+			{"passask", "", "", 302},
+			{"passask", "Basic " + strings.Repeat("y", 300), "ann", 400},
+			{"passask", "", "broken", 503},
+			{"outall", "", "", 302},
+			{"outall", right, "broken", 200},
+			{"outall", "", "ann", 200},
+			{"outall", "", "eve", 403},
+			{"inall", "", "broken", 200},
+			{"denied", right, "", 403},
+		} {
+			if got := status(c.host, c.credentials, c.who); got != c.want {
+				t.Errorf("%s with %q of %q: %d, want %d", c.host, c.credentials, c.who, got, c.want)
+			}
+		}
+		// Tokens for the service are no wrong passwords.
+		for range 20 {
+			if got := status("passask", bearer, "ann"); got != 200 {
+				t.Fatalf("a token for the service: %d", got)
+			}
+		}
+		r.eventually("wrong passwords are too many", func() bool { return status("passask", wrong, "eve") == 429 })
+		if got := status("passask", bearer, "ann"); got != 200 {
+			t.Errorf("a token beside too many wrong passwords: %d", got)
+		}
+	})
+}
+
+// TestABackendWithAnotherGuardIsNoStricter holds covers to guards of which one is enough.
+func TestABackendWithAnotherGuardIsNoStricter(t *testing.T) {
+	list := Admit(Networks{Of: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+	service := must[Directive](t)(Ask{Backend: "door", Host: "door", Path: "/", Any: true}.Directive())
+	password := must[Directive](t)(BasicAuth{Userlist: "users", Any: true}.Directive())
+	two := &Backend{Directives: []Directive{password, service}}
+	three := &Backend{Directives: []Directive{list, password, service}}
+	if three.covers(two) || two.covers(three) || !two.covers(two) {
+		t.Error("a guard that may be passed in place of others makes a backend stricter")
 	}
 }

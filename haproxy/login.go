@@ -20,6 +20,9 @@ type BasicAuth struct {
 	Realm    string // the realm that browsers show
 	Tenant   string // wrong passwords are counted for each tenant
 	Guesses  int    // wrong passwords of a tenant in a second, at most; 0 if there is no bound
+	// Any says that a request needs no password if it has passed another guard, see Admit. Last says that no guard
+	// follows that such a request may pass in its place; without Any it has no effect.
+	Any, Last bool
 }
 
 // A part of a tenant's clients has its share of the wrong passwords in a period. The shares
@@ -68,10 +71,16 @@ func (a BasicAuth) Directive() (Directive, error) {
 		return Directive{}, fmt.Errorf(`%s has a quote or a backslash, which a realm cannot have`, shown(a.Realm))
 	}
 	realm, err := quote(strings.ReplaceAll(a.Realm, "%", "%%"))
-	const right, tried = "{ var(txn.right) -m found }", "{ req.fhdr(authorization) -m found }"
+	const right = "{ var(txn.right) -m found }"
+	tried, basic, unless := "{ req.fhdr(authorization) -m found }", "", ""
+	if a.Any {
+		// A service that is asked next may take another scheme, as Bearer.
+		tried, unless = "{ req.fhdr(authorization) -m beg -i 'basic ' }", unsatisfied
+		basic = " " + tried
+	}
 	lines := []string{
 		// The time of a hash grows with the length of the password, so the header is bounded.
-		"http-request deny deny_status 400 if { req.fhdr(authorization) -m len gt 256 }",
+		"http-request deny deny_status 400 if" + basic + " { req.fhdr(authorization) -m len gt 256 }" + unless,
 		"http-request set-var(txn.login) req.fhdr(authorization),concat(" + cookieKey + a.Userlist + "),sha2(256)",
 		"http-request set-var(txn.right) bool(true) if { var(txn.login),in_table(" + rightTable + ") }",
 	}
@@ -80,16 +89,20 @@ func (a BasicAuth) Directive() (Directive, error) {
 		parts, each := a.shares()
 		part = "src,ipmask(32,64),crc32,mod(" + strconv.Itoa(parts) + "),concat(." + tenant + ")"
 		lines = append(lines, "http-request deny deny_status 429 if "+tried+" !"+right+
-			" { "+part+",table_gpc0_rate("+wrongTable+") ge "+strconv.Itoa(each)+" }")
+			" { "+part+",table_gpc0_rate("+wrongTable+") ge "+strconv.Itoa(each)+" }"+unless)
 	}
 	lines = append(lines,
-		"http-request set-var(txn.right) bool(true) if !"+right+" { http_auth("+a.Userlist+") }",
+		"http-request set-var(txn.right) bool(true) if"+basic+" !"+right+" { http_auth("+a.Userlist+") }"+unless,
 		"http-request track-sc2 var(txn.login) table "+rightTable+" if "+right)
 	if a.Guesses > 0 {
 		lines = append(lines,
-			"http-request track-sc2 "+part+" table "+wrongTable+" if "+tried+" !"+right,
-			"http-request sc-inc-gpc0(2) if "+tried+" !"+right)
+			"http-request track-sc2 "+part+" table "+wrongTable+" if "+tried+" !"+right+unless,
+			"http-request sc-inc-gpc0(2) if "+tried+" !"+right+unless)
 	}
-	lines = append(lines, "http-request auth realm "+realm+" if !"+right)
+	if a.Any && !a.Last {
+		lines = append(lines, "http-request set-var("+satisfied+") bool(true) if "+right)
+	} else {
+		lines = append(lines, "http-request auth realm "+realm+" if !"+right+unless)
+	}
 	return Directive{phase: phaseAuth, names: a.Userlist, text: strings.Join(lines, "\n")}, err
 }

@@ -121,6 +121,7 @@ var samples = map[string][]string{
 	"sallyport.dev/cors-expose-headers": headerNames, "sallyport.dev/path-rewrite-first": booleans,
 	"sallyport.dev/redirect-to": {"https://other.test/x", "http://other.test", "https://other.test:8443/a%20b?c=d"},
 
+	"sallyport.dev/satisfy":                {"any", "any", "all"},
 	"sallyport.dev/ssl-ciphers":            {"HIGH:!aNULL", "ECDHE-RSA-AES128-GCM-SHA256"},
 	"sallyport.dev/auth-set-headers":       {"X-Auth-Request-Redirect https://%[req.hdr(host)]%[pathq]", "X-A b\nx_c '%[src] #'"},
 	"sallyport.dev/response-cookie-path":   {"/in/ /out/", "/ /50%", "off"},

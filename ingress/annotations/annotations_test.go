@@ -1362,6 +1362,24 @@ tcp-request content reject
 
 		// Further names of a host concern no backend.
 		{[]string{"ingress sallyport.dev/server-alias: b.test"}, ""},
+		{
+			on4("sallyport.dev/satisfy: any", "allow-list: 10.0.0.0/8", "deny-list: 10.1.0.0/16",
+				"sallyport.dev/auth-url: svc://door:80"),
+			"acl sp_admitted src 10.0.0.0/8\nhttp-request set-var(txn.sallyport_satisfied) bool(true) if sp_admitted\n" +
+				"acl sp_denied src 10.1.0.0/16\nhttp-request deny deny_status 403 if sp_denied\n" +
+				"http-request lua.sallyport_ask door_80 door GET '/' * - * - - if !{ var(txn.sallyport_satisfied) -m found }\n" +
+				cookies + `http-request return status 503 content-type text/plain string "the authentication service gives no answer\n" if !{ var(txn.sallyport_auth) -m str yes } !{ var(txn.sallyport_satisfied) -m found }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\"",
+		},
+		{ // the list of the operator is needed in any case
+			[]string{
+				"ingress sallyport.dev/satisfy: any", "ingress allow-list: 10.0.0.0/8",
+				"ingress sallyport.dev/auth-url: svc://door:80", "configmap allow-list: 11.0.0.0/8",
+			},
+			"acl sp_allowed src 10.0.0.0/8\nhttp-request deny deny_status 403 if !sp_allowed\n" +
+				"http-request lua.sallyport_ask door_80 door GET '/' * - * - -\n" +
+				cookies + `http-request return status 503 content-type text/plain string "the authentication service gives no answer\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\"",
+		},
+		{on4("sallyport.dev/satisfy: any", "allow-list: 0.0.0.0/0,::/0"), ""},
 		{[]string{"ingress sallyport.dev/ssl-ciphers: HIGH:!aNULL"}, ""},
 		{[]string{"ingress sallyport.dev/from-to-www-redirect: true"}, ""},
 

@@ -19,6 +19,11 @@ var (
 		Effect: "This Service is asked whether a request is allowed; see Authentication by a Service. A URL or a " +
 			"path stands for the Service that it leads to here.",
 	})
+	satisfy = define(oneOf("all", "any"), Doc{
+		Name: own + "satisfy", Scopes: Ingress, Format: "all or any", Default: "all",
+		Effect: "With `any`, one of the allow-list, the auth-secret and the auth-url of this Ingress is enough. Its " +
+			"other guards, and those that the ConfigMap sets, are needed in any case.",
+	})
 	authMethod = define(oneOf("GET", "HEAD", "POST", "*"), Doc{
 		Name: own + "auth-method", Scopes: notOnTheService, Format: "GET, HEAD, POST, or `*` for that of the request",
 		Default: "GET",
@@ -214,6 +219,7 @@ func ask(v *values, s *Settings) {
 		return
 	}
 	a.SignIn, _ = get(v, authSignIn)
+	a.Any = v.either[authURL.Name]
 	// The backend is closed until HAProxy has answered that it has Lua.
 	lua := v.ask(haproxy.LuaSupport(), &s.Questions)
 	if lua.Why != "" {

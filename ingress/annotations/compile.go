@@ -242,7 +242,10 @@ func access(v *values, s *Settings) {
 		s.add(haproxy.Silent())
 	}
 	say(v, s, sourceHeader)
-	if list, said := get(v, allowList); said && !everyone(list) {
+	v.either = alternatives(v)
+	if list, said := get(v, allowList); said && v.either[allowList.Name] {
+		s.add(haproxy.Admit(s.from(list)))
+	} else if said && !everyone(list) {
 		s.add(haproxy.Deny(s.from(list), true))
 	}
 	if list, said := get(v, denyList); said {
@@ -265,6 +268,31 @@ func access(v *values, s *Settings) {
 		s.Tables = append(s.Tables, t)
 		s.add(haproxy.Limit(t, requests, status, s.from(except)))
 	}
+}
+
+// alternatives returns the guards of an Ingress one of which is enough (satisfy), or nil if all are needed. A guard
+// that the ConfigMap sets is always needed, even where the Ingress has another value: an Ingress cannot give up what
+// the operator demands.
+func alternatives(v *values) map[string]bool {
+	if which, _ := get(v, satisfy); which != "any" {
+		return nil
+	}
+	own := make(map[string]bool)
+	for _, name := range []string{allowList.Name, authSecret.Name, authURL.Name} {
+		sets := func(scope Scope) bool {
+			return slices.ContainsFunc(v.layers, func(l Layer) bool {
+				_, has := l.Values[name]
+				return has && l.Scope == scope
+			})
+		}
+		if sets(Ingress) && !sets(ConfigMap) {
+			own[name] = true
+		}
+	}
+	if len(own) < 2 {
+		return nil
+	}
+	return own
 }
 
 // snippet adds the lines of backend-config-snippet, if they may be used.

@@ -445,9 +445,10 @@ type values struct {
 	only     Scope // the only layer to read; 0 means all layers
 	owner    string
 	env      Env
-	closed   bool      // a guard cannot be used
-	optsOut  bool      // of the password and the auth-url of the ConfigMap
-	resource *Resource // that an object names by cr-backend; nil if none does
+	closed   bool            // a guard cannot be used
+	optsOut  bool            // of the password and the auth-url of the ConfigMap
+	either   map[string]bool // guards one of which is enough, by name; nil if all are needed
+	resource *Resource       // that an object names by cr-backend; nil if none does
 	problems []Problem
 	used     []Effective
 }

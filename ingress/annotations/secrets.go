@@ -247,7 +247,7 @@ func authenticate(v *values, s *Settings) {
 	}
 	d, err := haproxy.BasicAuth{
 		Userlist: list.Name, Realm: name, Tenant: v.env.Tenant,
-		Guesses: v.env.WrongPasswords,
+		Guesses: v.env.WrongPasswords, Any: v.either[authSecret.Name], Last: !v.either[authURL.Name],
 	}.Directive()
 	if err != nil {
 		v.wrong(authSecret.Doc, err)

@@ -243,6 +243,15 @@ var reads = []struct {
 		set:  []string{"enable-global-auth: false", "auth-type: basic", "auth-secret: u"},
 		want: "auth-secret = u\nauth-type = basic-auth",
 	},
+	{
+		set:  []string{"satisfy: any", "whitelist-source-range: 10.0.0.0/8", "auth-type: basic", "auth-secret: u"},
+		want: "allow-list = 10.0.0.0/8\nauth-secret = u\nauth-type = basic-auth\nsallyport.dev/satisfy = any",
+	},
+	{set: []string{"satisfy: all", "auth-type: basic", "auth-secret: u"}, want: "auth-secret = u\nauth-type = basic-auth"},
+	{
+		set:  []string{"satisfy: one", "denylist-source-range: 10.0.0.0/8"},
+		want: `deny-list = 10.0.0.0/8` + "\n" + `! InvalidAnnotation satisfy: "one": allowed are all and any; it is ignored`,
+	},
 	{set: []string{"ssl-ciphers: HIGH:!aNULL"}, want: "sallyport.dev/ssl-ciphers = HIGH:!aNULL"},
 	{set: []string{"auth-tls-secret: shop/ca"}, want: "client-ca = shop/ca\n" + shown},
 	{

@@ -233,6 +233,17 @@ func authType(r *reading, value string) {
 	r.also("auth-realm", "auth-realm")
 }
 
+func satisfy(r *reading, value string) {
+	switch value {
+	case "all":
+		r.mark(r.at.Name, Same, "")
+	case "any":
+		r.say("sallyport.dev/satisfy", r.at.Name, value)
+	default:
+		r.refuse(r.at, "%s: allowed are all and any", annotations.Quote(value))
+	}
+}
+
 func globalAuth(r *reading, value string) {
 	yes, err := boolean(value)
 	_, password := r.values["auth-type"]

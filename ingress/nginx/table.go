@@ -182,7 +182,12 @@ var rows = []*Row{
 		Name: "enable-global-auth", Verdict: Same, Keys: "auth-type", read: globalAuth,
 		Note: "`false` is `auth-type: none`, which needs `auth-opt-out` in the ConfigMap.",
 	},
-	{Name: "satisfy", Verdict: Lost, Note: "all guards of the Ingress have to be passed, as with `all`"},
+	{
+		Name: "satisfy", With: "allowlist-source-range, auth-type, auth-url", Verdict: Differs,
+		Keys: "sallyport.dev/satisfy", read: satisfy,
+		Note: "`denylist-source-range`, and lists of the ConfigMap, reject clients in any case. A client that passes " +
+			"neither `auth-type` nor `auth-url` gets the answer of the Service of `auth-url`.",
+	},
 	{
 		Name: "auth-tls-secret", Verdict: Differs, Guard: true, Keys: "client-ca", read: clientCA,
 		Note: "The handshake fails, or 403 is the answer, where ingress-nginx answers 400. The CRL in `ca.crl` is " +
@@ -220,8 +225,8 @@ var rows = []*Row{
 	{
 		Name: "ssl-ciphers", Verdict: Differs, Keys: "sallyport.dev/ssl-ciphers", read: as("sallyport.dev/ssl-ciphers"),
 		Note: "For the hosts that this Ingress has a certificate for. The oldest Ingress with a certificate for a " +
-			"host decides, with or without the annotation. Names of ciphers, `HIGH`, `DEFAULT`, and exclusions of weak " +
-			"ciphers. Other words are not served.",
+			"host decides, with or without the annotation. Names of ciphers, `HIGH`, `DEFAULT`, and exclusions of " +
+			"weak ciphers. Other words are not served.",
 	},
 	{Name: "ssl-prefer-server-ciphers", Verdict: Nothing, Note: "HAProxy prefers the order of the server."},
 	{

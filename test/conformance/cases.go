@@ -593,6 +593,19 @@ func ownCases() []conformity {
 			asks: get("version TLS 1.2", "cipher TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"),
 		},
 		{
+			name:    "satisfy, within the list",
+			ingress: []string{"sallyport.dev/satisfy: any", "allow-list: 192.168.50.0/24", "auth-secret: users"},
+			asks:    []ask{{request: "GET /", want: []string{"200"}}},
+		},
+		{
+			name:    "satisfy, outside the list",
+			ingress: []string{"sallyport.dev/satisfy: any", "allow-list: 10.0.0.0/8", "auth-secret: users"},
+			asks: []ask{
+				{request: "GET /", want: []string{"401"}},
+				{request: "GET /", curl: []string{"-u", "ann:secret"}, want: []string{"200"}},
+			},
+		},
+		{
 			name: "ssl-ciphers", secure: true,
 			ingress: []string{"sallyport.dev/ssl-ciphers: ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384"},
 			asks: []ask{

@@ -86,13 +86,32 @@ func nginxPasswords() []conformity {
 		{name: "auth-secret alone", ingress: []string{"auth-secret: users"}, facts: []fact{
 			see("a request", "parse/auth", "GET /", "200"),
 		}},
-		{name: "satisfy any", ingress: []string{
+		{name: "satisfy any within the list", ingress: []string{
 			"satisfy: any", "allowlist-source-range: 192.168.50.0/24", "auth-type: basic", "auth-secret: users",
 		}, facts: []fact{
-			see("one of two guards", "e2e/satisfy.go", "GET /", "401").
-				differs("200", "All guards of the Ingress have to be passed"),
+			see("no password", "e2e/satisfy.go", "GET /", "200"),
 			see("both", "e2e/satisfy.go", "GET /", "200").by(right...),
 		}},
+		{name: "satisfy any outside the list", ingress: []string{
+			"satisfy: any", "allowlist-source-range: 10.0.0.0/8", "auth-type: basic", "auth-secret: users",
+		}, facts: []fact{
+			see("no password", "e2e/satisfy.go", "GET /", "401"),
+			see("the password", "e2e/satisfy.go", "GET /", "200").by(right...),
+		}},
+		{name: "satisfy any with a denied client", ingress: []string{
+			"satisfy: any", "denylist-source-range: 192.168.50.0/24", "allowlist-source-range: 10.0.0.0/8",
+			"auth-type: basic", "auth-secret: users",
+		}, facts: []fact{
+			see("the password", "nginx/ngx_http_core_module", "GET /", "403").by(right...).
+				differs("200", "`denylist-source-range`, and lists of the ConfigMap, reject clients in any case"),
+		}},
+		{name: "satisfy any with auth-url", ingress: []string{
+			"satisfy: any", "allowlist-source-range: 192.168.50.0/24",
+			"auth-url: http://app.default.svc.cluster.local/status/403",
+		}, facts: []fact{see("a client within the list", "e2e/satisfy.go", "GET /", "200")}},
+		{name: "satisfy all", ingress: []string{
+			"satisfy: all", "allowlist-source-range: 192.168.50.0/24", "auth-type: basic", "auth-secret: users",
+		}, facts: []fact{see("one of two guards", "docs/annotations.md", "GET /", "401")}},
 		{
 			name: "enable-global-auth off", config: []string{"auth-secret: default/users", "auth-opt-out: true"},
 			ingress: []string{"enable-global-auth: false"}, facts: []fact{
