@@ -270,6 +270,13 @@ func OnlyOwnTLS(optional bool) Directive {
 	return Directive{phase: phaseShown, text: strings.Join(lines, "\n")}
 }
 
+// RedirectUnshown redirects a client without a certificate to a URL. The backend also needs an OnlyOwnTLS(true): a
+// certificate is missing only on a connection for the same host.
+func RedirectUnshown(url string) (Directive, error) {
+	d, err := RedirectTo(url, 302)
+	return Directive{phase: phaseShown, text: d.text + " if !{ ssl_c_used }"}, err
+}
+
 // MatchSubject answers 403 to a client unless a regular expression matches the subject of its certificate, in the form
 // of RFC 2253. The backend also needs an OnlyOwnTLS. Without it, another host may have verified the certificate.
 func MatchSubject(expression string) (Directive, error) {

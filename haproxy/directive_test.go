@@ -46,6 +46,7 @@ func written(t testing.TB) []Directive {
 		HSTS(15768000, true, true), HSTS(0, false, false), LimitBody(1 << 40), Silent(),
 		must(MatchSubject(`^CN=(a|b)'#,O=x y$`)), must(PassCertificate("ssl-client-cert")),
 		ForwardedHeaders(),
+		must(RedirectUnshown("https://page.test/a%b?c='d'#e")),
 		must(RetryOn(0, slices.Concat(failures, retried))), must(Root("/a%b'c?d#e")),
 		must(SetHost("%[req.hdr(host),lower]")),
 		must(ReplacePath(`^/a/(.*)'x # y$`, `/\1`)),
@@ -295,6 +296,7 @@ func FuzzDirectives(f *testing.F) {
 		add(ReplacePath(name, value))
 		add(MatchSubject(value))
 		add(PassCertificate(name))
+		add(RedirectUnshown(value))
 		add(ReplaceCookiePath(name, value))
 		add(ReplaceCookieDomain(name, value))
 		add(ReplaceLocation(name, value))

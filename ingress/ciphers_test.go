@@ -1,8 +1,11 @@
 package ingress
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // TestTheOldestIngressWithACertificateDecidesOfItsCiphers has two Ingresses of one host, and a third one that shares
@@ -66,5 +69,76 @@ func TestEachListOfCiphersTakesACertificateOfTheLimit(t *testing.T) {
 	s.Options.Limits.Certificates = 2
 	if r := Compile([]Snapshot{s}); len(r.Config.Certs) != 2 {
 		t.Errorf("there are the certificates %v, want 2", r.Config.Certs)
+	}
+}
+
+// TestOnlyAnIngressThatHasAWholeHostLetsClientsConnectWithoutACertificate tries what else could serve the host.
+func TestOnlyAnIngressThatHasAWholeHostLetsClientsConnectWithoutACertificate(t *testing.T) {
+	const own = "tls: [{hosts: [a.test], secretName: tls}], "
+	root := rule("a.test", path("/", "Prefix", "web"))
+	for name, tt := range map[string]struct {
+		spec, more string
+		config     map[string]string
+		want       bool
+	}{
+		"alone":          {own + "rules: [" + root + "]", "", nil, true},
+		"a deeper path":  {own + "rules: [" + rule("a.test", path("/x", "Prefix", "web")) + "]", "", nil, false},
+		"the exact path": {own + "rules: [" + rule("a.test", path("/", "Exact", "web")) + "]", "", nil, false},
+		"another Ingress with a path": {
+			own + "rules: [" + root + "]", "rules: [" + rule("a.test", path("/x", "Prefix", "web")) + "]", nil, false,
+		},
+		"another Ingress with a certificate": {
+			own + "rules: [" + root + "]", own + "rules: [" + rule("b.test", path("/", "Prefix", "web")) + "]", nil, false,
+		},
+		"another host of another Ingress": {
+			own + "rules: [" + root + "]", "rules: [" + rule("b.test", path("/", "Prefix", "web")) + "]", nil, true,
+		},
+		"a wildcard host": {
+			`tls: [{hosts: ["*.test"], secretName: tls}], rules: [` + rule("*.test", path("/", "Prefix", "web")) + "]",
+			"", nil, false,
+		},
+		"the names of the certificate": {"tls: [{secretName: tls}], rules: [" + root + "]", "", nil, false},
+		"a demand of the ConfigMap": {
+			own + "rules: [" + root + "]", "", map[string]string{"client-ca": "default/ca"}, false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			manifest := app("web") + secretText(t, "tls", certificate{names: []string{"*.test"}}) + secretText(t, "ca",
+				certificate{names: []string{"ca"}}) + ingress("i", 2020, tt.spec)
+			if tt.more != "" {
+				manifest += ingress("more", 2021, tt.more)
+			}
+			s := snapshot(t, Unnamed, manifest)
+			s.Ingresses[0].Annotations = map[string]string{
+				"haproxy.org/client-ca": "ca", "sallyport.dev/client-crt-error-page": "https://page.test/",
+			}
+			if tt.config != nil {
+				s.Options.ConfigMap = "ops/keys"
+				s.ConfigMaps = []*corev1.ConfigMap{{Data: tt.config}}
+				s.ConfigMaps[0].Namespace, s.ConfigMaps[0].Name = "ops", "keys"
+			}
+			r := Compile([]Snapshot{s})
+			asking, optional, told := 0, 0, false
+			for _, c := range r.Config.Certs {
+				if c.ClientCA != "" {
+					asking++
+				}
+				if c.ClientOptional {
+					optional++
+				}
+			}
+			for _, p := range r.Problems {
+				told = told || p.Name == "i" && p.Reason == "UnusedAnnotation"
+			}
+			if asking != 1 || optional == 1 != tt.want || told == tt.want {
+				t.Errorf("%d certificates ask for one of the client, %d of them may get none; the Ingress is told: %v\n%v",
+					asking, optional, told, r.Problems)
+			}
+			for _, b := range r.Config.Backends {
+				if b.Name == "default_ing_i_svc_web_http" && !strings.Contains(fmt.Sprint(b.Directives), "!{ ssl_c_used }") {
+					t.Errorf("a client without a certificate reaches the servers: %v", b.Directives)
+				}
+			}
+		})
 	}
 }

@@ -121,6 +121,7 @@ var samples = map[string][]string{
 	"sallyport.dev/cors-expose-headers": headerNames, "sallyport.dev/path-rewrite-first": booleans,
 	"sallyport.dev/redirect-to": {"https://other.test/x", "http://other.test", "https://other.test:8443/a%20b?c=d"},
 
+	"sallyport.dev/client-crt-error-page":  {"https://page.test/x?y=%z", "http://page.test"},
 	"sallyport.dev/satisfy":                {"any", "any", "all"},
 	"sallyport.dev/ssl-ciphers":            {"HIGH:!aNULL", "ECDHE-RSA-AES128-GCM-SHA256"},
 	"sallyport.dev/auth-set-headers":       {"X-Auth-Request-Redirect https://%[req.hdr(host)]%[pathq]", "X-A b\nx_c '%[src] #'"},
@@ -386,7 +387,7 @@ var needs = map[string]string{
 	"sallyport.dev/jwt-headers": "sallyport.dev/jwt-keys",
 	"auth-realm":                "auth-secret", "request-redirect-code": "request-redirect", "request-capture-len": "request-capture", "sallyport.dev/hsts-max-age": "sallyport.dev/hsts",
 	"sallyport.dev/auth-method": "sallyport.dev/auth-url", "sallyport.dev/auth-set-headers": "sallyport.dev/auth-url", "sallyport.dev/auth-headers-request": "sallyport.dev/auth-url", "sallyport.dev/auth-headers-succeed": "sallyport.dev/auth-url",
-	"sallyport.dev/auth-headers-fail": "sallyport.dev/auth-url", "sallyport.dev/auth-signin": "sallyport.dev/auth-url", "sallyport.dev/secure-sni": "server-ssl", "sallyport.dev/client-crt-match": "client-ca",
+	"sallyport.dev/auth-headers-fail": "sallyport.dev/auth-url", "sallyport.dev/auth-signin": "sallyport.dev/auth-url", "sallyport.dev/secure-sni": "server-ssl", "sallyport.dev/client-crt-match": "client-ca", "sallyport.dev/client-crt-error-page": "client-ca",
 	"sallyport.dev/server-ssl-ciphers": "server-ssl", "sallyport.dev/server-ssl-min-ver": "server-ssl", "sallyport.dev/server-ssl-max-ver": "server-ssl",
 	"sallyport.dev/secure-verify-hostname": "server-ca",
 	"sallyport.dev/session-cookie-path":    "cookie-persistence", "sallyport.dev/session-cookie-max-age": "cookie-persistence",

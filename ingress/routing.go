@@ -756,6 +756,7 @@ func (b *builder) keys() []routeKey {
 func (b *builder) certify() {
 	current := make(map[*corev1.Secret]*pair, len(b.pairs))
 	all := cert.Hosts{Owned: b.owned, Spell: b.spell, Report: b.report}
+	var holders map[string]*claim
 	for _, c := range b.claims {
 		w := b.worlds[c.World]
 		var clients annotations.Clients
@@ -768,6 +769,16 @@ func (b *builder) certify() {
 		if clients.CA != nil && len(c.TLS) == 0 {
 			b.report(c, "NoCertificate", "client-ca is set on an Ingress without a certificate of its own: requests "+
 				"are answered 403 or 421; add an entry to spec.tls")
+		}
+		if clients.CA != nil && !clients.Optional && annotations.HasClientPage(c.Layer) {
+			if holders == nil {
+				holders = b.oneHolder()
+			}
+			why := b.mustShow(c, holders)
+			if clients.Optional = why == ""; why != "" {
+				b.report(c, "UnusedAnnotation", "client-crt-error-page has no effect, and the handshake of a client "+
+					"without a certificate fails, since %s", why)
+			}
 		}
 		ciphers, _ := annotations.ClientCiphers(c.Layer) // their problems are reported with the claim
 		if ciphers != "" && len(c.TLS) == 0 {
@@ -785,6 +796,50 @@ func (b *builder) certify() {
 	b.pairs = current
 	certs, extras := all.Certs()
 	b.Config.Certs, b.Config.Extras = append(b.Config.Certs, certs...), append(b.Config.Extras, extras...)
+}
+
+// oneHolder returns the claim to each host that one claim alone has, in its rules or in its TLS entries.
+func (b *builder) oneHolder() map[string]*claim {
+	holders := make(map[string]*claim)
+	for _, c := range b.claims {
+		hosts := slices.Clone(c.Hosts)
+		for _, t := range c.TLS {
+			hosts = append(hosts, t.Hosts...)
+		}
+		for _, host := range hosts {
+			if other, has := holders[host]; has && other != c {
+				holders[host] = nil
+			} else {
+				holders[host] = c
+			}
+		}
+	}
+	return holders
+}
+
+// mustShow returns why clients may not connect to the hosts of a claim without a certificate, or "" if they may. The
+// handshake also guards the paths of other claims to these hosts, and those of the default backend.
+func (b *builder) mustShow(c *claim, holders map[string]*claim) string {
+	if b.demanded.Required() {
+		return "the ConfigMap requires a certificate from all clients"
+	}
+	for _, t := range c.TLS {
+		if len(t.Hosts) == 0 {
+			return "an entry of spec.tls names no host"
+		}
+		for _, host := range t.Hosts {
+			whole := func(p claims.Path) bool { return p.Host == host && p.Path == "/" && p.Match != haproxy.Exact }
+			switch {
+			case strings.HasPrefix(host, "*"):
+				return host + " is a wildcard host"
+			case holders[host] != c:
+				return "another Ingress or Route has host " + host + ", too"
+			case !slices.ContainsFunc(c.Paths, whole):
+				return "the Ingress does not have path / of host " + host
+			}
+		}
+	}
+	return ""
 }
 
 // readEntry returns the certificate of a TLS entry, or nil if it has none that can be used, which readEntry

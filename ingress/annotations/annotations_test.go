@@ -641,6 +641,16 @@ http-request set-var(txn.host) req.hdr(host),host_only,lower
 http-request return status 421 content-type text/plain string "not on this connection\n" if !{ ssl_fc_sni,lower,strcmp(txn.host) eq 0 }
 file ca.ca.pem`,
 		},
+		{
+			on4("client-ca: ca", "sallyport.dev/client-crt-error-page: https://page.test/"),
+			`http-request return status 403 content-type text/plain string "only over TLS\n" if !{ ssl_fc }
+http-request set-var(txn.host) req.hdr(host),host_only,lower
+http-request return status 421 content-type text/plain string "not on this connection\n" if !{ ssl_fc_sni,lower,strcmp(txn.host) eq 0 }
+http-request redirect location 'https://page.test/' code 302 if !{ ssl_c_used }
+file ca.ca.pem`,
+		},
+		{on4("sallyport.dev/client-crt-error-page: https://page.test/"), "! Ingress InvalidAnnotation: annotation " +
+			"sallyport.dev/client-crt-error-page: it needs a client-ca on the same Ingress; it is ignored"},
 		{on4("server-ca: ca"), "servers: TLS=true CA=ca.ca.pem\nfile ca.ca.pem"},
 		{
 			on4("server-ca: tls", "server-crt: tls"),

@@ -270,7 +270,7 @@ func access(v *values, s *Settings) {
 	}
 }
 
-// alternatives returns the guards of an Ingress one of which is enough (satisfy), or nil if all are needed. A guard
+// alternatives returns the guards of an Ingress if one of them is enough (satisfy), or nil if all are needed. A guard
 // that the ConfigMap sets is always needed, even where the Ingress has another value: an Ingress cannot give up what
 // the operator demands.
 func alternatives(v *values) map[string]bool {

@@ -447,7 +447,7 @@ type values struct {
 	env      Env
 	closed   bool            // a guard cannot be used
 	optsOut  bool            // of the password and the auth-url of the ConfigMap
-	either   map[string]bool // guards one of which is enough, by name; nil if all are needed
+	either   map[string]bool // the guards, by name, if one of them is enough; nil if all are needed
 	resource *Resource       // that an object names by cr-backend; nil if none does
 	problems []Problem
 	used     []Effective

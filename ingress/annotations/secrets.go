@@ -92,6 +92,12 @@ var (
 		Effect: "Clients are answered 403 unless the expression matches the subject of their certificate, as " +
 			"`CN=ann,O=Shop` (RFC 2253). It needs a client-ca on the same Ingress.",
 	})
+	clientPage = define(haproxy.RedirectUnshown, Doc{
+		Name: own + "client-crt-error-page", Scopes: Ingress, Format: "URL, with http:// or https://",
+		Effect: "Clients without a certificate are redirected to this URL with 302. The handshake still fails for " +
+			"clients with a certificate of another authority. The key needs a client-ca on the same Ingress. This " +
+			"Ingress must have `/` of each host that it has a certificate for, and no other Ingress may have the host.",
+	})
 	clientHeader = define(haproxy.PassCertificate, Doc{
 		Name: own + "client-crt-header", Scopes: notOnTheService, Format: "name of a header",
 		Effect: "Servers see the certificate of the client in this header: PEM with escapes as in a URL, and without " +
@@ -431,6 +437,12 @@ func ClientCA(env Env, l Layer) (Clients, []Problem) {
 // ClientCAOf returns the Secret that an object names as its client-ca, as it is written, or "".
 func ClientCAOf(l Layer) string { return l.Values[clientCA.Name].Text }
 
+// HasClientPage reports whether clients without a certificate are redirected, if they can connect.
+func HasClientPage(l Layer) bool {
+	_, said, _ := getFrom(l, clientPage)
+	return said
+}
+
 // ClientCiphers returns the ciphers that clients can use for the hosts that an Ingress has certificates for, or "".
 func ClientCiphers(l Layer) (string, []Problem) {
 	list, _, problems := getFrom(l, clientCiphers)
@@ -471,9 +483,21 @@ func clients(v *values) (c Clients) {
 func clientCerts(v *values, s *Settings) {
 	own := &values{layers: v.layers, env: v.env, only: Ingress}
 	c := ofHost(own)
+	page, leads := get(own, clientPage)
+	switch {
+	case !leads || c.Closed:
+	case c.CA == nil:
+		own.wrong(clientPage.Doc, errors.New("it needs a client-ca on the same Ingress"))
+	case c.Optional:
+		own.wrong(clientPage.Doc, errors.New("clients need no certificate, since client-crt-optional is set"))
+	}
 	if c.CA != nil {
-		s.add(haproxy.OnlyOwnTLS(c.Optional))
+		leads = leads && !c.Optional
+		s.add(haproxy.OnlyOwnTLS(c.Optional || leads))
 		s.Extras = append(s.Extras, c.CA)
+		if leads {
+			s.add(page)
+		}
 	}
 	if match, said := get(own, clientMatch); said && c.CA == nil && !c.Closed {
 		own.wrong(clientMatch.Doc, errors.New("it needs a client-ca on the same Ingress"))

@@ -260,6 +260,15 @@ var reads = []struct {
 	},
 	{set: []string{"auth-tls-secret: ca", "auth-tls-verify-client: off"}, want: ""},
 	{
+		set:  []string{"auth-tls-secret: ca", "auth-tls-error-page: https://page.test/x"},
+		want: "client-ca = ca\n" + shown + "\nsallyport.dev/client-crt-error-page = https://page.test/x",
+	},
+	{
+		set: []string{"auth-tls-secret: ca", "auth-tls-verify-client: optional", "auth-tls-error-page: https://page.test/"},
+		want: "client-ca = ca\nclient-crt-optional = true\n" + shown + "\n! InvalidAnnotation auth-tls-error-page: " +
+			"clients need no certificate, since auth-tls-verify-client is optional; it is ignored",
+	},
+	{
 		set: []string{"auth-tls-secret: ca", "auth-tls-verify-client: optional_no_ca"},
 		want: `! InvalidAnnotation auth-tls-verify-client: "optional_no_ca": allowed are on, off and optional; all ` +
 			"clients are rejected until it is corrected\nCLOSED",

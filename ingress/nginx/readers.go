@@ -342,10 +342,15 @@ func clientCA(r *reading, value string) {
 	switch verify := cmp.Or(r.values["auth-tls-verify-client"], "on"); verify {
 	case "on":
 		r.trust(value)
+		r.also("auth-tls-error-page", "sallyport.dev/client-crt-error-page")
 		r.mark("auth-tls-verify-client", Same, "")
 	case "optional":
 		r.trust(value)
 		r.say("client-crt-optional", "auth-tls-verify-client", "true")
+		if _, has := r.values["auth-tls-error-page"]; has {
+			r.fail(known["auth-tls-error-page"], "clients need no certificate, since auth-tls-verify-client is "+
+				"optional")
+		}
 		r.mark("auth-tls-verify-client", Same, "")
 	case "off":
 		r.mark("auth-tls-verify-client", Same, "")

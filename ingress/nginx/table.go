@@ -204,8 +204,11 @@ var rows = []*Row{
 		Note: "a chain of certificates may have any length",
 	},
 	{
-		Name: "auth-tls-error-page", With: "auth-tls-secret", Verdict: Lost,
-		Note: "clients without a certificate get 403",
+		Name: "auth-tls-error-page", With: "auth-tls-secret", Verdict: Differs,
+		Keys: "sallyport.dev/client-crt-error-page",
+		Note: "For clients without a certificate. The handshake fails for clients with a certificate of another " +
+			"authority. The URL needs a scheme. This Ingress must have `/` of each host that it has a certificate " +
+			"for, and no other Ingress may have the host. Otherwise the handshake fails, too.",
 	},
 	{
 		Name: "auth-tls-pass-certificate-to-upstream", With: "auth-tls-secret", Verdict: Differs,

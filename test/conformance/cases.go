@@ -593,6 +593,15 @@ func ownCases() []conformity {
 			asks: get("version TLS 1.2", "cipher TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"),
 		},
 		{
+			name: "client-crt-error-page", secure: true,
+			ingress: []string{"client-ca: authority", "sallyport.dev/client-crt-error-page: https://page.test/?a=%25b"},
+			asks: []ask{
+				{request: "https GET /", want: []string{"302", "location https://page.test/?a=%25b"}},
+				{request: "https GET /", curl: []string{"--cert", "DIR/ann.pem"}, want: []string{"200"}},
+				{request: "GET /", want: []string{"302"}},
+			},
+		},
+		{
 			name:    "satisfy, within the list",
 			ingress: []string{"sallyport.dev/satisfy: any", "allow-list: 192.168.50.0/24", "auth-secret: users"},
 			asks:    []ask{{request: "GET /", want: []string{"200"}}},

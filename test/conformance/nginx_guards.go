@@ -241,18 +241,34 @@ func nginxCertificates() []conformity {
 	return []conformity{
 		{name: "auth-tls-secret", secure: true, ingress: []string{
 			"auth-tls-secret: default/authority", "auth-tls-verify-depth: 1",
-			"auth-tls-pass-certificate-to-upstream: true", "auth-tls-error-page: https://new.test/",
+			"auth-tls-pass-certificate-to-upstream: true",
 		}, facts: []fact{
 			see("the certificate", "e2e/authtls.go", "https GET /", "200", "request Ssl-Client-Verify: SUCCESS",
 				"request Ssl-Client-Subject-Dn: CN=ann").by(own...).with("Ssl-Client-Subject-DN: CN=forged"),
 			see("no certificate", "e2e/authtls.go", "https GET /", "000").
-				differs("400, or 302 to the page", "The handshake fails"),
+				differs("400", "The handshake fails"),
 			see("another certificate", "docs/annotations.md", "https GET /", "000").by("--cert", "DIR/stranger.pem").
-				differs("400, or 302 to the page", "The handshake fails"),
+				differs("400", "The handshake fails"),
 			see("plain HTTP", "template/nginx.tmpl", "GET /x", "308", "location https://HOST/x"),
 			see("the certificate for the server", "e2e/authtls.go", "https GET /", "200",
 				"request Ssl-Client-Cert: -----BEGIN%20CERTIFICATE-----%0A~%0A-----END%20CERTIFICATE-----%0A").
 				by(own...).with("SSL-Client-Cert: forged").differs("with line breaks", "has no line breaks in its base64"),
+		}},
+		{name: "auth-tls-error-page", secure: true, ingress: []string{
+			"auth-tls-secret: default/authority", "auth-tls-error-page: https://new.test/page",
+		}, facts: []fact{
+			see("the certificate", "e2e/authtls.go", "https GET /", "200", "request Ssl-Client-Verify: SUCCESS").by(own...),
+			see("no certificate", "e2e/authtls.go", "https GET /a", "302", "location https://new.test/page"),
+			see("another certificate", "docs/annotations.md", "https GET /", "000").by("--cert", "DIR/stranger.pem").
+				differs("302 to the page", "The handshake fails for clients with a certificate of another"),
+		}},
+		{name: "auth-tls-error-page, and another Ingress of the host", secure: true, beside: "/other", ingress: []string{
+			"auth-tls-secret: default/authority", "auth-tls-error-page: https://new.test/page",
+		}, facts: []fact{
+			see("no certificate", "docs/annotations.md", "https GET /", "000").
+				differs("302 to the page", "and no other Ingress may have the host"),
+			see("the path of another Ingress", "docs/annotations.md", "https GET /other", "000").
+				differs("302 to the page", "and no other Ingress may have the host"),
 		}},
 		{name: "ssl-ciphers", secure: true, ingress: []string{"ssl-ciphers: " + strong}, facts: []fact{
 			see("one of the ciphers", "docs/annotations.md", "https GET /", "200").by(old(strong)...),
