@@ -576,7 +576,7 @@ func TestOneOfSeveralGuardsIsEnough(t *testing.T) {
 	})
 }
 
-// TestABackendWithAnotherGuardIsNoStricter adds a guard that clients may pass in place of others.
+// TestABackendWithAnotherGuardIsNoStricter adds an alternative to a guard.
 func TestABackendWithAnotherGuardIsNoStricter(t *testing.T) {
 	list := Admit(Networks{Of: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 	service := must[Directive](t)(Ask{Backend: "door", Host: "door", Path: "/", Any: true}.Directive())

@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -87,5 +88,45 @@ func TestAServiceThatIsAskedHasABackendOfItsOwn(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestHeadersForAServiceThatIsAskedComeFromTheConfigMapOfTheNamespace changes the ConfigMap, removes it, and names
+// one of another namespace.
+func TestHeadersForAServiceThatIsAskedComeFromTheConfigMapOfTheNamespace(t *testing.T) {
+	s := snapshot(t, Unnamed, app("web")+service("door", "http", 80)+slice("door", "a", "http", 8080, "172.16.1.2")+
+		ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
+	s.Ingresses[0].Annotations = map[string]string{
+		"sallyport.dev/auth-url": "svc://door:80", "sallyport.dev/auth-set-headers-from": "headers",
+	}
+	with := func(namespace, value string) {
+		m := &corev1.ConfigMap{Data: map[string]string{"X-Team": value}}
+		m.Namespace, m.Name = namespace, "headers"
+		s.ConfigMaps = []*corev1.ConfigMap{m}
+	}
+	var c Compiler
+	c.Judge(haproxy.Verdicts{haproxy.LuaSupport().Part(): haproxy.Good})
+	sees := func(want string) {
+		t.Helper()
+		text := fmt.Sprint(find1(t, c.Compile([]Snapshot{s}).Config, "default_ing_i_svc_web_http").Directives)
+		if !strings.Contains(text, want) || strings.Contains(text, "sallyport_ask") == strings.Contains(want, "503") {
+			t.Errorf("want %q in %s", want, text)
+		}
+	}
+	const closed = "return status 503 content-type text/plain string \"the access rules of this path are invalid"
+	sees(closed)
+	with("default", "a b")
+	sees("(txn.sallyport_ask0) 'a b'")
+	with("default", "c %[src]'")
+	sees(`(txn.sallyport_ask0) 'c %%[src]'\''`)
+	with("default", "c\nx-sallyport-backend: other")
+	sees(closed)
+	with("other", "a b")
+	sees(closed)
+	s.Ingresses[0] = s.Ingresses[0].DeepCopy()
+	s.Ingresses[0].Annotations["sallyport.dev/auth-set-headers-from"] = "other/headers"
+	sees(closed)
+	if keys, _ := s.NamedConfigMaps(); len(keys) != 0 {
+		t.Errorf("the ConfigMaps %v are read", keys)
 	}
 }

@@ -124,6 +124,7 @@ var samples = map[string][]string{
 	"sallyport.dev/client-crt-error-page":  {"https://page.test/x?y=%z", "http://page.test"},
 	"sallyport.dev/satisfy":                {"any", "any", "all"},
 	"sallyport.dev/ssl-ciphers":            {"HIGH:!aNULL", "ECDHE-RSA-AES128-GCM-SHA256"},
+	"sallyport.dev/auth-set-headers-from":  {"own", "none", "evil/own", "victim/own"},
 	"sallyport.dev/auth-set-headers":       {"X-Auth-Request-Redirect https://%[req.hdr(host)]%[pathq]", "X-A b\nx_c '%[src] #'"},
 	"sallyport.dev/response-cookie-path":   {"/in/ /out/", "/ /50%", "off"},
 	"sallyport.dev/response-cookie-domain": {"in.test out.test", ".in.test 1.test", "off"},

@@ -115,6 +115,12 @@ func configMaps(_ Scope, ref Ref) (Object, error) {
 	switch ref.Name {
 	case "headers":
 		o.Data["X-A"], o.Data["Cache-Control"] = []byte("50% of %[src]\n"), []byte(`"no-store"`)
+	case "team":
+		o.Data["X-Team"], o.Data["X-Empty"], o.Data["A_b"] = []byte("100% #a b"), nil, []byte("c")
+	case "variable":
+		o.Data["X-Host"] = []byte("$host")
+	case "host":
+		o.Data["Host"] = []byte("other.test")
 	case "bad-header":
 		o.Data["X A"] = []byte("x")
 	case "line":
@@ -454,12 +460,12 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 		},
 		{
 			on4("sallyport.dev/response-headers-from: bad-header"),
-			"! Ingress InvalidAnnotation: annotation sallyport.dev/response-headers-from: ConfigMap bad-header, entry X A: " +
+			"! Ingress InvalidAnnotation: annotation sallyport.dev/response-headers-from: ConfigMap bad-header, entry \"X A\": " +
 				`"X A" is not the name of a header: allowed are letters, digits, "-", "_" and "."; it is ignored`,
 		},
 		{
 			on4("sallyport.dev/response-headers-from: line"),
-			"! Ingress InvalidAnnotation: annotation sallyport.dev/response-headers-from: ConfigMap line, entry X-A: " +
+			"! Ingress InvalidAnnotation: annotation sallyport.dev/response-headers-from: ConfigMap line, entry \"X-A\": " +
 				"\"x\\nhttp-request allow\" has the control character '\\n', which is not allowed; it is ignored",
 		},
 		{
@@ -693,6 +699,31 @@ file ca.ca.pem`,
 			on4("sallyport.dev/auth-url: service://door:4180"),
 			"http-request lua.sallyport_ask door_4180 door GET '/' * - * - -\n" + cookies +
 				`http-request return status 503 content-type text/plain string "the authentication service gives no answer\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\"",
+		},
+		{
+			on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-set-headers: X-A %[path]",
+				"sallyport.dev/auth-set-headers-from: team"),
+			"http-request set-var-fmt(txn.sallyport_ask0) '%[path]'\n" +
+				"http-request set-var-fmt(txn.sallyport_ask1) 'c'\n" +
+				"http-request set-var-fmt(txn.sallyport_ask2) '100%% #a b'\n" +
+				"http-request lua.sallyport_ask door_80 door GET '/' * - * - x-a,a_b,x-team\n" +
+				cookies + `http-request return status 503 content-type text/plain string "the authentication service gives no answer\n" if !{ var(txn.sallyport_auth) -m str yes }` + "\nfile auth.lua\nasks about \"tune.lua.maxmem 0\"",
+		},
+		{
+			on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-set-headers-from: gone"),
+			`CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-set-headers-from: there is no ConfigMap gone, or it cannot be read; all clients are rejected until it is corrected`,
+		},
+		{
+			on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-set-headers-from: variable"),
+			`CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-set-headers-from: ConfigMap variable, entry "X-Host": it has a $, and variables are not served; all clients are rejected until it is corrected`,
+		},
+		{
+			on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-set-headers-from: host"),
+			`CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-set-headers-from: ConfigMap host, entry "Host": the header "Host" is set by HAProxy; all clients are rejected until it is corrected`,
+		},
+		{
+			on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-set-headers-from: line"),
+			`CLOSED! Ingress InvalidAnnotation: annotation sallyport.dev/auth-set-headers-from: ConfigMap line, entry "X-A": "x\nhttp-request allow" has the control character '\n', which is not allowed; all clients are rejected until it is corrected`,
 		},
 		{
 			on4("sallyport.dev/auth-url: svc://door:80", "sallyport.dev/auth-set-headers: Host other.test"),

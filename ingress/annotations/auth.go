@@ -39,6 +39,11 @@ var (
 		Format: "`Name value`, one a line; a value may hold `%[...]`, see below", Guard: true,
 		Effect: "Headers that the Service of auth-url sees, in place of those of the request.",
 	})
+	authSetFrom = defineConfigMap(Doc{
+		Name: own + "auth-set-headers-from", Scopes: Ingress, Guard: true,
+		Effect: "Each entry of the ConfigMap is a header that the Service of auth-url sees, as with " +
+			"auth-set-headers. Its value is sent as it is.",
+	})
 	authSucceed = define(headerList, Doc{
 		Name: own + "auth-headers-succeed", Scopes: notOnTheService, Format: "names of headers, with commas",
 		Guard: true,
@@ -188,6 +193,13 @@ func signIn(s string) (string, error) {
 
 // ask adds the directive that asks a Service whether a request is allowed (auth-url).
 func ask(v *values, s *Settings) {
+	more, err := headersFrom(v, authSetFrom, func(name, value string) (haproxy.AskHeader, error) {
+		return askHeader(name + " " + value)
+	})
+	if err != nil {
+		v.wrong(authSetFrom.Doc, err)
+		return
+	}
 	url, said := get(v, authURL)
 	if !said || v.optsOut {
 		return
@@ -202,7 +214,6 @@ func ask(v *values, s *Settings) {
 	} else if url.to.Service.Namespace != "" {
 		a.Host += "." + url.to.Service.Namespace
 	}
-	var err error
 	if a.Backend, err = v.env.Service(v.scopeOf(authURL.Name), url.to); err != nil {
 		v.wrong(authURL.Doc, err)
 		return
@@ -220,6 +231,7 @@ func ask(v *values, s *Settings) {
 	}
 	a.SignIn, _ = get(v, authSignIn)
 	a.Any = v.either[authURL.Name]
+	a.Set = slices.Concat(a.Set, more)
 	// The backend is closed until HAProxy has answered that it has Lua.
 	lua := v.ask(haproxy.LuaSupport(), &s.Questions)
 	if lua.Why != "" {

@@ -334,7 +334,11 @@ func rewriting(v *values, s *Settings) {
 		d, _ := get(v, k)
 		s.add(d...)
 	}
-	s.add(headersFrom(v, responseFrom, haproxy.SetResponseHeader)...)
+	named, err := headersFrom(v, responseFrom, haproxy.SetResponseHeader)
+	if err != nil {
+		v.wrong(responseFrom.Doc, err)
+	}
+	s.add(named...)
 	rewritePath(v, s)
 	if list, said := get(v, captures); said {
 		length := captureLength(v, len(list))

@@ -356,30 +356,36 @@ func defineConfigMap(d Doc) key[Ref] {
 	return define(reference, d)
 }
 
-// headersFrom reads the entries of the ConfigMap that a key names as headers. Their values are literal.
-func headersFrom(v *values, k key[Ref], set func(name, value string) (haproxy.Directive, error)) []haproxy.Directive {
+// headersFrom reads the entries of the ConfigMap that a key names as headers, in the order of their names. Values are
+// literal. An entry without a value sets no header.
+func headersFrom[T any](v *values, k key[Ref], read func(name, value string) (T, error)) (all []T, err error) {
 	ref, said := get(v, k)
 	if !said {
-		return nil
+		return nil, nil
 	}
 	scope := v.scopeOf(k.Name)
 	from, err := v.env.ConfigMaps(scope, ref)
-	var all []haproxy.Directive
-	for _, name := range slices.Sorted(maps.Keys(from.Data)) {
-		d, wrong := set(name, strings.ReplaceAll(strings.TrimSpace(string(from.Data[name])), "%", "%%"))
-		if wrong != nil {
-			err = cmp.Or(err, fmt.Errorf("%s, entry %s: %w", from.Of, name, wrong))
-		}
-		all = append(all, d)
-	}
-	if n := v.env.most(scope); err == nil && len(all) > n {
-		err = fmt.Errorf("%s has %d entries; allowed are %d (clusters[].ingress.limits.lines)", from.Of, len(all), n)
-	}
 	if err != nil {
-		v.wrong(k.Doc, err)
-		return nil
+		return nil, err
 	}
-	return all
+	if n, most := len(from.Data), v.env.most(scope); n > most {
+		return nil, fmt.Errorf("%s has %d entries; allowed are %d (clusters[].ingress.limits.lines)", from.Of, n, most)
+	}
+	for _, name := range slices.Sorted(maps.Keys(from.Data)) {
+		value := strings.TrimSpace(string(from.Data[name]))
+		if value == "" {
+			continue
+		}
+		one, err := read(name, haproxy.Literal(value))
+		if strings.Contains(value, "$") {
+			err = errors.New("it has a $, and variables are not served")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s, entry %s: %w", from.Of, Quote(name), err)
+		}
+		all = append(all, one)
+	}
+	return all, nil
 }
 
 // serverCerts sets the certificates of both sides of TLS connections to servers, and

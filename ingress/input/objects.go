@@ -25,7 +25,7 @@ type Objects struct {
 	Services   []*corev1.Service
 	Slices     []*discoveryv1.EndpointSlice
 	Secrets    []*corev1.Secret    // that something names
-	ConfigMaps []*corev1.ConfigMap // those that Options name, and those of authorities that something names
+	ConfigMaps []*corev1.ConfigMap // those that Options name, and those that something names
 	Namespaces []*corev1.Namespace // if Options select by their labels
 	API        gateway.Objects     // the objects of Gateway API
 	Exports    []*ServiceExport    // if Options name a set of clusters

@@ -154,7 +154,7 @@ func (o Options) ConfigMaps() []string {
 	return names
 }
 
-// SecretNamespaces returns the namespaces of the Secrets, and of the ConfigMaps of authorities, that
+// SecretNamespaces returns the namespaces of the Secrets, and of the ConfigMaps that objects name, that
 // are read. One entry "" means all namespaces.
 func (o Options) SecretNamespaces() []string {
 	if len(o.Namespaces) == 0 || o.CrossNamespaceSecrets {
@@ -168,7 +168,7 @@ func (o Options) SecretNamespaces() []string {
 	return slices.Compact(all)
 }
 
-// ReadsSecretsOf reports whether the Secrets of a namespace, and its ConfigMaps of authorities, are
+// ReadsSecretsOf reports whether the Secrets of a namespace, and the ConfigMaps that objects name, are
 // read.
 func (o Options) ReadsSecretsOf(namespace string) bool {
 	all := o.SecretNamespaces()

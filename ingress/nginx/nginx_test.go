@@ -223,9 +223,13 @@ var reads = []struct {
 			"sallyport.dev/auth-url = svc://ops/door:80/",
 	},
 	{
-		set: []string{"auth-url: http://door.ops.svc/", "auth-request-redirect: https://$host/back?to=$request_uri"},
+		set: []string{
+			"auth-url: http://door.ops.svc/", "auth-request-redirect: https://$host/back?to=$request_uri",
+			"auth-proxy-set-headers: shop/headers",
+		},
 		want: "sallyport.dev/auth-set-headers = X-Auth-Request-Redirect " +
-			"https://%[req.hdr(host),host_only,lower]/back?to=%[pathq]\nsallyport.dev/auth-url = svc://ops/door:80/",
+			"https://%[req.hdr(host),host_only,lower]/back?to=%[pathq]\n" +
+			"sallyport.dev/auth-set-headers-from = shop/headers\nsallyport.dev/auth-url = svc://ops/door:80/",
 	},
 	{
 		set: []string{"auth-url: http://door.ops.svc/", "auth-request-redirect: https://$upstream_addr/"},
@@ -699,6 +703,9 @@ func FuzzRead(f *testing.F) {
 		}
 		l := annotations.Read(annotations.Ingress, of.Annotations).With(r.Said...)
 		s, _, problems := annotations.Compile("n_i", annotations.Env{
+			ConfigMaps: func(annotations.Scope, annotations.Ref) (annotations.Object, error) {
+				return annotations.Object{}, nil
+			},
 			Secrets: func(annotations.Scope, annotations.Ref) (annotations.Object, error) {
 				return annotations.Object{}, fmt.Errorf("there is none")
 			},

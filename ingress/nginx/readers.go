@@ -309,6 +309,7 @@ func authURL(r *reading, value string) {
 		r.refuse(known["auth-method"], "%s: allowed are GET, HEAD and POST", annotations.Quote(method))
 	}
 	r.also("auth-response-headers", "sallyport.dev/auth-headers-succeed")
+	r.also("auth-proxy-set-headers", "sallyport.dev/auth-set-headers-from")
 	if back, err := text(r.values["auth-request-redirect"]); err != nil {
 		r.fail(known["auth-request-redirect"], "%v", err)
 	} else if back != "" {

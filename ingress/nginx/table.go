@@ -164,8 +164,10 @@ var rows = []*Row{
 		Name: "auth-request-redirect", With: "auth-url", Verdict: Same, Keys: "sallyport.dev/auth-set-headers",
 	},
 	{
-		Name: "auth-proxy-set-headers", With: "auth-url", Verdict: Lost,
-		Note: "the Service sees the headers of the request",
+		Name: "auth-proxy-set-headers", With: "auth-url", Verdict: Differs, Guard: true,
+		Keys: "sallyport.dev/auth-set-headers-from",
+		Note: "A ConfigMap of the namespace of the Ingress. An entry with a variable of nginx closes the Ingress, " +
+			"and so does one for Host or for a header of the connection.",
 	},
 	{
 		Name: "auth-always-set-cookie", With: "auth-url", Verdict: Nothing,

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// followers keep only the Secrets and the ConfigMaps of authorities that something names. Secrets of
+// followers keep only the Secrets and the ConfigMaps that something names. Secrets of
 // type kubernetes.io/tls are listed and watched together; those that nothing names are dropped as they
 // arrive. Every other object that something names is left to the namedReader of its kind and
 // namespace.

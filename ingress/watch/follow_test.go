@@ -376,3 +376,48 @@ func TestSecretsAreReadInTheNamespacesOfTheConfigurationOnly(t *testing.T) {
 		t.Errorf("it asked for %q, want %q", server.asked, want)
 	}
 }
+
+// TestOnlyConfigMapsThatAnIngressNamesAreRead changes the one that is named.
+func TestOnlyConfigMapsThatAnIngressNamesAreRead(t *testing.T) {
+	c := newCluster(calico.V1)
+	for _, name := range []string{"default/headers", "default/others", "web/headers"} {
+		namespace, short, _ := strings.Cut(name, "/")
+		mustCreate(t, c.CoreV1().ConfigMaps(namespace).Create, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: short}, Data: map[string]string{"X-A": "a", "X-B": "b"},
+		})
+	}
+	for name, value := range map[string]string{"i": "headers", "thief": "web/headers"} {
+		ing := testIngress(name)
+		ing.Annotations = map[string]string{"sallyport.dev/auth-set-headers-from": value}
+		mustCreate(t, c.NetworkingV1().Ingresses("default").Create, ing)
+	}
+	w := c.watch(t, Config{})
+	synced(t, w)
+	have := func(want string) {
+		t.Helper()
+		until(t, w, want, func() bool {
+			s, err := w.Snapshot()
+			return err == nil && len(s.ConfigMaps) == 1 && s.ConfigMaps[0].Name == "headers" &&
+				s.ConfigMaps[0].Namespace == "default" && s.ConfigMaps[0].Data["X-A"] == want &&
+				s.ConfigMaps[0].Data["X-B"] == "b"
+		})
+	}
+	have("a")
+	changed := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "headers"}, Data: map[string]string{"X-A": "c", "X-B": "b"},
+	}
+	if _, err := c.CoreV1().ConfigMaps("default").Update(t.Context(), changed, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	have("c")
+	for _, a := range c.Actions() {
+		if a.GetResource().Resource == "configmaps" && a.GetNamespace() != "default" && a.GetVerb() != "create" {
+			t.Errorf("%s in namespace %s", a.GetVerb(), a.GetNamespace())
+		}
+	}
+	if !slices.ContainsFunc(Rules, func(r Rule) bool {
+		return slices.Contains(r.Resources, "configmaps") && len(r.Names)+len(r.Namespaces) == 0
+	}) {
+		t.Error("no rule allows to read the ConfigMap")
+	}
+}

@@ -17,7 +17,7 @@ import (
 )
 
 // A namedReader reads the objects of one kind in one namespace that something names but that no shelf
-// has. These are ConfigMaps of authorities, Secrets of other types than kubernetes.io/tls, and TLS
+// has. These are ConfigMaps, Secrets of other types than kubernetes.io/tls, and TLS
 // Secrets that were dropped before something named them.
 //
 // It watches only the names of the namespace's objects. It reads each wanted object when that comes

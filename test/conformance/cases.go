@@ -46,6 +46,16 @@ data:
 ---
 apiVersion: v1
 kind: ConfigMap
+metadata: {name: team}
+data: {X-Team: a b}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: variables}
+data: {X-Team: $host}
+---
+apiVersion: v1
+kind: ConfigMap
 metadata: {name: lists}
 data:
   clients: "10.0.0.0/8 # and more"
@@ -789,6 +799,10 @@ func ownCases() []conformity {
 		}, asks: []ask{{request: "GET /a", headers: []string{"X-Team: b"}, want: []string{
 			"200", "request Saw-X-Team: /a", "request X-Team: b",
 		}}}},
+		{name: "auth-set-headers-from", ingress: []string{
+			"sallyport.dev/auth-url: svc://app:web/status/200", "sallyport.dev/auth-set-headers-from: team",
+			"sallyport.dev/auth-headers-succeed: Saw-X-Team",
+		}, asks: get("request Saw-X-Team: a b")},
 		{
 			name: "auth-url, by a path of the host", beside: "/status",
 			ingress: []string{

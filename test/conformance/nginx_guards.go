@@ -223,11 +223,23 @@ func nginxAsked() []conformity {
 				with("X-Auth-Request-Redirect: /forged"),
 		}},
 		{name: "auth-proxy-set-headers", ingress: []string{
-			"auth-url: " + here + "/status/200", "auth-proxy-set-headers: lists", "auth-response-headers: Saw-X-Team",
+			"auth-url: " + here + "/status/200", "auth-proxy-set-headers: default/team",
+			"auth-response-headers: Saw-X-Team, Saw-X-Other",
 		}, facts: []fact{
-			see("a request", "template/nginx.tmpl", "GET /", "200", "request Saw-X-Team: own").with("X-Team: own").
-				differs("the header of the ConfigMap", "The Service sees the headers of the request"),
+			see("a header of the ConfigMap", "template/template.go", "GET /", "200", "request Saw-X-Team: a b").
+				with("X-Team: forged"),
+			see("a header of the request", "template/nginx.tmpl", "GET /", "200", "request Saw-X-Other: own").
+				with("X-Other: own"),
 		}},
+		{name: "auth-proxy-set-headers with a variable", ingress: []string{
+			"auth-url: " + here + "/status/200", "auth-proxy-set-headers: variables",
+		}, facts: []fact{
+			see("a request", "template/template.go", "GET /", "503").
+				differs("200, and the value of the variable for the Service", "An entry with a variable of nginx"),
+		}},
+		{name: "auth-proxy-set-headers of a ConfigMap that is not there", ingress: []string{
+			"auth-url: " + here + "/status/200", "auth-proxy-set-headers: gone",
+		}, facts: []fact{see("a request", "parse/authreq", "GET /", "503")}},
 	}
 }
 
