@@ -51,7 +51,7 @@ func written(t testing.TB) []Directive {
 		must(SetHost("%[req.hdr(host),lower]")),
 		must(ReplacePath(`^/a/(.*)'x # y$`, `/\1`)),
 		must(ReplaceCookiePath("/a.b%", "/1")), must(ReplaceCookieDomain(".a.test", "1.test")),
-		must(ReplaceLocation("http://a.test/?b=%", "/1")),
+		must(ReplaceLocation("http://a.test/?b=%", "/1")), must(CopyAs("a.test:80", "/it's 1%%%[pathq] #", true)),
 	}
 	for _, c := range []CORS{
 		{Origin: "*", Methods: "*", Headers: "*", MaxAge: 5 * time.Second},
@@ -300,6 +300,8 @@ func FuzzDirectives(f *testing.F) {
 		add(ReplaceCookiePath(name, value))
 		add(ReplaceCookieDomain(name, value))
 		add(ReplaceLocation(name, value))
+		add(CopyAs(name, value, true))
+		add(CopyAs(value, name, true))
 		add(AddRequestHeader(name, value))
 		add(AddResponseHeader(name, value))
 		add(SetHost(value))

@@ -63,6 +63,29 @@ func Mirror(copies []Copy) (Directive, error) {
 	return Directive{phase: phaseMirror, text: strings.Join(lines, "\n")}, nil
 }
 
+// CopyAs changes the copies of requests: to another host, to another path, and without their bodies. An empty host or
+// path stays as servers see it. The path may have parts that HAProxy fills in, from the request of the client.
+func CopyAs(host, path string, bare bool) (Directive, error) {
+	var lines []string
+	if host != "" {
+		if !isAuthority(host) {
+			return Directive{}, fmt.Errorf("%s is not HOST or HOST:PORT", shown(host))
+		}
+		lines = append(lines, "http-request set-var(txn.copy_host) str("+host+")")
+	}
+	if path != "" {
+		word, err := format(inRequest, path)
+		if err != nil {
+			return Directive{}, err
+		}
+		lines = append(lines, "http-request set-var-fmt(txn.copy_to) "+word)
+	}
+	if bare {
+		lines = append(lines, "http-request set-var(txn.copy_bare) bool(true)")
+	}
+	return Directive{phase: phaseCapture, text: strings.Join(lines, "\n")}, nil
+}
+
 var tenantOfCopies = matcher(`^[a-z0-9-]*/[a-z0-9-]{1,63}$`)
 
 // CopyTarget returns the directives of a backend for copies. A server that does not answer holds

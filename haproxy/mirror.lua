@@ -36,12 +36,16 @@ end
 
 -- Returns the lines of the request's head. It returns nil if the request cannot be copied.
 local function head(txn, message)
-	local method, path, from = message:get_stline().method, txn:get_var("txn.copy_path") or "", tostring(txn:get_var("txn.copy_from"))
+	local method, from = message:get_stline().method, tostring(txn:get_var("txn.copy_from"))
+	local path, host = txn:get_var("txn.copy_to") or txn:get_var("txn.copy_path") or "", txn:get_var("txn.copy_host")
 	local headers = message:get_headers()
 	if headers["upgrade"] or string.find(method .. path, "[%c ]") or string.sub(path, 1, 1) ~= "/" then
 		return nil
 	end
 	local lines = { method .. " " .. path .. " HTTP/1.1", "connection: close", "x-sallyport-source: " .. from }
+	if host then
+		headers["host"] = { [0] = host }
+	end
 	for name, values in pairs(headers) do
 		if not own[(string.gsub(name, "[_.]", "-"))] then
 			local last = #values
@@ -86,6 +90,7 @@ function Mirror:http_headers(txn, message)
 		return
 	end
 	self.tenant, self.backends, self.lines, self.body, self.size = tenant, backends, lines, {}, 0
+	self.bare = txn:get_var("txn.copy_bare")
 	self.socket, self.secret = txn:get_var("proc.mirrorsocket"), txn:get_var("proc.mirrorsecret")
 	count(tenant, #backends)
 	filter.register_data_filter(self, message.channel)
@@ -100,7 +105,7 @@ function Mirror:forget()
 end
 
 function Mirror:http_payload(txn, message)
-	if message:is_resp() or not self.backends then
+	if message:is_resp() or not self.backends or self.bare then
 		return
 	end
 	local part = message:body()

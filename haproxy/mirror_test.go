@@ -171,6 +171,37 @@ func TestARequestIsCopiedAndNeverWaitsForTheCopy(t *testing.T) {
 	})
 }
 
+func TestACopyHasAnotherHostPathAndNoBodyAsAsked(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		app, one := newLedger(t), newLedger(t)
+		all := copying(t, "app", "c/shop", app.Server, one.Server)
+		last := all[len(all)-1]
+		last.Directives = append(last.Directives, must[Directive](t)(ReplacePath("^/a", "/b")),
+			must[Directive](t)(CopyAs("copy.test:81", "/x%%20%[pathq]", true)))
+		SortDirectives(last.Directives)
+		cfg := r.config(all...)
+		cfg.Routes = slices.DeleteFunc(cfg.Routes, func(r *Route) bool { return strings.Contains(r.Backend, "-copy") })
+		cfg.Extras = []*Extra{MirrorScript()}
+		r.settle(cfg, states(cfg, Open))
+		body := strings.NewReader(strings.Repeat("x", 100_000))
+		request, err := http.NewRequestWithContext(t.Context(), "PUT", "http://app.test/a?b", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := r.client("").Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		const line = "PUT /x%20/a?b copy.test:81 "
+		r.eventually("the copy arrives", func() bool { return slices.Contains(one.lines(), line) })
+		if got := app.lines(); !slices.Equal(got, []string{"PUT /b?b set.test 100000 bytes"}) {
+			t.Errorf("the server saw %q", got)
+		}
+	})
+}
+
 // refusing returns a server that answers the first request with 503.
 func refusing(t *testing.T) Server {
 	t.Helper()

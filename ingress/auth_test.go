@@ -130,3 +130,46 @@ func TestHeadersForAServiceThatIsAskedComeFromTheConfigMapOfTheNamespace(t *test
 		t.Errorf("the ConfigMaps %v are read", keys)
 	}
 }
+
+// TestCopiesGoToABackendOfTheirOwn has an Ingress whose requests are copied.
+func TestCopiesGoToABackendOfTheirOwn(t *testing.T) {
+	for name, tt := range map[string]struct{ to, backend, problems string }{
+		"by number":            {"svc://door:80", "default_copy_svc_door_80", ""},
+		"that is not there":    {"svc://gone:80", "default_copy_svc_gone_80", "ServiceNotFound"},
+		"of another namespace": {"svc://ops/door:80", "", "InvalidAnnotation"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := snapshot(t, Unnamed, app("web")+service("door", "http", 80)+slice("door", "a", "http", 8080, "172.16.1.2")+
+				ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
+			s.Ingresses[0].Annotations = map[string]string{"sallyport.dev/mirror-to": tt.to}
+			var c Compiler
+			c.Judge(haproxy.Verdicts{haproxy.LuaSupport().Part(): haproxy.Good})
+			r := c.Compile([]Snapshot{s})
+			if err := r.Config.Validate(); err != nil {
+				t.Error(err)
+			}
+			var problems string
+			for _, p := range r.Problems {
+				problems += p.Reason
+			}
+			var copied string
+			for _, b := range r.Config.Backends {
+				text := ""
+				for _, d := range b.Directives {
+					text += d.String() + "\n"
+				}
+				if strings.Contains(b.Name, "_copy_") {
+					copied = b.Name
+					if !strings.Contains(text, "retries 1") {
+						t.Errorf("the backend of the copies has %q", text)
+					}
+				} else if has := strings.Contains(text, "str("+Unnamed+"/default:"+tt.backend+")"); has == (tt.backend == "") {
+					t.Errorf("the backend of the requests has %q", text)
+				}
+			}
+			if copied != tt.backend || problems != tt.problems {
+				t.Errorf("copies go to %q, problems %q; want %q, %q", copied, problems, tt.backend, tt.problems)
+			}
+		})
+	}
+}

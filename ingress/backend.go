@@ -36,6 +36,11 @@ func (c *Compiler) part(n need) part {
 	if len(c.verdicts) > 0 {
 		c.close(&p, n)
 	}
+	if n.spare != (reference{}) {
+		of := haproxy.Server{Source: w.Options.Source, Backup: true}
+		p.addServers(w, &need{world: n.world, reference: n.spare}, of)
+		backend.Servers = endpoint.Merge(backend.Servers)
+	}
 	if !n.exists {
 		return p
 	}

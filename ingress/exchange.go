@@ -256,8 +256,10 @@ func (r *routing) exchangeNeeds(gone, come []need) {
 				r.users[i], mine[i] = maps.Clone(r.users[i]), true
 			}
 			users := r.users[i]
-			if users[n.Service] = to(slices.Clone(users[n.Service])); len(users[n.Service]) == 0 {
-				delete(users, n.Service)
+			for _, service := range n.services() {
+				if users[service] = to(slices.Clone(users[service])); len(users[service]) == 0 {
+					delete(users, service)
+				}
 			}
 		}
 	}

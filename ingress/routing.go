@@ -59,6 +59,15 @@ type need struct {
 	asked    int64     // when by was created; in seconds of Unix time
 	exists   bool      // its Service and port exist, and their endpoints may be used
 	settings *settings
+	spare    reference // to the servers for want of others (default-backend); may be zero
+}
+
+// services returns the Services that a need has servers of.
+func (n *need) services() []serviceKey {
+	if n.spare == (reference{}) {
+		return []serviceKey{n.Service}
+	}
+	return []serviceKey{n.Service, n.spare.Service}
 }
 
 // since returns since when the Service exists, and something leads to it.
@@ -227,7 +236,9 @@ func (b *builder) assemble() {
 		n := b.needed[name]
 		b.needs = append(b.needs, n)
 		for _, i := range sharers(b.of, &n) {
-			b.users[i][n.Service] = append(b.users[i][n.Service], name)
+			for _, service := range n.services() {
+				b.users[i][service] = append(b.users[i][service], name)
+			}
 		}
 		b.Config.Userlists = append(b.Config.Userlists, n.settings.Userlists...)
 		b.Config.Extras = append(b.Config.Extras, n.settings.Extras...)
@@ -638,6 +649,7 @@ func (b *builder) backend(c petitioner, to reference) (n need, why Problem) {
 		return claims.Shorten(w.prefix+key.Namespace+owner+"_svc_"+key.Name+"_"+port, ".")
 	}
 	why = n.find(service, ok)
+	n.spare = b.spare(c, n.settings.Spare)
 	switch {
 	case n.exists:
 		n.settings = b.spoken(n, service)
@@ -651,6 +663,25 @@ func (b *builder) backend(c petitioner, to reference) (n need, why Problem) {
 		n.name = named(to.PortText())
 	}
 	return n, why
+}
+
+// spare returns the first port of a Service that an object names in default-backend. It reports a Service that
+// cannot be used.
+func (b *builder) spare(c petitioner, name string) reference {
+	if name == "" {
+		return reference{}
+	}
+	key := serviceKey{Namespace: c.Ref.Namespace, Name: name}
+	n := need{reference: claims.ReferTo(key, "", annotations.Requests)}
+	service, ok := input.Find(b.worlds[c.World].Services, key)
+	if ok && len(service.Spec.Ports) > 0 {
+		n.Port, n.Number = service.Spec.Ports[0].Name, service.Spec.Ports[0].Port
+	}
+	if why := n.find(service, ok); why.Reason != "" {
+		b.reportOn(c.Ref, why.Reason, "sallyport.dev/default-backend: %s; it is ignored", why.Why)
+		return reference{}
+	}
+	return n.reference
 }
 
 // spoken returns the settings of a need with the protocol that the port of its Service speaks
@@ -718,23 +749,30 @@ func (b *builder) need(c petitioner, to reference, what fmt.Stringer) string {
 	return n.name
 }
 
-// ask adds the backend of a Service that checks requests (auth-url). Without
-// servers no request is let in.
+// ask adds the backend of a Service that checks requests (auth-url), or gets copies of them (mirror-to). Without
+// servers no request is let in, or copied.
 func (b *builder) ask(c petitioner, one askedOne, what fmt.Stringer) {
 	if _, known := b.needed[one.backend]; known {
 		return
 	}
+	key, origin, lost := "auth-url", "checks requests (auth-url): ", unserved
+	if one.Purpose == annotations.Copies {
+		key, origin, lost = "mirror-to", "gets copies of requests (mirror-to): ", "; requests are not copied"
+	}
 	n := need{
-		name: one.backend, origin: "checks requests (auth-url): ", world: c.World,
+		name: one.backend, origin: origin, world: c.World,
 		reference: claims.ReferTo(one.key, one.port, claims.Checks),
 	}
 	service, ok := input.Find(b.worlds[c.World].Services, one.key)
 	of := settledFor{service: service, world: c.World, traffic: claims.Checks}
 	n.settings = b.compile("", of, b.layer(service), b.worlds[c.World].defaults)
 	b.reportKeys(c, service, n.settings.problems)
+	if one.Purpose == annotations.Copies {
+		n.settings = b.derive(n.settings, listen.Effects{Directives: haproxy.CopyTarget()})
+	}
 	why := n.find(service, ok)
 	if why.Reason != "" {
-		b.reportOn(c.Ref, why.Reason, "%s, sallyport.dev/auth-url: %s"+unserved, what, why.Why)
+		b.reportOn(c.Ref, why.Reason, "%s, sallyport.dev/%s: %s%s", what, key, why.Why, lost)
 	}
 	b.add(n, c)
 }

@@ -68,7 +68,8 @@ func sharers(worlds []*world, n *need) []int {
 func (c *Compiler) touches(touched []map[serviceKey]bool, n *need) bool {
 	for i, services := range touched {
 		shares := i == n.world || n.set != "" && c.worlds[i].Options.Set == n.set
-		if shares && (services == nil || services[n.Service]) {
+		if shares && (services == nil ||
+			slices.ContainsFunc(n.services(), func(key serviceKey) bool { return services[key] })) {
 			return true
 		}
 	}

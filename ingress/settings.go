@@ -26,18 +26,19 @@ type settings struct {
 	secrets  []foundSecret  // all that were looked up
 	backends []foundBackend // of HAProxy's own controller, all that were looked up
 	sections []foundSection // all that were looked up
-	asks     []askedOne     // Services that check its requests
+	asks     []askedOne     // Services that check its requests, or get copies
 
 	by      *claimant      // its keys change the backend, which it alone uses; nil if the backend is shared
 	refused []haproxy.Part // left out because HAProxy refuses them
 	hash    string         // of what a rule of a route adds; part of the backend's name
 }
 
-// An askedOne is a Service that checks requests (auth-url), as a key names it.
+// An askedOne is a Service that a key names for a purpose.
 type askedOne struct {
 	key     serviceKey
 	port    string
 	backend string // its name
+	annotations.Purpose
 }
 
 // A foundSecret is the outcome of a look-up. secret is nil if none was found.
@@ -84,7 +85,7 @@ func (c *Compiler) env(w *world, home string, into *settings) annotations.Env {
 		},
 		TakenUDP: c.TakenUDP,
 		Cluster:  w.Cluster,
-		Tenant:   w.prefix + home,
+		Tenant:   w.prefix + home, Namespace: home,
 		Bounds: annotations.Bounds{
 			Lines: w.Options.Limits.Lines, Entries: w.Options.Limits.ListEntries,
 			CaptureBytes: w.Options.Limits.CaptureBytes, WrongPasswords: w.Options.Limits.WrongPasswords,
@@ -157,18 +158,24 @@ func (w *world) configMapFinder(home string, found *[]foundSection) annotations.
 	}
 }
 
-// asker returns a function that names the backend of a Service that checks requests
-// for objects of a namespace, and notes it in found.
-func (w *world) asker(home string, found *[]askedOne) func(annotations.Scope, annotations.ServicePort) (string, error) {
-	return func(scope annotations.Scope, to annotations.ServicePort) (string, error) {
+// asker returns a function that names the backend of a Service that objects of a namespace name for a
+// purpose, and notes it in found.
+func (w *world) asker(
+	home string, found *[]askedOne,
+) func(annotations.Scope, annotations.ServicePort, annotations.Purpose) (string, error) {
+	return func(scope annotations.Scope, to annotations.ServicePort, purpose annotations.Purpose) (string, error) {
 		key, own := w.Named(scope, home, to.Service)
 		if !own && !slices.Contains(w.Options.AuthServices, key.String()) {
 			return "", fmt.Errorf("Service %s is in another namespace, and not in the list of the configuration file "+
 				"(clusters[].ingress.authServices)", key)
 		}
-		one := askedOne{key, to.Port, claims.Shorten(w.prefix+key.Namespace+"_auth_svc_"+key.Name+"_"+to.Port, ".")}
-		*found = append(*found, one)
-		return one.backend, nil
+		kind := "_auth_svc_"
+		if purpose == annotations.Copies {
+			kind = "_copy_svc_"
+		}
+		name := claims.Shorten(w.prefix+key.Namespace+kind+key.Name+"_"+to.Port, ".")
+		*found = append(*found, askedOne{key: key, port: to.Port, backend: name, Purpose: purpose})
+		return name, nil
 	}
 }
 

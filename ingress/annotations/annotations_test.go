@@ -228,7 +228,7 @@ var env = Env{
 		}
 		return nil
 	},
-	Service: func(scope Scope, to ServicePort) (string, error) {
+	Service: func(_ Scope, to ServicePort, _ Purpose) (string, error) {
 		if to.Service.Namespace == "theirs" {
 			return "", errors.New("not yours")
 		}
@@ -239,9 +239,9 @@ var env = Env{
 	Pattern:  func(name string) (string, bool) { return "10.0.0.0/8 # ours\n\n192.0.2.1\n", name == "ours" },
 	Cluster:  "c",
 	TakenUDP: map[uint16]string{546: "another program"},
-	Tenant:   "c_team",
-	Bounds:   Bounds{Lines: 3, Entries: 4, CaptureBytes: 1000, WrongPasswords: 7},
-	Refusal:  func(haproxy.Part) string { return "" },
+	Tenant:   "c_team", Namespace: "team",
+	Bounds:  Bounds{Lines: 3, Entries: 4, CaptureBytes: 1000, WrongPasswords: 7},
+	Refusal: func(haproxy.Part) string { return "" },
 	Verdict: func(q haproxy.Question) haproxy.Verdict {
 		if strings.Contains(q.String(), "bad") {
 			return haproxy.Refused("HAProxy: unknown keyword 'bad'")
@@ -257,6 +257,8 @@ const (
 http-request set-var(txn.host) req.hdr(host),host_only,lower
 http-request return status 421 content-type text/plain string "not on this connection\n" if !{ ssl_fc_sni,lower,strcmp(txn.host) eq 0 }
 `
+	copies = "filter lua.sallyport_mirror\nhttp-request set-var(txn.copy_path) pathq\n" +
+		"http-request set-var(txn.copy_from) src\nhttp-request set-var(txn.copy0) str(c/team:app_80)\n"
 	cookies = "http-response lua.sallyport_cookies if { var(txn.sallyport_cookies) -m found }\n"
 
 	shown = `http-request return status 403 content-type text/plain string "only with a certificate\n" if !{ ssl_c_used }
@@ -1079,6 +1081,30 @@ tcp-request content reject
 			"CLOSEDfile ca.ca.pem\n! Ingress InvalidAnnotation: annotation sallyport.dev/client-crt-match: \"(?=CN)\" is not a usable " +
 				"regular expression: invalid or unsupported Perl syntax; all clients are rejected until it is corrected",
 		},
+		{
+			on4("sallyport.dev/mirror-to: svc://ops/app:80", "sallyport.dev/mirror-host: a.test",
+				"sallyport.dev/mirror-path: %[pathq]", "sallyport.dev/mirror-body: false"),
+			"http-request set-var(txn.copy_host) str(a.test)\nhttp-request set-var-fmt(txn.copy_to) '%[pathq]'\n" +
+				"http-request set-var(txn.copy_bare) bool(true)\n" + copies +
+				"file mirror.lua\nasks about \"tune.lua.maxmem 0\"",
+		},
+		{on4("sallyport.dev/default-backend: errors"), "option allbackups"},
+		{
+			on4("sallyport.dev/default-backend: theirs/errors"),
+			`! Ingress InvalidAnnotation: annotation sallyport.dev/default-backend: "theirs/errors" is not the name of a ` +
+				"Service of the namespace; it is ignored",
+		},
+		{on4("sallyport.dev/mirror-to: svc://app:80"), copies + "file mirror.lua\nasks about \"tune.lua.maxmem 0\""},
+		{
+			on4("sallyport.dev/mirror-to: svc://app:80/x"),
+			"! Ingress InvalidAnnotation: annotation sallyport.dev/mirror-to: it has a path: write the path as " +
+				"mirror-path; it is ignored",
+		},
+		{
+			on4("sallyport.dev/mirror-to: svc://theirs/app:80", "sallyport.dev/mirror-host: a b"),
+			"asks about \"tune.lua.maxmem 0\"\n" +
+				"! Ingress InvalidAnnotation: annotation sallyport.dev/mirror-to: not yours; it is ignored",
+		},
 		{on4("sallyport.dev/cors-expose-headers: X-A, X-B"), ""},
 
 		// An Ingress without the guards of the ConfigMap.
@@ -1691,7 +1717,7 @@ func TestAKeyRefersToWhatItsDocSays(t *testing.T) {
 					got[ConfigMapKind] = true
 					return Object{}, errors.New("none")
 				}
-				env.Service = func(Scope, ServicePort) (string, error) {
+				env.Service = func(Scope, ServicePort, Purpose) (string, error) {
 					got[ServiceKind] = true
 					return "", errors.New("none")
 				}

@@ -214,7 +214,7 @@ func ask(v *values, s *Settings) {
 	} else if url.to.Service.Namespace != "" {
 		a.Host += "." + url.to.Service.Namespace
 	}
-	if a.Backend, err = v.env.Service(v.scopeOf(authURL.Name), url.to); err != nil {
+	if a.Backend, err = v.env.Service(v.scopeOf(authURL.Name), url.to, Checks); err != nil {
 		v.wrong(authURL.Doc, err)
 		return
 	}

@@ -20,6 +20,7 @@ type Settings struct {
 	Extras     []*haproxy.Extra
 	Lists      []*haproxy.List
 	Questions  []haproxy.Question // that HAProxy has to answer
+	Spare      string             // a Service of the namespace, see default-backend; may be empty
 }
 
 // Compile reads the layers of one backend, the most special first. It returns the
@@ -33,7 +34,7 @@ func Compile(owner string, env Env, layers ...Layer) (Settings, []Effective, []P
 	s := Settings{}
 	for _, group := range []func(*values, *Settings){
 		servers, serverCerts, access, clientCerts, authenticate, verifyTokens, ask, cors,
-		rewriting, resource, snippet,
+		rewriting, mirror, spare, resource, snippet,
 	} {
 		group(v, &s)
 	}
@@ -235,6 +236,16 @@ func (s *Settings) from(n haproxy.Networks) haproxy.Networks {
 	}
 	return n
 }
+
+// spare names the Service of default-backend. Its servers take requests while no other server can.
+func spare(v *values, s *Settings) {
+	if s.Spare, _ = get(v, spareService); s.Spare != "" {
+		s.add(haproxy.Option("allbackups", true))
+	}
+}
+
+// SpareOf returns the Service that default-backend of a Layer names, or "".
+func SpareOf(l Layer) string { return l.Values[spareService.Name].Text }
 
 // access adds the directives that allow, reject and limit requests.
 func access(v *values, s *Settings) {

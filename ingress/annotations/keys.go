@@ -461,6 +461,17 @@ var defaultBackend = define(servicePort, Doc{
 		"Without both: 404.",
 })
 
+var spareService = define(func(s string) (string, error) {
+	if !dnsLabel.MatchString(s) {
+		return "", fmt.Errorf("%s is not the name of a Service of the namespace", Quote(s))
+	}
+	return s, nil
+}, Doc{
+	Name: own + "default-backend", Scopes: Ingress, Format: "Service of the namespace",
+	Effect: "While no server of the Service of a path takes requests, those of the first port of this Service do. " +
+		"They get requests as the others do, with the same keys.",
+})
+
 // A ServicePort names a port of a Service, by name or number. Port is "" for the Service's first
 // port.
 type ServicePort struct {

@@ -33,9 +33,11 @@ type Env struct {
 	// Tenant names the namespace of the object, in its cluster.
 	Tenant string
 	Bounds
-	// Service returns the backend for requests to a Service that an object names in
-	// auth-url. Its error continues a sentence that begins with "auth-url: ".
-	Service func(Scope, ServicePort) (backend string, err error)
+	// Namespace is that of the object.
+	Namespace string
+	// Service returns the backend for requests to a Service that an object names for a purpose. Its error
+	// continues a sentence that begins with "auth-url: ".
+	Service func(Scope, ServicePort, Purpose) (backend string, err error)
 	// Lead leads to the Service that an Ingress names in auth-url by a path of a host.
 	Lead Lead
 	// Verdict returns HAProxy's answer to a question.
@@ -51,6 +53,15 @@ type Env struct {
 	// TakenUDP holds the ports that QUIC cannot have, each with its owner.
 	TakenUDP map[uint16]string
 }
+
+// A Purpose says why HAProxy sends requests to a Service that a key names.
+type Purpose int
+
+// The Purposes.
+const (
+	Checks Purpose = iota // the Service decides about requests (auth-url)
+	Copies                // the Service gets copies of requests (mirror-to)
+)
 
 var (
 	backendText = defineSnippet(haproxy.BackendSection, Doc{

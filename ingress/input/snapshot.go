@@ -68,7 +68,7 @@ type Options struct {
 	// namespaces. A ConfigMap always may.
 	CrossNamespaceSecrets bool
 	// AuthServices are the Services, as NAMESPACE/NAME, that Ingresses of every
-	// namespace may name in auth-url. The Services of its own namespace every Ingress
+	// namespace may name in auth-url and mirror-to. The Services of its own namespace every Ingress
 	// may name.
 	AuthServices []string
 	// OneTenant makes one tenant of all namespaces: they share every host, the oldest

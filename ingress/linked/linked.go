@@ -61,6 +61,10 @@ func LinksOfClaim(world int, c *claims.Claim) (all []Link) {
 	if c.Fallback != nil {
 		all = append(all, Link{Kind: ToService, World: world, Name: c.Fallback.Service})
 	}
+	if name := annotations.SpareOf(c.Layer); name != "" {
+		to := types.NamespacedName{Namespace: c.Ref.Namespace, Name: name}
+		all = append(all, Link{Kind: ToService, World: world, Name: to})
+	}
 	for _, t := range c.TLS {
 		all = append(all, Link{Kind: toSecret, World: world, Name: t.Key(c)})
 		if len(t.Hosts) == 0 {

@@ -459,6 +459,27 @@ var reads = []struct {
 		want: "server-ssl = true",
 	},
 	{set: []string{"proxy-cookie-domain: a.test b.test"}, want: "sallyport.dev/response-cookie-domain = a.test b.test"},
+	{
+		set: []string{"mirror-target: http://app.ops.svc.cluster.local:8080$request_uri"},
+		want: "sallyport.dev/mirror-host = app.ops.svc.cluster.local\nsallyport.dev/mirror-path = %[pathq]\n" +
+			"sallyport.dev/mirror-to = svc://ops/app:8080",
+	},
+	{
+		set: []string{"mirror-target: http://app/x?a=$http_x_a", "mirror-host: a.test", "mirror-request-body: off"},
+		want: "sallyport.dev/mirror-body = false\nsallyport.dev/mirror-host = a.test\n" +
+			"sallyport.dev/mirror-path = /x?a=%[req.hdr(x-a)]\nsallyport.dev/mirror-to = svc://app:80",
+	},
+	{
+		set: []string{"mirror-target: https://mirror.test/$request_uri", "mirror-request-body: off"},
+		want: `! InvalidAnnotation mirror-target: "https://mirror.test/$request_uri" is not a Service of the cluster, as ` +
+			"http://NAME.NAMESPACE.svc.cluster.local:PORT$request_uri; it is ignored",
+	},
+	{
+		set:  []string{"mirror-target: http://app$pid"},
+		want: "! InvalidAnnotation mirror-target: the variable $pid of nginx has no equal here; it is ignored",
+	},
+	{set: []string{"mirror-host: a.test"}, want: ""},
+	{set: []string{"default-backend: errors"}, want: "sallyport.dev/default-backend = errors"},
 	{set: []string{"load-balance: ewma"}, want: "load-balance = leastconn"},
 	{set: []string{"load-balance: ewma", "upstream-hash-by: $request_uri"}, want: "load-balance = uri whole"},
 	{set: []string{"upstream-hash-by: ${http_x_user}"}, want: "load-balance = hdr(x-user)"},
@@ -542,6 +563,11 @@ func TestEachAnnotationHasAVerdictOnItsValue(t *testing.T) {
 		{[]string{"proxy-redirect-from: http://a/", "proxy-redirect-to: off"}, "had no effect, a difference"},
 		{[]string{"proxy-redirect-to: /"}, "had no effect"},
 		{[]string{"enable-access-log: false"}, "a difference"},
+		{
+			[]string{"mirror-target: http://app$request_uri", "mirror-host: a.test", "mirror-request-body: off"},
+			"the same, the same, a difference",
+		},
+		{[]string{"mirror-target: https://a.test/"}, "not served"},
 		{[]string{"enable-access-log: 1"}, "the same"},
 		{[]string{"proxy-next-upstream: error", "proxy-next-upstream-tries: 3"}, "a difference, the same"},
 		{[]string{"proxy-next-upstream: off", "proxy-next-upstream-tries: 0"}, "the same, had no effect"},
@@ -709,11 +735,14 @@ func FuzzRead(f *testing.F) {
 			Secrets: func(annotations.Scope, annotations.Ref) (annotations.Object, error) {
 				return annotations.Object{}, fmt.Errorf("there is none")
 			},
-			Service: func(annotations.Scope, annotations.ServicePort) (string, error) { return "b", nil },
-			Allowed: func(annotations.Scope, haproxy.Section) error { return nil },
-			Verdict: func(haproxy.Question) haproxy.Verdict { return haproxy.Good },
-			Refusal: func(haproxy.Part) string { return "" },
-			Pattern: func(string) (string, bool) { return "10.0.0.0/8", true },
+			Service: func(annotations.Scope, annotations.ServicePort, annotations.Purpose) (string, error) {
+				return "b", nil
+			},
+			Namespace: "n",
+			Allowed:   func(annotations.Scope, haproxy.Section) error { return nil },
+			Verdict:   func(haproxy.Question) haproxy.Verdict { return haproxy.Good },
+			Refusal:   func(haproxy.Part) string { return "" },
+			Pattern:   func(string) (string, bool) { return "10.0.0.0/8", true },
 		}, l, annotations.Layer{}.With(r.Usual...))
 		for _, d := range s.Directives {
 			if strings.Contains(d.String(), "\x01") {

@@ -337,6 +337,34 @@ func authURL(r *reading, value string) {
 	}
 }
 
+// copied matches the URL of a Service, and the path after it, which may begin with a variable.
+var copied = regexp.MustCompile(
+	`^http://(([a-z0-9-]+)(?:\.([a-z0-9-]+))?(?:\.svc(?:\.cluster\.local)?)?)(?::([0-9]+))?([/$].*)$`)
+
+func mirrorTarget(r *reading, value string) {
+	m := copied.FindStringSubmatch(value)
+	if m == nil {
+		r.fail(r.at, "%s is not a Service of the cluster, as http://NAME.NAMESPACE.svc.cluster.local:PORT$request_uri",
+			annotations.Quote(value))
+		return
+	}
+	path, err := text(m[5])
+	if err != nil {
+		r.fail(r.at, "%v", err)
+		return
+	}
+	to := "svc://"
+	if m[3] != "" {
+		to += m[3] + "/"
+	}
+	r.say("sallyport.dev/mirror-to", r.at.Name, to+m[2]+":"+cmp.Or(m[4], "80"))
+	r.say("sallyport.dev/mirror-path", r.at.Name, path)
+	r.say("sallyport.dev/mirror-host", r.source("mirror-host"), cmp.Or(r.values["mirror-host"], m[1]))
+	if r.values["mirror-request-body"] == "off" {
+		r.say("sallyport.dev/mirror-body", "mirror-request-body", "false")
+	}
+}
+
 var word = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 func clientCA(r *reading, value string) {

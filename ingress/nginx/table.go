@@ -95,7 +95,12 @@ var rows = []*Row{
 		Keys: "request-set-header", read: forwardedPrefix,
 	},
 	{Name: "upstream-vhost", Verdict: Same, Keys: "set-host", read: upstreamHost},
-	{Name: "default-backend", Verdict: Lost, Note: "requests for a Service without endpoints are answered 503"},
+	{
+		Name: "default-backend", Verdict: Differs, Keys: "sallyport.dev/default-backend",
+		read: as("sallyport.dev/default-backend"),
+		Note: "It also takes the requests while no server of the Service can be reached. `custom-http-errors` does " +
+			"not use it.",
+	},
 	{Name: "custom-http-errors", Verdict: Lost, Note: "error pages are those of clusters[].ingress.errorFiles"},
 	{Name: "disable-proxy-intercept-errors", Verdict: Nothing, Note: "Error pages of servers stay as they are."},
 	{Name: "service-upstream", Verdict: Nothing, Note: "Requests go to pods, never to a ClusterIP."},
@@ -444,15 +449,18 @@ var rows = []*Row{
 		Note: "A redirect to HTTPS has a log line in any case.",
 	},
 	{Name: "enable-rewrite-log", Verdict: Nothing, Note: "HAProxy has no such log."},
-	{Name: "mirror-target", Verdict: Lost, Note: "an HTTPRoute with a RequestMirror sends copies of requests"},
 	{
-		Name: "mirror-request-body", With: "mirror-target", Verdict: Lost,
-		Note: "an HTTPRoute with a RequestMirror sends copies of requests",
+		Name: "mirror-target", Verdict: Differs, Keys: "sallyport.dev/mirror-to, sallyport.dev/mirror-path",
+		read: mirrorTarget,
+		Note: "A Service of the cluster, as `http://NAME.NAMESPACE.svc.cluster.local:PORT$request_uri`; other URLs " +
+			"are not served. Requests with a body of more than 16 kB, and those that ask for another protocol, are " +
+			"not copied. Too many copies at once are left out. Copies have the headers that servers see.",
 	},
 	{
-		Name: "mirror-host", With: "mirror-target", Verdict: Lost,
-		Note: "an HTTPRoute with a RequestMirror sends copies of requests",
+		Name: "mirror-request-body", With: "mirror-target", Verdict: Same, Keys: "sallyport.dev/mirror-body",
+		Note: "Without bodies, requests with a body of any size are copied.",
 	},
+	{Name: "mirror-host", With: "mirror-target", Verdict: Same, Keys: "sallyport.dev/mirror-host"},
 	{Name: "enable-opentelemetry", Verdict: Lost, Note: noTracing},
 	{Name: "opentelemetry-trust-incoming-span", Verdict: Lost, Note: noTracing},
 	{Name: "opentelemetry-operation-name", Verdict: Lost, Note: noTracing},

@@ -311,7 +311,9 @@ func odd(said []annotations.Said) []annotations.Problem {
 		},
 		Pattern: func(string) (string, bool) { return "", false },
 		Refusal: func(haproxy.Part) string { return "" },
-		Service: func(annotations.Scope, annotations.ServicePort) (string, error) { return "asked", nil },
+		Service: func(annotations.Scope, annotations.ServicePort, annotations.Purpose) (string, error) {
+			return "asked", nil
+		},
 		Secrets: func(annotations.Scope, annotations.Ref) (annotations.Object, error) {
 			return annotations.Object{}, nil
 		},

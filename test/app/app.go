@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -20,6 +21,7 @@ import (
 type app struct {
 	pod, namespace, node string
 	failing, draining    atomic.Bool
+	noted                sync.Map // lines about the requests for paths below /noted
 }
 
 // An echo describes a request and the pod that answers it.
@@ -55,6 +57,8 @@ func newApp(getenv func(string) string) *app {
 func (a *app) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", a.echo)
+	mux.HandleFunc("/noted/", a.note)
+	mux.HandleFunc("GET /noted", a.tell)
 	mux.HandleFunc("GET /healthz", a.health)
 	mux.HandleFunc("POST /fail", a.turn(true))
 	mux.HandleFunc("POST /heal", a.turn(false))
@@ -71,6 +75,19 @@ func (a *app) handler() http.Handler {
 		}
 		mux.ServeHTTP(w, r)
 	})
+}
+
+// note remembers a request.
+func (a *app) note(_ http.ResponseWriter, r *http.Request) {
+	n, _ := io.Copy(io.Discard, r.Body)
+	a.noted.Store(fmt.Sprintln(r.Method, r.RequestURI, r.Host, n), nil)
+}
+
+// tell answers with the requests that note has remembered.
+func (a *app) tell(w http.ResponseWriter, _ *http.Request) {
+	for line := range a.noted.Range {
+		_, _ = io.WriteString(w, line.(string))
+	}
 }
 
 func (a *app) echo(w http.ResponseWriter, r *http.Request) {

@@ -12,6 +12,7 @@
 //	/slow?d=5s     one line each 100 ms for that long; every=1m: one a minute; deaf: also after the client has closed its side
 //	/status/401    that status; header Saw-Method, and Saw-X-Y: z for each header X-Y: z of the request;
 //	               ?cookie=, location= and refresh= are its headers Set-Cookie, Location and Refresh
+//	/noted/x       200; /noted then has a line with the method, the URL, the host and the bytes of the body
 //	/bytes?n=1000  that many bytes
 //	/upgrade, /ws  a WebSocket (RFC 6455) that echoes every message
 package main

@@ -770,6 +770,18 @@ func ownCases() []conformity {
 		},
 		{name: "snippets of the ConfigMap", asks: get("request X-Frontend: yes")},
 		{
+			name: "default-backend", to: "nobody", ingress: []string{"sallyport.dev/default-backend: app"},
+			asks: []ask{{request: "GET /a", want: []string{"200", "url /a"}}},
+		},
+		{
+			name: "mirror-to", ingress: []string{
+				"sallyport.dev/mirror-to: svc://app:web", "sallyport.dev/mirror-host: copy.test:81",
+				"sallyport.dev/mirror-path: /noted%[pathq]", "sallyport.dev/mirror-body: false",
+			},
+			asks:  []ask{{request: "GET /a", want: []string{"200", "url /a"}}},
+			check: noted("POST /noted/of-HOST copy.test:81 0", "-d", "xy", "http://HOST/of-HOST"),
+		},
+		{
 			name: "auth-url, of a service that lets all in",
 			ingress: []string{
 				"sallyport.dev/auth-url: svc://app:web/check",

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
+	"time"
 
 	"sallyport/test/lab/world"
+	"sallyport/test/rig"
 )
 
 func nginxOrigins() []conformity {
@@ -235,6 +238,31 @@ var echoes = asking(func(_ context.Context, s *testbed, tell func(order) (outcom
 	}
 	return err
 })
+
+// noted checks that the pods get a copy of a request, as a line of /noted shows it.
+func noted(want string, request ...string) check {
+	return func(ctx context.Context, s *testbed) error {
+		ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+		defer cancel()
+		curl := func(args ...string) (string, error) {
+			for i, word := range args {
+				args[i] = s.named(word)
+			}
+			to := []string{"curl", "-s", "--max-time", "5", "--connect-to", "::192.168.50.21:"}
+			return s.Exec(ctx, world.Client, slices.Concat(to, args)...)
+		}
+		return rig.Eventually(ctx, want, func() error {
+			if _, err := curl(slices.Clone(request)...); err != nil {
+				return err
+			}
+			got, err := curl("http://HOST/noted")
+			if err == nil && !strings.Contains(got+"\n", s.named(want)+"\n") {
+				err = fmt.Errorf("the pods saw %q, want %q", got, s.named(want))
+			}
+			return err
+		})
+	}
+}
 
 // stays checks that six requests go to the same of several pods.
 func stays(request string, headers ...string) check {
@@ -504,8 +532,13 @@ func nginxLost() []conformity {
 			see("an error", "e2e/proxy.go", "GET /status/502", "502"),
 		}},
 		{name: "default-backend", to: "nobody", ingress: []string{"default-backend: app"}, facts: []fact{
-			see("no endpoints", "e2e/default_backend.go", "GET /", "503").
-				differs("what the Service app says", "Requests for a Service without endpoints are answered 503"),
+			see("no endpoints", "e2e/default_backend.go", "GET /a", "200", "url /a"),
+		}},
+		{name: "default-backend of a Service with endpoints", ingress: []string{"default-backend: pair"}, facts: []fact{
+			see("a request", "e2e/default_backend.go", "GET /a", "200", "response X-Pod: app~"),
+		}},
+		{name: "default-backend that is not there", to: "nobody", ingress: []string{"default-backend: gone"}, facts: []fact{
+			see("no endpoints", "parse/defaultbackend", "GET /", "503"),
 		}},
 		{name: "custom-http-errors", ingress: []string{"custom-http-errors: 404,503", "default-backend: app"}, facts: []fact{
 			see("an error of a server", "e2e/customhttperrors.go", "GET /status/404", "404", "response Saw-Method: GET").
@@ -526,6 +559,18 @@ func nginxLost() []conformity {
 			see("a request", "docs/annotations.md", "GET /a", "200", "url /a", "proto HTTP/1.1"),
 			see("an error of a server", "e2e/disableproxyintercepterrors.go", "GET /status/500", "500"),
 		}},
+		{name: "mirror-target", ingress: []string{
+			"mirror-target: http://app.default.svc.cluster.local:80/noted$request_uri", "mirror-host: copy.test",
+		}, facts: []fact{
+			see("a request", "e2e/mirror.go", "GET /a", "200", "url /a").
+				then(noted("POST /noted/to-HOST?b copy.test 2", "-d", "xy", "http://HOST/to-HOST?b")),
+		}},
+		{name: "mirror-request-body", ingress: []string{
+			"mirror-target: http://app/noted$request_uri", "mirror-request-body: off",
+		}, facts: []fact{
+			see("a request", "e2e/mirror.go", "GET /a", "200", "url /a").
+				then(noted("POST /noted/of-HOST app 0", "-d", "xy", "http://HOST/of-HOST")),
+		}},
 		{name: "what is not served", ingress: []string{
 			"enable-opentelemetry: true", "mirror-target: https://mirror.test/$request_uri",
 			"mirror-host: mirror.test", "mirror-request-body: off", "modsecurity-transaction-id: x", "opentelemetry-operation-name: x",
@@ -533,7 +578,7 @@ func nginxLost() []conformity {
 			"affinity: cookie", "affinity-canary-behavior: legacy",
 		}, facts: []fact{
 			see("a request", "docs/annotations.md", "GET /a", "200", "url /a").
-				differs("the same to the client, and a copy to mirror.test", "An HTTPRoute with a RequestMirror"),
+				differs("the same to the client, and a copy to mirror.test", "other URLs are not served"),
 			see("a header of a trace", "e2e/opentelemetry", "GET /", "200", "request Traceparent: 00-1-2-01").
 				with("Traceparent: 00-1-2-01"),
 		}},
