@@ -86,6 +86,6 @@ func (o *outline) classesText(dir string) []byte {
 func (c *class) fits() bool {
 	// HAProxy: unable to find capture id; 'filter' cannot be used in 'defaults' sections
 	return !slices.ContainsFunc(c.of.of.Directives, func(d Directive) bool {
-		return d.phase == phaseCapture || d.phase == phaseMirror
+		return d.phase == phaseCapture || d.phase == phaseMirror || d.phase == phaseRate
 	})
 }

@@ -63,6 +63,7 @@ const (
 	phaseHost
 	phasePath
 	phaseMirror // requests are copied as servers see them
+	phaseRate   // answers are slowed down
 	phaseResponse
 	phaseText // lines that a user wrote
 )
@@ -584,6 +585,20 @@ func HSTS(maxAge int, subdomains, preload bool) Directive {
 func LimitBody(bytes int) Directive {
 	return Directive{phase: phaseLimit, text: "http-request deny deny_status 413 if { req.hdr_val(content-length) gt " +
 		strconv.Itoa(bytes) + " }"}
+}
+
+// LimitRate sends the body of each answer with that many bytes a second at most. It needs a HAProxy with
+// RateSupport. It bounds no connection that changes to another protocol.
+func LimitRate(bytes int) Directive {
+	return Directive{phase: phaseRate, text: rateFilter + strconv.Itoa(bytes) + " default-period 1s\n" +
+		"http-response set-bandwidth-limit sallyport_rate if !{ status 101 }"}
+}
+
+const rateFilter = "filter bwlim-out sallyport_rate default-limit "
+
+// RateSupport asks whether HAProxy can bound the rate of answers, which a LimitRate needs. HAProxy can since 2.7.
+func RateSupport() Question {
+	return Question{text: Text{BackendSection, rateFilter + "1 default-period 1s"}}
 }
 
 // Root redirects a request for "/" to another path.

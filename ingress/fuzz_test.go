@@ -129,6 +129,7 @@ var samples = map[string][]string{
 	"sallyport.dev/response-cookie-path":   {"/in/ /out/", "/ /50%", "off"},
 	"sallyport.dev/response-cookie-domain": {"in.test out.test", ".in.test 1.test", "off"},
 	"sallyport.dev/response-location":      {"http://in.test/ https://out.test/", "/a?b=%&c /%", "off", "http://a/ /1"},
+	"sallyport.dev/limit-rate":             {"100k", "1", "1g"},
 	"sallyport.dev/default-backend":        {"web", "app", "gone"},
 	"sallyport.dev/mirror-to":              {"svc://app:http", "svc://victim/app:80"}, "sallyport.dev/mirror-body": {"false"},
 	"sallyport.dev/mirror-host": {"copy.test", "copy.test:81"}, "sallyport.dev/mirror-path": {"%[pathq]", "/x?a=%[src]"},

@@ -1088,6 +1088,15 @@ tcp-request content reject
 				"http-request set-var(txn.copy_bare) bool(true)\n" + copies +
 				"file mirror.lua\nasks about \"tune.lua.maxmem 0\"",
 		},
+		{
+			on4("sallyport.dev/limit-rate: 100k"), "filter bwlim-out sallyport_rate default-limit 102400 default-period 1s\n" +
+				"http-response set-bandwidth-limit sallyport_rate if !{ status 101 }\n" +
+				"asks about \"filter bwlim-out sallyport_rate default-limit 1 default-period 1s\"",
+		},
+		{
+			on4("sallyport.dev/limit-rate: 2g"),
+			`! Ingress InvalidAnnotation: annotation sallyport.dev/limit-rate: "2g" is more than 1g; it is ignored`,
+		},
 		{on4("sallyport.dev/default-backend: errors"), "option allbackups"},
 		{
 			on4("sallyport.dev/default-backend: theirs/errors"),

@@ -270,6 +270,7 @@ func access(v *values, s *Settings) {
 		s.Tables = append(s.Tables, t)
 		s.add(haproxy.LimitConcurrent(t, most))
 	}
+	slowDown(v, s)
 	if requests, said := get(v, rateRequests); said {
 		t := haproxy.Table{Name: v.owner + "_rate"}
 		t.Period, _ = get(v, ratePeriod)
@@ -304,6 +305,21 @@ func alternatives(v *values) map[string]bool {
 		return nil
 	}
 	return own
+}
+
+// slowDown adds the directive that bounds the rate of answers (limit-rate), if HAProxy has it.
+func slowDown(v *values, s *Settings) {
+	rate, said := get(v, limitRate)
+	if !said {
+		return
+	}
+	support := v.ask(haproxy.RateSupport(), &s.Questions)
+	if support.Why != "" {
+		v.wrong(limitRate.Doc, errors.New("it needs HAProxy 2.7: "+support.Why))
+	}
+	if support == haproxy.Good {
+		s.add(haproxy.LimitRate(rate))
+	}
 }
 
 // snippet adds the lines of backend-config-snippet, if they may be used.

@@ -142,6 +142,15 @@ func volume(s string) (int, error) {
 	return n * factor, nil
 }
 
+// rate reads bytes a second, at most 1g.
+func rate(s string) (int, error) {
+	n, err := volume(s)
+	if err == nil && n > 1<<30 {
+		err = fmt.Errorf("%s is more than 1g", Quote(s))
+	}
+	return n, err
+}
+
 // defineClients makes a key for networks of clients, or for the name of a list of networks. A list
 // belongs to the operator, and may have any length.
 func defineClients(d Doc) key[haproxy.Networks] {

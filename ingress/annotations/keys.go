@@ -324,6 +324,11 @@ var (
 		Name: own + "proxy-body-size", Scopes: everywhere, Format: "bytes, or with k, m or g",
 		Effect: "A request with a larger Content-Length is answered 413. A body without Content-Length has no limit.",
 	})
+	limitRate = define(rate, Doc{
+		Name: own + "limit-rate", Scopes: notOnTheService, Format: "bytes, or with k, m or g; at most 1g",
+		Effect: "Most bytes a second of the body of an answer. Each request has this rate of its own. It needs " +
+			"HAProxy 2.7.",
+	})
 	connections = define(number(1, 1<<31-1), Doc{
 		Name: own + "limit-connections", Scopes: notOnTheService, Format: "number from 1",
 		Effect: "Most requests of one client address to the Ingress at the same time; further ones are answered 429.",

@@ -409,6 +409,19 @@ func (r *reading) trust(authority string) {
 	}
 }
 
+// limitRate reads KiB a second. 0 is no limit.
+func limitRate(r *reading, value string) {
+	n, err := number(value, 0, 1<<20)
+	switch {
+	case err != nil:
+		r.refuse(r.at, "%v", err)
+	case n == 0:
+		r.mark(r.at.Name, Same, "")
+	default:
+		r.say("sallyport.dev/limit-rate", r.at.Name, value+"k")
+	}
+}
+
 func limitRPS(r *reading, value string) { limit(r, value, 1) }
 
 // limitAllowlist reads limit-allowlist and limit-whitelist, which limit-connections does not heed here.

@@ -265,8 +265,14 @@ var rows = []*Row{
 		Keys: "rate-limit-whitelist",
 		Note: "An older name of `limit-allowlist`.",
 	},
-	{Name: "limit-rate", Verdict: Lost, Note: "answers are sent as fast as the client reads"},
-	{Name: "limit-rate-after", Verdict: Lost, Note: "answers are sent as fast as the client reads"},
+	{
+		Name: "limit-rate", Verdict: Differs, Keys: "sallyport.dev/limit-rate", read: limitRate,
+		Note: "It needs HAProxy 2.7.",
+	},
+	{
+		Name: "limit-rate-after", With: "limit-rate", Verdict: Lost,
+		Note: "an answer has the rate of `limit-rate` from its beginning",
+	},
 	{Name: "enable-modsecurity", Verdict: Lost, Guard: true, Note: noWAF},
 	{Name: "enable-owasp-core-rules", Verdict: Lost, Guard: true, Note: noWAF},
 	{Name: "modsecurity-transaction-id", Verdict: Lost, Note: noWAF},

@@ -770,6 +770,10 @@ func ownCases() []conformity {
 		},
 		{name: "snippets of the ConfigMap", asks: get("request X-Frontend: yes")},
 		{
+			name: "limit-rate", ingress: []string{"sallyport.dev/limit-rate: 1g"},
+			asks: []ask{{request: "GET /bytes?n=20000", want: []string{"200"}}},
+		},
+		{
 			name: "default-backend", to: "nobody", ingress: []string{"sallyport.dev/default-backend: app"},
 			asks: []ask{{request: "GET /a", want: []string{"200", "url /a"}}},
 		},
