@@ -199,7 +199,8 @@ func checkNginx(p *problems, at string, in Ingress) {
 
 // NginxGuards are the annotations of ingress-nginx that may keep clients out.
 var NginxGuards = []string{
-	"allowlist-source-range", "auth-method", "auth-proxy-set-headers", "auth-response-headers", "auth-secret", "auth-signin",
+	"allowlist-source-range", "auth-method", "auth-proxy-set-headers", "auth-response-headers", "auth-secret",
+	"auth-signin",
 	"auth-signin-redirect-param", "auth-snippet", "auth-tls-match-cn", "auth-tls-secret",
 	"auth-tls-verify-client", "auth-type", "auth-url", "configuration-snippet", "denylist-source-range",
 	"enable-modsecurity", "enable-owasp-core-rules", "modsecurity-snippet", "proxy-ssl-name",
