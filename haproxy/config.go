@@ -415,6 +415,17 @@ func (c *Cert) filters() []string {
 	return all
 }
 
+// namesThatAsk returns the filters of the certificates of Bind that ask clients for certificates, in order.
+func (c *Config) namesThatAsk() (all []string) {
+	for _, cert := range c.Certs {
+		if cert.ClientCA != "" {
+			all = append(all, cert.filters()...)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 func (c *Cert) same(o *Cert) bool {
 	return c == o || c.Name == o.Name && c.Scope == o.Scope && bytes.Equal(c.PEM, o.PEM) &&
 		slices.Equal(c.filters(), o.filters()) && c.ClientCA == o.ClientCA && c.ClientOptional == o.ClientOptional &&

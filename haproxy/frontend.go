@@ -84,15 +84,54 @@ func (h *head) writeHTTPS() {
 	if h.demandsClients() {
 		h.line(answer(403, "only with a certificate", " if !{ ssl_c_used }"))
 	}
-	if h.certsAsk {
-		// The name in the handshake decides which authority has to have signed the client's
-		// certificate. The certificate is valid only for requests to that name.
-		h.line("http-request set-var(txn.host) req.hdr(host),host_only,lower")
-		h.line(answer(421, "not on this connection", " if { ssl_c_used } !{ ssl_fc_sni,lower,strcmp(txn.host) eq 0 }"))
-	}
+	h.writeHandshakes()
 	h.passPlain(HTTPSSection, "!{ var(txn.route),field(4,/,0) -m found }") // the redirect is for plain HTTP
 	h.writeRouteRules(HTTPSSection)
 	h.lead()
+}
+
+// writeHandshakes writes the rules about hosts that ask clients for certificates, if there is any. The name in the
+// handshake decides which authority has to have signed the client's certificate. The certificate is valid only for
+// requests to that name. A client that names another host in the handshake is asked for no certificate, or for
+// another one. It reaches no backend of these hosts, whether or not the backend has a guard of its own.
+func (h *head) writeHandshakes() {
+	if len(h.asking) == 0 {
+		return
+	}
+	var exact, below, spared []string
+	for _, name := range h.asking {
+		if other, is := strings.CutPrefix(name, "!"); is {
+			spared = append(spared, other)
+		} else if domain, wild := strings.CutPrefix(name, "*"); wild {
+			below = append(below, domain)
+		} else {
+			exact = append(exact, name)
+		}
+	}
+	h.line("http-request set-var(txn.host) req.hdr(host),host_only,lower")
+	h.writeNames("sp_asks", "var(txn.host)", exact)
+	h.writeNames("sp_asks_below", "var(txn.host),regsub(^[^.]*,,)", below)
+	h.writeNames("sp_spared", "var(txn.host)", spared)
+	const other = "!{ ssl_fc_sni,lower,strcmp(txn.host) eq 0 }"
+	condition := " if { ssl_c_used } " + other
+	if len(exact) > 0 {
+		condition += " or sp_asks " + other
+	}
+	if len(below) > 0 {
+		condition += " or sp_asks_below " + other
+		if len(spared) > 0 {
+			condition += " !sp_spared"
+		}
+	}
+	h.line(answer(421, "not on this connection", condition))
+}
+
+// writeNames writes an ACL for samples that are one of the names, in lines that are short enough for HAProxy: at most
+// 64 words, and 2048 bytes.
+func (h *head) writeNames(acl, sample string, names []string) {
+	for some := range slices.Chunk(names, 6) {
+		h.line("acl", acl, sample, "-m str", strings.Join(some, " "))
+	}
 }
 
 // writePassage writes the frontend that reads the name in a TLS handshake, and the

@@ -176,6 +176,11 @@ func TestOnlyWhoMayComesIn(t *testing.T) {
 		closed := backend("closed", origin(t, "nobody"))
 		closed.Directives = []Directive{Close()}
 		cfg := r.config(secret, members, guests, closed, backend("open", origin(t, "all")))
+		for host, path := range map[string]string{
+			"members.test": "/other", "a.wild.test": "/", "b.a.wild.test": "/", "spared.wild.test": "/",
+		} {
+			cfg.Routes = append(cfg.Routes, &Route{Host: host, Path: path, Match: Prefix, Backend: "open"})
+		}
 		cfg.Extras = []*Extra{ca}
 		cfg.Userlists = []*Userlist{{"users", []User{must[User](t)(NewUser("ann", secretHash))}}}
 		cfg.Certs = []*Cert{
@@ -186,6 +191,10 @@ func TestOnlyWhoMayComesIn(t *testing.T) {
 			{
 				Name: "_members.pem", Hosts: []string{"members.test"}, PEM: ours.issue(t, "members.test"),
 				ClientCA: ca.Name,
+			},
+			{
+				Name: "_wild.pem", Hosts: []string{"*.wild.test"}, Except: []string{"spared.wild.test"},
+				PEM: ours.issue(t, "*.wild.test"), ClientCA: ca.Name,
 			},
 			{Name: "open.pem", Hosts: []string{"open.test"}, PEM: ours.issue(t, "open.test")},
 		}
@@ -213,6 +222,16 @@ func TestOnlyWhoMayComesIn(t *testing.T) {
 				"one by another name's connection, certificate or not", "https://members.test/",
 				r.client("guests.test", mine), 421, "",
 			},
+			{"another backend of the host", "https://members.test/other", r.client("", mine), 200, "all"},
+			{
+				"another backend of the host, without a certificate, by another name's connection",
+				"https://members.test/other", r.client("open.test"), 421, "",
+			},
+			{"without a name", "https://members.test/other", r.client("192.0.2.1"), 421, ""},
+			{"a host of a wildcard", "https://a.wild.test/", r.client("", mine), 200, "all"},
+			{"a host of a wildcard, by another name's connection", "https://a.wild.test/", r.client("open.test"), 421, ""},
+			{"a host that is spared", "https://spared.wild.test/", r.client("open.test"), 200, "all"},
+			{"a host that is below the wildcard's", "https://b.a.wild.test/", r.client("open.test"), 200, "all"},
 			{"one in the clear", "http://members.test/", r.client(""), 403, ""},
 			{"a guest with a certificate", "https://guests.test/", r.client("", mine), 200, "the guests"},
 			{"a guest without", "https://guests.test/", r.client(""), 200, "the guests"},

@@ -20,24 +20,24 @@ const cacheSize = "tune.ssl.cachesize"
 const oldWorkers = 20
 
 // head writes the sections of haproxy.cfg before the backends. They depend on the Shape, and on
-// certsAsk: whether any certificate of the Config asks clients for certificates.
+// the names for which certificates of the Config ask clients for certificates.
 type head struct {
 	*Shape
-	opt      RenderOptions
-	base     base // the operator's own lines
-	certsAsk bool
-	read     Variables // by Texts
-	text     bytes.Buffer
+	opt    RenderOptions
+	base   base      // the operator's own lines
+	asking []string  // see namesThatAsk
+	read   Variables // by Texts
+	text   bytes.Buffer
 }
 
 // renderHead returns the text of all sections before the backends. defaults are the lines of the
 // section defaults in that text.
 func (r *renderer) renderHead(cfg *Config) (text, defaults []byte) {
-	asks := slices.ContainsFunc(cfg.Certs, func(c *Cert) bool { return c.ClientCA != "" })
-	if r.last != nil && r.headAsks == asks && r.headOf.equal(&cfg.Shape) {
+	asking := cfg.namesThatAsk()
+	if r.last != nil && slices.Equal(r.headAsking, asking) && r.headOf.equal(&cfg.Shape) {
 		return r.last.head, r.last.defaults
 	}
-	h := head{Shape: &cfg.Shape, opt: r.opt, certsAsk: asks, read: cfg.Reads}
+	h := head{Shape: &cfg.Shape, opt: r.opt, asking: asking, read: cfg.Reads}
 	for _, t := range cfg.Process.Texts {
 		h.read |= readBy(t.lines)
 	}
@@ -54,7 +54,7 @@ func (r *renderer) renderHead(cfg *Config) (text, defaults []byte) {
 	h.writeExporter()
 	h.writeAnswers()
 	h.writeTables()
-	r.headOf, r.headAsks = cfg.Shape, asks
+	r.headOf, r.headAsking = cfg.Shape, asking
 	text = slices.Clip(h.text.Bytes())
 	return text, text[begin:end:end]
 }
@@ -83,7 +83,7 @@ func (h *head) maxConn() int { return cmp.Or(h.Tune.MaxConn, h.Process.MaxConn, 
 // 1.3 under any name. It then accepts the client's certificate without a check, although another
 // name and another authority accepted it.
 func (h *head) asksClients() bool {
-	return h.Process.ClientCA != "" || h.certsAsk ||
+	return h.Process.ClientCA != "" || len(h.asking) > 0 ||
 		slices.ContainsFunc(h.Listeners, func(l Listener) bool { return l.ClientCA != "" })
 }
 

@@ -138,11 +138,11 @@ type renderer struct {
 	tables    *tableFiles // the last tables; nil before the first
 	hosts     hostRows
 
-	// headOf and headAsks belong to the last head: its Shape, and whether a certificate asks
-	// clients for theirs.
-	headOf   Shape
-	headAsks bool
-	cookies  string // the key of cookies in the fragments
+	// headOf and headAsking belong to the last head: its Shape, and the names that ask clients for
+	// certificates.
+	headOf     Shape
+	headAsking []string
+	cookies    string // the key of cookies in the fragments
 }
 
 // rendered holds a file with the hash of its content.

@@ -719,7 +719,10 @@ func ownCases() []conformity {
 		},
 		{
 			name:    "client-ca, and a connection to another name",
-			ingress: []string{"client-ca: authority", "ssl-redirect: false"}, secure: true, asks: []ask{
+			ingress: []string{"client-ca: authority", "ssl-redirect: false"}, secure: true, beside: "/other", asks: []ask{
+				{request: "https GET /other", want: []string{"000"}},
+				{request: "https GET /other", curl: []string{"--cert", "DIR/ann.pem"}, want: []string{"200"}},
+				{request: "https GET /other", sni: "other.test", want: []string{"421"}},
 				{
 					request: "https GET /", sni: "other.test", curl: []string{"--cert", "DIR/ann.pem"},
 					want: []string{"421"},
