@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sallyport/haproxy"
 	"sallyport/ingress/input"
@@ -211,6 +213,99 @@ func TestAChallengeOfAnotherNamespaceNeedsItsHost(t *testing.T) {
 		s.Options = tt.options
 		if got := read(Compile([]Snapshot{s})); !strings.Contains(got, tt.want) {
 			t.Errorf("%s: want %q in\n%s", name, tt.want, got)
+		}
+	}
+}
+
+// TestASolverIsTakenAsAnyIngress has solvers of classes, namespaces and clusters that are ours, or not.
+func TestASolverIsTakenAsAnyIngress(t *testing.T) {
+	main := app("web") + ingress("main", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]")
+	served, none := "exact a.test"+challengePath+" -> c__default_svc_solver_http\n", ""
+	for name, tt := range map[string]struct {
+		class string
+		has   []*networkingv1.IngressClass
+		set   func(*input.Options)
+		want  string // a line, or "" if nothing is said of the challenge
+	}{
+		"of our class":     {class: "haproxy", want: served},
+		"of another class": {class: "other", want: none},
+		"without a class":  {want: none},
+		"without a class, if ours is the default": {
+			has: []*networkingv1.IngressClass{{
+				ObjectMeta: metav1.ObjectMeta{
+					Name: "haproxy", Annotations: map[string]string{networkingv1.AnnotationIsDefaultIngressClass: "true"},
+				},
+				Spec: networkingv1.IngressClassSpec{Controller: "haproxy.org/ingress-controller"},
+			}},
+			want: served,
+		},
+		"without a class, if these are taken": {
+			set: func(o *input.Options) { o.WatchWithoutClass = true }, want: served,
+		},
+		"of ingress-nginx": {
+			class: "nginx", set: func(o *input.Options) { o.Nginx.Classes = []string{"nginx"} },
+			want: "exact a.test" + challengePath + " -> c__default_ing_cm-acme-http-solver-x_svc_solver_http\n",
+		},
+		"in a namespace that is not taken": {
+			class: "haproxy", set: func(o *input.Options) { o.Namespaces = []string{"shop"} }, want: none,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := snapshot(t, "c", main+solver("a.test", "Exact"))
+			s.Classes, s.NoClasses = tt.has, tt.has == nil
+			for _, ing := range s.Ingresses {
+				if ing.Name != "main" {
+					ing.Spec.IngressClassName = nil
+					if tt.class != "" {
+						ing.Spec.IngressClassName = &tt.class
+					}
+				}
+			}
+			if tt.set != nil {
+				tt.set(&s.Options)
+			}
+			r := Compile([]Snapshot{s})
+			if got := read(r); !strings.Contains(got, tt.want) || tt.want == none && strings.Contains(got, "solver") {
+				t.Errorf("want %q in\n%s", tt.want, got)
+			}
+			if to := strings.TrimSpace(tt.want[strings.LastIndex(tt.want, " ")+1:]); to != "" {
+				if guards := guardsOf(t, r, to); strings.Contains(guards, "src") || strings.Contains(guards, "return") {
+					t.Errorf("clients are kept out:\n%s", guards)
+				}
+			}
+		})
+	}
+}
+
+// TestASolverOfAnotherClusterNeedsTheHost has the Ingress in the first cluster, and the solver in the second.
+func TestASolverOfAnotherClusterNeedsTheHost(t *testing.T) {
+	got := read(Compile([]Snapshot{
+		snapshot(t, "a", app("web")+ingress("main", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]")),
+		snapshot(t, "b", solver("a.test", "Exact")),
+	}))
+	if !strings.Contains(got, "cm-acme-http-solver-x HostOwned") || !strings.Contains(got, "prefix a.test/ -> a__default_svc_web_http") ||
+		strings.Contains(got, challengePath) {
+		t.Error(got)
+	}
+}
+
+// TestAChallengeInAnIngressThatIsEditedHasItsGuards has the path of a challenge in the Ingress of the host, as with
+// acme.cert-manager.io/http01-edit-in-place.
+func TestAChallengeInAnIngressThatIsEditedHasItsGuards(t *testing.T) {
+	for _, guard := range []string{"", "10.0.0.0/8"} {
+		s := snapshot(t, "c", app("web")+app("solver")+ingress("main", 2020, "rules: ["+rule("a.test",
+			path("/", "Prefix", "web"), path(challengePath, "Exact", "solver"))+"]"))
+		backend := "c__default_svc_solver_http"
+		if guard != "" {
+			backend = "c__default_ing_main_svc_solver_http"
+			s.Ingresses[0].Annotations = map[string]string{"haproxy.org/allow-list": guard}
+		}
+		r := Compile([]Snapshot{s})
+		if got := read(r); !strings.Contains(got, "exact a.test"+challengePath+" -> "+backend+"\n") {
+			t.Errorf("guard %q:\n%s", guard, got)
+		}
+		if guards := guardsOf(t, r, backend); (guards != "") != (guard != "") {
+			t.Errorf("guard %q: %s", guard, guards)
 		}
 	}
 }

@@ -289,3 +289,32 @@ func TestASecretOfAnotherNamespaceClosesAnIngressOfNginx(t *testing.T) {
 		})
 	}
 }
+
+// TestTheDialectCostsNobodyElse compiles a cluster that has no Ingress of ingress-nginx, with the dialect and without.
+// It also changes an Ingress.
+func TestTheDialectCostsNobodyElse(t *testing.T) {
+	var made []int
+	var texts []string
+	for _, classes := range [][]string{nil, {"nginx"}} {
+		s, c := manyServices(100), new(Compiler)
+		s.Options.Nginx = nginx.Options{Classes: classes, Controllers: []string{"k8s.io/ingress-nginx"}}
+		first := c.Compile([]Snapshot{s})
+		made = append(made, c.made.claims, c.made.routed, c.made.parts)
+		after := c.Compile([]Snapshot{withPath(s, 50, "/other")})
+		made = append(made, c.made.claims, c.made.routed, c.made.parts)
+		text := ""
+		for _, r := range []Result{first, after} {
+			w := write(&r.Config)
+			for _, name := range sortedKeys(w.sections) {
+				text += name + "\n" + w.sections[name]
+			}
+		}
+		texts = append(texts, text)
+	}
+	if half := len(made) / 2; !slices.Equal(made[:half], made[half:]) {
+		t.Errorf("it makes %v without the dialect, and %v with it", made[:half], made[half:])
+	}
+	if diff := cmp.Diff(texts[0], texts[1]); diff != "" || !strings.Contains(texts[0], "server s_") {
+		t.Errorf("without the dialect (-), with it (+):\n%s", diff)
+	}
+}
