@@ -52,6 +52,9 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 		text.WriteString("  retries " + strconv.Itoa(uncheckedRetries) + "\n")
 	}
 	told := strings.NewReplacer(here, r.opt.Dir+"/", cookieKey, r.cookies)
+	if b.declaresCompression() {
+		text.WriteString("  filter compression\n")
+	}
 	for _, d := range b.Directives {
 		for line := range strings.SplitSeq(d.text, "\n") {
 			text.WriteString("  " + told.Replace(line) + "\n")
@@ -79,6 +82,26 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 	f.text = []byte(text.String())
 	r.fragments[b] = f
 	return f
+}
+
+// declaresCompression reports whether the section needs a line for the filter of compression. HAProxy adds the filter
+// itself where compression is set, in the section or in defaults, but not beside another filter: then it rejects the
+// section without the line. The line alone compresses nothing. HAProxy accepts it once.
+func (b *Backend) declaresCompression() bool {
+	filters := false
+	for _, d := range b.Directives {
+		for line := range strings.SplitSeq(d.text, "\n") {
+			words := strings.Fields(line)
+			if len(words) < 2 || words[0] != "filter" {
+				continue
+			}
+			if words[1] == "compression" {
+				return false
+			}
+			filters = true
+		}
+	}
+	return filters
 }
 
 // uncheckedRetries is how often a request is tried again where no check finds the servers that are

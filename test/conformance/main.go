@@ -356,7 +356,7 @@ func (a ask) hold(ctx context.Context, r *rig.Rig, dir string, i int) error {
 		}
 		begin, end, open := strings.Cut(value, "~")
 		if g := got(); g != value && (!open || !strings.HasPrefix(g, begin) || !strings.HasSuffix(g, end)) {
-			return fmt.Errorf("want %s %q, got %q", kind, value, g)
+			return fmt.Errorf("want %s %q, got %q with status %d and %.200q", kind, value, g, response.StatusCode, body)
 		}
 	}
 	return nil
