@@ -189,6 +189,17 @@ func (b *bench) besideProxies(ctx context.Context, s *stage, n int) error {
 			c.load.streams(ctx, 100, c.https.String(), over, "https://app.test/")
 			return nil
 		}},
+		{"an answer of 1 MB", 100, func(c *contender) error {
+			return c.load.keep(ctx, keptConnections, c.http.String(), nil, [][]byte{browser("app.test", largePath)})
+		}},
+		{"a body of 1 MB", 100, func(c *contender) error {
+			body := append([]byte("POST "+largePath+" HTTP/1.1\r\nHost: app.test\r\nContent-Length: "+
+				strconv.Itoa(megabyte)+"\r\n\r\n"), make([]byte, megabyte)...)
+			return c.load.keep(ctx, keptConnections, c.http.String(), nil, [][]byte{body})
+		}},
+		{"a message of a WebSocket, there and back", requestsPerSecond, func(c *contender) error {
+			return c.load.talk(ctx, keptConnections, c.http.String(), "app.test")
+		}},
 		{"a full handshake and a request", 300, func(c *contender) error {
 			c.load.renew(ctx, keptConnections, c.https.String(), secure(), requests[0])
 			return nil

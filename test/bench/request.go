@@ -275,7 +275,12 @@ func (b *bench) onStage(ctx context.Context, s *stage, measure func(*stage) erro
 	if s.pods, err = freeAddresses(2 * replicas); err != nil {
 		return err
 	}
-	p, err := startWritten(ctx, "haproxy", s.dir, "pods", podsText, written{Pods: s.pods}, nil)
+	large, stop, err := serveLarge()
+	if err != nil {
+		return err
+	}
+	s.stops = append(s.stops, stop)
+	p, err := startWritten(ctx, "haproxy", s.dir, "pods", podsText, written{Pods: s.pods, Large: large}, nil)
 	if err != nil {
 		return err
 	}

@@ -51,6 +51,7 @@ type written struct {
 	HTTP, HTTPS netip.AddrPort
 	Pods        []netip.AddrPort
 	Backends    []*haproxy.Backend
+	Large       netip.AddrPort // for what pods.cfg cannot answer itself, see serveLarge
 }
 
 // files are the files that a hand-written configuration names, by name.
