@@ -90,6 +90,9 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 func (b *Backend) declaresCompression() bool {
 	filters := false
 	for _, d := range b.Directives {
+		if !strings.Contains(d.text, "filter") { // as nearly always
+			continue
+		}
 		for line := range strings.SplitSeq(d.text, "\n") {
 			words := strings.Fields(line)
 			if len(words) < 2 || words[0] != "filter" {

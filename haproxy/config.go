@@ -415,7 +415,7 @@ func (c *Cert) filters() []string {
 	return all
 }
 
-// namesThatAsk returns the filters of the certificates of Bind that ask clients for certificates, in order.
+// namesThatAsk returns the filters of the certificates that ask clients for certificates, in order.
 func (c *Config) namesThatAsk() (all []string) {
 	for _, cert := range c.Certs {
 		if cert.ClientCA != "" {

@@ -90,10 +90,10 @@ func (h *head) writeHTTPS() {
 	h.lead()
 }
 
-// writeHandshakes writes the rules about hosts that ask clients for certificates, if there is any. The name in the
-// handshake decides which authority has to have signed the client's certificate. The certificate is valid only for
-// requests to that name. A client that names another host in the handshake is asked for no certificate, or for
-// another one. It reaches no backend of these hosts, whether or not the backend has a guard of its own.
+// writeHandshakes writes the rules about hosts that ask clients for certificates. It writes nothing without such a
+// host. The name in the handshake decides which authority has to have signed the client's certificate. The certificate
+// is valid only for requests to that name. A client that names another host in the handshake is not asked for this
+// certificate. It reaches no backend of these hosts, whether or not the backend has a guard of its own.
 func (h *head) writeHandshakes() {
 	if len(h.asking) == 0 {
 		return

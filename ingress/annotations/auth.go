@@ -191,6 +191,15 @@ func signIn(s string) (string, error) {
 	return s, err
 }
 
+// hasLua reports whether HAProxy has answered that it has Lua, which a key needs. It reports a HAProxy without Lua.
+func hasLua(v *values, s *Settings, needs Doc) bool {
+	lua := v.ask(haproxy.LuaSupport(), &s.Questions)
+	if lua.Why != "" {
+		v.wrong(needs, errors.New("this HAProxy was built without Lua: "+lua.Why))
+	}
+	return lua == haproxy.Good
+}
+
 // ask adds the directive that asks a Service whether a request is allowed (auth-url).
 func ask(v *values, s *Settings) {
 	more, err := headersFrom(v, authSetFrom, func(name, value string) (haproxy.AskHeader, error) {
@@ -233,11 +242,7 @@ func ask(v *values, s *Settings) {
 	a.Any = v.either[authURL.Name]
 	a.Set = slices.Concat(a.Set, more)
 	// The backend is closed until HAProxy has answered that it has Lua.
-	lua := v.ask(haproxy.LuaSupport(), &s.Questions)
-	if lua.Why != "" {
-		v.wrong(authURL.Doc, errors.New("this HAProxy was built without Lua: "+lua.Why))
-	}
-	if lua != haproxy.Good {
+	if !hasLua(v, s, authURL.Doc) {
 		v.closed = true
 		return
 	}

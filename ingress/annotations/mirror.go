@@ -50,11 +50,7 @@ func mirror(v *values, s *Settings) {
 	if !said {
 		return
 	}
-	lua := v.ask(haproxy.LuaSupport(), &s.Questions)
-	if lua.Why != "" {
-		v.wrong(mirrorTo.Doc, errors.New("this HAProxy was built without Lua: "+lua.Why))
-	}
-	if lua != haproxy.Good {
+	if !hasLua(v, s, mirrorTo.Doc) {
 		return // yet
 	}
 	backend, err := v.env.Service(v.scopeOf(mirrorTo.Name), to, Copies)

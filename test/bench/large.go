@@ -53,7 +53,7 @@ func serveLarge() (at netip.AddrPort, stop func() error, err error) {
 	return netip.MustParseAddrPort(l.Addr().String()), server.Close, nil
 }
 
-// accept is the field that accepts the handshake of a WebSocket (RFC 6455, 4.2.2).
+// accept returns the field that accepts the handshake of a WebSocket (RFC 6455, 4.2.2).
 func accept(key string) string {
 	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11")) //nolint:gosec // RFC 6455 wants it
 	return base64.StdEncoding.EncodeToString(sum[:])
