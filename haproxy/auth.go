@@ -13,10 +13,10 @@ import (
 //go:embed auth.lua
 var authLua []byte
 
-// authScript is the name of the Extra that a configuration with an Ask needs.
+// authScript is the name of the Extra that a configuration with an Ask or a Page needs.
 const authScript = "auth.lua"
 
-// AskScript returns the Extra that a configuration with an Ask needs.
+// AskScript returns the Extra that a configuration with an Ask or a Page needs.
 func AskScript() *Extra { return &Extra{authScript, authLua} }
 
 // LuaSupport asks whether HAProxy is built with Lua, which an Ask needs.
@@ -137,7 +137,7 @@ var ofConnections = []string{
 
 var askPath = matcher(`^/[!"$-~]{0,1000}$`)
 
-// asks reports whether a configuration has an Ask.
+// asks reports whether a configuration has an Ask or a Page.
 func (s *Shape) asks() bool {
 	return slices.ContainsFunc(s.Extras, func(e *Extra) bool { return e.Name == authScript })
 }
@@ -158,6 +158,7 @@ func (h *head) writeAsking() {
 	h.line("http-request del-header x-sallyport-secret")
 	h.line("http-request set-var(txn.backend) req.hdr(x-sallyport-backend)")
 	h.line("http-request del-header x-sallyport-backend")
+	h.line("http-response set-header x-sallyport-answer yes") // it tells a server's answer from one of HAProxy
 	h.line("use_backend %[var(txn.backend)]")
 	h.line("default_backend", nowhere)
 }

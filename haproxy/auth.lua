@@ -4,8 +4,11 @@
 -- What concerns a connection, not the request.
 local own = {
 	["connection"] = true, ["keep-alive"] = true, ["proxy-connection"] = true, ["te"] = true, ["trailer"] = true, ["transfer-encoding"] = true, ["upgrade"] = true,
-	["content-length"] = true, ["expect"] = true, ["host"] = true, ["x-sallyport-backend"] = true, ["x-sallyport-secret"] = true,
+	["content-length"] = true, ["expect"] = true, ["host"] = true, ["x-sallyport-backend"] = true, ["x-sallyport-secret"] = true, ["x-sallyport-answer"] = true,
 }
+
+-- The largest page, in bytes: of its body, and of head and body together. HAProxy makes an answer in one buffer, of 32 kB.
+local most_of_body, most_of_page = 24576, 28672
 
 -- Splits a list of names; nil stands for all of them.
 local function names(list)
@@ -33,14 +36,42 @@ local function count(values)
 	return n
 end
 
--- Sends the request and reads the head of the answer: a status, and headers by name.
-local function exchange(socket, lines)
+-- Reads a number of bytes. Returns nil if there are fewer, or more than there is room for.
+local function bytes(s, length, room)
+	if length == 0 then
+		return ""
+	end
+	local part = length <= room and s:receive(length)
+	return part and #part == length and part or nil
+end
+
+-- Reads the body of an answer whose head has so many bytes. Returns nil for one that is too large, or that breaks off.
+local function body_of(s, headers, head)
+	local room = math.min(most_of_body, most_of_page - head)
+	if not headers["transfer-encoding"] then
+		return bytes(s, tonumber((headers["content-length"] or {})[1]) or room + 1, room)
+	end
+	local body = ""
+	while true do
+		local line = s:receive("*l")
+		local length = line and tonumber(string.match(line, "^%x+"), 16)
+		local chunk = length and bytes(s, length, room - #body)
+		if not chunk or length == 0 then
+			return chunk and body
+		end
+		body = body .. chunk
+		s:receive("*l")
+	end
+end
+
+-- Sends the request and reads the head of the answer: a status, headers by name, and the body if it is wanted.
+local function exchange(socket, lines, wants_body)
 	local s = core.tcp()
 	s:settimeout(5)
 	if not s:connect(socket) then
 		return nil
 	end
-	local status, headers = nil, {}
+	local status, headers, body, head = nil, {}, nil, 0
 	if s:send(table.concat(lines, "\r\n") .. "\r\n\r\n") then
 		local line = s:receive("*l")
 		status = line and tonumber(string.match(line, "^HTTP/1%.[01] (%d%d%d)"))
@@ -49,6 +80,7 @@ local function exchange(socket, lines)
 			if not line or line == "" or line == "\r" then
 				break
 			end
+			head = head + #line + 16 -- and what HAProxy notes of each
 			local name, value = string.match(line, "^([^:%s]+):%s*(.-)%s*$")
 			if name then
 				name = string.lower(name)
@@ -56,9 +88,10 @@ local function exchange(socket, lines)
 				table.insert(headers[name], value)
 			end
 		end
+		body = status and wants_body and body_of(s, headers, head)
 	end
 	s:close()
-	return status, headers
+	return status, headers, body
 end
 
 core.register_action("sallyport_ask", { "http-req" }, function(txn, backend, host, method, path, asked, succeed, fail, signin, set)
@@ -159,3 +192,35 @@ core.register_action("sallyport_cookies", { "http-res" }, function(txn)
 		txn.http:res_add_header("set-cookie", value)
 	end
 end, 0)
+
+-- Replaces the answer of a server by the page of a service. Without a page the answer stays.
+core.register_action("sallyport_page", { "http-res" }, function(txn, backend, namespace)
+	local method = txn:get_var("txn.page_head") and "HEAD" or "GET"
+	local lines = {
+		method .. " / HTTP/1.1", "connection: close", "x-sallyport-backend: " .. backend, "x-sallyport-secret: " .. txn:get_var("proc.asksecret"),
+		"x-code: " .. txn.f:status(), "x-namespace: " .. namespace, "x-forwarded-for: " .. tostring(txn.f:src()),
+	}
+	local said = {
+		["host"] = txn:get_var("txn.page_host"), ["accept"] = txn:get_var("txn.page_format"), ["x-format"] = txn:get_var("txn.page_format"), ["x-original-uri"] = txn:get_var("txn.page_uri"),
+		["x-request-id"] = txn:get_var("txn.page_id"),
+	}
+	for name, value in pairs(said) do
+		if value and not string.find(value, "%c") then
+			table.insert(lines, name .. ": " .. value)
+		end
+	end
+	local status, headers, body = exchange(txn:get_var("proc.asksocket"), lines, method == "GET")
+	-- HAProxy itself has answered without this header.
+	if not status or not headers["x-sallyport-answer"] or method == "GET" and not body then
+		return
+	end
+	local reply = txn:reply{ status = status, body = body or nil }
+	for name, values in pairs(headers) do
+		if not own[name] then
+			for _, value in ipairs(values) do
+				reply:add_header(name, value)
+			end
+		end
+	end
+	txn:done(reply)
+end, 2)

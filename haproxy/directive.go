@@ -60,6 +60,7 @@ const (
 	phaseCapture
 	phaseRedirect
 	phaseHeader
+	phasePage // another service answers for servers that fail
 	phaseHost
 	phasePath
 	phaseMirror // requests are copied as servers see them

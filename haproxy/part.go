@@ -69,7 +69,7 @@ func (b *Backend) needs() []string {
 	for _, d := range b.Directives {
 		names = append(names, strings.Fields(d.names)...)
 		switch d.phase {
-		case phaseAsk:
+		case phaseAsk, phasePage:
 			names = append(names, authScript)
 		case phaseMirror:
 			names = append(names, mirrorScript)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sallyport/haproxy"
 )
@@ -169,6 +170,62 @@ func TestCopiesGoToABackendOfTheirOwn(t *testing.T) {
 			}
 			if copied != tt.backend || problems != tt.problems {
 				t.Errorf("copies go to %q, problems %q; want %q, %q", copied, problems, tt.backend, tt.problems)
+			}
+		})
+	}
+}
+
+// TestPagesComeFromABackendOfTheirOwn has an Ingress whose servers' answers another Service replaces.
+func TestPagesComeFromABackendOfTheirOwn(t *testing.T) {
+	for name, tt := range map[string]struct{ ingress, config, backend, problems string }{
+		"of the Ingress":             {"door", "ops/other:80", "default_page_svc_door_", ""},
+		"of the Ingress, not there":  {"gone", "", "default_page_svc_gone_", "ServiceNotFound ServiceNotFound"},
+		"of the ConfigMap":           {"", "ops/other:80", "ops_page_svc_other_80", ""},
+		"of the ConfigMap, any port": {"", "ops/other", "ops_page_svc_other_", ""},
+		"of nobody":                  {"", "", "", "InvalidAnnotation"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			other := strings.ReplaceAll(service("other", "http", 80)+slice("other", "a", "http", 8080, "172.16.1.3"),
+				"namespace: default", "namespace: ops")
+			s := snapshot(t, Unnamed, app("web")+service("door", "http", 80)+slice("door", "a", "http", 8080, "172.16.1.2")+
+				other+ingress("i", 2020, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]"))
+			s.Ingresses[0].Annotations = map[string]string{"sallyport.dev/error-pages": "404"}
+			if tt.ingress != "" {
+				s.Ingresses[0].Annotations["sallyport.dev/default-backend"] = tt.ingress
+			}
+			if tt.config != "" {
+				s.Options.ConfigMap = "ops/keys"
+				s.ConfigMaps = []*corev1.ConfigMap{{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "keys"},
+					Data:       map[string]string{"default-backend-service": tt.config},
+				}}
+			}
+			var c Compiler
+			c.Judge(haproxy.Verdicts{haproxy.LuaSupport().Part(): haproxy.Good})
+			r := c.Compile([]Snapshot{s})
+			if err := r.Config.Validate(); err != nil {
+				t.Error(err)
+			}
+			var problems []string
+			for _, p := range r.Problems {
+				problems = append(problems, p.Reason)
+			}
+			page := ""
+			for _, b := range r.Config.Backends {
+				if strings.Contains(b.Name, "_page_") {
+					page = b.Name
+					if (len(b.Servers) == 1) != (tt.problems == "") {
+						t.Errorf("%s has %d servers", b.Name, len(b.Servers))
+					}
+				}
+				text := fmt.Sprint(b.Directives)
+				if has := strings.Contains(text, "sallyport_page "+tt.backend+" default if"); has != (tt.backend != "") &&
+					b.Name == "default_ing_i_svc_web_http" {
+					t.Errorf("%s has %s", b.Name, text)
+				}
+			}
+			if got := strings.Join(problems, " "); page != tt.backend || got != tt.problems {
+				t.Errorf("pages come from %q, problems %q; want %q, %q", page, got, tt.backend, tt.problems)
 			}
 		})
 	}

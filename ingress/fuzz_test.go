@@ -132,6 +132,7 @@ var samples = map[string][]string{
 	"sallyport.dev/limit-rate":             {"100k", "1", "1g"},
 	"sallyport.dev/default-backend":        {"web", "app", "gone"},
 	"sallyport.dev/mirror-to":              {"svc://app:http", "svc://victim/app:80"}, "sallyport.dev/mirror-body": {"false"},
+	"sallyport.dev/error-pages": {"404, 500-504", "300, 302,304,306-310,599", "off"},
 	"sallyport.dev/mirror-host": {"copy.test", "copy.test:81"}, "sallyport.dev/mirror-path": {"%[pathq]", "/x?a=%[src]"},
 	"sallyport.dev/access-log": booleans, "sallyport.dev/retries": {"0", "3", "10"},
 	"sallyport.dev/retry-on":           {"conn-failure", "empty-response, 503", "404,junk-response"},

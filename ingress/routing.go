@@ -674,14 +674,19 @@ func (b *builder) spare(c petitioner, name string) reference {
 	key := serviceKey{Namespace: c.Ref.Namespace, Name: name}
 	n := need{reference: claims.ReferTo(key, "", annotations.Requests)}
 	service, ok := input.Find(b.worlds[c.World].Services, key)
-	if ok && len(service.Spec.Ports) > 0 {
-		n.Port, n.Number = service.Spec.Ports[0].Name, service.Spec.Ports[0].Port
-	}
+	n.toFirstPort(service, ok)
 	if why := n.find(service, ok); why.Reason != "" {
 		b.reportOn(c.Ref, why.Reason, "sallyport.dev/default-backend: %s; it is ignored", why.Why)
 		return reference{}
 	}
 	return n.reference
+}
+
+// toFirstPort refers to the first port of a Service. ok is false without a Service.
+func (n *need) toFirstPort(service *corev1.Service, ok bool) {
+	if ok && len(service.Spec.Ports) > 0 {
+		n.Port, n.Number = service.Spec.Ports[0].Name, service.Spec.Ports[0].Port
+	}
 }
 
 // spoken returns the settings of a need with the protocol that the port of its Service speaks
@@ -749,21 +754,32 @@ func (b *builder) need(c petitioner, to reference, what fmt.Stringer) string {
 	return n.name
 }
 
-// ask adds the backend of a Service that checks requests (auth-url), or gets copies of them (mirror-to). Without
-// servers no request is let in, or copied.
+// purposes say of each annotations.Purpose: what stands in the name of a backend for it, which key names the Service,
+// why the backend is there, and what is missing without it.
+var purposes = map[annotations.Purpose]struct{ kind, key, origin, lost string }{
+	annotations.Checks: {"_auth_svc_", "auth-url", "checks requests (auth-url): ", unserved},
+	annotations.Copies: {
+		"_copy_svc_", "mirror-to", "gets copies of requests (mirror-to): ", "; requests are not copied",
+	},
+	annotations.Pages: {
+		"_page_svc_", "error-pages", "answers for servers (error-pages): ", "; the answers of servers stay as they are",
+	},
+}
+
+// ask adds the backend of a Service that a key names for a purpose.
 func (b *builder) ask(c petitioner, one askedOne, what fmt.Stringer) {
 	if _, known := b.needed[one.backend]; known {
 		return
 	}
-	key, origin, lost := "auth-url", "checks requests (auth-url): ", unserved
-	if one.Purpose == annotations.Copies {
-		key, origin, lost = "mirror-to", "gets copies of requests (mirror-to): ", "; requests are not copied"
-	}
+	purpose := purposes[one.Purpose]
 	n := need{
-		name: one.backend, origin: origin, world: c.World,
+		name: one.backend, origin: purpose.origin, world: c.World,
 		reference: claims.ReferTo(one.key, one.port, claims.Checks),
 	}
 	service, ok := input.Find(b.worlds[c.World].Services, one.key)
+	if one.port == "" {
+		n.toFirstPort(service, ok)
+	}
 	of := settledFor{service: service, world: c.World, traffic: claims.Checks}
 	n.settings = b.compile("", of, b.layer(service), b.worlds[c.World].defaults)
 	b.reportKeys(c, service, n.settings.problems)
@@ -772,7 +788,7 @@ func (b *builder) ask(c petitioner, one askedOne, what fmt.Stringer) {
 	}
 	why := n.find(service, ok)
 	if why.Reason != "" {
-		b.reportOn(c.Ref, why.Reason, "%s, sallyport.dev/%s: %s%s", what, key, why.Why, lost)
+		b.reportOn(c.Ref, why.Reason, "%s, sallyport.dev/%s: %s%s", what, purpose.key, why.Why, purpose.lost)
 	}
 	b.add(n, c)
 }

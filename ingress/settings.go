@@ -26,7 +26,7 @@ type settings struct {
 	secrets  []foundSecret  // all that were looked up
 	backends []foundBackend // of HAProxy's own controller, all that were looked up
 	sections []foundSection // all that were looked up
-	asks     []askedOne     // Services that check its requests, or get copies
+	asks     []askedOne     // Services that check its requests, get copies, or answer for its servers
 
 	by      *claimant      // its keys change the backend, which it alone uses; nil if the backend is shared
 	refused []haproxy.Part // left out because HAProxy refuses them
@@ -169,11 +169,7 @@ func (w *world) asker(
 			return "", fmt.Errorf("Service %s is in another namespace, and not in the list of the configuration file "+
 				"(clusters[].ingress.authServices)", key)
 		}
-		kind := "_auth_svc_"
-		if purpose == annotations.Copies {
-			kind = "_copy_svc_"
-		}
-		name := claims.Shorten(w.prefix+key.Namespace+kind+key.Name+"_"+to.Port, ".")
+		name := claims.Shorten(w.prefix+key.Namespace+purposes[purpose].kind+key.Name+"_"+to.Port, ".")
 		*found = append(*found, askedOne{key: key, port: to.Port, backend: name, Purpose: purpose})
 		return name, nil
 	}

@@ -1103,6 +1103,27 @@ tcp-request content reject
 			`! Ingress InvalidAnnotation: annotation sallyport.dev/default-backend: "theirs/errors" is not the name of a ` +
 				"Service of the namespace; it is ignored",
 		},
+		{
+			on4("sallyport.dev/default-backend: errors", "sallyport.dev/error-pages: 503, 404, 500-501"),
+			"option allbackups\nhttp-request set-var(txn.page_uri) pathq\n" +
+				"http-request set-var(txn.page_host) req.fhdr(host)\n" +
+				"http-request set-var(txn.page_format) req.fhdr(accept)\n" +
+				"http-request set-var(txn.page_id) req.fhdr(x-request-id)\n" +
+				"http-request set-var(txn.page_head) bool(true) if METH_HEAD\n" +
+				"http-response lua.sallyport_page errors_ team if { status 404 500:501 503 }\n" +
+				"file auth.lua\nasks about \"tune.lua.maxmem 0\"",
+		},
+		{on4("sallyport.dev/default-backend: errors", "sallyport.dev/error-pages: off"), "option allbackups"},
+		{
+			on4("sallyport.dev/error-pages: 404"),
+			"! Ingress InvalidAnnotation: annotation sallyport.dev/error-pages: no Service answers: set default-backend " +
+				"on the Ingress, or default-backend-service in the ConfigMap; it is ignored",
+		},
+		{
+			on4("sallyport.dev/error-pages: 404,200-204"),
+			`! Ingress InvalidAnnotation: annotation sallyport.dev/error-pages: "200-204" is neither a status from 300 ` +
+				"to 599 nor a range of them, as 500-504; it is ignored",
+		},
 		{on4("sallyport.dev/mirror-to: svc://app:80"), copies + "file mirror.lua\nasks about \"tune.lua.maxmem 0\""},
 		{
 			on4("sallyport.dev/mirror-to: svc://app:80/x"),

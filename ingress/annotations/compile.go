@@ -34,7 +34,7 @@ func Compile(owner string, env Env, layers ...Layer) (Settings, []Effective, []P
 	s := Settings{}
 	for _, group := range []func(*values, *Settings){
 		servers, serverCerts, access, clientCerts, authenticate, verifyTokens, ask, cors,
-		rewriting, mirror, spare, resource, snippet,
+		rewriting, mirror, spare, pages, resource, snippet,
 	} {
 		group(v, &s)
 	}

@@ -61,6 +61,7 @@ type Purpose int
 const (
 	Checks Purpose = iota // the Service decides about requests (auth-url)
 	Copies                // the Service gets copies of requests (mirror-to)
+	Pages                 // the Service answers for servers that fail (error-pages)
 )
 
 var (

@@ -486,6 +486,16 @@ var reads = []struct {
 		want: `! InvalidAnnotation limit-rate: "1k" is not a number from 0 to 1048576; it is ignored`,
 	},
 	{set: []string{"default-backend: errors"}, want: "sallyport.dev/default-backend = errors"},
+	{set: []string{"custom-http-errors: 404,503"}, want: "sallyport.dev/error-pages = 404,503"},
+	{set: []string{"disable-proxy-intercept-errors: true"}, want: "sallyport.dev/error-pages = off"},
+	{
+		set:  []string{"custom-http-errors: 404", "disable-proxy-intercept-errors: true"},
+		want: "sallyport.dev/error-pages = off",
+	},
+	{
+		set:  []string{"custom-http-errors: 404", "disable-proxy-intercept-errors: false"},
+		want: "sallyport.dev/error-pages = 404",
+	},
 	{set: []string{"load-balance: ewma"}, want: "load-balance = leastconn"},
 	{set: []string{"load-balance: ewma", "upstream-hash-by: $request_uri"}, want: "load-balance = uri whole"},
 	{set: []string{"upstream-hash-by: ${http_x_user}"}, want: "load-balance = hdr(x-user)"},

@@ -365,6 +365,21 @@ func mirrorTarget(r *reading, value string) {
 	}
 }
 
+// customErrors replaces answers of servers, unless disable-proxy-intercept-errors keeps them.
+func customErrors(r *reading, value string) {
+	if keep, err := boolean(r.values["disable-proxy-intercept-errors"]); err == nil && keep {
+		r.mark(r.at.Name, Void, "The Ingress has `disable-proxy-intercept-errors`.")
+		return
+	}
+	r.say("sallyport.dev/error-pages", r.at.Name, value)
+}
+
+func keepErrors(r *reading, _ string) {
+	if r.is(r.at.Name) {
+		r.say("sallyport.dev/error-pages", r.at.Name, "off")
+	}
+}
+
 var word = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 func clientCA(r *reading, value string) {

@@ -98,11 +98,19 @@ var rows = []*Row{
 	{
 		Name: "default-backend", Verdict: Differs, Keys: "sallyport.dev/default-backend",
 		read: as("sallyport.dev/default-backend"),
-		Note: "It also takes the requests while no server of the Service can be reached. `custom-http-errors` does " +
-			"not use it.",
+		Note: "It also takes the requests while no server of the Service can be reached.",
 	},
-	{Name: "custom-http-errors", Verdict: Lost, Note: "error pages are those of clusters[].ingress.errorFiles"},
-	{Name: "disable-proxy-intercept-errors", Verdict: Nothing, Note: "Error pages of servers stay as they are."},
+	{
+		Name: "custom-http-errors", Verdict: Differs, Keys: "sallyport.dev/error-pages", read: customErrors,
+		Note: "Answers of servers alone are replaced: answers that HAProxy makes itself are those of " +
+			"`clusters[].ingress.errorFiles`. A page has at most 24 kB, and is asked for by GET or HEAD, without " +
+			"X-Ingress-Name, X-Service-Name and X-Service-Port. Without default-backend, default-backend-service of " +
+			"the ConfigMap gives the pages.",
+	},
+	{
+		Name: "disable-proxy-intercept-errors", Verdict: Same, Keys: "sallyport.dev/error-pages",
+		read: keepErrors,
+	},
 	{Name: "service-upstream", Verdict: Nothing, Note: "Requests go to pods, never to a ClusterIP."},
 	{
 		Name: "canary", Verdict: Differs, Keys: "sallyport.dev/canary-weight", read: canary,

@@ -781,6 +781,23 @@ func ownCases() []conformity {
 			asks: []ask{{request: "GET /a", want: []string{"200", "url /a"}}},
 		},
 		{
+			name: "error-pages", ingress: []string{
+				"sallyport.dev/error-pages: 404, 500-599", "sallyport.dev/default-backend: app",
+			},
+			asks: []ask{
+				{request: "GET /status/404", want: []string{"200", "request X-Code: 404", "url /"}},
+				{request: "GET /status/503", want: []string{"200", "request X-Original-URI: /status/503"}},
+				{request: "HEAD /status/503", want: []string{"200"}},
+				{request: "GET /status/403", want: []string{"403"}},
+			},
+		},
+		{
+			name: "error-pages of the ConfigMap", config: []string{
+				"error-pages: 404", "default-backend-service: default/app",
+			},
+			asks: []ask{{request: "GET /status/404", want: []string{"200", "request X-Code: 404", "url /"}}},
+		},
+		{
 			name: "mirror-to", ingress: []string{
 				"sallyport.dev/mirror-to: svc://app:web", "sallyport.dev/mirror-host: copy.test:81",
 				"sallyport.dev/mirror-path: /noted%[pathq]", "sallyport.dev/mirror-body: false",

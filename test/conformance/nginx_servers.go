@@ -541,8 +541,24 @@ func nginxLost() []conformity {
 			see("no endpoints", "parse/defaultbackend", "GET /", "503"),
 		}},
 		{name: "custom-http-errors", ingress: []string{"custom-http-errors: 404,503", "default-backend: app"}, facts: []fact{
-			see("an error of a server", "e2e/customhttperrors.go", "GET /status/404", "404", "response Saw-Method: GET").
-				differs("a page of the Service app", "Error pages are those of"),
+			see("an error of a server", "e2e/customhttperrors.go", "GET /status/404", "200", "url /", "request X-Code: 404",
+				"request X-Original-URI: /status/404", "request X-Namespace: default", "request X-Format: application/json"),
+			see("another error", "e2e/customhttperrors.go", "GET /status/500", "500"),
+			see("an error to POST", "template/nginx.tmpl", "POST /status/503", "200", "url /").
+				differs("the same by POST", "asked for by GET or HEAD"),
+			see("what ingress-nginx says of the Ingress", "template/nginx.tmpl", "GET /status/404", "200",
+				"request X-Service-Name: (none)").differs("the name of the Service", "without X-Ingress-Name"),
+		}},
+		{name: "custom-http-errors of a Service without servers", to: "nobody", ingress: []string{
+			"custom-http-errors: 503",
+		}, facts: []fact{
+			see("no endpoints", "template/nginx.tmpl", "GET /", "503").
+				differs("the answer of its default backend", "answers that HAProxy makes itself"),
+		}},
+		{name: "disable-proxy-intercept-errors", ingress: []string{
+			"custom-http-errors: 404", "default-backend: app", "disable-proxy-intercept-errors: true",
+		}, facts: []fact{
+			see("an error of a server", "e2e/disableproxyintercepterrors.go", "GET /status/404", "404"),
 		}},
 		{name: "custom-headers", ingress: []string{"custom-headers: default/headers"}, facts: []fact{
 			see("a header", "e2e/customheaders.go", "GET /", "200", "response X-Share: 50% of it", "response Server: none").
@@ -550,14 +566,13 @@ func nginxLost() []conformity {
 					"Any header is allowed"),
 		}},
 		{name: "what needs nothing", ingress: []string{
-			"client-body-buffer-size: 1k", "connection-proxy-header: keep-alive", "disable-proxy-intercept-errors: true",
+			"client-body-buffer-size: 1k", "connection-proxy-header: keep-alive",
 			"enable-rewrite-log: true", "http2-push-preload: true", "proxy-buffer-size: 8k", "proxy-buffering: on",
 			"proxy-buffers-number: 8", "proxy-busy-buffers-size: 16k", "proxy-http-version: 1.1",
 			"proxy-max-temp-file-size: 1m", "proxy-request-buffering: off", "relative-redirects: true",
 			"service-upstream: true", "ssl-prefer-server-ciphers: true",
 		}, facts: []fact{
 			see("a request", "docs/annotations.md", "GET /a", "200", "url /a", "proto HTTP/1.1"),
-			see("an error of a server", "e2e/disableproxyintercepterrors.go", "GET /status/500", "500"),
 		}},
 		{name: "mirror-target", ingress: []string{
 			"mirror-target: http://app.default.svc.cluster.local:80/noted$request_uri", "mirror-host: copy.test",
