@@ -175,7 +175,7 @@ func TestCopiesGoToABackendOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestPagesComeFromABackendOfTheirOwn has an Ingress whose servers' answers another Service replaces.
+// TestPagesComeFromABackendOfTheirOwn lets another Service answer for the servers of an Ingress (error-pages).
 func TestPagesComeFromABackendOfTheirOwn(t *testing.T) {
 	for name, tt := range map[string]struct{ ingress, config, backend, problems string }{
 		"of the Ingress":             {"door", "ops/other:80", "default_page_svc_door_", ""},

@@ -754,8 +754,8 @@ func (b *builder) need(c petitioner, to reference, what fmt.Stringer) string {
 	return n.name
 }
 
-// purposes say of each annotations.Purpose: what stands in the name of a backend for it, which key names the Service,
-// why the backend is there, and what is missing without it.
+// purposes hold for each annotations.Purpose a part of the name of the backend, the key that names the Service, the
+// reason for the backend, and the effect while it cannot be used.
 var purposes = map[annotations.Purpose]struct{ kind, key, origin, lost string }{
 	annotations.Checks: {"_auth_svc_", "auth-url", "checks requests (auth-url): ", unserved},
 	annotations.Copies: {

@@ -31,7 +31,8 @@ func statuses(s string) (all []int, err error) {
 			last, err = strconv.Atoi(high)
 		}
 		if err != nil || first < 300 || last > 599 || first > last {
-			return nil, fmt.Errorf("%s is neither a status from 300 to 599 nor a range of them, as 500-504", Quote(text))
+			return nil, fmt.Errorf("%s is neither a status from 300 to 599 nor a range of them, as 500-504",
+				Quote(text))
 		}
 		for status := first; status <= last; status++ {
 			all = append(all, status)

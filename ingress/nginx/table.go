@@ -104,8 +104,8 @@ var rows = []*Row{
 		Name: "custom-http-errors", Verdict: Differs, Keys: "sallyport.dev/error-pages", read: customErrors,
 		Note: "Answers of servers alone are replaced: answers that HAProxy makes itself are those of " +
 			"`clusters[].ingress.errorFiles`. A page has at most 24 kB, and is asked for by GET or HEAD, without " +
-			"X-Ingress-Name, X-Service-Name and X-Service-Port. Without default-backend, default-backend-service of " +
-			"the ConfigMap gives the pages.",
+			"X-Ingress-Name, X-Service-Name and X-Service-Port. The Service of default-backend gives it, or else " +
+			"default-backend-service of the ConfigMap.",
 	},
 	{
 		Name: "disable-proxy-intercept-errors", Verdict: Same, Keys: "sallyport.dev/error-pages",
