@@ -124,7 +124,9 @@ func play(ctx context.Context, c contender, programs string, calico world.Calico
 		return nil, "", err
 	}
 	progress("%s: a cluster", c.name)
-	r, err := rig.New(ctx, dir, world.Options{Name: "rivals", Workers: 2, Calico: calico, Progress: io.Discard})
+	r, err := rig.New(ctx, dir, world.Options{
+		Name: "rivals", Workers: 2, Calico: calico, Mesh: true, Progress: io.Discard,
+	})
 	if err != nil {
 		return nil, "", err
 	}

@@ -56,6 +56,7 @@ func contenders(ctx context.Context, folder string) ([]contender, error) {
 		kic(folder, haproxy),
 		traefik(folder),
 		community(folder, haproxy),
+		nodeport(),
 		model(haproxy),
 	}, nil
 }

@@ -53,6 +53,10 @@ func main() {
 		rig.Main(modelArg, func(ctx context.Context) error { return follow(ctx, os.Args[2:]) })
 		return
 	}
+	if len(os.Args) > 1 && os.Args[1] == balanceArg {
+		rig.Main(balanceArg, func(ctx context.Context) error { return balance(ctx, os.Args[2:]) })
+		return
+	}
 	rig.Main("rivals", run)
 }
 

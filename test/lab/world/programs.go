@@ -44,3 +44,13 @@ func CertManager(ctx context.Context, progress io.Writer) (program, kinds string
 	dir, err := m.fetch(ctx, progress)
 	return filepath.Join(dir, m.name()), filepath.Join(dir, "kinds"), err
 }
+
+// KubeProxy returns the program kube-proxy. The nodes of a lab do without it.
+func KubeProxy(ctx context.Context, progress io.Writer) (string, error) {
+	m := module{
+		folder: "lab/kubeproxy", title: "kube-proxy", takes: "about 4 minutes on 2 cores",
+		program: "k8s.io/kubernetes/cmd/kube-proxy",
+		ldflags: []string{"-X", "k8s.io/component-base/version.gitVersion=" + kubernetesVersion},
+	}
+	return m.fetch(ctx, progress)
+}
