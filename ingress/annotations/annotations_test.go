@@ -1559,6 +1559,11 @@ tcp-request content reject
 			"! ConfigMap NotServed: key cr-frontend-stats: there is no frontend for statistics: the status endpoint has them",
 		},
 		{
+			onAll("cr-frontend-ssl: ops/edge:prepend"),
+			"CLOSED! ConfigMap NotServed: key cr-frontend-ssl: no Frontend has an effect on TLS connections that HAProxy " +
+				"passes on: write its rules as keys of Ingresses; all clients are rejected until the key is removed",
+		},
+		{
 			[]string{"service cr-global: tuned"},
 			"! Service UnknownAnnotation: annotation haproxy.org/cr-global is allowed on ConfigMap, not on Service; it is " +
 				"ignored",

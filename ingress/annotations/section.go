@@ -59,6 +59,14 @@ var statsFrontend = define(reference, Doc{
 	Effect: "No effect: there is no frontend for statistics; see the status endpoint.",
 })
 
+// sslFrontend is a guard: all connections for HTTPS pass the frontend of this name in HAProxy's own controller while a
+// host has TLS passthrough.
+var sslFrontend = define(func(s string) (string, error) { return s, nil }, Doc{
+	Name: "cr-frontend-ssl", Scopes: ConfigMap, Format: "Frontend, or namespace/Frontend", Guard: true,
+	Effect: "Not served: no Frontend has an effect on TLS connections that HAProxy passes on. All clients are " +
+		"rejected while the key is set, since the Frontend may keep some of them out.",
+})
+
 // A sectionKey names a resource about a section.
 type sectionKey struct {
 	key[*Section]
@@ -93,6 +101,12 @@ func (l Layer) WithSections(env Env) Layer {
 	if _, said := get(v, statsFrontend); said {
 		v.report(statsFrontend.Doc, ConfigMap, "NotServed",
 			errors.New("there is no frontend for statistics: the status endpoint has them"))
+	}
+	if _, said := get(v, sslFrontend); said {
+		l.closed = true
+		v.report(sslFrontend.Doc, ConfigMap, "NotServed", errors.New("no Frontend has an effect on TLS connections "+
+			"that HAProxy passes on: write its rules as keys of Ingresses; all clients are rejected until the key is "+
+			"removed"))
 	}
 	for _, k := range sectionKeys {
 		r, said := get(v, k.key)

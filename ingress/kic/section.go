@@ -74,7 +74,9 @@ func (k *sectionKind) take(r *reading, value json.RawMessage, older bool) (t hap
 	case f == nil && k.guards:
 		return t, errors.New("the field is not known here, and may keep clients out: remove it")
 	case f == nil:
-		r.leave(r.at, "it is not known here")
+		if !isOff(value) { // manifests of older versions write every field
+			r.leave(r.at, "it is not known here")
+		}
 		return t, nil
 	case f.Left != "":
 		if !f.Plain && !isOff(value) {

@@ -148,7 +148,7 @@ func TestEachFieldOfAGlobalIsAValueOrALineOrIsTold(t *testing.T) {
 				"\n! user has no effect: " + process + "\n! wurfl_options.cache_size has no effect: " + databases + "\n",
 		},
 		{
-			`{"tune_options": {"xyz": 1, "maxaccept": 3}, "harden": {"x": 1}, "speed": 1}`,
+			`{"tune_options": {"xyz": 1, "maxaccept": 3}, "harden": {"x": 1}, "speed": 1, "older": false}`,
 			"wrong harden: the text has no line\n  tune.maxaccept 3\n! harden.x has no effect: it is not known here\n" +
 				"! speed has no effect: it is not known here\n! tune_options.xyz has no effect: it is not known here\n",
 		},

@@ -42,14 +42,15 @@ func TCP(spec []byte) (all []Port, err error) {
 			Service: annotations.Ref{Name: e.Service.Name}, Port: strconv.Itoa(e.Service.Port),
 		}
 		left, err := frontend(e.Frontend)
-		if len(e.Services) > 0 {
-			err = errors.New("services: connections go to one Service alone; write an entry for each")
+		if len(e.Services) > 0 && err == nil {
+			left = append(left, "services has no effect: only frontend.backend_switching_rule_list leads there")
 		}
 		binds, bad := bindsOf(e.Frontend["binds"])
+		first := len(all)
 		for _, b := range binds {
 			p := Port{Stream: annotations.Stream{To: to}, Entry: e.Name, Left: left, Err: err}
 			p.listen(b)
-			all = append(all, p)
+			all = join(all, first, p)
 		}
 		if bad != nil || len(binds) == 0 {
 			bad = errors.Join(bad, err)
@@ -60,6 +61,34 @@ func TCP(spec []byte) (all []Port, err error) {
 		}
 	}
 	return all, nil
+}
+
+// join appends a port to those of its entry, which begin at first. An entry often has one port twice, for IPv4 and for
+// IPv6. The appliance opens it once, at all addresses: with TLS if one of the binds has it.
+func join(all []Port, first int, p Port) []Port {
+	i := slices.IndexFunc(all[first:], func(has Port) bool { return p.Port != 0 && has.Port == p.Port })
+	if i < 0 {
+		return append(all, p)
+	}
+	has := &all[first+i]
+	if has.Err == nil {
+		has.Err = p.Err
+	}
+	if has.Err == nil && has.Proxy != p.Proxy {
+		has.Err = fmt.Errorf("frontend.binds: accept_proxy differs in the binds of port %d: a port is the same at "+
+			"every address", p.Port)
+	}
+	for _, why := range p.Left {
+		if !slices.Contains(has.Left, why) {
+			has.Left = append(slices.Clone(has.Left), why)
+		}
+	}
+	if has.TLS != p.TLS {
+		has.TLS = true
+		has.Left = append(slices.Clone(has.Left), fmt.Sprintf("frontend.binds: a bind without ssl has no effect, "+
+			"since another bind of port %d has it: a port is the same at every address", p.Port))
+	}
+	return all
 }
 
 // bindsOf returns the binds of a frontend: a list, or an object with a name for each.
@@ -100,8 +129,7 @@ func frontend(fields map[string]json.RawMessage) (left []string, err error) {
 		case slices.Contains(idle, name):
 		case slices.Contains(closing, name):
 			return nil, fmt.Errorf("frontend.%s: it may keep clients out or lead them elsewhere, and nothing here "+
-				"does that for a port: remove it; a Service of type LoadBalancer can restrict its clients "+
-				"(spec.loadBalancerSourceRanges)", name)
+				"does that for a port: remove it; %s", name, instead(fields))
 		case name == "log_format":
 			left = append(left, "frontend.log_format has no effect: log-format-tcp in the ConfigMap sets the format")
 		default:
@@ -109,6 +137,15 @@ func frontend(fields map[string]json.RawMessage) (left []string, err error) {
 		}
 	}
 	return left, nil
+}
+
+// instead returns what does here what the closing fields of a frontend do.
+func instead(fields map[string]json.RawMessage) string {
+	if !empty(fields["backend_switching_rule_list"]) {
+		return "an Ingress with ssl-passthrough, or a TLSRoute, leads connections to Services by the name that " +
+			"clients ask for"
+	}
+	return "a Service of type LoadBalancer can restrict its clients (spec.loadBalancerSourceRanges)"
 }
 
 // partsOfBinds are the parts of a bind that are read, or that nobody misses.

@@ -85,7 +85,32 @@ func TestEachEntryOfATCPIsAPortOrIsTold(t *testing.T) {
 		},
 		{
 			entry(`"binds": {"v4": {"port": 5432}}`, `, "services": [{"name": "other", "port": 1}]`),
-			"db: 5432 to db:5432\nclosed: services: connections go to one Service alone; write an entry for each\n",
+			"db: 5432 to db:5432\n! services has no effect: only frontend.backend_switching_rule_list leads there\n",
+		},
+		{
+			entry(`"binds": {"v4": {"port": 5432}}, "acl_list": [{}], "backend_switching_rule_list": [{"name": "x"}]`,
+				`, "services": [{"name": "other", "port": 1}]`),
+			"db: 5432 to db:5432\nclosed: frontend.acl_list: it may keep clients out or lead them elsewhere, and nothing " +
+				"here does that for a port: remove it; an Ingress with ssl-passthrough, or a TLSRoute, leads connections to " +
+				"Services by the name that clients ask for\n",
+		},
+		{
+			entry(`"binds": {"v4": {"port": 1}, "v6": {"port": 1, "address": "::", "v4v6": true}, "z": {"port": 2}}`, ""),
+			"db: 1 to db:5432\ndb: 2 to db:5432\n",
+		},
+		{
+			entry(`"binds": [{"port": 1, "alpn": "x"}, {"port": 1, "alpn": "x", "ssl": true}]`, ""),
+			"db: 1 to db:5432, TLS\n! frontend.binds.alpn has no effect: no key says it\n! frontend.binds: a bind without " +
+				"ssl has no effect, since another bind of port 1 has it: a port is the same at every address\n",
+		},
+		{
+			entry(`"binds": [{"port": 1}, {"port": 1, "accept_proxy": true}]`, ""), "db: 1 to db:5432\nclosed: " +
+				"frontend.binds: accept_proxy differs in the binds of port 1: a port is the same at every address\n",
+		},
+		{
+			entry(`"binds": [{"port": 1}, {"port": 1, "address": "10.0.0.1"}]`, ""), "db: 1 to db:5432\nclosed: " +
+				`frontend.binds: a port is open at every address of the appliance, not at "10.0.0.1" alone: remove the ` +
+				"address\n",
 		},
 		{`{}`, "error: its spec is no list of entries, each with name, frontend and service\n"},
 	} {

@@ -219,7 +219,7 @@ func certificate(to io.Writer, dir string) error {
 
 // The client is 192.168.50.10.
 func cases() []conformity {
-	return slices.Concat(ownCases(), nginxCases(), routeCases(), resourceCases())
+	return slices.Concat(ownCases(), nginxCases(), routeCases(), resourceCases(), kicCases())
 }
 
 // routeCases returns the cases of routes at the addresses of Ingresses.

@@ -99,7 +99,7 @@ func run(ctx context.Context) error {
 		Ingress: ingress, Gateway: []string{"shared: true"},
 	}, func(r *rig.Rig) error {
 		var manifest strings.Builder
-		manifest.WriteString(objects(r.Dir) + tcps + sections)
+		manifest.WriteString(objects(r.Dir) + tcps + sections + kicObjects)
 		if err := certificate(&manifest, r.Dir); err != nil {
 			return err
 		}
