@@ -199,7 +199,7 @@ func (c *Compiler) compare(before, now []*world) (d edit, ok bool) {
 
 // others returns the objects that amend takes to be unchanged.
 func others(o Objects) Objects {
-	o.Ingresses, o.Services, o.Slices = nil, nil, nil
+	o.Ingresses, o.Services, o.Slices, o.Rules = nil, nil, nil, nil
 	o.API = o.API.WithoutRoutes()
 	return o
 }

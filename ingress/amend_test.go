@@ -97,6 +97,8 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 							`{"nbthread": 1}`, `{"nbthread": 2, "user": "a"}`, `[]`))}, gone)
 						s.Defaults = change(t, s.Defaults, &input.Defaults{ObjectMeta: meta, Spec: []byte(pick("defaults",
 							`{"server_timeout": 1}`, `{"server_timeout": 2, "x": 1}`, `[]`))}, gone)
+						s.Rules = change(t, s.Rules, &input.ValidationRules{ObjectMeta: meta, Spec: []byte(pick("rules",
+							`{"prefix": "a", "validation_rules": {"b": {}}}`, `[]`))}, gone)
 						s.Frontends = change(t, s.Frontends, &input.Frontend{ObjectMeta: meta, Spec: []byte(pick("frontend",
 							`{"maxconn": 1}`, `{"http_request_rule_list": [{"type": "deny"}]}`, `{"x": 1}`))}, gone)
 					}

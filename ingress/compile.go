@@ -154,6 +154,7 @@ type world struct {
 	badStreams []annotations.Problem // problems of the TCP services
 
 	resources map[*input.Backend]resource // that something has named
+	rules     rules
 }
 
 // A part is a backend with its servers, and the problems of its endpoints.
@@ -307,7 +308,9 @@ func (c *Compiler) renewWorld(was world, s Snapshot, leader string, n *news) *wo
 	if w.rereads(&was) {
 		c.parsed = make(map[metav1.Object]*claim)
 	}
-	n.amended = n.amended || !same
+	if n.amended = n.amended || !same; other || !same {
+		w.rules = readRules(&w.Snapshot)
+	}
 	if other || w.NoSecrets != was.NoSecrets || w.NoClasses != was.NoClasses || w.APIBundle != was.APIBundle ||
 		w.APIChannel != was.APIChannel ||
 		!slices.Equal(w.Incomplete, was.Incomplete) {
@@ -367,7 +370,7 @@ func (c *Compiler) finish(news newsOfExports) {
 		}
 	}
 	for _, w := range c.worlds {
-		odd = append(odd, w.Beyond...)
+		odd = slices.Concat(odd, w.Beyond, w.rules.odd)
 	}
 	c.result.Exports = c.tellExports(exports, news, clashes)
 	c.result.Percent = percents(c.worlds)

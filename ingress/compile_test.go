@@ -19,6 +19,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/input"
 )
 
 // snapshot reads manifests, as kubectl would, into a Snapshot.
@@ -71,6 +72,8 @@ func snapshot(t testing.TB, cluster, manifests string) Snapshot {
 			err = add(&s.Defaults, doc)
 		case "Frontend":
 			err = add(&s.Frontends, doc)
+		case input.RulesKind:
+			err = add(&s.Rules, doc)
 		case "ConfigMap":
 			err = add(&s.ConfigMaps, doc)
 		case "ServiceExport":

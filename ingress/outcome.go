@@ -27,6 +27,9 @@ type Outcomes struct {
 	Claims   []Outcome // the older first
 	Problems []Problem // all of Ingresses, also those that a Result only counts
 	Others   []Problem // of other objects
+
+	// Defines reports whether ValidationRules define an annotation.
+	Defines func(annotation string) bool
 }
 
 // Outcomes returns the Outcome of each Ingress of a cluster. It reports whether the Result has the cluster.
@@ -39,7 +42,7 @@ func (r Result) Outcomes(cluster string) (all Outcomes, known bool) {
 		return all, false
 	}
 	w, ofIngress := r.routing.of[i], func(o ObjectRef) bool { return o.Kind == "Ingress" && o.Cluster == cluster }
-	all.Snapshot = &w.Snapshot
+	all.Snapshot, all.Defines = &w.Snapshot, w.rules.names.Define
 	closed := make(map[string]bool) // backends that reject all clients
 	for i := range r.routing.needs {
 		n := &r.routing.needs[i]
@@ -66,7 +69,7 @@ func (r Result) Outcomes(cluster string) (all Outcomes, known bool) {
 		}
 		all.Claims = append(all.Claims, one)
 	}
-	for _, p := range slices.Concat(r.routing.Problems, w.Beyond) {
+	for _, p := range slices.Concat(r.routing.Problems, w.Beyond, w.rules.odd) {
 		if ofIngress(p.ObjectRef) {
 			all.Problems = append(all.Problems, p)
 		}

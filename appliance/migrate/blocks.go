@@ -178,7 +178,7 @@ func (r *Report) unserved() Block {
 // objects lists the problems of objects that are no Ingresses.
 func (r *Report) objects() Block {
 	b := Block{
-		Title: "Other objects that are not served as they ask", Alarm: r.ClosesPort(),
+		Title: "Other objects that are not served as they ask", Alarm: r.LosesObject(),
 		Columns: []string{"object", "why"},
 	}
 	for _, p := range r.Objects {

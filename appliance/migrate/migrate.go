@@ -78,9 +78,9 @@ type Totals struct {
 }
 
 // Safe reports whether no guard is lost, each path of each Ingress and each port of a TCP is served, and each
-// document was read.
+// document was read. ValidationRules may define guards.
 func (r *Report) Safe() bool {
-	return r.Totals.LostGuards == 0 && len(r.Unread) == 0 && !r.ConfigMap.lost() && !r.ClosesPort() &&
+	return r.Totals.LostGuards == 0 && len(r.Unread) == 0 && !r.ConfigMap.lost() && !r.LosesObject() &&
 		!slices.ContainsFunc(r.Ingresses, func(s survey.Surveyed) bool { return !s.Safe() })
 }
 

@@ -34,6 +34,7 @@ type Objects struct {
 	Globals    []*Global           // if Options read custom resources
 	Defaults   []*Defaults         // if Options read custom resources
 	Frontends  []*Frontend         // if Options read custom resources
+	Rules      []*ValidationRules  // if Options read custom resources
 }
 
 // firstLists is the number of lists that each kept picture has. Lists of later kinds are in a
@@ -66,6 +67,7 @@ func (o *Objects) lists() []objectList {
 		listAt(&o.Globals, ByName),
 		listAt(&o.Defaults, ByName),
 		listAt(&o.Frontends, ByName),
+		listAt(&o.Rules, ByName),
 	}
 }
 

@@ -37,17 +37,22 @@ type (
 	// cr-frontend-https.
 	Frontend = Custom[ofFrontend]
 
+	// ValidationRules define annotations, and templates that make lines of their values.
+	ValidationRules = Custom[ofRules]
+
 	BackendList  = CustomList[ofBackend]  // as an API server sends it
 	TCPList      = CustomList[ofTCP]      // as an API server sends it
 	GlobalList   = CustomList[ofGlobal]   // as an API server sends it
 	DefaultsList = CustomList[ofDefaults] // as an API server sends it
 	FrontendList = CustomList[ofFrontend] // as an API server sends it
+	RulesList    = CustomList[ofRules]    // as an API server sends it
 
 	ofBackend  struct{}
 	ofTCP      struct{}
 	ofGlobal   struct{}
 	ofDefaults struct{}
 	ofFrontend struct{}
+	ofRules    struct{}
 )
 
 // The API groups of custom resources, with their versions.
@@ -55,6 +60,9 @@ const (
 	CustomV1 = "ingress.v1.haproxy.org/v1"
 	CustomV3 = "ingress.v3.haproxy.org/v3"
 )
+
+// RulesKind is the kind of ValidationRules.
+const RulesKind = "ValidationRules"
 
 // CustomClass is the annotation with the class of a TCP.
 const CustomClass = "ingress.class"

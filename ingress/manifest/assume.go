@@ -52,6 +52,7 @@ func (c *Contents) Snapshot(
 	s.ConfigMaps, s.Namespaces = sorted(s.ConfigMaps), sorted(s.Namespaces)
 	s.Backends, s.TCPs, s.Frontends = newerFirst(s.Backends), newerFirst(s.TCPs), newerFirst(s.Frontends)
 	s.Globals, s.Defaults = newerFirst(s.Globals), newerFirst(s.Defaults)
+	s.Rules = newerFirst(s.Rules)
 	if s.Options.CustomResources {
 		s.DropOlder()
 	}

@@ -133,14 +133,11 @@ func separates(line []byte) bool {
 // wanted are the kinds that are read.
 var wanted = []string{
 	"Ingress", "IngressClass", "Service", "Secret", "ConfigMap", "Namespace", "Backend", "TCP", "Global",
-	"Defaults", "Frontend", validationRules,
+	"Defaults", "Frontend", input.RulesKind,
 }
 
 // oldest is a group of custom resources of HAProxy's own controller that is not read.
 const oldest = "core.haproxy.org"
-
-// validationRules is a kind of HAProxy's own controller that nothing here stands for.
-const validationRules = "ValidationRules"
 
 // kindLine matches the line with the kind of a document in YAML's block style.
 var kindLine = regexp.MustCompile(`(?m)^kind:[ \t]*["']?([A-Za-z0-9]+)["']?[ \t]*(?:#.*)?\r?$`)
@@ -227,12 +224,11 @@ func (c *Contents) take(where string, object []byte, of metav1.TypeMeta, depth i
 		addCustom(c, where, object, kind, version, &c.objects.Defaults)
 	case "Frontend " + input.CustomV3:
 		addCustom(c, where, object, kind, version, &c.objects.Frontends)
+	case input.RulesKind + " " + input.CustomV3:
+		addCustom(c, where, object, kind, version, &c.objects.Rules)
 	case "Ingress extensions/v1beta1", "Ingress networking.k8s.io/v1beta1":
 		c.unread(where, "an Ingress of %s, which no version of Kubernetes from 1.22 on serves: `kubectl convert` "+
 			"makes networking.k8s.io/v1 of it", version)
-	case validationRules + " " + input.CustomV3:
-		c.unread(where, "ValidationRules, which are not read here: the annotations that they define have no effect. "+
-			"Use the keys of ingress/README.md")
 	default:
 		if group, _, _ := strings.Cut(version, "/"); group == oldest && slices.Contains(wanted, kind) {
 			c.unread(where, "%s of %s, which HAProxy's controller reads up to version 1.10: write it as one of "+

@@ -179,12 +179,14 @@ func Of(r ingress.Result, cluster string, from Foreign) Survey {
 }
 
 // objectKinds are the kinds of Objects.
-var objectKinds = []string{"Service", "ConfigMap", "TCP", "Backend", "Global", "Defaults", "Frontend"}
+var objectKinds = []string{"Service", "ConfigMap", "TCP", "Backend", "Global", "Defaults", "Frontend", input.RulesKind}
 
-// ClosesPort reports whether a port of a TCP is closed.
-func (s *Survey) ClosesPort() bool {
+// LosesObject reports whether a port of a TCP is closed, or whether there are ValidationRules. Their annotations may
+// keep clients out.
+func (s *Survey) LosesObject() bool {
 	return slices.ContainsFunc(s.Objects, func(p input.Problem) bool {
-		return p.Kind == "TCP" && p.Reason != "FieldLeftOut" && p.Reason != "UnusedResource"
+		return p.Kind == input.RulesKind ||
+			p.Kind == "TCP" && p.Reason != "FieldLeftOut" && p.Reason != "UnusedResource"
 	})
 }
 
@@ -236,7 +238,7 @@ func (v *surveyor) ingress(ing *networkingv1.Ingress) Surveyed {
 		s.Annotations = v.ofNginx(ing)
 	} else {
 		prefix = ""
-		s.Annotations = ofHAProxy(ing)
+		s.Annotations = v.ofHAProxy(ing)
 	}
 	for _, p := range v.found[key] {
 		i := slices.IndexFunc(s.Annotations, func(a SurveyedAnnotation) bool { return prefix+a.Name == p.As })
@@ -330,12 +332,13 @@ func odd(said []annotations.Said) []annotations.Problem {
 
 // ofHAProxy returns the annotations of HAProxy's own controller on an Ingress. Each is a key of ours,
 // unless a Problem says otherwise.
-func ofHAProxy(ing *networkingv1.Ingress) []SurveyedAnnotation {
+func (v *surveyor) ofHAProxy(ing *networkingv1.Ingress) []SurveyedAnnotation {
 	all := make([]SurveyedAnnotation, 0, len(ing.Annotations))
 	for _, name := range slices.Sorted(maps.Keys(ing.Annotations)) {
-		if is, guard := annotations.OfController(name); is {
+		is, guard := annotations.OfController(name)
+		if custom := v.Defines(name); is || custom {
 			all = append(all, SurveyedAnnotation{
-				Name: name, Value: shown(ing.Annotations[name]), Verdict: nginx.Same, Guard: guard,
+				Name: name, Value: shown(ing.Annotations[name]), Verdict: nginx.Same, Guard: guard || custom,
 			})
 		}
 	}

@@ -131,6 +131,7 @@ var (
 				globalKind:   {&input.Global{}, &input.GlobalList{}},
 				defaultKind:  {&input.Defaults{}, &input.DefaultsList{}},
 				frontendKind: {&input.Frontend{}, &input.FrontendList{}},
+				rulesKind:    {&input.ValidationRules{}, &input.RulesList{}},
 			} {
 				s.AddKnownTypeWithName(version.WithKind(kind), types[0])
 				s.AddKnownTypeWithName(version.WithKind(kind+"List"), types[1])

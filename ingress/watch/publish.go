@@ -515,7 +515,7 @@ func event(p ingress.Problem, at time.Time) *corev1.Event {
 	switch p.Kind {
 	case "Ingress", "IngressClass":
 		about.APIVersion = "networking.k8s.io/v1"
-	case backendKind, tcpKind:
+	case backendKind, tcpKind, globalKind, defaultKind, rulesKind:
 		about.APIVersion = input.CustomV3
 	case "EndpointSlice":
 		about.APIVersion = "discovery.k8s.io/v1"

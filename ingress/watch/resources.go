@@ -26,7 +26,9 @@ const (
 	globals, globalKind   = "globals", "Global"
 	defaults, defaultKind = "defaults", "Defaults"
 
-	frontends, frontendKind = "frontends", "Frontend" // of ingress.v3.haproxy.org alone
+	// Of ingress.v3.haproxy.org alone.
+	frontends, frontendKind = "frontends", "Frontend"
+	customRules, rulesKind  = "validationrules", input.RulesKind
 )
 
 // CustomGroups returns the API groups of custom resources of HAProxy's own controller that the cluster serves. It
@@ -63,6 +65,8 @@ func (w *Watcher) customResources(version schema.GroupVersion) []anyOptional {
 	if version.String() == input.CustomV3 {
 		all = append(all, &optional[*input.Frontend]{
 			plural: "Frontends" + of, resource: frontends, versions: versions, open: w.shelfOfFrontends,
+		}, &optional[*input.ValidationRules]{
+			plural: "ValidationRules" + of, resource: customRules, versions: versions, open: w.shelfOfRules,
 		})
 	}
 	return all
@@ -96,6 +100,12 @@ func (w *Watcher) shelfOfFrontends(version schema.GroupVersion) *shelf[*input.Fr
 	return custom(shelfOf[*input.Frontend](w, version, frontends, frontendKind,
 		"all clients are rejected if the ConfigMap names one of the others"), version, frontendKind,
 		"Frontends of "+version.Group+" cannot be read: all clients are rejected if the ConfigMap names one")
+}
+
+func (w *Watcher) shelfOfRules(version schema.GroupVersion) *shelf[*input.ValidationRules] {
+	return custom(shelfOf[*input.ValidationRules](w, version, customRules, rulesKind,
+		"the annotations that the others define have no effect"), version, rulesKind,
+		"ValidationRules of "+version.Group+" cannot be read: the annotations that they define have no effect")
 }
 
 // custom prepares a shelf for a kind of custom resources, and returns it. without is a sentence about the

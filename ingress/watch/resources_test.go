@@ -61,7 +61,12 @@ func TestGlobalsAndDefaultsOfBothGroupsAreRead(t *testing.T) {
 	newer := customVersions[0]
 	c.serve(newer, frontends, frontendKind)
 	c.createIn(t, newer.WithResource(frontends), frontendKind, "ops", "http", map[string]any{"maxconn": int64(5)})
+	c.serve(newer, customRules, rulesKind)
+	c.createIn(t, newer.WithResource(customRules), rulesKind, "ops", "house", map[string]any{"prefix": "house.test"})
 	s := synced(t, c.watch(t, readingResources))
+	if len(s.Rules) != 1 || string(s.Rules[0].Spec) != `{"prefix":"house.test"}` {
+		t.Errorf("got the ValidationRules %v", s.Rules)
+	}
 	if len(s.Frontends) != 1 || string(s.Frontends[0].Spec) != `{"maxconn":5}` {
 		t.Errorf("got the Frontends %v", s.Frontends)
 	}

@@ -99,7 +99,7 @@ func RulesFor(o input.Options) []Rule {
 		rules = append(rules, Rule{Groups: group, Resources: []string{exports}, Verbs: watched}, status)
 	}
 	if o.CustomResources {
-		rule := Rule{Resources: []string{backends, defaults, frontends, globals, tcps}, Verbs: watched}
+		rule := Rule{Resources: []string{backends, customRules, defaults, frontends, globals, tcps}, Verbs: watched}
 		for _, version := range customVersions {
 			rule.Groups = append(rule.Groups, version.Group)
 		}

@@ -74,6 +74,7 @@ func newCluster(groups ...string) *cluster {
 		kinds[version.WithResource(backends)], kinds[version.WithResource(tcps)] = "BackendList", "TCPList"
 		kinds[version.WithResource(globals)], kinds[version.WithResource(defaults)] = "GlobalList", "DefaultsList"
 		kinds[version.WithResource(frontends)] = "FrontendList"
+		kinds[version.WithResource(customRules)] = "ValidationRulesList"
 	}
 	c := &cluster{Clientset: fake.NewClientset(&networkingv1.IngressClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "haproxy"},

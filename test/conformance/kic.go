@@ -1,5 +1,13 @@
 package main
 
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"sallyport/test/rig"
+)
+
 // kicSources are the folders of HAProxy's own controller 3.2 that hold the examples whose constructs these cases have,
 // by how the sources of facts begin.
 var kicSources = map[string]string{
@@ -69,6 +77,14 @@ spec:
 - name: second
   frontend: {name: fe-second, binds: [{name: four, port: 15451, accept_proxy: true}]}
   service: {name: app, port: 80}
+---
+apiVersion: ingress.v3.haproxy.org/v3
+kind: ValidationRules
+metadata: {name: house}
+spec:
+  prefix: house.test
+  validation_rules:
+    wait: {section: all, type: duration, rule: value < duration('1m'), template: "timeout server {{.}}"}
 ---
 apiVersion: ingress.v3.haproxy.org/v3
 kind: Frontend
@@ -153,7 +169,27 @@ func kicCases() []conformity {
 				"url /pictures/a")),
 		of("Frontend before TLS passthrough", conformity{config: []string{"cr-frontend-ssl: default/examined:prepend"}},
 			see("no client is served without it", "kic-e2e/crd-frontend", "GET /", "503")),
+		of("ValidationRules", conformity{service: []string{"backend.house.test/wait: 1s"}},
+			here("they are told", "kic-docs/annotations-custom.md").then(told("ValidationRules", "house", "not served")),
+			here("an annotation that they define is told", "kic-docs/annotations-custom.md").then(
+				func(ctx context.Context, s *testbed) error {
+					return told("Service", s.name, "backend.house.test/wait")(ctx, s)
+				})),
 		of("Global", conformity{config: []string{"cr-global: whole"}, live: true},
 			here("every group of fields", "kic-e2e/crd")),
+	}
+}
+
+// told checks that an Event of an object has the words.
+func told(kind, name, words string) check {
+	return func(ctx context.Context, s *testbed) error {
+		return rig.Eventually(ctx, words, func() error {
+			got, err := s.Kubectl(ctx, "get", "events", "-o", "jsonpath={.items[*].message}", "--field-selector",
+				"involvedObject.kind="+kind+",involvedObject.name="+name)
+			if err == nil && !strings.Contains(got, words) {
+				err = fmt.Errorf("want %q told of %s %s, got %q", words, kind, name, got)
+			}
+			return err
+		})
 	}
 }

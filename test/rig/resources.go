@@ -18,7 +18,7 @@ func (r *Rig) AddCustomResources(ctx context.Context) error {
 		_, err := r.Kubectl(ctx, "get", "backends.ingress.v1.haproxy.org,backends.ingress.v3.haproxy.org,"+
 			"tcps.ingress.v1.haproxy.org,tcps.ingress.v3.haproxy.org,defaults.ingress.v1.haproxy.org,"+
 			"defaults.ingress.v3.haproxy.org,globals.ingress.v1.haproxy.org,globals.ingress.v3.haproxy.org,"+
-			"frontends.ingress.v3.haproxy.org",
+			"frontends.ingress.v3.haproxy.org,validationrules.ingress.v3.haproxy.org",
 			"--all-namespaces")
 		return err
 	})
