@@ -184,6 +184,12 @@ func TestAnswersThatDifferAreFound(t *testing.T) {
 				`a.example Location "https://sso.example/start?rd&state" "https://sso.example/?rd&state" 2 3 GET /1`,
 			},
 		},
+		"the type of the page beside a redirect": {
+			before: func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "text/html")
+				to(308, "https://a.example/")(w, r)
+			}, now: to(308, "https://a.example/"),
+		},
 		"the same page with another state": {before: to(302, "/login?state=1"), now: to(302, "/login?state=2")},
 		"a header": {
 			before: header("Strict-Transport-Security", "max-age=1"), now: nil,

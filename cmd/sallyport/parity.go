@@ -36,10 +36,10 @@ Gateway API.
 
 With --send and --to, the GET and HEAD requests of the log are sent to both places, each
 different one once, and their answers are compared: status, Location, the headers of
---header, and whether the certificate is for the host. The host of the log is in Host and
-in TLS, whatever the URLs name. Queries, cookies and credentials are not sent, redirects
-are not followed, and bodies are not compared. Where the log has the scheme, only the lines
-with that of the URLs are sent.
+--header, and whether the certificate is for the host. Content-Type is not compared if both
+redirect. The host of the log is in Host and in TLS, whatever the URLs name. Queries,
+cookies and credentials are not sent, redirects are not followed, and bodies are not
+compared. Where the log has the scheme, only the lines with that of the URLs are sent.
 
 A line is one of nginx' combined form, of ingress-nginx, of Apache's combined form with
 or without the virtual host, of HAProxy's httplog, or an object of JSON. nginx' combined
