@@ -27,8 +27,8 @@ const (
 	socketPath = "/large/socket"
 )
 
-// serveLarge serves what pods.cfg cannot: answers and bodies of a megabyte, and WebSockets that send back each
-// byte. Its own processor time counts for no side.
+// serveLarge serves what pods.cfg cannot: answers and bodies of a megabyte, calls of gRPC, and WebSockets that send
+// back each byte. Its own processor time counts for no side.
 func serveLarge() (at netip.AddrPort, stop func() error, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -48,7 +48,10 @@ func serveLarge() (at netip.AddrPort, stop func() error, err error) {
 		_, _ = io.WriteString(w, "taken\n")
 	})
 	mux.HandleFunc("GET "+socketPath, sendBack)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
+	mux.HandleFunc("POST "+callPath, answerCall)
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute, Protocols: new(http.Protocols)}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetUnencryptedHTTP2(true)
 	go func() { _ = server.Serve(l) }()
 	return netip.MustParseAddrPort(l.Addr().String()), server.Close, nil
 }

@@ -66,7 +66,7 @@ func (o another) start(ctx context.Context, s *stage, name string, hosts []strin
 	w := struct {
 		written
 		Hosts []string
-	}{written{Dir: filepath.Join(s.dir, name), HTTP: free[0], HTTPS: free[1], Pods: s.pods[:replicas]}, hosts}
+	}{written{Dir: filepath.Join(s.dir, name), HTTP: free[0], HTTPS: free[1], Pods: s.pods[:replicas], Large: s.large}, hosts}
 	var text bytes.Buffer
 	err = errors.Join(os.MkdirAll(w.Dir, 0o700), os.WriteFile(filepath.Join(w.Dir, "app.pem"), s.cert, 0o600),
 		template.Must(template.New(o.name).Parse(o.text)).Execute(&text, w))
@@ -144,7 +144,7 @@ func otherProxies(ctx context.Context, b *bench) error {
 
 // besideProxies measures the requests to n hosts beside app.test, or to app.test alone, which is asked over TLS, too.
 func (b *bench) besideProxies(ctx context.Context, s *stage, n int) error {
-	cfg, err := compiled(crowd{ingresses: n})
+	cfg, err := compiled(crowd{ingresses: n, calls: true})
 	if err != nil {
 		return err
 	}
@@ -187,6 +187,12 @@ func (b *bench) besideProxies(ctx context.Context, s *stage, n int) error {
 			over := secure()
 			over.NextProtos = []string{"h2"}
 			c.load.streams(ctx, 100, c.https.String(), over, "https://app.test/")
+			return nil
+		}},
+		{"a call of gRPC, 1,000 a second on 100 streams", 1000, func(c *contender) error {
+			over := secure()
+			over.NextProtos = []string{"h2"}
+			c.load.calls(ctx, 100, c.https.String(), over)
 			return nil
 		}},
 		{"an answer of 1 MB", 100, func(c *contender) error {

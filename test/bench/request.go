@@ -58,6 +58,7 @@ type crowd struct {
 	paths     []string                               // of each; none: "/"
 	each      func(i int, ing *networkingv1.Ingress) // changes the Ingress of that number
 	service   map[string]string                      // annotations of its Service
+	calls     bool                                   // gRPC at app.test, see callPath
 }
 
 // crowds are those of row 2.
@@ -97,13 +98,13 @@ func compiled(c crowd) (*haproxy.Config, error) {
 	s := input.Snapshot{Cluster: ingress.Unnamed, NoClasses: true}
 	s.Options.OneTenant = true
 	for name, annotations := range map[string]map[string]string{"app": nil, "conditional": c.service} {
-		s.Services = append(s.Services,
-			&corev1.Service{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: annotations},
-				Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
-			})
+		s.Services = append(s.Services, newService(name, annotations))
 	}
 	s.Ingresses = append(s.Ingresses, newIngress("app", "app.test", "app", "/"))
+	if c.calls {
+		s.Services = append(s.Services, newService("grpc", map[string]string{"haproxy.org/server-proto": "h2"}))
+		s.Ingresses = append(s.Ingresses, newIngress("grpc", "app.test", "grpc", callPath))
+	}
 	for i := range c.ingresses {
 		paths := c.paths
 		if len(paths) == 0 {
@@ -130,6 +131,13 @@ func compiled(c crowd) (*haproxy.Config, error) {
 }
 
 func crowdHost(i int) string { return fmt.Sprintf("h%d.bench.test", i) }
+
+func newService(name string, annotations map[string]string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: annotations},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+}
 
 func newIngress(name, host, service string, paths ...string) *networkingv1.Ingress {
 	class, kind := "haproxy", networkingv1.PathTypePrefix
@@ -178,7 +186,8 @@ func browser(host, path string) []byte {
 type stage struct {
 	binary, version, dir string
 	pods                 []netip.AddrPort
-	cert                 []byte // of app.test, with its key
+	large                netip.AddrPort // see serveLarge
+	cert                 []byte         // of app.test, with its key
 	stops                []func() error
 }
 
@@ -200,7 +209,7 @@ func (s *stage) drive(ctx context.Context, name string, cfg *haproxy.Config) (
 	own := *cfg
 	own.Bind = haproxy.Bind{HTTP: free[:1], HTTPS: free[1:]}
 	own.Certs = []*haproxy.Cert{{Name: "app.pem", Hosts: []string{"app.test"}, PEM: s.cert}}
-	own.Backends = withServers(cfg.Backends, s.pods[:replicas])
+	own.Backends = s.withServers(cfg.Backends, s.pods[:replicas])
 	p, driver, err := startDriven(ctx, s.binary, s.dir, name, &own)
 	if err == nil {
 		s.stops, s.version = append(s.stops, p.stop), driver.Info().Version
@@ -208,9 +217,9 @@ func (s *stage) drive(ctx context.Context, name string, cfg *haproxy.Config) (
 	return p, driver, &own, err
 }
 
-// withServers returns backends of which the one that is measured has these pods. Checks of
-// the others would count as processor time of requests.
-func withServers(backends []*haproxy.Backend, pods []netip.AddrPort) (out []*haproxy.Backend) {
+// withServers returns backends of which the one that is measured has these pods, and the one of gRPC its server. Checks
+// of the others would count as processor time of requests.
+func (s *stage) withServers(backends []*haproxy.Backend, pods []netip.AddrPort) (out []*haproxy.Backend) {
 	var servers []haproxy.Server
 	for _, a := range pods {
 		servers = append(servers, haproxy.Server{Name: haproxy.ServerName(a), Addr: a})
@@ -220,6 +229,9 @@ func withServers(backends []*haproxy.Backend, pods []netip.AddrPort) (out []*hap
 		filled := *b
 		if b.Name == "default_svc_app_80" {
 			filled.Servers = servers
+		}
+		if b.Name == callBackend {
+			filled.Servers = []haproxy.Server{{Name: haproxy.ServerName(s.large), Addr: s.large}}
 		}
 		out = append(out, &filled)
 	}
@@ -239,7 +251,7 @@ func (s *stage) write(ctx context.Context, name, text string, cfg *haproxy.Confi
 	p, err := startWritten(ctx, s.binary, s.dir, name, text,
 		written{
 			HTTP: free[0], HTTPS: free[1], Pods: s.pods[:replicas],
-			Backends: withServers(cfg.Backends, s.pods[:replicas]),
+			Backends: s.withServers(cfg.Backends, s.pods[:replicas]),
 		},
 		files{"route.map": []byte(rows.String()), "app.pem": s.cert})
 	if err == nil {
@@ -275,12 +287,12 @@ func (b *bench) onStage(ctx context.Context, s *stage, measure func(*stage) erro
 	if s.pods, err = freeAddresses(2 * replicas); err != nil {
 		return err
 	}
-	large, stop, err := serveLarge()
-	if err != nil {
+	var stop func() error
+	if s.large, stop, err = serveLarge(); err != nil {
 		return err
 	}
 	s.stops = append(s.stops, stop)
-	p, err := startWritten(ctx, "haproxy", s.dir, "pods", podsText, written{Pods: s.pods, Large: large}, nil)
+	p, err := startWritten(ctx, "haproxy", s.dir, "pods", podsText, written{Pods: s.pods, Large: s.large}, nil)
 	if err != nil {
 		return err
 	}
@@ -498,7 +510,7 @@ func reusedConnections(ctx context.Context, b *bench) error {
 		sets = append(sets, s.pods, s.pods[:2], s.pods[:replicas])
 		for _, set := range sets {
 			next := *was
-			next.Backends = withServers(was.Backends, set)
+			next.Backends = s.withServers(was.Backends, set)
 			if err := settle(ctx, driver, &next); err != nil {
 				return err
 			}
