@@ -94,7 +94,10 @@ var crowds = []crowd{
 }
 
 // compiled returns the Config that the appliance has in a crowd.
-func compiled(c crowd) (*haproxy.Config, error) {
+func compiled(c crowd) (*haproxy.Config, error) { return compile(new(ingress.Compiler), c.snapshot()) }
+
+// snapshot returns the objects of a crowd.
+func (c crowd) snapshot() input.Snapshot {
 	s := input.Snapshot{Cluster: ingress.Unnamed, NoClasses: true}
 	s.Options.OneTenant = true
 	for name, annotations := range map[string]map[string]string{"app": nil, "conditional": c.service} {
@@ -116,18 +119,7 @@ func compiled(c crowd) (*haproxy.Config, error) {
 		}
 		s.Ingresses = append(s.Ingresses, ing)
 	}
-	var compiler ingress.Compiler
-	verdicts := haproxy.Verdicts{}
-	for _, q := range compiler.Compile([]input.Snapshot{s}).Questions {
-		verdicts[q.Part()] = haproxy.Good
-	}
-	compiler.Judge(verdicts)
-	r := compiler.Compile([]input.Snapshot{s})
-	if len(r.Problems) > 0 {
-		return nil, fmt.Errorf("%d problems, the first: Ingress %s: %s", len(r.Problems), r.Problems[0].Name,
-			r.Problems[0].Why)
-	}
-	return &r.Config, nil
+	return s
 }
 
 func crowdHost(i int) string { return fmt.Sprintf("h%d.bench.test", i) }

@@ -33,7 +33,7 @@ const (
 
 // rows returns all rows, in the order in which they are measured.
 func rows() []row {
-	return slices.Concat(requestRows, proxyRows, peerRows, memoryRows, pathRows, routeRows, gateRows, changeRows, lifeRows, ingressRows)
+	return slices.Concat(requestRows, proxyRows, reloadRows, peerRows, memoryRows, pathRows, routeRows, gateRows, changeRows, lifeRows, ingressRows)
 }
 
 // children are the programs that this program becomes on a host of a lab, by the first

@@ -30,6 +30,7 @@ type side struct {
 	http   netip.AddrPort
 	https  netip.AddrPort
 	worker int    // its process
+	master int    // of a hand-written file
 	family bool   // the processes that it has started serve requests, too
 	socket string // for commands
 	stop   func() error
@@ -86,7 +87,7 @@ func startWritten(ctx context.Context, binary, dir, name, text string, w written
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	p := &side{name: name, http: w.HTTP, https: w.HTTPS, socket: w.Dir + "/sock"}
+	p := &side{name: name, http: w.HTTP, https: w.HTTPS, master: cmd.Process.Pid, socket: w.Dir + "/sock"}
 	ended := make(chan struct{})
 	go func() {
 		_ = cmd.Wait()
