@@ -204,7 +204,8 @@ const onlyGivenNames = "no-sni-auto no-check-sni-auto"
 // by the number of servers then, because HAProxy has no command that changes the options.
 func serverOptions(o ServerOptions, patient bool) string {
 	// These are HAProxy's defaults. HAProxy 2.6.12 does not give them to a server that
-	// "add server" brings, and then opens a connection for each request.
+	// "add server" brings, and then opens a connection for each request. It also accepts no max-reuse there, and so
+	// goes on to do that for a server of HTTP/2, until a reload brings the server in the file.
 	p := models.ServerParams{PoolPurgeDelay: new(int64(5000)), PoolMaxConn: new(int64(-1))}
 	if o.Check {
 		p.Check = models.ServerParamsCheckEnabled
