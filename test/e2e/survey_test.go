@@ -231,7 +231,7 @@ http {
 // TestRequestsToNginxDifferWhereTheyMust sends the log of a real nginx to both, and finds what was planted.
 func TestRequestsToNginxDifferWhereTheyMust(t *testing.T) {
 	t.Parallel()
-	folder, err := debian.Package{Suite: "trixie", Name: "nginx"}.Fetch(t.Context(), nil)
+	folder, err := debian.Nginx().Fetch(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

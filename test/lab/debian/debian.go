@@ -164,3 +164,6 @@ func Cache() (string, error) {
 
 // Prometheus returns the package with promtool and prometheus.
 func Prometheus() Package { return Package{"bookworm", "prometheus"} }
+
+// Nginx returns the package of nginx, which tests put in the place of another controller.
+func Nginx() Package { return Package{"trixie", "nginx"} }

@@ -42,7 +42,7 @@ func missingPrograms() []string {
 }
 
 // Setup installs the missing Debian packages, and fetches BIRD into the cache. With tests it also
-// fetches what only tests need: BIRD 2, FRR, other HAProxys, and what Calico calls.
+// fetches what only tests need: BIRD 2, Prometheus, FRR, nginx, other HAProxys, and what Calico calls.
 func Setup(ctx context.Context, tests bool, progress io.Writer) error {
 	if err := install(ctx, progress); err != nil {
 		return err
@@ -57,6 +57,9 @@ func Setup(ctx context.Context, tests bool, progress io.Writer) error {
 		return err
 	}
 	if _, err := debian.FRR(ctx, progress); err != nil {
+		return err
+	}
+	if _, err := debian.Nginx().Fetch(ctx, progress); err != nil {
 		return err
 	}
 	if err := fetchTools(ctx, progress); err != nil {
