@@ -60,7 +60,7 @@ func (r *renderer) fragment(b *Backend, states []State) *fragment {
 			text.WriteString("  " + told.Replace(line) + "\n")
 		}
 	}
-	f.shape, f.body = []byte(text.String()[begin:]+serverOptions(b.Options, true)+"\n"), []byte(text.String()[body:])
+	f.shape, f.body = []byte(text.String()[begin:]+b.serverOptions(true)+"\n"), []byte(text.String()[body:])
 	f.sum = sha256.Sum256(f.shape)
 	for i := range b.Servers {
 		if i >= len(states) || states[i] <= Absent {
@@ -150,7 +150,7 @@ func printable(c rune) rune {
 // command adds inherits nothing from default-server.
 func serverText(b *Backend, s *Server) string {
 	address := netip.AddrPortFrom(s.Addr.Addr().Unmap(), s.Addr.Port()).String()
-	options := serverOptions(b.Options, s.patient(len(b.Servers)))
+	options := b.serverOptions(s.patient(len(b.Servers)))
 	if s.Source.IsValid() {
 		options += " source " + s.Source.String()
 	}
@@ -199,6 +199,16 @@ func (s *Server) patient(among int) bool {
 // Without it, HAProxy since 3.3 asks for the Host of the request if the options have no name, and
 // requires that name in a certificate that it verifies. Earlier versions do not have these options.
 const onlyGivenNames = "no-sni-auto no-check-sni-auto"
+
+// serverOptions returns the options of a server of the backend. FastCGI overrides the version of HTTP.
+func (b *Backend) serverOptions(patient bool) string {
+	if !b.fastCGI() {
+		return serverOptions(b.Options, patient)
+	}
+	o := b.Options
+	o.Proto = "h1" // no ALPN
+	return serverOptions(o, patient) + " proto fcgi"
+}
 
 // serverOptions returns the options of a server. Whether the server is patient is decided when it is added,
 // by the number of servers then, because HAProxy has no command that changes the options.

@@ -84,8 +84,9 @@ func (o *outline) classesText(dir string) []byte {
 
 // fits reports whether a section of defaults can have the settings.
 func (c *class) fits() bool {
-	// HAProxy: unable to find capture id; 'filter' cannot be used in 'defaults' sections
+	// HAProxy: unable to find capture id; 'filter' cannot be used in 'defaults' sections; 'use-fcgi-app' only
+	// available in backend or listen section
 	return !slices.ContainsFunc(c.of.of.Directives, func(d Directive) bool {
-		return d.phase == phaseCapture || d.phase == phaseMirror || d.phase == phaseRate
+		return d.phase == phaseCapture || d.phase == phaseMirror || d.phase == phaseRate || d.app != ""
 	})
 }

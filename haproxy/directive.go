@@ -24,6 +24,7 @@ type Directive struct {
 	hashes bool   // a hash of the request chooses the server
 	names  string // of the Userlist, the Table or the files that it refers to, with spaces between, or empty
 	length int    // of a capture, in bytes
+	app    string // the section of an FCGI that the text names, or empty
 	text   string // one line, or several with "\n" in between
 }
 
@@ -63,6 +64,7 @@ const (
 	phasePage // another service answers for servers that fail
 	phaseHost
 	phasePath
+	phaseScript // scripts of FastCGI are found
 	phaseMirror // requests are copied as servers see them
 	phaseRate   // answers are slowed down
 	phaseResponse

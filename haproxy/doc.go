@@ -82,7 +82,7 @@
 // describe a Config are also pure:
 //
 //	config.go                    the Config
-//	directive.go, format.go, text.go, list.go, auth.go, regexp.go, guard.go
+//	directive.go, format.go, text.go, list.go, auth.go, fcgi.go, regexp.go, guard.go
 //	                             the rules of backends
 //	global.go, base.go           settings of clusters and operators for the process
 //	extra.go, pair.go, part.go   files that objects bring

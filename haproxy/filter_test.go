@@ -2,8 +2,8 @@ package haproxy
 
 import "testing"
 
-// TestCompressionWorksBesideAnotherFilter has backends with compression and a filter of ours, in each order, and one
-// whose lines name the filter themselves.
+// TestCompressionWorksBesideAnotherFilter has backends with compression and a filter of ours, in each order, one
+// whose lines name the filter themselves, and one of FastCGI.
 func TestCompressionWorksBesideAnotherFilter(t *testing.T) {
 	withEach(t, func(t *testing.T, binary string) {
 		r := newRig(t, binary)
@@ -16,7 +16,9 @@ func TestCompressionWorksBesideAnotherFilter(t *testing.T) {
 		a.Directives = []Directive{mirror, lines("compression algo gzip\ncompression type text/plain")}
 		b.Directives = []Directive{mirror}
 		c.Directives = []Directive{mirror, lines("filter compression\ncompression algo gzip")}
-		cfg := r.config(a, b, c)
+		d := speaking(t, "d", FCGI{Root: "/"})
+		d.Directives = append(d.Directives, lines("compression algo gzip"))
+		cfg := r.config(a, b, c, d)
 		cfg.Extras = []*Extra{MirrorScript()}
 		r.settle(cfg, states(cfg, Open))
 		for _, host := range []string{"a.test", "b.test", "c.test"} {

@@ -257,7 +257,7 @@ func (o *outline) files(dir string) Files {
 		text := []byte(strings.Join(o.tickets, "\n") + "\n")
 		out.Content[ticketFile], out.sums[ticketFile] = File{text, 0o600}, sha256.Sum256(text)
 	}
-	keys := keysText(o.cfg.Backends)
+	keys := keysText(o.cfg.Backends) + appsText(o.cfg.Backends)
 	classes := o.classesText(dir)
 	size := preambleLen + len(o.head) + len(keys) + len(classes)
 	for _, f := range o.backends {

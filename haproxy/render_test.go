@@ -117,6 +117,19 @@ func goldens(t testing.TB) map[string]*Config {
 				},
 			}, redirected(t)...),
 		},
+		"FastCGI": {
+			Shape: Shape{Bind: Bind{HTTP: []netip.AddrPort{addr("127.0.0.1:80")}}},
+			Backends: []*Backend{
+				{
+					Name: "a", Options: ServerOptions{Proto: "h2", TLS: true, Check: true},
+					Directives: must[[]Directive](t)(FCGI{
+						Root: "/srv", Index: "index.php", Params: []FCGIParam{{"APP", "a 'b' %[src]" + FCGIScript}},
+					}.Directives()),
+					Servers: []Server{server("10.0.0.1:80")},
+				},
+				{Name: "b", Directives: must[[]Directive](t)(FCGI{Root: "/"}.Directives())},
+			},
+		},
 		"certificates of clients and to servers": {
 			Shape: Shape{
 				Bind: Bind{HTTPS: []netip.AddrPort{addr("127.0.0.1:443")}},

@@ -275,7 +275,8 @@ func (r *reading) line(line string, words []string) error {
 		r.picture.classes = strings.Split(names, ".")
 	case r.table == "name":
 		r.backends[strings.Clone(words[0])] = &LiveBackend{}
-	case r.table == "be_id" && len(words) >= 19 && ownBackend(words[1]): // not ours to open and close
+	case r.table == "be_id" && len(words) >= 19 && (ownBackend(words[1]) || words[3] == fcgiServer):
+		// not ours to open and close
 	case r.table == "be_id" && len(words) >= 19:
 		return r.server(words)
 	case r.table == "bkname/svname" && r.columns.in(words):

@@ -67,6 +67,9 @@ func (b *builder) derive(base *settings, own listen.Effects) *settings {
 		s = new(settings)
 		*s = *base
 		s.Directives = append(slices.Clone(base.Directives), own.Directives...)
+		if haproxy.HasFCGI(base.Directives) { // its requests are not copied
+			s.Directives = slices.DeleteFunc(s.Directives, haproxy.Directive.Filters)
+		}
 		haproxy.SortDirectives(s.Directives)
 		s.Extras = slices.Concat(base.Extras, own.Extras)
 		s.Options.Proto = cmp.Or(own.Proto, s.Options.Proto)

@@ -130,8 +130,10 @@ var samples = map[string][]string{
 	"sallyport.dev/response-cookie-domain": {"in.test out.test", ".in.test 1.test", "off"},
 	"sallyport.dev/response-location":      {"http://in.test/ https://out.test/", "/a?b=%&c /%", "off", "http://a/ /1"},
 	"sallyport.dev/limit-rate":             {"100k", "1", "1g"},
-	"sallyport.dev/default-backend":        {"web", "app", "gone"},
-	"sallyport.dev/mirror-to":              {"svc://app:http", "svc://victim/app:80"}, "sallyport.dev/mirror-body": {"false"},
+	"sallyport.dev/fcgi-docroot":           {"/srv", "/"}, "sallyport.dev/fcgi-index": {"index.php", "a"},
+	"sallyport.dev/fcgi-params-from": {"headers", "victim/headers", "params"},
+	"sallyport.dev/default-backend":  {"web", "app", "gone"},
+	"sallyport.dev/mirror-to":        {"svc://app:http", "svc://victim/app:80"}, "sallyport.dev/mirror-body": {"false"},
 	"sallyport.dev/error-pages": {"404, 500-504", "300, 302,304,306-310,599", "off"},
 	"sallyport.dev/mirror-host": {"copy.test", "copy.test:81"}, "sallyport.dev/mirror-path": {"%[pathq]", "/x?a=%[src]"},
 	"sallyport.dev/access-log": booleans, "sallyport.dev/retries": {"0", "3", "10"},
@@ -144,7 +146,7 @@ var samples = map[string][]string{
 	"check-http":          {"/health", "GET /health", "HEAD /health HTTP/1.1", "OPTIONS *", "GET /a?b=c HTTP/1.0"},
 	"load-balance":        {"roundrobin", "leastconn", "first", "source", "static-rr", "random", "random(2)", "uri", "uri path-only whole len 5 depth 3", "url_param id", "url_param id check_post", "hdr(X-User)", "hdr(Host) use_domain_only"},
 	"send-proxy-protocol": {"proxy", "proxy-v1", "proxy-v2", "proxy-v2-ssl", "proxy-v2-ssl-cn"},
-	"server-proto":        {"h2", "h1"},
+	"server-proto":        {"h2", "h1", "fcgi"},
 
 	"auth-type": {"basic-auth"}, "auth-secret": {"users", "htpasswd", "tls"}, "auth-realm": {"Members only", "a b", `it's "ours"`, "x"},
 	"sallyport.dev/jwt-public-keys": {"public", "victim/public"}, "sallyport.dev/response-headers-from": {"headers", "victim/headers"},
@@ -503,7 +505,9 @@ func formatOf(random *rand.Rand) string {
 func (w *writer) render(t testing.TB, s Snapshot) (Result, map[string]haproxy.File) {
 	t.Helper()
 	var c Compiler
-	c.Judge(haproxy.Verdicts{haproxy.LuaSupport().Part(): haproxy.Good})
+	c.Judge(haproxy.Verdicts{
+		haproxy.LuaSupport().Part(): haproxy.Good, haproxy.FCGISupport().Part(): haproxy.Good,
+	})
 	r := c.Compile([]Snapshot{s})
 	r.Config.Bind = haproxy.Bind{HTTP: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:80")}, HTTPS: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:443")}}
 	if err := r.Config.Validate(); err != nil {

@@ -119,6 +119,14 @@ func configMaps(_ Scope, ref Ref) (Object, error) {
 		o.Data["X-Team"], o.Data["X-Empty"], o.Data["A_b"] = []byte("100% #a b"), nil, []byte("c")
 	case "variable":
 		o.Data["X-Host"] = []byte("$host")
+	case "params":
+		o.Data["SCRIPT_FILENAME"] = []byte("$document_root$fastcgi_script_name\n")
+		o.Data["APP"] = []byte("50% 'of' /x$fastcgi_script_name?$args ${http_x_mode}")
+		o.Data["HTTP_PROXY"] = nil
+	case "odd-params":
+		o.Data["A"], o.Data["B C"], o.Data["D"] = []byte("$pid"), []byte("x"), []byte("x\nhttp-request allow")
+	case "odder-params":
+		o.Data["REMOTE_ADDR"], o.Data["E"], o.Data["REQUEST_URI"] = nil, []byte("5$"), []byte("/fixed")
 	case "host":
 		o.Data["Host"] = []byte("other.test")
 	case "bad-header":
@@ -454,6 +462,61 @@ func TestEveryKeyComesToItsDirective(t *testing.T) {
 		{
 			on4("sallyport.dev/response-headers-from: headers"),
 			"http-response set-header Cache-Control '\"no-store\"'\nhttp-response set-header X-A '50%% of %%[src]'",
+		},
+		{on4("server-proto: fcgi"), strings.TrimSpace(fastCGIOf("path,url_dec", ""))},
+		{
+			on4("server-proto: fcgi", "sallyport.dev/fcgi-docroot: /srv", "sallyport.dev/fcgi-index: index.php",
+				"sallyport.dev/fcgi-params-from: params"),
+			strings.Replace(strings.TrimSpace(fastCGIOf("path,url_dec,regsub(/$,/index.php)",
+				"http-request set-var-fmt(txn.fcgi_param_APP) '50%% '\\''of'\\'' /x%[var(txn.fcgi_script)]?%[query] "+
+					"%[req.hdr(x-mode)]'\n")), "http-request set-var-fmt(txn.fcgi_param_REDIRECT",
+				"http-request del-header '(?i)^PROXY$' -m reg\nhttp-request set-var-fmt(txn.fcgi_param_REDIRECT", 1),
+		},
+		{
+			on4("server-proto: fcgi", "sallyport.dev/fcgi-params-from: odd-params"), fastCGIOf("path,url_dec", "") +
+				"! Ingress ParameterLeftOut: annotation sallyport.dev/fcgi-params-from: parameter \"A\": the variable $pid " +
+				"of nginx has no equal here; it is left out\n" +
+				"! Ingress ParameterLeftOut: annotation sallyport.dev/fcgi-params-from: parameter \"B C\": \"B C\" is not " +
+				"the name of a parameter: allowed are up to 64 letters, digits and _; it is left out\n" +
+				"! Ingress ParameterLeftOut: annotation sallyport.dev/fcgi-params-from: parameter \"D\": " +
+				"\"x\\nhttp-request allow\" has the control character '\\n', which is not allowed; it is left out",
+		},
+		{
+			on4("server-proto: fcgi", "sallyport.dev/fcgi-params-from: odder-params"),
+			strings.Replace(fastCGIOf("path,url_dec", ""), "'%[var(txn.fcgi_uri)]'", "'/fixed'", 1) +
+				"! Ingress ParameterLeftOut: annotation sallyport.dev/fcgi-params-from: parameter \"E\": \"5$\" has a $ " +
+				"that no variable follows; it is left out\n" +
+				"! Ingress ParameterLeftOut: annotation sallyport.dev/fcgi-params-from: parameter \"REMOTE_ADDR\": " +
+				"HAProxy sends its own value instead of an empty one; it is left out",
+		},
+		{
+			on4("server-proto: fcgi", "sallyport.dev/fcgi-params-from: gone"), fastCGIOf("path,url_dec", "") +
+				"! Ingress InvalidAnnotation: annotation sallyport.dev/fcgi-params-from: there is no ConfigMap gone, or it " +
+				"cannot be read; it is ignored",
+		},
+		{
+			on4("server-proto: fcgi", "sallyport.dev/fcgi-params-from: many"), fastCGIOf("path,url_dec", "") +
+				"! Ingress InvalidAnnotation: annotation sallyport.dev/fcgi-params-from: ConfigMap many has 65 entries; " +
+				"allowed are 3 (clusters[].ingress.limits.lines); it is ignored",
+		},
+		{
+			on4("server-proto: fcgi", "server-ssl: true"), "servers: TLS=true\n! Ingress InvalidAnnotation: annotation " +
+				"haproxy.org/server-proto: servers of FastCGI have no TLS: remove server-ssl, server-ca and server-crt; it " +
+				"is ignored",
+		},
+		{
+			on4("server-proto: fcgi", "sallyport.dev/mirror-to: svc://team/app:80", "sallyport.dev/limit-rate: 1k"),
+			fastCGIOf("path,url_dec", "") + "! Ingress InvalidAnnotation: annotation sallyport.dev/limit-rate: HAProxy has " +
+				"it for HTTP to servers, and not for FastCGI (server-proto); it is ignored\n! Ingress InvalidAnnotation: " +
+				"annotation sallyport.dev/mirror-to: HAProxy has it for HTTP to servers, and not for FastCGI " +
+				"(server-proto); it is ignored",
+		},
+		{
+			on4("server-proto: fcgi", "sallyport.dev/fcgi-docroot: srv", "sallyport.dev/fcgi-index: a/b"),
+			fastCGIOf("path,url_dec", "") + "! Ingress InvalidAnnotation: annotation sallyport.dev/fcgi-docroot: \"srv\" " +
+				"is not a directory: allowed are a / and up to 250 letters, digits and / . _ ~ + @ : -; it is ignored\n" +
+				"! Ingress InvalidAnnotation: annotation sallyport.dev/fcgi-index: \"a/b\" is not the name of a file: " +
+				"allowed are letters, digits and - _ .; it is ignored",
 		},
 		{
 			on4("sallyport.dev/response-headers-from: gone"),
@@ -1638,6 +1701,27 @@ tcp-request content reject
 	}
 }
 
+// fastCGIOf returns the text of the directives of a backend of FastCGI. first has the lines of parameters before
+// those that each such backend has.
+func fastCGIOf(script, first string) string {
+	const deny = "http-request deny deny_status 400 if { path -m sub %00 } or { path,url_dec -m reg " +
+		`'(^|/)\.\.?(/|$)|[[:cntrl:]]' }` + "\n"
+	app := "fcgi-170e2c177000bf78"
+	if first != "" {
+		app = "fcgi-29eb3a96e4fe64ca"
+	}
+	return "use-fcgi-app " + app + "\nserver _fcgi 127.0.0.1:1 proto fcgi disabled\n" +
+		"http-request set-var(txn.fcgi_uri) pathq\n" + deny +
+		"http-request set-var(txn.fcgi_script) '" + script + "'\n" + first +
+		"http-request set-var-fmt(txn.fcgi_param_DOCUMENT_URI) '%[path]'\n" +
+		"http-request set-var-fmt(txn.fcgi_param_REDIRECT_STATUS) '200'\n" +
+		"http-request set-var-fmt(txn.fcgi_param_REQUEST_SCHEME) '%[req.hdr(x-forwarded-proto)]'\n" +
+		"http-request set-var-fmt(txn.fcgi_param_REQUEST_URI) '%[var(txn.fcgi_uri)]'\n" +
+		"http-request set-var-fmt(txn.fcgi_param_SERVER_ADDR) '%[dst]'\n" +
+		"http-request set-var-fmt(txn.fcgi_param_SERVER_NAME) '%[req.hdr(host),host_only,lower]'\n" +
+		"servers: Proto=h1\nasks about \".if !version_atleast(3.0)\\n.alert 'it is before 3.0'\\n.endif\"\n"
+}
+
 // tokens returns the text of the directive of Tokens with the keys of a Secret that rows use.
 func tokens(secret, realm string, t haproxy.Tokens) string {
 	from, err := secrets(Ingress, Ref{Name: secret})
@@ -1743,6 +1827,10 @@ func TestAKeyRefersToWhatItsDocSays(t *testing.T) {
 				"http-request deny if { src -f patterns/it }",
 			} {
 				said := map[string]string{written: " " + value + " "}
+				beside := map[string]string{"rate-limit-requests": "1"}
+				if s.Name == fcgiParams.Name {
+					beside["server-proto"] = "fcgi"
+				}
 				env := env
 				env.Secrets = func(Scope, Ref) (Object, error) {
 					got[SecretKind] = true
@@ -1766,7 +1854,7 @@ func TestAKeyRefersToWhatItsDocSays(t *testing.T) {
 				}
 				env.Pattern = func(string) (string, bool) { got[ListKind] = true; return "", false }
 				l := Read(scope, said)
-				_, _, _ = Compile("o", env, l, Read(Ingress, map[string]string{"rate-limit-requests": "1"}))
+				_, _, _ = Compile("o", env, l, Read(Ingress, beside))
 				_, _, _ = Process(env, l)
 				_ = l.WithSections(env)
 				_, _ = RouteACL(env, l)

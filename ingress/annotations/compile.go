@@ -33,7 +33,7 @@ func Compile(owner string, env Env, layers ...Layer) (Settings, []Effective, []P
 	v.owner, v.optsOut = owner, optOut(v)
 	s := Settings{}
 	for _, group := range []func(*values, *Settings){
-		servers, serverCerts, access, clientCerts, authenticate, verifyTokens, ask, cors,
+		servers, serverCerts, fastCGI, access, clientCerts, authenticate, verifyTokens, ask, cors,
 		rewriting, mirror, spare, pages, resource, snippet,
 	} {
 		group(v, &s)
@@ -130,6 +130,7 @@ func Servers(env Env, layers ...Layer) (Settings, []Problem) {
 	s := Settings{}
 	servers(v, &s)
 	serverCerts(v, &s)
+	fastCGI(v, &s)
 	if v.closed {
 		s.Directives = []haproxy.Directive{haproxy.Close()}
 	}
@@ -311,6 +312,10 @@ func alternatives(v *values) map[string]bool {
 func slowDown(v *values, s *Settings) {
 	rate, said := get(v, limitRate)
 	if !said {
+		return
+	}
+	if haproxy.HasFCGI(s.Directives) {
+		v.wrong(limitRate.Doc, errBesideFCGI)
 		return
 	}
 	support := v.ask(haproxy.RateSupport(), &s.Questions)

@@ -283,10 +283,10 @@ var (
 		Name: "server-ssl", Scopes: everywhere, Traffic: notPassed, Format: "true or false", Default: "false",
 		Effect: "Connections to servers use TLS. Their certificates are verified only if there is a server-ca.",
 	})
-	serverProto = define(oneOf("h1", "h2"), Doc{
-		Name: "server-proto", Scopes: everywhere, Format: "h2 or h1",
-		Effect: "HTTP/2 to servers, without TLS unless server-ssl is set; or HTTP/1.1 only. It overrides " +
-			"appProtocol of the Service's port.",
+	serverProto = define(oneOf("h1", "h2", speaksFCGI), Doc{
+		Name: "server-proto", Scopes: everywhere, Format: "h2, h1 or fcgi",
+		Effect: "HTTP/2 to servers, without TLS unless server-ssl is set; or HTTP/1.1 only; or FastCGI, which needs " +
+			"HAProxy 3.0. It overrides appProtocol of the Service's port.",
 	})
 	timeoutCheck = define(duration, Doc{
 		Name: "timeout-check", Scopes: everywhere, Format: "time", Traffic: anyTraffic,

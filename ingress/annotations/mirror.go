@@ -50,6 +50,10 @@ func mirror(v *values, s *Settings) {
 	if !said {
 		return
 	}
+	if haproxy.HasFCGI(s.Directives) {
+		v.wrong(mirrorTo.Doc, errBesideFCGI)
+		return
+	}
 	if !hasLua(v, s, mirrorTo.Doc) {
 		return // yet
 	}

@@ -369,7 +369,7 @@ const (
 )
 
 // configMaps are the annotations that name a ConfigMap.
-var configMaps = []string{"auth-proxy-set-headers", "custom-headers"}
+var configMaps = []string{"auth-proxy-set-headers", "custom-headers", "fastcgi-params-configmap"}
 
 // Names reports whether annotations may name objects of a kind.
 func Names(kind annotations.Kind, values map[string]string) bool {

@@ -349,9 +349,15 @@ var reads = []struct {
 	{set: []string{"backend-protocol: https"}, want: "server-ssl = true"},
 	{set: []string{"backend-protocol: GRPCS"}, want: "server-proto = h2\nserver-ssl = true"},
 	{
-		set:  []string{"backend-protocol: FCGI"},
-		want: `! InvalidAnnotation backend-protocol: "FCGI": allowed are HTTP, HTTPS, GRPC and GRPCS; it is ignored`,
+		set:  []string{"backend-protocol: AUTO_HTTP", "fastcgi-index: a"},
+		want: `! InvalidAnnotation backend-protocol: "AUTO_HTTP": allowed are HTTP, HTTPS, GRPC, GRPCS and FCGI; it is ignored`,
 	},
+	{
+		set: []string{"backend-protocol: fcgi", "fastcgi-index: index.php", "fastcgi-params-configmap: team/params"},
+		want: "sallyport.dev/fcgi-docroot = /usr/local/nginx/html\nsallyport.dev/fcgi-index = index.php\n" +
+			"sallyport.dev/fcgi-params-from = team/params\nserver-proto = fcgi",
+	},
+	{set: []string{"backend-protocol: HTTP", "fastcgi-index: index.php", "fastcgi-params-configmap: params"}, want: ""},
 	{
 		set: []string{
 			"backend-protocol: HTTPS", "proxy-ssl-secret: pair", "proxy-ssl-verify: on", "proxy-ssl-name: in.test",
@@ -603,7 +609,10 @@ func TestEachAnnotationHasAVerdictOnItsValue(t *testing.T) {
 		{[]string{"ssl-redirect: yes"}, "refused there too"},
 		{[]string{"backend-protocol: https", "proxy-ssl-verify: on", "proxy-ssl-secret: a"}, "the same, the same, the same"},
 		{[]string{"backend-protocol: HTTP", "proxy-ssl-secret: a"}, "the same, had no effect"},
-		{[]string{"backend-protocol: FCGI"}, "not served"},
+		{[]string{"backend-protocol: AUTO_HTTP"}, "not served"},
+		{[]string{"backend-protocol: FCGI", "fastcgi-index: a", "fastcgi-params-configmap: b"}, "a difference, the same, a difference"},
+		{[]string{"backend-protocol: HTTP", "fastcgi-index: a", "fastcgi-params-configmap: b"}, "the same, had no effect, had no effect"},
+		{[]string{"fastcgi-index: a"}, "had no effect"},
 		{[]string{"backend-protocol: WS"}, "refused there too"},
 		{[]string{"enable-cors: false", "cors-allow-methods: GET"}, "had no effect, the same"},
 		{[]string{"cors-allow-methods: GET"}, "had no effect"},

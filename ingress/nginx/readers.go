@@ -589,23 +589,26 @@ func origins(list string) (expression string, anyone bool, odd error) {
 }
 
 func backendProtocol(r *reading, value string) {
-	tls, h2 := false, false
+	const allowed = "%s: allowed are HTTP, HTTPS, GRPC, GRPCS and FCGI"
+	tls, h2, fcgi := false, false, false
 	switch strings.ToUpper(value) {
 	case "HTTP":
+	case "FCGI":
+		fcgi = true
 	case "HTTPS":
 		tls = true
 	case "GRPC":
 		h2 = true
 	case "GRPCS":
 		tls, h2 = true, true
-	case "AUTO_HTTP", "FCGI":
-		r.fail(r.at, "%s: allowed are HTTP, HTTPS, GRPC and GRPCS", annotations.Quote(value))
+	case "AUTO_HTTP":
+		r.fail(r.at, allowed, annotations.Quote(value))
 		return
 	default:
-		r.refuse(r.at, "%s: allowed are HTTP, HTTPS, GRPC and GRPCS", annotations.Quote(value))
+		r.refuse(r.at, allowed, annotations.Quote(value))
 		return
 	}
-	r.mark(r.at.Name, Same, "")
+	r.fastCGI(fcgi)
 	if h2 {
 		r.say("server-proto", r.at.Name, "h2")
 	}
@@ -639,6 +642,24 @@ func backendProtocol(r *reading, value string) {
 		}
 	}
 }
+
+// fastCGI reads the annotations about FastCGI, which have no effect with another protocol.
+func (r *reading) fastCGI(is bool) {
+	if !is {
+		r.mark(r.at.Name, Same, "")
+		for _, name := range []string{"fastcgi-index", "fastcgi-params-configmap"} {
+			r.mark(name, Void, "It has no effect without `backend-protocol` FCGI.")
+		}
+		return
+	}
+	r.say("server-proto", r.at.Name, "fcgi")
+	r.say("sallyport.dev/fcgi-docroot", r.at.Name, documentRoot)
+	r.also("fastcgi-index", "sallyport.dev/fcgi-index")
+	r.also("fastcgi-params-configmap", "sallyport.dev/fcgi-params-from")
+}
+
+// documentRoot is $document_root in ingress-nginx.
+const documentRoot = "/usr/local/nginx/html"
 
 // versions reads versions of TLS to the servers.
 func (r *reading) versions(name string) {
@@ -764,10 +785,9 @@ func loadBalance(r *reading, value string) {
 }
 
 func hashBy(r *reading, value string) {
-	m := variable.FindStringSubmatch(strings.TrimPrefix(value, "$"))
-	name := ""
-	if m != nil && strings.HasPrefix(value, "$") && len(m[0])+1 == len(value) {
-		name = m[1] + m[2]
+	name, rest, is := annotations.CutVariable(strings.TrimPrefix(value, "$"))
+	if !is || rest != "" || !strings.HasPrefix(value, "$") {
+		name = ""
 	}
 	var algorithm string
 	switch header, isHeader := strings.CutPrefix(name, "http_"); {

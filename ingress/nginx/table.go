@@ -315,11 +315,19 @@ var rows = []*Row{
 
 	// To the servers
 	{
-		Name: "backend-protocol", Verdict: Differs, Keys: "server-ssl, server-proto", read: backendProtocol,
-		Note: "HTTP, HTTPS, GRPC and GRPCS. AUTO_HTTP and FCGI are not served.",
+		Name: "backend-protocol", Verdict: Differs, Keys: "server-ssl, server-proto, sallyport.dev/fcgi-docroot",
+		read: backendProtocol,
+		Note: "HTTP, HTTPS, GRPC, GRPCS and FCGI. AUTO_HTTP is not served. FCGI needs HAProxy 3.0, sends " +
+			"SCRIPT_FILENAME in any case, answers 400 to a path with `..` in it, and has neither `mirror-target` " +
+			"nor `limit-rate`.",
 	},
-	{Name: "fastcgi-index", Verdict: Lost, Note: "FastCGI is not served"},
-	{Name: "fastcgi-params-configmap", Verdict: Lost, Note: "FastCGI is not served"},
+	{Name: "fastcgi-index", With: "backend-protocol", Verdict: Same, Keys: "sallyport.dev/fcgi-index"},
+	{
+		Name: "fastcgi-params-configmap", With: "backend-protocol", Verdict: Differs,
+		Keys: "sallyport.dev/fcgi-params-from",
+		Note: "A ConfigMap of the namespace of the Ingress. A parameter with a variable that has no equal here is " +
+			"left out. Without the ConfigMap, requests are served without its parameters.",
+	},
 	{Name: "proxy-connect-timeout", Verdict: Same, Keys: "timeout-connect", read: connectTimeout},
 	{
 		Name: "proxy-read-timeout", Verdict: Differs, Keys: "timeout-server, timeout-tunnel", read: serverTimeout,

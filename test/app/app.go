@@ -113,7 +113,9 @@ func (a *app) echo(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.URL.Query().Get("format") == "json" || strings.Contains(r.Header.Get("Accept"), "application/json") {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(e) // the client may be gone
+		body, _ := json.Marshal(e)
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)+1)) // FastCGI would have chunks
+		_, _ = w.Write(append(body, '\n'))                          // the client may be gone
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")

@@ -4,7 +4,7 @@
 //
 // It promises a graceful end. After SIGTERM it goes on serving for the time of
 // -drain, while its readiness probe fails. Then it closes, once the requests in
-// flight are answered. It speaks HTTP/2 without TLS, too. Over TLS it reports the
+// flight are answered. It speaks HTTP/2 without TLS, too, and FastCGI, where the header X-Script shows the script. Over TLS it reports the
 // certificate of a client without verifying it.
 //
 //	/              the request, as text, or as JSON for Accept: application/json or ?format=json
@@ -26,6 +26,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/fcgi"
 	"os"
 	"os/signal"
 	"sync"
@@ -94,7 +95,9 @@ func serve(ctx context.Context, listen []string, cert, key string, proxied bool,
 			if cert != "" {
 				err = server.ServeTLS(l, cert, key)
 			} else {
-				err = server.Serve(l)
+				s := sorted(l)
+				go func() { _ = fcgi.Serve(s.scripts, scripted(server.Handler)) }() // until l closes
+				err = server.Serve(s)
 			}
 			if !errors.Is(err, http.ErrServerClosed) {
 				failed <- err

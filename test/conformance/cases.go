@@ -51,6 +51,11 @@ data: {X-Team: a b}
 ---
 apiVersion: v1
 kind: ConfigMap
+metadata: {name: scripts}
+data: {SCRIPT_FILENAME: /srv$fastcgi_script_name, HTTP_PROXY: ""}
+---
+apiVersion: v1
+kind: ConfigMap
 metadata: {name: variables}
 data: {X-Team: $host}
 ---
@@ -775,6 +780,18 @@ func ownCases() []conformity {
 		{
 			name: "limit-rate", ingress: []string{"sallyport.dev/limit-rate: 1g"},
 			asks: []ask{{request: "GET /bytes?n=20000", want: []string{"200"}}},
+		},
+		{
+			name: "fcgi", ingress: []string{
+				"server-proto: fcgi", "sallyport.dev/fcgi-docroot: /app", "sallyport.dev/fcgi-index: main",
+			},
+			asks: get("url /a?b=c"), check: script("GET /a/?b", "/app/a/main"),
+		},
+		{
+			name: "fcgi-params-from", ingress: []string{
+				"server-proto: fcgi", "sallyport.dev/fcgi-params-from: scripts",
+			},
+			asks: get("url /a?b=c"), check: script("GET /a.php", "/srv/a.php"),
 		},
 		{
 			name: "default-backend", to: "nobody", ingress: []string{"sallyport.dev/default-backend: app"},

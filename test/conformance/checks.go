@@ -379,6 +379,22 @@ func quic(ctx context.Context, s *testbed) error {
 	return s.hold(ask{request: "https GET /", want: []string{"200", "response Alt-Svc: " + header}})
 }
 
+// script checks which script a request over FastCGI names, or that HAProxy cannot speak it.
+func script(request, file string) check {
+	return func(ctx context.Context, s *testbed) error {
+		status, err := s.Status(ctx)
+		if err != nil {
+			return err
+		}
+		for _, p := range status.Problems {
+			if p.Object == "Ingress default/"+s.name && strings.Contains(p.Why, "FastCGI needs HAProxy 3.0") {
+				file = "(none)"
+			}
+		}
+		return s.hold(ask{request: request, want: []string{"200", "request X-Script: " + file}})
+	}
+}
+
 // reload checks that a WebSocket outlives a reload.
 func reload(secure bool) func(context.Context, *testbed) error {
 	return asking(func(ctx context.Context, s *testbed, tell func(order) (outcome, error)) error {

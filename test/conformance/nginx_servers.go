@@ -137,13 +137,24 @@ func nginxServers() []conformity {
 		protocol("AJP", "", "tls false"),
 		{name: "backend-protocol AUTO_HTTP", secure: true, ingress: []string{"backend-protocol: AUTO_HTTP"}, facts: []fact{
 			see("HTTPS", "e2e/backendprotocol.go", "https GET /", "200", "tls false").
-				differs("TLS to the server", "AUTO_HTTP and FCGI are not served"),
+				differs("TLS to the server", "AUTO_HTTP is not served"),
 		}},
 		{name: "backend-protocol FCGI", ingress: []string{
-			"backend-protocol: FCGI", "fastcgi-index: index.php", "fastcgi-params-configmap: lists",
+			"backend-protocol: FCGI", "fastcgi-index: index.php", "fastcgi-params-configmap: default/scripts",
 		}, facts: []fact{
-			see("a request", "e2e/fastcgi.go", "GET /", "200", "proto HTTP/1.1").
-				differs("FastCGI to the server", "AUTO_HTTP and FCGI are not served"),
+			see("a request", "e2e/fastcgi.go", "GET /a/", "200", "url /a/", "proto HTTP/1.1").
+				then(script("GET /a/", "/srv/a/index.php")),
+		}},
+		{name: "fastcgi-params-configmap that is not there", ingress: []string{
+			"backend-protocol: FCGI", "fastcgi-params-configmap: gone",
+		}, facts: []fact{
+			see("a request", "parse/fastcgi", "GET /a", "200").
+				differs("503", "Without the ConfigMap, requests are served without its parameters"),
+		}},
+		{name: "backend-protocol FCGI without parameters", ingress: []string{"backend-protocol: FCGI"}, facts: []fact{
+			see("a request", "e2e/fastcgi.go", "GET /a/", "200", "url /a/").
+				then(script("GET /a/", "/usr/local/nginx/html/a/")).
+				differs("the same, but for SCRIPT_FILENAME", "sends SCRIPT_FILENAME in any case"),
 		}},
 		tls("proxy-ssl-secret", []string{"200", "tls true", "shown ann", "sni "}, "proxy-ssl-secret: default/certificate"),
 		tls("proxy-ssl-verify", []string{"200", "tls true"}, "proxy-ssl-secret: default/certificate", "proxy-ssl-verify: on"),
