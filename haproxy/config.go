@@ -400,6 +400,9 @@ type Cert struct {
 	// of such a Cert begins with "_", because only a reload changes its authorities.
 	ClientCA       string
 	ClientOptional bool
+	// ClientMatch is a regular expression for the subject of the certificate of a client, in the form of RFC 2253.
+	// Requests of other clients for Hosts are answered 403. If it is empty, every subject is admitted.
+	ClientMatch string
 	// Ciphers are those of TLS up to 1.2 that clients may use (see CheckCiphers). If it is empty, the ciphers of Bind
 	// apply. Only a reload changes them, so the name of a Cert with Ciphers begins with "_".
 	Ciphers string
@@ -415,27 +418,57 @@ func (c *Cert) filters() []string {
 	return all
 }
 
-// namesThatAsk returns the filters of the certificates that ask clients for certificates, in order.
-func (c *Config) namesThatAsk() (all []string) {
-	for _, cert := range c.Certs {
-		if cert.ClientCA != "" {
-			all = append(all, cert.filters()...)
+// An asking is a filter of a certificate that asks clients for certificates, with its ClientMatch.
+type asking struct{ filter, match string }
+
+// namesThatAsk returns the filters of the certificates that ask clients for certificates, in order. A ClientMatch of
+// "*.name" does not concern hosts with a certificate of their own, so these are among its filters, with "!".
+func (c *Config) namesThatAsk() (all []asking) {
+	add := func(cert *Cert, filters []string) {
+		for _, filter := range filters {
+			all = append(all, asking{filter, cert.ClientMatch})
 		}
 	}
-	slices.Sort(all)
+	for _, cert := range c.Certs {
+		if cert.ClientCA == "" {
+			continue
+		}
+		add(cert, cert.filters())
+		for _, host := range cert.Hosts {
+			if below, wild := strings.CutPrefix(host, "*."); wild && cert.ClientMatch != "" {
+				add(cert, c.certified(below))
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b asking) int {
+		return cmp.Or(cmp.Compare(a.filter, b.filter), cmp.Compare(a.match, b.match))
+	})
 	return slices.Compact(all)
+}
+
+// certified returns a filter for each host one label below a domain that has a certificate of its own.
+func (c *Config) certified(domain string) (all []string) {
+	for _, cert := range c.Certs {
+		for _, host := range cert.Hosts {
+			if first, parent, _ := strings.Cut(host, "."); parent == domain && first != "*" && cert.Scope == "" {
+				all = append(all, "!"+host)
+			}
+		}
+	}
+	return all
 }
 
 func (c *Cert) same(o *Cert) bool {
 	return c == o || c.Name == o.Name && c.Scope == o.Scope && bytes.Equal(c.PEM, o.PEM) &&
 		slices.Equal(c.filters(), o.filters()) && c.ClientCA == o.ClientCA && c.ClientOptional == o.ClientOptional &&
-		c.Ciphers == o.Ciphers
+		c.ClientMatch == o.ClientMatch && c.Ciphers == o.Ciphers
 }
 
 // asksAs reports whether both certificates ask clients for certificates of the same authority,
-// under the same server names.
+// with the same subjects, under the same server names.
 func (c *Cert) asksAs(o *Cert) bool {
-	return c.ClientCA == o.ClientCA && c.ClientOptional == o.ClientOptional && slices.Equal(c.filters(), o.filters())
+	return c.ClientCA == o.ClientCA && c.ClientOptional == o.ClientOptional && c.ClientMatch == o.ClientMatch &&
+		slices.Equal(c.filters(), o.filters())
 }
 
 // reloadedCerts returns the certificates that only a reload changes.

@@ -241,8 +241,10 @@ const reject = "tcp-request content reject"
 
 // Close answers 503 to every request. A backend gets it if its access rules are invalid.
 func Close() Directive {
-	return Directive{phase: phaseClosed, text: answer(503, "the access rules of this path are invalid", "")}
+	return Directive{phase: phaseClosed, text: answer(503, invalidRules, "")}
 }
+
+const invalidRules = "the access rules of this path are invalid"
 
 // Fail answers 500 to every request. A backend that stands for an invalid one gets it.
 func Fail() Directive {
@@ -284,14 +286,21 @@ func RedirectUnshown(url string) (Directive, error) {
 // MatchSubject answers 403 to a client unless a regular expression matches the subject of its certificate, in the form
 // of RFC 2253. The backend also needs an OnlyOwnTLS. Without it, another host may have verified the certificate.
 func MatchSubject(expression string) (Directive, error) {
+	condition, err := otherSubject(expression)
+	return Directive{phase: phaseShown, text: "http-request deny deny_status 403 if " + condition}, err
+}
+
+// NoSubject is an expression that matches no subject. It stands for an invalid one in a Cert, and closes the hosts of
+// that Cert as Close closes a backend.
+const NoSubject = "a^"
+
+// otherSubject returns the condition of a client without a certificate, or with one of another subject.
+func otherSubject(expression string) (string, error) {
 	if err := checkRegexp(expression); err != nil {
-		return Directive{}, err
+		return "", err
 	}
 	pattern, err := quote(matchLimit + expression)
-	return Directive{
-		phase: phaseShown,
-		text:  "http-request deny deny_status 403 if !{ ssl_c_s_dn(,0,rfc2253) -m reg " + pattern + " }",
-	}, err
+	return "!{ ssl_c_s_dn(,0,rfc2253) -m reg " + pattern + " }", err
 }
 
 // PassCertificate sets a header of the request to the certificate of the client: PEM with escapes as in a URL, and

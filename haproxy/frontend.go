@@ -2,6 +2,7 @@ package haproxy
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"path"
 	"slices"
@@ -98,32 +99,63 @@ func (h *head) writeHandshakes() {
 	if len(h.asking) == 0 {
 		return
 	}
-	var exact, below, spared []string
-	for _, name := range h.asking {
-		if other, is := strings.CutPrefix(name, "!"); is {
+	h.line("http-request set-var(txn.host) req.hdr(host),host_only,lower")
+	const other = "!{ ssl_fc_sni,lower,strcmp(txn.host) eq 0 }"
+	of := h.writeAskers("", h.asking, other)
+	h.line(answer(421, "not on this connection", " if { ssl_c_used } "+other+" or "+of))
+	h.writeSubjects()
+}
+
+// writeSubjects writes the rules about hosts that admit only some of the certificates of their authority. The name in
+// the handshake is that of the host by now.
+func (h *head) writeSubjects() {
+	byMatch := make(map[string][]asking)
+	for _, a := range h.asking {
+		if a.match != "" {
+			byMatch[a.match] = append(byMatch[a.match], a)
+		}
+	}
+	for i, match := range slices.Sorted(maps.Keys(byMatch)) {
+		other, err := otherSubject(match)
+		if err != nil {
+			other = "TRUE" // it is valid
+		}
+		condition := h.writeAskers(strconv.Itoa(i), byMatch[match], other)
+		if match == NoSubject {
+			h.line(answer(503, invalidRules, " if "+condition))
+		} else {
+			h.line("http-request deny deny_status 403 if", condition)
+		}
+	}
+}
+
+// writeAskers writes ACLs for the names in filters, and returns the condition of a request for one of these names
+// that also meets another condition.
+func (h *head) writeAskers(suffix string, filters []asking, also string) string {
+	var exact, below, spared, all []string
+	for _, a := range filters {
+		if other, is := strings.CutPrefix(a.filter, "!"); is {
 			spared = append(spared, other)
-		} else if domain, wild := strings.CutPrefix(name, "*"); wild {
+		} else if domain, wild := strings.CutPrefix(a.filter, "*"); wild {
 			below = append(below, domain)
 		} else {
-			exact = append(exact, name)
+			exact = append(exact, a.filter)
 		}
 	}
-	h.line("http-request set-var(txn.host) req.hdr(host),host_only,lower")
-	h.writeNames("sp_asks", "var(txn.host)", exact)
-	h.writeNames("sp_asks_below", "var(txn.host),regsub(^[^.]*,,)", below)
-	h.writeNames("sp_spared", "var(txn.host)", spared)
-	const other = "!{ ssl_fc_sni,lower,strcmp(txn.host) eq 0 }"
-	condition := " if { ssl_c_used } " + other
+	h.writeNames("sp_asks"+suffix, "var(txn.host)", exact)
+	h.writeNames("sp_asks_below"+suffix, "var(txn.host),regsub(^[^.]*,,)", below)
+	h.writeNames("sp_spared"+suffix, "var(txn.host)", spared)
 	if len(exact) > 0 {
-		condition += " or sp_asks " + other
+		all = append(all, "sp_asks"+suffix+" "+also)
 	}
 	if len(below) > 0 {
-		condition += " or sp_asks_below " + other
+		condition := "sp_asks_below" + suffix + " " + also
 		if len(spared) > 0 {
-			condition += " !sp_spared"
+			condition += " !sp_spared" + suffix
 		}
+		all = append(all, condition)
 	}
-	h.line(answer(421, "not on this connection", condition))
+	return strings.Join(all, " or ")
 }
 
 // writeNames writes an ACL for samples that are one of the names, in lines that are short enough for HAProxy: at most

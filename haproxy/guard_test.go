@@ -178,6 +178,7 @@ func TestOnlyWhoMayComesIn(t *testing.T) {
 		cfg := r.config(secret, members, guests, closed, backend("open", origin(t, "all")))
 		for host, path := range map[string]string{
 			"members.test": "/other", "a.wild.test": "/", "b.a.wild.test": "/", "spared.wild.test": "/",
+			"nobody.test": "/", "ann.test": "/", "a.some.test": "/", "own.some.test": "/", "spared.some.test": "/", "maybe.test": "/",
 		} {
 			cfg.Routes = append(cfg.Routes, &Route{Host: host, Path: path, Match: Prefix, Backend: "open"})
 		}
@@ -197,10 +198,32 @@ func TestOnlyWhoMayComesIn(t *testing.T) {
 				PEM: ours.issue(t, "*.wild.test"), ClientCA: ca.Name,
 			},
 			{Name: "open.pem", Hosts: []string{"open.test"}, PEM: ours.issue(t, "open.test")},
+			{
+				Name: "_ann.pem", Hosts: []string{"ann.test"}, PEM: ours.issue(t, "ann.test"), ClientCA: ca.Name,
+				ClientMatch: "^CN=ann$",
+			},
+			{
+				Name: "_nobody.pem", Hosts: []string{"nobody.test"}, PEM: ours.issue(t, "nobody.test"), ClientCA: ca.Name,
+				ClientMatch: NoSubject,
+			},
+			{
+				Name: "_maybe.pem", Hosts: []string{"maybe.test"}, PEM: ours.issue(t, "maybe.test"), ClientCA: ca.Name,
+				ClientMatch: "^CN=ann$", ClientOptional: true,
+			},
+			{
+				Name: "_some.pem", Hosts: []string{"*.some.test"}, Except: []string{"spared.some.test"},
+				PEM: ours.issue(t, "*.some.test"), ClientCA: ca.Name, ClientMatch: "it's ann",
+			},
+			{
+				Name: "_own.pem", Hosts: []string{"own.some.test"}, PEM: ours.issue(t, "own.some.test"),
+				ClientCA: ca.Name,
+			},
 		}
+		slices.SortFunc(cfg.Certs, func(a, b *Cert) int { return strings.Compare(a.Name, b.Name) })
 		r.apply(cfg, states(cfg, Open))
 
 		mine, foreign := keyPair(t, ours.issue(t, "ann")), keyPair(t, theirs.issue(t, "eve"))
+		bob := keyPair(t, ours.issue(t, "bob"))
 		for _, c := range []struct {
 			what    string
 			address string
@@ -232,6 +255,16 @@ func TestOnlyWhoMayComesIn(t *testing.T) {
 			{"a host of a wildcard, by another name's connection", "https://a.wild.test/", r.client("open.test"), 421, ""},
 			{"a host that is spared", "https://spared.wild.test/", r.client("open.test"), 200, "all"},
 			{"a host that is below the wildcard's", "https://b.a.wild.test/", r.client("open.test"), 200, "all"},
+			{"a subject that matches", "https://ann.test/", r.client("", mine), 200, "all"},
+			{"another subject", "https://ann.test/", r.client("", bob), 403, ""},
+			{"a subject that matches, by another name's connection", "https://ann.test/", r.client("members.test", mine), 421, ""},
+			{"a host whose subjects are invalid", "https://nobody.test/", r.client("", mine), 503, ""},
+			{"no certificate, where it is optional", "https://maybe.test/", r.client(""), 403, ""},
+			{"a subject that matches, where it is optional", "https://maybe.test/", r.client("", mine), 200, "all"},
+			{"another subject at a host of a wildcard", "https://a.some.test/", r.client("", mine), 403, ""},
+			{"a host with a certificate of its own", "https://own.some.test/", r.client("", bob), 200, "all"},
+			{"a host that is spared", "https://spared.some.test/", r.client(""), 200, "all"},
+			{"another subject at another host", "https://members.test/", r.client("", bob), 200, "the members"},
 			{"one in the clear", "http://members.test/", r.client(""), 403, ""},
 			{"a guest with a certificate", "https://guests.test/", r.client("", mine), 200, "the guests"},
 			{"a guest without", "https://guests.test/", r.client(""), 200, "the guests"},

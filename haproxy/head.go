@@ -25,7 +25,7 @@ type head struct {
 	*Shape
 	opt    RenderOptions
 	base   base      // the operator's own lines
-	asking []string  // see namesThatAsk
+	asking []asking  // see namesThatAsk
 	read   Variables // by Texts
 	text   bytes.Buffer
 }

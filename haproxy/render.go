@@ -141,7 +141,7 @@ type renderer struct {
 	// headOf and headAsking belong to the last head: its Shape, and the names that ask clients for
 	// certificates.
 	headOf     Shape
-	headAsking []string
+	headAsking []asking
 	cookies    string // the key of cookies in the fragments
 }
 

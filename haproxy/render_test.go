@@ -145,7 +145,10 @@ func goldens(t testing.TB) map[string]*Config {
 				Process:     Process{ClientCA: "a.ca.pem", ClientOptional: true, ErrorFiles: []int{404}},
 			},
 			Certs: []*Cert{
-				{Name: "_a.b.pem", Hosts: []string{"a.test"}, PEM: key, ClientCA: "b.ca.pem"},
+				{
+					Name: "_a.b.pem", Hosts: []string{"a.test"}, PEM: key, ClientCA: "b.ca.pem",
+					ClientMatch: "^CN=it's [a-z]+$",
+				},
 				{Name: "_b.pem", Hosts: []string{"c.test"}, PEM: key, Ciphers: "HIGH:!aNULL"},
 				{
 					Name: "_c.pem", Hosts: []string{"d.test"}, PEM: key, ClientCA: "b.ca.pem", ClientOptional: true,

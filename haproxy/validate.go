@@ -408,6 +408,11 @@ func (c *Cert) Validate() error {
 		return fmt.Errorf("certificate %s: with authorities of clients (%q) or with ciphers its name must begin with _",
 			c.Name, c.ClientCA)
 	}
+	if c.ClientMatch != "" {
+		if _, err := otherSubject(c.ClientMatch); err != nil || c.ClientCA == "" {
+			return fmt.Errorf("certificate %s: subjects of clients without an authority, or %w", c.Name, err)
+		}
+	}
 	if c.Ciphers != "" {
 		if err := CheckCiphers(c.Ciphers); err != nil {
 			return fmt.Errorf("certificate %s: %w", c.Name, err)

@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -140,5 +141,45 @@ func TestOnlyAnIngressThatHasAWholeHostLetsClientsConnectWithoutACertificate(t *
 				}
 			}
 		})
+	}
+}
+
+// TestTheSubjectOfClientsIsForEachPathOfTheHost has further Ingresses for the host, and hosts of another namespace.
+func TestTheSubjectOfClientsIsForEachPathOfTheHost(t *testing.T) {
+	tls := func(host string) string { return "tls: [{hosts: [" + host + "], secretName: tls}], " }
+	spec := func(host, at string) string { return "rules: [" + rule(host, path(at, "Prefix", "web")) + "]" }
+	s := snapshot(t, Unnamed, app("web")+secretText(t, "tls", certificate{names: []string{"*.test"}})+
+		secretText(t, "ca", certificate{names: []string{"ca"}})+
+		ingress("first", 2020, tls("a.test")+spec("a.test", "/"))+
+		ingress("second", 2021, spec("a.test", "/other"))+
+		ingress("third", 2022, tls("a.test")+spec("a.test", "/third"))+
+		ingress("free", 2023, tls("b.test")+spec("b.test", "/"))+
+		ingress("wrong", 2024, tls("c.test")+spec("c.test", "/"))+
+		ingress("page", 2025, tls("d.test")+spec("d.test", "/")))
+	const key = "sallyport.dev/client-crt-match"
+	for i, match := range map[int]string{0: "^CN=ann", 2: "^CN=eve", 4: "(?=CN)", 5: "^CN=ann"} {
+		s.Ingresses[i].Annotations = map[string]string{"haproxy.org/client-ca": "ca", key: match}
+	}
+	s.Ingresses[3].Annotations = map[string]string{"haproxy.org/client-ca": "ca"}
+	s.Ingresses[5].Annotations["sallyport.dev/client-crt-error-page"] = "https://page.test/"
+	r := Compile([]Snapshot{s})
+	if err := r.Config.Validate(); err != nil {
+		t.Error(err)
+	}
+	got := make(map[string]string)
+	for _, c := range r.Config.Certs {
+		for _, host := range c.Hosts {
+			got[host] = c.ClientMatch
+		}
+	}
+	if want := map[string]string{"a.test": "^CN=ann", "b.test": "", "c.test": "a^", "d.test": ""}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	told := make(map[string]string)
+	for _, p := range r.Problems {
+		told[p.Name] += p.Reason + " "
+	}
+	if want := map[string]string{"third": "CertificateConflict ", "wrong": "InvalidAnnotation "}; !maps.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
 	}
 }

@@ -819,6 +819,7 @@ func (b *builder) certify() {
 			// The problems of client-ca are reported with those of the backend.
 			clients, _ = annotations.ClientCA(b.env(w, c.Ref.Namespace, said), c.Layer)
 			b.Refused = append(b.Refused, said.refused...)
+			clients.Match = annotations.ClientMatch(c.Layer)
 		}
 		if clients.CA != nil && len(c.TLS) == 0 {
 			b.report(c, "NoCertificate", "client-ca is set on an Ingress without a certificate of its own: requests "+
@@ -832,6 +833,8 @@ func (b *builder) certify() {
 			if clients.Optional = why == ""; why != "" {
 				b.report(c, "UnusedAnnotation", "client-crt-error-page has no effect, and the handshake of a client "+
 					"without a certificate fails, since %s", why)
+			} else {
+				clients.Match = "" // no other Ingress has the hosts, and the page is for clients without a certificate
 			}
 		}
 		ciphers, _ := annotations.ClientCiphers(c.Layer) // their problems are reported with the claim

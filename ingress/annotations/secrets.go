@@ -90,7 +90,8 @@ var (
 	clientMatch = define(filled(haproxy.MatchSubject), Doc{
 		Name: own + "client-crt-match", Scopes: Ingress, Format: "regular expression", Guard: true,
 		Effect: "Clients are answered 403 unless the expression matches the subject of their certificate, as " +
-			"`CN=ann,O=Shop` (RFC 2253). It needs a client-ca on the same Ingress.",
+			"`CN=ann,O=Shop` (RFC 2253). It needs a client-ca on the same Ingress. It holds for every path of the hosts " +
+			"that the Ingress has certificates for, also for those of other Ingresses.",
 	})
 	clientPage = define(haproxy.RedirectUnshown, Doc{
 		Name: own + "client-crt-error-page", Scopes: Ingress, Format: "URL, with http:// or https://",
@@ -428,6 +429,9 @@ type Clients struct {
 	CA       *haproxy.Extra // nil if clients are not asked for a certificate
 	Optional bool
 	Closed   bool // they have to show a certificate, but the authority cannot be used
+	// Match is a regular expression for the subjects of their certificates, or "". Requests of other clients for
+	// any path of the hosts are answered 403.
+	Match string
 }
 
 // Required reports whether no client is served without a certificate.
@@ -447,6 +451,19 @@ func ClientCAOf(l Layer) string { return l.Values[clientCA.Name].Text }
 func HasClientPage(l Layer) bool {
 	_, said, _ := getFrom(l, clientPage)
 	return said
+}
+
+// ClientMatch returns the expression for the subjects of the certificates of clients, or "" if an Ingress sets none. An
+// invalid one becomes haproxy.NoSubject.
+func ClientMatch(l Layer) string {
+	_, said, problems := getFrom(l, clientMatch)
+	switch {
+	case len(problems) > 0:
+		return haproxy.NoSubject
+	case !said:
+		return ""
+	}
+	return l.Values[clientMatch.Name].Text
 }
 
 // ClientCiphers returns the ciphers that clients can use for the hosts that an Ingress has certificates for, or "".

@@ -102,5 +102,9 @@ func ClientName(name string, c annotations.Clients) string {
 		how = "optional"
 	}
 	both := strings.TrimSuffix(name, ".pem") + "." + strings.TrimSuffix(c.CA.Name, ".ca.pem")
+	if c.Match != "" {
+		sum := sha256.Sum256([]byte(c.Match))
+		how += "." + hex.EncodeToString(sum[:8])
+	}
 	return claims.Shorten("_"+both+"."+how, "_") + ".pem"
 }

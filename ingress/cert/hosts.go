@@ -130,6 +130,7 @@ func (h *Hosts) Certs() (all []*haproxy.Cert, authorities []*haproxy.Extra) {
 			one.PEM, one.Expires, one.Owner, one.Ciphers = f.PEM, f.Leaf.NotAfter, f.tenant, f.ciphers
 			if f.clients.CA != nil {
 				one.ClientCA, one.ClientOptional = f.clients.CA.Name, f.clients.Optional
+				one.ClientMatch = f.clients.Match
 			}
 			all = append(all, one)
 		}

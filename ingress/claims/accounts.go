@@ -122,8 +122,9 @@ func (a *Account) Admit(c *Claim, conditional func(service ServiceKey) bool) (ke
 	}
 	ciphers, _ := annotations.ClientCiphers(c.Layer)
 	for _, t := range c.TLS {
-		// A Secret takes one certificate for each client-ca and each list of ciphers that it is served with.
-		as := [3]string{t.Secret, annotations.ClientCAOf(c.Layer), ciphers}
+		// A Secret takes one certificate for each client-ca, each client-crt-match and each list of ciphers that it is
+		// served with.
+		as := [4]string{t.Secret, annotations.ClientCAOf(c.Layer), annotations.ClientMatch(c.Layer), ciphers}
 		if t.Secret != "" && !a.certs.admit(as, "Secret "+t.Secret) {
 			continue
 		}

@@ -233,8 +233,9 @@ var rows = []*Row{
 	{
 		Name: "auth-tls-match-cn", With: "auth-tls-secret", Verdict: Differs, Guard: true,
 		Keys: "sallyport.dev/client-crt-match",
-		Note: "It guards the paths of this Ingress, and not those that other Ingresses have for the host. An " +
-			"expression with look-ahead, back-references or groups that are repeated by a number closes the Ingress.",
+		Note: "Plain HTTP that is not redirected is served at the paths that other Ingresses have for the host. An " +
+			"expression with look-ahead, back-references or groups that are repeated by a number closes the Ingress " +
+			"and its hosts.",
 	},
 	{
 		Name: "ssl-passthrough", Verdict: Same, Keys: "ssl-passthrough", read: as("ssl-passthrough"),

@@ -332,8 +332,9 @@ func nginxCertificates() []conformity {
 			"auth-tls-secret: default/authority", "auth-tls-match-cn: CN=bob",
 		}, facts: []fact{
 			see("the certificate", "e2e/authtls.go", "https GET /", "403").by(own...),
-			see("the path of another Ingress", "template/nginx.tmpl", "https GET /other", "200").by(own...).
-				differs("403", "and not those that other Ingresses have for the host"),
+			see("the path of another Ingress", "template/nginx.tmpl", "https GET /other", "403").by(own...),
+			see("plain HTTP to the path of another Ingress", "template/nginx.tmpl", "GET /other", "200").
+				differs("403", "Plain HTTP that is not redirected is served at the paths"),
 		}},
 		{name: "auth-tls-match-cn, and a certificate that is optional", secure: true, ingress: []string{
 			"auth-tls-secret: default/authority", "auth-tls-match-cn: CN=ann", "auth-tls-verify-client: optional",
@@ -349,11 +350,13 @@ func nginxCertificates() []conformity {
 			see("no certificate", "template/nginx.tmpl", "https GET /", "200", "request Ssl-Client-Cert: (none)").
 				with("SSL-Client-Cert: forged"),
 		}},
-		{name: "auth-tls-match-cn that is none", secure: true, ingress: []string{
+		{name: "auth-tls-match-cn that is none", secure: true, beside: "/other", ingress: []string{
 			"auth-tls-secret: default/authority", "auth-tls-match-cn: CN=(?!bob)",
 		}, facts: []fact{
 			see("the certificate", "docs/annotations.md", "https GET /", "503").by(own...).
 				differs("200", "closes the Ingress"),
+			see("the path of another Ingress", "docs/annotations.md", "https GET /other", "503").by(own...).
+				differs("200", "closes the Ingress and its hosts"),
 		}},
 		{
 			name: "auth-tls-secret that is not there", secure: true, ingress: []string{"auth-tls-secret: default/gone"},
