@@ -155,8 +155,8 @@ func BenchmarkChoicesAndPatternsOfOthers(b *testing.B) {
 			&Route{Host: "pattern.test", Path: "/[a-z]+[0-9]*$", Match: Regexp, Backend: "app"})
 		for i := range others + 1 {
 			c := NewChoice(
-				[]Case{{condition(b, fmt.Sprintf("path -m beg /page%s",
-					strings.Repeat(" /"+strconv.Itoa(i), min(i, 1)))), "app"}})
+				[]Case{{If: condition(b, fmt.Sprintf("path -m beg /page%s",
+					strings.Repeat(" /"+strconv.Itoa(i), min(i, 1)))), Backend: "app"}})
 			cfg.Choices = append(cfg.Choices, c)
 			cfg.Routes = append(cfg.Routes,
 				&Route{Host: fmt.Sprintf("c%d.test", i), Path: "/", Match: Prefix, Choice: c.Name},

@@ -22,7 +22,7 @@ func TestATextThatBreaksTheWholeIsFound(t *testing.T) {
 			cfg.Backends = append(cfg.Backends, b)
 		}
 		cfg = r.config(cfg.Backends...)
-		choice := NewChoice([]Case{{condition(t, "url_param(a) -m found"), "app"}})
+		choice := NewChoice([]Case{{If: condition(t, "url_param(a) -m found"), Backend: "app"}})
 		cfg.Choices = []*Choice{choice}
 		cfg.Process.Texts = []Text{parsed(t, GlobalSection, "tune.http.maxhdr 200")}
 		r.apply(cfg, states(cfg, Open))

@@ -347,7 +347,7 @@ func TestEachDifferenceHasWhoMadeIt(t *testing.T) {
 		},
 		"a choice": {
 			base(),
-			with(base(), func(c *Config) { c.Choices = []*Choice{NewChoice([]Case{{condition, "evil"}})} }), "evil",
+			with(base(), func(c *Config) { c.Choices = []*Choice{NewChoice([]Case{{If: condition, Backend: "evil"}})} }), "evil",
 			true, "",
 		},
 		"a TCP port": {

@@ -20,13 +20,60 @@ type Choice struct {
 type Case struct {
 	If      Text // a Condition
 	Backend string
+	Stay    Stay // makes the clients of Backend meet the condition; zero if nothing does
+}
+
+// A Stay is a cookie that clients get with the answers of the Backend of a Case. The condition of the Case is that
+// they send it back. It holds only while the Backend has a server.
+type Stay struct{ Cookie, Value string }
+
+// line returns a line for the Stay, or "" if it is zero.
+func (s Stay) line() string {
+	if s == (Stay{}) {
+		return ""
+	}
+	return s.Cookie + "=" + s.Value + "\n"
+}
+
+// NewStay returns a Case for the clients that a backend has answered before.
+func NewStay(cookie, value, backend string) (Case, error) {
+	when, err := CookieIs(cookie, value)
+	if !token(value) {
+		err = errors.Join(err, fmt.Errorf("%s is not the value of a cookie", shown(value)))
+	}
+	return Case{If: when, Backend: backend, Stay: Stay{cookie, value}}, err
+}
+
+// condition returns the condition of a Case for a rule of a frontend.
+func (c Case) condition() string {
+	if c.Stay == (Stay{}) {
+		return c.If.lines
+	}
+	return c.If.lines + " { nbsrv(" + c.Backend + ") gt 0 }"
+}
+
+// stays returns the rules of a frontend that give clients of a Choice their cookies.
+func (c *Choice) stays() (all []string) {
+	for _, one := range c.Cases {
+		if one.Stay == (Stay{}) {
+			continue
+		}
+		chosen := " if { var(txn.choice) -m str " + c.Name + " }"
+		if len(all) == 0 {
+			all = append(all, "http-request set-var(txn.stay) req.cook("+one.Stay.Cookie+")"+chosen)
+		}
+		chosen += " { be_name -m str " + one.Backend + " } !{ var(txn.stay) -m str " + one.Stay.Value + " }"
+		all = append(all, "http-response add-header Set-Cookie '"+one.Stay.Cookie+"="+one.Stay.Value+
+			"; Path=/; HttpOnly'"+chosen, "http-response add-header Cache-Control private"+chosen)
+	}
+	return all
 }
 
 // NewChoice makes a choice, and derives its name from the cases.
 func NewChoice(cases []Case) *Choice {
 	h := sha256.New()
 	for _, c := range cases {
-		fmt.Fprintf(h, "%s\n%s\n", c.If.lines, c.Backend)
+		fmt.Fprintf(h, "%s\n%s\n%s", c.If.lines, c.Backend, c.Stay.line())
 	}
 	return &Choice{"c" + short(h), cases}
 }

@@ -3,6 +3,8 @@ package haproxy
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -122,10 +124,10 @@ func TestTheFirstCaseThatHoldsCounts(t *testing.T) {
 		cfg := r.config(backend("beta", origin(t, "beta")), backend("canary", origin(t, "canary")),
 			backend("main", origin(t, "main")), backend("staff", origin(t, "staff")))
 		both := NewChoice([]Case{
-			{condition(t, `url_param(as) -m str "st aff" staff`), "staff"},
-			{condition(t, "url_param(beta) -m found"), "beta"},
+			{If: condition(t, `url_param(as) -m str "st aff" staff`), Backend: "staff"},
+			{If: condition(t, "url_param(beta) -m found"), Backend: "beta"},
 		})
-		one := NewChoice([]Case{{condition(t, "url_param(beta) -m found"), "beta"}})
+		one := NewChoice([]Case{{If: condition(t, "url_param(beta) -m found"), Backend: "beta"}})
 		cfg.Choices = []*Choice{both, one}
 		if one.Name < both.Name {
 			cfg.Choices = []*Choice{one, both}
@@ -193,7 +195,7 @@ func TestACaseHoldsForTheSameRequestsAsAPickCase(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				*cases = append(*cases, Case{text, one.To.String()})
+				*cases = append(*cases, Case{If: text, Backend: one.To.String()})
 			}
 		}
 		a, b := NewChoice(open), NewChoice(sealed)
@@ -243,4 +245,67 @@ func TestAConditionThatFitsNoLineIsRejected(t *testing.T) {
 			t.Errorf("%s: got %s, %v", name, text, err)
 		}
 	}
+}
+
+// TestAClientStaysAtItsSideOfACanary has the cookies of two canaries of one host, and a side without a server.
+func TestAClientStaysAtItsSideOfACanary(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		a, canary, b := backend("a", origin(t, "a")), backend("canary", origin(t, "canary")), backend("b", origin(t, "b"))
+		sides := func(cookie, canary, main string) *Choice {
+			return NewChoice([]Case{
+				must[Case](t)(NewStay(cookie, "always", canary)), must[Case](t)(NewStay(cookie, "never", main)),
+				{If: must[Text](t)(HeaderIs("X-New", "yes")), Backend: canary},
+			})
+		}
+		cfg := r.config(a, b, canary)
+		one, two := sides("ONE", "canary", "a"), sides("TWO", "canary", "b")
+		cfg.Choices = []*Choice{one, two}
+		slices.SortFunc(cfg.Choices, func(a, b *Choice) int { return strings.Compare(a.Name, b.Name) })
+		cfg.Routes = []*Route{
+			{Host: "a.test", Path: "/", Match: Prefix, Backend: "a", Choice: one.Name},
+			{Host: "a.test", Path: "/b", Match: Prefix, Backend: "b", Choice: two.Name},
+		}
+		r.settle(cfg, states(cfg, Open))
+		get := func(path, cookie, header, body, set string) {
+			t.Helper()
+			q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://a.test"+path, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			q.Header = http.Header{"Cookie": {cookie}, "X-New": {header}}
+			answer, err := r.client("").Do(q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer answer.Body.Close()
+			got, _ := io.ReadAll(answer.Body)
+			if string(got) != body || answer.Header.Get("Set-Cookie") != set {
+				t.Errorf("%s with %q and %q: got %q and %q, want %q and %q", path, cookie, header, got,
+					answer.Header.Get("Set-Cookie"), body, set)
+			}
+		}
+		const attributes = "; Path=/; HttpOnly"
+		get("/", "", "", "a", "ONE=never"+attributes)
+		get("/", "", "yes", "canary", "ONE=always"+attributes)
+		get("/", "ONE=always", "", "canary", "")
+		get("/", "ONE=never", "yes", "a", "")
+		get("/", "ONE=other", "", "a", "ONE=never"+attributes)
+		get("/b", "ONE=always", "", "b", "TWO=never"+attributes)
+		get("/b", "ONE=never; TWO=always", "", "canary", "")
+
+		// A canary without a server takes none of its clients. Without its choice, the cookie means nothing.
+		canary = backend("canary")
+		cfg = &Config{Shape: cfg.Shape, Routes: cfg.Routes, Backends: []*Backend{a, b, canary}}
+		r.settle(cfg, states(cfg, Open))
+		r.eventually("the server is gone", func() bool {
+			r.apply(cfg, states(cfg, Open))
+			servers, err := byID(r.p.Servers())
+			return err == nil && len(servers) == 2
+		})
+		get("/", "ONE=always", "", "a", "ONE=never"+attributes)
+		cfg = r.config(a, b)
+		r.settle(cfg, states(cfg, Open))
+		get("/", "ONE=always", "", "a", "")
+	})
 }

@@ -42,8 +42,9 @@ func goldens(t testing.TB) map[string]*Config {
 		t.Fatal(err)
 	}
 	chosen := NewChoice([]Case{
-		{condition(t, `cookie(as) -m str "it's me" you`), "one"},
-		{condition(t, "src -f patterns/ours"), "two"},
+		must[Case](t)(NewStay("SIDE", "always", "one")),
+		{If: condition(t, `cookie(as) -m str "it's me" you`), Backend: "one"},
+		{If: condition(t, "src -f patterns/ours"), Backend: "two"},
 	})
 	asked, err := Ask{
 		Backend: "b", Host: "door.ops", Path: "/it's?a=b", Pass: []string{"X-A", "Cookie"},

@@ -12,7 +12,7 @@ func TestASumIsOfWhatAllMembersServe(t *testing.T) {
 	config := func() *Config {
 		return &Config{
 			Shape: Shape{
-				Choices: []*Choice{NewChoice([]Case{{Text{"", "{ path /a }"}, "a"}})},
+				Choices: []*Choice{NewChoice([]Case{{If: Text{"", "{ path /a }"}, Backend: "a"}})},
 				Extras:  []*Extra{{"ca", []byte("one")}},
 			},
 			Routes: []*Route{{Host: "a.test", Path: "/", Match: Prefix, Backend: "a"}},

@@ -97,7 +97,8 @@ var samples = map[string][]string{
 	"sallyport.dev/server-alias":         {"b.test", "b.test, c.test", "a.test"},
 	"sallyport.dev/canary-by-header":     {"X-A", "X-New"}, "sallyport.dev/canary-by-header-value": {"v2", "it's \"x\"", "-f", "}"},
 	"sallyport.dev/canary-by-header-pattern": {"^a", "(b|c)+$", "-i"}, "sallyport.dev/canary-by-cookie": cookies,
-	"sallyport.dev/canary-weight": numbers, "sallyport.dev/hsts-max-age": numbers, "sallyport.dev/limit-connections": numbers, "sallyport.dev/proxy-body-size": {"8m", "1", "1023g", "65536"},
+	"sallyport.dev/canary-affinity": booleans,
+	"sallyport.dev/canary-weight":   numbers, "sallyport.dev/hsts-max-age": numbers, "sallyport.dev/limit-connections": numbers, "sallyport.dev/proxy-body-size": {"8m", "1", "1023g", "65536"},
 
 	"allow-list": networks, "deny-list": networks, "rate-limit-whitelist": networks,
 

@@ -2,6 +2,8 @@ package ingress
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"reflect"
@@ -591,6 +593,7 @@ func (b *builder) addCanaries() {
 			}
 			route := b.routed[key]
 			route.Canary, route.CanaryWeight = b.need(c.Petitioner, path.To, path), c.Takes.Weight
+			b.picked[key] = stays(c, route)
 			for _, rule := range c.Takes.Rules {
 				to := route.Backend
 				if rule.Take {
@@ -601,6 +604,22 @@ func (b *builder) addCanaries() {
 			b.routed[key], b.canaries[key], c.Effective = route, c, true
 		}
 	}
+}
+
+// stays returns the cases of the clients that one side of a route with a canary has answered before. The paths of one
+// Ingress have one cookie.
+func stays(c *claim, route haproxy.Route) (all []haproxy.Case) {
+	if !c.Takes.Stays {
+		return nil
+	}
+	sum := sha256.Sum256([]byte(c.Ref.Cluster + "/" + c.Ref.Namespace + "/" + c.Ref.Name))
+	cookie := "CANARY_" + hex.EncodeToString(sum[:6])
+	for _, side := range []struct{ value, backend string }{{"always", route.Canary}, {"never", route.Backend}} {
+		if one, err := haproxy.NewStay(cookie, side.value, side.backend); err == nil && side.backend != "" {
+			all = append(all, one)
+		}
+	}
+	return all
 }
 
 // give grants a route to a claim. The argument what names the route if its Service does not exist.

@@ -318,6 +318,9 @@ func tell(layers []Layer) string {
 	}
 	if canary {
 		fmt.Fprintln(&out, "canary", takes.Weight)
+		if takes.Stays {
+			fmt.Fprintln(&out, "stays")
+		}
 		for _, rule := range takes.Rules {
 			fmt.Fprintln(&out, rule.Take, rule.If)
 		}
@@ -1011,6 +1014,9 @@ tcp-request content reject
 		},
 
 		{on4("sallyport.dev/canary-weight: 25"), "canary 25"},
+		{on4("sallyport.dev/canary-weight: 25", "sallyport.dev/canary-affinity: true"), "canary 25\nstays"},
+		{on4("sallyport.dev/canary-weight: 0", "sallyport.dev/canary-affinity: true"), "canary 0"},
+		{on4("sallyport.dev/canary-weight: 25", "sallyport.dev/canary-affinity: false"), "canary 25"},
 		{
 			on4("sallyport.dev/canary-by-header: X-New", "sallyport.dev/canary-by-cookie: new"),
 			"canary 0\ntrue { req.fhdr(X-New) -m str -- 'always' }\nfalse { req.fhdr(X-New) -m str -- 'never' }\n" +
@@ -1983,7 +1989,7 @@ var elsewhere = []string{
 	"ssl-passthrough", own + "session-cookie-domain", own + "session-cookie-preserve", own + "session-cookie-same-site",
 	own + "session-cookie-path", own + "session-cookie-max-age",
 	own + "session-cookie-keywords", "auth-realm", "client-crt-optional", own + "canary-weight", own + "canary-by-header",
-	own + "canary-by-header-value", own + "canary-by-header-pattern", own + "canary-by-cookie", own + "path-type",
+	own + "canary-affinity", own + "canary-by-header-value", own + "canary-by-header-pattern", own + "canary-by-cookie", own + "path-type",
 	"ingress.class",
 	own + "auth-method", own + "auth-headers-request", own + "auth-headers-succeed", own + "auth-headers-fail",
 	own + "auth-signin", own + "auth-set-headers",

@@ -544,6 +544,13 @@ var (
 	})
 )
 
+var canaryAffinity = define(boolean, Doc{
+	Name: own + "canary-affinity", Scopes: Ingress, Format: "true or false", Default: "false",
+	Effect: "A cookie keeps a client at this Ingress or at the older one, by its first answer, while that one has a " +
+		"server. The cookie is for one session of the browser, and overrides the other canary keys. It has no " +
+		"effect with canary-weight 0 alone.",
+})
+
 func headerName(s string) (string, error) {
 	_, err := haproxy.HeaderIs(s, "any")
 	return s, err
@@ -563,6 +570,7 @@ func canaryExpression(s string) (string, error) {
 type Takeover struct {
 	Rules  []TakeoverRule // the first rule that a request meets decides
 	Weight int            // how many of 100 requests that meet no rule
+	Stays  bool           // a client stays where it was
 }
 
 // A TakeoverRule is a condition, and whether a request that meets it is taken over.
@@ -571,11 +579,12 @@ type TakeoverRule struct {
 	Take bool
 }
 
-// PicksRequests reports whether an Ingress takes over requests by their header or cookie.
+// PicksRequests reports whether an Ingress takes over requests by their header or a cookie.
 func PicksRequests(l Layer) bool {
 	_, header := l.Values[canaryHeader.Name]
 	_, cookie := l.Values[canaryCookie.Name]
-	return header || cookie
+	_, stays := l.Values[canaryAffinity.Name]
+	return header || cookie || stays
 }
 
 // Canary returns which requests an Ingress takes over from others (canary-weight, canary-by-header and
@@ -611,6 +620,8 @@ func Canary(l Layer) (t Takeover, said bool, problems []Problem) {
 	if name, has := get(v, canaryCookie); has {
 		both(haproxy.CookieIs, name)
 	}
+	stays, _ := get(v, canaryAffinity)
+	t.Stays = stays && (t.Weight > 0 || len(t.Rules) > 0)
 	// A canary with an invalid value gets fewer requests, instead of all.
 	said = said || len(v.problems) > 0 || PicksRequests(l)
 	return t, said, v.problems

@@ -134,6 +134,21 @@ var reads = []struct {
 	},
 	{set: []string{"canary: true", "canary-weight: 30"}, want: "sallyport.dev/canary-weight = 30"},
 	{set: []string{"canary: true"}, want: "sallyport.dev/canary-weight = 0"},
+	{
+		set: []string{"canary: true", "canary-weight: 30", "affinity: cookie"},
+		want: "sallyport.dev/canary-affinity = true\nsallyport.dev/canary-weight = 30\n" +
+			"sallyport.dev/session-cookie-keywords = httponly\nsallyport.dev/session-cookie-name = INGRESSCOOKIE",
+	},
+	{
+		set: []string{"canary: true", "affinity: cookie", "affinity-canary-behavior: legacy"},
+		want: "sallyport.dev/canary-weight = 0\n" +
+			"sallyport.dev/session-cookie-keywords = httponly\nsallyport.dev/session-cookie-name = INGRESSCOOKIE",
+	},
+	{
+		set: []string{"affinity: cookie", "affinity-canary-behavior: always"},
+		want: "sallyport.dev/session-cookie-keywords = httponly\nsallyport.dev/session-cookie-name = INGRESSCOOKIE\n" +
+			`! InvalidAnnotation affinity-canary-behavior: "always": allowed are sticky and legacy; it is ignored`,
+	},
 	{set: []string{"canary: false", "canary-weight: 30"}, want: ""},
 	{
 		set:  []string{"canary: true", "canary-weight: 100", "canary-weight-total: 200"},

@@ -215,6 +215,20 @@ func canary(r *reading, _ string) {
 		r.also("canary-by-header-pattern", "sallyport.dev/canary-by-header-pattern")
 	}
 	r.also("canary-by-cookie", "sallyport.dev/canary-by-cookie")
+	if behavior := r.values["affinity-canary-behavior"]; r.values["affinity"] == "cookie" && behavior != "legacy" {
+		r.say("sallyport.dev/canary-affinity", r.source("affinity-canary-behavior"), "true")
+	}
+}
+
+// canaryBehavior checks the value that canary reads.
+func canaryBehavior(r *reading, value string) {
+	switch value {
+	case "sticky":
+	case "legacy":
+		r.mark(r.at.Name, Same, "")
+	default:
+		r.refuse(r.at, "%s: allowed are sticky and legacy", annotations.Quote(value))
+	}
 }
 
 func authType(r *reading, value string) {

@@ -434,8 +434,10 @@ var rows = []*Row{
 		Note: "A client stays with its server while that is up, as in `persistent`.",
 	},
 	{
-		Name: "affinity-canary-behavior", With: "affinity", Verdict: Lost,
-		Note: "each request is chosen for the canary by itself",
+		Name: "affinity-canary-behavior", With: "affinity", Verdict: Differs, Keys: "sallyport.dev/canary-affinity",
+		read: canaryBehavior,
+		Note: "The canary needs it, with an `affinity` of its own. A second cookie keeps the client at one side, until " +
+			"its browser ends.",
 	},
 	{
 		Name: "proxy-ssl-secret", With: "backend-protocol", Verdict: Same, Guard: true, Keys: "server-crt, server-ca",

@@ -922,6 +922,23 @@ func ownCases() []conformity {
 			asks:   get("request X-Canary: yes"),
 		},
 		{
+			name: "a canary whose clients stay",
+			canary: []string{
+				"sallyport.dev/canary-by-header: X-New", "sallyport.dev/canary-affinity: true",
+				"request-set-header: X-Canary yes",
+			},
+			asks: []ask{
+				{
+					request: "GET /", headers: []string{"X-New: always"},
+					want: []string{"200", "request X-Canary: yes", "response Set-Cookie: CANARY_~=always; Path=/; HttpOnly"},
+				},
+				{
+					request: "GET /",
+					want:    []string{"200", "request X-Canary: (none)", "response Set-Cookie: CANARY_~=never; Path=/; HttpOnly"},
+				},
+			},
+		},
+		{
 			name: "a canary by a header and a cookie",
 			canary: []string{
 				"sallyport.dev/canary-by-header: X-New", "sallyport.dev/canary-by-cookie: new",

@@ -290,6 +290,20 @@ func stays(request string, headers ...string) check {
 	}
 }
 
+// remembered checks that a canary takes a client by a header, and then without it, by the cookies of the first answer.
+func remembered(header string) check {
+	return func(ctx context.Context, s *testbed) error {
+		url := "http://" + s.host + "/"
+		to := []string{"-s", "--max-time", "5", "-b", "", "--connect-to", "::192.168.50.21:"}
+		args := slices.Concat([]string{"curl"}, to, []string{"-o", "/dev/null", "-H", header, url, "--next"}, to, []string{url})
+		got, err := s.Exec(ctx, world.Client, args...)
+		if err == nil && !strings.Contains(got, "new.test") {
+			err = fmt.Errorf("the client is not at the canary: %q", got)
+		}
+		return err
+	}
+}
+
 // pod returns the header X-Pod and the cookies of an answer.
 func (s *testbed) pod(ctx context.Context, request string, headers ...string) (string, error) {
 	_, path, _ := strings.Cut(request, " ")
@@ -477,6 +491,12 @@ func nginxCanaries() []conformity {
 			fresh("all", "docs/annotations.md")),
 		canary("canary-weight-total of less than 100", []string{"canary-weight: 100", "canary-weight-total: 10"}, fresh("all", lua)),
 		canary("canary-weight that is none", []string{"canary-weight: some"}, main("a request", "parse/canary")),
+		canary("affinity-canary-behavior sticky", []string{
+			"canary-by-header: X-New", "affinity: cookie", "affinity-canary-behavior: sticky",
+		}, main("a request", lua), fresh("the header, and then none", lua, "X-New: always").then(remembered("X-New: always"))),
+		canary("affinity-canary-behavior legacy", []string{
+			"canary-by-header: X-New", "affinity: cookie", "affinity-canary-behavior: legacy",
+		}, main("a request", lua), fresh("the header", lua, "X-New: always")),
 		{name: "canary off", canary: []string{"canary: false", "canary-weight: 100", mark}, facts: []fact{
 			main("a request", "parse/canary"),
 		}},
@@ -601,7 +621,7 @@ func nginxLost() []conformity {
 			"enable-opentelemetry: true", "mirror-target: https://mirror.test/$request_uri",
 			"mirror-host: mirror.test", "mirror-request-body: off", "modsecurity-transaction-id: x", "opentelemetry-operation-name: x",
 			"opentelemetry-trust-incoming-span: true", "proxy-next-upstream-timeout: 1",
-			"affinity: cookie", "affinity-canary-behavior: legacy",
+			"affinity: cookie", "affinity-canary-behavior: sticky",
 		}, facts: []fact{
 			see("a request", "docs/annotations.md", "GET /a", "200", "url /a").
 				differs("the same to the client, and a copy to mirror.test", "other URLs are not served"),
