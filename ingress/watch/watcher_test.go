@@ -796,7 +796,7 @@ func TestEveryKindOfObjectsIsWatchedAndAllowed(t *testing.T) {
 	w := newWatcher(Config{Options: options}, new(clients), nil, apiServer{})
 	w.watched = append(w.watched, w.shelfOfExports(exportsVersions[0]), w.shelfOfBackends(customVersions[0]),
 		w.shelfOfTCPs(customVersions[0]), w.shelfOfGlobals(customVersions[0]), w.shelfOfDefaults(customVersions[0]),
-		w.shelfOfFrontends(customVersions[0]))
+		w.shelfOfFrontends(customVersions[0]), w.shelfOfRules(customVersions[0]))
 	for _, kind := range gatewayKinds {
 		shelf := kind.open(w, schema.GroupVersion(gatewayv1.GroupVersion))
 		w.watched = append(w.watched, shelf)
