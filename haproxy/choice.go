@@ -23,8 +23,8 @@ type Case struct {
 	Stay    Stay // makes the clients of Backend meet the condition; zero if nothing does
 }
 
-// A Stay is a cookie that clients get with the answers of the Backend of a Case. The condition of the Case is that
-// they send it back. It holds only while the Backend has a server.
+// A Stay is a cookie that clients get with the answers of the Backend of a Case, if the Backend has the directives of
+// Choice.Stays. The condition of the Case is that they send it back. It holds only while the Backend has a server.
 type Stay struct{ Cookie, Value string }
 
 // line returns a line for the Stay, or "" if it is zero.
@@ -52,19 +52,22 @@ func (c Case) condition() string {
 	return c.If.lines + " { nbsrv(" + c.Backend + ") gt 0 }"
 }
 
-// stays returns the rules of a frontend that give clients of a Choice their cookies.
-func (c *Choice) stays() (all []string) {
+// Stays returns the directives that give the clients of the Choice their cookies, by the backend that needs them. The
+// rules are in the backends and not in the frontends, so that no other request is compared with them.
+func (c *Choice) Stays() map[string][]Directive {
+	all := make(map[string][]Directive)
 	for _, one := range c.Cases {
 		if one.Stay == (Stay{}) {
 			continue
 		}
 		chosen := " if { var(txn.choice) -m str " + c.Name + " }"
-		if len(all) == 0 {
-			all = append(all, "http-request set-var(txn.stay) req.cook("+one.Stay.Cookie+")"+chosen)
-		}
-		chosen += " { be_name -m str " + one.Backend + " } !{ var(txn.stay) -m str " + one.Stay.Value + " }"
-		all = append(all, "http-response add-header Set-Cookie '"+one.Stay.Cookie+"="+one.Stay.Value+
-			"; Path=/; HttpOnly'"+chosen, "http-response add-header Cache-Control private"+chosen)
+		other := chosen + " !{ var(txn.stay) -m str " + one.Stay.Value + " }"
+		all[one.Backend] = append(all[one.Backend], Directive{phase: phaseResponse, text: strings.Join([]string{
+			"http-request set-var(txn.stay) req.cook(" + one.Stay.Cookie + ")" + chosen,
+			"http-response add-header Set-Cookie '" + one.Stay.Cookie + "=" + one.Stay.Value +
+				"; Path=/; HttpOnly'" + other,
+			"http-response add-header Cache-Control private" + other,
+		}, "\n")})
 	}
 	return all
 }

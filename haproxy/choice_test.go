@@ -261,6 +261,12 @@ func TestAClientStaysAtItsSideOfACanary(t *testing.T) {
 		cfg := r.config(a, b, canary)
 		one, two := sides("ONE", "canary", "a"), sides("TWO", "canary", "b")
 		cfg.Choices = []*Choice{one, two}
+		for _, c := range cfg.Choices {
+			for name, directives := range c.Stays() {
+				i := slices.IndexFunc(cfg.Backends, func(b *Backend) bool { return b.Name == name })
+				cfg.Backends[i].Directives = append(cfg.Backends[i].Directives, directives...)
+			}
+		}
 		slices.SortFunc(cfg.Choices, func(a, b *Choice) int { return strings.Compare(a.Name, b.Name) })
 		cfg.Routes = []*Route{
 			{Host: "a.test", Path: "/", Match: Prefix, Backend: "a", Choice: one.Name},

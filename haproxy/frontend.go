@@ -431,9 +431,6 @@ func (h *head) lead() {
 	if len(h.Choices) > 0 {
 		h.line("http-request set-var(txn.choice) var(txn.route),field(7,/) if { var(txn.route),field(7,/) " +
 			"-m len gt 0 }")
-		for _, c := range h.Choices {
-			h.lines(c.stays())
-		}
 		usual(" !{ var(txn.choice) -m found }")
 	}
 	for _, c := range h.Choices {

@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -35,6 +36,11 @@ func TestAClientStaysAtItsSideOfACanary(t *testing.T) {
 		}
 		if len(r.Config.Routes) != 3 || len(r.Problems) > 0 {
 			t.Errorf("%s: %v, %v", name, r.Config.Routes, r.Problems)
+		}
+		for _, b := range r.Config.Backends {
+			if got := strings.Count(fmt.Sprint(b.Directives), "Set-Cookie 'CANARY_"); got != tt.want/2 {
+				t.Errorf("%s: %s has %d cookies for clients that stay", name, b.Name, got)
+			}
 		}
 		for _, route := range r.Config.Routes {
 			n := 0

@@ -10,6 +10,7 @@ import (
 	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
+	"sallyport/ingress/listen"
 )
 
 // A conditional is a path that takes only requests that meet a condition: that of a Service, or that of a
@@ -147,6 +148,11 @@ func (b *builder) chooseFrom(key routeKey, without haproxy.Route, cases map[stri
 	if cases[choice.Name] == nil {
 		cases[choice.Name] = own
 		b.Config.Choices = append(b.Config.Choices, choice)
+		for name, directives := range choice.Stays() {
+			n := b.needed[name]
+			n.settings = b.derive(n.settings, listen.Effects{Directives: directives})
+			b.needed[name] = n
+		}
 	}
 	route.Host, route.Path, route.Match, route.Choice = key.Host, key.Path, key.Match, choice.Name
 	b.routed[key] = route

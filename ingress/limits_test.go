@@ -147,6 +147,34 @@ func TestANamespaceGetsNoMoreThanItsLimits(t *testing.T) {
 	}
 }
 
+// TestSubjectsOfClientsCountAsConditions has two expressions where one is allowed: HAProxy compares every request with
+// the hosts of each.
+func TestSubjectsOfClientsCountAsConditions(t *testing.T) {
+	var manifest string
+	for name, created := range map[string]int{"a": 2020, "b": 2021} {
+		manifest += strings.Replace(ingress(name, created, "rules: ["+rule(name+".test", path("/", "Prefix", "web"))+
+			"], tls: [{hosts: ["+name+".test], secretName: one}]"), "namespace: default,",
+			"namespace: default, annotations: {sallyport.dev/client-crt-match: CN="+name+"},", 1)
+	}
+	for most, want := range map[int]string{
+		1: "b more than 1 paths with a condition (clusters[].ingress.limits.conditions): 1 of this Ingress are not " +
+			"served, the first is client-crt-match of its certificates",
+		2: "",
+	} {
+		s := snapshot(t, Unnamed, manifest+app("web"))
+		s.Options.Limits = Limits{Conditions: most}
+		var told []string
+		for _, p := range Compile([]Snapshot{s}).Problems {
+			if why, is := strings.CutPrefix(p.Why, "the Ingresses of namespace default have "); is {
+				told = append(told, p.Name+" "+why)
+			}
+		}
+		if got := strings.Join(told, "\n"); got != want {
+			t.Errorf("with %d: got %q, want %q", most, got, want)
+		}
+	}
+}
+
 // TestAGuardBeyondALimitClosesItsHost lets an older Ingress take the last path that the namespace
 // may have: the guarded path of a younger one would lead to the wider path without a guard.
 func TestAGuardBeyondALimitClosesItsHost(t *testing.T) {

@@ -239,7 +239,7 @@ type Limits struct {
 	RegularExpressions int `json:"regularExpressions" jsonschema:"default=200,minimum=1,maximum=100000"`
 	// Paths that lead to a Service with a route-acl, and paths of canaries by header or cookie, of all
 	// Ingresses of a namespace together; and matches of routes at the addresses of Ingresses that look at
-	// more than the path.
+	// more than the path. Each expression of client-crt-match counts as one, too.
 	Conditions int `json:"conditions" jsonschema:"default=200,minimum=1,maximum=100000"`
 	// Backends of all Ingresses of a namespace together: one for each Service port that they name.
 	// An Ingress with annotations has backends of its own.

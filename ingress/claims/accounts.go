@@ -91,6 +91,9 @@ type BackendOf struct {
 	To      Reference
 }
 
+// A subject is an expression for the subjects of the certificates of clients.
+type subject string
+
 // Admit counts a claim against the limits. It returns the part of the claim that is
 // within them, and a sentence for each limit that something is beyond.
 func (a *Account) Admit(c *Claim, conditional func(service ServiceKey) bool) (kept Claim, refused []string) {
@@ -121,10 +124,15 @@ func (a *Account) Admit(c *Claim, conditional func(service ServiceKey) bool) (ke
 		}
 	}
 	ciphers, _ := annotations.ClientCiphers(c.Layer)
+	match := annotations.ClientMatch(c.Layer)
+	// Requests for every host are compared with the hosts of each expression.
+	if match != "" && len(c.TLS) > 0 && !a.conditions.admit(subject(match), "client-crt-match of its certificates") {
+		return kept, a.refusals("Ingress")
+	}
 	for _, t := range c.TLS {
 		// A Secret takes one certificate for each client-ca, each client-crt-match and each list of ciphers that it is
 		// served with.
-		as := [4]string{t.Secret, annotations.ClientCAOf(c.Layer), annotations.ClientMatch(c.Layer), ciphers}
+		as := [4]string{t.Secret, annotations.ClientCAOf(c.Layer), match, ciphers}
 		if t.Secret != "" && !a.certs.admit(as, "Secret "+t.Secret) {
 			continue
 		}
