@@ -215,7 +215,8 @@ func (b *Backend) serverOptions(patient bool) string {
 func serverOptions(o ServerOptions, patient bool) string {
 	// These are HAProxy's defaults. HAProxy 2.6.12 does not give them to a server that
 	// "add server" brings, and then opens a connection for each request. It also accepts no max-reuse there, and so
-	// goes on to do that for a server of HTTP/2, until a reload brings the server in the file.
+	// goes on to do that for a server of HTTP/2, until a reload brings the server in the file. So "add server" offers
+	// HTTP/1.1 alone to a server that may choose.
 	p := models.ServerParams{PoolPurgeDelay: new(int64(5000)), PoolMaxConn: new(int64(-1))}
 	if o.Check {
 		p.Check = models.ServerParamsCheckEnabled

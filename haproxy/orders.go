@@ -277,6 +277,9 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 			if b.hashes() && s.worker.atLeast3(0) {
 				add += " " + hashKey
 			}
+			if !s.worker.atLeast3(0) { // HTTP/2 would take a connection for each request, see serverOptions
+				add = strings.Replace(add, " alpn h2,http/1.1", " alpn http/1.1", 1)
+			}
 			if b.Options.TLS && s.worker.atLeast3(3) {
 				add += " " + onlyGivenNames
 			}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync"
@@ -70,31 +71,61 @@ func (r *rig) connections(backend string) (opened, reused int) {
 }
 
 func TestConnectionsToServersAreReusedHoweverTheServersCame(t *testing.T) {
-	withEach(t, func(t *testing.T, binary string) {
-		r := newRig(t, binary)
-		app := backend("app")
-		cfg := r.config(app)
-		r.settle(cfg, nil) // so that all servers come by command
-		reloads := r.p.Info().Reloads
-		const clients, requests, rounds = 4, 300, 3
-		for range rounds { // each replaces all servers
-			next := *app
-			next.Servers = backend("", origin(t, "a"), origin(t, "b"), origin(t, "c")).Servers
-			cfg = r.config(&next)
-			r.settle(cfg, states(cfg, Open)) // it ends when the former servers are gone
-			r.keptLoad("app.test", clients, requests)
+	for name, encrypted := range map[string]bool{"in the clear": false, "over TLS": true} {
+		t.Run(name, func(t *testing.T) {
+			withEach(t, func(t *testing.T, binary string) { reuseConnections(t, binary, encrypted) })
+		})
+	}
+}
+
+func reuseConnections(t *testing.T, binary string, encrypted bool) {
+	t.Helper()
+	r := newRig(t, binary)
+	app := backend("app")
+	app.Options.TLS = encrypted
+	pods := func() (all []Server) {
+		for _, name := range []string{"a", "b", "c"} {
+			one := origin(t, name)
+			if encrypted {
+				one = originOfBoth(t)
+			}
+			all = append(all, one)
 		}
-		opened, reused := r.connections("app")
-		if total := clients * requests * rounds; opened+reused != total || reused*100 < total*99 {
-			t.Errorf("got %d connections opened and %d reused, want 99 of 100 of %d requests on connections "+
-				"that were there", opened, reused, total)
-		}
-		if got := r.p.Info().Reloads; got != reloads {
-			t.Errorf("the servers changed with %d reloads", got-reloads)
-		}
-		r.settle(r.config(app), nil) // nothing that is kept for reuse keeps a server
-		if live, err := r.p.Servers(); err != nil || len(live.Get("app").Servers) != 0 {
-			t.Errorf("the worker has %v, %v, want no servers", live.Get("app"), err)
-		}
-	})
+		return backend("", all...).Servers // sorted
+	}
+	cfg := r.config(app)
+	r.settle(cfg, nil) // so that all servers come by command
+	reloads := r.p.Info().Reloads
+	const clients, requests, rounds = 4, 300, 3
+	for range rounds { // each replaces all servers
+		next := *app
+		next.Servers = pods()
+		cfg = r.config(&next)
+		r.settle(cfg, states(cfg, Open)) // it ends when the former servers are gone
+		r.keptLoad("app.test", clients, requests)
+	}
+	opened, reused := r.connections("app")
+	if total := clients * requests * rounds; opened+reused != total || reused*100 < total*99 {
+		t.Errorf("got %d connections opened and %d reused, want 99 of 100 of %d requests on connections "+
+			"that were there", opened, reused, total)
+	}
+	if got := r.p.Info().Reloads; got != reloads {
+		t.Errorf("the servers changed with %d reloads", got-reloads)
+	}
+	r.settle(r.config(app), nil) // nothing that is kept for reuse keeps a server
+	if live, err := r.p.Servers(); err != nil || len(live.Get("app").Servers) != 0 {
+		t.Errorf("the worker has %v, %v, want no servers", live.Get("app"), err)
+	}
+}
+
+// originOfBoth starts a server with TLS that speaks HTTP/1.1 and HTTP/2.
+func originOfBoth(t *testing.T) Server {
+	t.Helper()
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "secure")
+	}))
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return serverAt(s.Listener.Addr())
 }
