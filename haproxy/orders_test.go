@@ -129,7 +129,7 @@ func TestAChangeTakesExactlyTheseCommands(t *testing.T) {
 			have: servers(nil, plain),
 			want: servers([]State{Closed},
 				Backend{Options: ServerOptions{TLS: true, CA: "a.ca.pem", SNI: "a.test", MaxConn: 5}}, one),
-			cmds: []string{"add server app/s_10-0-0-1_80 10.0.0.1:80 ssl alpn h2,http/1.1 ca-file a.ca.pem check-sni " +
+			cmds: []string{"add server app/s_10-0-0-1_80 10.0.0.1:80 ssl alpn http/1.1 ca-file a.ca.pem check-sni " +
 				"a.test maxconn 5 pool-max-conn -1 pool-purge-delay 5000 sni str(a.test) verify required"},
 		},
 		"a server for clients with a cookie": {
