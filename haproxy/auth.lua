@@ -1,5 +1,6 @@
 -- Asks a service whether a request may go on. HAProxy goes on with the next rule
 -- when a script fails, so what counts is said in a variable: that it may.
+-- Another action asks a service for an answer in place of that of a server.
 
 -- What concerns a connection, not the request.
 local own = {
@@ -94,6 +95,17 @@ local function exchange(socket, lines, wants_body)
 	return status, headers, body
 end
 
+-- Adds the headers of an answer to a reply: the wanted ones, nil stands for all.
+local function add_headers(reply, headers, wanted)
+	for header, values in pairs(headers) do
+		if not own[header] and (not wanted or wanted[header]) then
+			for _, value in ipairs(values) do
+				reply:add_header(header, value)
+			end
+		end
+	end
+end
+
 core.register_action("sallyport_ask", { "http-req" }, function(txn, backend, host, method, path, asked, succeed, fail, signin, set)
 	local tls = txn.f:ssl_fc() -- a number before 3.1
 	local scheme = (tls == 1 or tls == true) and "https" or "http"
@@ -174,14 +186,7 @@ core.register_action("sallyport_ask", { "http-req" }, function(txn, backend, hos
 		txn:set_var("txn.sallyport_auth", "signin")
 	elseif status == 401 or status == 403 or status == 301 or status == 302 or status == 303 or status == 307 or status == 308 then
 		local reply = txn:reply{ status = status }
-		wanted = names(fail)
-		for header, values in pairs(headers) do
-			if not own[header] and (not wanted or wanted[header]) then
-				for _, value in ipairs(values) do
-					reply:add_header(header, value)
-				end
-			end
-		end
+		add_headers(reply, headers, names(fail))
 		txn:done(reply)
 	end
 end, 9)
@@ -215,12 +220,6 @@ core.register_action("sallyport_page", { "http-res" }, function(txn, backend, na
 		return
 	end
 	local reply = txn:reply{ status = status, body = body or nil }
-	for name, values in pairs(headers) do
-		if not own[name] then
-			for _, value in ipairs(values) do
-				reply:add_header(name, value)
-			end
-		end
-	end
+	add_headers(reply, headers)
 	txn:done(reply)
 end, 2)

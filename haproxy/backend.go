@@ -200,6 +200,9 @@ func (s *Server) patient(among int) bool {
 // requires that name in a certificate that it verifies. Earlier versions do not have these options.
 const onlyGivenNames = "no-sni-auto no-check-sni-auto"
 
+// http11 is the name of HTTP/1.1 in ALPN.
+const http11 = "http/1.1"
+
 // serverOptions returns the options of a server of the backend. FastCGI overrides the version of HTTP.
 func (b *Backend) serverOptions(patient bool) string {
 	if !b.fastCGI() {
@@ -259,7 +262,7 @@ func serverOptions(o ServerOptions, patient bool) string {
 			p.Sni, p.CheckSni = "str("+o.SNI+")", o.SNI
 		}
 		if o.Proto == "" {
-			p.Alpn = "h2,http/1.1"
+			p.Alpn = "h2," + http11
 		}
 	}
 	if o.Proto == "h2" {

@@ -87,6 +87,6 @@ func (c *class) fits() bool {
 	// HAProxy: unable to find capture id; 'filter' cannot be used in 'defaults' sections; 'use-fcgi-app' only
 	// available in backend or listen section
 	return !slices.ContainsFunc(c.of.of.Directives, func(d Directive) bool {
-		return d.phase == phaseCapture || d.phase == phaseMirror || d.phase == phaseRate || d.app != ""
+		return d.phase == phaseCapture || d.Filters() || d.app != ""
 	})
 }

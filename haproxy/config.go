@@ -424,21 +424,23 @@ type asking struct{ filter, match string }
 // namesThatAsk returns the filters of the certificates that ask clients for certificates, in order. A ClientMatch of
 // "*.name" does not concern hosts with a certificate of their own, so these are among its filters, with "!".
 func (c *Config) namesThatAsk() (all []asking) {
-	add := func(cert *Cert, filters []string) {
-		for _, filter := range filters {
-			all = append(all, asking{filter, cert.ClientMatch})
-		}
-	}
+	below := make(map[string][]string) // the ClientMatches of "*.name", by name
 	for _, cert := range c.Certs {
 		if cert.ClientCA == "" {
 			continue
 		}
-		add(cert, cert.filters())
+		for _, filter := range cert.filters() {
+			all = append(all, asking{filter, cert.ClientMatch})
+		}
 		for _, host := range cert.Hosts {
-			if below, wild := strings.CutPrefix(host, "*."); wild && cert.ClientMatch != "" {
-				add(cert, c.certified(below))
+			if name, wild := strings.CutPrefix(host, "*."); wild && cert.ClientMatch != "" &&
+				!slices.Contains(below[name], cert.ClientMatch) {
+				below[name] = append(below[name], cert.ClientMatch)
 			}
 		}
+	}
+	if len(below) > 0 {
+		all = append(all, c.sparedFrom(below)...)
 	}
 	slices.SortFunc(all, func(a, b asking) int {
 		return cmp.Or(cmp.Compare(a.filter, b.filter), cmp.Compare(a.match, b.match))
@@ -446,12 +448,20 @@ func (c *Config) namesThatAsk() (all []asking) {
 	return slices.Compact(all)
 }
 
-// certified returns a filter for each host one label below a domain that has a certificate of its own.
-func (c *Config) certified(domain string) (all []string) {
+// sparedFrom returns a filter for each host with a certificate of its own, for each ClientMatch of the hosts one label
+// below its domain.
+func (c *Config) sparedFrom(below map[string][]string) (all []asking) {
 	for _, cert := range c.Certs {
+		if cert.Scope != "" {
+			continue
+		}
 		for _, host := range cert.Hosts {
-			if first, parent, _ := strings.Cut(host, "."); parent == domain && first != "*" && cert.Scope == "" {
-				all = append(all, "!"+host)
+			first, domain, _ := strings.Cut(host, ".")
+			if first == "*" {
+				continue
+			}
+			for _, match := range below[domain] {
+				all = append(all, asking{"!" + host, match})
 			}
 		}
 	}

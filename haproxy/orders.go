@@ -278,7 +278,7 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 				add += " " + hashKey
 			}
 			if !s.worker.atLeast3(0) { // HTTP/2 would take a connection for each request, see serverOptions
-				add = strings.Replace(add, " alpn h2,http/1.1", " alpn http/1.1", 1)
+				add = strings.Replace(add, " alpn h2,"+http11, " alpn "+http11, 1)
 			}
 			if b.Options.TLS && s.worker.atLeast3(3) {
 				add += " " + onlyGivenNames

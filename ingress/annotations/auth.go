@@ -193,11 +193,7 @@ func signIn(s string) (string, error) {
 
 // hasLua reports whether HAProxy has answered that it has Lua, which a key needs. It reports a HAProxy without Lua.
 func hasLua(v *values, s *Settings, needs Doc) bool {
-	lua := v.ask(haproxy.LuaSupport(), &s.Questions)
-	if lua.Why != "" {
-		v.wrong(needs, errors.New("this HAProxy was built without Lua: "+lua.Why))
-	}
-	return lua == haproxy.Good
+	return v.granted(needs, haproxy.LuaSupport(), &s.Questions, "this HAProxy was built without Lua: ")
 }
 
 // ask adds the directive that asks a Service whether a request is allowed (auth-url).

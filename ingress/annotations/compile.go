@@ -318,11 +318,7 @@ func slowDown(v *values, s *Settings) {
 		v.wrong(limitRate.Doc, errBesideFCGI)
 		return
 	}
-	support := v.ask(haproxy.RateSupport(), &s.Questions)
-	if support.Why != "" {
-		v.wrong(limitRate.Doc, errors.New("it needs HAProxy 2.7: "+support.Why))
-	}
-	if support == haproxy.Good {
+	if v.granted(limitRate.Doc, haproxy.RateSupport(), &s.Questions, "it needs HAProxy 2.7: ") {
 		s.add(haproxy.LimitRate(rate))
 	}
 }

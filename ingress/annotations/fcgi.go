@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"sallyport/haproxy"
 )
@@ -70,6 +69,9 @@ func fastCGI(v *values, s *Settings) {
 			"and server-crt"))
 		return
 	}
+	var f haproxy.FCGI
+	f.Root, _ = get(v, fcgiRoot)
+	f.Index, _ = get(v, fcgiIndex)
 	support := v.ask(haproxy.FCGISupport(), &s.Questions)
 	if support.Why != "" {
 		v.wrong(serverProto.Doc, errors.New("FastCGI needs HAProxy 3.0, since a server can end an older one"))
@@ -78,10 +80,7 @@ func fastCGI(v *values, s *Settings) {
 		return
 	}
 	s.Options.Proto = "h1" // whatever the port of the Service speaks
-	var f haproxy.FCGI
-	f.Root, _ = get(v, fcgiRoot)
-	f.Index, _ = get(v, fcgiIndex)
-	written, err := fcgiWritten(v)
+	_, written, err := entriesOf(v, fcgiParams)
 	if err != nil {
 		v.wrong(fcgiParams.Doc, err)
 	}
@@ -111,25 +110,4 @@ func fastCGI(v *values, s *Settings) {
 	if list, err := f.Directives(); err == nil { // each value was checked
 		s.add(list...)
 	}
-}
-
-// fcgiWritten returns the entries of the ConfigMap with the parameters.
-func fcgiWritten(v *values) (map[string]string, error) {
-	ref, said := get(v, fcgiParams)
-	if !said {
-		return nil, nil
-	}
-	scope := v.scopeOf(fcgiParams.Name)
-	from, err := v.env.ConfigMaps(scope, ref)
-	if err != nil {
-		return nil, err
-	}
-	if n, most := len(from.Data), v.env.most(scope); n > most {
-		return nil, fmt.Errorf("%s has %d entries; allowed are %d (clusters[].ingress.limits.lines)", from.Of, n, most)
-	}
-	all := make(map[string]string, len(from.Data))
-	for name, value := range from.Data {
-		all[name] = strings.TrimSpace(string(value))
-	}
-	return all, nil
 }

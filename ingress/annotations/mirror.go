@@ -55,7 +55,8 @@ func mirror(v *values, s *Settings) {
 		return
 	}
 	if !hasLua(v, s, mirrorTo.Doc) {
-		return // yet
+		copiesAs(v) // they take effect with the answer
+		return
 	}
 	backend, err := v.env.Service(v.scopeOf(mirrorTo.Name), to, Copies)
 	if err != nil {
@@ -71,13 +72,19 @@ func mirror(v *values, s *Settings) {
 	}
 	s.Extras = append(s.Extras, haproxy.MirrorScript())
 	s.add(d)
-	host, _ := get(v, mirrorHost)
-	path, _ := get(v, mirrorPath)
-	body, _ := get(v, mirrorBody)
+	host, path, body := copiesAs(v)
 	if host == "" && path == "" && body {
 		return
 	}
 	if as, err := haproxy.CopyAs(host, path, !body); err == nil { // each value was checked when it was read
 		s.add(as)
 	}
+}
+
+// copiesAs returns what the keys change in the copies that mirror-to sends.
+func copiesAs(v *values) (host, path string, body bool) {
+	host, _ = get(v, mirrorHost)
+	path, _ = get(v, mirrorPath)
+	body, _ = get(v, mirrorBody)
+	return host, path, body
 }

@@ -360,20 +360,12 @@ func defineConfigMap(d Doc) key[Ref] {
 // headersFrom reads the entries of the ConfigMap that a key names as headers, in the order of their names. Values are
 // literal. An entry without a value sets no header.
 func headersFrom[T any](v *values, k key[Ref], read func(name, value string) (T, error)) (all []T, err error) {
-	ref, said := get(v, k)
-	if !said {
-		return nil, nil
-	}
-	scope := v.scopeOf(k.Name)
-	from, err := v.env.ConfigMaps(scope, ref)
+	of, entries, err := entriesOf(v, k)
 	if err != nil {
 		return nil, err
 	}
-	if n, most := len(from.Data), v.env.most(scope); n > most {
-		return nil, fmt.Errorf("%s has %d entries; allowed are %d (clusters[].ingress.limits.lines)", from.Of, n, most)
-	}
-	for _, name := range slices.Sorted(maps.Keys(from.Data)) {
-		value := strings.TrimSpace(string(from.Data[name]))
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
+		value := entries[name]
 		if value == "" {
 			continue
 		}
@@ -382,11 +374,34 @@ func headersFrom[T any](v *values, k key[Ref], read func(name, value string) (T,
 			err = errors.New("it has a $, and variables are not served")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s, entry %s: %w", from.Of, Quote(name), err)
+			return nil, fmt.Errorf("%s, entry %s: %w", of, Quote(name), err)
 		}
 		all = append(all, one)
 	}
 	return all, nil
+}
+
+// entriesOf returns the entries of the ConfigMap that a key names, without space around the values, and the words for
+// the ConfigMap in a sentence. Without the key there are no entries.
+func entriesOf(v *values, k key[Ref]) (of string, all map[string]string, err error) {
+	ref, said := get(v, k)
+	if !said {
+		return "", nil, nil
+	}
+	scope := v.scopeOf(k.Name)
+	from, err := v.env.ConfigMaps(scope, ref)
+	if err != nil {
+		return "", nil, err
+	}
+	if n, most := len(from.Data), v.env.most(scope); n > most {
+		return "", nil, fmt.Errorf("%s has %d entries; allowed are %d (clusters[].ingress.limits.lines)", from.Of, n,
+			most)
+	}
+	all = make(map[string]string, len(from.Data))
+	for name, value := range from.Data {
+		all[name] = strings.TrimSpace(string(value))
+	}
+	return from.Of, all, nil
 }
 
 // serverCerts sets the certificates of both sides of TLS connections to servers, and

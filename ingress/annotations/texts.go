@@ -162,9 +162,15 @@ func judged(v *values, d Doc, t haproxy.Text, section haproxy.Section, asked *[]
 		v.wrong(d, err)
 		return false
 	}
-	verdict := v.ask(t.Question(), asked)
+	return v.granted(d, t.Question(), asked, "")
+}
+
+// granted reports whether HAProxy has answered a question as a key needs it. It reports another answer, with words
+// before those of HAProxy.
+func (v *values) granted(d Doc, q haproxy.Question, asked *[]haproxy.Question, words string) bool {
+	verdict := v.ask(q, asked)
 	if verdict.Why != "" {
-		v.wrong(d, errors.New(verdict.Why))
+		v.wrong(d, errors.New(words+verdict.Why))
 	}
 	return verdict == haproxy.Good
 }
