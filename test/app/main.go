@@ -4,8 +4,9 @@
 //
 // It promises a graceful end. After SIGTERM it goes on serving for the time of
 // -drain, while its readiness probe fails. Then it closes, once the requests in
-// flight are answered. It speaks HTTP/2 without TLS, too, and FastCGI, where the header X-Script shows the script. Over TLS it reports the
-// certificate of a client without verifying it.
+// flight are answered. It speaks HTTP/2 without TLS, too, and FastCGI, where the
+// header X-Script shows the script. Over TLS it reports the certificate of a
+// client without verifying it.
 //
 //	/              the request, as text, or as JSON for Accept: application/json or ?format=json
 //	/healthz       200, or 503 after POST /fail until POST /heal, and while draining

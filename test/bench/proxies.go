@@ -48,6 +48,19 @@ var others = []another{
 	},
 }
 
+// write writes the configuration of a proxy for some hosts, and returns its text.
+func (o another) write(w written, hosts []string) ([]byte, error) {
+	var text bytes.Buffer
+	err := template.Must(template.New(o.name).Parse(o.text)).Execute(&text, struct {
+		written
+		Hosts []string
+	}{w, hosts})
+	if err == nil {
+		err = os.WriteFile(filepath.Join(w.Dir, o.file), text.Bytes(), 0o600)
+	}
+	return text.Bytes(), err
+}
+
 // start starts the proxy of a stage for some hosts.
 func (o another) start(ctx context.Context, s *stage, name string, hosts []string) (*side, error) {
 	folder, err := debian.Package{Suite: "trixie", Name: o.name}.Fetch(ctx, os.Stderr)
@@ -63,15 +76,12 @@ func (o another) start(ctx context.Context, s *stage, name string, hosts []strin
 	if err != nil {
 		return nil, err
 	}
-	w := struct {
-		written
-		Hosts []string
-	}{written{Dir: filepath.Join(s.dir, name), HTTP: free[0], HTTPS: free[1], Pods: s.pods[:replicas], Large: s.large}, hosts}
-	var text bytes.Buffer
-	err = errors.Join(os.MkdirAll(w.Dir, 0o700), os.WriteFile(filepath.Join(w.Dir, "app.pem"), s.cert, 0o600),
-		template.Must(template.New(o.name).Parse(o.text)).Execute(&text, w))
+	w := written{
+		Dir: filepath.Join(s.dir, name), HTTP: free[0], HTTPS: free[1], Pods: s.pods[:replicas], Large: s.large,
+	}
+	err = errors.Join(os.MkdirAll(w.Dir, 0o700), os.WriteFile(filepath.Join(w.Dir, "app.pem"), s.cert, 0o600))
 	if err == nil {
-		err = os.WriteFile(filepath.Join(w.Dir, o.file), text.Bytes(), 0o600)
+		_, err = o.write(w, hosts)
 	}
 	if err != nil {
 		return nil, err

@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"text/template"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -170,17 +169,10 @@ func (s *stage) reloaded(ctx context.Context) (*changer, error) {
 
 // renew writes the configuration of a proxy for some hosts, and lets the proxy read it.
 func (o another) renew(ctx context.Context, s *stage, p *side, hosts []string) error {
-	w := struct {
-		written
-		Hosts []string
-	}{written{
+	w := written{
 		Dir: filepath.Join(s.dir, o.name+"-changed"), HTTP: p.http, HTTPS: p.https, Pods: s.pods[:replicas], Large: s.large,
-	}, hosts}
-	var text bytes.Buffer
-	err := template.Must(template.New(o.name).Parse(o.text)).Execute(&text, w)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(w.Dir, o.file), text.Bytes(), 0o600)
 	}
+	text, err := o.write(w, hosts)
 	if err != nil || o.name == "nginx" {
 		return errors.Join(err, syscall.Kill(p.worker, syscall.SIGHUP))
 	}
@@ -190,7 +182,7 @@ func (o another) renew(ctx context.Context, s *stage, p *side, hosts []string) e
 			return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(w.Dir, "admin"))
 		},
 	}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://127.0.0.1/load", &text)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://127.0.0.1/load", bytes.NewReader(text))
 	if err != nil {
 		return err
 	}

@@ -49,13 +49,11 @@ type figure struct {
 }
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == modelArg {
-		rig.Main(modelArg, func(ctx context.Context) error { return follow(ctx, os.Args[2:]) })
-		return
-	}
-	if len(os.Args) > 1 && os.Args[1] == balanceArg {
-		rig.Main(balanceArg, func(ctx context.Context) error { return balance(ctx, os.Args[2:]) })
-		return
+	for arg, part := range map[string]func(context.Context, []string) error{modelArg: follow, balanceArg: balance} {
+		if len(os.Args) > 1 && os.Args[1] == arg {
+			rig.Main(arg, func(ctx context.Context) error { return part(ctx, os.Args[2:]) })
+			return
+		}
 	}
 	rig.Main("rivals", run)
 }

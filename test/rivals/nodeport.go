@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"sallyport/test/lab/world"
@@ -115,10 +116,9 @@ func balance(ctx context.Context, args []string) error {
 func healths(ctx context.Context, nodes []string) []error {
 	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	all := make([]error, len(nodes))
-	done := make(chan struct{})
+	var asked sync.WaitGroup
 	for i, node := range nodes {
-		go func() {
-			defer func() { done <- struct{}{} }()
+		asked.Go(func() {
 			request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:%d/healthz", node,
 				healthzPort), nil)
 			if err != nil {
@@ -134,11 +134,9 @@ func healths(ctx context.Context, nodes []string) []error {
 				all[i] = errors.New(answer.Status)
 			}
 			all[i] = errors.Join(all[i], answer.Body.Close())
-		}()
+		})
 	}
-	for range nodes {
-		<-done
-	}
+	asked.Wait()
 	return all
 }
 
