@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"sallyport/appliance/group"
+	"sallyport/appliance/metrics"
 	"sallyport/test/lab/debian"
 )
 
@@ -34,11 +35,11 @@ func promtool(t *testing.T) string {
 // labelsOf returns the labels of each metric, by its name and those of its series.
 func labelsOf() map[string][]string {
 	all := map[string][]string{}
-	for _, m := range documented {
-		all[m.name] = m.labels
-		if m.kind == "histogram" {
-			all[m.name+"_bucket"] = append(slices.Clone(m.labels), "le")
-			all[m.name+"_sum"], all[m.name+"_count"] = m.labels, m.labels
+	for _, m := range metrics.Documented() {
+		all[m.Name] = m.Labels
+		if m.Kind == "histogram" {
+			all[m.Name+"_bucket"] = append(slices.Clone(m.Labels), "le")
+			all[m.Name+"_sum"], all[m.Name+"_count"] = m.Labels, m.Labels
 		}
 	}
 	return all
@@ -167,7 +168,7 @@ func TestPromtoolAcceptsTheMetrics(t *testing.T) {
 		labels := labelsOf()
 		for line := range strings.Lines(text) {
 			if got := ourMetric.FindString(line); got != "" && !strings.HasPrefix(line, "#") && labels[got] == nil &&
-				!slices.ContainsFunc(documented, func(m metric) bool { return strings.HasPrefix(got, m.name) }) {
+				!slices.ContainsFunc(metrics.Documented(), func(m metrics.Metric) bool { return strings.HasPrefix(got, m.Name) }) {
 				t.Errorf("%s has %s, which METRICS.md does not", name, got)
 			}
 		}
@@ -191,12 +192,12 @@ how long it took; what a slow request waited for is in HAProxy's log.
 | metric | type | labels | meaning |
 |---|---|---|---|
 `)
-	for _, m := range documented {
-		labels := strings.Join(m.labels, "`, `")
+	for _, m := range metrics.Documented() {
+		labels := strings.Join(m.Labels, "`, `")
 		if labels != "" {
 			labels = "`" + labels + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.name, m.kind, labels, m.help)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.Name, m.Kind, labels, m.Help)
 	}
 	b.WriteString(`
 ## HAProxy's own metrics
@@ -286,10 +287,10 @@ func TestNoLabelOfAMetricIsChosenByATenant(t *testing.T) {
 		"address", "cause", "class", "cluster", "group", "installed", "member", "node", "peer", "programmed", "reason",
 		"resource", "state", "step", "version",
 	}
-	for _, m := range documented {
-		for _, label := range m.labels {
+	for _, m := range metrics.Documented() {
+		for _, label := range m.Labels {
 			if !slices.Contains(ours, label) {
-				t.Errorf("%s has label %s: if a tenant cannot choose its values, add it to this list", m.name, label)
+				t.Errorf("%s has label %s: if a tenant cannot choose its values, add it to this list", m.Name, label)
 			}
 		}
 	}

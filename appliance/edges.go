@@ -98,7 +98,7 @@ func newLoop(
 			retired: retired,
 		},
 	}
-	l.counts.histograms = newHistograms()
+	l.counts.Measure()
 	if hooks.Upstream == nil {
 		return l, func() {}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/metrics"
 	"sallyport/appliance/page"
 	"sallyport/haproxy"
 
@@ -33,7 +34,7 @@ func newEndpoints(l *loop, e *edges, hooks Hooks) *endpoints {
 	described := func(by func(haproxy.Info) status.Status) status.Status {
 		s := by(e.proxy.Info())
 		s.Version, s.Now, s.Started = hooks.Version, time.Now(), l.started
-		s.Round.Count = l.counts.rounds.Load()
+		s.Round.Count = l.counts.Rounds()
 		if hooks.Notices != nil {
 			s = s.Noticed(hooks.Notices())
 		}
@@ -43,9 +44,9 @@ func newEndpoints(l *loop, e *edges, hooks Hooks) *endpoints {
 	whole := func() status.Status { return described(index().Status) }
 	head := func() status.Status { return described(l.view.Load().Head) }
 	explain := func(what url.Values) (any, error) { return index().Explain(what) }
-	registry := registry(&metrics{
-		head: head, tally: func() status.Tally { return l.view.Load().Tally() },
-		parts: func() map[string]status.Part { return l.view.Load().Parts() }, counts: &l.counts, taken: &n.samples,
+	registry := metrics.Registry(metrics.Source{
+		Head: head, Tally: func() status.Tally { return l.view.Load().Tally() },
+		Parts: func() map[string]status.Part { return l.view.Load().Parts() }, Loop: &l.counts, Samples: &n.samples,
 	})
 	site := &page.Site{Page: (&pages.Pages{Index: index, Head: head, Changes: &l.changes, Samples: &n.samples}).Page}
 	n.pages = handler(site, whole, head, explain, &l.changes, &n.samples, registry, e.proxy.Metrics)

@@ -14,6 +14,7 @@ import (
 
 	"sallyport/appliance/config"
 	"sallyport/appliance/group"
+	"sallyport/appliance/metrics"
 	"sallyport/appliance/plan"
 	"sallyport/appliance/status"
 	"sallyport/bgp"
@@ -125,7 +126,6 @@ type loop struct {
 	planner  plan.Planner
 	scarcity plan.Scarcity
 	applied  applied
-	lags     lags
 	settled  bool // a round has ended with nothing left to do
 	judge    status.Judge
 	doubt    plan.Doubt
@@ -133,7 +133,7 @@ type loop struct {
 	failing error // of the last round: why it could not read or act
 
 	view    atomic.Pointer[status.View]
-	counts  counts
+	counts  metrics.Loop
 	changes status.Timeline
 }
 
@@ -308,7 +308,7 @@ func (l *loop) finish(v *status.View) {
 	})
 	l.changes.NoteView(last, v)
 	l.view.Store(v)
-	l.counts.round(v)
+	l.counts.Round(v)
 }
 
 // read reads the clusters and the actual state. It returns an error only if the round cannot decide
@@ -371,7 +371,7 @@ func (l *loop) wantRoutes(v *status.View, r *reading) {
 	v.BGP.Peers, v.BGP.Unguarded = l.speaker.Peers(), unguarded(r.peers)
 	offers, r.offersErr = l.speaker.Offers()
 	v.BGP.Offers = len(offers)
-	l.lags.read(offers)
+	l.counts.Offers(offers)
 	offers = append(offers, l.adoptedOffers(r.topologies, v.BGP.Peers)...)
 	facts := routes.Facts{
 		Now: v.At, Topologies: r.topologies, Local: r.local, Retain: l.cfg.BGP.Retain, FailStatic: l.cfg.BGP.FailStatic,
@@ -646,7 +646,7 @@ func (l *loop) take(ctx context.Context, v *status.View) (progress bool, err err
 		switch s := step.(type) {
 		case plan.AddRoute:
 			if err = l.kernel.Add(s.Selector, s.Via); err == nil {
-				l.lags.route(s, l.now(), l.counts.routed)
+				l.counts.Routed(s, l.now())
 				turned[s.Selector] = s.Via
 			}
 		case plan.DropRoute:
@@ -668,7 +668,7 @@ func (l *loop) take(ctx context.Context, v *status.View) (progress bool, err err
 			continue
 		}
 		changed = append(changed, step)
-		l.counts.step(step)
+		l.counts.Step(step)
 	}
 	l.logRoutes(changed)
 	status.NoteSteps(&l.changes, l.now(), v, changed)
@@ -695,10 +695,10 @@ func (l *loop) take(ctx context.Context, v *status.View) (progress bool, err err
 	for _, s := range servers {
 		if live, _ := reached.Get(s.ID.Backend).Find(s.ID.Server); live.State == s.State {
 			done = append(done, s)
-			l.counts.step(s)
+			l.counts.Step(s)
 		}
 	}
-	l.lags.servers(servers, done, v.At, l.now(), l.counts.opened)
+	l.counts.Servers(servers, done, v.At, l.now())
 	done = status.InTurns(done, func(s plan.SetServer) string { return status.TenantOf(s.ID.Backend) })
 	l.logServers(done)
 	status.NoteSteps(&l.changes, l.now(), v, done)
@@ -714,7 +714,7 @@ func (l *loop) order(ctx context.Context, v *status.View) (haproxy.Result, error
 		l.changes.Add(status.Change{
 			At: l.now(), Kind: status.ReloadChange, What: "HAProxy reloaded", Why: result.Reason, Took: took,
 		})
-		observe(l.counts.reloaded, took)
+		l.counts.Reloaded(took)
 	}
 	if l.proxy.Info().Missed > missed {
 		l.changes.Add(status.Change{

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"sallyport/appliance/config"
+	"sallyport/appliance/metrics"
 	"sallyport/appliance/page"
 	"sallyport/haproxy"
 	"sallyport/ingress"
@@ -30,7 +31,7 @@ import (
 )
 
 // endpoint returns the status endpoint of a scene.
-func endpoint(s *scene) (http.Handler, *metrics) {
+func endpoint(s *scene) (http.Handler, metrics.Source) {
 	described := func(by func() func(haproxy.Info) status.Status) func() status.Status {
 		return func() status.Status {
 			answer := by()(haproxy.Info{
@@ -44,15 +45,15 @@ func endpoint(s *scene) (http.Handler, *metrics) {
 	index := status.Indexed(s.view.Load)
 	whole, head := described(func() func(haproxy.Info) status.Status { return index().Status }),
 		described(func() func(haproxy.Info) status.Status { return s.view.Load().Head })
-	s.counts.histograms = newHistograms()
-	m := &metrics{
-		head: head, tally: func() status.Tally { return s.view.Load().Tally() },
-		parts: func() map[string]status.Part { return s.view.Load().Parts() }, counts: &s.counts, taken: s.samples,
+	s.counts.Measure()
+	m := metrics.Source{
+		Head: head, Tally: func() status.Tally { return s.view.Load().Tally() },
+		Parts: func() map[string]status.Part { return s.view.Load().Parts() }, Loop: &s.counts, Samples: s.samples,
 	}
 	site := &page.Site{Page: (&pages.Pages{Index: index, Head: head, Changes: &s.changes, Samples: s.samples}).Page}
 	return handler(site, whole, head, func(what url.Values) (any, error) {
 		return index().Explain(what)
-	}, &s.changes, s.samples, registry(m), s.proxy.Metrics), m
+	}, &s.changes, s.samples, metrics.Registry(m), s.proxy.Metrics), m
 }
 
 // drainedTown returns a set of two clusters. One of them is drained by the configuration, and its API server is

@@ -19,7 +19,7 @@ var plan = map[string][]string{
 		"appliance/parity", "appliance/status", "image", "image/update", "ingress/watch",
 	},
 	"appliance": {
-		"appliance/config", "appliance/group", "appliance/page", "appliance/pages", "appliance/picture",
+		"appliance/config", "appliance/group", "appliance/metrics", "appliance/page", "appliance/pages", "appliance/picture",
 		"appliance/plan", "appliance/status",
 		"bgp", "bgp/upstream", "routes", "routes/address", "haproxy", "ingress", "ingress/budget", "ingress/input",
 		"ingress/watch",
@@ -29,7 +29,8 @@ var plan = map[string][]string{
 	"appliance/doctor": {
 		"appliance", "appliance/config", "appliance/status", "bgp", "haproxy", "ingress/input", "ingress/watch", "routes",
 	},
-	"appliance/group": {},
+	"appliance/group":   {},
+	"appliance/metrics": {"appliance/group", "appliance/plan", "appliance/status", "haproxy", "routes"},
 	"appliance/migrate": {
 		"appliance", "appliance/config", "appliance/status", "haproxy", "ingress", "ingress/input", "ingress/manifest",
 		"ingress/nginx", "ingress/survey", "ingress/watch",
@@ -52,6 +53,7 @@ var plan = map[string][]string{
 	},
 	"ingress/allot":       {"ingress/input"},
 	"ingress/annotations": {"haproxy"},
+	"ingress/apiserver":   {"haproxy"},
 	"ingress/budget":      {"ingress", "ingress/input"},
 	"ingress/calico":      {"routes"},
 	"ingress/cert":        {"ingress/annotations", "ingress/claims", "ingress/input", "ingress/owners", "haproxy"},
@@ -66,7 +68,7 @@ var plan = map[string][]string{
 	"ingress/nginx":       {"ingress/annotations"},
 	"ingress/owners":      {"ingress/claims", "ingress/input"},
 	"ingress/survey":      {"ingress", "ingress/annotations", "ingress/claims", "ingress/input", "ingress/nginx", "haproxy"},
-	"ingress/watch":       {"ingress", "ingress/calico", "ingress/gateway", "ingress/input", "haproxy", "routes"},
+	"ingress/watch":       {"ingress", "ingress/apiserver", "ingress/calico", "ingress/gateway", "ingress/input", "routes"},
 	"image/boot":          {},
 	"image/update":        {},
 	"routes":              {},
@@ -79,11 +81,11 @@ var plan = map[string][]string{
 var doors = map[string][]string{
 	"github.com/osrg/gobgp/":                {"bgp"},
 	"github.com/vishvananda/":               {"routes", "routes/address"},
-	"k8s.io/":                               {"ingress", "ingress/calico", "ingress/cert", "ingress/claims", "ingress/endpoint", "ingress/gateway", "ingress/input", "ingress/linked", "ingress/listen", "ingress/manifest", "ingress/survey", "ingress/watch"},
-	"k8s.io/client-go/":                     {"ingress/watch"},
+	"k8s.io/":                               {"ingress", "ingress/apiserver", "ingress/calico", "ingress/cert", "ingress/claims", "ingress/endpoint", "ingress/gateway", "ingress/input", "ingress/linked", "ingress/listen", "ingress/manifest", "ingress/survey", "ingress/watch"},
+	"k8s.io/client-go/":                     {"ingress/apiserver", "ingress/watch"},
 	"sigs.k8s.io/gateway-api/":              {"ingress", "ingress/gateway", "ingress/input", "ingress/listen", "ingress/watch"},
 	"github.com/haproxytech/client-native/": {"haproxy"},
-	"github.com/prometheus/":                {"appliance"},
+	"github.com/prometheus/":                {"appliance", "appliance/metrics"},
 	"github.com/spf13/":                     {"cmd/sallyport"},
 }
 

@@ -1,8 +1,8 @@
 // Package watch owns the exchange with the API server of one cluster. A [Watcher] reads the
 // objects that package ingress compiles, and writes status and Events back.
 //
-// It alone knows client-go: kubeconfigs, lists, watches, tokens and patches. [Rules] lists all
-// that it has to be allowed in its cluster.
+// It alone knows the lists, watches and patches of client-go. Package apiserver has the kubeconfig and
+// the credentials. [Rules] lists all that it has to be allowed in its cluster.
 //
 // It promises that an API server that is away, refuses or serves nothing any more never looks
 // like an empty cluster: the last known objects stay, and [Health] says what is wrong. A
@@ -25,8 +25,6 @@
 //	survey.go                  finds the API group of Calico's objects
 //	gateways.go                finds the kinds of Gateway API, and reads their objects
 //	publish.go, conditions.go  write status and Events
-//	kubeconfig.go, token.go    hold the credentials, and renew a token
-//	answer.go                  says in words why a request failed
 //	clients.go                 has a client for each resource
 //	look.go                    looks at a cluster once, for the command line and the doctor
 //	rules.go                   lists the rights

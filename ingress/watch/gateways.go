@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"sallyport/ingress/apiserver"
 	"sallyport/ingress/input"
 )
 
@@ -222,14 +223,14 @@ func (w *Watcher) gatewaysInReach(ctx context.Context) (map[string]schema.GroupV
 	if open {
 		return versions, readable, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, askFor)
+	ctx, cancel := context.WithTimeout(ctx, apiserver.Patience)
 	defer cancel()
 	_, err = w.kube.API(versions[classes].WithResource(classes), "").List(ctx, metav1.ListOptions{Limit: 1})
 	switch {
 	case apierrors.IsForbidden(err):
 		return nil, barred, nil
 	case err != nil:
-		return nil, "", errors.New(w.server.sentence(gatewayv1.GroupName, classes, err))
+		return nil, "", errors.New(w.server.Sentence(gatewayv1.GroupName, classes, err))
 	}
 	return versions, readable, nil
 }
@@ -260,7 +261,7 @@ func (w *Watcher) GatewayKinds(ctx context.Context) (k GatewayKinds, err error) 
 
 // ready reports whether the API server says that it is ready.
 func (w *Watcher) ready(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, askFor)
+	ctx, cancel := context.WithTimeout(ctx, apiserver.Patience)
 	defer cancel()
 	text, err := w.kube.Document(ctx, "/readyz")
 	return err == nil && string(text) == "ok"

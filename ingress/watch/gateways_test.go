@@ -24,6 +24,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"sallyport/ingress/apiserver"
 	"sallyport/ingress/calico"
 	"sallyport/ingress/input"
 )
@@ -159,7 +160,7 @@ func TestAReadyServerIsBelievedThatItHasNoGateways(t *testing.T) {
 		c := newCluster(calico.V1)
 		c.ready.Store(ready)
 		w := newWatcher(Config{Options: input.Options{Gateway: gatewayOptions}, Log: slog.New(slog.DiscardHandler)},
-			fakeAPI{c}, c.dynamic, apiServer{})
+			fakeAPI{c}, c.dynamic, apiserver.Server{})
 		w.surveyGateways(t.Context(), new(sync.WaitGroup))
 		if got := w.gateways.known; got != ready {
 			t.Errorf("with ready %t: known is %t", ready, got)
@@ -173,7 +174,7 @@ func TestAReadyServerIsBelievedThatItHasNoGateways(t *testing.T) {
 func TestTheDoctorLearnsWhichKindsAreMissing(t *testing.T) {
 	c := newCluster(calico.V1)
 	c.serveGateways("v1 gatewayclasses gateways httproutes", "v1beta1 referencegrants")
-	w := newWatcher(Config{Log: slog.New(slog.DiscardHandler)}, fakeAPI{c}, c.dynamic, apiServer{})
+	w := newWatcher(Config{Log: slog.New(slog.DiscardHandler)}, fakeAPI{c}, c.dynamic, apiserver.Server{})
 	k, err := w.GatewayKinds(t.Context())
 	want := []string{"ListenerSet", "GRPCRoute", "TLSRoute", "TCPRoute", "BackendTLSPolicy"}
 	if err != nil || !slices.Equal(k.Missing, want) || k.Experimental {
@@ -205,7 +206,7 @@ func (c *cluster) surveyed(t *testing.T, options input.GatewayOptions) (*Watcher
 	c.ready.Store(true)
 	var text strings.Builder
 	w := newWatcher(Config{Options: input.Options{Gateway: options}, Log: slog.New(slog.NewTextHandler(&text, nil))},
-		fakeAPI{c}, c.dynamic, apiServer{})
+		fakeAPI{c}, c.dynamic, apiserver.Server{})
 	ctx, end := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	t.Cleanup(func() { end(); wg.Wait() })

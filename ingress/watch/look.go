@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
+	"sallyport/ingress/apiserver"
 	"sallyport/ingress/calico"
 )
 
@@ -34,13 +35,13 @@ type Sight struct {
 // than [Rules]. The API group of Calico's objects is group, or if that is empty, the one
 // that the cluster uses. Sight.Class is that of the IngressClass with the name class.
 func LookAt(ctx context.Context, name string, kubeconfig []byte, group, class string) (Sight, error) {
-	ctx, cancel := context.WithTimeout(ctx, askFor)
+	ctx, cancel := context.WithTimeout(ctx, apiserver.Patience)
 	defer cancel()
 	w, err := New(Config{Name: name, Kubeconfig: kubeconfig, APIGroup: group, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return Sight{}, err
 	}
-	s := Sight{Server: w.server.host}
+	s := Sight{Server: w.server.Host}
 	if s.APIGroup, _, err = w.chosen(ctx); err != nil {
 		return s, err
 	}
@@ -50,7 +51,7 @@ func LookAt(ctx context.Context, name string, kubeconfig []byte, group, class st
 	}
 	configs, err := w.dynamic.Resource(version.WithResource("bgpconfigurations")).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return s, fmt.Errorf("the AS number of the cluster cannot be read: %w", root(err))
+		return s, fmt.Errorf("the AS number of the cluster cannot be read: %w", apiserver.Root(err))
 	}
 	list := make([]*unstructured.Unstructured, len(configs.Items))
 	for i := range configs.Items {
@@ -59,7 +60,7 @@ func LookAt(ctx context.Context, name string, kubeconfig []byte, group, class st
 	s.ASN, _ = calico.ASN(list)
 	document, err := w.kube.Document(ctx, "/openapi/v3/apis/"+s.APIGroup)
 	if err != nil {
-		return s, fmt.Errorf("the definition of BGPFilter in %s cannot be read: %w", s.APIGroup, root(err))
+		return s, fmt.Errorf("the definition of BGPFilter in %s cannot be read: %w", s.APIGroup, apiserver.Root(err))
 	}
 	form, err := calico.FilterFormOf(s.APIGroup, document)
 	if err != nil {
@@ -73,7 +74,7 @@ func LookAt(ctx context.Context, name string, kubeconfig []byte, group, class st
 	s.Gateways = !kinds[classes].Empty()
 	named, err := w.kube.IngressClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return s, fmt.Errorf("the IngressClasses cannot be read: %w", root(err))
+		return s, fmt.Errorf("the IngressClasses cannot be read: %w", apiserver.Root(err))
 	}
 	for _, c := range named.Items {
 		if c.Name == class {
@@ -86,7 +87,7 @@ func LookAt(ctx context.Context, name string, kubeconfig []byte, group, class st
 // DataOf returns the data of the ConfigMap NAMESPACE/NAME of a cluster. It returns nil if the cluster has no such
 // ConfigMap.
 func DataOf(ctx context.Context, kubeconfig []byte, full string) (map[string]string, error) {
-	config, err := restConfig(kubeconfig)
+	config, err := apiserver.Config(kubeconfig)
 	if err != nil {
 		return nil, err
 	}
@@ -94,12 +95,12 @@ func DataOf(ctx context.Context, kubeconfig []byte, full string) (map[string]str
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, askFor)
+	ctx, cancel := context.WithTimeout(ctx, apiserver.Patience)
 	defer cancel()
 	namespace, name, _ := strings.Cut(full, "/")
 	list, err := kube.ConfigMaps(namespace).List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	if err != nil {
-		return nil, root(err)
+		return nil, apiserver.Root(err)
 	}
 	for _, m := range list.Items {
 		return m.Data, nil
@@ -115,7 +116,7 @@ type Greeting struct {
 
 // Greet asks an API server for its version, which needs no rights.
 func Greet(ctx context.Context, kubeconfig []byte) (g Greeting, err error) {
-	config, err := restConfig(kubeconfig)
+	config, err := apiserver.Config(kubeconfig)
 	if err != nil {
 		return g, err
 	}
@@ -127,7 +128,7 @@ func Greet(ctx context.Context, kubeconfig []byte) (g Greeting, err error) {
 	if err != nil {
 		return g, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, askFor)
+	ctx, cancel := context.WithTimeout(ctx, apiserver.Patience)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.JoinPath("version").String(), nil)
 	if err != nil {
@@ -135,7 +136,7 @@ func Greet(ctx context.Context, kubeconfig []byte) (g Greeting, err error) {
 	}
 	answer, err := client.Do(request)
 	if err != nil {
-		return g, root(err)
+		return g, apiserver.Root(err)
 	}
 	_ = answer.Body.Close()
 	if answer.TLS != nil {

@@ -22,6 +22,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/ingress"
+	"sallyport/ingress/apiserver"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
 )
@@ -179,11 +180,11 @@ func (n *names) write(ctx context.Context, wish *Publication) {
 			return
 		}
 		n.last, n.tried[c.String()] = c.namespace, time.Now()
-		call, cancel := context.WithTimeout(ctx, askFor)
+		call, cancel := context.WithTimeout(ctx, apiserver.Patience)
 		err := c.do(call)
 		cancel()
 		n.note(ctx, c, err)
-		if err != nil && !isAnswer(err) || n.old(wish) {
+		if err != nil && !apiserver.IsAnswer(err) || n.old(wish) {
 			return // the API server is away, or another wish has its turn
 		}
 	}
@@ -210,7 +211,7 @@ func (n *names) note(ctx context.Context, c change, err error) {
 		return
 	}
 	n.told[c.String()] = why
-	call, cancel := context.WithTimeout(ctx, askFor)
+	call, cancel := context.WithTimeout(ctx, apiserver.Patience)
 	defer cancel()
 	problem := ingress.Problem{
 		ObjectRef: ingress.ObjectRef{Kind: c.of.Kind, Namespace: c.namespace, Name: c.of.Name, UID: string(c.of.UID)},

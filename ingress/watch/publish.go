@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"sallyport/ingress"
+	"sallyport/ingress/apiserver"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
 
@@ -240,7 +241,7 @@ func (s *statuses) patch(ctx context.Context, one statusPatch) error {
 	if err != nil {
 		return err
 	}
-	call, cancel := context.WithTimeout(ctx, askFor)
+	call, cancel := context.WithTimeout(ctx, apiserver.Patience)
 	err = one.send(call, patch)
 	cancel()
 	switch {
@@ -494,7 +495,7 @@ func (e *events) write(ctx context.Context, wish *Publication) {
 
 // create creates the Event of a problem.
 func (e *events) create(ctx context.Context, p ingress.Problem) error {
-	call, cancel := context.WithTimeout(ctx, askFor)
+	call, cancel := context.WithTimeout(ctx, apiserver.Patience)
 	defer cancel()
 	err := e.kube.CreateEvent(call, event(p, time.Now()))
 	e.refuse("events", "the appliance may not create Events (verb create; API group \"\"; resource events): apply "+

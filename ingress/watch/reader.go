@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"sallyport/ingress/apiserver"
 	"sallyport/ingress/input"
 
 	"golang.org/x/time/rate"
@@ -131,7 +132,7 @@ func (w *Watcher) inTurn(ctx context.Context, request func(context.Context) erro
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	call, cancel := context.WithTimeout(ctx, askFor)
+	call, cancel := context.WithTimeout(ctx, apiserver.Patience)
 	defer cancel()
 	return request(call)
 }
@@ -229,7 +230,7 @@ func (r *namedReader[T]) has(key types.NamespacedName) bool {
 // those that were not read yet, and are not wanted for longer than patience.
 func (r *namedReader[T]) answers(now time.Time, awaited map[types.NamespacedName]bool) (have []T) {
 	full, err := r.names.state()
-	refused := !full && err != nil && isAnswer(err)
+	refused := !full && err != nil && apiserver.IsAnswer(err)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key, since := range r.wanted {
@@ -293,7 +294,7 @@ func (r *namedReader[T]) read(ctx context.Context, due []dueObject) (read, rest,
 		case err == nil:
 			r.take(one.key, answer[T]{one.version, object})
 			read = true
-		case !isAnswer(err): // the API server is away
+		case !apiserver.IsAnswer(err): // the API server is away
 			return read, false, true
 		default:
 			failed = true

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"sallyport/ingress/apiserver"
 	"sallyport/ingress/input"
 
 	"golang.org/x/time/rate"
@@ -306,7 +307,7 @@ func TestNamesOfSecretsAreReadWithoutTheirContent(t *testing.T) {
 }
 
 func TestNoRequestWaitsForTheTurnOfAnother(t *testing.T) {
-	config, err := restConfig(
+	config, err := apiserver.Config(
 		[]byte("{current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], users: [{name: u, user: " +
 			"{token: x}}], clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]}"))
 	if err != nil {

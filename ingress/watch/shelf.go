@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sallyport/ingress"
+	"sallyport/ingress/apiserver"
 	"sallyport/ingress/input"
 
 	"github.com/go-logr/logr"
@@ -426,8 +427,8 @@ func sameButVersion[T object](a, b T) bool {
 func (s *shelf[T]) outcome(err error) {
 	s.mu.Lock()
 	s.err = err
-	s.no.note(refused(err))
-	stands := err != nil && (!refused(err) || s.no.lasts())
+	s.no.note(apiserver.Refused(err))
+	stands := err != nil && (!apiserver.Refused(err) || s.no.lasts())
 	s.mu.Unlock()
 	s.told(err, stands)
 }
@@ -486,7 +487,7 @@ func (s *shelf[T]) run(
 			}
 			w, err := watcher(ctx, o)
 			note(err)
-			if err != nil && !isAnswer(err) {
+			if err != nil && !apiserver.IsAnswer(err) {
 				s.relist()
 			}
 			if err == nil && o.TimeoutSeconds != nil {

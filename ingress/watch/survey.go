@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"sallyport/ingress/apiserver"
 	"sallyport/ingress/input"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -221,9 +222,6 @@ func (w *Watcher) open(ctx context.Context, wg *sync.WaitGroup, group string, se
 	return c
 }
 
-// askFor bounds a request that is neither a list nor a watch.
-const askFor = 10 * time.Second
-
 // chosen returns the API group that holds Calico's objects, and the resources that
 // the group serves.
 func (w *Watcher) chosen(ctx context.Context) (group string, served []string, err error) {
@@ -276,21 +274,21 @@ func given(group string, served []string, err error) (string, []string, error) {
 
 // servedIn returns the resources of a group; none if the group is not served.
 func (w *Watcher) servedIn(ctx context.Context, group string) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, askFor)
+	ctx, cancel := context.WithTimeout(ctx, apiserver.Patience)
 	defer cancel()
 	var list metav1.APIResourceList
 	text, err := w.kube.Document(ctx, "/apis/"+group)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
-	if err != nil && !isAnswer(err) {
-		return nil, errors.New(w.server.unanswered(err))
+	if err != nil && !apiserver.IsAnswer(err) {
+		return nil, errors.New(w.server.Unanswered(err))
 	}
 	if err == nil {
 		err = json.Unmarshal(text, &list)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list the resources of %s: %w", group, root(err))
+		return nil, fmt.Errorf("list the resources of %s: %w", group, apiserver.Root(err))
 	}
 	var served []string
 	for _, r := range list.APIResources {
@@ -323,7 +321,7 @@ func (w *Watcher) datastoreReady(ctx context.Context, group string) (bool, error
 
 // get reads one object of no namespace. group is with its version.
 func (w *Watcher) get(ctx context.Context, group, resource, name string) (*unstructured.Unstructured, error) {
-	ctx, cancel := context.WithTimeout(ctx, askFor)
+	ctx, cancel := context.WithTimeout(ctx, apiserver.Patience)
 	defer cancel()
 	version, err := schema.ParseGroupVersion(group)
 	if err != nil {
@@ -333,23 +331,23 @@ func (w *Watcher) get(ctx context.Context, group, resource, name string) (*unstr
 }
 
 func (w *Watcher) undecided(without string, err error) error {
-	if !isAnswer(err) {
-		return errors.New(w.server.unanswered(err))
+	if !apiserver.IsAnswer(err) {
+		return errors.New(w.server.Unanswered(err))
 	}
 	return fmt.Errorf("the API group of Calico's objects cannot be determined without %s: %w; "+
-		"apply what `sallyport manifests` prints, or set the group in the configuration", without, root(err))
+		"apply what `sallyport manifests` prints, or set the group in the configuration", without, apiserver.Root(err))
 }
 
 // resolve looks up the addresses of the API server. The last ones stay while the
 // resolver fails.
 func (w *Watcher) resolve(ctx context.Context) {
 	var addrs []netip.Addr
-	if ip, err := netip.ParseAddr(w.server.host); err == nil {
+	if ip, err := netip.ParseAddr(w.server.Host); err == nil {
 		addrs = []netip.Addr{ip}
 	} else {
-		ctx, cancel := context.WithTimeout(ctx, askFor)
+		ctx, cancel := context.WithTimeout(ctx, apiserver.Patience)
 		defer cancel()
-		if addrs, err = net.DefaultResolver.LookupNetIP(ctx, "ip", w.server.host); err != nil {
+		if addrs, err = net.DefaultResolver.LookupNetIP(ctx, "ip", w.server.Host); err != nil {
 			return
 		}
 	}

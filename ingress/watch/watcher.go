@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 
+	"sallyport/ingress/apiserver"
 	"sallyport/ingress/calico"
 	"sallyport/ingress/input"
 	"sallyport/routes"
@@ -57,7 +58,7 @@ type Config struct {
 type Watcher struct {
 	cfg     Config
 	log     *slog.Logger
-	server  apiServer
+	server  apiserver.Server
 	kube    api
 	dynamic dynamic.Interface
 	changed chan struct{}
@@ -72,7 +73,7 @@ type Watcher struct {
 
 	followers   followers
 	publisher   *publisher
-	credentials *credentials // nil if no expiry is known
+	credentials *apiserver.Credentials // nil if no expiry is known
 
 	mu        sync.Mutex // guards all below
 	calico    calicoObjects
@@ -111,11 +112,11 @@ type Health struct {
 // New reads the kubeconfig, but does not connect. An error is about the configuration and includes
 // the remedy.
 func New(cfg Config) (*Watcher, error) {
-	config, err := restConfig(cfg.Kubeconfig)
+	config, err := apiserver.Config(cfg.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", cfg.Name, err)
 	}
-	credentials, err := credentialsOf(config, cfg.TokenFile, time.Now(), cfg.Log)
+	credentials, err := apiserver.CredentialsOf(config, cfg.TokenFile, time.Now(), cfg.Log)
 	if err != nil {
 		return nil, fmt.Errorf("cluster %s: %w", cfg.Name, err)
 	}
@@ -133,12 +134,12 @@ func New(cfg Config) (*Watcher, error) {
 		return nil, fmt.Errorf("cluster %s: the selector of namespaces cannot be used (ingress.namespaceSelector): %w",
 			cfg.Name, err)
 	}
-	w := newWatcher(cfg, kube, dyn, apiServerOf(config.Host))
+	w := newWatcher(cfg, kube, dyn, apiserver.ServerOf(config.Host))
 	w.credentials = credentials
 	return w, nil
 }
 
-func newWatcher(cfg Config, kube api, dyn dynamic.Interface, server apiServer) *Watcher {
+func newWatcher(cfg Config, kube api, dyn dynamic.Interface, server apiserver.Server) *Watcher {
 	w := &Watcher{
 		cfg: cfg, log: cfg.Log, server: server, kube: kube, dynamic: dyn,
 		changed: make(chan struct{}, 1), look: make(chan struct{}, 1),
@@ -405,11 +406,8 @@ func (w *Watcher) Run(ctx context.Context) {
 	if names := w.publisher.names; names != nil {
 		wg.Go(func() { names.run(ctx, &wg) })
 	}
-	if c := w.credentials; c != nil && c.token != nil {
-		c.token.knock = w.wake
-		if !w.cfg.OnlyLook {
-			wg.Go(func() { c.token.run(ctx, w.kube) })
-		}
+	if !w.cfg.OnlyLook {
+		wg.Go(func() { w.credentials.Renew(ctx, w.kube, w.wake) })
 	}
 	w.mayFollow(ctx, &wg)
 	w.survey(ctx, &wg)
@@ -506,8 +504,8 @@ func (w *Watcher) Health() Health {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	h := w.health
-	h.Missing, h.Odd = append(w.credentials.sentences(time.Now()), w.missing()...), slices.Clone(w.topology.odd)
-	h.CredentialsExpire, h.Rivals = w.credentials.expire(), w.publisher.rivals()
+	h.Missing, h.Odd = append(w.credentials.Sentences(time.Now()), w.missing()...), slices.Clone(w.topology.odd)
+	h.CredentialsExpire, h.Rivals = w.credentials.Expire(), w.publisher.rivals()
 	h.Error = w.troubles()
 	if w.gateways.reach == barred {
 		h.Hints = []string{string(barred)}
@@ -521,18 +519,18 @@ func (w *Watcher) Health() Health {
 // answered notes the outcome of a request for a resource, and logs a failure that
 // lasts.
 func (w *Watcher) answered(group, resource string, err error, lasting bool) {
-	connected := err == nil || isAnswer(err)
+	connected := err == nil || apiserver.IsAnswer(err)
 	w.mu.Lock()
 	if connected != w.health.Connected || w.health.Since.IsZero() {
 		w.health.Connected, w.health.Since = connected, time.Now()
 		defer w.wake()
 		if connected {
-			w.log.Info("API server answers", "server", w.server.host)
+			w.log.Info("API server answers", "server", w.server.Host)
 		}
 	}
 	if lasting {
 		defer w.wake()
-		w.say(w.server.sentence(group, resource, err))
+		w.say(w.server.Sentence(group, resource, err))
 	}
 	w.mu.Unlock()
 	if apierrors.IsNotFound(err) {
@@ -562,7 +560,7 @@ func (w *Watcher) troubles() string {
 	for _, s := range w.shelves() {
 		if _, err := s.state(); err != nil {
 			group, resource := s.of()
-			if why := w.server.sentence(group, resource, err); !slices.Contains(all, why) {
+			if why := w.server.Sentence(group, resource, err); !slices.Contains(all, why) {
 				all = append(all, why)
 			}
 		}
@@ -589,7 +587,7 @@ func (w *Watcher) troubles() string {
 func (w *Watcher) protectedNow() []netip.AddrPort {
 	var servers []netip.AddrPort
 	for _, ip := range w.protected {
-		servers = append(servers, netip.AddrPortFrom(ip, w.server.port))
+		servers = append(servers, netip.AddrPortFrom(ip, w.server.Port))
 	}
 	return servers
 }
@@ -605,7 +603,7 @@ func (w *Watcher) endpointsNow(all []*discoveryv1.EndpointSlice) []netip.AddrPor
 				if err != nil {
 					continue
 				}
-				servers = append(servers, netip.AddrPortFrom(ip, w.server.port))
+				servers = append(servers, netip.AddrPortFrom(ip, w.server.Port))
 				for _, p := range s.Ports {
 					if p.Port != nil && *p.Port > 0 && *p.Port <= 65535 {
 						servers = append(servers, netip.AddrPortFrom(ip, uint16(*p.Port)))

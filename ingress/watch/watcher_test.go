@@ -2,7 +2,6 @@ package watch
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -37,6 +35,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/ingress"
+	"sallyport/ingress/apiserver"
 	"sallyport/ingress/calico"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
@@ -262,7 +261,7 @@ func (c *cluster) watch(t *testing.T, cfg Config) *Watcher {
 	t.Helper()
 	cfg.Name = "c"
 	cfg.Log = slog.New(slog.DiscardHandler)
-	w := newWatcher(cfg, fakeAPI{c}, c.dynamic, apiServer{host: "192.168.50.22", port: 6443})
+	w := newWatcher(cfg, fakeAPI{c}, c.dynamic, apiserver.Server{Host: "192.168.50.22", Port: 6443})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -684,55 +683,6 @@ func TestNamespacesAreWatchedForTheirLabels(t *testing.T) {
 	until(t, w, "it gone with the label", func() bool { return !served() })
 }
 
-func TestKubeconfigsThatCannotWorkAreRefused(t *testing.T) {
-	expired, key := certificate(t, time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC))
-	good, goodKey := certificate(t, time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC))
-	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte("secret"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	encode := base64.StdEncoding.EncodeToString
-	const form = "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\n" +
-		"users: [{name: u, user: {%s}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: %s\n"
-	for name, tt := range map[string]struct{ text, want string }{
-		"nothing":              {"", "is empty"},
-		"not YAML":             {"{token: hunter2", "cannot be parsed"},
-		"another kind of YAML": {"clusters: hunter2", "cannot be parsed"},
-		"no such context":      {fmt.Sprintf(form, "https://h", "token: t", "z"), `no context "z"`},
-		"no server":            {fmt.Sprintf(form, "", "token: t", "x"), "names no server"},
-		"a program": {
-			fmt.Sprintf(form, "https://h",
-				"exec: {command: aws, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never}", "x"),
-			"runs no programs",
-		},
-		"a relative path": {
-			fmt.Sprintf(form, "https://h", "client-certificate: a.crt, client-key: /a", "x"),
-			"not an absolute path",
-		},
-		"a file that is missing": {fmt.Sprintf(form, "https://h", "tokenFile: /nowhere/token", "x"), "cannot be read"},
-		"an expired certificate": {
-			fmt.Sprintf(form, "https://h",
-				"client-certificate-data: "+encode(expired)+", client-key-data: "+encode(key), "x"),
-			"expired on 2021-01-01T00:00:00Z",
-		},
-		"a good certificate": {fmt.Sprintf(form, "https://h",
-			"client-certificate-data: "+encode(good)+", client-key-data: "+encode(goodKey), "x"), ""},
-		"a token":           {fmt.Sprintf(form, "https://h", "token: t", "x"), ""},
-		"a token in a file": {fmt.Sprintf(form, "https://h", "tokenFile: "+file, "x"), ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := New(Config{Name: "c", Kubeconfig: []byte(tt.text), Log: slog.New(slog.DiscardHandler)})
-			switch {
-			case tt.want == "" && err != nil:
-				t.Error(err)
-			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) ||
-				strings.Contains(err.Error(), "hunter2")):
-				t.Errorf("want %q, got %v", tt.want, err)
-			}
-		})
-	}
-}
-
 func TestAClusterWithoutCalicoIsSaidOnce(t *testing.T) {
 	w := newCluster().watch(t, Config{})
 	synced(t, w)
@@ -751,7 +701,7 @@ func TestAClusterWithoutCalicoIsSaidOnce(t *testing.T) {
 
 // No word of Go's net package reaches a sentence that a paged engineer reads.
 func TestSilenceOfTheAPIServerIsToldInWords(t *testing.T) {
-	w := &Watcher{server: apiServer{host: "192.168.50.22", port: 6443}}
+	w := &Watcher{server: apiserver.Server{Host: "192.168.50.22", Port: 6443}}
 	asked := func(err error) error {
 		return &url.Error{Op: "Get", URL: "https://192.168.50.22:6443/apis?x=1", Err: err}
 	}
@@ -779,11 +729,11 @@ func TestSilenceOfTheAPIServerIsToldInWords(t *testing.T) {
 			if got := w.undecided("ClusterInformation default", row.err).Error(); got != row.want {
 				t.Errorf("the search for Calico's objects: got %q, want %q", got, row.want)
 			}
-			if got, want := w.server.sentence("", "pods", row.err),
+			if got, want := w.server.Sentence("", "pods", row.err),
 				row.want+"; the last known objects stay"; got != want {
 				t.Errorf("a list: got %q, want %q", got, want)
 			}
-			if why := root(row.err); !errors.Is(why, syscall.ECONNREFUSED) && !os.IsTimeout(why) {
+			if why := apiserver.Root(row.err); !errors.Is(why, syscall.ECONNREFUSED) && !os.IsTimeout(why) {
 				t.Errorf("%v does not count as a timeout", why)
 			}
 		})
@@ -793,7 +743,7 @@ func TestSilenceOfTheAPIServerIsToldInWords(t *testing.T) {
 func TestEveryKindOfObjectsIsWatchedAndAllowed(t *testing.T) {
 	options := input.Options{ConfigMap: "ops/defaults", NamespaceSelector: "team=web"}
 	options.Gateway.Enabled, options.Set, options.CustomResources = true, "both", true
-	w := newWatcher(Config{Options: options}, new(clients), nil, apiServer{})
+	w := newWatcher(Config{Options: options}, new(clients), nil, apiserver.Server{})
 	w.watched = append(w.watched, w.shelfOfExports(exportsVersions[0]), w.shelfOfBackends(customVersions[0]),
 		w.shelfOfTCPs(customVersions[0]), w.shelfOfGlobals(customVersions[0]), w.shelfOfDefaults(customVersions[0]),
 		w.shelfOfFrontends(customVersions[0]), w.shelfOfRules(customVersions[0]))

@@ -1,13 +1,16 @@
-package watch
+package apiserver
 
 import (
+	"context"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,9 +18,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// restConfig reads a kubeconfig. An error names the mistake and the remedy, and never quotes
+// Config reads a kubeconfig. An error names the mistake and the remedy, and never quotes
 // credentials.
-func restConfig(kubeconfig []byte) (*rest.Config, error) {
+func Config(kubeconfig []byte) (*rest.Config, error) {
 	const remedy = "use one with a server, its CA and the token of a ServiceAccount or a client certificate"
 	if len(kubeconfig) == 0 {
 		return nil, errors.New("the kubeconfig is empty: " + remedy)
@@ -54,7 +57,7 @@ func restConfig(kubeconfig []byte) (*rest.Config, error) {
 		"certificate-authority": cluster.CertificateAuthority, "client-certificate": user.ClientCertificate,
 		"client-key": user.ClientKey, "tokenFile": user.TokenFile,
 	}
-	for _, what := range sortedKeys(paths) {
+	for _, what := range slices.Sorted(maps.Keys(paths)) {
 		path := paths[what]
 		if path == "" {
 			continue
@@ -82,25 +85,25 @@ func restConfig(kubeconfig []byte) (*rest.Config, error) {
 	return config, nil
 }
 
-// credentials are a token or a client certificate of a kubeconfig that expires.
-type credentials struct {
+// Credentials are a token or a client certificate of a kubeconfig that expires.
+type Credentials struct {
 	what        string // in words
 	from, until time.Time
 	token       *renewer // nil if they cannot be renewed
 }
 
-// credentialsOf returns the credentials of a kubeconfig that expire; nil if none do. It
+// CredentialsOf returns the credentials of a kubeconfig that expire; nil if none do. It
 // looks only at a token or certificate within the kubeconfig: one in a file of its own
 // may be renewed there. It removes a token that can be renewed from the config; the
 // renewer adds it to each request, and keeps it in file.
-func credentialsOf(config *rest.Config, file string, now time.Time, log *slog.Logger) (*credentials, error) {
-	var c credentials
+func CredentialsOf(config *rest.Config, file string, now time.Time, log *slog.Logger) (*Credentials, error) {
+	var c Credentials
 	if leaf, ok := certificateOf(config.CertData); ok {
-		c = credentials{what: "client certificate", from: leaf.NotBefore, until: leaf.NotAfter}
+		c = Credentials{what: "client certificate", from: leaf.NotBefore, until: leaf.NotAfter}
 	}
 	if given, ok := readToken(config.BearerToken); ok && config.BearerTokenFile == "" {
 		r := newRenewer(given, file, log)
-		c = credentials{what: "token", from: r.held.issued, until: r.held.expires, token: r}
+		c = Credentials{what: "token", from: r.held.issued, until: r.held.expires, token: r}
 		config.BearerToken = ""
 		config.Wrap(r.wrap)
 	}
@@ -114,8 +117,17 @@ func credentialsOf(config *rest.Config, file string, now time.Time, log *slog.Lo
 	return &c, nil
 }
 
-// sentences returns the problems of the credentials, also those that they will have soon.
-func (c *credentials) sentences(now time.Time) []string {
+// Renew renews the token until ctx ends, and returns at once if the credentials cannot be renewed. It calls changed
+// when Sentences may return others.
+func (c *Credentials) Renew(ctx context.Context, from Issuer, changed func()) {
+	if c != nil && c.token != nil {
+		c.token.knock = changed
+		c.token.run(ctx, from)
+	}
+}
+
+// Sentences returns the problems of the credentials, also those that they will have soon.
+func (c *Credentials) Sentences(now time.Time) []string {
 	switch {
 	case c == nil:
 		return nil
@@ -128,8 +140,8 @@ func (c *credentials) sentences(now time.Time) []string {
 	return nil
 }
 
-// expire returns when the credentials expire, or zero if no expiry is known.
-func (c *credentials) expire() time.Time {
+// Expire returns when the credentials expire, or zero if no expiry is known.
+func (c *Credentials) Expire() time.Time {
 	switch {
 	case c == nil:
 		return time.Time{}

@@ -1,4 +1,4 @@
-package watch
+package apiserver
 
 import (
 	"context"
@@ -312,23 +312,75 @@ func TestCredentialsThatExpireAreSeenInTheKubeconfig(t *testing.T) {
 			encode(nearlyKey), "the client certificate in the kubeconfig expires on ", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, err := New(Config{
-				Name: "c", Kubeconfig: fmt.Appendf(nil, form, row.user),
-				TokenFile: filepath.Join(t.TempDir(), "token-c"), Log: slog.New(slog.DiscardHandler),
-			})
+			config, err := Config(fmt.Appendf(nil, form, row.user))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := CredentialsOf(config, filepath.Join(t.TempDir(), "token-c"), now, slog.New(slog.DiscardHandler))
 			if err != nil {
 				if row.fails == "" || !strings.Contains(err.Error(), row.fails) {
 					t.Errorf("got %v, want %q", err, row.fails)
 				}
 				return
 			}
-			h := w.Health()
-			if got := strings.Join(h.Missing, "; "); row.fails != "" || !strings.Contains(got, row.want) ||
+			if got := strings.Join(c.Sentences(now), "; "); row.fails != "" || !strings.Contains(got, row.want) ||
 				(row.want == "") != (got == "") {
 				t.Errorf("it says %q, want %q", got, row.want)
 			}
-			if h.CredentialsExpire.IsZero() != (name == "a token for ever") {
-				t.Errorf("they expire %s", h.CredentialsExpire)
+			if c.Expire().IsZero() != (name == "a token for ever") {
+				t.Errorf("they expire %s", c.Expire())
+			}
+		})
+	}
+}
+
+func TestKubeconfigsThatCannotWorkAreRefused(t *testing.T) {
+	expired, key := certificate(t, time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC))
+	good, goodKey := certificate(t, time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC))
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	encode := base64.StdEncoding.EncodeToString
+	const form = "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\n" +
+		"users: [{name: u, user: {%s}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: %s\n"
+	for name, tt := range map[string]struct{ text, want string }{
+		"nothing":              {"", "is empty"},
+		"not YAML":             {"{token: hunter2", "cannot be parsed"},
+		"another kind of YAML": {"clusters: hunter2", "cannot be parsed"},
+		"no such context":      {fmt.Sprintf(form, "https://h", "token: t", "z"), `no context "z"`},
+		"no server":            {fmt.Sprintf(form, "", "token: t", "x"), "names no server"},
+		"a program": {
+			fmt.Sprintf(form, "https://h",
+				"exec: {command: aws, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never}", "x"),
+			"runs no programs",
+		},
+		"a relative path": {
+			fmt.Sprintf(form, "https://h", "client-certificate: a.crt, client-key: /a", "x"),
+			"not an absolute path",
+		},
+		"a file that is missing": {fmt.Sprintf(form, "https://h", "tokenFile: /nowhere/token", "x"), "cannot be read"},
+		"an expired certificate": {
+			fmt.Sprintf(form, "https://h",
+				"client-certificate-data: "+encode(expired)+", client-key-data: "+encode(key), "x"),
+			"expired on 2021-01-01T00:00:00Z",
+		},
+		"a good certificate": {fmt.Sprintf(form, "https://h",
+			"client-certificate-data: "+encode(good)+", client-key-data: "+encode(goodKey), "x"), ""},
+		"a token":           {fmt.Sprintf(form, "https://h", "token: t", "x"), ""},
+		"a token in a file": {fmt.Sprintf(form, "https://h", "tokenFile: "+file, "x"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config, err := Config([]byte(tt.text))
+			if err == nil {
+				_, err = CredentialsOf(config, "", time.Now(), slog.New(slog.DiscardHandler))
+			}
+			switch {
+			case tt.want == "" && err != nil:
+				t.Error(err)
+			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) ||
+				strings.Contains(err.Error(), "hunter2")):
+				t.Errorf("want %q, got %v", tt.want, err)
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package watch
+package apiserver
 
 import (
 	"context"
@@ -8,41 +8,45 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// An apiServer is the address of an API server.
-type apiServer struct {
-	host string // a name or an address
-	port uint16
+// Patience bounds a request that is neither a list nor a watch.
+const Patience = 10 * time.Second
+
+// A Server is the address of an API server.
+type Server struct {
+	Host string // a name or an address
+	Port uint16
 }
 
-// apiServerOf returns the API server of a URL, or of HOST:PORT.
-func apiServerOf(address string) apiServer {
-	s := apiServer{host: address, port: 443}
+// ServerOf returns the API server of a URL, or of HOST:PORT.
+func ServerOf(address string) Server {
+	s := Server{Host: address, Port: 443}
 	if u, err := url.Parse(address); err == nil && u.Hostname() != "" {
-		s.host = u.Hostname()
+		s.Host = u.Hostname()
 		if port, err := strconv.ParseUint(u.Port(), 10, 16); err == nil {
-			s.port = uint16(port)
+			s.Port = uint16(port)
 		}
 	}
 	return s
 }
 
-// isAnswer reports whether an error came from the API server itself.
-func isAnswer(err error) bool {
+// IsAnswer reports whether an error came from the API server itself.
+func IsAnswer(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status)
 }
 
-// refused reports whether an error is an answer that does not change by waiting: the
+// Refused reports whether an error is an answer that does not change by waiting: the
 // appliance may not read the resource, or it does not exist.
-func refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) }
+func Refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) }
 
-// sentence returns the meaning of a failed request, and the remedy.
-func (s apiServer) sentence(group, resource string, err error) string {
+// Sentence returns the meaning of a failed request, and the remedy.
+func (s Server) Sentence(group, resource string, err error) string {
 	name := resource
 	if group != "" {
 		name += "." + group
@@ -59,29 +63,29 @@ func (s apiServer) sentence(group, resource string, err error) string {
 	case apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
 		return fmt.Sprintf("the API server returns older %s than before (its etcd was restored from a backup, or it "+
 			"lags behind another API server): they are read again", name)
-	case isAnswer(err):
+	case IsAnswer(err):
 		return fmt.Sprintf("the API server answers a request for %s with an error: %v", name, err)
 	case strings.Contains(err.Error(), "x509: ") || strings.Contains(err.Error(), "tls: "):
 		return fmt.Sprintf("no TLS with the API server (%s): %v; check the server's name, its CA and the client "+
-			"certificate in the kubeconfig", s.host, root(err))
+			"certificate in the kubeconfig", s.Host, Root(err))
 	}
-	return s.unanswered(err) + "; the last known objects stay"
+	return s.Unanswered(err) + "; the last known objects stay"
 }
 
-// unanswered returns a sentence about a request without an answer: why there is none, and where
+// Unanswered returns a sentence about a request without an answer: why there is none, and where
 // to look.
-func (s apiServer) unanswered(err error) string {
+func (s Server) Unanswered(err error) string {
 	how := "does not answer"
 	if _, is := errors.AsType[*net.OpError](err); is {
 		how = "cannot be reached"
 	}
 	return fmt.Sprintf("the API server (%s) %s: %v; look whether it runs, and whether a firewall drops port %d",
-		s.host, how, root(err), s.port)
+		s.Host, how, Root(err), s.Port)
 }
 
-// root returns the innermost error. The outer errors repeat the URL, and its parameters change
+// Root returns the innermost error. The outer errors repeat the URL, and its parameters change
 // with each attempt. A deadline that passed is in words.
-func root(err error) error {
+func Root(err error) error {
 	innermost := err
 	for inner := err; inner != nil; inner = errors.Unwrap(inner) {
 		innermost = inner
@@ -90,7 +94,7 @@ func root(err error) error {
 		return late{innermost, "no answer to a new connection"}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return late{innermost, fmt.Sprintf("nothing came within %s", askFor)}
+		return late{innermost, fmt.Sprintf("nothing came within %s", Patience)}
 	}
 	return innermost
 }

@@ -1,6 +1,7 @@
-package appliance
+package metrics
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -15,34 +16,26 @@ import (
 	"sallyport/haproxy"
 )
 
-// counts holds the counters that only the loop can keep. Every other metric is read
-// from the view at each scrape.
-type counts struct {
+// A Loop counts the rounds and steps of the loop, and measures how long they take. The zero value counts and does
+// not measure; it must not be copied after its first use. Only Rounds and a scrape may run beside the other methods.
+type Loop struct {
 	rounds atomic.Uint64
 	failed atomic.Uint64
 	steps  [len(stepNames)]atomic.Uint64
-	histograms
-}
+	lags   lags
 
-// histograms hold how long the loop takes. The zero value observes nothing.
-type histograms struct {
 	duration, opened, routed, reloaded prometheus.Histogram
 }
 
-func newHistograms() histograms {
-	return histograms{
-		duration: newHistogram(roundDoc), opened: newHistogram(openDoc),
-		routed: newHistogram(routeDoc), reloaded: newHistogram(reloadDoc),
-	}
+// Measure lets the Loop measure times from now on. It is called once, before the first round.
+func (l *Loop) Measure() {
+	l.duration, l.opened = newHistogram(roundDoc), newHistogram(openDoc)
+	l.routed, l.reloaded = newHistogram(routeDoc), newHistogram(reloadDoc)
 }
 
-func (h *histograms) all() []prometheus.Collector {
-	return []prometheus.Collector{h.duration, h.opened, h.routed, h.reloaded}
-}
-
-func newHistogram(m metric) prometheus.Histogram {
+func newHistogram(m Metric) prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: m.name, Help: m.help,
+		Name: m.Name, Help: m.Help,
 		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16),
 	})
 }
@@ -67,50 +60,59 @@ var stepNames = [...]string{
 	setServer: "set_server", addRoute: "add_route", dropRoute: "drop_route", addRule: "add_rule", dropRule: "drop_rule",
 }
 
-// step counts a step that was taken.
-func (c *counts) step(s plan.Step) {
+// Step counts a step that was taken.
+func (l *Loop) Step(s plan.Step) {
 	switch s.(type) {
 	case plan.SetServer:
-		c.steps[setServer].Add(1)
+		l.steps[setServer].Add(1)
 	case plan.AddRoute:
-		c.steps[addRoute].Add(1)
+		l.steps[addRoute].Add(1)
 	case plan.DropRoute:
-		c.steps[dropRoute].Add(1)
+		l.steps[dropRoute].Add(1)
 	case plan.AddRule:
-		c.steps[addRule].Add(1)
+		l.steps[addRule].Add(1)
 	case plan.DropRule:
-		c.steps[dropRule].Add(1)
+		l.steps[dropRule].Add(1)
 	}
 }
 
-func (c *counts) round(v *status.View) {
-	c.rounds.Add(1)
+// Round counts a round that ended with this view.
+func (l *Loop) Round(v *status.View) {
+	l.rounds.Add(1)
 	if v.Err != nil {
-		c.failed.Add(1)
+		l.failed.Add(1)
 	}
-	observe(c.duration, v.Took)
+	observe(l.duration, v.Took)
 }
 
-// metrics reads the state at each scrape.
-type metrics struct {
-	head   func() status.Status
-	tally  func() status.Tally
-	parts  func() map[string]status.Part
-	counts *counts
-	taken  *status.Samples
+// Rounds returns how many rounds there were.
+func (l *Loop) Rounds() uint64 { return l.rounds.Load() }
+
+// Reloaded observes an order to HAProxy that took a reload.
+func (l *Loop) Reloaded(took time.Duration) { observe(l.reloaded, took) }
+
+// A Source is read at each scrape. It is a prometheus.Collector.
+type Source struct {
+	Head    func() status.Status
+	Tally   func() status.Tally
+	Parts   func() map[string]status.Part // of each cluster of a set, by its name
+	Loop    *Loop
+	Samples *status.Samples
 }
 
-// A metric is a metric of ours as METRICS.md describes it.
-type metric struct {
-	name, kind, help string
-	labels           []string
+// A Metric is one of ours as METRICS.md describes it.
+type Metric struct {
+	Name, Kind, Help string // Kind is counter, gauge or histogram
+	Labels           []string
 }
 
-// documented lists the metrics in the order of this file.
-var documented []metric
+var documented []Metric // in the order of this file
 
-func document(kind, name, help string, labels ...string) metric {
-	m := metric{name: "sallyport_" + name, kind: kind, help: help, labels: labels}
+// Documented returns the metrics in the order in which METRICS.md has them.
+func Documented() []Metric { return slices.Clone(documented) }
+
+func document(kind, name, help string, labels ...string) Metric {
+	m := Metric{Name: "sallyport_" + name, Kind: kind, Help: help, Labels: labels}
 	documented = append(documented, m)
 	return m
 }
@@ -122,7 +124,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 		kind = "counter"
 	}
 	m := document(kind, name, help, labels...)
-	return prometheus.NewDesc(m.name, help, labels, nil)
+	return prometheus.NewDesc(m.Name, help, labels, nil)
 }
 
 var (
@@ -209,45 +211,45 @@ var (
 	stepsDesc        = desc("steps_total", "Steps taken.", "step")
 )
 
-// registry returns a registry of our metrics and of those of the Go runtime and the
-// process.
-func registry(m *metrics) *prometheus.Registry {
+// Registry returns a registry of our metrics and of those of the Go runtime and the process. The Loop of
+// the Source measures.
+func Registry(s Source) *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(append(m.counts.all(), m)...)
+	r.MustRegister(s.Loop.duration, s.Loop.opened, s.Loop.routed, s.Loop.reloaded, s)
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 
 // Describe sends nothing: the label values are known only at a scrape.
-func (m *metrics) Describe(chan<- *prometheus.Desc) {}
+func (s Source) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends the current values.
-func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+func (s Source) Collect(ch chan<- prometheus.Metric) {
 	p := points(ch)
-	s, t := m.head(), m.tally()
-	p.gauge(readyDesc, oneIf(s.Ready))
-	p.gauge(warningsDesc, float64(len(s.Warnings)))
-	p.gauge(buildDesc, 1, s.Version)
-	p.gauge(configDesc, oneIf(len(s.Config.Errors) == 0))
-	p.gauge(configReadDesc, float64(s.Config.Read.Unix()))
-	p.gauge(configWaitDesc, float64(len(s.Config.Waiting)))
-	for _, c := range s.Clusters {
+	head, t := s.Head(), s.Tally()
+	p.gauge(readyDesc, oneIf(head.Ready))
+	p.gauge(warningsDesc, float64(len(head.Warnings)))
+	p.gauge(buildDesc, 1, head.Version)
+	p.gauge(configDesc, oneIf(len(head.Config.Errors) == 0))
+	p.gauge(configReadDesc, float64(head.Config.Read.Unix()))
+	p.gauge(configWaitDesc, float64(len(head.Config.Waiting)))
+	for _, c := range head.Clusters {
 		p.gauge(clusterDesc, oneIf(c.Live), c.Name)
 		if !c.CredentialsExpire.IsZero() {
 			p.gauge(credentialsDesc, float64(c.CredentialsExpire.Unix()), c.Name)
 		}
 	}
-	for cluster, part := range m.parts() {
+	for cluster, part := range s.Parts() {
 		p.gauge(shareDesc, part.Share, cluster)
 		p.gauge(scarceDesc, float64(part.Scarce), cluster)
 		if part.Asked >= 0 {
 			p.gauge(askedDesc, part.Asked, cluster)
 		}
 	}
-	if s.Group != nil {
-		p.group(s.Group)
+	if head.Group != nil {
+		p.group(head.Group)
 	}
-	for _, peer := range s.Peers {
+	for _, peer := range head.Peers {
 		if peer.BFD != "" {
 			p.gauge(bfdDesc, oneIf(peer.BFD == "up"), peer.Addr.String())
 		}
@@ -257,7 +259,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	p.gauge(routesDesc, float64(t.Installed), "true")
 	p.gauge(routesDesc, float64(t.Routes-t.Installed), "false")
-	for reason, n := range s.Refused.Counts {
+	for reason, n := range head.Refused.Counts {
 		p.gauge(refusedDesc, float64(n), string(reason))
 	}
 	for cluster, c := range t.Clusters {
@@ -279,20 +281,20 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for k, n := range t.GatewayRoutes {
 		p.gauge(gatewayRoutesDesc, float64(n), k.Cluster, k.Reason)
 	}
-	for _, c := range s.Capacity {
+	for _, c := range head.Capacity {
 		p.gauge(capacityDesc, float64(c.Used), c.Resource)
 		p.gauge(capacityMaxDesc, float64(c.Limit), c.Resource)
 	}
-	p.counter(requestsDesc, m.taken.Requests.Load())
-	p.counter(failedDesc, m.taken.Failed.Load())
-	p.counter(reloadsDesc, uint64(s.HAProxy.Reloads))
-	p.counter(repeatedDesc, uint64(s.HAProxy.Missed), "missed")
-	p.counter(repeatedDesc, uint64(s.HAProxy.Restored), "outside")
-	p.counter(checksDesc, uint64(s.HAProxy.Checks))
-	p.counter(roundsDesc, m.counts.rounds.Load())
-	p.counter(failedRoundsDesc, m.counts.failed.Load())
+	p.counter(requestsDesc, s.Samples.Requests.Load())
+	p.counter(failedDesc, s.Samples.Failed.Load())
+	p.counter(reloadsDesc, uint64(head.HAProxy.Reloads))
+	p.counter(repeatedDesc, uint64(head.HAProxy.Missed), "missed")
+	p.counter(repeatedDesc, uint64(head.HAProxy.Restored), "outside")
+	p.counter(checksDesc, uint64(head.HAProxy.Checks))
+	p.counter(roundsDesc, s.Loop.rounds.Load())
+	p.counter(failedRoundsDesc, s.Loop.failed.Load())
 	for kind, name := range stepNames {
-		p.counter(stepsDesc, m.counts.steps[kind].Load(), name)
+		p.counter(stepsDesc, s.Loop.steps[kind].Load(), name)
 	}
 }
 

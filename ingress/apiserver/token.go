@@ -1,4 +1,4 @@
-package watch
+package apiserver
 
 import (
 	"context"
@@ -166,15 +166,15 @@ func (r *renewer) refused(used token) {
 // due reports whether the token has lived a third of its life.
 func (t token) due(now time.Time) bool { return !now.Before(t.issued.Add(t.life() / 3)) }
 
-// A tokenIssuer is the part of an api that issues tokens.
-type tokenIssuer interface {
+// An Issuer is the part of an API server that issues tokens.
+type Issuer interface {
 	CreateToken(
 		ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest,
 	) (*authenticationv1.TokenRequest, error)
 }
 
 // run renews the token until ctx ends. It repeats an attempt that fails, for ever.
-func (r *renewer) run(ctx context.Context, from tokenIssuer) {
+func (r *renewer) run(ctx context.Context, from Issuer) {
 	// A clock may jump, as when it is set after the start: one timer for the whole time
 	// would come too late.
 	look := time.NewTicker(max(time.Second, min(time.Minute, r.given.life()/100)))
@@ -192,8 +192,8 @@ func (r *renewer) run(ctx context.Context, from tokenIssuer) {
 }
 
 // renew requests a new token for the ServiceAccount of the given token.
-func (r *renewer) renew(ctx context.Context, from tokenIssuer) error {
-	ctx, cancel := context.WithTimeout(ctx, askFor)
+func (r *renewer) renew(ctx context.Context, from Issuer) error {
+	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	seconds := int64(r.given.life() / time.Second)
 	answer, err := from.CreateToken(ctx, r.given.namespace, r.given.name,
@@ -236,9 +236,9 @@ func (r *renewer) sentences(now time.Time) (all []string) {
 	case !now.Before(r.held.expires):
 		all = append(all, fmt.Sprintf("%s expired on %s, before it could be renewed: make a new kubeconfig "+
 			"and restart the appliance", whose, expires))
-	case r.failed != nil && (isAnswer(r.failed) || soon(r.held.issued, r.held.expires, now)):
+	case r.failed != nil && (IsAnswer(r.failed) || soon(r.held.issued, r.held.expires, now)):
 		all = append(all, fmt.Sprintf("%s cannot be renewed, and expires on %s (%v): %s",
-			whose, expires, root(r.failed), renew))
+			whose, expires, Root(r.failed), renew))
 	}
 	if r.unsaved != nil {
 		all = append(all, fmt.Sprintf("the renewed token cannot be saved (%v): the next start uses the kubeconfig's "+
