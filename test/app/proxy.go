@@ -37,7 +37,7 @@ type spokenForConn struct {
 	net.Conn
 	in   *bufio.Reader
 	once sync.Once
-	from net.Addr // nil: the connection has no PROXY protocol, or names no address
+	from net.Addr // nil if the connection has no PROXY protocol, or if its header has no address
 	err  error
 }
 

@@ -53,11 +53,11 @@ type target interface {
 type testbed struct {
 	target
 	*keys
-	patience time.Duration // how long to wait for what is to come
+	patience time.Duration // the longest wait for an answer that is to come
 	before   []string      // answers to baseline
 	pod      string        // address of victim's
 	rounds   int
-	rig      *rig.Rig // nil: there is no lab
+	rig      *rig.Rig // nil if the attack needs no lab
 	two      *rig.Rig // the lab of the second cluster; nil until secondCluster brings it up
 }
 

@@ -74,7 +74,7 @@ type answer struct {
 	header http.Header
 	body   []byte
 	crt    string // of the server, by its hash
-	pod    string // namespace of the pod that answered; empty: none did
+	pod    string // namespace of the pod that answered, or empty if no pod answered
 	saw    sight
 	err    error // why there is no answer
 }
@@ -127,7 +127,7 @@ func (s *testbed) connect(ctx context.Context, r request, more ...func(*tls.Conf
 	if !r.https {
 		return conn, nil
 	}
-	config := &tls.Config{ServerName: or(r.sni, r.host), InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}} //nolint:gosec // what it is shown is looked at
+	config := &tls.Config{ServerName: or(r.sni, r.host), InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}} //nolint:gosec // its certificate is looked at
 	if r.sni == noSNI {
 		config.ServerName = ""
 	}
@@ -147,7 +147,7 @@ func (s *testbed) connect(ctx context.Context, r request, more ...func(*tls.Conf
 // noSNI as sni of a request: the handshake names no host.
 const noSNI = "-"
 
-// ask sends a request once. A connection that ends without an answer is an answer, too.
+// ask sends a request once. A connection that ends without an answer counts as an answer.
 func (s *testbed) ask(ctx context.Context, r request, more ...func(*tls.Config)) (answer, error) {
 	conn, err := s.connect(ctx, r, more...)
 	if err != nil {

@@ -57,7 +57,7 @@ func at(section, route string) string {
 // toApp is a rule that leads to Service app of the same namespace.
 const toApp = `{backendRefs: [{name: app, port: 80}]}`
 
-// gatewayOf returns the manifest of a Gateway. If address is empty, the Gateway asks for none. Listeners
+// gatewayOf returns the manifest of a Gateway. It asks for no address if address is empty. Listeners
 // are YAML.
 func gatewayOf(namespace, name, address string, listeners ...string) string {
 	asks := ""

@@ -121,7 +121,7 @@ func (s *testbed) frame(ctx context.Context, fields []string, body string) (stri
 	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
 		return "", err
 	}
-	// A closed connection is an answer, too.
+	// A closed connection counts as an answer.
 	_ = framer.WriteSettings()
 	_ = framer.WriteHeaders(http2.HeadersFrameParam{
 		StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true,

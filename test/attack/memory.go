@@ -67,7 +67,7 @@ func fillsObjects(ctx context.Context, s *testbed, r *rig.Rig) error {
 	})
 }
 
-// fillsStatus counts what the status tells of one object.
+// fillsStatus counts the lines of the status about one object.
 func fillsStatus(ctx context.Context, s *testbed, r *rig.Rig) error {
 	const most = 20
 	return s.eventually(ctx, func() error {

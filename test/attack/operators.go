@@ -46,7 +46,7 @@ func operators() []attack {
 // configMapOfOne gives the first cluster the ConfigMap of the operator.
 const configMapOfOne = "configMap: default/defaults"
 
-// secondCluster returns the lab of a second cluster, in which evil has a pod. It brings the lab up
+// secondCluster returns the lab of a second cluster. evil has a pod there. It brings the lab up
 // at the first call.
 func (s *testbed) secondCluster(ctx context.Context) (*rig.Rig, error) {
 	if s.two != nil {

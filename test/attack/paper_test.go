@@ -94,7 +94,7 @@ func open(t *testing.T, binary string) *paper {
 	return p
 }
 
-// end ends a process that somebody waits for; 0 is none.
+// end ends a process that somebody waits for. It does nothing for process 0.
 func end(ctx context.Context, pid int) error {
 	if pid == 0 {
 		return nil

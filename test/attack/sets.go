@@ -555,7 +555,7 @@ func exportsMany(ctx context.Context, s *testbed, two *lab) (err error) {
 		return err
 	}
 	for line := range strings.Lines(string(after[len(before):])) {
-		// victim adds and removes backends, and changes none.
+		// victim adds and removes backends, and changes no backend.
 		if strings.Contains(line, "HAProxy reloaded") &&
 			(strings.Contains(line, "evil") || strings.Contains(line, "changed")) {
 			err = errors.Join(err, fmt.Errorf("an export takes a reload: %s", strings.TrimSpace(line)))

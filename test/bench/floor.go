@@ -23,7 +23,7 @@ type proxy struct {
 // haproxyProgram returns the HAProxy that the appliance has, too (see rig.Configure).
 func haproxyProgram() string { return cmp.Or(os.Getenv("SALLYPORT_TEST_HAPROXY"), "/usr/sbin/haproxy") }
 
-// ownProxy starts a HAProxy whose files are in dir, and waits until its socket answers.
+// ownProxy starts a HAProxy with its files in dir, and waits until its socket answers.
 func ownProxy(ctx context.Context, dir string) (*proxy, error) {
 	p := &proxy{socket: filepath.Join(dir, "floor.sock")}
 	file := filepath.Join(dir, "floor.cfg")

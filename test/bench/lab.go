@@ -123,7 +123,7 @@ spec:
 	return s.Start(ctx)
 }
 
-// settings is the name of the ConfigMap whose keys are for all Ingresses. It is not there at first.
+// settings is the name of the ConfigMap with keys for all Ingresses. It is not there at first.
 const settings = "settings"
 
 func name(i int) string { return fmt.Sprintf("svc-%d", i) }
@@ -172,7 +172,7 @@ func (s *testbed) hosts() []string {
 func parallel(n int, do func(i int) error) error {
 	var group sync.WaitGroup
 	var next atomic.Int64
-	errs := make([]error, 32) // etcd writes what comes together to disk at once
+	errs := make([]error, 32) // etcd writes objects that come together to disk in one step
 	for worker := range errs {
 		group.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n && errs[worker] == nil; i = int(next.Add(1)) - 1 {

@@ -49,7 +49,7 @@ var (
 	inClusterText string
 )
 
-// A layout is that layout, and what its files are filled in with.
+// A layout is such a lab. Its configuration files are templates with these fields.
 type layout struct {
 	*testbed
 	Addr    netip.Addr   // of the load balancer
@@ -61,7 +61,7 @@ type layout struct {
 	stops   []func()
 }
 
-// A way is what requests pass from the client to the pods, and what was measured of it.
+// A way is a way of requests from the client to the pods, with its figures.
 type way struct {
 	name, addr   string
 	proxies      []int              // processes of its HAProxies
@@ -311,7 +311,7 @@ func (l *layout) fill(text string) (string, error) {
 }
 
 // travelArg makes this program the client of row 5, a process on the client's host. It reads
-// trips, makes them, and prints what became of each.
+// trips, makes them, and prints the outcome of each.
 const travelArg = "travel"
 
 // A trip is an order to send requests for host(0) for one slice of time.

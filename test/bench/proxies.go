@@ -251,7 +251,7 @@ func (b *bench) besideProxies(ctx context.Context, s *stage, n int) error {
 	return nil
 }
 
-// secure returns what a client needs to speak TLS with a side.
+// secure returns the configuration with which a client speaks TLS with a side.
 func secure() *tls.Config {
 	return &tls.Config{ServerName: "app.test", InsecureSkipVerify: true} //nolint:gosec // our own certificate, on loopback
 }

@@ -50,7 +50,7 @@ const (
 	rounds = 40
 )
 
-// A crowd is what the cluster has beside the Ingress of host app.test, whose requests are
+// A crowd has the objects of the cluster beside the Ingress of host app.test. The requests for app.test are
 // measured.
 type crowd struct {
 	name      string
@@ -314,7 +314,7 @@ func newCert(host string) ([]byte, error) {
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})), nil
 }
 
-// A contender is a side with its load, and what was measured of it.
+// A contender is a side with its load, and with the figures of it.
 type contender struct {
 	*side
 	load drive

@@ -31,7 +31,7 @@ const (
 	large place = 2 // in the common lab with as many Services as -services says
 )
 
-// rows returns all rows, in the order in which they are measured.
+// rows returns all rows, in the order of their measurement.
 func rows() []row {
 	return slices.Concat(requestRows, proxyRows, reloadRows, peerRows, memoryRows, pathRows, routeRows, gateRows, changeRows, lifeRows, ingressRows)
 }
@@ -40,7 +40,7 @@ func rows() []row {
 // argument (see rig.Child).
 var children = map[string]func(){pollArg: poll, travelArg: travel}
 
-// A bench is what a row measures with.
+// A bench has everything with which a row measures.
 type bench struct {
 	options
 	*testbed        // the common lab; nil for a row that is alone
@@ -171,7 +171,7 @@ func report(table []figure, file string) error {
 	return os.WriteFile(file, append(text, '\n'), 0o600)
 }
 
-// chosen returns the rows whose numbers are in a list; all of them for an empty list.
+// chosen returns the rows with the numbers of a list, or all rows if the list is empty.
 func chosen(all []row, only string) ([]row, error) {
 	if only == "" {
 		return all, nil

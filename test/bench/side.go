@@ -23,7 +23,7 @@ import (
 	"sallyport/test/rig"
 )
 
-// A side is a proxy whose requests are measured: a HAProxy that the appliance's packages
+// A side is a measured proxy: a HAProxy that the appliance's packages
 // drive, one that a hand-written file configures, or another program.
 type side struct {
 	name   string

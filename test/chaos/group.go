@@ -104,7 +104,7 @@ func (s *testbed) serve(ctx context.Context, members ...*rig.Rig) error {
 	})
 }
 
-// avoid waits until the router sends clients to other members alone.
+// avoid waits until the router sends clients only to other members.
 func (s *testbed) avoid(ctx context.Context, m *rig.Rig) error {
 	return rig.Eventually(ctx, m.Machine()+" gets no clients", func() error {
 		got, err := s.Serving(ctx)

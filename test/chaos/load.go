@@ -100,7 +100,7 @@ type outcome struct {
 	again bool
 	lost  bool   // a SYN: the kernel sent it again after a second
 	first string // for the list of the first failures
-	ends  string // of a lasting connection; empty: it was never open
+	ends  string // of a lasting connection, or empty if it was never open
 }
 
 func (p *phase) add(o outcome) {
@@ -146,7 +146,7 @@ func (p *phase) add(o outcome) {
 	}
 }
 
-// sooner returns the sooner of two times; zero is none.
+// sooner returns the sooner of two times. A zero time does not count.
 func sooner(a, b time.Time) time.Time {
 	if a.IsZero() || b.Before(a) {
 		return b

@@ -46,7 +46,7 @@ func hijack(reset bool) http.HandlerFunc {
 func TestWhatBecomesOfARequestIsCountedForWhatItIs(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
-		want   string // reason; empty: it is good
+		want   string // reason, or empty if it is good
 	}{
 		"good":                  {echo, ""},
 		"an error of the proxy": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, "503"},

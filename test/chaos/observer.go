@@ -125,7 +125,7 @@ func covers(routes []netip.Prefix, a netip.Addr) bool {
 }
 
 // sourceOf returns the address from which HAProxy connects to a server, by its name. It is the zero Addr if the
-// server has none.
+// server has no address.
 func sourceOf(server string) netip.Addr {
 	_, from, _ := strings.Cut(server, "_from_")
 	from, _, _ = strings.Cut(from, "_")

@@ -281,7 +281,7 @@ func (s *testbed) run(ctx context.Context, sc scenario) (result, error) {
 	return res, nil
 }
 
-// loadAverage returns the machine's load in the last minute; 0: unknown.
+// loadAverage returns the machine's load in the last minute, or 0 if it is unknown.
 func loadAverage() (load float64) {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err == nil {

@@ -903,7 +903,7 @@ func ownCases() []conformity {
 			exact: true, asks: []ask{
 				{request: "GET /old?a=b", want: []string{"200", "url /new?a=b"}},
 				{request: "GET /old/x", want: []string{"404"}},
-				{request: "GET /new", want: []string{"404"}}, // what is asked for decides, not what it becomes
+				{request: "GET /new", want: []string{"404"}}, // the requested path decides, before it is rewritten
 			},
 		},
 		{name: "route-acl", service: []string{"route-acl: url_param(beta) -m found"}, asks: []ask{

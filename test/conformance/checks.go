@@ -25,7 +25,7 @@ import (
 // answers with an outcome.
 const clientArg = "client"
 
-// speaker is the source address whose connections begin with the PROXY protocol.
+// speaker is a source address. Connections from it begin with the PROXY protocol.
 const speaker = "192.168.50.99"
 
 // An order is one of these, in this order of precedence. Listen: receive HAProxy's log from now

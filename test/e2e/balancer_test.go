@@ -30,7 +30,7 @@ spec:
 `
 
 func TestAGroupServesAService(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	a, b := newMembers(t, world.Options{Name: "balancer", Workers: 2, Router: world.RouterBIRD},
 		"  pools: [203.0.113.64/28]\n")
 	r := a.testbed

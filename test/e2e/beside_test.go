@@ -296,7 +296,7 @@ spec:
 // beside a group. DNS has the records that external-dns makes of our statuses. The ACME server believes
 // them, and asks for the challenge at the addresses that it finds.
 func TestRecordsAndCertificatesFollowWhatIsServed(t *testing.T) {
-	t.Parallel()
+	beside(t, long)
 	dns, err := world.ExternalDNS(t.Context(), testWriter{t})
 	if err != nil {
 		t.Fatal(err)

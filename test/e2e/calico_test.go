@@ -26,7 +26,7 @@ func (r *testbed) unsays(word string) {
 // TestEachMistakeInCalicosObjectsIsSaid makes mistakes one after another. Each is told with the
 // command that shows it, and what it does not concern goes on.
 func TestEachMistakeInCalicosObjectsIsSaid(t *testing.T) {
-	t.Parallel()
+	beside(t, long)
 	const filter, peer = "bgpfilter/sallyport", "bgppeer/sallyport-192-168-50-21"
 	two := []string{"172.16.49.64/26 via 192.168.50.22", "172.16.171.64/26 via 192.168.50.23"}
 	r := newTestbed(t, world.Options{Name: "mistakes", Workers: 1}, settings{})

@@ -18,7 +18,7 @@ import (
 )
 
 func TestNodesThatSpeakWithBIRD2AreServedAsAnyOther(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	r := newTestbed(t, world.Options{Name: "bird2", Workers: 2, Bird: 2}, settings{})
 	if out, err := r.BIRD(t.Context(), "worker1", 4, "show", "status"); err != nil ||
 		!strings.Contains(out, "BIRD 2.") {
@@ -62,7 +62,7 @@ func (r *testbed) patchPeer(patch string) {
 }
 
 func TestAReflectorBringsAllBlocksButNotTheWayToThem(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	r := newTestbed(t, world.Options{Name: "reflect", Workers: 2},
 		settings{manifests: []string{"--reflectors", "route-reflector == 'true'"}})
 	r.reflect()
@@ -102,7 +102,7 @@ func TestAReflectorBringsAllBlocksButNotTheWayToThem(t *testing.T) {
 }
 
 func TestPodCIDRsStandInForTheBlocksOfHostLocalIPAM(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	r := newTestbed(t, world.Options{Name: "podcidr", Workers: 2, HostLocal: true}, settings{})
 	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app"))
 	r.start()
@@ -130,7 +130,7 @@ func TestPodCIDRsStandInForTheBlocksOfHostLocalIPAM(t *testing.T) {
 }
 
 func TestCalicoMayComeAfterTheAppliance(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	r := newTestbed(t, world.Options{Name: "late", Workers: 2, NoCalico: true}, settings{})
 	r.apply(application("app", 4) + onHostNetwork("node") +
 		ingress("app", "", "test.local / Prefix app", "node.local / Prefix node"))
@@ -244,7 +244,7 @@ func (r *testbed) established(cluster string, n int) {
 }
 
 func TestTwoClustersShareAnApplianceAndFailApart(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	later := t.TempDir() + "/kubeconfig"
 	r := newTestbed(t, world.Options{Name: "one", Workers: 1}, settings{
 		clusters: []rig.Cluster{

@@ -138,7 +138,7 @@ func (r *testbed) healthy(file string) {
 	})
 }
 
-// A patient is a testbed of one worker with an application, whose faults the doctor finds. Without a
+// A patient is a testbed of one worker with an application. The doctor finds its faults. Without a
 // fault no check fails.
 type patient struct {
 	*testbed
@@ -159,7 +159,7 @@ func newPatient(t *testing.T, lab string) patient {
 	return patient{r, r.file("sallyport.yaml"), r.read("sallyport.yaml"), manifests}
 }
 
-// with writes another configuration file, whose paths are those of the first.
+// with writes another configuration file with the paths of the first.
 func (p patient) with(r *testbed, old, instead string) string {
 	r.t.Helper()
 	changed := strings.Replace(p.text, old, instead, 1)
@@ -187,7 +187,7 @@ func (p patient) quic(r *testbed) (undo func()) {
 
 // TestTheDoctorFindsEachFaultBeforeTheFirstStart makes one fault after another.
 func TestTheDoctorFindsEachFaultBeforeTheFirstStart(t *testing.T) {
-	t.Parallel()
+	beside(t, long)
 	p := newPatient(t, "doctor")
 	r, file, text, manifests, with, peer := p.testbed, p.file, p.text, p.manifests, p.with, patientPeer
 
@@ -612,7 +612,7 @@ func TestTheDoctorFindsEachFaultBeforeTheFirstStart(t *testing.T) {
 
 // TestTheDoctorFindsEachFaultBesideAnAppliance makes one fault after another while the appliance runs.
 func TestTheDoctorFindsEachFaultBesideAnAppliance(t *testing.T) {
-	t.Parallel()
+	beside(t, long)
 	p := newPatient(t, "patient")
 	r, file, text, manifests, peer := p.testbed, p.file, p.text, p.manifests, patientPeer
 	r.start()

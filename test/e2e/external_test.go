@@ -12,7 +12,7 @@ import (
 // Follows haproxy/README.md: the appliance writes the first configuration and names the command, which
 // starts HAProxy; then the appliance drives it.
 func TestAnExternalHAProxyServesAtTheFirstTry(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	r := newTestbed(t, world.Options{Name: "external", Workers: 1}, settings{})
 	r.apply(application("app", 2) + ingress("app", "", "test.local / Prefix app"))
 	r.write("sallyport.yaml",

@@ -68,7 +68,7 @@ func (r *testbed) outlives(node string) {
 }
 
 func TestFaultsOfTheClusterCloseNoMoreThanTheyMust(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	r := newTestbed(t, world.Options{Name: "faults", Workers: 2}, settings{})
 	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app"))
 	r.start()
@@ -130,7 +130,7 @@ func TestFaultsOfTheClusterCloseNoMoreThanTheyMust(t *testing.T) {
 }
 
 func TestBothFamiliesAreRouted(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	r := newTestbed(t, world.Options{Name: "six", Workers: 2, IPv6: true},
 		settings{manifests: []string{"--address", "fd00:50::21"}})
 	r.apply(application("app", 4) + "  ipFamilyPolicy: PreferDualStack\n  ipFamilies: [IPv6, IPv4]\n" +
@@ -155,7 +155,7 @@ func TestBothFamiliesAreRouted(t *testing.T) {
 // With another AS and the mesh on, every node announces the blocks of all nodes with itself as the
 // next hop, once the BGPFilter that prevents it is removed.
 func TestOfABlockAnnouncedByAllOnlyTheOwnersRouteCounts(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	r := newTestbed(t, world.Options{Name: "ebgp", Workers: 2, Mesh: true}, settings{lines: "bgp: {asn: 65010}"})
 	r.kubectl("patch", "bgppeer", "sallyport-192-168-50-21", "--type=json", "-p",
 		`[{"op":"remove","path":"/spec/filters"}]`)

@@ -14,7 +14,7 @@ import (
 // TestGatewaysAreServedOnceTheClusterHasTheCRDs has a configuration file that does not name Gateways, and the
 // rights of manifests from before. The appliance runs through all of it.
 func TestGatewaysAreServedOnceTheClusterHasTheCRDs(t *testing.T) {
-	t.Parallel()
+	beside(t, long)
 	r := newTestbed(t, world.Options{Name: "gateways", Workers: 1}, settings{})
 	file, hint := r.file("sallyport.yaml"), "lacks the rights to read the objects"
 	r.must(r.AddGatewayAddresses(t.Context()))
@@ -166,7 +166,7 @@ func gatewaysAreNamed(r *testbed) {
 		}
 		return err
 	})
-	// The policy holds for the account of the appliance, and for nobody else.
+	// The policy holds for the account of the appliance only.
 	account := "--as=system:serviceaccount:kube-system:sallyport"
 	r.write("stolen.yaml", "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n"+
 		"metadata: {name: a-sallyport-ipv4, labels: {kubernetes.io/service-name: app}}\n"+

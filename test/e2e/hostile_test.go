@@ -81,7 +81,7 @@ func (r *testbed) announces(node world.Host, prefixes ...string) {
 }
 
 func TestAHostileNodeGetsNothingIntoTheKernelButItsOwnBlock(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	r := newTestbed(t, world.Options{Name: "hostile", Workers: 2}, settings{})
 	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app"))
 	evil, err := r.AddNode(t.Context(), "evil")

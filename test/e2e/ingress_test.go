@@ -120,7 +120,7 @@ func (r *testbed) expect(url string, code int, by string, more ...string) {
 }
 
 func TestIngressesMeanWhatKubernetesSays(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	r := newTestbed(t, world.Options{Name: "ingress", Workers: 2},
 		settings{clusters: []rig.Cluster{{Ingress: []string{"hostNetwork: true"}}}})
 	r.apply(application("one", 1) + application("two", 1) + onHostNetwork("node"))

@@ -27,7 +27,7 @@ func (m member) refusals(namespace string) (all []string, err error) {
 // TestAStartingMemberLearnsWhatIsKeptForWhom lets a namespace ask for a host and for
 // an address that the first member keeps for another namespace. The second member has never run.
 func TestAStartingMemberLearnsWhatIsKeptForWhom(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	a, b := newMembers(t, world.Options{Name: "learn", Workers: 1, Router: world.RouterBIRD},
 		"  pools: [203.0.113.64/28]\n")
 	r := a.testbed

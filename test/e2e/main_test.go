@@ -26,7 +26,7 @@ var bothRoutes = []string{
 
 // Follows the README step by step, in one lab.
 func TestAnIngressIsServedFromOutsideTheCluster(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	r := newTestbed(t, world.Options{Name: "main", Workers: 2}, settings{})
 	sample, err := os.ReadFile("../demo/app.yaml")
 	r.must(err)

@@ -38,7 +38,7 @@ func (r *testbed) tryApply(manifest string, flags ...string) error {
 
 // TestTheManifestsFollowTheCluster needs a cluster alone: no appliance runs.
 func TestTheManifestsFollowTheCluster(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	r := newTestbed(t, world.Options{Name: "applied", Workers: 1}, settings{})
 	offline, err := r.Manifests(t.Context())
 	r.must(err)

@@ -153,7 +153,7 @@ func turnOf(page string) int {
 // TestEveryCommandOfTheManualRuns types what the pages let a reader type, on a machine beside a cluster
 // with Calico. It begins with the page that installs the program.
 func TestEveryCommandOfTheManualRuns(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	r := newTestbed(t, world.Options{
 		Name: "manual", Workers: 2, Calico: world.Real, Appliances: 2,
 		Router: world.RouterBIRD,

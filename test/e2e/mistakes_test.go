@@ -33,7 +33,7 @@ func (m mistake) by(doctor func(r *testbed)) mistake {
 // The first member is right in everything, and the second one has the mistake. Clients reach the
 // application all the time.
 func TestEachMistakeInAGroupIsASentence(t *testing.T) {
-	t.Parallel()
+	beside(t, long)
 	first, a, b, clients := pair(t, "wrong", world.RouterBIRD)
 	good := b.read("sallyport.yaml")
 	program, err := os.Readlink(b.file("sallyport"))

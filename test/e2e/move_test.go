@@ -64,7 +64,7 @@ func broughtIngress(i int, class, status string) string {
 // TestIngressesOfAnotherControllerMoveUnderLoad moves 400 Ingresses of ingress-nginx to a class that is served here, a
 // quarter at a time, under load. Their statuses are those of the controller before until all have moved.
 func TestIngressesOfAnotherControllerMoveUnderLoad(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	const ingresses, parts, before, here = 400, 4, "203.0.113.9", "192.168.50.21"
 	configured := func(r *testbed, publish string) {
 		r.t.Helper()

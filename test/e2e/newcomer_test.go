@@ -82,7 +82,7 @@ func (r *testbed) keep(name, terminal string) {
 }
 
 func TestANewcomerFindsEachCause(t *testing.T) {
-	t.Parallel()
+	beside(t, long)
 	a, b := newMembers(t, world.Options{Name: "newcomer", Workers: 2, Router: world.RouterBIRD}, "")
 	r, other := a.testbed, b.testbed
 	r.apply(application("app", 4) + ingress("app", "", "test.local / Prefix app"))

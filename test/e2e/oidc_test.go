@@ -174,7 +174,7 @@ func annotated(ingress, name, host, annotations string) string {
 
 // Types the page with oauth2-proxy: the objects there are applied as they stand, but for the provider.
 func TestABrowserSignsInThroughOAuth2Proxy(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	program, err := world.OAuth2Proxy(t.Context(), testWriter{t})
 	if err != nil {
 		t.Fatal(err)

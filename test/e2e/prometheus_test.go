@@ -239,7 +239,7 @@ type outage struct {
 }
 
 func TestARealPrometheusAlertsOfEachFault(t *testing.T) {
-	t.Parallel()
+	beside(t, long)
 	opts := world.Options{Name: "prom", Workers: 2, Router: world.RouterBIRD, GatewayAPI: world.Standard}
 	a, b := newMembers(t, opts, "  pools: ["+rig.ServicePool(opts)+"]\n")
 	r := a.testbed

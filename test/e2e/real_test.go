@@ -225,7 +225,7 @@ spec:
 `
 
 func TestRealCalicoIsServedThroughRestartsAndPolicies(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	r := newRealTestbed(t, 4, world.Options{Name: "calico", Workers: 2}, settings{})
 	nodes := []string{"master", "worker1", "worker2"}
 

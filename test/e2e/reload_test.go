@@ -21,7 +21,7 @@ func (r *testbed) reload(lines string, clusters ...rig.Cluster) {
 }
 
 func TestTheConfigurationIsReadAgainUnderTraffic(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	one := rig.Cluster{Name: "one", Pools: "172.16.0.0/16"}
 	r := newTestbed(t, world.Options{Name: "reload", Workers: 1},
 		settings{clusters: []rig.Cluster{one}, manifests: []string{"--cluster", "one"}})

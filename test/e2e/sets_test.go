@@ -200,7 +200,7 @@ func (r *testbed) roleOf(cluster, want string) {
 }
 
 func TestOneHostIsServedByThePodsOfTwoClusters(t *testing.T) {
-	t.Parallel()
+	beside(t, long)
 	later := t.TempDir() + "/kubeconfig"
 	r := newTestbed(t, world.Options{Name: "blue", Workers: 1}, settings{
 		clusters: []rig.Cluster{

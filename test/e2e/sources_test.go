@@ -18,7 +18,7 @@ import (
 // TestTwoClustersHaveTheSamePods serves two clusters with the same network of pods, the same blocks and pods with
 // the same addresses. No request may ever be answered by the other cluster.
 func TestTwoClustersHaveTheSamePods(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	later := t.TempDir() + "/kubeconfig"
 	const greenAS = "localASN: 65010" // in which the appliance is towards green, as green's nodes are
 	const blueSource, greenSource, pools = "source: 192.168.50.0/24", "source: 192.168.51.0/24", "172.16.0.0/16"

@@ -68,7 +68,7 @@ spec: {prefix: house.test, validation_rules: {only: {type: string, rule: "true"}
 
 // TestAClusterIsSurveyedAsItsFiles holds what migrate says of a cluster to what it says of the output of kubectl.
 func TestAClusterIsSurveyedAsItsFiles(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	r := newTestbed(t, world.Options{Name: "survey", Workers: 1}, settings{
 		clusters: []rig.Cluster{{Ingress: []string{"customResources: true", "nginx: {classes: [nginx]}"}}},
 	})
@@ -230,7 +230,7 @@ http {
 
 // TestRequestsToNginxDifferWhereTheyMust sends the log of a real nginx to both, and finds what was planted.
 func TestRequestsToNginxDifferWhereTheyMust(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	folder, err := debian.Nginx().Fetch(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)

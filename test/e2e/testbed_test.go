@@ -38,10 +38,15 @@ func TestMain(m *testing.M) {
 		}
 		// A lab mostly waits, for hold times and checks: two fit on a processor.
 		flag.Parse()
-		if at := flag.Lookup("test.parallel"); at.Value.String() == at.DefValue {
-			if err := at.Value.Set(strconv.Itoa(2 * runtime.GOMAXPROCS(0))); err != nil {
+		labs.free = 2 * runtime.GOMAXPROCS(0)
+		at := flag.Lookup("test.parallel")
+		if given := at.Value.String(); given != at.DefValue {
+			if labs.free, err = strconv.Atoi(given); err != nil {
 				return 1, err
 			}
+		}
+		if err := at.Value.Set("1000"); err != nil { // the places are what bounds them
+			return 1, err
 		}
 		return m.Run(), nil
 	}()

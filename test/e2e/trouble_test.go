@@ -59,7 +59,7 @@ func (r *testbed) says(words ...string) {
 }
 
 func TestEachTroubleIsSaidInASentenceAndMendsByItself(t *testing.T) {
-	t.Parallel()
+	beside(t, short)
 	r := newTestbed(t, world.Options{Name: "trouble", Workers: 1},
 		settings{clusters: []rig.Cluster{{BGP: []string{"mode: passive"}}}})
 	r.apply(application("app", 1) + ingress("app", "", "test.local / Prefix app"))
