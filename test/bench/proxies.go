@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -22,7 +23,7 @@ import (
 )
 
 var proxyRows = []row{
-	{16, "processor time of a request, beside nginx and Caddy", alone, otherProxies},
+	{16, "processor time of a request, beside nginx, Caddy and Traefik", alone, otherProxies},
 }
 
 // The configurations of other proxies.
@@ -31,24 +32,67 @@ var (
 	nginxText string
 	//go:embed Caddyfile
 	caddyText string
+	//go:embed traefik.yaml
+	traefikText string
 )
 
-// Another is a proxy that people use in the place of HAProxy, as Debian 13 has it.
+// Another is a proxy that people use in the place of HAProxy.
 type another struct {
 	name, text, file string
-	args             []string // before the file
-	asks             []string // for the version
+	args             func(w written, file string) []string
+	asks             string // for the version
+	built            bool   // its program lies where test/rivals has it; else it is that of Debian 13
 }
 
-var others = []another{
-	{name: "nginx", text: nginxText, file: "nginx.conf", args: []string{"-e", "stderr", "-c"}, asks: []string{"-v"}},
-	{
-		name: "caddy", text: caddyText, file: "Caddyfile", args: []string{"run", "--adapter", "caddyfile", "--config"},
-		asks: []string{"version"},
-	},
+// others returns the proxies whose programs can be had, and tells which one is left out.
+func others() ([]another, error) {
+	all := []another{
+		{name: "nginx", text: nginxText, file: "nginx.conf", asks: "-v", args: func(_ written, file string) []string {
+			return []string{"-e", "stderr", "-c", file}
+		}},
+		{name: "caddy", text: caddyText, file: "Caddyfile", asks: "version", args: func(_ written, file string) []string {
+			return []string{"run", "--adapter", "caddyfile", "--config", file}
+		}},
+		{
+			name: "traefik", text: traefikText, file: "hosts.yaml", asks: "version", built: true,
+			args: func(w written, file string) []string {
+				return []string{
+					"--entryPoints.web.address=" + w.HTTP.String(), "--entryPoints.websecure.address=" + w.HTTPS.String(),
+					"--providers.file.filename=" + file, "--global.checkNewVersion=false", "--global.sendAnonymousUsage=false",
+				}
+			},
+		},
+	}
+	folder, err := builtFolder()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(o another) bool {
+		_, err := os.Stat(filepath.Join(folder, o.name))
+		if o.built && err != nil {
+			progress("%s is left out: its program is not in %s", o.name, folder)
+		}
+		return o.built && err != nil
+	}), nil
 }
 
-// write writes the configuration of a proxy for some hosts, and returns its text.
+// builtFolder returns the folder of the programs that test/rivals compares.
+func builtFolder() (string, error) {
+	cache, err := debian.Cache()
+	return filepath.Join(cache, "rivals"), err
+}
+
+// program returns the program of a proxy.
+func (o another) program(ctx context.Context) (string, error) {
+	folder, err := builtFolder()
+	if !o.built {
+		folder, err = debian.Package{Suite: "trixie", Name: o.name}.Fetch(ctx, os.Stderr)
+	}
+	return filepath.Join(folder, o.name), err
+}
+
+// write writes the configuration of a proxy for some hosts, and returns its text. A proxy that watches the file sees
+// all of it at once.
 func (o another) write(w written, hosts []string) ([]byte, error) {
 	var text bytes.Buffer
 	err := template.Must(template.New(o.name).Parse(o.text)).Execute(&text, struct {
@@ -56,19 +100,19 @@ func (o another) write(w written, hosts []string) ([]byte, error) {
 		Hosts []string
 	}{w, hosts})
 	if err == nil {
-		err = os.WriteFile(filepath.Join(w.Dir, o.file), text.Bytes(), 0o600)
+		file := filepath.Join(w.Dir, o.file)
+		err = errors.Join(os.WriteFile(file+".new", text.Bytes(), 0o600), os.Rename(file+".new", file))
 	}
 	return text.Bytes(), err
 }
 
 // start starts the proxy of a stage for some hosts.
 func (o another) start(ctx context.Context, s *stage, name string, hosts []string) (*side, error) {
-	folder, err := debian.Package{Suite: "trixie", Name: o.name}.Fetch(ctx, os.Stderr)
+	program, err := o.program(ctx)
 	if err != nil {
 		return nil, err
 	}
-	program := filepath.Join(folder, o.name)
-	version, err := exec.CommandContext(ctx, program, o.asks...).CombinedOutput()
+	version, err := exec.CommandContext(ctx, program, o.asks).CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", program, err, version)
 	}
@@ -87,17 +131,16 @@ func (o another) start(ctx context.Context, s *stage, name string, hosts []strin
 		return nil, err
 	}
 	var log bytes.Buffer
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), program, append(o.args, filepath.Join(w.Dir, o.file))...)
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), program, o.args(w, filepath.Join(w.Dir, o.file))...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // see startWritten
 	cmd.Env = append(os.Environ(), "HOME="+w.Dir, "XDG_DATA_HOME="+w.Dir, "XDG_CONFIG_HOME="+w.Dir)
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	p := &side{
-		name: o.name + " " + regexp.MustCompile(`\d+\.\d+\.\d+`).FindString(string(version)), http: w.HTTP, https: w.HTTPS,
-		worker: cmd.Process.Pid, family: true,
-	}
+	line, _, _ := strings.Cut(string(version), "\n") // a program that was built by hand may have no version in it
+	name = strings.TrimSpace(o.name + " " + regexp.MustCompile(`\d+\.\d+\.\d+`).FindString(line))
+	p := &side{name: name, http: w.HTTP, https: w.HTTPS, worker: cmd.Process.Pid, family: true}
 	s.stops = append(s.stops, func() error {
 		err := cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
@@ -167,8 +210,12 @@ func (b *bench) besideProxies(ctx context.Context, s *stage, n int) error {
 		return err
 	}
 	rival.name = "hand-written"
+	rest, err := others()
+	if err != nil {
+		return err
+	}
 	sides, hosts := []*side{ours, rival}, hostsOf(n)
-	for _, o := range others {
+	for _, o := range rest {
 		p, err := o.start(ctx, s, fmt.Sprintf("%s-%d", o.name, n), hosts)
 		if err != nil {
 			return err

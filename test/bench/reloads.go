@@ -27,7 +27,7 @@ import (
 )
 
 var reloadRows = []row{
-	{17, "processor time and lost requests of a new host under load, beside nginx and Caddy", alone, newHosts},
+	{17, "processor time and lost requests of a new host under load, beside nginx, Caddy and Traefik", alone, newHosts},
 }
 
 const (
@@ -93,8 +93,12 @@ func (s *stage) changers(ctx context.Context) ([]*changer, error) {
 	if err != nil {
 		return nil, err
 	}
+	rest, err := others()
+	if err != nil {
+		return nil, err
+	}
 	all := []*changer{ours, rival}
-	for _, o := range others {
+	for _, o := range rest {
 		p, err := o.start(ctx, s, o.name+"-changed", hosts)
 		if err != nil {
 			return nil, err
@@ -173,8 +177,11 @@ func (o another) renew(ctx context.Context, s *stage, p *side, hosts []string) e
 		Dir: filepath.Join(s.dir, o.name+"-changed"), HTTP: p.http, HTTPS: p.https, Pods: s.pods[:replicas], Large: s.large,
 	}
 	text, err := o.write(w, hosts)
-	if err != nil || o.name == "nginx" {
-		return errors.Join(err, syscall.Kill(p.worker, syscall.SIGHUP))
+	switch {
+	case err != nil || o.name == "traefik": // which watches the file
+		return err
+	case o.name == "nginx":
+		return syscall.Kill(p.worker, syscall.SIGHUP)
 	}
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -204,11 +211,13 @@ func (c *changer) measure(ctx context.Context) error {
 		Every: 100 * time.Millisecond,
 	})
 	defer w.Stop()
-	span := func(each func(k int) error) (used time.Duration, lost load.Count, err error) {
+	// span returns the processor time that was used in a second, and the seconds.
+	span := func(each func(k int) error) (rate float64, took time.Duration, lost load.Count, err error) {
 		before, err := c.whole()
 		if err != nil {
-			return 0, lost, err
+			return 0, 0, lost, err
 		}
+		began := time.Now()
 		lost, err = w.During(ctx, 1, 1, func() error {
 			for k := range newHostsEach {
 				ends := time.Now().Add(changeEvery)
@@ -222,20 +231,21 @@ func (c *changer) measure(ctx context.Context) error {
 			return nil
 		})
 		if err != nil {
-			return 0, lost, err
+			return 0, 0, lost, err
 		}
+		took = time.Since(began)
 		after, err := c.whole()
-		return after - before, lost, err
+		return (after - before).Seconds() / took.Seconds(), took, lost, err
 	}
 	quiet := func(int) error { return nil }
-	if _, _, err := span(quiet); err != nil { // warms up
+	if _, _, _, err := span(quiet); err != nil { // warms up
 		return err
 	}
-	calm, _, err := span(quiet)
+	calm, _, _, err := span(quiet)
 	if err != nil {
 		return err
 	}
-	busy, lost, err := span(func(k int) error {
+	busy, took, lost, err := span(func(k int) error {
 		host := fmt.Sprintf("new-%d.bench.test", k)
 		began := time.Now()
 		if err := c.add(host); err != nil {
@@ -245,7 +255,8 @@ func (c *changer) measure(ctx context.Context) error {
 		c.took = append(c.took, time.Since(began))
 		return err
 	})
-	c.lost, c.cost = lost, (max(busy-calm, 0)+c.own)/newHostsEach
+	more := time.Duration(max(busy-calm, 0) * float64(took))
+	c.lost, c.cost = lost, (more+c.own)/newHostsEach
 	return err
 }
 
