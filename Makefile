@@ -169,8 +169,9 @@ lint: go ## Hold the code to the house rules
 bench: ready ## Measure, and print a table of ratios; BENCH has its flags
 	go run ./test/bench $(BENCH)
 
-sim: go ## Grow clusters in a simulation until a bound breaks, and print where; SIM has its flags: -axis NAME -to SIZE
+sim: ready ## Grow clusters in a simulation until a bound breaks, and print where; SIM has its flags: -axis NAME -to SIZE
 	go test -count=1 -timeout 3h -run '^TestWalls$$' -v ./appliance -args -sim $(SIM)
+	$(if $(SIM),,go run ./test/bench -only 35,36 -json "")
 
 rivals: ready ## Make the same faults for sallyport and for others, and count what clients lose; RIVALS has its flags
 	go run ./test/rivals -o .build/rivals.json $(RIVALS)

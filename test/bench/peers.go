@@ -550,7 +550,8 @@ func (f *fabric) await(ctx context.Context, r *receiver, n int, added bool) (at 
 
 // A peerSpeaker is a node: a BGP speaker that announces what it is told, and learns nothing.
 type peerSpeaker struct {
-	addr netip.Addr
+	addr  netip.Addr
+	first []netip.Prefix // announced in each session as it begins
 
 	mu       sync.Mutex
 	sessions map[netip.Addr]net.Conn // established, by the address of the receiver
@@ -628,6 +629,9 @@ func (s *peerSpeaker) speak(c net.Conn) error {
 		answer := bgpMessage(bgpKeepalive)
 		if !established {
 			answer = bgpMessage(bgpUpdate, 0, 0, 0, 0) // End-of-RIB (RFC 4724, 2)
+			if len(s.first) > 0 {
+				answer = append(bgpMessage(bgpUpdate, s.update(s.first)...), answer...)
+			}
 		}
 		if _, err := c.Write(answer); err != nil {
 			return err
@@ -643,6 +647,11 @@ func (s *peerSpeaker) speak(c net.Conn) error {
 
 // announce sends one UPDATE with blocks of the node.
 func (s *peerSpeaker) announce(r *receiver, blocks ...netip.Prefix) error {
+	return s.send(r, s.update(blocks))
+}
+
+// update returns the body of an UPDATE with blocks of the node.
+func (s *peerSpeaker) update(blocks []netip.Prefix) []byte {
 	hop := s.addr.As4()
 	attributes := slices.Concat(
 		[]byte{0x40, 1, 1, 0},      // ORIGIN: IGP
@@ -651,7 +660,7 @@ func (s *peerSpeaker) announce(r *receiver, blocks ...netip.Prefix) error {
 		[]byte{0x40, 5, 4, 0, 0, 0, 0x64}, // LOCAL_PREF: 100
 	)
 	body := binary.BigEndian.AppendUint16([]byte{0, 0}, uint16(len(attributes))) //nolint:gosec // a few bytes
-	return s.send(r, slices.Concat(body, attributes, encoded(blocks)))
+	return slices.Concat(body, attributes, encoded(blocks))
 }
 
 // withdraw sends one UPDATE that withdraws blocks.

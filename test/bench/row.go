@@ -33,12 +33,13 @@ const (
 
 // rows returns all rows, in the order of their measurement.
 func rows() []row {
-	return slices.Concat(requestRows, proxyRows, reloadRows, peerRows, memoryRows, pathRows, routeRows, gateRows, changeRows, lifeRows, ingressRows)
+	return slices.Concat(requestRows, proxyRows, reloadRows, wallRows, peerRows, memoryRows, pathRows, routeRows, gateRows,
+		changeRows, lifeRows, ingressRows)
 }
 
-// children are the programs that this program becomes on a host of a lab, by the first
+// children are the programs that this program becomes, most of them on a host of a lab, by the first
 // argument (see rig.Child).
-var children = map[string]func(){pollArg: poll, travelArg: travel}
+var children = map[string]func(){pollArg: poll, travelArg: travel, speakArg: speakBGP}
 
 // A bench has everything with which a row measures.
 type bench struct {

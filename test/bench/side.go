@@ -162,10 +162,10 @@ func settle(ctx context.Context, driver *haproxy.Proxy, cfg *haproxy.Config) err
 	for i, b := range cfg.Backends {
 		states[i] = slices.Repeat([]haproxy.State{haproxy.Open}, len(b.Servers))
 	}
-	return rig.Eventually(ctx, "HAProxy is settled", func() error {
+	return rig.Within(ctx, limit, time.Millisecond, "HAProxy is settled", func() error {
 		res, err := driver.Apply(ctx, cfg, states)
 		if err == nil && !res.RetryAt.IsZero() {
-			err = fmt.Errorf("HAProxy has more to do: %s", res.Reason)
+			err = errors.Join(fmt.Errorf("HAProxy has more to do: %s", res.Reason), rig.Pause(ctx, time.Until(res.RetryAt)))
 		}
 		return err
 	})
