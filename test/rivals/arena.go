@@ -238,7 +238,7 @@ func (a *arena) make(ctx context.Context, only []string) (figures []figure, err 
 		return nil, err
 	}
 	for i, e := range events {
-		if len(only) > 0 && !slices.Contains(only, strconv.Itoa(i+1)) || e.ingresses && a.contender.one {
+		if len(only) > 0 && !slices.Contains(only, strconv.Itoa(i+1)) || !e.concerns(a.contender) {
 			continue
 		}
 		count, err := during(func() error { return errors.Join(e.make(ctx, a), a.serves(ctx, "test.local")) })

@@ -19,6 +19,8 @@ type contender struct {
 	name  string
 	class string // of its Ingresses; empty means haproxy
 	one   bool   // it serves one application alone, and reads no Ingress
+	// timeout is the annotation for the time that a server may be silent, if its change takes a reload of HAProxy
+	timeout string
 	// build puts the programs where serve finds them; nil means that there is nothing to build
 	build func(context.Context) error
 	// serve starts the programs, and returns their versions
@@ -48,17 +50,26 @@ func contenders(ctx context.Context, folder string) ([]contender, error) {
 		return nil, err
 	}
 	return []contender{
-		{name: "sallyport", serve: func(ctx context.Context, a *arena) (string, error) {
-			err := a.start(ctx, world.Appliance, controller, a.path("sallyport"), "run", "--config",
-				a.path("sallyport.yaml"))
-			return versions(ctx, err, haproxy, "-v")
-		}},
+		sallyport(haproxy),
 		kic(folder, haproxy),
 		traefik(folder),
 		community(folder, haproxy),
 		nodeport(),
 		model(haproxy),
 	}, nil
+}
+
+// sallyport returns this project.
+func sallyport(haproxy string) contender {
+	return contender{
+		name:    "sallyport",
+		timeout: "haproxy.org/timeout-server",
+		serve: func(ctx context.Context, a *arena) (string, error) {
+			err := a.start(ctx, world.Appliance, controller, a.path("sallyport"), "run", "--config",
+				a.path("sallyport.yaml"))
+			return versions(ctx, err, haproxy, "-v")
+		},
+	}
 }
 
 // haproxyProgram returns the HAProxy that all contenders with HAProxy run: the one that
@@ -97,9 +108,10 @@ func versions(ctx context.Context, err error, programs ...string) (string, error
 func kic(folder, haproxy string) contender {
 	program := filepath.Join(folder, "kic")
 	return contender{
-		name:  "kic",
-		class: "kic",
-		build: func(ctx context.Context) error { return buildKIC(ctx, program) },
+		name:    "kic",
+		class:   "kic",
+		timeout: "haproxy.org/timeout-server",
+		build:   func(ctx context.Context) error { return buildKIC(ctx, program) },
 		serve: func(ctx context.Context, a *arena) (string, error) {
 			// The controller of its class has to end with the name of the class.
 			if err := a.Apply(ctx, ingressClass("kic", "haproxy.org/ingress-controller/kic")+
@@ -196,7 +208,7 @@ func (a *arena) bird(ctx context.Context) (string, error) {
 }
 
 // birdConfig returns BIRD's configuration with a session to each of some nodes. The documents of KIC
-// import only the node's own network. Here that is any block of the pool, so that blocks may come.
+// import only the node's own network. Here that is any block of the pools, so that blocks may come.
 func (a *arena) birdConfig(nodes ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `router id 192.168.50.21;
@@ -209,7 +221,7 @@ protocol kernel { scan time 20; ipv4 { import none; export all; }; }
   local 192.168.50.21 as 65000;
   neighbor %s as 65000;
   direct;
-  ipv4 { import filter { if net ~ [ 172.16.0.0/16{26,32} ] then accept; reject; }; export none; };
+  ipv4 { import filter { if net ~ [ 172.16.0.0/15{26,32} ] then accept; reject; }; export none; };
 }
 `, node, h.Addr.Addr())
 	}

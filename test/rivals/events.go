@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +17,12 @@ type event struct {
 	name      string
 	make      func(context.Context, *arena) error
 	ingresses bool // it is about Ingresses, so a contender that serves one application alone has no part in it
+	reloads   bool // it is about reloads of HAProxy
+}
+
+// concerns reports whether a contender has a part in an event.
+func (e event) concerns(c contender) bool {
+	return (!e.ingresses || !c.one) && (!e.reloads || c.timeout != "")
 }
 
 var events = []event{
@@ -33,7 +36,11 @@ var events = []event{
 	{name: "the API is out of reach for 20 s, and a pod ends", make: apiAway},
 	{name: "the controller is killed, and a pod ends", make: killController},
 	{name: "100 Ingresses with Services come and go", make: churn, ingresses: true},
+	{name: "a setting that takes a reload changes, five times", make: reload, reloads: true},
 	{name: "a pod's address goes to another tenant's pod", make: reuse},
+	{name: "the nodes' blocks are full, and pods come in new ones", make: fullBlocks},
+	{name: "pods borrow addresses of another node's block", make: borrow},
+	{name: "a node's block moves to another node", make: moveBlock},
 }
 
 func restart(ctx context.Context, a *arena) error {
@@ -141,83 +148,14 @@ func churn(ctx context.Context, a *arena) error {
 	return err
 }
 
-// reuse deletes one pod of the application, and has a pod of another tenant get its address. Calico gives
-// an address again as late as it can: so the queue of the block is changed to make it the next.
-func reuse(ctx context.Context, a *arena) error {
-	out, err := a.Kubectl(ctx, "get", "pods", "-l", "app=app", "-o",
-		"jsonpath={.items[0].metadata.name} {.items[0].spec.nodeName} {.items[0].status.podIP}")
-	if err != nil {
-		return err
-	}
-	pod, node, address := field(out, 0), field(out, 1), field(out, 2)
-	_, err = a.Kubectl(ctx, "annotate", "pod", pod, "controller.kubernetes.io/pod-deletion-cost=-100")
-	_, scaled := a.Kubectl(ctx, "scale", "deployment/app", fmt.Sprintf("--replicas=%d", replicas-1))
-	if err := errors.Join(err, scaled, a.next(ctx, address)); err != nil {
-		return err
-	}
-	other := rig.App{Namespace: "other", Name: "other", Node: node}.Manifest()
-	if err := a.Apply(ctx, "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: other}\n"+other); err != nil {
-		return err
-	}
-	err = rig.Eventually(ctx, "another tenant's pod has "+address, func() error {
-		got, err := a.Kubectl(ctx, "-n", "other", "get", "pods", "-o", "jsonpath={.items[*].status.podIP}")
-		if err == nil && got != address {
-			err = fmt.Errorf("it has %q", got)
-		}
-		return err
-	})
-	err = errors.Join(err, rig.Pause(ctx, 10*time.Second))
-	_, gone := a.Kubectl(ctx, "delete", "namespace", "other")
-	_, scaled = a.Kubectl(ctx, "scale", "deployment/app", fmt.Sprintf("--replicas=%d", replicas))
-	return errors.Join(err, gone, scaled, a.rollout(ctx))
-}
-
-// field returns one of the words of a line, or "".
-func field(line string, n int) string {
-	if words := strings.Fields(line); n < len(words) {
-		return words[n]
-	}
-	return ""
-}
-
-// next waits until an address is free, and makes it the next that its block gives.
-func (a *arena) next(ctx context.Context, address string) error {
-	at, err := netip.ParseAddr(address)
-	if err != nil {
-		return err
-	}
-	block := netip.PrefixFrom(at, 26).Masked()
-	name := strings.NewReplacer(".", "-", "/", "-").Replace(block.String())
-	first, last := block.Addr().As4(), at.As4()
-	ordinal := int(last[3] - first[3])
-	return rig.Eventually(ctx, address+" is the next of its block", func() error {
-		out, err := a.Kubectl(ctx, "get", "ipamblocks.crd.projectcalico.org", name, "-o", "json")
-		if err != nil {
+// reload changes how long a server of the application may be silent, which HAProxy reads when it starts.
+func reload(ctx context.Context, a *arena) error {
+	for i := range 5 {
+		value := fmt.Sprintf("%s=%ds", a.contender.timeout, 40+i)
+		_, err := a.Kubectl(ctx, "annotate", "--overwrite", "ingress", "app", value)
+		if err := errors.Join(err, rig.Pause(ctx, 6*time.Second)); err != nil {
 			return err
 		}
-		var object struct {
-			Metadata struct {
-				ResourceVersion string `json:"resourceVersion"`
-			} `json:"metadata"`
-			Spec struct {
-				Unallocated []int `json:"unallocated"`
-			} `json:"spec"`
-		}
-		if err := json.Unmarshal([]byte(out), &object); err != nil {
-			return err
-		}
-		free := object.Spec.Unallocated
-		i := slices.Index(free, ordinal)
-		if i < 0 {
-			return errors.New("it is not free")
-		}
-		patch, err := json.Marshal(map[string]any{
-			"metadata": map[string]any{"resourceVersion": object.Metadata.ResourceVersion},
-			"spec":     map[string]any{"unallocated": slices.Insert(slices.Delete(free, i, i+1), 0, ordinal)},
-		})
-		if err == nil {
-			_, err = a.Kubectl(ctx, "patch", "ipamblocks.crd.projectcalico.org", name, "--type", "merge", "-p", string(patch))
-		}
-		return err
-	})
+	}
+	return nil
 }
