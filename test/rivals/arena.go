@@ -177,6 +177,17 @@ func (a *arena) furnish(ctx context.Context) error {
 	if err := a.ClaimBlocks(ctx, world.Master); err != nil {
 		return err
 	}
+	if a.contender.mute {
+		// After a restart BIRD changes no route of the kernel until each neighbour has a session again, for four
+		// minutes at most. It would wait for an appliance that has none.
+		if _, err := a.Kubectl(ctx, "delete", "bgppeers.crd.projectcalico.org", "--all"); err != nil {
+			return err
+		}
+	}
+	// A port of a client comes again only after the kernels forgot the connection that had it.
+	if _, err := a.Exec(ctx, world.Client, "sysctl", "-q", "-w", "net.ipv4.ip_local_port_range=1024 65535"); err != nil {
+		return err
+	}
 	// Pods end as they do with a preStop hook: they serve on for a while after the order to end.
 	app := rig.App{Name: "app", Replicas: replicas, Grace: 5}.Manifest()
 	if err := a.Apply(ctx, app+rig.Service("default", "app", "app")+a.ingress("app", "test.local", "app")); err != nil {

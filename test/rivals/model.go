@@ -34,7 +34,7 @@ const modelArg = "model"
 // for each block affinity, and pool members as soon as the API names them. Nothing orders routes and
 // members. The proxy is HAProxy, so that only the order differs from ours.
 func model(haproxy string) contender {
-	return contender{name: "static-routes", one: true, serve: func(ctx context.Context, a *arena) (string, error) {
+	serve := func(ctx context.Context, a *arena) (string, error) {
 		self, err := os.Executable()
 		if err != nil {
 			return "", err
@@ -46,7 +46,8 @@ func model(haproxy string) contender {
 			a.start(ctx, world.Appliance, controller, self, modelArg, "-kubeconfig", a.KubeconfigFile(), "-socket",
 				a.path("model.sock")))
 		return versions(ctx, err, haproxy, "-v")
-	}}
+	}
+	return contender{name: "static-routes", one: true, mute: true, serve: serve}
 }
 
 // slots is how many servers the model's backend has room for.

@@ -33,7 +33,7 @@ func nodeport() contender {
 	workers := []string{"worker1", "worker2"}
 	program := ""
 	return contender{
-		name: "nodeport", one: true,
+		name: "nodeport", one: true, mute: true,
 		build: func(ctx context.Context) (err error) {
 			program, err = world.KubeProxy(ctx, os.Stderr)
 			return err
