@@ -154,11 +154,8 @@ func play(ctx context.Context, c contender, programs string, calico world.Calico
 	if err := a.serves(ctx, "test.local"); err != nil {
 		return nil, version, fmt.Errorf("%s: %w", c.name, err)
 	}
-	if figures, err = a.make(ctx, only); err != nil || len(only) > 0 || c.one {
-		return figures, version, err
-	}
-	fresh, err := a.fresh(ctx)
-	return append(figures, fresh), version, err
+	figures, err = a.make(ctx, only)
+	return figures, version, err
 }
 
 // tell shows the ends of the logs of a contender that failed.
@@ -179,7 +176,7 @@ func (a *arena) furnish(ctx context.Context) error {
 	}
 	if a.contender.mute {
 		// After a restart BIRD changes no route of the kernel until each neighbour has a session again, for four
-		// minutes at most. It would wait for an appliance that has none.
+		// minutes at most. BIRD would wait for an appliance without BGP.
 		if _, err := a.Kubectl(ctx, "delete", "bgppeers.crd.projectcalico.org", "--all"); err != nil {
 			return err
 		}
@@ -236,13 +233,17 @@ func (a *arena) dial(ctx context.Context, address string) (net.Conn, error) {
 	return a.Dial(ctx, world.Client, address)
 }
 
-// make makes the events, one after another, while clients ask 200 times a second on connections of
-// their own and 20 keep a connection.
-func (a *arena) make(ctx context.Context, only []string) (figures []figure, err error) {
-	clients := load.Watch(ctx, load.Clients{
+// clients returns clients who ask 200 times a second on connections of their own, and as often on 20 that they keep.
+func (a *arena) clients() load.Clients {
+	return load.Clients{
 		Targets: []string{a.target}, Host: "test.local", Wants: "namespace: default", New: 5 * time.Millisecond,
 		Kept: 20, Every: 100 * time.Millisecond, Dial: a.dial,
-	})
+	}
+}
+
+// make makes the events, one after another, while clients ask.
+func (a *arena) make(ctx context.Context, only []string) (figures []figure, err error) {
+	clients := load.Watch(ctx, a.clients())
 	defer clients.Stop()
 	during := func(do func() error) (load.Count, error) { return clients.During(ctx, 200, 40, do) }
 	if _, err := during(func() error { return nil }); err != nil {
@@ -264,10 +265,15 @@ func (a *arena) make(ctx context.Context, only []string) (figures []figure, err 
 			return figures, err
 		}
 	}
-	if len(only) > 0 && !slices.Contains(only, cost) {
+	clients.Stop()
+	sizes := []int{1}
+	switch {
+	case slices.Contains(only, sizesWord):
+		sizes = []int{1, 1000, 10000}
+	case len(only) > 0:
 		return figures, nil
 	}
-	costs, err := a.costs(ctx, during)
+	costs, err := a.costs(ctx, sizes...)
 	return append(figures, costs...), err
 }
 

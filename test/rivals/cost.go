@@ -1,103 +1,147 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
+	"sallyport/test/faults"
 	"sallyport/test/lab/world"
 	"sallyport/test/load"
 	"sallyport/test/rig"
 )
 
-// sizes are the numbers of Ingresses, each with a Service, beside which a request is measured.
-var sizes = []int{1, 1000}
-
-// costs measures what a request costs beside each number of Ingresses, without an event. An arena for one
-// application measures the first number alone.
-func (a *arena) costs(ctx context.Context, during func(func() error) (load.Count, error)) (
-	figures []figure, err error,
-) {
+// costs measures what a request costs beside each of some numbers of Ingresses, each with a Service, without an
+// event. An arena for one application measures one alone.
+func (a *arena) costs(ctx context.Context, sizes ...int) (figures []figure, err error) {
+	last := 1
 	for _, n := range sizes {
 		if n > 1 && a.contender.one {
 			break
 		}
-		if err := a.crowd(ctx, n); err != nil {
+		if n > last {
+			f, err := a.crowd(ctx, last, n)
+			if figures = append(figures, f); err != nil {
+				return figures, err
+			}
+			last = n
+		}
+		more, err := a.cost(ctx, n)
+		if figures = append(figures, more...); err != nil {
 			return figures, err
 		}
-		more, err := a.cost(ctx, n, during)
-		figures = append(figures, more...)
+		if a.contender.one {
+			continue
+		}
+		fresh, err := a.fresh(ctx, n)
 		if err != nil {
+			return figures, err
+		}
+		grown, err := a.grown(ctx, n)
+		if figures = append(figures, fresh, grown); err != nil {
+			return figures, err
+		}
+		if len(sizes) == 1 {
+			break
+		}
+		start, err := a.boot(ctx, n)
+		if figures = append(figures, start); err != nil {
 			return figures, err
 		}
 	}
 	return figures, nil
 }
 
-// crowd adds Ingresses until there are n of them, and waits until the last one is served.
-func (a *arena) crowd(ctx context.Context, n int) error {
-	if n == 1 {
-		return nil
+// boot kills all programs on the appliance's host at once, and measures the time until the last host is served.
+// The programs start again after a second, which counts.
+func (a *arena) boot(ctx context.Context, n int) (figure, error) {
+	f := figure{Contender: a.contender.name, Event: "start of all programs, until the last host is served", Unit: "ms"}
+	f.Event += beside(n)
+	pids, err := a.processes(ctx)
+	if err != nil {
+		return f, err
 	}
-	var all strings.Builder
-	name := ""
-	for i := range n - 1 {
-		name = fmt.Sprintf("crowd-%d", i)
-		all.WriteString(rig.Service("default", name, "app") + a.ingress(name, name+".local", name))
+	began := time.Now()
+	if err := faults.Kill(pids...); err != nil {
+		return f, err
 	}
-	if err := a.Apply(ctx, all.String()); err != nil {
-		return err
+	host := "test.local"
+	if n > 1 {
+		host = crowded(n) + ".local"
 	}
-	// What was collected for a while counts for no request.
-	return errors.Join(a.serves(ctx, name+".local"), rig.Pause(ctx, 10*time.Second))
+	err = rig.Within(ctx, 5*time.Minute, 10*time.Millisecond, host+" is served", func() error { return a.ask(ctx, host) })
+	if err != nil {
+		return f.endless(ctx, err)
+	}
+	f.Value = float64(time.Since(began)) / 1e6
+	progress("%s: %s: %s", f.Contender, f.Event, f)
+	return f, nil
 }
 
-// cost returns how much processor time of all processes on the appliance's host a request takes, at 400
-// requests a second, and how much memory these processes have.
-func (a *arena) cost(ctx context.Context, n int, during func(func() error) (load.Count, error)) (
-	[]figure, error,
-) {
-	space, err := a.Exec(ctx, world.Appliance, "readlink", "/proc/self/ns/net")
+// cost returns how much processor time of all processes on the appliance's host a request takes, at 400 requests a
+// second, how much memory these processes have, and how long requests take.
+func (a *arena) cost(ctx context.Context, n int) ([]figure, error) {
+	before, err := a.used(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := during(func() error { return nil }); err != nil { // what was before counts apart
-		return nil, err
-	}
-	before, err := used(strings.TrimSpace(space))
+	took, err := a.times(ctx, 20*time.Second)
 	if err != nil {
 		return nil, err
 	}
-	count, err := during(func() (err error) { return rig.Pause(ctx, 20*time.Second) })
+	after, err := a.used(ctx)
 	if err != nil {
 		return nil, err
 	}
-	after, err := used(strings.TrimSpace(space))
-	if err != nil {
-		return nil, err
+	figures := []figure{
+		{
+			Event: "processor time of a request", Unit: "µs",
+			Value: float64((after.processor - before.processor).Microseconds()) / float64(len(took)),
+		},
+		{Event: "memory of all processes", Unit: "MB", Value: float64(after.memory) / 1e6},
+		{Event: "requests without an event, p50 and p99", P50: share(took, 50), P99: share(took, 99)},
+		{Event: "slowest of these requests", Unit: "ms", Value: share(took, 100)},
 	}
-	beside := ""
-	if n > 1 {
-		beside = fmt.Sprintf(", %d Ingresses", n)
+	for i := range figures {
+		figures[i].Contender = a.contender.name
+		figures[i].Event += beside(n)
+		progress("%s: %s: %s", a.contender.name, figures[i].Event, figures[i])
 	}
-	made := func(event, unit string, value float64) figure {
-		f := figure{Contender: a.contender.name, Event: event + beside, Value: value, Unit: unit}
-		progress("%s: %s: %s", f.Contender, f.Event, f)
-		return f
+	return figures, nil
+}
+
+// times sends requests for some time, and returns how long each took, in order of length.
+func (a *arena) times(ctx context.Context, long time.Duration) (took []time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, long)
+	defer cancel()
+	var mu sync.Mutex
+	a.clients().Run(ctx, func() func(load.Outcome) {
+		return func(o load.Outcome) {
+			mu.Lock()
+			defer mu.Unlock()
+			took = append(took, o.Took)
+			err = cmp.Or(err, o.Err)
+		}
+	})
+	if len(took) == 0 {
+		err = errors.New("no request was answered")
 	}
-	requests := count.Sent + count.Asked
-	return []figure{
-		made("processor time of a request", "µs",
-			float64((after.processor-before.processor).Microseconds())/float64(max(requests, 1))),
-		made("memory of all processes", "MB", float64(after.memory)/1e6),
-		made("slowest request in 20 s without an event", "ms", float64(count.Slowest)/1e6),
-	}, nil
+	slices.Sort(took)
+	return took, err
+}
+
+// share returns in how many milliseconds so many of 100 requests were answered.
+func share(took []time.Duration, percent int) float64 {
+	return float64(took[(len(took)-1)*percent/100]) / 1e6
 }
 
 // usage is what processes have used.
@@ -106,20 +150,33 @@ type usage struct {
 	memory    int // bytes, with the part of what several processes share (Pss, proc_pid_smaps_rollup(5))
 }
 
-// used returns what the processes of a network namespace have used.
-func used(space string) (all usage, err error) {
-	links, err := filepath.Glob("/proc/[0-9]*/ns/net")
-	if err != nil {
-		return all, err
+// processes returns the processes on the appliance's host.
+func (a *arena) processes(ctx context.Context) (pids []int, err error) {
+	space, err := a.Exec(ctx, world.Appliance, "readlink", "/proc/self/ns/net")
+	links, globbed := filepath.Glob("/proc/[0-9]*/ns/net")
+	if err := errors.Join(err, globbed); err != nil {
+		return nil, err
 	}
 	for _, link := range links {
-		if at, err := os.Readlink(link); err != nil || at != space {
+		if at, err := os.Readlink(link); err != nil || at != strings.TrimSpace(space) {
 			continue // another namespace, or the process has ended
 		}
 		pid, err := strconv.Atoi(strings.Split(link, "/")[2])
 		if err != nil {
-			return all, err
+			return nil, err
 		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
+// used returns what the processes on the appliance's host have used.
+func (a *arena) used(ctx context.Context) (all usage, err error) {
+	pids, err := a.processes(ctx)
+	if err != nil {
+		return all, err
+	}
+	for _, pid := range pids {
 		processor, err := rig.CPU(pid)
 		memory, failed := shared(pid)
 		if err = errors.Join(err, failed); errors.Is(err, fs.ErrNotExist) {

@@ -4,46 +4,114 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"sallyport/test/rig"
 
+	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 )
 
-// fresh measures the time from the moment when the API has a new Ingress for a Service that was there
-// before, until the first good answer for its host. A client asks each millisecond.
-func (a *arena) fresh(ctx context.Context) (figure, error) {
-	f := figure{Contender: a.contender.name, Event: "new Ingress to the first 200, p50 and slowest of 50"}
-	client, err := kubernetes.NewForConfig(a.RESTConfig())
+// api returns a client of the API that does not wait between requests.
+func (a *arena) api() (kubernetes.Interface, error) {
+	config := rest.CopyConfig(a.RESTConfig())
+	config.QPS = -1
+	return kubernetes.NewForConfig(config)
+}
+
+// publish makes an Ingress of the contender's class that sends the host NAME.local to a Service.
+func (a *arena) publish(ctx context.Context, client kubernetes.Interface, name, service string) error {
+	class, kind := a.contender.ingressClass(), networking.PathTypePrefix
+	o := &networking.Ingress{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	o.Spec.IngressClassName = &class
+	path := networking.HTTPIngressPath{Path: "/", PathType: &kind}
+	path.Backend.Service = &networking.IngressServiceBackend{
+		Name: service, Port: networking.ServiceBackendPort{Name: "web"},
+	}
+	rule := networking.IngressRule{Host: name + ".local"}
+	rule.HTTP = &networking.HTTPIngressRuleValue{Paths: []networking.HTTPIngressPath{path}}
+	o.Spec.Rules = []networking.IngressRule{rule}
+	_, err := client.NetworkingV1().Ingresses("default").Create(ctx, o, metav1.CreateOptions{})
+	return err
+}
+
+// crowd adds Ingresses and Services, from one number to another, and measures the time until the last host is served.
+func (a *arena) crowd(ctx context.Context, from, to int) (figure, error) {
+	f := figure{Contender: a.contender.name, Unit: "ms"}
+	f.Event = fmt.Sprintf("%d Ingresses come, until the last is served", to)
+	client, err := a.api()
 	if err != nil {
 		return f, err
 	}
-	class, kind := a.contender.ingressClass(), networking.PathTypePrefix
-	ingresses := client.NetworkingV1().Ingresses("default")
+	began := time.Now()
+	add := func(i int) error {
+		o := &core.Service{ObjectMeta: metav1.ObjectMeta{Name: crowded(i)}}
+		o.Spec.Selector = map[string]string{"app": "app"}
+		o.Spec.Ports = []core.ServicePort{{Name: "web", Port: 80, TargetPort: intstr.FromString("http")}}
+		if _, err := client.CoreV1().Services("default").Create(ctx, o, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		return a.publish(ctx, client, crowded(i), crowded(i))
+	}
+	numbers, failed := make(chan int), make(chan error, to)
+	var writers sync.WaitGroup
+	for range 8 {
+		writers.Go(func() {
+			for i := range numbers {
+				if err := add(i); err != nil {
+					failed <- err
+				}
+			}
+		})
+	}
+	for i := from + 1; i <= to; i++ {
+		numbers <- i
+	}
+	close(numbers)
+	writers.Wait()
+	select {
+	case err := <-failed:
+		return f, err
+	default:
+	}
+	progress("%s: %d Ingresses are written after %s", f.Contender, to, time.Since(began).Round(time.Millisecond))
+	if err := a.serves(ctx, crowded(to)+".local"); err != nil {
+		return f.endless(ctx, err)
+	}
+	f.Value = float64(time.Since(began)) / 1e6
+	progress("%s: %s: %s", f.Contender, f.Event, f)
+	return f, rig.Pause(ctx, 10*time.Second) // what was collected for a while counts for no request
+}
+
+// crowded returns the name of an Ingress, of its Service, and of its host without .local.
+func crowded(i int) string { return fmt.Sprintf("crowd-%d", i) }
+
+// fresh measures the time from the moment when the API has a new Ingress for a Service that was there
+// before, until the first good answer for its host, beside some number of Ingresses. A client asks each
+// millisecond.
+func (a *arena) fresh(ctx context.Context, n int) (figure, error) {
+	f := figure{Contender: a.contender.name, Event: "new Ingress to the first 200, p50 and slowest of 50" + beside(n)}
+	client, err := a.api()
+	if err != nil {
+		return f, err
+	}
 	var took []time.Duration
 	for i := range 50 {
-		name := fmt.Sprintf("fresh-%d", i)
-		o := &networking.Ingress{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		o.Spec.IngressClassName = &class
-		path := networking.HTTPIngressPath{Path: "/", PathType: &kind}
-		path.Backend.Service = &networking.IngressServiceBackend{
-			Name: "app", Port: networking.ServiceBackendPort{Name: "web"},
-		}
-		rule := networking.IngressRule{Host: name + ".local"}
-		rule.HTTP = &networking.HTTPIngressRuleValue{Paths: []networking.HTTPIngressPath{path}}
-		o.Spec.Rules = []networking.IngressRule{rule}
-		if _, err := ingresses.Create(ctx, o, metav1.CreateOptions{}); err != nil {
+		name := fmt.Sprintf("fresh-%d-%d", n, i)
+		if err := a.publish(ctx, client, name, "app"); err != nil {
 			return f, err
 		}
 		began := time.Now()
 		err := rig.Within(ctx, rig.Limit, time.Millisecond, name+" is served", func() error {
-			return a.ask(ctx, rule.Host)
+			return a.ask(ctx, name+".local")
 		})
 		if err != nil {
-			return f, err
+			return f.endless(ctx, err)
 		}
 		took = append(took, time.Since(began))
 		if err := rig.Pause(ctx, 100*time.Millisecond); err != nil {
@@ -51,7 +119,15 @@ func (a *arena) fresh(ctx context.Context) (figure, error) {
 		}
 	}
 	slices.Sort(took)
-	f.P50, f.P99 = float64(took[len(took)/2])/1e6, float64(took[len(took)-1])/1e6
+	f.P50, f.P99 = share(took, 50), share(took, 100)
 	progress("%s: %s: %s", f.Contender, f.Event, f)
 	return f, nil
+}
+
+// beside names a number of Ingresses in a figure. One is the rule.
+func beside(n int) string {
+	if n == 1 {
+		return ""
+	}
+	return fmt.Sprintf(", %d Ingresses", n)
 }

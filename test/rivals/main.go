@@ -4,7 +4,7 @@
 //	go run ./test/rivals                       all contenders
 //	go run ./test/rivals -of sallyport,kic     some of them
 //	go run ./test/rivals -only 1,4             some of the events
-//	go run ./test/rivals -only cost            what a request costs, without an event
+//	go run ./test/rivals -only sizes           what a request costs beside 1, 1,000 and 10,000 Ingresses
 //	go run ./test/rivals -o rivals.json        the figures in a file, too
 //	go run ./test/rivals -calico real          on nodes that run Calico itself
 //
@@ -29,8 +29,8 @@ import (
 	"sallyport/test/rig"
 )
 
-// cost is the word in -only for what a request takes.
-const cost = "cost"
+// sizesWord is the word in -only for what a request takes beside 1, 1,000 and 10,000 Ingresses.
+const sizesWord = "sizes"
 
 // A figure counts the requests of one contender's clients during one event.
 type figure struct {
@@ -44,7 +44,7 @@ type figure struct {
 	First     string  `json:"first,omitempty"` // the first failure
 	P50       float64 `json:"p50,omitempty"`   // ms, of times that were measured; zero means that requests were counted
 	P99       float64 `json:"p99,omitempty"`
-	Value     float64 `json:"value,omitempty"` // of something else, in the unit
+	Value     float64 `json:"value,omitempty"` // of something else, in the unit; zero means that a wait had no end
 	Unit      string  `json:"unit,omitempty"`
 }
 
@@ -69,7 +69,7 @@ func chosen(list string) []string {
 
 func run(ctx context.Context) (err error) {
 	of := flag.String("of", "", "contenders, as sallyport,kic; empty: all")
-	only := flag.String("only", "", "numbers of events, as 1,4, or cost; empty: all")
+	only := flag.String("only", "", "numbers of events, as 1,4, or sizes; empty: all events, and one Ingress")
 	file := flag.String("o", "", "`file` for the figures, as JSON")
 	calico := flag.String("calico", string(world.StandIn), "stand-in or real: the Calico of the lab")
 	keep := flag.String("keep", "", "`folder` in which the programs of the rivals lie or are built; empty: the cache")
@@ -86,9 +86,9 @@ func run(ctx context.Context) (err error) {
 		}
 	}
 	for _, number := range chosen(*only) {
-		if n, err := strconv.Atoi(number); number != cost && (err != nil || n < 1 || n > len(events)) {
+		if n, err := strconv.Atoi(number); number != sizesWord && (err != nil || n < 1 || n > len(events)) {
 			return fmt.Errorf("-only %s: the events have the numbers 1 to %d; what a request takes is %s", number,
-				len(events), cost)
+				len(events), sizesWord)
 		}
 	}
 	programs, err := os.MkdirTemp("", "sallyport-rivals-")
@@ -135,7 +135,17 @@ func write(figures []figure, file string) error {
 	return os.WriteFile(file, append(text, '\n'), 0o600)
 }
 
+// endless returns the figure of a wait that had no end within its bound. The other figures go on.
+func (f figure) endless(ctx context.Context, err error) (figure, error) {
+	f.Value, f.Unit, f.First = 0, "ms", err.Error()
+	progress("%s: %s: %s; %s", f.Contender, f.Event, f, f.First)
+	return f, ctx.Err()
+}
+
 func (f figure) String() string {
+	if f.Unit != "" && f.Value == 0 {
+		return "not in time"
+	}
 	if f.Unit != "" {
 		return fmt.Sprintf("%.0f %s", f.Value, f.Unit)
 	}
