@@ -150,7 +150,11 @@ func (f figure) String() string {
 		return fmt.Sprintf("%.0f %s", f.Value, f.Unit)
 	}
 	if f.P50 > 0 {
-		return fmt.Sprintf("%.1f ms, %.1f ms", f.P50, f.P99)
+		text := fmt.Sprintf("%.1f ms, %.1f ms", f.P50, f.P99)
+		if f.Failed > 0 {
+			text += fmt.Sprintf(", %d failed", f.Failed)
+		}
+		return text
 	}
 	text := fmt.Sprintf("%d of %d, %d cut", f.Failed, f.Sent, f.Broken)
 	if f.Wrong > 0 {
