@@ -258,10 +258,9 @@ func TestConnectionsSurviveAMoveOfTheAddressWithARing(t *testing.T) {
 			}
 			w.route(all...)
 			conns := w.connect(many, 0)
-			for i, g := range w.gates {
-				if g.held() == 0 {
-					t.Errorf("gate %d has no connection: the test shows nothing about it", i+1)
-				}
+			idle := func(g *gate) bool { return g.held() == 0 }
+			for slices.ContainsFunc(w.gates, idle) { // the router's hash left one out
+				conns = append(conns, w.connect(1, 0)...)
 			}
 			w.ring(all...)
 			wantUnbroken(t, "before a move", conns)

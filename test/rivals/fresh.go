@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -40,7 +41,27 @@ func (a *arena) publish(ctx context.Context, client kubernetes.Interface, name, 
 	return err
 }
 
-// crowd adds Ingresses and Services, from one number to another, and measures the time until the last host is served.
+// podsOf returns the pods of the application, two at least.
+func podsOf(ctx context.Context, client kubernetes.Interface) ([]core.Pod, error) {
+	pods, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=app"})
+	if err == nil && len(pods.Items) < 2 {
+		err = errors.New("the application has less than two pods")
+	}
+	return pods.Items, err
+}
+
+// serviceOf makes a Service without a selector, and the EndpointSlice by which it has these pods.
+func (a *arena) serviceOf(ctx context.Context, client kubernetes.Interface, name string, pods []core.Pod) error {
+	o := &core.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	o.Spec.Ports = []core.ServicePort{{Name: "web", Port: 80, TargetPort: intstr.FromInt32(8080)}}
+	_, err := client.CoreV1().Services("default").Create(ctx, o, metav1.CreateOptions{})
+	_, written := client.DiscoveryV1().EndpointSlices("default").Create(ctx, endpoints(name, pods),
+		metav1.CreateOptions{})
+	return errors.Join(err, written)
+}
+
+// crowd adds Ingresses, each with a Service of one pod, from one number to another, and measures the time until the
+// last host is served. It writes the EndpointSlices, too: Kubernetes' own controller writes 20 in a second.
 func (a *arena) crowd(ctx context.Context, from, to int) (figure, error) {
 	f := figure{Contender: a.contender.name, Unit: "ms"}
 	f.Event = fmt.Sprintf("%d Ingresses come, until the last is served", to)
@@ -48,15 +69,15 @@ func (a *arena) crowd(ctx context.Context, from, to int) (figure, error) {
 	if err != nil {
 		return f, err
 	}
+	pods, err := podsOf(ctx, client)
+	if err != nil {
+		return f, err
+	}
 	began := time.Now()
 	add := func(i int) error {
-		o := &core.Service{ObjectMeta: metav1.ObjectMeta{Name: crowded(i)}}
-		o.Spec.Selector = map[string]string{"app": "app"}
-		o.Spec.Ports = []core.ServicePort{{Name: "web", Port: 80, TargetPort: intstr.FromString("http")}}
-		if _, err := client.CoreV1().Services("default").Create(ctx, o, metav1.CreateOptions{}); err != nil {
-			return err
-		}
-		return a.publish(ctx, client, crowded(i), crowded(i))
+		at := i % len(pods)
+		return errors.Join(a.serviceOf(ctx, client, crowded(i), pods[at:at+1]),
+			a.publish(ctx, client, crowded(i), crowded(i)))
 	}
 	numbers, failed := make(chan int), make(chan error, to)
 	var writers sync.WaitGroup

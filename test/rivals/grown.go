@@ -13,7 +13,6 @@ import (
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // grown measures the time from the moment when the API has a second endpoint of a Service until the first answer of
@@ -24,30 +23,22 @@ func (a *arena) grown(ctx context.Context, n int) (figure, error) {
 	if err != nil {
 		return f, err
 	}
-	pods, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=app"})
-	if err == nil && len(pods.Items) < 2 {
-		err = errors.New("the application has less than two pods")
-	}
+	pods, err := podsOf(ctx, client)
 	if err != nil {
 		return f, err
 	}
 	name := fmt.Sprintf("grown-%d", n)
-	service := &core.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	service.Spec.Ports = []core.ServicePort{{Name: "web", Port: 80, TargetPort: intstr.FromInt32(8080)}}
-	_, err = client.CoreV1().Services("default").Create(ctx, service, metav1.CreateOptions{})
-	all := client.DiscoveryV1().EndpointSlices("default")
-	slice := endpoints(name, pods.Items[:1])
-	_, written := all.Create(ctx, slice, metav1.CreateOptions{})
-	if err := errors.Join(err, written, a.publish(ctx, client, name, name)); err != nil {
+	if err := errors.Join(a.serviceOf(ctx, client, name, pods[:1]), a.publish(ctx, client, name, name)); err != nil {
 		return f, err
 	}
-	first, second := pods.Items[0].Name, pods.Items[1].Name
+	all, slice := client.DiscoveryV1().EndpointSlices("default"), endpoints(name, pods[:1])
+	first, second := pods[0].Name, pods[1].Name
 	var took []time.Duration
 	for range 10 {
 		if err := a.answers(ctx, name+".local", first, 20); err != nil {
 			return f.endless(ctx, err)
 		}
-		if _, err := all.Update(ctx, endpoints(name, pods.Items[:2]), metav1.UpdateOptions{}); err != nil {
+		if _, err := all.Update(ctx, endpoints(name, pods[:2]), metav1.UpdateOptions{}); err != nil {
 			return f, err
 		}
 		began := time.Now()
