@@ -65,7 +65,7 @@ func TestOneReadyServerIsEnoughUnlessTheFileSetsMore(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	for i, counts := range []bool{false, true, false, false} {
-		if got := OptionsOf(&l.cfg.Clusters[i], input.Pools{}).CountUnready; got != counts {
+		if got := OptionsOf(&l.cfg.Clusters[i], input.Pools{}).InSet.CountUnready; got != counts {
 			t.Errorf("cluster %s counts endpoints that are not ready: %t", l.cfg.Clusters[i].Name, got)
 		}
 	}

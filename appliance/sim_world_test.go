@@ -109,7 +109,7 @@ func newTown(number, nodes, blocks, n int) *town {
 	name := fmt.Sprintf("town%d", number)
 	c := &town{away: map[int]bool{}}
 	c.snapshot = demoSnapshot(name)
-	c.snapshot.Options.Set = "all"
+	c.snapshot.Options.InSet.Name = "all"
 	room := bits.Len(uint(blocks*podsEach - 1)) // bits of an address in the pool
 	first := 10<<24 + number<<room
 	block := func(i int) netip.Prefix { return netip.PrefixFrom(addrOf(first+i*podsEach), 26) }

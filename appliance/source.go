@@ -73,9 +73,11 @@ func OptionsOf(c *config.Cluster, pools input.Pools) input.Options {
 		NoSnippets: in.NoSnippets, Snippets: in.Snippets, Process: in.Process,
 		Limits: input.Limits(in.Limits), Pools: pools, Gateway: gateways,
 		CustomResources: in.CustomResources,
-		Nginx:           input.NginxOptions(in.Nginx), Set: c.Set, ExportsAll: c.Share == config.ShareAll,
-		Standby:      c.State == config.Standby,
-		CountUnready: c.Set != "" && c.MinReady.Percent > 0,
+		Nginx:           input.NginxOptions(in.Nginx),
+		InSet: input.SetOptions{
+			Name: c.Set, ExportsAll: c.Share == config.ShareAll, Standby: c.State == config.Standby,
+			CountUnready: c.Set != "" && c.MinReady.Percent > 0,
+		},
 	}
 }
 

@@ -50,9 +50,9 @@ func TestAFewIngressesAreRoutedAlone(t *testing.T) {
 			}
 			s.Options.Pools.Ranges = []AddressRange{poolOf("203.0.113.1-203.0.113.1")}
 			s.Options.WatchWithoutClass, s.Options.OneTenant = true, rapid.Bool().Draw(t, "trust")
-			s.Options.Set = pick("set", "", "s", "s", "s")
+			s.Options.InSet.Name = pick("set", "", "s", "s", "s")
 			s.Options.CustomResources = rapid.IntRange(0, 3).Draw(t, "custom resources") > 0
-			s.Options.ExportsAll = rapid.IntRange(0, 3).Draw(t, "exports all") == 0
+			s.Options.InSet.ExportsAll = rapid.IntRange(0, 3).Draw(t, "exports all") == 0
 			few := func(label string) int { return rapid.SampledFrom([]int{0, 0, 5, 20}).Draw(t, label) }
 			s.Options.Limits = Limits{
 				Hosts: few("hosts"), Paths: few("paths"), Backends: few("backends"),

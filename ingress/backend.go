@@ -46,7 +46,7 @@ func (c *Compiler) part(n need) part {
 	}
 	backend.Set = n.set
 	p.addServers(w, &n, haproxy.Server{
-		Source: w.Options.Source, Backup: n.set != "" && w.Options.Standby,
+		Source: w.Options.Source, Backup: n.set != "" && w.Options.InSet.Standby,
 	})
 	if n.set != "" {
 		c.addGuests(&p, &n)
@@ -59,7 +59,7 @@ func (c *Compiler) part(n need) part {
 func (p *part) addServers(w *world, n *need, of haproxy.Server) {
 	list := input.SlicesOf(w.Slices, n.Service)
 	servers, faults := endpoint.Servers(list, n.Port, of)
-	if b := p.backend; b.Set != "" && w.Options.CountUnready {
+	if b := p.backend; b.Set != "" && w.Options.InSet.CountUnready {
 		if b.Unready == nil {
 			b.Unready = make(map[string]int)
 		}

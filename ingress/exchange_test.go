@@ -193,7 +193,7 @@ func drawGates(t *rapid.T) Snapshot {
 		ConfigBytes: 50 * few("bytes"),
 	}
 	if rapid.IntRange(0, 2).Draw(t, "in a set") == 0 {
-		s.Options.Set, s.Options.ExportsAll = "s", true
+		s.Options.InSet.Name, s.Options.InSet.ExportsAll = "s", true
 	}
 	if rapid.IntRange(0, 4).Draw(t, "reserved") == 0 {
 		s.Options.Hosts = []HostRule{{Host: "b.test", Namespaces: []string{"n"}}}

@@ -62,7 +62,7 @@ func (c *Compiler) tellExports(before map[string][]*Export, n newsOfExports, cla
 	}
 	all := make(map[string][]*Export)
 	for _, w := range c.worlds {
-		if w.Options.Set == "" || w.Options.ExportsAll {
+		if w.Options.InSet.Name == "" || w.Options.InSet.ExportsAll {
 			continue
 		}
 		list, admitted := before[w.Cluster], input.ClassesOf(&w.Snapshot)
@@ -122,7 +122,7 @@ func (c *Compiler) tellExport(w *world, e *input.ServiceExport, clashes []clash)
 		Cluster: w.Cluster, Kind: "ServiceExport", Namespace: e.Namespace, Name: e.Name, UID: string(e.UID),
 	}}
 	own := serves(w, input.KeyOf(e))
-	unknown := func(s Snapshot) bool { return s.Options.Set == w.Options.Set }
+	unknown := func(s Snapshot) bool { return s.Options.InSet.Name == w.Options.InSet.Name }
 	at := slices.IndexFunc(clashes, func(one clash) bool { return one.of == w.Cluster })
 	switch {
 	case at >= 0:
@@ -149,7 +149,7 @@ func (c *Compiler) together(w *world, key serviceKey, clashes []clash) (is bool,
 	why = "no other cluster of the set exports this Service: create a ServiceExport of the same name and namespace " +
 		"there"
 	for _, other := range c.worlds {
-		if other == w || other.Options.Set != w.Options.Set || !other.exports(key) {
+		if other == w || other.Options.InSet.Name != w.Options.InSet.Name || !other.exports(key) {
 			continue
 		}
 		not := serves(other, key).Why

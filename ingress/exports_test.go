@@ -28,7 +28,7 @@ func TestAnExportSaysWhetherItsPodsAreShared(t *testing.T) {
 	site := ingress("a", 2022, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]")
 	web, grpc := pods("web", "172.16.1.1"), service("web", "grpc", 81)+slice("web", "a", "grpc", 8080, "172.17.1.1")
 	unknown := func(set string) func([]Snapshot, *Compiler) {
-		return func(_ []Snapshot, c *Compiler) { c.Unknown = []Snapshot{{Cluster: "late", Options: Options{Set: set}}} }
+		return func(_ []Snapshot, c *Compiler) { c.Unknown = []Snapshot{{Cluster: "late", Options: Options{InSet: input.SetOptions{Name: set}}}} }
 	}
 	external := func(all []Snapshot, _ *Compiler) { all[1].Services[0].Spec.Type = corev1.ServiceTypeExternalName }
 	const shared = "blue web: true Shared: its pods serve together with those of cluster green\n" +
@@ -75,28 +75,28 @@ func TestAnExportSaysWhetherItsPodsAreShared(t *testing.T) {
 			web + export("web"), web + export("web"), external, lacks + untyped + "green web: false ExternalName: " + untyped,
 		},
 		"the other one shares all of its Services": {
-			web + export("web") + site, web, func(all []Snapshot, _ *Compiler) { all[1].Options.ExportsAll = true },
+			web + export("web") + site, web, func(all []Snapshot, _ *Compiler) { all[1].Options.InSet.ExportsAll = true },
 			strings.SplitAfter(shared, "\n")[0],
 		},
 		"the other one shares all, and has no such Service": {
-			web + export("web") + site, "", func(all []Snapshot, _ *Compiler) { all[1].Options.ExportsAll = true },
+			web + export("web") + site, "", func(all []Snapshot, _ *Compiler) { all[1].Options.InSet.ExportsAll = true },
 			"blue" + alone,
 		},
 		"both share all of their Services": {
 			web + export("web") + site, web + export("web"),
-			func(all []Snapshot, _ *Compiler) { all[0].Options.ExportsAll, all[1].Options.ExportsAll = true, true }, "",
+			func(all []Snapshot, _ *Compiler) { all[0].Options.InSet.ExportsAll, all[1].Options.InSet.ExportsAll = true, true }, "",
 		},
 		"the other one stands by": {
 			web + export("web") + site, web + export("web"),
-			func(all []Snapshot, _ *Compiler) { all[1].Options.Standby = true }, shared,
+			func(all []Snapshot, _ *Compiler) { all[1].Options.InSet.Standby = true }, shared,
 		},
 		"they are in two sets": {
 			web + export("web") + site, web + export("web"),
-			func(all []Snapshot, _ *Compiler) { all[1].Options.Set = "other" }, "blue" + alone + "green" + alone,
+			func(all []Snapshot, _ *Compiler) { all[1].Options.InSet.Name = "other" }, "blue" + alone + "green" + alone,
 		},
 		"they are in no set": {
 			web + export("web") + site, web + export("web"),
-			func(all []Snapshot, _ *Compiler) { all[0].Options.Set, all[1].Options.Set = "", "" }, "",
+			func(all []Snapshot, _ *Compiler) { all[0].Options.InSet.Name, all[1].Options.InSet.Name = "", "" }, "",
 		},
 		"nothing is taken from the namespace of the other one": {
 			web + export("web") + site, web + export("web"),
@@ -128,7 +128,7 @@ func TestAnExportNamesTheOtherClusters(t *testing.T) {
 	var all []Snapshot
 	for _, name := range []string{"red", "green", "blue", "grey"} {
 		s := snapshot(t, name, pods("web", "172.16.1.1")+export("web"))
-		s.Options.Set, s.Exports[0].UID = "all", "of-"+s.Exports[0].UID
+		s.Options.InSet.Name, s.Exports[0].UID = "all", "of-"+s.Exports[0].UID
 		all = append(all, s)
 	}
 	all[3].Exports = nil
@@ -157,9 +157,9 @@ func TestExportsAreRemembered(t *testing.T) {
 			gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0
 			switch kind := pick("kind", "service", "service", "export", "export", "ingress", "ingress", "set", "all"); kind {
 			case "set":
-				s.Options.Set = pick("set", "both", "both", "other", "")
+				s.Options.InSet.Name = pick("set", "both", "both", "other", "")
 			case "all":
-				s.Options.ExportsAll = !s.Options.ExportsAll
+				s.Options.InSet.ExportsAll = !s.Options.InSet.ExportsAll
 			default:
 				one := snapshot(outer, s.Cluster, text[kind])
 				for _, o := range one.Services {
@@ -175,13 +175,13 @@ func TestExportsAreRemembered(t *testing.T) {
 		}
 		for i, cluster := range []string{"red", "green", "blue"} {
 			all[i] = snapshot(outer, cluster, service("web", "p80", 80)+export("web")+site(cluster, 80))
-			all[i].Options.Set = "both"
+			all[i].Options.InSet.Name = "both"
 		}
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			draw(&all[rapid.IntRange(0, 2).Draw(t, "cluster")])
 			given := all[:rapid.SampledFrom([]int{3, 3, 3, 3, 2}).Draw(t, "clusters")]
 			if c.Unknown = nil; rapid.IntRange(0, 4).Draw(t, "unknown") == 0 {
-				c.Unknown = []Snapshot{{Cluster: "late", Options: Options{Set: "both"}}}
+				c.Unknown = []Snapshot{{Cluster: "late", Options: Options{InSet: input.SetOptions{Name: "both"}}}}
 			}
 			if rapid.IntRange(0, 9).Draw(t, "swap") == 0 {
 				all[0], all[1] = all[1], all[0]
@@ -213,7 +213,7 @@ func tenClusters(n int) (all []Snapshot) {
 		if s.Cluster = fmt.Sprint("c", i); i > 0 {
 			s.Ingresses = nil
 		}
-		s.Options.Set = "all"
+		s.Options.InSet.Name = "all"
 		for _, svc := range s.Services {
 			svc.UID = "1"
 			s.Exports = append(s.Exports, exportOf(svc))

@@ -178,7 +178,7 @@ func (c *Compiler) route(worlds []*world) *routing {
 	b.gateways = gates{pairs: make(map[*corev1.Secret]*pair), counted: make(map[*gateway.Route]bool)}
 	b.Awaits = c.awaited()
 	b.Config.Process, b.Config.DefaultCert = all.Process, all.DefaultCert
-	b.Config.Standby = slices.ContainsFunc(worlds, func(w *world) bool { return w.Options.Set != "" })
+	b.Config.Standby = slices.ContainsFunc(worlds, func(w *world) bool { return w.Options.InSet.Name != "" })
 	b.Config.Extras, b.Questions = slices.Clone(all.Extras), slices.Clone(all.Questions)
 	for _, w := range worlds {
 		b.Refused = append(b.Refused, w.refused...)
@@ -673,7 +673,7 @@ func (b *builder) backend(c petitioner, to reference) (n need, why Problem) {
 	case n.exists:
 		n.settings = b.spoken(n, service)
 		if w.exports(key) {
-			n.set = w.Options.Set
+			n.set = w.Options.InSet.Name
 		}
 		n.name = named(cmp.Or(n.Port, strconv.Itoa(int(n.Number))))
 	case why.Reason == "PortNotFound":

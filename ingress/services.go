@@ -61,7 +61,7 @@ func (b *builder) balance() {
 			if w.Options.Pools.Ours(s) && admitted.Admits(s.Namespace) {
 				of := &claimant{Ref: w.serviceRef(s), Created: s.CreationTimestamp.Time}
 				one := balancer{petitioner: petitioner{Claimant: of, World: i}, service: s}
-				if key := (exported{w.Options.Set, input.KeyOf(s)}); w.exports(key.serviceKey) {
+				if key := (exported{w.Options.InSet.Name, input.KeyOf(s)}); w.exports(key.serviceKey) {
 					if at, known := first[key]; known {
 						all[at].twins = append(all[at].twins, one)
 						continue

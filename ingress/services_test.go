@@ -292,7 +292,7 @@ func TestTheBalancersThatASetExportsShareTheirAddress(t *testing.T) {
 	export.Namespace, export.Name = "shop", "db"
 	site := func(name, set string, exports bool, services ...*corev1.Service) Snapshot {
 		s := Snapshot{Cluster: name, Objects: Objects{Services: services}}
-		s.Options.Set, s.Options.Pools.Ranges = set, []AddressRange{poolOf("203.0.113.5-203.0.113.6")}
+		s.Options.InSet.Name, s.Options.Pools.Ranges = set, []AddressRange{poolOf("203.0.113.5-203.0.113.6")}
 		s.Options.Limits.Addresses = 2
 		if exports {
 			s.Exports = []*input.ServiceExport{export}

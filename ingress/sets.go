@@ -13,9 +13,9 @@ import (
 
 // Sets of clusters
 //
-// The operator says which clusters form a set (Options.Set), and a namespace says which of its Services
+// The operator says which clusters form a set (Options.InSet), and a namespace says which of its Services
 // are exported (a ServiceExport). Both have to agree, unless the operator says so for all namespaces of a
-// cluster (Options.ExportsAll):
+// cluster (Options.InSet.ExportsAll):
 //
 //   - A Service that two clusters of a set export is one Service. Whatever leads to it in one of them
 //     leads to the pods of both. Its keys, ports and guards are those of the cluster that has the
@@ -30,8 +30,8 @@ import (
 func (w *world) exports(service serviceKey) bool {
 	var exported bool
 	switch {
-	case w.Options.Set == "":
-	case w.Options.ExportsAll:
+	case w.Options.InSet.Name == "":
+	case w.Options.InSet.ExportsAll:
 		_, exported = input.Find(w.Services, service)
 	default:
 		_, exported = input.Find(w.Exports, service)
@@ -43,7 +43,7 @@ func (w *world) exports(service serviceKey) bool {
 func percents(worlds []*world) map[string]int {
 	all := make(map[string]int)
 	for _, w := range worlds {
-		if w.Options.Set != "" && w.percent < 100 {
+		if w.Options.InSet.Name != "" && w.percent < 100 {
 			all[w.Cluster] = w.percent
 		}
 	}
@@ -57,7 +57,7 @@ func sharers(worlds []*world, n *need) []int {
 		return all
 	}
 	for i, w := range worlds {
-		if i != n.world && w.Options.Set == n.set && w.exports(n.Service) {
+		if i != n.world && w.Options.InSet.Name == n.set && w.exports(n.Service) {
 			all = append(all, i)
 		}
 	}
@@ -67,7 +67,7 @@ func sharers(worlds []*world, n *need) []int {
 // touches reports whether something of a need's Service has changed in a world that may share it.
 func (c *Compiler) touches(touched []map[serviceKey]bool, n *need) bool {
 	for i, services := range touched {
-		shares := i == n.world || n.set != "" && c.worlds[i].Options.Set == n.set
+		shares := i == n.world || n.set != "" && c.worlds[i].Options.InSet.Name == n.set
 		if shares && (services == nil ||
 			slices.ContainsFunc(n.services(), func(key serviceKey) bool { return services[key] })) {
 			return true
@@ -79,7 +79,7 @@ func (c *Compiler) touches(touched []map[serviceKey]bool, n *need) bool {
 // reexported adds to the touched Services of a world those with a changed export, and those that have
 // changed and are, or were, exported. It adds them to the news, too.
 func (n *newsOfExports) reexported(touched map[serviceKey]bool, was, is *world) {
-	if is.Options.Set == "" {
+	if is.Options.InSet.Name == "" {
 		return
 	}
 	touch := func(key serviceKey) { touched[key], n.services[key] = true, true }
@@ -113,7 +113,7 @@ func (c *Compiler) addGuests(p *part, n *need) {
 			continue
 		}
 		p.addServers(w, &guest, haproxy.Server{
-			Cluster: w.Cluster, Source: w.Options.Source, Backup: w.Options.Standby,
+			Cluster: w.Cluster, Source: w.Options.Source, Backup: w.Options.InSet.Standby,
 		})
 	}
 }

@@ -37,7 +37,7 @@ func pods(service string, addrs ...string) string {
 func inSet(t testing.TB, blue, green string) []Snapshot {
 	t.Helper()
 	all := []Snapshot{snapshot(t, "blue", blue), snapshot(t, "green", green)}
-	all[0].Options.Set, all[1].Options.Set = "both", "both"
+	all[0].Options.InSet.Name, all[1].Options.InSet.Name = "both", "both"
 	return all
 }
 
@@ -65,38 +65,38 @@ func TestAServiceThatTwoClustersExportHasThePodsOfBoth(t *testing.T) {
 		},
 		"one exports all of its Services, the other one this one": {
 			blue + export("web") + site(2022, root), green,
-			func(all []Snapshot) { all[1].Options.ExportsAll = true }, both,
+			func(all []Snapshot) { all[1].Options.InSet.ExportsAll = true }, both,
 		},
 		"both export all of their Services": {
 			blue + site(2022, root), green + site(2020, path("/b", "Prefix", "web")),
-			func(all []Snapshot) { all[0].Options.ExportsAll, all[1].Options.ExportsAll = true, true },
+			func(all []Snapshot) { all[0].Options.InSet.ExportsAll, all[1].Options.InSet.ExportsAll = true, true },
 			"prefix a.test/ -> blue__default_svc_web_http\nprefix a.test/b -> green__default_svc_web_http\n" +
 				"backend blue__default_svc_web_http: s_172-16-1-1_8080 s_172-17-1-1_8080_green s_172-17-1-2_8080_green\n" +
 				"backend green__default_svc_web_http: s_172-16-1-1_8080_blue s_172-17-1-1_8080 s_172-17-1-2_8080\n",
 		},
 		"the other one exports all of its Services, and this one is not exported here": {
 			blue + site(2022, root), green + export("web") + site(2020, path("/b", "Prefix", "web")),
-			func(all []Snapshot) { all[1].Options.ExportsAll = true },
+			func(all []Snapshot) { all[1].Options.InSet.ExportsAll = true },
 			alone + "problem Ingress default/a HostOwned\n",
 		},
 		"all are exported, in no set": {
 			blue + site(2022, root), green,
 			func(all []Snapshot) {
-				all[0].Options.ExportsAll, all[1].Options.ExportsAll = true, true
-				all[0].Options.Set, all[1].Options.Set = "", ""
+				all[0].Options.InSet.ExportsAll, all[1].Options.InSet.ExportsAll = true, true
+				all[0].Options.InSet.Name, all[1].Options.InSet.Name = "", ""
 			}, alone,
 		},
 		"they are in no set": {
 			blue + export("web") + site(2022, root), green + export("web"),
-			func(all []Snapshot) { all[0].Options.Set, all[1].Options.Set = "", "" }, alone,
+			func(all []Snapshot) { all[0].Options.InSet.Name, all[1].Options.InSet.Name = "", "" }, alone,
 		},
 		"they are in two sets": {
 			blue + export("web") + site(2022, root), green + export("web"),
-			func(all []Snapshot) { all[1].Options.Set = "other" }, alone,
+			func(all []Snapshot) { all[1].Options.InSet.Name = "other" }, alone,
 		},
 		"the other one stands by": {
 			blue + export("web") + site(2022, root), green + export("web"),
-			func(all []Snapshot) { all[1].Options.Standby = true },
+			func(all []Snapshot) { all[1].Options.InSet.Standby = true },
 			strings.ReplaceAll(both, "_green", "_green.backup"),
 		},
 		"the same Ingress in both is no conflict": {
@@ -169,9 +169,9 @@ func TestARouteNamesAServiceOfSeveralClusters(t *testing.T) {
 		"":     {"a.test False BackendNotFound", "b.test True", "c.test False BackendNotFound"},
 	} {
 		var c Compiler
-		compileGates(t, &c, manifests, func(s *Snapshot) { s.Options.Set = set })
+		compileGates(t, &c, manifests, func(s *Snapshot) { s.Options.InSet.Name = set })
 		all := []Snapshot{c.worlds[0].Snapshot, snapshot(t, "green", pods("web", "172.17.1.1")+export("web"))}
-		all[1].Options.Set = set
+		all[1].Options.InSet.Name = set
 		r := c.Compile(all)
 		var got []string
 		for _, s := range r.Statuses[Unnamed] {
@@ -321,10 +321,10 @@ func TestAnotherClusterOfASetChangesNothingWithoutConsent(t *testing.T) {
 		all := []Snapshot{{Cluster: Unnamed}, {Cluster: "green"}}
 		for i := range all {
 			all[i].NoClasses, all[i].At = true, time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
-			all[i].Options.Set = "both"
+			all[i].Options.InSet.Name = "both"
 			share(&all[i])
 		}
-		all[1].Options.ExportsAll = rapid.Bool().Draw(t, "green exports all")
+		all[1].Options.InSet.ExportsAll = rapid.Bool().Draw(t, "green exports all")
 		for range 4 {
 			drawTenant(t, &all[0], "shop", victimHosts, 1, secrets)
 		}
@@ -395,12 +395,12 @@ func TestAChangeInAnotherClusterOfASetIsSeenAtOnce(t *testing.T) {
 		{"the Service goes", func() { all[1].Services = nil }, 1},
 		{"the Service comes", func() { all[1].Services = full.Services }, 3},
 		{"it exports nothing", func() { all[1].Exports = nil }, 1},
-		{"it exports all of its Services", func() { all[1].Options.ExportsAll = true }, 3},
+		{"it exports all of its Services", func() { all[1].Options.InSet.ExportsAll = true }, 3},
 		{"the Service goes, and was exported", func() { all[1].Services = nil }, 1},
 		{"it is there, and is exported", func() { all[1].Services = full.Services }, 3},
-		{"it exports only what is exported", func() { all[1].Options.ExportsAll = false }, 1},
+		{"it exports only what is exported", func() { all[1].Options.InSet.ExportsAll = false }, 1},
 		{"it exports it again", func() { all[1].Exports = full.Exports }, 3},
-		{"it leaves the set", func() { all[1].Options.Set = "" }, 1},
+		{"it leaves the set", func() { all[1].Options.InSet.Name = "" }, 1},
 	} {
 		step.change()
 		got, want := c.Compile(all), Compile(all)
@@ -448,7 +448,7 @@ func TestAClusterLowersItsOwnShareAlone(t *testing.T) {
 		all[1].ConfigMaps = []*corev1.ConfigMap{{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "own"}, Data: map[string]string{"cluster-weight": tt.weight},
 		}}
-		all[1].Options.ConfigMap, all[1].Options.Set = "ops/own", tt.set
+		all[1].Options.ConfigMap, all[1].Options.InSet.Name = "ops/own", tt.set
 		r := c.Compile(all)
 		want := map[string]int{"green": tt.percent}
 		if tt.percent == 100 {
@@ -494,7 +494,7 @@ func TestOnlyAClusterThatIsToCountHasUnreadyEndpoints(t *testing.T) {
 		{"it exports nothing", pods("web", "172.17.1.1") + unready("172.17.1.2"), true, nil, true},
 	} {
 		all := inSet(t, pods("web", "172.16.1.1")+unready("172.16.1.2")+export("web")+site, step.text)
-		all[1].Options.CountUnready = step.count
+		all[1].Options.InSet.CountUnready = step.count
 		got := c.Compile(all).Config.Backends[0]
 		if !maps.Equal(got.Unready, step.want) {
 			t.Errorf("%s: got %v, want %v", step.what, got.Unready, step.want)

@@ -331,9 +331,9 @@ func drawOptions(t *rapid.T, s *Snapshot, pick func(string, ...string) string) {
 		Backends: few("backends"), Certificates: few("certificates"), Addresses: few("addresses"),
 		Ports: few("ports"), Clients: few("clients") * 80_000, Checks: few("checks"), Servers: few("servers"),
 	}
-	s.Options.Set, s.Options.Standby = pick("set", "", "s", "s", "s"), rapid.Bool().Draw(t, "standby")
-	s.Options.ExportsAll = rapid.IntRange(0, 3).Draw(t, "exports all") == 0
-	s.Options.CountUnready = rapid.Bool().Draw(t, "count unready")
+	s.Options.InSet.Name, s.Options.InSet.Standby = pick("set", "", "s", "s", "s"), rapid.Bool().Draw(t, "standby")
+	s.Options.InSet.ExportsAll = rapid.IntRange(0, 3).Draw(t, "exports all") == 0
+	s.Options.InSet.CountUnready = rapid.Bool().Draw(t, "count unready")
 	s.Options.Gateway = GatewayOptions{
 		Enabled: rapid.IntRange(0, 4).Draw(t, "enabled") > 0, Controller: "sallyport.dev/gateway",
 		Shared: drawShared(t),

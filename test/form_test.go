@@ -11,8 +11,15 @@ import (
 	"testing"
 )
 
+// The bounds of what somebody has to hold in the head at once.
+const (
+	mostFields = 25  // of a struct
+	mostLines  = 100 // of a function
+)
+
 // TestTheProductsCodeHasItsForm holds rules that no linter has: a literal of a struct of the same
-// package with more than three fields names them, and no map by a bool stands for an if.
+// package with more than three fields names them, and no map by a bool stands for an if. No struct has more than
+// mostFields fields, and no function more than mostLines lines.
 func TestTheProductsCodeHasItsForm(t *testing.T) {
 	rooms := map[string][]*ast.File{}
 	fset := token.NewFileSet()
@@ -39,6 +46,10 @@ func TestTheProductsCodeHasItsForm(t *testing.T) {
 		for _, at := range chosenByMap(files) {
 			t.Errorf("%s: use an if, or status.Either", fset.Position(at))
 		}
+		for _, at := range tooLarge(fset, files, mostFields, mostLines) {
+			t.Errorf("%s: a struct has at most %d fields, a function at most %d lines", fset.Position(at), mostFields,
+				mostLines)
+		}
 	}
 }
 
@@ -53,6 +64,12 @@ var list = []four{{1, 2, 3, 4}, {a: 1}}
 var byName = map[string]*four{"one": {1, 2, 3, 4}}
 var word = map[bool]string{true: "yes"}[len(all) > 0]
 var seen = map[bool]string{}
+type five struct{ a, b int; c, d, e string }
+func long() int {
+	four := 4
+
+	return four
+}
 `, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -63,10 +80,31 @@ var seen = map[bool]string{}
 		}
 		return lines
 	}
-	got := fmt.Sprint(lines(unkeyed([]*ast.File{file})), lines(chosenByMap([]*ast.File{file})))
-	if want := "[4 4 5 6] [7]"; got != want {
+	got := fmt.Sprint(lines(unkeyed([]*ast.File{file})), lines(chosenByMap([]*ast.File{file})),
+		lines(tooLarge(fset, []*ast.File{file}, 4, 4)))
+	if want := "[4 4 5 6] [7] [9 10]"; got != want {
 		t.Errorf("found on lines %s, want %s", got, want)
 	}
+}
+
+// tooLarge returns the structs with more than so many fields, and the functions with more than so many lines.
+func tooLarge(fset *token.FileSet, files []*ast.File, fields, lines int) (found []token.Pos) {
+	for _, file := range files {
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.TypeSpec:
+				if s, is := n.Type.(*ast.StructType); is && s.Fields.NumFields() > fields {
+					found = append(found, n.Pos())
+				}
+			case *ast.FuncDecl:
+				if fset.Position(n.End()).Line-fset.Position(n.Pos()).Line >= lines {
+					found = append(found, n.Pos())
+				}
+			}
+			return true
+		})
+	}
+	return found
 }
 
 // unkeyed returns the literals of structs with more than three fields that do not name them. The

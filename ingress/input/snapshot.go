@@ -108,9 +108,22 @@ type Options struct {
 	Gateway GatewayOptions
 	// Limits bound what one namespace may bring.
 	Limits Limits
-	// Set names the set of clusters that serve what their namespaces export as one; empty if the
-	// cluster is in none.
-	Set string
+	// InSet says what the cluster shares with others.
+	InSet SetOptions
+	// Source is the address of the machine from which HAProxy connects to the pods of the cluster. It is zero if the
+	// kernel chooses.
+	Source netip.Addr
+	// CustomResources says that the custom resources of HAProxy's own controller are read.
+	CustomResources bool
+	// Nginx says which Ingresses are read with the annotations of ingress-nginx.
+	Nginx NginxOptions
+}
+
+// SetOptions say what a cluster shares with the other clusters of its set.
+type SetOptions struct {
+	// Name is the name of the set. It is empty if the cluster is in no set, and then the other options
+	// mean nothing.
+	Name string
 	// ExportsAll says that every Service of the cluster counts as exported, without a ServiceExport.
 	ExportsAll bool
 	// Standby says that the pods of the cluster serve an exported Service only while no pod of
@@ -119,13 +132,6 @@ type Options struct {
 	// CountUnready says that backends of exported Services count the endpoints of the cluster that are
 	// not ready.
 	CountUnready bool
-	// Source is the address of the machine from which HAProxy connects to the pods of the cluster. It is zero if the
-	// kernel chooses.
-	Source netip.Addr
-	// CustomResources says that the custom resources of HAProxy's own controller are read.
-	CustomResources bool
-	// Nginx says which Ingresses are read with the annotations of ingress-nginx.
-	Nginx NginxOptions
 }
 
 // GatewayOptions say whether the objects of Gateway API of a cluster are served.

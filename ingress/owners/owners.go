@@ -172,7 +172,7 @@ func (h *Hosts) Owners() map[string]*input.Owners {
 	// first cluster leaves the configuration file.
 	for _, c := range h.round.Claims {
 		w := h.round.Worlds[c.World]
-		if w.Options.Set == "" {
+		if w.Options.InSet.Name == "" {
 			continue
 		}
 		for _, host := range c.Names {
@@ -231,7 +231,7 @@ func keptFor(rule *input.HostRule) string {
 func PartyIn(w *input.Snapshot, namespace string) Party {
 	who := Party{Cluster: w.Cluster, Namespace: w.Options.Owner(namespace)}
 	if joins(w, namespace) {
-		who.Cluster, who.Set = "", w.Options.Set
+		who.Cluster, who.Set = "", w.Options.InSet.Name
 	}
 	return who
 }
@@ -240,10 +240,10 @@ func PartyIn(w *input.Snapshot, namespace string) Party {
 // cluster that trusts them join together. Where all Services are exported, each namespace joins, and one
 // without a Service does, too: it keeps its hosts when its last Service goes.
 func joins(w *input.Snapshot, namespace string) bool {
-	if w.Options.Set == "" || len(w.Exports) == 0 && !w.Options.ExportsAll {
+	if w.Options.InSet.Name == "" || len(w.Exports) == 0 && !w.Options.InSet.ExportsAll {
 		return false
 	}
-	if w.Options.OneTenant || w.Options.ExportsAll {
+	if w.Options.OneTenant || w.Options.InSet.ExportsAll {
 		return true
 	}
 	_, exports := slices.BinarySearchFunc(w.Exports, namespace, func(e *input.ServiceExport, namespace string) int {

@@ -27,7 +27,7 @@ var exportsVersions = []schema.GroupVersion{
 
 // readsExports reports whether a ServiceExport says anything to a cluster: it is in a set, and not all of
 // its Services are exported.
-func readsExports(o *input.Options) bool { return o.Set != "" && !o.ExportsAll }
+func readsExports(o *input.Options) bool { return o.InSet.Name != "" && !o.InSet.ExportsAll }
 
 // exported returns the ServiceExports of a cluster that is in a set.
 func (w *Watcher) exported() *optional[*input.ServiceExport] {

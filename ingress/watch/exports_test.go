@@ -63,7 +63,7 @@ func (c *cluster) export(t *testing.T, version schema.GroupVersion, namespace, n
 	c.createIn(t, version.WithResource(exports), "ServiceExport", namespace, name, nil)
 }
 
-var inASet = Config{Options: input.Options{Set: "both"}}
+var inASet = Config{Options: input.Options{InSet: input.SetOptions{Name: "both"}}}
 
 func TestExportsAreReadInEachOfTheirVersions(t *testing.T) {
 	for _, version := range exportsVersions {
@@ -86,9 +86,9 @@ func TestNothingAsksForExportsThatSayNothing(t *testing.T) {
 	c := newCluster(calico.V1)
 	c.serveExports(exportsVersions[0])
 	c.export(t, exportsVersions[0], "shop", "web")
-	for _, cfg := range []Config{{}, {Options: input.Options{Set: "both", ExportsAll: true}}} {
+	for _, cfg := range []Config{{}, {Options: input.Options{InSet: input.SetOptions{Name: "both", ExportsAll: true}}}} {
 		if s := synced(t, c.watch(t, cfg)); len(s.Exports) != 0 {
-			t.Errorf("an export was read in set %q", cfg.Options.Set)
+			t.Errorf("an export was read in set %q", cfg.Options.InSet.Name)
 		}
 	}
 	for _, a := range c.dynamic.Actions() {
@@ -294,9 +294,9 @@ func TestTheStatusOfExportsIsAskedForWhereTheyAreRead(t *testing.T) {
 		want    bool
 	}{
 		"in no set":               {input.Options{}, false},
-		"in a set":                {input.Options{Set: "both"}, true},
-		"that shares everything":  {input.Options{Set: "both", ExportsAll: true}, false},
-		"with certain namespaces": {input.Options{Set: "both", Namespaces: []string{"shop"}}, true},
+		"in a set":                {input.Options{InSet: input.SetOptions{Name: "both"}}, true},
+		"that shares everything":  {input.Options{InSet: input.SetOptions{Name: "both", ExportsAll: true}}, false},
+		"with certain namespaces": {input.Options{InSet: input.SetOptions{Name: "both"}, Namespaces: []string{"shop"}}, true},
 	} {
 		rules := RulesFor(row.options)
 		i := slices.IndexFunc(rules, func(r Rule) bool { return slices.Contains(r.Resources, "serviceexports/status") })

@@ -742,7 +742,7 @@ func TestSilenceOfTheAPIServerIsToldInWords(t *testing.T) {
 
 func TestEveryKindOfObjectsIsWatchedAndAllowed(t *testing.T) {
 	options := input.Options{ConfigMap: "ops/defaults", NamespaceSelector: "team=web"}
-	options.Gateway.Enabled, options.Set, options.CustomResources = true, "both", true
+	options.Gateway.Enabled, options.InSet.Name, options.CustomResources = true, "both", true
 	w := newWatcher(Config{Options: options}, new(clients), nil, apiserver.Server{})
 	w.watched = append(w.watched, w.shelfOfExports(exportsVersions[0]), w.shelfOfBackends(customVersions[0]),
 		w.shelfOfTCPs(customVersions[0]), w.shelfOfGlobals(customVersions[0]), w.shelfOfDefaults(customVersions[0]),
