@@ -395,11 +395,16 @@ func TestTheDoctorFindsEachFaultBeforeTheFirstStart(t *testing.T) {
 		r.must(err)
 		defer l.Close() //nolint:errcheck // its loop ends
 		go func() {
+			var open []net.Conn // the garbage collector closes a connection that nothing holds
 			for {
 				conn, err := l.Accept()
 				if err != nil {
+					for _, conn := range open {
+						_ = conn.Close()
+					}
 					return
 				}
+				open = append(open, conn)
 				answer.Load().(func(net.Conn))(conn)
 			}
 		}()

@@ -208,12 +208,12 @@ func (r *testbed) sends(to ...member) {
 
 // Two groups run beside each other, before all other tests: no request may fail, and on a busy machine some would be
 // late.
-func TestAGroupServesWhileItsMembersLeaveAndReturn(t *testing.T) {
-	t.Run("by BGP", func(t *testing.T) {
+func TestNoRequestFailsWhileMembersLeave(t *testing.T) {
+	t.Run("BGP", func(t *testing.T) {
 		t.Parallel()
 		leaveAndReturn(t, "group", world.RouterBIRD)
 	})
-	t.Run("by VRRP", func(t *testing.T) {
+	t.Run("VRRP", func(t *testing.T) {
 		t.Parallel()
 		leaveAndReturn(t, "vrrp", world.RouterPlain)
 	})

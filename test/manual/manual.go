@@ -175,7 +175,7 @@ var others = func() (all []Other) {
 			"test/fresh", "",
 		},
 		{`make demo-clusters(-down)?`, "TestOneHostIsServedByThePodsOfTwoClusters", ""},
-		{`make demo-ha(-down)?`, "TestAGroupServesWhileItsMembersLeaveAndReturn", ""},
+		{`make demo-ha(-down)?`, "TestNoRequestFailsWhileMembersLeave", ""},
 		{`make (image|demo-image)( .*)?`, "TestTheImageServesFromOneFile", ""},
 		{
 			`make (attack|check)|go run \./test/attack -all`, "TestNobodyTakesReadsWeakensOrStopsWhatBelongsToAnother",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -101,10 +102,13 @@ func (a *arena) cost(ctx context.Context, n int) ([]figure, error) {
 	if err != nil {
 		return nil, err
 	}
+	each := func(spent time.Duration) float64 { return float64(spent.Microseconds()) / float64(len(took)) }
+	for _, name := range slices.Sorted(maps.Keys(after.of)) {
+		progress("%s: of %s: %.0f µs", a.contender.name, name, each(after.of[name]-before.of[name]))
+	}
 	figures := []figure{
 		{
-			Event: "processor time of a request", Unit: "µs",
-			Value: float64((after.processor - before.processor).Microseconds()) / float64(len(took)),
+			Event: "processor time of a request", Unit: "µs", Value: each(after.processor - before.processor),
 		},
 		{Event: "memory of all processes", Unit: "MB", Value: float64(after.memory) / 1e6},
 		{Event: "requests without an event, p50 and p99", P50: share(took, 50), P99: share(took, 99), Failed: failed},
@@ -149,7 +153,8 @@ func share(took []time.Duration, percent int) float64 {
 // usage is what processes have used.
 type usage struct {
 	processor time.Duration
-	memory    int // bytes, with the part of what several processes share (Pss, proc_pid_smaps_rollup(5))
+	of        map[string]time.Duration // by the name of the program
+	memory    int                      // bytes, with the part of what several processes share (Pss, proc_pid_smaps_rollup(5))
 }
 
 // processes returns the processes on the appliance's host.
@@ -178,16 +183,19 @@ func (a *arena) used(ctx context.Context) (all usage, err error) {
 	if err != nil {
 		return all, err
 	}
+	all.of = map[string]time.Duration{}
 	for _, pid := range pids {
 		processor, err := rig.CPU(pid)
 		memory, failed := shared(pid)
-		if err = errors.Join(err, failed); errors.Is(err, fs.ErrNotExist) {
+		name, unnamed := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		if err = errors.Join(err, failed, unnamed); errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return all, err
 		}
 		all.processor += processor
+		all.of[strings.TrimSpace(string(name))] += processor
 		all.memory += memory
 	}
 	return all, nil
