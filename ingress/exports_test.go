@@ -28,7 +28,9 @@ func TestAnExportSaysWhetherItsPodsAreShared(t *testing.T) {
 	site := ingress("a", 2022, "rules: ["+rule("a.test", path("/", "Prefix", "web"))+"]")
 	web, grpc := pods("web", "172.16.1.1"), service("web", "grpc", 81)+slice("web", "a", "grpc", 8080, "172.17.1.1")
 	unknown := func(set string) func([]Snapshot, *Compiler) {
-		return func(_ []Snapshot, c *Compiler) { c.Unknown = []Snapshot{{Cluster: "late", Options: Options{InSet: input.SetOptions{Name: set}}}} }
+		return func(_ []Snapshot, c *Compiler) {
+			c.Unknown = []Snapshot{{Cluster: "late", Options: Options{InSet: input.SetOptions{Name: set}}}}
+		}
 	}
 	external := func(all []Snapshot, _ *Compiler) { all[1].Services[0].Spec.Type = corev1.ServiceTypeExternalName }
 	const shared = "blue web: true Shared: its pods serve together with those of cluster green\n" +
@@ -84,7 +86,9 @@ func TestAnExportSaysWhetherItsPodsAreShared(t *testing.T) {
 		},
 		"both share all of their Services": {
 			web + export("web") + site, web + export("web"),
-			func(all []Snapshot, _ *Compiler) { all[0].Options.InSet.ExportsAll, all[1].Options.InSet.ExportsAll = true, true }, "",
+			func(all []Snapshot, _ *Compiler) {
+				all[0].Options.InSet.ExportsAll, all[1].Options.InSet.ExportsAll = true, true
+			}, "",
 		},
 		"the other one stands by": {
 			web + export("web") + site, web + export("web"),
