@@ -108,7 +108,7 @@ type Metric struct {
 
 var documented []Metric // in the order of this file
 
-// Documented returns the metrics in the order in which METRICS.md has them.
+// Documented returns the metrics in the order of METRICS.md.
 func Documented() []Metric { return slices.Clone(documented) }
 
 func document(kind, name, help string, labels ...string) Metric {

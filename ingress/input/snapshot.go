@@ -108,7 +108,7 @@ type Options struct {
 	Gateway GatewayOptions
 	// Limits bound what one namespace may bring.
 	Limits Limits
-	// InSet says what the cluster shares with others.
+	// InSet has the set of the cluster, and the part of the cluster in it.
 	InSet SetOptions
 	// Source is the address of the machine from which HAProxy connects to the pods of the cluster. It is zero if the
 	// kernel chooses.
@@ -119,7 +119,7 @@ type Options struct {
 	Nginx NginxOptions
 }
 
-// SetOptions say what a cluster shares with the other clusters of its set.
+// SetOptions say which set of clusters a cluster belongs to, and what the cluster serves in the set.
 type SetOptions struct {
 	// Name is the name of the set. It is empty if the cluster is in no set, and then the other options
 	// mean nothing.

@@ -373,7 +373,7 @@ func serversFrom(second byte, from, n int, port uint16) (all []haproxy.Server) {
 	return all
 }
 
-// mostToStart is the time in which all servers of row 36 have to come, and errLate the error if they do not.
+// All servers of row 36 have to come within mostToStart. errLate is the error of a row with servers that did not come.
 const mostToStart = time.Minute
 
 var errLate = errors.New("they did not come in time")

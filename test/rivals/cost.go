@@ -107,9 +107,7 @@ func (a *arena) cost(ctx context.Context, n int) ([]figure, error) {
 		progress("%s: of %s: %.0f µs", a.contender.name, name, each(after.of[name]-before.of[name]))
 	}
 	figures := []figure{
-		{
-			Event: "processor time of a request", Unit: "µs", Value: each(after.processor - before.processor),
-		},
+		{Event: "processor time of a request", Unit: "µs", Value: each(after.processor - before.processor)},
 		{Event: "memory of all processes", Unit: "MB", Value: float64(after.memory) / 1e6},
 		{Event: "requests without an event, p50 and p99", P50: share(took, 50), P99: share(took, 99), Failed: failed},
 		{Event: "slowest of these requests", Unit: "ms", Value: share(took, 100)},
