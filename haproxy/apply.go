@@ -191,6 +191,7 @@ func (p *Proxy) tellServers(cfg *Config, states States, res *Result) error {
 		return err
 	}
 	p.belief.changed(steps.after)
+	res.goOn(steps)
 	return nil
 }
 
@@ -234,7 +235,15 @@ func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 		return err
 	}
 	p.belief.run.heard(want, o.serverSteps)
+	res.goOn(o.serverSteps)
 	return nil
+}
+
+// goOn asks for another round at once if these steps left servers to it.
+func (r *Result) goOn(after serverSteps) {
+	if len(after.later) > 0 {
+		r.RetryAt = time.Now()
+	}
 }
 
 // tellRows tells the commands of a round, then its certificates, and then the rows that come later. It

@@ -175,3 +175,50 @@ func TestARepetitionThatFindsSomethingIsCounted(t *testing.T) {
 		t.Errorf("got %q, want a", got)
 	}
 }
+
+func TestServersOfANamespaceComeAndGoAFewAtATime(t *testing.T) {
+	withEach(t, func(t *testing.T, binary string) {
+		r := newRig(t, binary)
+		with := func(crowd int, victims ...Server) *Config {
+			var many []Server
+			for i := range crowd {
+				many = append(many, nowhereServer(i))
+			}
+			a, b := backend("crowd", many...), backend("victim", victims...)
+			a.Namespace, b.Namespace = "crowd", "victim"
+			return r.config(a, b)
+		}
+		hold := func(when string, crowd, victims int) {
+			t.Helper()
+			servers, err := r.p.Servers()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := len(servers.Get("crowd").Servers); got != crowd {
+				t.Errorf("%s: the crowd has %d servers, want %d", when, got, crowd)
+			}
+			if got := len(servers.Get("victim").Servers); got != victims {
+				t.Errorf("%s: the victim has %d servers, want %d", when, got, victims)
+			}
+		}
+		victim := origin(t, "victim")
+		few, most := with(1), with(2*serversAtOnce+2, victim)
+		r.settle(few, states(few, Open))
+		hold("at first", 1, 0)
+		if res := r.apply(most, states(most, Open)); res.RetryAt.IsZero() {
+			t.Error("no other round follows the first")
+		}
+		hold("after one round", serversAtOnce+1, 1)
+		r.settle(most, states(most, Open))
+		hold("in the end", 2*serversAtOnce+2, 1)
+		if res := r.apply(few, states(few, Open)); res.RetryAt.IsZero() {
+			t.Error("no other round follows the one that removes the first servers")
+		}
+		hold("after servers went for one round", serversAtOnce+2, 0)
+		r.settle(few, states(few, Open))
+		hold("when they are gone", 1, 0)
+		if got := r.p.Info().Missed; got != 0 {
+			t.Errorf("a repetition changed something %d times", got)
+		}
+	})
+}

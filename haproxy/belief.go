@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"maps"
 	"slices"
 	"time"
 )
@@ -117,20 +118,23 @@ func (b *belief) changed(after map[string]*LiveBackend) {
 }
 
 // heard notes that the worker has confirmed the servers, maps and certificates of an outline, after
-// these steps. If a server of a backend is still to be removed, told has no confirmed fragment for
-// the backend.
+// these steps. If a server of a backend is still to be added or removed, told has no confirmed fragment
+// for the backend.
 func (r *running) heard(o *outline, steps serverSteps) {
 	r.told = o.backends
-	doubted := false
+	unfinished := maps.Clone(steps.later)
 	for _, id := range steps.remove {
-		i, ours := BackendAt(o.cfg.Backends, id.Backend)
-		if _, left := r.backends.Get(id.Backend).Find(id.Server); !ours || !left {
-			continue
+		if _, left := r.backends.Get(id.Backend).Find(id.Server); left {
+			unfinished[id.Backend] = true
 		}
-		if !doubted {
-			r.told, doubted = slices.Clone(r.told), true
+	}
+	if len(unfinished) > 0 {
+		r.told = slices.Clone(r.told)
+	}
+	for name := range unfinished {
+		if i, ours := BackendAt(o.cfg.Backends, name); ours {
+			r.told[i] = &fragment{of: o.cfg.Backends[i]}
 		}
-		r.told[i] = &fragment{of: o.cfg.Backends[i]}
 	}
 	r.strays = slices.DeleteFunc(steps.strays, func(name string) bool { return len(r.backends.Get(name).Servers) == 0 })
 	r.tables, r.rows = o.tables(), o.tables().rows

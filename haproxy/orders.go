@@ -141,6 +141,8 @@ type serverSteps struct {
 	drop     []string                // commands that close servers of backends that go
 	opens    map[netip.AddrPort]bool // addresses of the servers that open
 	remove   []ServerID              // closed, and no longer wanted
+	room     quota                   // of each namespace for more servers
+	later    map[string]bool         // backends with servers that a later round adds or removes
 	after    map[string]*LiveBackend // the backends that change, once the commands are done
 	strays   []string                // backends that have servers, and that no configuration wants
 	names    workerNames
@@ -155,7 +157,7 @@ var stateCommand = map[State]string{Closed: "maint", Drain: "drain", Open: "read
 func (r *running) serverSteps(cfg *Config, states States, fragments []*fragment, cookies string) serverSteps {
 	s := serverSteps{
 		after: map[string]*LiveBackend{}, opens: map[netip.AddrPort]bool{}, names: r.names(), worker: r.picture,
-		cookies: cookies,
+		cookies: cookies, room: quota{}, later: map[string]bool{},
 	}
 	var leaving []*Backend
 	known, j := r.told != nil, 0 // known: each name is one of those told, and the other way round
@@ -224,7 +226,7 @@ func (s *serverSteps) inOrder(made, rows []string) []string {
 func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 	worker := s.names.of(b.Name) // the name that the backend has there
 	next := make([]Live, 0, max(len(have.Servers), len(b.Servers)))
-	same, late := true, []string(nil)
+	same, open, late := true, false, []string(nil)
 	for i, there := range have.Match(b.Servers) {
 		state := Absent
 		if i >= 0 && i < len(states) {
@@ -235,7 +237,11 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 		case there != nil:
 			live = *there
 			if state == Absent {
-				s.remove = append(s.remove, ServerID{b.Name, live.Name})
+				if s.room.take(b) {
+					s.remove = append(s.remove, ServerID{b.Name, live.Name})
+				} else {
+					s.later[b.Name] = true
+				}
 				state = Closed
 			}
 			set := "set server " + worker + "/" + live.Name
@@ -262,6 +268,9 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 			}
 			live.State = state
 		case state == Absent:
+			continue
+		case !s.room.take(b) && (open || state != Open): // a backend has its first open server at once
+			s.later[b.Name] = true
 			continue
 		default:
 			srv := &b.Servers[i]
@@ -299,12 +308,26 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 			}
 			same = false
 		}
-		next = append(next, live)
+		next, open = append(next, live), open || live.State == Open
 	}
 	s.up = append(s.up, late...)
 	if !same {
 		s.after[b.Name] = &LiveBackend{next}
 	}
+}
+
+// serversAtOnce is how many servers of a namespace come or go in one round. Each of these commands stops all
+// threads of HAProxy, and the changes of other namespaces wait for the end of the round.
+const serversAtOnce = 500
+
+// quota counts the servers of each namespace that come or go in a round. Its keys are namespaces of clusters.
+type quota map[[2]string]int
+
+// take counts one more server for the namespace of a backend. It reports whether serversAtOnce allows it.
+func (q quota) take(of *Backend) bool {
+	key := [2]string{of.Cluster, of.Namespace}
+	q[key]++
+	return q[key] <= serversAtOnce
 }
 
 // renamed reports whether a server of another name at the same address is about to be opened. A server
