@@ -156,7 +156,7 @@ idly: setup
 # What waits most begins first: it takes the longest, and leaves the processors to the rest.
 check: setup ## Run all tests once, the packages' own under the race detector; then conformance and lint (as root)
 	@$(MAKE) --no-print-directory -j 2 e2e idly; first=$$?; \
-	$(MAKE) --no-print-directory -j 2 changed remembered race-others apparatus conformance && exit $$first
+	$(MAKE) --no-print-directory -j 3 changed remembered race-others apparatus conformance && exit $$first
 
 nightly: setup ## Run everything, whether it changed or not, and go on after a failure; it takes hours (as root)
 	@AGAIN=1 $(MAKE) --no-print-directory -k check test-calico test-deb gateway-more attack chaos image test-image image-again histories fuzz fresh ATTACK=-all GATEWAY=-all
