@@ -120,7 +120,9 @@ func play(ctx context.Context, c contender, programs string, calico world.Calico
 	for _, program := range []string{"sallyport", "app"} {
 		err = errors.Join(err, os.Symlink(filepath.Join(programs, program), filepath.Join(dir, program)))
 	}
-	if err := errors.Join(err, rig.Configure(dir, "")); err != nil {
+	// All Ingresses are of one namespace, which may have 5,000 hosts by default.
+	limits := fmt.Sprintf("limits: {hosts: 20000, backends: 20000, reloads: %d}", rig.NoReloadLimit)
+	if err := errors.Join(err, rig.Configure(dir, "", rig.Cluster{Ingress: []string{limits}})); err != nil {
 		return nil, "", err
 	}
 	progress("%s: a cluster", c.name)

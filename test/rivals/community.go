@@ -27,10 +27,11 @@ func community(folder, haproxy string) contender {
 	home := filepath.Join(folder, "haproxy-ingress")
 	program := filepath.Join(home, "controller")
 	return contender{
-		name:    "haproxy-ingress",
-		class:   "community",
-		timeout: "haproxy-ingress.github.io/timeout-server",
-		build:   func(ctx context.Context) error { return buildCommunity(ctx, home, program) },
+		name:     "haproxy-ingress",
+		class:    "community",
+		timeout:  "haproxy-ingress.github.io/timeout-server",
+		volatile: []string{"community/var/run/haproxy"},
+		build:    func(ctx context.Context) error { return buildCommunity(ctx, home, program) },
 		serve: func(ctx context.Context, a *arena) (string, error) {
 			bird, err := a.bird(ctx)
 			err = errors.Join(err, a.Apply(ctx, ingressClass("community", "haproxy-ingress.github.io/controller")+

@@ -27,7 +27,8 @@ type contender struct {
 	// serve starts the programs, and returns their versions
 	serve func(context.Context, *arena) (string, error)
 	// joined does by hand what a new node takes; nil means nothing
-	joined func(ctx context.Context, a *arena, node string) error
+	joined   func(ctx context.Context, a *arena, node string) error
+	volatile []string // folders of the arena that lie below /run elsewhere: a restart of the machine empties them
 	// stop ends what outlives the programs that serve started; nil means nothing does
 	stop func(*arena) error
 }
@@ -63,8 +64,9 @@ func contenders(ctx context.Context, folder string) ([]contender, error) {
 // sallyport returns this project.
 func sallyport(haproxy string) contender {
 	return contender{
-		name:    "sallyport",
-		timeout: "haproxy.org/timeout-server",
+		name:     "sallyport",
+		timeout:  "haproxy.org/timeout-server",
+		volatile: []string{"run"},
 		serve: func(ctx context.Context, a *arena) (string, error) {
 			err := a.start(ctx, world.Appliance, controller, a.path("sallyport"), "run", "--config",
 				a.path("sallyport.yaml"))
@@ -109,10 +111,11 @@ func versions(ctx context.Context, err error, programs ...string) (string, error
 func kic(folder, haproxy string) contender {
 	program := filepath.Join(folder, "kic")
 	return contender{
-		name:    "kic",
-		class:   "kic",
-		timeout: "haproxy.org/timeout-server",
-		build:   func(ctx context.Context) error { return buildKIC(ctx, program) },
+		name:     "kic",
+		class:    "kic",
+		timeout:  "haproxy.org/timeout-server",
+		volatile: []string{"kic-run"},
+		build:    func(ctx context.Context) error { return buildKIC(ctx, program) },
 		serve: func(ctx context.Context, a *arena) (string, error) {
 			// The controller of its class has to end with the name of the class.
 			if err := a.Apply(ctx, ingressClass("kic", "haproxy.org/ingress-controller/kic")+

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"sallyport/test/faults"
@@ -61,8 +62,8 @@ func (a *arena) costs(ctx context.Context, sizes ...int) (figures []figure, err 
 	return figures, nil
 }
 
-// boot kills all programs on the appliance's host at once, and measures the time until the last host is served.
-// The programs start again after a second, which counts.
+// boot kills all programs on the appliance's host at once, and empties the folders that a restart of the machine
+// empties. It measures the time until the last host is served. The programs start again after a second, which counts.
 func (a *arena) boot(ctx context.Context, n int) (figure, error) {
 	f := figure{Contender: a.contender.name, Event: "start of all programs, until the last host is served", Unit: "ms"}
 	f.Event += beside(n)
@@ -71,7 +72,7 @@ func (a *arena) boot(ctx context.Context, n int) (figure, error) {
 		return f, err
 	}
 	began := time.Now()
-	if err := faults.Kill(pids...); err != nil {
+	if err := errors.Join(faults.Kill(pids...), a.emptyVolatile()); err != nil {
 		return f, err
 	}
 	host := "test.local"
@@ -85,6 +86,18 @@ func (a *arena) boot(ctx context.Context, n int) (figure, error) {
 	f.Value = float64(time.Since(began)) / 1e6
 	progress("%s: %s: %s", f.Contender, f.Event, f)
 	return f, nil
+}
+
+// emptyVolatile removes what lies in the contender's volatile folders.
+func (a *arena) emptyVolatile() (err error) {
+	for _, folder := range a.contender.volatile {
+		all, unread := os.ReadDir(a.path(folder))
+		err = errors.Join(err, unread)
+		for _, one := range all {
+			err = errors.Join(err, os.RemoveAll(a.path(folder, one.Name())))
+		}
+	}
+	return err
 }
 
 // cost returns how much processor time of all processes on the appliance's host a request takes, at 400 requests a
@@ -103,11 +116,13 @@ func (a *arena) cost(ctx context.Context, n int) ([]figure, error) {
 		return nil, err
 	}
 	each := func(spent time.Duration) float64 { return float64(spent.Microseconds()) / float64(len(took)) }
-	for _, name := range slices.Sorted(maps.Keys(after.of)) {
-		progress("%s: of %s: %.0f µs", a.contender.name, name, each(after.of[name]-before.of[name]))
+	spent, all := after.since(before), time.Duration(0)
+	for _, name := range slices.Sorted(maps.Keys(spent)) {
+		progress("%s: of %s: %.0f µs", a.contender.name, name, each(spent[name]))
+		all += spent[name]
 	}
 	figures := []figure{
-		{Event: "processor time of a request", Unit: "µs", Value: each(after.processor - before.processor)},
+		{Event: "processor time of a request", Unit: "µs", Value: each(all)},
 		{Event: "memory of all processes", Unit: "MB", Value: float64(after.memory) / 1e6},
 		{Event: "requests without an event, p50 and p99", P50: share(took, 50), P99: share(took, 99), Failed: failed},
 		{Event: "slowest of these requests", Unit: "ms", Value: share(took, 100)},
@@ -150,9 +165,23 @@ func share(took []time.Duration, percent int) float64 {
 
 // usage is what processes have used.
 type usage struct {
-	processor time.Duration
-	of        map[string]time.Duration // by the name of the program
-	memory    int                      // bytes, with the part of what several processes share (Pss, proc_pid_smaps_rollup(5))
+	of     map[process]time.Duration // of a processor
+	memory int                       // bytes, with the part of what several processes share (Pss, proc_pid_smaps_rollup(5))
+}
+
+// process is a running program.
+type process struct {
+	pid  int
+	name string // of the program
+}
+
+// since returns the processor time that programs used after before. A process that ended in between does not count.
+func (u usage) since(before usage) map[string]time.Duration {
+	spent := map[string]time.Duration{}
+	for p, used := range u.of {
+		spent[p.name] += used - before.of[p]
+	}
+	return spent
 }
 
 // processes returns the processes on the appliance's host.
@@ -181,19 +210,19 @@ func (a *arena) used(ctx context.Context) (all usage, err error) {
 	if err != nil {
 		return all, err
 	}
-	all.of = map[string]time.Duration{}
+	all.of = map[process]time.Duration{}
 	for _, pid := range pids {
 		processor, err := rig.CPU(pid)
 		memory, failed := shared(pid)
 		name, unnamed := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-		if err = errors.Join(err, failed, unnamed); errors.Is(err, fs.ErrNotExist) {
-			continue
+		err = errors.Join(err, failed, unnamed)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			continue // it has ended
 		}
 		if err != nil {
 			return all, err
 		}
-		all.processor += processor
-		all.of[strings.TrimSpace(string(name))] += processor
+		all.of[process{pid, strings.TrimSpace(string(name))}] = processor
 		all.memory += memory
 	}
 	return all, nil
