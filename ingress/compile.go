@@ -13,6 +13,7 @@ import (
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
+	"sallyport/ingress/balance"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
 	"sallyport/ingress/linked"
@@ -375,7 +376,7 @@ func (c *Compiler) finish(news newsOfExports) {
 	c.result.Exports = c.tellExports(exports, news, clashes)
 	c.result.Percent = percents(c.worlds)
 	c.result.Problems = sorted(c.worlds, append(odd, c.routing.Problems...))
-	c.result.Balancers = explained(c.routing.Balancers, c.result.Problems)
+	c.result.Balancers = balance.Explain(c.routing.Balancers, c.result.Problems)
 }
 
 // leader returns the name of the cluster that sets the keys of the whole process by its ConfigMaps. While

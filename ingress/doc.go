@@ -35,7 +35,7 @@
 //	hosts.go                  isolates hosts from wildcard hosts of others
 //	choice.go                 chains paths with conditions
 //	gateways.go               bounds the routes of each namespace
-//	streams.go, services.go   add TCP ports; give addresses to Services and Gateways (package allot)
+//	streams.go, services.go   add TCP ports; give addresses to Services and Gateways (package balance)
 //	gateways.go               makes listeners and routes at the addresses of Gateways (package listen)
 //	backends.go               makes the backends of these routes
 //	backend.go                adds the servers out of EndpointSlices

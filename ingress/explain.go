@@ -335,16 +335,6 @@ func (r Result) ExplainBalancer(cluster, namespace, name string) (b Balancer, e 
 	return b, e, true
 }
 
-// Streams returns the ports of a Service in a Config, at the addresses that are recorded.
-func (b Balancer) Streams(c *haproxy.Config) (all []haproxy.Stream) {
-	for _, s := range c.Streams {
-		if slices.Contains(b.Recorded, s.Addr) && slices.Contains(b.Ports, s.Port) {
-			all = append(all, s)
-		}
-	}
-	return all
-}
-
 // ExplainRequest returns how a request is served: the rule that takes it, and the Ingress that has
 // the rule, or the default backend. If no rule takes the request, why says how it is answered.
 func (r Result) ExplainRequest(host, path string) (e Explanation, why string) {

@@ -149,7 +149,7 @@ func (c *Compiler) together(w *world, key serviceKey, clashes []clash) (is bool,
 	why = "no other cluster of the set exports this Service: create a ServiceExport of the same name and namespace " +
 		"there"
 	for _, other := range c.worlds {
-		if other == w || other.Options.InSet.Name != w.Options.InSet.Name || !other.exports(key) {
+		if other == w || other.Options.InSet.Name != w.Options.InSet.Name || !other.Exported(key) {
 			continue
 		}
 		not := serves(other, key).Why

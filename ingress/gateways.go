@@ -3,7 +3,6 @@ package ingress
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -13,8 +12,6 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"sallyport/haproxy"
-	"sallyport/ingress/allot"
-	"sallyport/ingress/annotations"
 	"sallyport/ingress/cert"
 	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
@@ -110,7 +107,7 @@ func (b *builder) apiOf(world int) gateway.World {
 			return nil
 		},
 		Exported: func(key serviceKey) *gateway.Refusal {
-			if w.exports(key) {
+			if w.Exported(key) {
 				return nil
 			}
 			return &gateway.Refusal{
@@ -367,115 +364,4 @@ func (r Result) attachments(do func(cluster string, a *gateway.Attachment)) {
 			do(r.routing.of[i].Cluster, a)
 		}
 	}
-}
-
-// demandGate reads the addresses and ports that a Gateway asks for, within the limits of its
-// namespace.
-func (b *builder) demandGate(one *balancer, opened map[allot.Tenant]int) {
-	w, g, d := b.worlds[one.World], one.gate, &one.Demand
-	d.Ref, d.Of = g.Ref, allot.Tenant{Cluster: g.World, Namespace: g.Ref.Namespace}
-	d.Owner = w.Options.Owner(g.Ref.Namespace)
-	d.Holder = strings.Join([]string{"gateway", w.Cluster, g.Ref.Namespace, g.Ref.Name}, "\x00")
-	for _, in := range g.Object.Status.Addresses {
-		if addr, err := netip.ParseAddr(in.Value); err == nil && isIP(in.Type) {
-			d.Had = append(d.Had, addr)
-		}
-	}
-	var usable, rest []netip.Addr
-	for _, a := range g.Object.Spec.Addresses {
-		if !isIP(a.Type) {
-			g.Refuse(gateway.Refusal{
-				Reason: string(gatewayv1.GatewayReasonUnsupportedAddress),
-				Why: fmt.Sprintf("spec.addresses has an address of type %s; allowed are IPAddress",
-					annotations.Quote(string(*a.Type))),
-			})
-			return
-		}
-		if a.Value == "" {
-			continue // any will do
-		}
-		switch addr, err := netip.ParseAddr(a.Value); {
-		case err != nil:
-			g.Refused = &gateway.Refusal{
-				Reason: string(gatewayv1.GatewayReasonAddressNotUsable),
-				Why:    fmt.Sprintf("%s in spec.addresses is not an address", annotations.Quote(a.Value)),
-			}
-		case w.Options.Pools.Contain(addr) && (!w.Options.Pools.Local || slices.Contains(b.Local, addr)):
-			usable = append(usable, addr)
-		default:
-			rest = append(rest, addr)
-		}
-	}
-	d.Asked = slices.Concat(usable, rest)
-	for i, addr := range usable {
-		if slices.ContainsFunc(usable[:i], func(a netip.Addr) bool { return a.Is6() == addr.Is6() }) {
-			g.Refused = &gateway.Refusal{
-				Reason: string(gatewayv1.GatewayReasonAddressNotUsable),
-				Why: fmt.Sprintf("%s in spec.addresses is the second address of its family: a Gateway has one IPv4 "+
-					"address and one IPv6 address at most", addr),
-			}
-			break
-		}
-	}
-	for _, port := range g.Ports() {
-		if most := w.Options.Limits.Ports; most > 0 && opened[d.Of] >= most {
-			for _, l := range g.On(port) {
-				l.Close(gateway.Refusal{Reason: "LimitReached", Why: fmt.Sprintf("the Services and Gateways of "+
-					"namespace %s have %d ports, as many as they may have (clusters[].ingress.limits.ports)",
-					g.Ref.Namespace, most)})
-			}
-			continue
-		}
-		opened[d.Of]++
-		d.Ports = append(d.Ports, port)
-	}
-	if !g.Serves() || len(d.Ports) == 0 {
-		return
-	}
-	for _, a := range d.Asked {
-		d.Four, d.Six = d.Four || a.Is4(), d.Six || a.Is6()
-	}
-	d.Four = d.Four || !d.Six
-}
-
-func isIP(t *gatewayv1.AddressType) bool { return t == nil || *t == gatewayv1.IPAddressType }
-
-// settleGate gives a Gateway its addresses. It listens at those that its status records.
-func (b *builder) settleGate(one balancer, got allot.Allotment, a *allot.Allotter) Balancer {
-	g := one.gate
-	out := Balancer{ObjectRef: g.Ref, Addresses: got.Addresses, Ports: one.Demand.Ports}
-	refuse := func(reason gatewayv1.GatewayConditionReason, format string, args ...any) {
-		g.Refused = cmp.Or(g.Refused, &gateway.Refusal{Reason: string(reason), Why: fmt.Sprintf(format, args...)})
-	}
-	for _, p := range got.Problems {
-		if len(one.Asked) > 0 {
-			refuse(gatewayv1.GatewayReasonAddressNotUsable, "%s", p.Why)
-		} else {
-			refuse(gatewayv1.GatewayReasonAddressNotAssigned, "%s", p.Why)
-		}
-		b.reportOn(g.Ref, p.Reason, "%s", p.Why)
-	}
-	for _, addr := range one.Asked { // got has no problem for the second one of a family
-		if why := a.Foreign(addr); why.Reason != "" && !slices.Contains(got.Addresses, addr) {
-			refuse(gatewayv1.GatewayReasonAddressNotUsable, "%s", why.Why)
-		}
-	}
-	if len(one.Demand.Ports) > 0 && len(a.Ranges) == 0 {
-		refuse(gatewayv1.GatewayReasonAddressNotAssigned, "the appliance has no addresses for Gateways "+
-			"(haproxy.addresses, or group.pools)")
-	}
-	for _, addr := range got.Addresses {
-		out.Reasons = append(out.Reasons, one.reason(addr))
-		g.Addresses = append(g.Addresses, addr.String())
-		switch {
-		case !slices.Contains(one.Had, addr):
-			refuse(gatewayv1.GatewayReasonAddressNotAssigned, "%s is not in the status yet", addr)
-		case a.Lacks(addr): // HAProxy does not start with an address that the machine lacks
-			out.Recorded = append(out.Recorded, addr)
-			refuse(gatewayv1.GatewayReasonAddressNotUsable, "the appliance does not have %s any more", addr)
-		default:
-			out.Recorded, g.At = append(out.Recorded, addr), append(g.At, addr)
-		}
-	}
-	return out
 }

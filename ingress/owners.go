@@ -5,11 +5,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
-	"sallyport/ingress/allot"
-	"sallyport/ingress/claims"
 	"sallyport/ingress/input"
 )
 
@@ -28,88 +25,6 @@ func (c *Compiler) now() (now time.Time) {
 		}
 	}
 	return now
-}
-
-// keptAddresses returns the addresses that Services had when they were remembered. If two clusters
-// had an address, the cluster that is configured first has it. If ReleaseAfter is 0, it returns
-// only the addresses that the round before gave, each with a zero until.
-func (b *builder) keptAddresses(pools Pools) map[netip.Addr]allot.Kept {
-	all, now := make(map[netip.Addr]allot.Kept), b.now()
-	for i, w := range b.worlds {
-		if w.Owners == nil || now.IsZero() {
-			continue
-		}
-		for addr, was := range w.Owners.Addresses {
-			namespace, _, _ := strings.Cut(was.Service, "/")
-			if _, taken := all[addr]; taken || !pools.Contain(addr) || was.Namespace != w.Options.Owner(namespace) {
-				continue
-			}
-			given := was.Left.IsZero()
-			was.Left = input.Leaving(was.Left, now)
-			var until time.Time
-			if w.Options.ReleaseAfter > 0 {
-				until = w.Options.Release(was.Left)
-			}
-			if given || now.Before(until) {
-				all[addr] = allot.Kept{
-					AddressOwner: was, Of: allot.Tenant{Cluster: i, Namespace: namespace}, Until: until, Given: given,
-				}
-			}
-		}
-	}
-	return all
-}
-
-// rememberAddresses adds to the Owners of the result who has each address, and who had it.
-func (b *builder) rememberAddresses(a *allot.Allotter) {
-	note := func(cluster string, addr netip.Addr, who AddressOwner) {
-		o := b.Owners[cluster]
-		if o.Addresses == nil {
-			o.Addresses = make(map[netip.Addr]AddressOwner)
-		}
-		o.Addresses[addr] = who
-	}
-	recorded := make(map[netip.Addr]bool)
-	for _, one := range b.Balancers {
-		for _, addr := range one.Addresses {
-			if !recorded[addr] {
-				recorded[addr] = true
-				first := a.First(addr)
-				w := b.worlds[slices.IndexFunc(b.worlds, func(w *world) bool { return w.Cluster == first.Cluster })]
-				note(w.Cluster, addr, AddressOwner{
-					Namespace: w.Options.Owner(first.Namespace), Kind: allot.OwnerKind(first.Kind),
-					Service: first.Namespace + "/" + first.Name,
-				})
-			}
-		}
-	}
-	for addr, k := range a.Kept {
-		if !recorded[addr] {
-			note(b.worlds[k.Of.Cluster].Cluster, addr, k.AddressOwner)
-			b.keeps = b.keeps.Both(claims.Period{Since: k.Left, Until: k.Until})
-		}
-	}
-}
-
-// reportKeptAddresses reports each kept address that another Service or Gateway asks for, on the
-// oldest one of its namespace. Allot reports it on the one that asks.
-func (b *builder) reportKeptAddresses(all []balancer, a *allot.Allotter) {
-	for i := range all {
-		for _, addr := range all[i].Asked {
-			k, kept := a.KeptForOther(&all[i].Demand, addr)
-			if !kept || a.Gave(addr) {
-				continue
-			}
-			own := func(o balancer) bool { return o.Of.Cluster == k.Of.Cluster && o.Owner == k.Namespace }
-			if j := slices.IndexFunc(all, own); j >= 0 {
-				b.reportOn(all[j].petitioner.Ref, "AddressKept",
-					"%s, which %s had, is kept for its namespace until %s (clusters[].ingress.releaseAfter); "+
-						"then it goes to %s %s, which asks for it",
-					addr, k.AddressOwner, k.Until.Format(time.RFC3339), all[i].petitioner.Ref.Kind,
-					all[i].petitioner.Ref.Namespace+"/"+all[i].petitioner.Ref.Name)
-			}
-		}
-	}
 }
 
 // settleOwners lets Owners that are equal to the ones before keep their pointer.

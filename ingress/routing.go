@@ -672,7 +672,7 @@ func (b *builder) backend(c petitioner, to reference) (n need, why Problem) {
 	switch {
 	case n.exists:
 		n.settings = b.spoken(n, service)
-		if w.exports(key) {
+		if w.Exported(key) {
 			n.set = w.Options.InSet.Name
 		}
 		n.name = named(cmp.Or(n.Port, strconv.Itoa(int(n.Number))))

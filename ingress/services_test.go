@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sallyport/haproxy"
+	"sallyport/ingress/balance"
 	"sallyport/ingress/input"
 )
 
@@ -143,7 +144,7 @@ func TestServicesOfTypeLoadBalancerAreServed(t *testing.T) {
 				"if !sp_source\n",
 		},
 		"some clients, by the annotation": {
-			recorded(func(s *corev1.Service) { s.Annotations = map[string]string{sourceRanges: "192.0.2.0/24"} }), nil,
+			recorded(func(s *corev1.Service) { s.Annotations = map[string]string{balance.SourceRanges: "192.0.2.0/24"} }), nil,
 			served + "shop_svc_db_db.lb: acl sp_source src 192.0.2.0/24; tcp-request content reject if !sp_source\n",
 		},
 		"clients that cannot be read": {

@@ -26,19 +26,6 @@ import (
 // A namespace that exports nothing is not changed by another cluster, and a cluster without a set by
 // none.
 
-// exports reports whether a Service of a world is exported to its set.
-func (w *world) exports(service serviceKey) bool {
-	var exported bool
-	switch {
-	case w.Options.InSet.Name == "":
-	case w.Options.InSet.ExportsAll:
-		_, exported = input.Find(w.Services, service)
-	default:
-		_, exported = input.Find(w.Exports, service)
-	}
-	return exported
-}
-
 // percents returns how much of its share each cluster of a set takes, if that is less than the whole.
 func percents(worlds []*world) map[string]int {
 	all := make(map[string]int)
@@ -57,7 +44,7 @@ func sharers(worlds []*world, n *need) []int {
 		return all
 	}
 	for i, w := range worlds {
-		if i != n.world && w.Options.InSet.Name == n.set && w.exports(n.Service) {
+		if i != n.world && w.Options.InSet.Name == n.set && w.Exported(n.Service) {
 			all = append(all, i)
 		}
 	}
@@ -89,7 +76,7 @@ func (n *newsOfExports) reexported(touched map[serviceKey]bool, was, is *world) 
 	}
 	services := slices.Concat(gateway.Missing(was.Services, is.Services), gateway.Missing(is.Services, was.Services))
 	for _, s := range services {
-		if key := input.KeyOf(s); is.exports(key) || was.exports(key) {
+		if key := input.KeyOf(s); is.Exported(key) || was.Exported(key) {
 			touch(key)
 		}
 	}

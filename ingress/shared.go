@@ -35,7 +35,8 @@ func (w *world) sharesAddresses(g *gatewayv1.Gateway) bool {
 	return len(w.Options.Gateway.Shared) > 0 &&
 		!slices.ContainsFunc(g.Spec.Addresses, func(a gatewayv1.GatewaySpecAddress) bool {
 			addr, err := netip.ParseAddr(a.Value)
-			return !isIP(a.Type) || a.Value != "" && (err != nil || !slices.Contains(w.Options.Gateway.Shared, addr))
+			return !gateway.IsIP(a.Type) ||
+				a.Value != "" && (err != nil || !slices.Contains(w.Options.Gateway.Shared, addr))
 		})
 }
 

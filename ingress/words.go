@@ -3,6 +3,7 @@ package ingress
 import (
 	"k8s.io/apimachinery/pkg/types"
 
+	"sallyport/ingress/balance"
 	"sallyport/ingress/cert"
 	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
@@ -42,6 +43,9 @@ type (
 	pair       = cert.Pair
 	placed     = linked.Placed
 )
+
+// A Balancer is a Service of type LoadBalancer, or a Gateway, that is ours.
+type Balancer = balance.Balancer
 
 // Reports about objects of Gateway API.
 type (

@@ -17,8 +17,8 @@
 //
 // It promises that no address is given to two holders, and that each namespace is bounded.
 //
-// Its limit: it knows neither Kubernetes nor HAProxy. Package ingress reads demands from objects, and
-// opens the ports.
+// Its limit: it knows neither Kubernetes nor HAProxy. Package balance reads demands from objects,
+// and package ingress opens the ports.
 package allot
 
 import (

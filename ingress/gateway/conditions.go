@@ -312,3 +312,6 @@ func (r *Route) Explain() (all []string) {
 	}
 	return append(all, r.odd...)
 }
+
+// IsIP reports whether an address of a Gateway is of the type IPAddress, which is the default.
+func IsIP(t *gatewayv1.AddressType) bool { return t == nil || *t == gatewayv1.IPAddressType }

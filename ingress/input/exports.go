@@ -6,6 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // A ServiceExport says that the Service of its name is one Service of all clusters of a set
@@ -14,6 +15,18 @@ type ServiceExport struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 	Status            ExportStatus `json:"status,omitzero"` // for the writer of statuses alone
+}
+
+// Exported reports whether a Service is exported to the set of its cluster.
+func (s *Snapshot) Exported(service types.NamespacedName) (is bool) {
+	switch {
+	case s.Options.InSet.Name == "":
+	case s.Options.InSet.ExportsAll:
+		_, is = Find(s.Services, service)
+	default:
+		_, is = Find(s.Exports, service)
+	}
+	return is
 }
 
 // SharedCondition is the type of the condition that the appliance writes into the status of a ServiceExport.
