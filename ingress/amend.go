@@ -110,9 +110,9 @@ func (c *Compiler) amend(before, now []*world) *routing {
 		delete(c.parsed, m.Object)
 	}
 	if len(d.lost) > 0 {
-		c.forget(func(o any) bool { return d.lost[o] })
+		c.memory.Forget(func(o any) bool { return d.lost[o] })
 	}
-	c.forgetDerived(r)
+	c.memory.ForgetDerived(2*len(r.needs)+linked.Most, r.settings)
 	return r
 }
 
@@ -262,7 +262,7 @@ func (c *Compiler) routeAlone(worlds []*world, these, wider []placed, about *sub
 	r := alone.route(alone.worlds)
 	c.made.routed += alone.made.routed
 	maps.Copy(c.pairs, alone.pairs)
-	maps.Copy(c.derived, alone.derived)
+	c.memory.AddDerived(&alone.memory)
 	return r
 }
 

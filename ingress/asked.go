@@ -91,7 +91,7 @@ func (b *builder) leadAt(at map[string]*hostPaths, by *claim, host, path string,
 			"Service (svc://)", b.spell(found), annotations.Quote(path), name, as)
 		return lead
 	}
-	if found.World != by.World || annotations.Conditional(b.layer(service)) {
+	if found.World != by.World || annotations.Conditional(b.memory.Layer(service)) {
 		lead.Why = fmt.Sprintf("%s serves path %s of %s, in another cluster or with a condition: name a Service "+
 			"(svc://)",
 			b.spell(found), annotations.Quote(path), name)

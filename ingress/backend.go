@@ -84,7 +84,7 @@ func (c *Compiler) close(p *part, n need) {
 		p.backend.Directives[0] = haproxy.CloseTCP()
 	}
 	on := n.ref(c.worlds[n.world].Cluster)
-	if by := n.settings.by; by != nil {
+	if by := n.settings.By; by != nil {
 		on = by.Ref
 	}
 	p.problems = append(p.problems, Problem{

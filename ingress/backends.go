@@ -1,9 +1,6 @@
 package ingress
 
 import (
-	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"slices"
 
 	"sallyport/haproxy"
@@ -31,12 +28,12 @@ func (b *builder) Backend(p petitioner, kind string, ref gateway.Ref, own listen
 		own.Proto = "h1" // the client's protocol is not known, so TLS offers none
 	}
 	if !own.None() {
-		n.settings = b.derive(n.settings, own)
-		n.name = claims.Shorten(n.name+".r-"+n.settings.hash, ".")
+		n.settings = b.memory.Derive(n.settings, own)
+		n.name = claims.Shorten(n.name+".r-"+n.settings.Hash, ".")
 		n.origin, n.named = ", ", true
 	}
 	b.add(n, p)
-	for _, one := range n.settings.asks {
+	for _, one := range n.settings.Asks {
 		b.ask(p, one, ruleOf(kind))
 	}
 	return n.name
@@ -48,55 +45,11 @@ func (b *builder) Answer(p petitioner, kind, does string, own listen.Effects) st
 	n := need{
 		world:     p.World,
 		reference: reference{Service: serviceKey{Namespace: p.Ref.Namespace}, Traffic: annotations.Requests},
-		settings:  b.derive(noSettings, own), origin: ", " + does, named: true,
+		settings:  b.memory.Derive(noSettings, own), origin: ", " + does, named: true,
 	}
-	n.name = claims.Shorten(b.worlds[p.World].prefix+p.Ref.Namespace+"_"+kind+".r-"+n.settings.hash, ".")
+	n.name = claims.Shorten(b.worlds[p.World].prefix+p.Ref.Namespace+"_"+kind+".r-"+n.settings.Hash, ".")
 	b.add(n, p)
 	return n.name
-}
-
-// derive returns settings with the effects of a rule. It returns the same pointer for the same
-// settings and effects, as long as some rule needs them.
-func (b *builder) derive(base *settings, own listen.Effects) *settings {
-	key := derivedFor{base, own.Key(), own.TLS}
-	if known := b.derived[key]; known != nil {
-		return known
-	}
-	s := b.derivedBefore[key]
-	if s == nil {
-		s = new(settings)
-		*s = *base
-		s.Directives = append(slices.Clone(base.Directives), own.Directives...)
-		if haproxy.HasFCGI(base.Directives) { // its requests are not copied
-			s.Directives = slices.DeleteFunc(s.Directives, haproxy.Directive.Filters)
-		}
-		haproxy.SortDirectives(s.Directives)
-		s.Extras = slices.Concat(base.Extras, own.Extras)
-		s.Options.Proto = cmp.Or(own.Proto, s.Options.Proto)
-		if own.TLS.CA != nil {
-			s.encrypt(own.TLS)
-		}
-		sum := sha256.Sum256([]byte(key.own))
-		s.hash = hex.EncodeToString(sum[:8])
-	}
-	b.derived[key] = s
-	return s
-}
-
-// encrypt makes HAProxy connect to the servers over TLS, and verify their certificates.
-func (s *settings) encrypt(tls listen.ServerTLS) {
-	s.Options.TLS, s.Options.CA, s.Options.SNI, s.Options.VerifyHost = true, tls.CA.Name, tls.Name, ""
-	s.Extras = append(slices.Clone(s.Extras), tls.CA)
-	if tls.Crt != nil {
-		s.Options.Crt, s.Extras = tls.Crt.Name, append(s.Extras, tls.Crt)
-	}
-}
-
-// A derivedFor says from what settings are derived.
-type derivedFor struct {
-	base *settings
-	own  string // the key of the effects
-	tls  listen.ServerTLS
 }
 
 // reservedHosts returns the hosts that the configuration file reserves. Routes for wider hosts have

@@ -10,6 +10,7 @@ import (
 	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
+	"sallyport/ingress/keys"
 	"sallyport/ingress/listen"
 )
 
@@ -37,11 +38,11 @@ func (b *builder) choose(c *claim, path pathClaim, key routeKey) bool {
 	if !ok {
 		return false
 	}
-	layer := b.layer(service)
+	layer := b.memory.Layer(service)
 	if !annotations.Conditional(layer) {
 		return false
 	}
-	when, problems := annotations.RouteACL(b.env(w, c.Ref.Namespace, new(settings)), layer)
+	when, problems := annotations.RouteACL(b.env(w, c.Ref.Namespace, new(keys.Found)), layer)
 	b.reportKeys(c.Petitioner, service, problems)
 	b.asked = append(b.asked, when.Asked...)
 	switch first := cmp.Or(b.claimed[key], b.owner[key]); {
@@ -150,7 +151,7 @@ func (b *builder) chooseFrom(key routeKey, without haproxy.Route, cases map[stri
 		b.Config.Choices = append(b.Config.Choices, choice)
 		for name, directives := range choice.Stays() {
 			n := b.needed[name]
-			n.settings = b.derive(n.settings, listen.Effects{Directives: directives})
+			n.settings = b.memory.Derive(n.settings, listen.Effects{Directives: directives})
 			b.needed[name] = n
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"sallyport/ingress/balance"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
+	"sallyport/ingress/keys"
 	"sallyport/ingress/linked"
 	"sallyport/ingress/listen"
 )
@@ -98,11 +99,9 @@ type Compiler struct {
 	worlds      []*world
 	parsed      map[metav1.Object]*claim
 	pairs       map[*corev1.Secret]*pair
-	layers      map[*corev1.Service]annotations.Layer
-	settled     map[settledFor]*settings
-	derived     map[derivedFor]*settings // of the rules of routes
+	memory      keys.Memory
 	authorities *listen.Memory
-	demanded    annotations.Clients // the clients that settled was made for
+	demanded    annotations.Clients // the clients that the Settings in memory were made for
 
 	verdicts haproxy.Verdicts
 	judged   bool // they have changed since
@@ -138,11 +137,12 @@ type counted struct {
 // A world is a Snapshot with sorted lists. It is kept to compare the next Snapshot with it.
 type world struct {
 	Snapshot
-	prefix string // of every name made for this cluster
-	leader string // the cluster that sets the keys of the whole process
+	keys   *keys.World // the same cluster, as package keys sees it
+	prefix string      // of every name made for this cluster
+	leader string      // the cluster that sets the keys of the whole process
 
 	defaults   annotations.Layer // keys of the ConfigMap for all Ingresses
-	sections   []foundSection    // that the ConfigMap names
+	found      keys.Found        // that the ConfigMap names
 	acme       bool              // the challenges of ACME servers pass the guards of defaults
 	percent    int               // that the cluster takes of its share in its set
 	global     annotations.Global
@@ -154,8 +154,7 @@ type world struct {
 	streams    []annotations.Stream
 	badStreams []annotations.Problem // problems of the TCP services
 
-	resources map[*input.Backend]resource // that something has named
-	rules     rules
+	rules rules
 }
 
 // A part is a backend with its servers, and the problems of its endpoints.
@@ -171,7 +170,8 @@ type part struct {
 // and a refused backend is closed.
 func (c *Compiler) Judge(verdicts haproxy.Verdicts) {
 	if !maps.Equal(c.verdicts, verdicts) {
-		c.verdicts, c.judged, c.settled = maps.Clone(verdicts), true, nil
+		c.verdicts, c.judged = maps.Clone(verdicts), true
+		c.memory.Unsettle()
 	}
 }
 
@@ -286,19 +286,18 @@ func (c *Compiler) renewWorld(was world, s Snapshot, leader string, n *news) *wo
 	w.Snapshot, w.prefix, w.leader = s, prefixOf(s.Cluster), leader
 	w.Options = s.Options.WithDefaults()
 	w.Objects = s.Objects.Reuse(was.Objects)
-	w.resources = w.keepResources(&was)
+	w.keys = keys.NewWorld(&w.Snapshot, w.prefix, w.leads(), was.keys)
 	same := w.WithoutSlices().Same(was.WithoutSlices())
 	other := w.Cluster != was.Cluster || w.leader != was.leader || !reflect.DeepEqual(w.Options, was.Options)
-	if other || !slices.Equal(w.ownConfigMaps(), was.ownConfigMaps()) || slices.ContainsFunc(was.sections, w.changed) {
-		found := new(settings)
+	if other || !slices.Equal(w.ownConfigMaps(), was.ownConfigMaps()) || was.found.Changed(w.keys) {
+		w.found = keys.Found{}
 		w.defaults = annotations.Read(annotations.ConfigMap, w.ConfigMap(w.Options.ConfigMap).Data).
-			WithSections(c.env(w, "", found))
-		w.sections = found.sections
+			WithSections(c.env(w, "", &w.found))
 		w.acme, w.oddKeys = annotations.ACME(w.defaults)
 		var odd []annotations.Problem
 		w.percent, odd = annotations.ClusterWeight(w.defaults)
 		w.oddKeys = append(w.oddKeys, odd...)
-		c.settled = nil // settings depend on options and ConfigMaps, which settledFor does not have
+		c.memory.Unsettle() // settings depend on options and ConfigMaps, which keys.For does not have
 	}
 	if other || w.Options.NamespaceSelector != "" && !slices.Equal(w.Namespaces, was.Namespaces) {
 		n.exports.all = true
@@ -346,11 +345,11 @@ func prefixOf(cluster string) string {
 func (c *Compiler) readProcess(w *world) {
 	services := w.ConfigMap(w.Options.TCPServices).Data
 	w.streams, w.badStreams = annotations.Streams(services)
-	found := new(settings)
+	found := new(keys.Found)
 	env := c.env(w, "", found)
 	w.global, w.set, w.odd = annotations.Process(env, annotations.StreamLayer(services), w.defaults)
 	w.badFiles = w.global.AddErrorFiles(env, w.ConfigMap(w.Options.ErrorFiles).Data)
-	w.refused = found.refused
+	w.refused = found.Refused
 }
 
 // finish makes the Result of the routing and the parts.

@@ -26,8 +26,8 @@ func (r Result) Delayed(waits []haproxy.Wait) Result {
 			}
 			n := &r.routing.needs[i]
 			on := n.by
-			if n.settings.by != nil {
-				on = n.settings.by.Ref
+			if n.settings.By != nil {
+				on = n.settings.By.Ref
 			}
 			p := Problem{ObjectRef: on, Reason: "ReloadDelayed"}
 			p.Why = fmt.Sprintf("the settings of backend %s are not in effect yet: many old workers of HAProxy "+

@@ -30,8 +30,7 @@
 //	limits.go                 bounds what each namespace claims
 //	hosts.go                  redirects names with and without "www."
 //	routing.go                certifies hosts (package cert); grants paths, the older claim first
-//	settings.go, resources.go read the keys of each backend on the way, and the Backends of HAProxy's own
-//	                          controller that objects name (package kic)
+//	settings.go               asks for the settings of each backend on the way (package keys)
 //	hosts.go                  isolates hosts from wildcard hosts of others
 //	choice.go                 chains paths with conditions
 //	gateways.go               bounds the routes of each namespace

@@ -432,7 +432,7 @@ func (r Result) describe(e *Explanation, leads map[string]bool, objects []Object
 			continue
 		}
 		b := ExplainedBackend{
-			Name: n.name, Origin: r.Config.Backends[i].Origin, Own: n.settings.by != nil, Keys: n.settings.used,
+			Name: n.name, Origin: r.Config.Backends[i].Origin, Own: n.settings.By != nil, Keys: n.settings.Used,
 		}
 		for _, d := range n.settings.Directives {
 			b.Directives = append(b.Directives, d.String())

@@ -27,7 +27,7 @@ func (b *builder) tables() (all []haproxy.Table) {
 				continue // the backends of one Ingress count in one table, which they all bring
 			}
 			owners[t.Name], all = n, append(all, t)
-			if n.settings.by != nil { // else it is of the operator's ConfigMap alone
+			if n.settings.By != nil { // else it is of the operator's ConfigMap alone
 				asked[n.payer()] = append(asked[n.payer()], t.Size)
 			}
 		}
@@ -38,15 +38,15 @@ func (b *builder) tables() (all []haproxy.Table) {
 	}
 	for i := range all {
 		t, n := &all[i], owners[all[i].Name]
-		if n.settings.by == nil || t.Size <= most[n.payer()] {
+		if n.settings.By == nil || t.Size <= most[n.payer()] {
 			continue
 		}
 		t.Size = most[n.payer()]
-		b.reportOn(n.settings.by.Ref, "LimitReached",
+		b.reportOn(n.settings.By.Ref, "LimitReached",
 			"the Ingresses of namespace %s ask for limits that count more than %d clients together "+
 				"(clusters[].ingress.limits.clients): this one counts fewer clients than it asks for, and limits "+
 				"all the same; set a smaller rate-limit-size where fewer clients are enough",
-			n.settings.by.Ref.Namespace, b.worlds[n.world].Options.Limits.Clients)
+			n.settings.By.Ref.Namespace, b.worlds[n.world].Options.Limits.Clients)
 	}
 	slices.SortFunc(all, func(a, b haproxy.Table) int { return strings.Compare(a.Name, b.Name) })
 	return all
@@ -54,7 +54,7 @@ func (b *builder) tables() (all []haproxy.Table) {
 
 // payer returns the namespace that the keys of a need count against: the namespace of their
 // claimant.
-func (n *need) payer() tenant { return tenant{World: n.world, Namespace: n.settings.by.Ref.Namespace} }
+func (n *need) payer() tenant { return tenant{World: n.world, Namespace: n.settings.By.Ref.Namespace} }
 
 // level returns a bound for each size, so that the sum is at most most. Small sizes stay as they
 // are, and the others get equal shares of the rest. If most is 0, there is no bound.

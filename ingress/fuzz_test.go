@@ -605,7 +605,7 @@ func (w *writer) round(t *testing.T, seed uint64, value string) {
 		w.written += len(a.ingress.Annotations) + len(a.service.Annotations)
 	}
 	for _, n := range r.routing.needs {
-		for _, u := range n.settings.used {
+		for _, u := range n.settings.Used {
 			if n.Service.Namespace == "evil" && u.Scope != "ConfigMap" {
 				w.used++
 			}

@@ -241,7 +241,7 @@ func (b *builder) bearRoute(of tenant, r *gateway.Route) string {
 		}
 		for _, ref := range rule.All() {
 			service, _ := input.Find(w.Services, ref.Service)
-			keys := w.bytes(b.layer(service), ref.Service.Namespace)
+			keys := w.keys.Bytes(b.memory.Layer(service), ref.Service.Namespace)
 			shared := claims.BackendOf{To: reference{Service: ref.Service, Number: ref.Port}}
 			switch {
 			case own+ref.Bytes() > 0: // the backend has a name of its own

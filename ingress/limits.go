@@ -31,7 +31,7 @@ func (b *builder) limit() {
 		}
 		layerOf := func(service serviceKey) annotations.Layer {
 			s, _ := input.Find(w.Services, service)
-			return b.layer(s)
+			return b.memory.Layer(s)
 		}
 		kept, refused := b.accounts[of].Admit(c, func(service serviceKey) bool {
 			return annotations.Conditional(layerOf(service))
@@ -50,7 +50,7 @@ func (b *builder) limit() {
 			b.report(c, "LimitReached", "the Ingresses of namespace %s have more than %s", c.Ref.Namespace,
 				strings.Join(refused, "; and more than "))
 		}
-		bytesOf := func(l annotations.Layer) int { return w.bytes(l, of.Namespace) }
+		bytesOf := func(l annotations.Layer) int { return w.keys.Bytes(l, of.Namespace) }
 		ofService := func(service serviceKey) int { return bytesOf(layerOf(service)) }
 		if most := w.Options.Limits.ConfigBytes; most > 0 && !c.Closed &&
 			!b.accounts[of].Bears(c, bytesOf(c.Layer), most, ofService) {

@@ -21,6 +21,7 @@ import (
 	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
+	"sallyport/ingress/keys"
 	"sallyport/ingress/listen"
 	"sallyport/ingress/owners"
 )
@@ -141,8 +142,7 @@ type builder struct {
 	accounts   map[tenant]*claims.Account  // what each namespace has so far
 	gateways   gates
 
-	derivedBefore map[derivedFor]*settings
-	opener        *listen.Opener
+	opener *listen.Opener
 }
 
 // route makes the routing of worlds. The older of two claims to a thing takes effect. The operator
@@ -165,15 +165,11 @@ func (c *Compiler) route(worlds []*world) *routing {
 	}
 	all := b.speaker.global
 	if !reflect.DeepEqual(all.Clients, b.demanded) {
-		b.demanded, b.settled = all.Clients, nil
+		b.demanded = all.Clients
+		b.memory.Unsettle()
 	}
-	if b.layers == nil {
-		b.layers = make(map[*corev1.Service]annotations.Layer)
-	}
-	if b.settled == nil {
-		b.settled = make(map[settledFor]*settings)
-	}
-	b.accounts, b.derivedBefore, b.derived = make(map[tenant]*claims.Account), b.derived, make(map[derivedFor]*settings)
+	b.memory.Begin()
+	b.accounts = make(map[tenant]*claims.Account)
 	b.authorities = b.authorities.Next()
 	b.gateways = gates{pairs: make(map[*corev1.Secret]*pair), counted: make(map[*gateway.Route]bool)}
 	b.Awaits = c.awaited()
@@ -482,7 +478,7 @@ func (b *builder) grantImplicit() {
 func (b *builder) passes(c *claim, to reference) bool {
 	w := b.worlds[c.World]
 	service, _ := input.Find(w.Services, to.Service)
-	yes, problems := annotations.Passthrough(b.layer(service), c.Layer, w.defaults)
+	yes, problems := annotations.Passthrough(b.memory.Layer(service), c.Layer, w.defaults)
 	b.reportKeys(c.Petitioner, service, problems)
 	return yes
 }
@@ -654,7 +650,7 @@ func (b *builder) backend(c petitioner, to reference) (n need, why Problem) {
 	service, ok := input.Find(w.Services, key)
 	n.settings = b.settle(c, service, to)
 	owner := ""
-	if n.settings.by != nil {
+	if n.settings.By != nil {
 		owner = "_ing_" + c.Ref.Name
 		n.origin, n.named = ", ", true
 	}
@@ -719,7 +715,7 @@ func (b *builder) spoken(n need, service *corev1.Service) *settings {
 			continue
 		}
 		if proto := protocols[*port.AppProtocol]; proto != "" {
-			return b.derive(n.settings, listen.Effects{Proto: proto})
+			return b.memory.Derive(n.settings, listen.Effects{Proto: proto})
 		}
 	}
 	return n.settings
@@ -767,43 +763,43 @@ func (b *builder) need(c petitioner, to reference, what fmt.Stringer) string {
 		b.reportOn(c.Ref, why.Reason, "%s: %s"+unserved, what, why.Why)
 	}
 	b.add(n, c)
-	for _, one := range n.settings.asks {
+	for _, one := range n.settings.Asks {
 		b.ask(c, one, what)
 	}
 	return n.name
 }
 
-// purposes hold for each annotations.Purpose a part of the name of the backend, the key that names the Service, the
-// reason for the backend, and the effect while it cannot be used.
-var purposes = map[annotations.Purpose]struct{ kind, key, origin, lost string }{
-	annotations.Checks: {"_auth_svc_", "auth-url", "checks requests (auth-url): ", unserved},
+// purposes hold for each annotations.Purpose the key that names the Service, the reason for the backend, and the
+// effect while it cannot be used.
+var purposes = map[annotations.Purpose]struct{ key, origin, lost string }{
+	annotations.Checks: {"auth-url", "checks requests (auth-url): ", unserved},
 	annotations.Copies: {
-		"_copy_svc_", "mirror-to", "gets copies of requests (mirror-to): ", "; requests are not copied",
+		"mirror-to", "gets copies of requests (mirror-to): ", "; requests are not copied",
 	},
 	annotations.Pages: {
-		"_page_svc_", "error-pages", "answers for servers (error-pages): ", "; the answers of servers stay as they are",
+		"error-pages", "answers for servers (error-pages): ", "; the answers of servers stay as they are",
 	},
 }
 
 // ask adds the backend of a Service that a key names for a purpose.
-func (b *builder) ask(c petitioner, one askedOne, what fmt.Stringer) {
-	if _, known := b.needed[one.backend]; known {
+func (b *builder) ask(c petitioner, one keys.Asked, what fmt.Stringer) {
+	if _, known := b.needed[one.Backend]; known {
 		return
 	}
 	purpose := purposes[one.Purpose]
 	n := need{
-		name: one.backend, origin: purpose.origin, world: c.World,
-		reference: claims.ReferTo(one.key, one.port, claims.Checks),
+		name: one.Backend, origin: purpose.origin, world: c.World,
+		reference: claims.ReferTo(one.Key, one.Port, claims.Checks),
 	}
-	service, ok := input.Find(b.worlds[c.World].Services, one.key)
-	if one.port == "" {
+	service, ok := input.Find(b.worlds[c.World].Services, one.Key)
+	if one.Port == "" {
 		n.toFirstPort(service, ok)
 	}
-	of := settledFor{service: service, world: c.World, traffic: claims.Checks}
-	n.settings = b.compile("", of, b.layer(service), b.worlds[c.World].defaults)
-	b.reportKeys(c, service, n.settings.problems)
+	of := keys.For{Service: service, World: c.World, Traffic: claims.Checks}
+	n.settings = b.compile("", of, b.memory.Layer(service), b.worlds[c.World].defaults)
+	b.reportKeys(c, service, n.settings.Problems)
 	if one.Purpose == annotations.Copies {
-		n.settings = b.derive(n.settings, listen.Effects{Directives: haproxy.CopyTarget()})
+		n.settings = b.memory.Derive(n.settings, listen.Effects{Directives: haproxy.CopyTarget()})
 	}
 	why := n.find(service, ok)
 	if why.Reason != "" {
@@ -834,10 +830,10 @@ func (b *builder) certify() {
 		w := b.worlds[c.World]
 		var clients annotations.Clients
 		if annotations.ClientCAOf(c.Layer) != "" {
-			said := new(settings)
+			said := new(keys.Found)
 			// The problems of client-ca are reported with those of the backend.
 			clients, _ = annotations.ClientCA(b.env(w, c.Ref.Namespace, said), c.Layer)
-			b.Refused = append(b.Refused, said.refused...)
+			b.Refused = append(b.Refused, said.Refused...)
 			clients.Match = annotations.ClientMatch(c.Layer)
 		}
 		if clients.CA != nil && len(c.TLS) == 0 {

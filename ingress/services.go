@@ -13,6 +13,7 @@ import (
 	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
+	"sallyport/ingress/keys"
 )
 
 // balance gives addresses to Gateways and to the Services of type LoadBalancer, and opens the ports of the
@@ -20,7 +21,7 @@ import (
 func (b *builder) balance() {
 	made := balance.Give(balance.Round{
 		Worlds: b.snapshots, Gates: b.gateways.all, Machine: b.Local, Used: b.Used, Reserved: b.Reserved,
-		Fresh: len(b.Unknown) == 0, Now: b.now(), Keys: b.layer,
+		Fresh: len(b.Unknown) == 0, Now: b.now(), Keys: b.memory.Layer,
 	})
 	b.Balancers, b.Problems = made.Balancers, append(b.Problems, made.Problems...)
 	b.keeps = b.keeps.Both(made.Keeps)
@@ -79,7 +80,7 @@ func (b *builder) sources(one balance.Served) *haproxy.Directive {
 		return nil
 	}
 	w := b.worlds[one.World]
-	networks, err := annotations.SourceRanges(b.env(w, one.Ref.Namespace, new(settings)), ranges)
+	networks, err := annotations.SourceRanges(b.env(w, one.Ref.Namespace, new(keys.Found)), ranges)
 	if err != nil {
 		b.reportOn(one.Ref, "InvalidSourceRanges", "spec.loadBalancerSourceRanges: %v; all clients are "+
 			"rejected until it is corrected", err)

@@ -117,7 +117,7 @@ func (b *builder) joinTwin(c *claim, to reference, key routeKey, what fmt.String
 	if n.set != has.set || n.Service != has.Service || n.Port != has.Port || n.Number != has.Number {
 		return false
 	}
-	if differ := keysThatDiffer(n.settings.used, has.settings.used); len(differ) > 0 {
+	if differ := keysThatDiffer(n.settings.Used, has.settings.Used); len(differ) > 0 {
 		first := b.worlds[has.world].Cluster
 		b.report(c, "TwinDiffers", "%s is served with the keys of cluster %s, which comes first in the configuration "+
 			"file and has it, too; these differ here: %s", what, first, strings.Join(differ, ", "))

@@ -8,6 +8,7 @@ import (
 	"sallyport/ingress/claims"
 	"sallyport/ingress/gateway"
 	"sallyport/ingress/input"
+	"sallyport/ingress/keys"
 	"sallyport/ingress/linked"
 	"sallyport/ingress/listen"
 )
@@ -42,6 +43,7 @@ type (
 	serviceKey = types.NamespacedName
 	pair       = cert.Pair
 	placed     = linked.Placed
+	settings   = keys.Settings
 )
 
 // A Balancer is a Service of type LoadBalancer, or a Gateway, that is ours.

@@ -49,8 +49,8 @@ var plan = map[string][]string{
 	"image":        {"appliance/config", "image/update"},
 	"ingress": {
 		"ingress/annotations", "ingress/balance", "ingress/cert", "ingress/claims", "ingress/endpoint",
-		"ingress/gateway", "ingress/input", "ingress/kic", "ingress/linked", "ingress/listen", "ingress/nginx",
-		"ingress/owners", "haproxy",
+		"ingress/gateway", "ingress/input", "ingress/keys", "ingress/kic", "ingress/linked", "ingress/listen",
+		"ingress/nginx", "ingress/owners", "haproxy",
 	},
 	"ingress/allot":       {"ingress/input"},
 	"ingress/annotations": {"haproxy"},
@@ -63,6 +63,7 @@ var plan = map[string][]string{
 	"ingress/endpoint":    {"ingress/annotations", "haproxy"},
 	"ingress/gateway":     {},
 	"ingress/input":       {"ingress/annotations", "ingress/gateway", "ingress/nginx", "routes"},
+	"ingress/keys":        {"ingress/annotations", "ingress/claims", "ingress/input", "ingress/kic", "ingress/listen", "haproxy"},
 	"ingress/kic":         {"ingress/annotations", "haproxy"},
 	"ingress/linked":      {"ingress/annotations", "ingress/claims", "ingress/gateway"},
 	"ingress/listen":      {"ingress/annotations", "ingress/claims", "ingress/gateway", "ingress/input", "haproxy"},
@@ -83,7 +84,7 @@ var plan = map[string][]string{
 var doors = map[string][]string{
 	"github.com/osrg/gobgp/":                {"bgp"},
 	"github.com/vishvananda/":               {"routes", "routes/address"},
-	"k8s.io/":                               {"ingress", "ingress/apiserver", "ingress/balance", "ingress/calico", "ingress/cert", "ingress/claims", "ingress/endpoint", "ingress/gateway", "ingress/input", "ingress/linked", "ingress/listen", "ingress/manifest", "ingress/survey", "ingress/watch"},
+	"k8s.io/":                               {"ingress", "ingress/apiserver", "ingress/balance", "ingress/calico", "ingress/cert", "ingress/claims", "ingress/endpoint", "ingress/gateway", "ingress/input", "ingress/keys", "ingress/linked", "ingress/listen", "ingress/manifest", "ingress/survey", "ingress/watch"},
 	"k8s.io/client-go/":                     {"ingress/apiserver", "ingress/watch"},
 	"sigs.k8s.io/gateway-api/":              {"ingress", "ingress/balance", "ingress/gateway", "ingress/input", "ingress/listen", "ingress/watch"},
 	"github.com/haproxytech/client-native/": {"haproxy"},

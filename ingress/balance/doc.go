@@ -1,8 +1,8 @@
 // Package balance decides which Gateways and Services of type LoadBalancer have which addresses and ports.
 //
-// It owns what these objects ask for, which package allot answers, and what is remembered of their
-// addresses. [Give] makes an [Outcome] of a [Round]: the [Balancer] of each object, the Services whose ports
-// may be opened, and the owners of addresses for the next round.
+// It owns the demands of these objects, and the memory of their addresses. Package allot answers the demands.
+// [Give] makes an [Outcome] of a [Round]. An Outcome has the [Balancer] of each object, the Services with ports
+// that may be opened, and the owners of addresses for the next round.
 //
 // It alone knows how a Service or a Gateway asks for addresses, and why each has those that it has. Services
 // that the clusters of a set export are one Balancer in all of these clusters, with the same addresses.

@@ -1,10 +1,10 @@
-package ingress
+package keys
 
 import (
 	"fmt"
-	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
@@ -21,7 +21,7 @@ type resource struct {
 // backendFinder returns a function that looks up Backends of HAProxy's own controller for objects of a
 // namespace, and notes them in found. A Backend of another namespace counts only if all namespaces are one
 // tenant.
-func (w *world) backendFinder(
+func (w *World) backendFinder(
 	home string, found *[]foundBackend,
 ) func(annotations.Scope, annotations.Ref) (*annotations.Resource, error) {
 	return func(scope annotations.Scope, ref annotations.Ref) (*annotations.Resource, error) {
@@ -47,7 +47,7 @@ func (w *world) backendFinder(
 }
 
 // resource reads a Backend, unless it was read before.
-func (w *world) resource(b *input.Backend) resource {
+func (w *World) resource(b *input.Backend) resource {
 	r, known := w.resources[b]
 	if !known {
 		r.Resource, r.err = kic.Backend(b.Spec, b.Older())
@@ -56,23 +56,9 @@ func (w *world) resource(b *input.Backend) resource {
 	return r
 }
 
-// keepResources returns what was read of the Backends that are still there.
-func (w *world) keepResources(was *world) map[*input.Backend]resource {
-	if was.resources != nil && slices.Equal(w.Backends, was.Backends) {
-		return was.resources
-	}
-	kept := make(map[*input.Backend]resource)
-	for _, b := range w.Backends {
-		if r, known := was.resources[b]; known {
-			kept[b] = r
-		}
-	}
-	return kept
-}
-
 // sectionFinder returns a function that looks up the resource about a section that the ConfigMap names, and
 // notes it in found.
-func (w *world) sectionFinder(
+func (w *World) sectionFinder(
 	found *[]foundSection,
 ) func(annotations.Kind, haproxy.Section, annotations.Ref) (*annotations.Section, error) {
 	return func(kind annotations.Kind, into haproxy.Section, ref annotations.Ref) (*annotations.Section, error) {
@@ -98,7 +84,7 @@ type sectionReader func(haproxy.Section) (*annotations.Section, error)
 
 // section returns a ConfigMap, or a resource about a section and a function that reads it. If there is no such object,
 // section returns nil.
-func (w *world) section(kind annotations.Kind, key serviceKey) (object metav1.Object, read sectionReader) {
+func (w *World) section(kind annotations.Kind, key types.NamespacedName) (object metav1.Object, read sectionReader) {
 	switch kind {
 	case annotations.ConfigMapKind:
 		if m, ok := input.Find(w.ConfigMaps, key); ok {
@@ -120,14 +106,8 @@ func (w *world) section(kind annotations.Kind, key serviceKey) (object metav1.Ob
 	return nil, nil
 }
 
-// changed reports whether a look-up has another outcome now.
-func (w *world) changed(f foundSection) bool {
-	now, _ := w.section(f.kind, f.key)
-	return now != f.object
-}
-
-// bytes returns how many bytes of configuration the keys of an object of a namespace take in one backend.
-func (w *world) bytes(l annotations.Layer, home string) int {
+// Bytes returns how many bytes of configuration the keys of an object of a namespace take in one backend.
+func (w *World) Bytes(l annotations.Layer, home string) int {
 	n := l.Bytes()
 	for _, ref := range l.Refers(annotations.ConfigMapKind) {
 		if key, err := w.ConfigMapNamedBy(l.Scope, home, ref); err == nil {
