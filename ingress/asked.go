@@ -3,11 +3,9 @@ package ingress
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
-	"sallyport/haproxy"
 	"sallyport/ingress/annotations"
 	"sallyport/ingress/claims"
 	"sallyport/ingress/input"
@@ -24,10 +22,10 @@ func (b *builder) leadAsked() {
 	if len(asking) == 0 {
 		return
 	}
-	at := make(map[string]*hostPaths) // by host
-	paths := func(host string) *hostPaths {
+	at := make(map[string]*claims.HostPaths) // by host
+	paths := func(host string) *claims.HostPaths {
 		if at[host] == nil {
-			at[host] = &hostPaths{host: host, texts: make(map[routeKey]*hostPath)}
+			at[host] = claims.PathsOf(host)
 		}
 		return at[host]
 	}
@@ -39,7 +37,7 @@ func (b *builder) leadAsked() {
 			paths(host)
 		}
 		for _, p := range c.Paths {
-			paths(p.Host).add(c, p)
+			paths(p.Host).Add(c, p)
 		}
 	}
 	for _, c := range asking {
@@ -68,13 +66,15 @@ func (b *builder) leadAsked() {
 // Ingress that asks. Then a path that matches everything does not count: it may lead to an application that
 // answers 200 to everything, while the Ingress of the path is missing. For the same reason, and because another
 // namespace may take a host that nobody names, a rule for any host does not count for another host.
-func (b *builder) leadAt(at map[string]*hostPaths, by *claim, host, path string, own bool) (lead annotations.Lead) {
+func (b *builder) leadAt(
+	at map[string]*claims.HostPaths, by *claim, host, path string, own bool,
+) (lead annotations.Lead) {
 	name := cmp.Or(host, "any host")
 	if !own && at[host] == nil { // as a request for the host
 		_, parent, _ := strings.Cut(host, ".")
 		host = "*." + parent
 	}
-	found, to := at[host].find(path)
+	found, to := at[host].Find(path)
 	switch {
 	case found == nil:
 		lead.Why = fmt.Sprintf("no Ingress here serves path %s of %s: name the Service (svc://)",
@@ -101,72 +101,4 @@ func (b *builder) leadAt(at map[string]*hostPaths, by *claim, host, path string,
 		Service: annotations.Ref{Namespace: to.To.Service.Namespace, Name: to.To.Service.Name}, Port: to.To.PortText(),
 	}
 	return lead
-}
-
-// A hostPath is a path of a host, and the claim that has it.
-type hostPath struct {
-	by         *claim
-	path       claims.Path
-	expression *regexp.Regexp // of a path of type Regexp
-	age        int            // the older is less
-}
-
-// hostPaths are the paths of a host. A search takes no longer with more of them, but for expressions.
-type hostPaths struct {
-	texts       map[routeKey]*hostPath // paths that are no expressions; of claims to the same one, the older
-	expressions []*hostPath
-	host        string
-	begin       int // the length of the longest path of type Begin
-	added       int
-}
-
-// add adds a path. Paths of older claims come first.
-func (h *hostPaths) add(c *claim, p claims.Path) {
-	one := &hostPath{by: c, path: p, age: h.added}
-	h.added++
-	switch {
-	case p.Match == haproxy.Regexp:
-		if one.expression = p.Expression(); one.expression != nil {
-			h.expressions = append(h.expressions, one)
-		}
-	case h.texts[p.Key()] == nil:
-		h.texts[p.Key()] = one
-		if p.Match == haproxy.Begin {
-			h.begin = max(h.begin, len(p.Path))
-		}
-	}
-}
-
-// find returns the path that has the requests for a path, and its claim. Without such a path the claim is nil.
-func (h *hostPaths) find(path string) (*claim, claims.Path) {
-	if h == nil {
-		return nil, claims.Path{}
-	}
-	var best *hostPath
-	try := func(one *hostPath) {
-		if one != nil && (best == nil || one.path.Precedes(best.path) ||
-			!best.path.Precedes(one.path) && one.age < best.age) {
-			best = one
-		}
-	}
-	for _, one := range h.expressions {
-		if one.expression.MatchString(path) {
-			try(one)
-		}
-	}
-	text := func(p string, match haproxy.PathMatch) { try(h.texts[routeKey{Host: h.host, Path: p, Match: match}]) }
-	text(path, haproxy.Exact)
-	for end, c := range []byte(path + "/") {
-		if c == '/' {
-			text(path[:end], haproxy.Prefix)
-			text(path[:end]+"/", haproxy.Prefix)
-		}
-	}
-	for end := range min(len(path), h.begin) + 1 {
-		text(path[:end], haproxy.Begin)
-	}
-	if best == nil {
-		return nil, claims.Path{}
-	}
-	return best.by, best.path
 }

@@ -257,7 +257,7 @@ func firstRules(c *claim) map[routeKey]*claims.RuleAt {
 
 // redirect redirects plain HTTP as one rule says, at its path and at those below it. set has the claims of
 // the rules before.
-func (b *builder) redirect(one redirect, below *pathsBelow, set map[routeKey]*claim) {
+func (b *builder) redirect(one redirect, below *claims.PathsBelow, set map[routeKey]*claim) {
 	c, key, to := one.by, one.path.Key(), one.path.Rule.Redirects
 	plain := b.owner[key] != nil && set[key] == nil && !b.routed[key].TLSOnly && claims.Older(b.owner[key], c) < 0
 	for _, first := range []*claim{b.claimed[key], b.owner[key], set[key]} {
@@ -283,7 +283,7 @@ func (b *builder) redirect(one redirect, below *pathsBelow, set map[routeKey]*cl
 	}
 	take(key)
 	if key.Match == haproxy.Prefix {
-		below.take(key, take)
+		below.Take(key, take)
 	}
 }
 
@@ -293,24 +293,9 @@ type site struct {
 	host string
 }
 
-// pathsBelow finds the paths of a site below another path. Each is found once.
-type pathsBelow struct {
-	keys []routeKey // in the order of what they reach
-	next []int      // from each key, the first one at or after it that was not found; one more at the end
-}
-
-func newPathsBelow(keys []routeKey) *pathsBelow {
-	p := &pathsBelow{keys: keys, next: make([]int, len(keys)+1)}
-	slices.SortFunc(p.keys, func(x, y routeKey) int { return cmp.Compare(x.Reach(), y.Reach()) })
-	for i := range p.next {
-		p.next[i] = i
-	}
-	return p
-}
-
 // redirectable returns the paths of routes that have no requests without TLS. A rule for a wider path sets
 // how they are redirected.
-func (b *builder) redirectable() map[site]*pathsBelow {
+func (b *builder) redirectable() map[site]*claims.PathsBelow {
 	keys := make(map[site][]routeKey)
 	for key, route := range b.routed {
 		if owner := b.owner[key]; route.TLSOnly && owner.Route != nil {
@@ -318,41 +303,11 @@ func (b *builder) redirectable() map[site]*pathsBelow {
 			keys[at] = append(keys[at], key)
 		}
 	}
-	all := make(map[site]*pathsBelow, len(keys))
+	all := make(map[site]*claims.PathsBelow, len(keys))
 	for at, these := range keys {
-		all[at] = newPathsBelow(these)
+		all[at] = claims.NewPathsBelow(these)
 	}
 	return all
-}
-
-// from returns the place of the first key at or after a place that was not found before.
-func (p *pathsBelow) from(at int) int {
-	end := at
-	for p.next[end] != end {
-		end = p.next[end]
-	}
-	for p.next[at] != end { // the next search takes one step
-		at, p.next[at] = p.next[at], end
-	}
-	return end
-}
-
-// take calls a function with each path below a path that it was not called with before. A nil *pathsBelow
-// has no path.
-func (p *pathsBelow) take(wide routeKey, with func(routeKey)) {
-	if p == nil {
-		return
-	}
-	first, _ := slices.BinarySearchFunc(p.keys, wide.Reach(), func(k routeKey, reach string) int {
-		return cmp.Compare(k.Reach(), reach)
-	})
-	below := func(at int) bool { return at < len(p.keys) && strings.HasPrefix(p.keys[at].Reach(), wide.Reach()) }
-	for at := p.from(first); below(at); at = p.from(at + 1) {
-		if wide.Covers(p.keys[at]) { // it is not the path itself
-			with(p.keys[at])
-			p.next[at] = at + 1
-		}
-	}
 }
 
 // withdrawRoute says in the status of a route which hosts it does not have. A route without any host

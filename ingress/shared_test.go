@@ -437,42 +437,6 @@ func TestAChangedRouteAtTheAddressesOfIngressesIsRoutedAlone(t *testing.T) {
 	compile("the path of the Ingress")
 }
 
-// TestEachPathBelowIsFoundOnce compares pathsBelow with a look at every path, for rules from the longest
-// path to the shortest.
-func TestEachPathBelowIsFoundOnce(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		key := rapid.Custom(func(t *rapid.T) routeKey {
-			return routeKey{
-				Host: "a.test", Path: "/" + rapid.StringMatching(`(a|b|a/|b/|ab/){0,5}`).Draw(t, "path"),
-				Match: rapid.SampledFrom([]haproxy.PathMatch{haproxy.Prefix, haproxy.Exact, haproxy.Begin, haproxy.Regexp}).
-					Draw(t, "match"),
-			}
-		})
-		keys := rapid.SliceOfDistinct(key, func(k routeKey) routeKey { return k }).Draw(t, "keys")
-		wide := rapid.SliceOfDistinct(key, func(k routeKey) string { return k.Reach() }).Draw(t, "rules")
-		slices.SortStableFunc(wide, func(x, y routeKey) int { return len(y.Path) - len(x.Path) })
-
-		below := newPathsBelow(slices.Clone(keys))
-		got, want := make(map[routeKey]routeKey), make(map[routeKey]routeKey)
-		for _, w := range wide {
-			below.take(w, func(k routeKey) {
-				if _, twice := got[k]; twice {
-					t.Fatalf("%v is found twice", k)
-				}
-				got[k] = w
-			})
-			for _, k := range keys {
-				if _, found := want[k]; !found && w.Covers(k) {
-					want[k] = w
-				}
-			}
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("-want +got\n%s", diff)
-		}
-	})
-}
-
 // TestARouteAtTheAddressesOfIngressesIsExplained has routes that redirect, that share requests, that look at
 // more than the path, and that lack a path.
 func TestARouteAtTheAddressesOfIngressesIsExplained(t *testing.T) {

@@ -1,6 +1,7 @@
 // Package claims owns the wishes of single objects: for hosts, paths, certificates and the Services
 // behind them. It reads the [Claim] of an Ingress, and counts claims and routes against the limits of a
-// namespace ([Account]). A [Period] is the time in which an answer about them holds.
+// namespace ([Account]). It finds paths of a host among those of all claims ([HostPaths], [PathsBelow]). A
+// [Period] is the time in which an answer about claims holds.
 //
 // It alone knows which hosts, paths and references of an Ingress are valid, and which of two claims
 // counts as older. It reads a Claim only from its object. It checks names, hosts and paths from the API
