@@ -13,13 +13,18 @@ import (
 
 // The bounds of what somebody has to hold in the head at once.
 const (
-	mostFields = 25  // of a struct
-	mostLines  = 100 // of a function
+	mostFields  = 25   // of a struct
+	mostLines   = 100  // of a function
+	mostOfARoom = 6000 // lines of a package, but for large
 )
+
+// large is the package that may have more lines: it lets no value into HAProxy's configuration that it has not
+// checked, and its unexported fields hold that.
+const large = "../haproxy"
 
 // TestTheProductsCodeHasItsForm holds rules that no linter has: a literal of a struct of the same
 // package with more than three fields names them, and no map by a bool stands for an if. No struct has more than
-// mostFields fields, and no function more than mostLines lines.
+// mostFields fields, no function more than mostLines lines, and no package but one more than mostOfARoom lines.
 func TestTheProductsCodeHasItsForm(t *testing.T) {
 	rooms := map[string][]*ast.File{}
 	fset := token.NewFileSet()
@@ -39,7 +44,11 @@ func TestTheProductsCodeHasItsForm(t *testing.T) {
 	if err != nil || len(rooms) < 15 {
 		t.Fatalf("%d folders with code: %v", len(rooms), err)
 	}
-	for _, files := range rooms {
+	for room, files := range rooms {
+		if n := linesOf(fset, files); n > mostOfARoom && room != large {
+			t.Errorf("%s has %d lines, and a package has at most %d: move what belongs together to a package of its own",
+				room, n, mostOfARoom)
+		}
 		for _, at := range unkeyed(files) {
 			t.Errorf("%s: name the fields", fset.Position(at))
 		}
@@ -81,10 +90,18 @@ func long() int {
 		return lines
 	}
 	got := fmt.Sprint(lines(unkeyed([]*ast.File{file})), lines(chosenByMap([]*ast.File{file})),
-		lines(tooLarge(fset, []*ast.File{file}, 4, 4)))
-	if want := "[4 4 5 6] [7] [9 10]"; got != want {
+		lines(tooLarge(fset, []*ast.File{file}, 4, 4)), linesOf(fset, []*ast.File{file}))
+	if want := "[4 4 5 6] [7] [9 10] 14"; got != want {
 		t.Errorf("found on lines %s, want %s", got, want)
 	}
+}
+
+// linesOf returns the number of lines of some files.
+func linesOf(fset *token.FileSet, files []*ast.File) (n int) {
+	for _, file := range files {
+		n += fset.File(file.Pos()).LineCount()
+	}
+	return n
 }
 
 // tooLarge returns the structs with more than so many fields, and the functions with more than so many lines.
