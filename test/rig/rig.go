@@ -434,20 +434,41 @@ func (r *Rig) Rollout(ctx context.Context, deployment string) error {
 	return err
 }
 
-// CPU returns the processor time that a process has used (proc_pid_stat(5), fields 14 and 15, in
-// hundredths of a second).
+// CPU returns the processor time that a process has used.
 func CPU(pid int) (time.Duration, error) {
+	spent, err := SpentBy(pid)
+	return spent.Own, err
+}
+
+// Spent is the processor time of a process.
+type Spent struct {
+	Own    time.Duration // that it used itself
+	Waited time.Duration // of its children that have ended, and of theirs
+	Parent int           // the process that started it
+}
+
+// SpentBy returns the processor time of a process (proc_pid_stat(5), fields 4 and 14 to 17, times in
+// hundredths of a second).
+func SpentBy(pid int) (s Spent, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, err
+		return s, err
 	}
 	f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	if len(f) < 13 {
-		return 0, fmt.Errorf("/proc/%d/stat: %q", pid, text)
+	if len(f) < 15 {
+		return s, fmt.Errorf("/proc/%d/stat: %q", pid, text)
 	}
-	user, err1 := strconv.Atoi(f[11])
-	system, err2 := strconv.Atoi(f[12])
-	return time.Duration(user+system) * 10 * time.Millisecond, errors.Join(err1, err2)
+	var numbers [5]int
+	for i, at := range []int{1, 11, 12, 13, 14} {
+		var wrong error
+		numbers[i], wrong = strconv.Atoi(f[at])
+		err = errors.Join(err, wrong)
+	}
+	const tick = 10 * time.Millisecond
+	s.Parent = numbers[0]
+	s.Own = time.Duration(numbers[1]+numbers[2]) * tick
+	s.Waited = time.Duration(numbers[3]+numbers[4]) * tick
+	return s, err
 }
 
 // Resident returns the bytes of a process that are in memory (proc_pid_statm(5)).

@@ -120,8 +120,8 @@ func play(ctx context.Context, c contender, programs string, calico world.Calico
 	for _, program := range []string{"sallyport", "app"} {
 		err = errors.Join(err, os.Symlink(filepath.Join(programs, program), filepath.Join(dir, program)))
 	}
-	// All Ingresses are of one namespace, which may have 5,000 hosts by default.
-	limits := fmt.Sprintf("limits: {hosts: 20000, backends: 20000, reloads: %d}", rig.NoReloadLimit)
+	// All Ingresses are of one namespace, which may have 5,000 hosts and 10,000 servers by default.
+	limits := fmt.Sprintf("limits: {hosts: 20000, backends: 20000, servers: 20000, reloads: %d}", rig.NoReloadLimit)
 	if err := errors.Join(err, rig.Configure(dir, "", rig.Cluster{Ingress: []string{limits}})); err != nil {
 		return nil, "", err
 	}

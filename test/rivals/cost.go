@@ -165,8 +165,8 @@ func share(took []time.Duration, percent int) float64 {
 
 // usage is what processes have used.
 type usage struct {
-	of     map[process]time.Duration // of a processor
-	memory int                       // bytes, with the part of what several processes share (Pss, proc_pid_smaps_rollup(5))
+	of     map[process]rig.Spent
+	memory int // bytes, with the part of what several processes share (Pss, proc_pid_smaps_rollup(5))
 }
 
 // process is a running program.
@@ -175,11 +175,20 @@ type process struct {
 	name string // of the program
 }
 
-// since returns the processor time that programs used after before. A process that ended in between does not count.
+// since returns the processor time that programs used after before. A program's children that ended in between count
+// as the program. What a process without a parent here used before it ended does not count.
 func (u usage) since(before usage) map[string]time.Duration {
-	spent := map[string]time.Duration{}
+	spent, parents := map[string]time.Duration{}, map[int]string{}
 	for p, used := range u.of {
-		spent[p.name] += used - before.of[p]
+		was := before.of[p]
+		spent[p.name] += used.Own + used.Waited - was.Own - was.Waited
+		parents[p.pid] = p.name
+	}
+	for p, was := range before.of {
+		_, runs := u.of[p]
+		if parent, here := parents[was.Parent]; here && !runs {
+			spent[parent] -= was.Own + was.Waited
+		}
 	}
 	return spent
 }
@@ -210,9 +219,9 @@ func (a *arena) used(ctx context.Context) (all usage, err error) {
 	if err != nil {
 		return all, err
 	}
-	all.of = map[process]time.Duration{}
+	all.of = map[process]rig.Spent{}
 	for _, pid := range pids {
-		processor, err := rig.CPU(pid)
+		spent, err := rig.SpentBy(pid)
 		memory, failed := shared(pid)
 		name, unnamed := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 		err = errors.Join(err, failed, unnamed)
@@ -222,7 +231,7 @@ func (a *arena) used(ctx context.Context) (all usage, err error) {
 		if err != nil {
 			return all, err
 		}
-		all.of[process{pid, strings.TrimSpace(string(name))}] = processor
+		all.of[process{pid, strings.TrimSpace(string(name))}] = spent
 		all.memory += memory
 	}
 	return all, nil
