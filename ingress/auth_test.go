@@ -127,7 +127,7 @@ func TestHeadersForAServiceThatIsAskedComeFromTheConfigMapOfTheNamespace(t *test
 	s.Ingresses[0] = s.Ingresses[0].DeepCopy()
 	s.Ingresses[0].Annotations["sallyport.dev/auth-set-headers-from"] = "other/headers"
 	sees(closed)
-	if keys, _ := s.NamedConfigMaps(); len(keys) != 0 {
+	if _, keys, _ := s.AllNamed(); len(keys) != 0 {
 		t.Errorf("the ConfigMaps %v are read", keys)
 	}
 }

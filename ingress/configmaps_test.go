@@ -22,7 +22,7 @@ func headersMap(namespace, name, value string) *corev1.ConfigMap {
 // TestAConfigMapThatAnIngressNamesIsFollowed changes the ConfigMap while the Ingress stays the same object.
 func TestAConfigMapThatAnIngressNamesIsFollowed(t *testing.T) {
 	s := ofNginx(t, map[string]string{"custom-headers": "default/headers"}, path("/", "Prefix", "web"))
-	keys, beyond := s.NamedConfigMaps()
+	_, keys, beyond := s.AllNamed()
 	if fmt.Sprint(keys) != "[default/headers]" || len(beyond) > 0 {
 		t.Errorf("named %v, beyond %v", keys, beyond)
 	}
@@ -62,7 +62,7 @@ func TestAConfigMapOfAnotherNamespaceIsNotRead(t *testing.T) {
 		s := ofNginx(t, set, path("/", "Prefix", "web"))
 		s.Options.CrossNamespaceSecrets = true
 		s.ConfigMaps = []*corev1.ConfigMap{headersMap("far", "headers", "stolen")}
-		if keys, _ := s.NamedConfigMaps(); len(keys) > 0 {
+		if _, keys, _ := s.AllNamed(); len(keys) > 0 {
 			t.Errorf("%v names %v", set, keys)
 		}
 		r := Compile([]Snapshot{s})

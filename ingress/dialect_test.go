@@ -254,7 +254,7 @@ func TestTheSecretsOfTheDialectAreNamed(t *testing.T) {
 		"auth-type": "basic", "auth-secret": "users", "auth-tls-secret": "default/ca",
 		"haproxy.org/server-crt": "pair",
 	}, path("/", "Prefix", "web"))
-	keys, _ := s.NamedSecrets()
+	keys, _, _ := s.AllNamed()
 	var got []string
 	for _, key := range keys {
 		got = append(got, key.Name)

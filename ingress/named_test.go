@@ -37,7 +37,7 @@ func TestANamespaceNamesNoMoreSecretsThanItsLimit(t *testing.T) {
 			at(naming("c", "one", "two", "three", "three"), "victim", 3),
 		},
 	}}
-	keys, beyond := s.NamedSecrets()
+	keys, _, beyond := s.AllNamed()
 	want := "[evil/late evil/old-1 evil/old-2 victim/one victim/three victim/two]"
 	if fmt.Sprint(keys) != want {
 		t.Errorf("got %v, want %v", keys, want)
@@ -71,7 +71,7 @@ func TestANamespaceNamesNoMoreConfigMapsThanItsLimit(t *testing.T) {
 	s.API.TLSPolicies = []*gatewayv1.BackendTLSPolicy{
 		policy("evil", "a", 2, "late", "later"), policy("evil", "b", 1, "old"), policy("victim", "c", 3, "one", "two"),
 	}
-	keys, beyond := s.NamedConfigMaps()
+	_, keys, beyond := s.AllNamed()
 	if got, want := fmt.Sprint(keys), "[evil/late evil/old victim/one victim/two]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -79,7 +79,7 @@ func TestANamespaceNamesNoMoreConfigMapsThanItsLimit(t *testing.T) {
 		": 1 of this BackendTLSPolicy are not read, the first is evil/later") {
 		t.Errorf("got %+v", beyond)
 	}
-	if keys, _ := s.NamedSecrets(); len(keys) > 0 {
+	if keys, _, _ := s.AllNamed(); len(keys) > 0 {
 		t.Errorf("policies name the Secrets %v", keys)
 	}
 }

@@ -2,7 +2,7 @@
 // which of them are ours, and the [Owners] that an earlier round has left.
 //
 // It alone knows the kinds of these objects (Objects), and the Secrets and ConfigMaps that they name
-// (NamedSecrets, NamedConfigMaps). It also knows the fields that nobody reads, which a watcher need
+// (AllNamed). It also knows the fields that nobody reads, which a watcher need
 // not keep (Strip), and the form in which members of a group tell each other of owners (Memory).
 //
 // It promises that an object is never changed, and that a namespace names no more Secrets than its

@@ -21,17 +21,19 @@ import (
 // An objectKey names an object of a namespace.
 type objectKey = types.NamespacedName
 
-// NamedSecrets returns the Secrets that the objects of a Snapshot name, in order, and a Problem
-// for each object that names more than the limit of its namespace. The names of older objects
-// count first. The operator's ConfigMap has no limit.
-func (s Snapshot) NamedSecrets() (keys []objectKey, beyond []Problem) {
-	return withDefaults(s).allNamed(secrets)
-}
-
-// NamedConfigMaps returns the ConfigMaps that the objects of a Snapshot name, as NamedSecrets
-// returns Secrets. The limit is that of Secrets, counted apart from them.
-func (s Snapshot) NamedConfigMaps() (keys []objectKey, beyond []Problem) {
-	return withDefaults(s).allNamed(configMaps)
+// AllNamed returns the Secrets and the ConfigMaps that the objects of a Snapshot name, each in order. It also returns a
+// Problem for each object that names more than the limit of its namespace. Both kinds have the limit of Secrets, and
+// are counted apart. The names of older objects count first. The operator's ConfigMap has no limit.
+func (s Snapshot) AllNamed() (secretKeys, configMapKeys []objectKey, beyond []Problem) {
+	of := withDefaults(s)
+	both := [2]named{{naming: secrets}, {naming: configMaps}}
+	for by := range of.namers() {
+		both[0].add(of, by)
+		both[1].add(of, by)
+	}
+	secretKeys, beyond = both[0].within(of)
+	configMapKeys, more := both[1].within(of)
+	return secretKeys, configMapKeys, append(beyond, more...)
 }
 
 // A naming finds the objects of one kind that an object names.
@@ -45,22 +47,37 @@ var (
 	configMaps = naming{"ConfigMaps", (*Snapshot).configMapsNamedBy}
 )
 
-// allNamed returns the objects of one kind that objects name, and a Problem for each object that names
-// too many.
-func (s *Snapshot) allNamed(of naming) (keys []objectKey, beyond []Problem) {
-	most := s.Options.Limits.Secrets
-	by := make(map[string][]objectKey) // by the namespace of the namer
-	for one := range s.namers() {
-		namespace := one.object.GetNamespace()
-		switch {
-		case one.kind == "ConfigMap":
-			keys = append(keys, of.names(s, one)...)
-		case most == 0 || len(by[namespace]) <= most: // more show that the limit may be exceeded
-			by[namespace] = append(by[namespace], of.names(s, one)...)
+// named has the objects of one kind that objects name.
+type named struct {
+	naming
+	free []objectKey            // without a limit
+	by   map[string][]objectKey // by the namespace of the namer
+}
+
+// add adds the objects that one object names.
+func (n *named) add(s *Snapshot, by namer) {
+	most, namespace := s.Options.Limits.Secrets, by.object.GetNamespace()
+	switch {
+	case by.kind == "ConfigMap":
+		n.free = append(n.free, n.names(s, by)...)
+	case most > 0 && len(n.by[namespace]) > most: // more show that the limit may be exceeded
+	default:
+		if keys := n.names(s, by); len(keys) > 0 {
+			if n.by == nil {
+				n.by = make(map[string][]objectKey)
+			}
+			n.by[namespace] = append(n.by[namespace], keys...)
 		}
 	}
+}
+
+// within returns all objects within the limits of namespaces, and a Problem for each object that names
+// too many.
+func (n *named) within(s *Snapshot) (keys []objectKey, beyond []Problem) {
+	most := s.Options.Limits.Secrets
+	keys = n.free
 	over := make(map[string]bool)
-	for namespace, named := range by {
+	for namespace, named := range n.by {
 		if most > 0 && len(named) > most {
 			over[namespace] = true
 		} else {
@@ -69,7 +86,7 @@ func (s *Snapshot) allNamed(of naming) (keys []objectKey, beyond []Problem) {
 	}
 	if len(over) > 0 {
 		var more []objectKey
-		more, beyond = s.firstNamed(of, over, most)
+		more, beyond = s.firstNamed(n.naming, over, most)
 		keys = append(keys, more...)
 	}
 	slices.SortFunc(keys, CompareKeys)
@@ -110,6 +127,9 @@ func (s *Snapshot) namers() iter.Seq[namer] {
 	return func(yield func(namer) bool) {
 		ours := ClassesOf(s)
 		for _, ing := range s.Ingresses {
+			if len(ing.Spec.TLS) == 0 && len(ing.Annotations) == 0 {
+				continue
+			}
 			as := ours.Kind(ing)
 			if as != Strange && !yield(namer{kind: "Ingress", object: ing, nginx: as == OfNginx}) {
 				return

@@ -96,9 +96,8 @@ func (c *Contents) Snapshot(
 // rest adds the Secrets and ConfigMaps that objects name, and that were not read.
 func (n *names) rest(a *Assumed) error {
 	s := n.Snapshot
-	secrets, beyond := s.NamedSecrets()
-	configMaps, more := s.NamedConfigMaps()
-	s.Beyond = slices.Concat(s.Beyond, beyond, more)
+	secrets, configMaps, beyond := s.AllNamed()
+	s.Beyond = slices.Concat(s.Beyond, beyond)
 	signer := sync.OnceValues(func() (*ecdsa.PrivateKey, error) {
 		return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	})

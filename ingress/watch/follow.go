@@ -170,10 +170,7 @@ func (f *followers) read(s *input.Snapshot) {
 	}
 	if f.secrets.wanted.Load() == nil || now.NoClasses != f.from.NoClasses || !now.Same(f.from.Objects) {
 		f.from = now
-		var more []ingress.Problem
-		f.secrets.names, f.beyond = now.NamedSecrets()
-		f.configMaps.names, more = now.NamedConfigMaps()
-		f.beyond = append(f.beyond, more...)
+		f.secrets.names, f.configMaps.names, f.beyond = now.AllNamed()
 		f.secrets.want()
 		f.configMaps.want()
 	}
@@ -253,8 +250,7 @@ func (f *followers) hold(s *input.Snapshot, awaited, awaitedMaps map[types.Names
 		s.API.TLSPolicies = holdBack(s.API.TLSPolicies, f.handed.API.TLSPolicies, waits)
 		now := f.from
 		now.Objects = withoutSlices(s.Objects)
-		secrets, _ = now.NamedSecrets()
-		configMaps, _ = now.NamedConfigMaps()
+		secrets, configMaps, _ = now.AllNamed()
 	}
 	if f.secrets.handOut(secrets) {
 		s.Secrets = slices.DeleteFunc(s.Secrets,
