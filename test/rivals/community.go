@@ -29,6 +29,7 @@ func community(folder, haproxy string) contender {
 	return contender{
 		name:     "haproxy-ingress",
 		class:    "community",
+		older:    true,
 		timeout:  "haproxy-ingress.github.io/timeout-server",
 		volatile: []string{"community/var/run/haproxy"},
 		build:    func(ctx context.Context) error { return buildCommunity(ctx, home, program) },

@@ -20,6 +20,7 @@ type contender struct {
 	class string // of its Ingresses; empty means haproxy
 	one   bool   // it serves one application alone, and reads no Ingress
 	mute  bool   // it speaks no BGP, so the nodes are not told to peer with it
+	older bool   // it reads Endpoints, and no EndpointSlices
 	// timeout is the annotation for the time that a server may be silent, if its change takes a reload of HAProxy
 	timeout string
 	// build puts the programs where serve finds them; nil means that there is nothing to build

@@ -21,7 +21,7 @@ import (
 // api returns a client of the API that does not wait between requests.
 func (a *arena) api() (kubernetes.Interface, error) {
 	config := rest.CopyConfig(a.RESTConfig())
-	config.QPS = -1
+	config.QPS, config.WarningHandler = -1, rest.NoWarnings{}
 	return kubernetes.NewForConfig(config)
 }
 
@@ -50,14 +50,29 @@ func podsOf(ctx context.Context, client kubernetes.Interface) ([]core.Pod, error
 	return pods.Items, err
 }
 
-// serviceOf makes a Service without a selector, and the EndpointSlice by which it has these pods.
+// serviceOf makes a Service without a selector, and the EndpointSlice by which it has these pods. A contender that reads
+// Endpoints has these, too.
 func (a *arena) serviceOf(ctx context.Context, client kubernetes.Interface, name string, pods []core.Pod) error {
 	o := &core.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	o.Spec.Ports = []core.ServicePort{{Name: "web", Port: 80, TargetPort: intstr.FromInt32(8080)}}
 	_, err := client.CoreV1().Services("default").Create(ctx, o, metav1.CreateOptions{})
 	_, written := client.DiscoveryV1().EndpointSlices("default").Create(ctx, endpoints(name, pods),
 		metav1.CreateOptions{})
+	if a.contender.older {
+		_, failed := client.CoreV1().Endpoints("default").Create(ctx, olderEndpoints(name, pods), metav1.CreateOptions{})
+		written = errors.Join(written, failed)
+	}
 	return errors.Join(err, written)
+}
+
+// lead changes the pods of a Service that serviceOf has made.
+func (a *arena) lead(ctx context.Context, client kubernetes.Interface, name string, pods []core.Pod) error {
+	_, err := client.DiscoveryV1().EndpointSlices("default").Update(ctx, endpoints(name, pods), metav1.UpdateOptions{})
+	if a.contender.older {
+		_, failed := client.CoreV1().Endpoints("default").Update(ctx, olderEndpoints(name, pods), metav1.UpdateOptions{})
+		err = errors.Join(err, failed)
+	}
+	return err
 }
 
 // crowd adds Ingresses, each with a Service of one pod, from one number to another, and measures the time until the
