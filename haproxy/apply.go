@@ -32,7 +32,7 @@ func (p *Proxy) Apply(ctx context.Context, cfg *Config, states States) (Result, 
 	}
 	p.publish()
 	p.noteWaits(res.Waits)
-	if err == nil && p.belief.unfinished(cfg) {
+	if err == nil && (res.more || p.belief.unfinished(cfg)) {
 		res.RetryAt = time.Now()
 	}
 	p.last.states, p.last.done, p.last.retryAt = states, err == nil, res.RetryAt
@@ -191,7 +191,7 @@ func (p *Proxy) tellServers(cfg *Config, states States, res *Result) error {
 		return err
 	}
 	p.belief.changed(steps.after)
-	res.goOn(steps)
+	res.more = len(steps.later) > 0
 	return nil
 }
 
@@ -235,15 +235,8 @@ func (p *Proxy) tellAll(want *outline, states States, res *Result) error {
 		return err
 	}
 	p.belief.run.heard(want, o.serverSteps)
-	res.goOn(o.serverSteps)
+	res.more = len(o.later) > 0
 	return nil
-}
-
-// goOn asks for another round at once if these steps left servers to it.
-func (r *Result) goOn(after serverSteps) {
-	if len(after.later) > 0 {
-		r.RetryAt = time.Now()
-	}
 }
 
 // tellRows tells the commands of a round, then its certificates, and then the rows that come later. It

@@ -141,7 +141,7 @@ type serverSteps struct {
 	drop     []string                // commands that close servers of backends that go
 	opens    map[netip.AddrPort]bool // addresses of the servers that open
 	remove   []ServerID              // closed, and no longer wanted
-	room     quota                   // of each namespace for more servers
+	room     quota                   // for more servers of each tenant
 	later    map[string]bool         // backends with servers that a later round adds or removes
 	after    map[string]*LiveBackend // the backends that change, once the commands are done
 	strays   []string                // backends that have servers, and that no configuration wants
@@ -320,14 +320,13 @@ func (s *serverSteps) bring(b *Backend, have *LiveBackend, states []State) {
 // threads of HAProxy, and the changes of other namespaces wait for the end of the round.
 const serversAtOnce = 500
 
-// quota counts the servers of each namespace that come or go in a round. Its keys are namespaces of clusters.
-type quota map[[2]string]int
+// quota counts the servers of each tenant that come or go in a round.
+type quota map[Tenant]int
 
-// take counts one more server for the namespace of a backend. It reports whether serversAtOnce allows it.
+// take counts one more server for the tenant of a backend. It reports whether serversAtOnce allows the server.
 func (q quota) take(of *Backend) bool {
-	key := [2]string{of.Cluster, of.Namespace}
-	q[key]++
-	return q[key] <= serversAtOnce
+	q[of.tenant()]++
+	return q[of.tenant()] <= serversAtOnce
 }
 
 // renamed reports whether a server of another name at the same address is about to be opened. A server

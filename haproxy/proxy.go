@@ -67,6 +67,7 @@ type Result struct {
 	// made holds the changes without a reload, except for removals of servers: commands, maps,
 	// certificates and keys.
 	made []string
+	more bool // servers are left to the next round: see serversAtOnce
 }
 
 // Info describes HAProxy and our actions on it, for the status page.
