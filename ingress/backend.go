@@ -29,7 +29,7 @@ func (c *Compiler) part(n need) part {
 	if n.Service.Name == "" { // it redirects
 		backend.Origin, backend.Service = n.origin, ""
 	}
-	if w.prefix != "" {
+	if w.keys.Prefix != "" {
 		backend.Origin = "cluster " + w.Cluster + ", " + backend.Origin
 	}
 	p := part{backend: backend}

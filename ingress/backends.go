@@ -47,7 +47,7 @@ func (b *builder) Answer(p petitioner, kind, does string, own listen.Effects) st
 		reference: reference{Service: serviceKey{Namespace: p.Ref.Namespace}, Traffic: annotations.Requests},
 		settings:  b.memory.Derive(noSettings, own), origin: ", " + does, named: true,
 	}
-	n.name = claims.Shorten(b.worlds[p.World].prefix+p.Ref.Namespace+"_"+kind+".r-"+n.settings.Hash, ".")
+	n.name = claims.Shorten(b.worlds[p.World].keys.Prefix+p.Ref.Namespace+"_"+kind+".r-"+n.settings.Hash, ".")
 	b.add(n, p)
 	return n.name
 }

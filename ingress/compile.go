@@ -138,7 +138,6 @@ type counted struct {
 type world struct {
 	Snapshot
 	keys   *keys.World // the same cluster, as package keys sees it
-	prefix string      // of every name made for this cluster
 	leader string      // the cluster that sets the keys of the whole process
 
 	defaults   annotations.Layer // keys of the ConfigMap for all Ingresses
@@ -283,10 +282,10 @@ func (c *Compiler) renew(snaps []Snapshot) (worlds []*world, n news) {
 // news. The keys of its ConfigMaps stay until they change.
 func (c *Compiler) renewWorld(was world, s Snapshot, leader string, n *news) *world {
 	w := new(was)
-	w.Snapshot, w.prefix, w.leader = s, prefixOf(s.Cluster), leader
+	w.Snapshot, w.leader = s, leader
 	w.Options = s.Options.WithDefaults()
 	w.Objects = s.Objects.Reuse(was.Objects)
-	w.keys = keys.NewWorld(&w.Snapshot, w.prefix, w.leads(), was.keys)
+	w.keys = keys.NewWorld(&w.Snapshot, prefixOf(s.Cluster), w.leads(), was.keys)
 	same := w.WithoutSlices().Same(was.WithoutSlices())
 	other := w.Cluster != was.Cluster || w.leader != was.leader || !reflect.DeepEqual(w.Options, was.Options)
 	if other || !slices.Equal(w.ownConfigMaps(), was.ownConfigMaps()) || was.found.Changed(w.keys) {

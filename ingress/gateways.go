@@ -263,7 +263,7 @@ func (b *builder) bearRoute(of tenant, r *gateway.Route) string {
 func (b *builder) newOpener() *listen.Opener {
 	worlds := make([]listen.World, len(b.of))
 	for i, w := range b.of {
-		worlds[i] = listen.World{Snapshot: &w.Snapshot, Prefix: w.prefix}
+		worlds[i] = listen.World{Snapshot: &w.Snapshot, Prefix: w.keys.Prefix}
 	}
 	o := listen.NewOpener(b, worlds, b.authorities)
 	o.About, o.Part, o.Reserved = b.about.has, b.about != nil, b.reservedHosts()

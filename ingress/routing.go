@@ -661,7 +661,7 @@ func (b *builder) backend(c petitioner, to reference) (n need, why Problem) {
 		case to.Open:
 			port += ".acme"
 		}
-		return claims.Shorten(w.prefix+key.Namespace+owner+"_svc_"+key.Name+"_"+port, ".")
+		return claims.Shorten(w.keys.Prefix+key.Namespace+owner+"_svc_"+key.Name+"_"+port, ".")
 	}
 	why = n.find(service, ok)
 	n.spare = b.spare(c, n.settings.Spare)
@@ -860,7 +860,7 @@ func (b *builder) certify() {
 		for _, t := range c.TLS {
 			if read := b.readEntry(c, t, current); read != nil {
 				all.Add(c, t, cert.Entry{
-					Prefix: w.prefix, Cluster: w.Cluster, At: w.At, Pair: read, Clients: clients, Ciphers: ciphers,
+					Prefix: w.keys.Prefix, Cluster: w.Cluster, At: w.At, Pair: read, Clients: clients, Ciphers: ciphers,
 				})
 			}
 		}

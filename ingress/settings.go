@@ -39,10 +39,10 @@ func (b *builder) settle(c petitioner, service *corev1.Service, to reference) *s
 	}
 	// An Ingress without keys of its own counts in a table of the cluster's ConfigMap.
 	of := keys.For{Service: service, World: c.World, Traffic: to.Traffic, Open: to.Open}
-	shared := b.compile(b.worlds[c.World].prefix, of, b.memory.Layer(service), defaults)
+	shared := b.compile(b.worlds[c.World].keys.Prefix, of, b.memory.Layer(service), defaults)
 	both := shared
 	if !c.Layer.Empty() || !c.Usual.Empty() {
-		owner := claims.Shorten(b.worlds[c.World].prefix+c.Ref.Namespace+"_ing_"+c.Ref.Name, ".")
+		owner := claims.Shorten(b.worlds[c.World].keys.Prefix+c.Ref.Namespace+"_ing_"+c.Ref.Name, ".")
 		of.Claimant, of.Lead = c.Claimant, c.Lead
 		both = b.compile(owner, of, b.memory.Layer(service), c.Layer, defaults, c.Usual)
 	}

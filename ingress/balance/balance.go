@@ -101,7 +101,11 @@ func Give(r Round) Outcome {
 	all, pools := g.collect()
 	demands := make([]allot.Demand, len(all))
 	for i := range all {
-		g.demand(&all[i])
+		if one := &all[i]; one.gate != nil {
+			g.demandGate(one)
+		} else {
+			g.demandService(one)
+		}
 		demands[i] = all[i].Demand
 	}
 	g.allotter = &allot.Allotter{

@@ -14,13 +14,9 @@ import (
 	"sallyport/ingress/input"
 )
 
-// demand reads the addresses and ports that a Service asks for, within the limits of its namespace. The records in the
-// statuses of its twins count as its own, so that the address stays when another cluster comes first.
-func (g *giver) demand(one *balancer) {
-	if one.gate != nil {
-		g.demandGate(one)
-		return
-	}
+// demandService reads the addresses and ports that a Service asks for, within the limits of its namespace. The
+// records in the statuses of its twins count as its own, so that the address stays when another cluster comes first.
+func (g *giver) demandService(one *balancer) {
 	w, s := g.Worlds[one.World], one.service
 	d := &one.Demand
 	d.Ref, d.Of = one.Petitioner.Ref, allot.Tenant{Cluster: one.World, Namespace: s.Namespace}

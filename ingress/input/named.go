@@ -26,7 +26,10 @@ type objectKey = types.NamespacedName
 // are counted apart. The names of older objects count first. The operator's ConfigMap has no limit.
 func (s Snapshot) AllNamed() (secretKeys, configMapKeys []objectKey, beyond []Problem) {
 	of := withDefaults(s)
-	both := [2]named{{naming: secrets}, {naming: configMaps}}
+	both := [2]named{
+		{naming: secrets, by: map[string][]objectKey{}},
+		{naming: configMaps, by: map[string][]objectKey{}},
+	}
 	for by := range of.namers() {
 		both[0].add(of, by)
 		both[1].add(of, by)
@@ -60,14 +63,8 @@ func (n *named) add(s *Snapshot, by namer) {
 	switch {
 	case by.kind == "ConfigMap":
 		n.free = append(n.free, n.names(s, by)...)
-	case most > 0 && len(n.by[namespace]) > most: // more show that the limit may be exceeded
-	default:
-		if keys := n.names(s, by); len(keys) > 0 {
-			if n.by == nil {
-				n.by = make(map[string][]objectKey)
-			}
-			n.by[namespace] = append(n.by[namespace], keys...)
-		}
+	case most == 0 || len(n.by[namespace]) <= most: // more show that the limit may be exceeded
+		n.by[namespace] = append(n.by[namespace], n.names(s, by)...)
 	}
 }
 
@@ -127,7 +124,7 @@ func (s *Snapshot) namers() iter.Seq[namer] {
 	return func(yield func(namer) bool) {
 		ours := ClassesOf(s)
 		for _, ing := range s.Ingresses {
-			if len(ing.Spec.TLS) == 0 && len(ing.Annotations) == 0 {
+			if len(ing.Spec.TLS) == 0 && len(ing.Annotations) == 0 { // it names nothing
 				continue
 			}
 			as := ours.Kind(ing)
