@@ -12,8 +12,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -270,26 +268,14 @@ func answers(ctx context.Context, at netip.AddrPort, host string) error {
 	return errors.Join(err, c.Close())
 }
 
-// whole returns the processor time of a side with the processes of its family that have ended (proc_pid_stat(5),
-// fields 16 and 17, in hundredths of a second).
+// whole returns the processor time of a side with the processes of its family that have ended.
 func (p *side) whole() (time.Duration, error) {
 	now, err := p.cpu()
 	if err != nil || !p.family {
 		return now, err
 	}
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.worker))
-	if err != nil {
-		return 0, err
-	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	for _, field := range fields[13:15] {
-		n, err := strconv.Atoi(field)
-		if err != nil {
-			return 0, err
-		}
-		now += time.Duration(n) * 10 * time.Millisecond
-	}
-	return now, nil
+	spent, err := rig.SpentBy(p.worker)
+	return now + spent.Waited, err
 }
 
 // ofThread returns the processor time of this thread.
