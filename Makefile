@@ -17,7 +17,7 @@ N        ?= 20
 PKG      ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down demo-clusters demo-clusters-down test packages e2e changed remembered manual boot test-calico race race-haproxy race-others lab-parts apparatus gateway-more idly check nightly fresh go lint bench sim rivals profile conformance gateway attack chaos soak night soak-tests histories fuzz golden
+.PHONY: help setup ready build deb test-deb image image-again demo-image demo-image-down test-image demo demo-down demo-ha demo-ha-down demo-clusters demo-clusters-down test packages e2e changed changed-boot changed-manual changed-gateway remembered manual boot test-calico race race-haproxy race-others lab-parts apparatus gateway-more idly check nightly fresh go lint bench sim rivals profile conformance gateway attack chaos soak night soak-tests histories fuzz golden
 
 help: ## List what there is
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -101,9 +101,15 @@ e2e: setup
 	go test -count=1 -timeout 60m -skip '^TestEveryCommandOfTheManualRuns$$' ./test/e2e
 
 # Targets that run again only if something that they test has changed. make nightly runs them in any case.
-changed: setup
-	@test/if-changed manual '*.md' cmd image/units image/deb test/e2e test/faults test/lab test/load test/manual test/rig go.mod
+changed: changed-boot changed-manual changed-gateway
+
+changed-boot: setup
 	@test/if-changed boot image appliance/config test/lab test/load test/rig go.mod
+
+changed-manual: setup
+	@test/if-changed manual '*.md' cmd image/units image/deb test/e2e test/faults test/lab test/load test/manual test/rig go.mod
+
+changed-gateway: setup
 	@GATEWAY='$(or $(GATEWAY),-ends)' test/if-changed gateway haproxy ingress/gateway ingress/listen ingress/claims ingress/allot $(addprefix ingress/,amend.go backends.go exchange.go gateways.go shared.go) $(addprefix ingress/watch/,conditions.go gateways.go publish.go survey.go) appliance/balancers.go appliance/loop.go test/gateway test/lab test/rig go.mod
 
 manual: setup ## Type every command of the manual on a machine beside a cluster with Calico (as root)
@@ -127,11 +133,12 @@ RACED = $$(go list ./... | grep -Ev '/haproxy$$|/image/boot|^sallyport/test|$(UN
 race: setup ## Run the packages' own tests under the race detector, in random order
 	@$(MAKE) --no-print-directory -j 2 race-haproxy race-others
 
-race-haproxy: setup # with each HAProxy; it takes longest, and begins
-	CGO_ENABLED=1 go test -race -shuffle=on -timeout 75m ./haproxy
+# Tests of both wait for other programs: more of them run at once than there are processors.
+race-haproxy: setup # with each HAProxy, four of them at once
+	CGO_ENABLED=1 go test -race -shuffle=on -parallel 4 -timeout 75m ./haproxy
 
 race-others: setup
-	CGO_ENABLED=1 go test -race -shuffle=on -timeout 75m $(RACED)
+	CGO_ENABLED=1 go test -race -shuffle=on -p 3 -parallel 4 -timeout 75m $(RACED)
 
 # What labs are made of: its tests need nothing of the product.
 LABPARTS = ^sallyport/test/lab/(bird|debian|kubelet|world)$$
@@ -153,10 +160,10 @@ idly: setup
 	@chrt --idle 0 ionice -c 3 $(MAKE) --no-print-directory lint
 	@CGO_ENABLED=1 chrt --idle 0 ionice -c 3 go list -race -test -export ./haproxy $(RACED) >/dev/null
 
-# What waits most begins first: it takes the longest, and leaves the processors to the rest.
+# What takes longest begins first.
 check: setup ## Run all tests once, the packages' own under the race detector; then conformance and lint (as root)
 	@$(MAKE) --no-print-directory -j 2 e2e idly; first=$$?; \
-	$(MAKE) --no-print-directory -j 3 changed remembered race-others apparatus conformance && exit $$first
+	$(MAKE) --no-print-directory -j 3 changed-boot remembered race-others changed-manual changed-gateway apparatus conformance && exit $$first
 
 nightly: setup ## Run everything, whether it changed or not, and go on after a failure; it takes hours (as root)
 	@AGAIN=1 $(MAKE) --no-print-directory -k check test-calico test-deb gateway-more attack chaos image test-image image-again histories fuzz fresh ATTACK=-all GATEWAY=-all

@@ -110,6 +110,7 @@ func TestAClusterWithoutExportsIsServedAndTold(t *testing.T) {
 }
 
 func TestWithoutTheRightNothingIsExported(t *testing.T) {
+	t.Parallel() // it waits until a refusal is believed
 	c := newCluster(calico.V1)
 	c.serveExports(exportsVersions[0])
 	c.export(t, exportsVersions[0], "shop", "web")

@@ -255,6 +255,7 @@ func TestAClusterWithoutTheCRDsIsNotAtFault(t *testing.T) {
 // TestCRDsThatComeAreServedWithoutARestart has a cluster without the CRDs, then without the
 // rights, then with both.
 func TestCRDsThatComeAreServedWithoutARestart(t *testing.T) {
+	t.Parallel() // it waits until CRDs are looked for again
 	c := newCluster(calico.V1)
 	c.ready.Store(true)
 	w := c.watch(t, Config{Options: input.Options{Gateway: unasked}})
@@ -356,6 +357,7 @@ func TestAKindThatIsGoneIsNoEmptyList(t *testing.T) {
 }
 
 func TestOneKindThatCannotBeReadClosesAllGateways(t *testing.T) {
+	t.Parallel() // it waits until a refusal is believed
 	c := newCluster(calico.V1)
 	c.serveGateways("v1 gatewayclasses gateways backendtlspolicies")
 	c.createGateway(t, "v1", "gateways", aGateway)

@@ -76,6 +76,7 @@ func namedCluster(t *testing.T, others ...*corev1.Service) (*cluster, *Watcher) 
 }
 
 func TestEachGatewayHasAName(t *testing.T) {
+	t.Parallel() // it waits between two rounds of writing
 	c, w := namedCluster(t)
 	comes := func(statuses []*gateway.Status, want ...string) {
 		t.Helper()

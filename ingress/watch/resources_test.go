@@ -122,6 +122,7 @@ func TestNothingAsksForBackendsUnlessTheFileSaysSo(t *testing.T) {
 }
 
 func TestWithoutTheRightNoBackendIsReadAndThatIsTold(t *testing.T) {
+	t.Parallel() // it waits until a refusal is believed
 	c := newCluster(calico.V1)
 	c.ready.Store(true)
 	c.serveBackends(customVersions[0])

@@ -684,6 +684,7 @@ func TestNamespacesAreWatchedForTheirLabels(t *testing.T) {
 }
 
 func TestAClusterWithoutCalicoIsSaidOnce(t *testing.T) {
+	t.Parallel() // it waits until an absence is believed
 	w := newCluster().watch(t, Config{})
 	synced(t, w)
 	h := w.Health()
