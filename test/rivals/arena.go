@@ -263,7 +263,7 @@ func (a *arena) make(ctx context.Context, only []string) (figures []figure, err 
 		figures = append(figures, f)
 		progress("%s: %s: %s; %s", f.Contender, f.Event, f, f.First)
 		// The aftermath of an event counts for no event.
-		if _, err := during(func() error { return rig.Pause(ctx, 3*time.Second) }); err != nil {
+		if _, err := during(func() error { return rig.Pause(ctx, 2*time.Second) }); err != nil {
 			return figures, err
 		}
 	}
