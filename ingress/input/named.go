@@ -74,11 +74,11 @@ func (n *named) within(s *Snapshot) (keys []objectKey, beyond []Problem) {
 	most := s.Options.Limits.Secrets
 	keys = n.free
 	over := make(map[string]bool)
-	for namespace, named := range n.by {
-		if most > 0 && len(named) > most {
+	for namespace, all := range n.by {
+		if most > 0 && len(all) > most {
 			over[namespace] = true
 		} else {
-			keys = append(keys, named...)
+			keys = append(keys, all...)
 		}
 	}
 	if len(over) > 0 {

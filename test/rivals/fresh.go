@@ -50,8 +50,8 @@ func podsOf(ctx context.Context, client kubernetes.Interface) ([]core.Pod, error
 	return pods.Items, err
 }
 
-// serviceOf makes a Service without a selector, and the EndpointSlice by which it has these pods. A contender that reads
-// Endpoints has these, too.
+// serviceOf makes a Service without a selector, and an EndpointSlice with these pods. If a contender reads
+// Endpoints, it also makes Endpoints.
 func (a *arena) serviceOf(ctx context.Context, client kubernetes.Interface, name string, pods []core.Pod) error {
 	o := &core.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	o.Spec.Ports = []core.ServicePort{{Name: "web", Port: 80, TargetPort: intstr.FromInt32(8080)}}
@@ -131,9 +131,9 @@ func crowded(i int) string { return fmt.Sprintf("crowd-%d", i) }
 // serves four of them.
 const patience = 20 * time.Second
 
-// fresh measures the time from the moment when the API has a new Ingress for a Service that was there
-// before, until the first good answer for its host, beside some number of Ingresses. A client asks each
-// millisecond. It measures 50 Ingresses, or as many as are served within patience.
+// fresh measures the time until a new Ingress is served, beside some number of Ingresses. Its Service was
+// there before. The time begins when the API has the Ingress, and ends with the first good answer. A client asks
+// each millisecond. It measures 50 Ingresses, or as many as are served within patience.
 func (a *arena) fresh(ctx context.Context, n int) (figure, error) {
 	f := figure{Contender: a.contender.name, Event: "new Ingress to the first 200, p50 and slowest" + beside(n)}
 	client, err := a.api()
