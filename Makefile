@@ -2,7 +2,8 @@
 
 export HOME := $(or $(HOME),/root)
 export PATH := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/sallyport/go/bin:$(PATH)
-export GOFLAGS := -buildvcs=false $(GOFLAGS)
+# -trimpath: what one checkout has compiled serves another one in another folder.
+export GOFLAGS := -buildvcs=false -trimpath $(GOFLAGS)
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
@@ -32,7 +33,7 @@ ready: # what a lab needs, without what only tests need
 	@test/setup
 
 build: go ## Build .build/sallyport
-	go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o .build/sallyport ./cmd/sallyport
+	go build -ldflags '-s -w -X main.version=$(VERSION)' -o .build/sallyport ./cmd/sallyport
 
 deb: go ## Build the Debian package into .build
 	image/deb/build
