@@ -151,9 +151,16 @@ func (l *Lab) startControllers() error {
 	return nil
 }
 
+// partCommand returns the command that starts a part of the control plane, without the part's arguments. Its
+// heap may grow to five times what is in use before the garbage collector runs: a lab has more memory than
+// processor time.
+func (l *Lab) partCommand() []string {
+	return []string{"env", "GOGC=400", l.program}
+}
+
 // startPart starts a part of the control plane. args begin with the part's name.
 func (l *Lab) startPart(args ...string) error {
-	p, err := l.start(args[0], netnsName(l.opts.Name, Master), append([]string{l.program}, args...)...)
+	p, err := l.start(args[0], netnsName(l.opts.Name, Master), append(l.partCommand(), args...)...)
 	if err != nil {
 		return err
 	}
