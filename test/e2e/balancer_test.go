@@ -3,6 +3,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -149,10 +150,9 @@ func (r *testbed) recordedAt(name, want string) (address string) {
 
 // asks sends a request for a host that no Ingress has: over HTTP it gets a 404.
 func (r *testbed) asks(at string) error {
-	out, err := r.Exec(r.t.Context(), world.Client, "curl", "-s", "--max-time", "5", "-o", "/dev/null", "-w",
-		"%{http_code}", "-H", "Host: nobody.test", "http://"+at+"/")
-	if err == nil && out != "200" {
-		err = fmt.Errorf("%s answers %s", at, out)
+	answer, err := r.get("http://nobody.test/", at)
+	if err == nil && answer.Code != http.StatusOK {
+		err = fmt.Errorf("%s answers %d", at, answer.Code)
 	}
 	return err
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -164,13 +162,7 @@ func TestCalicoMayComeAfterTheAppliance(t *testing.T) {
 // asking sends requests one after another, each on a connection of its own, until stop is called.
 // stop fails the test unless a pod of the application answered each of them.
 func (r *testbed) asking(url, application string) (stop func()) {
-	transport := &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return r.Dial(ctx, world.Client, "192.168.50.21:80")
-		},
-	}
-	client := &http.Client{Timeout: rig.Limit, Transport: transport}
+	client := r.client()
 	ctx, cancel := context.WithCancel(r.t.Context())
 	sent, failed, done := 0, []string(nil), make(chan struct{})
 	go func() {

@@ -97,7 +97,7 @@ func TestGatewaysAreServedOnceTheClusterHasTheCRDs(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return r.asks(at)
+		return r.asks(at + ":80")
 	})
 	for _, kind := range []string{"gateway/others", "gatewayclass/other"} {
 		if got := r.kubectl("get", kind, "-o", "jsonpath={.status.conditions[*].message} {.status.addresses}"); strings.Contains(
@@ -135,7 +135,7 @@ func aTakenPortOpensOnceItIsFree(r *testbed) {
 	}
 	r.apply(gateway("web", "{name: http, port: 80, protocol: HTTP}, {name: taken, port: 8088, protocol: HTTP}"))
 	says("Accepted=False PortUnavailable port 8088 of " + at + " is in use by app")
-	r.must(r.asks(at))
+	r.must(r.asks(at + ":80"))
 	leave()
 	says("Programmed=True")
 	r.eventually("the second listener answers", func() error { return r.asks(at + ":8088") })

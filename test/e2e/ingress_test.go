@@ -108,10 +108,10 @@ func (r *testbed) serial(host string) (string, error) {
 }
 
 // expect waits until a URL answers with a status, from a pod whose name begins with by.
-func (r *testbed) expect(url string, code int, by string, more ...string) {
+func (r *testbed) expect(url string, code int, by string) {
 	r.t.Helper()
 	r.eventually(fmt.Sprintf("%s answers %d %s", url, code, by), func() error {
-		answer, err := r.get(url, more...)
+		answer, err := r.get(url)
 		if err == nil && (answer.Code != code || !strings.HasPrefix(answer.Pod, by)) {
 			err = fmt.Errorf("it answers %d %s", answer.Code, answer.Pod)
 		}

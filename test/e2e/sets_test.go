@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"net/http"
 	"os"
 	"regexp"
 	"slices"
@@ -87,28 +86,28 @@ func (r *testbed) oneAddress(green *testbed) {
 	green.apply(balanced(80))
 	address := green.recordedAt("lb", "")
 	const url = "http://lb.test/"
-	to := []string{"--connect-to", "::" + address + ":80"}
-	r.answeredBy(url, 2, to...)
+	at80, at81 := address+":80", address+":81"
+	r.answeredBy(url, 2, at80)
 	r.apply(balanced(80))
 	r.recordedAt("lb", address)
-	r.answeredBy(url, 4, to...)
+	r.answeredBy(url, 4, at80)
 	r.inState("drained")
-	r.answeredBy(url, 2, to...)
+	r.answeredBy(url, 2, at80)
 	r.inState("active")
-	r.answeredBy(url, 4, to...)
+	r.answeredBy(url, 4, at80)
 	green.apply(balanced(81))
 	r.eventually("green hears that blue decides about ports", func() error {
 		return green.event("TwinDiffers", "its address is served as the Service of cluster blue says")
 	})
-	r.answeredBy(url, 4, to...)
+	r.answeredBy(url, 4, at80)
 	r.kubectl("delete", "service/lb", "serviceexport/lb")
-	r.answeredBy(url, 2, "--connect-to", "::"+address+":81")
+	r.answeredBy(url, 2, at81)
 	if got := green.recordedAt("lb", ""); got != address {
 		r.t.Errorf("green's Service has the address %s, and had %s", got, address)
 	}
 	green.kubectl("delete", "service/lb", "serviceexport/lb")
 	r.eventually("the address is closed", func() error {
-		if _, err := r.get(url, "--connect-to", "::"+address+":81"); err == nil {
+		if _, err := r.get(url, at81); err == nil {
 			return errors.New("it is open")
 		}
 		return nil
@@ -122,12 +121,7 @@ const measured = 2000
 // per cent of all: other clients ask meanwhile, and take turns that this one does not count.
 func (r *testbed) shares(url string, green *testbed, percent float64) {
 	r.t.Helper()
-	client := &http.Client{Timeout: rig.Limit, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return r.Dial(ctx, world.Client, "192.168.50.21:80")
-		},
-	}}
+	client := r.client()
 	r.eventually(fmt.Sprintf("green has %.1f %% of the requests", percent), func() error {
 		pods := green.kubectl("get", "pods", "-o", "name") + "\n"
 		n := 0

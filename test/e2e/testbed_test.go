@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"sallyport/appliance/status"
 	"sallyport/test/faults"
@@ -36,9 +38,9 @@ func TestMain(m *testing.M) {
 		if err := rig.Build(context.Background(), programs, "-ldflags", "-X main.version="+version); err != nil {
 			return 1, err
 		}
-		// A lab mostly waits, for hold times and checks: two fit on a processor.
+		// A lab mostly waits, for hold times and checks: three fit on a processor.
 		flag.Parse()
-		labs.free = 2 * runtime.GOMAXPROCS(0)
+		labs.free = 3 * runtime.GOMAXPROCS(0)
 		at := flag.Lookup("test.parallel")
 		if given := at.Value.String(); given != at.DefValue {
 			if labs.free, err = strconv.Atoi(given); err != nil {
@@ -210,38 +212,42 @@ type reply struct {
 	Headers  map[string][]string `json:"headers"`
 }
 
-// get sends a request from the client's host to the appliance, with the URL's host name. more are
-// further arguments of curl.
-func (r *testbed) get(url string, more ...string) (answer reply, err error) {
-	name, port, _ := strings.Cut(strings.SplitN(url, "/", 4)[2], ":")
-	if port == "" {
-		port = map[bool]string{true: "443", false: "80"}[strings.HasPrefix(url, "https:")]
-	}
-	args := append([]string{
-		"curl", "-sk", "--max-time", "10", "--resolve", name + ":" + port + ":192.168.50.21",
-		"-H", "Accept: application/json", "-w", "\n%{http_code} %{redirect_url}", url,
-	}, more...)
-	out, err := r.Exec(r.t.Context(), world.Client, args...)
+// client returns an HTTP client on the client's host. Its requests go to the appliance, or to another address.
+func (r *testbed) client(at ...string) *http.Client {
+	client := r.HTTP(world.Client, append(at, "192.168.50.21:80")[0])
+	client.Timeout = rig.Limit
+	return client
+}
+
+// get sends a request from the client's host to the appliance, or to another address.
+func (r *testbed) get(url string, at ...string) (answer reply, err error) {
+	ctx, cancel := context.WithTimeout(r.t.Context(), 10*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return answer, err
 	}
-	body, last := out[:strings.LastIndexByte(out, '\n')], out[strings.LastIndexByte(out, '\n')+1:]
-	code, location, _ := strings.Cut(last, " ")
-	if answer.Code, err = strconv.Atoi(code); err != nil {
+	if len(at) == 0 && request.URL.Scheme == "https" {
+		at = []string{"192.168.50.21:443"}
+	}
+	request.Header.Set("Accept", "application/json")
+	got, err := r.client(at...).Do(request)
+	if err != nil {
 		return answer, err
 	}
-	answer.Location = strings.TrimSpace(location)
-	if answer.Code == 200 {
-		err = json.Unmarshal([]byte(body), &answer)
+	defer got.Body.Close() //nolint:errcheck // only read
+	if got.StatusCode == http.StatusOK {
+		err = json.NewDecoder(got.Body).Decode(&answer)
 	}
+	answer.Code, answer.Location = got.StatusCode, got.Header.Get("Location")
 	return answer, err
 }
 
 // pods sends n requests and counts the pods that answer. A status other than 200 is an error.
-func (r *testbed) pods(url string, n int, more ...string) (map[string]int, error) {
+func (r *testbed) pods(url string, n int, at ...string) (map[string]int, error) {
 	seen := map[string]int{}
 	for range n {
-		answer, err := r.get(url, more...)
+		answer, err := r.get(url, at...)
 		if err != nil {
 			return nil, err
 		}
@@ -255,12 +261,12 @@ func (r *testbed) pods(url string, n int, more ...string) (map[string]int, error
 
 // answeredBy waits until exactly n pods answer. If 2n requests meet too few of them, it sends 10n. The
 // requests of a load beside them move on HAProxy's rotation, too, and then 2n rarely meet all of many pods.
-func (r *testbed) answeredBy(url string, n int, more ...string) {
+func (r *testbed) answeredBy(url string, n int, at ...string) {
 	r.t.Helper()
 	r.eventually(fmt.Sprintf("%s is answered by %d pods", url, n), func() error {
-		seen, err := r.pods(url, 2*n, more...)
+		seen, err := r.pods(url, 2*n, at...)
 		if err == nil && len(seen) < n {
-			seen, err = r.pods(url, 10*n, more...)
+			seen, err = r.pods(url, 10*n, at...)
 		}
 		if err == nil && len(seen) != n {
 			err = fmt.Errorf("answered by %v", seen)

@@ -9,12 +9,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -388,11 +390,21 @@ func (r *Rig) missed() error {
 
 // Status returns the appliance's /status.
 func (r *Rig) Status(ctx context.Context) (s status.Status, err error) {
-	out, err := r.Exec(ctx, r.machine, "curl", "-sf", "--max-time", "5", "http://127.0.0.1:9090/status")
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:9090/status", nil)
 	if err != nil {
 		return s, err
 	}
-	return s, json.Unmarshal([]byte(out), &s)
+	answer, err := r.HTTP(r.machine, "127.0.0.1:9090").Do(request)
+	if err != nil {
+		return s, err
+	}
+	defer answer.Body.Close() //nolint:errcheck // only read
+	if answer.StatusCode != http.StatusOK {
+		return s, fmt.Errorf("/status is answered %s", answer.Status)
+	}
+	return s, json.NewDecoder(answer.Body).Decode(&s)
 }
 
 // Ready waits until the appliance reports that it is ready.
@@ -566,17 +578,28 @@ func lastLine(text []byte) string {
 var errEnded = errors.New("the appliance has ended")
 
 // Eventually repeats a check until it succeeds, for as long as Limit. It does not
-// wait for an appliance that has ended.
+// wait for an appliance that has ended. Between two checks it waits twice as long as the check took: many
+// checks start a program, and whoever waits should not take the processor from what it waits for.
 func Eventually(ctx context.Context, what string, ask func() error) error {
-	return Within(ctx, Limit, 20*time.Millisecond, what, ask)
+	return repeat(ctx, Limit, what, ask, func(took time.Duration) time.Duration {
+		return min(max(20*time.Millisecond, 2*took), 500*time.Millisecond)
+	})
 }
 
-// Within does as Eventually, with another limit, and another time between two checks.
+// Within does as Eventually, with another limit. A check begins whenever the given time has passed since the one
+// before it began, or as soon as that one has ended.
 func Within(ctx context.Context, limit, every time.Duration, what string, ask func() error) error {
+	return repeat(ctx, limit, what, ask, func(took time.Duration) time.Duration { return every - took })
+}
+
+// repeat repeats a check until it succeeds, or a limit is over. pause tells how long it waits after a check that took
+// so long.
+func repeat(
+	ctx context.Context, limit time.Duration, what string, ask func() error, pause func(took time.Duration) time.Duration,
+) error {
 	deadline := time.After(limit)
-	tick := time.NewTicker(every)
-	defer tick.Stop()
 	for {
+		began := time.Now()
 		err := ask()
 		if err == nil || errors.Is(err, errEnded) {
 			return err
@@ -586,7 +609,7 @@ func Within(ctx context.Context, limit, every time.Duration, what string, ask fu
 			return context.Cause(ctx)
 		case <-deadline:
 			return fmt.Errorf("not within %s: %s: %w", limit, what, err)
-		case <-tick.C:
+		case <-time.After(pause(time.Since(began))):
 		}
 	}
 }
@@ -617,6 +640,19 @@ func (r *Rig) DialFrom(ctx context.Context, host string, from netip.Addr, addres
 		return err
 	})
 	return conn, err
+}
+
+// HTTP returns a client on a host of the lab. It sends each request on a connection of its own, to the given address
+// whatever the URL says. It follows no redirect, and takes any certificate.
+func (r *Rig) HTTP(host, address string) *http.Client {
+	return &http.Client{
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: &http.Transport{
+			DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return r.Dial(ctx, host, address) },
+			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // who serves is not in question
+			ForceAttemptHTTP2: true, DisableKeepAlives: true,
+		},
+	}
 }
 
 // Listen listens at an address of a host of the lab.
