@@ -579,7 +579,7 @@ var errEnded = errors.New("the appliance has ended")
 
 // Eventually repeats a check until it succeeds, for as long as Limit. It does not
 // wait for an appliance that has ended. Between two checks it waits twice as long as the check took: many
-// checks start a program, and whoever waits should not take the processor from what it waits for.
+// checks start a program, which needs the processor that the awaited thing needs, too.
 func Eventually(ctx context.Context, what string, ask func() error) error {
 	return repeat(ctx, Limit, what, ask, func(took time.Duration) time.Duration {
 		return min(max(20*time.Millisecond, 2*took), 500*time.Millisecond)
@@ -642,8 +642,8 @@ func (r *Rig) DialFrom(ctx context.Context, host string, from netip.Addr, addres
 	return conn, err
 }
 
-// HTTP returns a client on a host of the lab. It sends each request on a connection of its own, to the given address
-// whatever the URL says. It follows no redirect, and takes any certificate.
+// HTTP returns a client on a host of the lab. Each request goes to the given address, on a connection of its own. The
+// host of the URL only gives the names that the request has. The client follows no redirect, and takes any certificate.
 func (r *Rig) HTTP(host, address string) *http.Client {
 	return &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

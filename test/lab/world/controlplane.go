@@ -151,9 +151,9 @@ func (l *Lab) startControllers() error {
 	return nil
 }
 
-// partCommand returns the command that starts a part of the control plane, without the part's arguments. Its
-// heap may grow to five times what is in use before the garbage collector runs: a lab has more memory than
-// processor time.
+// partCommand returns the command that starts a part of the control plane, without the part's arguments. The
+// garbage collector runs each time the heap has five times its live bytes: a lab has more memory than processor
+// time.
 func (l *Lab) partCommand() []string {
 	return []string{"env", "GOGC=400", l.program}
 }
