@@ -104,7 +104,7 @@ func endpointChanges(ctx context.Context, b *bench) error {
 		f := value(fmt.Sprintf("endpoint committed → server open, p%g", p*100), percentile(ours, p),
 			"ms").beside("informer + add server", percentile(theirs, p))
 		if p == 0.5 {
-			f = f.timesAtMost(2)
+			f = f.atMost(1.5)
 		}
 		if p == 0.99 {
 			if b.size == 1 {

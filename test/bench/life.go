@@ -240,7 +240,7 @@ func reload(ctx context.Context, b *bench) error {
 		return err
 	}
 	b.add(value("reload: committed → the new worker answers", took.Seconds(), "s").beside("by hand",
-		hand.Seconds()).timesAtMost(1.2))
+		hand.Seconds()).timesAtMost(1.3))
 	b.add(value("reload: processor of the appliance", (after - before).Seconds(), "s"))
 	b.add(value("reload: processor of the new worker", worker.Seconds(), "s"))
 	b.add(value("reload: resident memory of both workers", float64(resident)/(1<<20), "MB"))
