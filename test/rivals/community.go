@@ -36,7 +36,7 @@ func community(folder, haproxy string) contender {
 		serve: func(ctx context.Context, a *arena) (string, error) {
 			bird, err := a.bird(ctx)
 			err = errors.Join(err, a.Apply(ctx, ingressClass("community", "haproxy-ingress.github.io/controller")+
-				"---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: haproxy-ingress}}"))
+				"---\n"+configMap("haproxy-ingress", "")))
 			files := a.path("community")
 			for _, sub := range []string{"etc/haproxy", "var/run/haproxy", "var/lib/haproxy"} {
 				err = errors.Join(err, os.MkdirAll(filepath.Join(files, sub), 0o755))
@@ -52,6 +52,10 @@ func community(folder, haproxy string) contender {
 			return communityModule + "; " + version, err
 		},
 		joined: tellBIRD,
+		places: func(most int) string {
+			const usual = 6 // without a server, and one more has the Service's one
+			return configMap("haproxy-ingress", fmt.Sprintf("slots-min-free: '%d'", min(most-1, usual)))
+		},
 		stop: func(a *arena) error {
 			pid, err := os.ReadFile(a.path("community", "var/run/haproxy/haproxy.pid"))
 			if err != nil {

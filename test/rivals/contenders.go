@@ -28,7 +28,9 @@ type contender struct {
 	// serve starts the programs, and returns their versions
 	serve func(context.Context, *arena) (string, error)
 	// joined does by hand what a new node takes; nil means nothing
-	joined   func(ctx context.Context, a *arena, node string) error
+	joined func(ctx context.Context, a *arena, node string) error
+	// places returns the object that bounds the places for servers of each Service; nil means that nothing bounds them
+	places   func(most int) string
 	volatile []string // folders of the arena that lie below /run elsewhere: a restart of the machine empties them
 	// stop ends what outlives the programs that serve started; nil means nothing does
 	stop func(*arena) error
@@ -120,7 +122,7 @@ func kic(folder, haproxy string) contender {
 		serve: func(ctx context.Context, a *arena) (string, error) {
 			// The controller of its class has to end with the name of the class.
 			if err := a.Apply(ctx, ingressClass("kic", "haproxy.org/ingress-controller/kic")+
-				"---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: haproxy-kubernetes-ingress}}"); err != nil {
+				"---\n"+configMap("haproxy-kubernetes-ingress", "")); err != nil {
 				return "", err
 			}
 			bird, err := a.bird(ctx)
@@ -136,7 +138,17 @@ func kic(folder, haproxy string) contender {
 			return versions(ctx, err, haproxy, "-v", bird, "--version")
 		},
 		joined: tellBIRD,
+		places: func(most int) string {
+			const usual = 42
+			return configMap("haproxy-kubernetes-ingress", fmt.Sprintf("scale-server-slots: '%d'", min(most, usual)))
+		},
 	}
+}
+
+// configMap returns a ConfigMap of namespace default.
+func configMap(name, data string) string {
+	return fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: %s, namespace: default}, data: {%s}}\n", name,
+		data)
 }
 
 // traefik returns Traefik outside the cluster, beside BIRD.

@@ -10,6 +10,7 @@ import (
 
 	"sallyport/test/rig"
 
+	"golang.org/x/sys/unix"
 	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -88,6 +89,16 @@ func (a *arena) crowd(ctx context.Context, from, to int) (figure, error) {
 	if err != nil {
 		return f, err
 	}
+	if a.contender.places != nil {
+		most, err := placesFor(to)
+		if err == nil {
+			err = a.Apply(ctx, a.contender.places(most))
+		}
+		if err != nil {
+			return f, err
+		}
+		progress("%s: each Service has %d places for servers at most", f.Contender, most)
+	}
 	began := time.Now()
 	add := func(i int) error {
 		at := i % len(pods)
@@ -122,6 +133,16 @@ func (a *arena) crowd(ctx context.Context, from, to int) (figure, error) {
 	f.Value = float64(time.Since(began)) / 1e6
 	progress("%s: %s: %s", f.Contender, f.Event, f)
 	return f, rig.Pause(ctx, 10*time.Second) // what was collected for a while counts for no request
+}
+
+// placesFor returns how many places for servers each of some Services may have. HAProxy needs an open file for each
+// place, and three quarters of those that this machine allows a program have to suffice.
+func placesFor(services int) (int, error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0, fmt.Errorf("read the limit of open files: %w", err)
+	}
+	return max(1, int(min(limit.Max, 1<<30))*3/4/services), nil //nolint:gosec // it is bounded
 }
 
 // crowded returns the name of an Ingress, of its Service, and of its host without .local.
