@@ -59,7 +59,7 @@ func (l *Lab) withoutControlPlane(ctx context.Context, do func() error) error {
 	failed := do()
 	l.parts = nil
 	for i, p := range old {
-		if err := l.startPart(p.args[len(l.partCommand()):]...); err != nil {
+		if err := l.runPart(p.name, p.args...); err != nil {
 			return errors.Join(failed, err)
 		}
 		if i == 1 { // the controllers would give up

@@ -151,16 +151,15 @@ func (l *Lab) startControllers() error {
 	return nil
 }
 
-// partCommand returns the command that starts a part of the control plane, without the part's arguments. The
-// garbage collector runs each time the heap has five times its live bytes: a lab has more memory than processor
-// time.
-func (l *Lab) partCommand() []string {
-	return []string{"env", "GOGC=400", l.program}
+// startPart starts a part of the control plane. args begin with the part's name. Its garbage collector runs each
+// time the heap has five times its live bytes: a lab has more memory than processor time.
+func (l *Lab) startPart(args ...string) error {
+	return l.runPart(args[0], append([]string{"env", "GOGC=400", l.program}, args...)...)
 }
 
-// startPart starts a part of the control plane. args begin with the part's name.
-func (l *Lab) startPart(args ...string) error {
-	p, err := l.start(args[0], netnsName(l.opts.Name, Master), append(l.partCommand(), args...)...)
+// runPart runs a command as a part of the control plane.
+func (l *Lab) runPart(name string, command ...string) error {
+	p, err := l.start(name, netnsName(l.opts.Name, Master), command...)
 	if err != nil {
 		return err
 	}
