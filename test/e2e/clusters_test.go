@@ -162,7 +162,7 @@ func TestCalicoMayComeAfterTheAppliance(t *testing.T) {
 // asking sends requests one after another, each on a connection of its own, until stop is called.
 // stop fails the test unless a pod of the application answered each of them.
 func (r *testbed) asking(url, application string) (stop func()) {
-	client := r.client()
+	client := r.client(plain)
 	ctx, cancel := context.WithCancel(r.t.Context())
 	sent, failed, done := 0, []string(nil), make(chan struct{})
 	go func() {

@@ -121,7 +121,7 @@ const measured = 2000
 // per cent of all: other clients ask meanwhile, and take turns that this one does not count.
 func (r *testbed) shares(url string, green *testbed, percent float64) {
 	r.t.Helper()
-	client := r.client()
+	client := r.client(plain)
 	r.eventually(fmt.Sprintf("green has %.1f %% of the requests", percent), func() error {
 		pods := green.kubectl("get", "pods", "-o", "name") + "\n"
 		n := 0

@@ -213,26 +213,32 @@ type reply struct {
 	Headers  map[string][]string `json:"headers"`
 }
 
-// client returns an HTTP client on the client's host. Its requests go to the appliance, or to another address.
-func (r *testbed) client(at ...string) *http.Client {
-	client := r.HTTP(world.Client, append(at, "192.168.50.21:80")[0])
+// plain is where the appliance serves HTTP.
+const plain = "192.168.50.21:80"
+
+// client returns an HTTP client on the client's host, whose requests go to an address.
+func (r *testbed) client(address string) *http.Client {
+	client := r.HTTP(world.Client, address)
 	client.Timeout = rig.Limit
 	return client
 }
 
 // get sends a request from the client's host to the appliance, or to another address.
 func (r *testbed) get(url string, at ...string) (answer reply, err error) {
-	ctx, cancel := context.WithTimeout(r.t.Context(), 10*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	request, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, url, nil)
 	if err != nil {
 		return answer, err
 	}
-	if len(at) == 0 && request.URL.Scheme == "https" {
-		at = []string{"192.168.50.21:443"}
-	}
 	request.Header.Set("Accept", "application/json")
-	got, err := r.client(at...).Do(request)
+	address := plain
+	if len(at) > 0 {
+		address = at[0]
+	} else if request.URL.Scheme == "https" {
+		address = "192.168.50.21:443"
+	}
+	client := r.client(address)
+	client.Timeout = 10 * time.Second
+	got, err := client.Do(request)
 	if err != nil {
 		return answer, err
 	}

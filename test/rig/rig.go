@@ -390,13 +390,13 @@ func (r *Rig) missed() error {
 
 // Status returns the appliance's /status.
 func (r *Rig) Status(ctx context.Context) (s status.Status, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:9090/status", nil)
 	if err != nil {
 		return s, err
 	}
-	answer, err := r.HTTP(r.machine, "127.0.0.1:9090").Do(request)
+	client := r.HTTP(r.machine, "127.0.0.1:9090")
+	client.Timeout = 5 * time.Second
+	answer, err := client.Do(request)
 	if err != nil {
 		return s, err
 	}
@@ -578,8 +578,8 @@ func lastLine(text []byte) string {
 var errEnded = errors.New("the appliance has ended")
 
 // Eventually repeats a check until it succeeds, for as long as Limit. It does not
-// wait for an appliance that has ended. Between two checks it waits twice as long as the check took: many
-// checks start a program, which needs the processor that the awaited thing needs, too.
+// wait for an appliance that has ended. Between two checks it waits twice as long as the check took. Many
+// checks start a program, which takes the processor from the programs under test.
 func Eventually(ctx context.Context, what string, ask func() error) error {
 	return repeat(ctx, Limit, what, ask, func(took time.Duration) time.Duration {
 		return min(max(20*time.Millisecond, 2*took), 500*time.Millisecond)
