@@ -100,8 +100,8 @@ func peers(ctx context.Context, b *bench) (err error) {
 	return nil
 }
 
-// besideBIRD adds a percentile of the appliance's times beside that of each BIRD. It is to be at most bound, in
-// milliseconds; 0 means that it has no target.
+// besideBIRD adds a percentile of the appliance's times beside that of each BIRD. The target is bound, in milliseconds;
+// 0 means that there is none.
 func (b *bench) besideBIRD(what string, took map[string][]time.Duration, p, bound float64) {
 	for _, bird := range []string{bird1, bird2} {
 		f := value(what, percentile(took[world.Appliance], p), "ms").beside(bird, percentile(took[bird], p))

@@ -53,7 +53,7 @@ func community(folder, haproxy string) contender {
 		},
 		joined: tellBIRD,
 		places: func(most int) string {
-			const usual = 6 // without a server, and one more has the Service's one
+			const usual = 6 // beside the place of the Service's only server
 			return configMap("haproxy-ingress", fmt.Sprintf("slots-min-free: '%d'", min(most-1, usual)))
 		},
 		stop: func(a *arena) error {
