@@ -171,9 +171,9 @@ type Planner struct {
 }
 
 // recall forgets the backends that may need a step after a change of routes,
-// allocations or backends. It reports whether the names of the backends changed.
-func (p *Planner) recall(want Want, have Have) (renamed bool) {
-	renamed = p.align(want.Backends)
+// allocations or backends. It returns the names of the backends that are no longer wanted.
+func (p *Planner) recall(want Want, have Have) (gone []string) {
+	gone = p.align(want.Backends)
 	if !want.Routes.Equal(p.want) || !have.Routes.Equal(p.have) || !maps.Equal(have.Direct, p.direct) ||
 		!maps.Equal(want.Drained, p.drained) || !maps.Equal(want.Silent, p.silent) ||
 		!maps.Equal(want.Shares, p.shares) {
@@ -199,12 +199,12 @@ func (p *Planner) recall(want Want, have Have) (renamed bool) {
 	}
 	p.scarce = want.Scarce
 	p.drained, p.silent, p.shares = want.Drained, want.Silent, want.Shares
-	return renamed
+	return gone
 }
 
-// align moves the memory of each backend to the place that the backend has in want. It reports
-// whether the names of the backends changed.
-func (p *Planner) align(want []*haproxy.Backend) (renamed bool) {
+// align moves the memory of each backend to the place that the backend has in want. It returns the
+// names that are not in want any more.
+func (p *Planner) align(want []*haproxy.Backend) (gone []string) {
 	was := p.backends
 	p.backends = want
 	if slices.EqualFunc(was, want, func(a, b *haproxy.Backend) bool { return a == b || a.Name == b.Name }) {
@@ -213,7 +213,7 @@ func (p *Planner) align(want []*haproxy.Backend) (renamed bool) {
 				p.settled[i] = false
 			}
 		}
-		return false
+		return nil
 	}
 	place := make(map[*haproxy.Backend]int, len(was))
 	for i, b := range was {
@@ -229,15 +229,18 @@ func (p *Planner) align(want []*haproxy.Backend) (renamed bool) {
 			p.settled[i], p.states[i], p.weighed[i] = before[at], states[at], weights[at]
 		}
 	}
-	return true
+	for _, b := range was {
+		if _, wanted := p.places[b.Name]; !wanted {
+			gone = append(gone, b.Name)
+		}
+	}
+	return gone
 }
 
 // Plan returns the same steps as the function Plan.
 func (p *Planner) Plan(want Want, have Have) []Step {
-	renamed := p.recall(want, have)
-	if p.meet(have.Backends) || renamed {
-		p.unwanted = haproxy.Unwanted(want.Backends, have.Backends)
-	}
+	gone := p.recall(want, have)
+	p.meet(have.Backends, gone)
 	p.planned = 0
 	own := false
 	var steps []Step
@@ -283,18 +286,24 @@ func (p *Planner) Plan(want Want, have Have) []Step {
 	return append(steps, append(planRoutes(want.Routes, have), planRules(want, have)...)...)
 }
 
-// meet forgets a backend if its servers in HAProxy have changed since the last call. It reports
-// whether such a backend is not wanted.
-func (p *Planner) meet(live haproxy.LiveBackends) (unwanted bool) {
+// meet forgets a backend if its servers in HAProxy have changed since the last call. Then it finds out
+// which backends in HAProxy have servers and are not wanted. Among them are only some of those that were
+// unwanted before, of those that changed in HAProxy, and of those that are gone from the wanted ones.
+func (p *Planner) meet(live haproxy.LiveBackends, gone []string) {
+	perhaps := slices.Concat(p.unwanted, gone)
 	for _, name := range live.Differ(p.live) {
 		if at, wanted := p.places[name]; wanted {
 			p.settled[at] = false
 		} else {
-			unwanted = true
+			perhaps = append(perhaps, name)
 		}
 	}
-	p.live = live
-	return unwanted
+	slices.Sort(perhaps)
+	p.live, p.unwanted = live, slices.DeleteFunc(slices.Compact(perhaps), func(name string) bool {
+		_, wanted := p.places[name]
+		b := live.Get(name)
+		return wanted || b == nil || len(b.Servers) == 0
+	})
 }
 
 // The reasons why Plan does not open a server, except those that Allocations give.

@@ -121,6 +121,11 @@ type namer struct {
 
 // namers returns the objects of a cluster that may name Secrets or ConfigMaps.
 func (s *Snapshot) namers() iter.Seq[namer] {
+	mentions := func(scope annotations.Scope, o metav1.Object) bool {
+		written := o.GetAnnotations()
+		return len(written) > 0 &&
+			annotations.Mentions(scope, written, annotations.SecretKind, annotations.ConfigMapKind)
+	}
 	return func(yield func(namer) bool) {
 		ours := ClassesOf(s)
 		for _, ing := range s.Ingresses {
@@ -128,12 +133,13 @@ func (s *Snapshot) namers() iter.Seq[namer] {
 				continue
 			}
 			as := ours.Kind(ing)
-			if as != Strange && !yield(namer{kind: "Ingress", object: ing, nginx: as == OfNginx}) {
+			names := as == OfNginx || len(ing.Spec.TLS) > 0 || mentions(annotations.Ingress, ing)
+			if as != Strange && names && !yield(namer{kind: "Ingress", object: ing, nginx: as == OfNginx}) {
 				return
 			}
 		}
 		for _, service := range s.Services {
-			if len(service.Annotations) > 0 && !yield(namer{kind: "Service", object: service}) {
+			if mentions(annotations.Service, service) && !yield(namer{kind: "Service", object: service}) {
 				return
 			}
 		}

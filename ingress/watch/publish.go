@@ -300,33 +300,45 @@ func (p *publisher) ingressStatuses(wish *Publication) (all []statusPatch) {
 		if is[ing.UID] == same || !wish.may(len(has)) {
 			continue
 		}
-		one := statusPatch{
-			of: ing, kindName: "Ingress", kind: types.JSONPatchType, text: []byte("null"), right: "status",
-			done: "status published",
+		all = append(all, statusPatch{
+			of: ing, kindName: "Ingress", right: "status", done: "status published",
 			denied: "the appliance may not write the status of Ingresses (verb patch; API group networking.k8s.io; " +
 				"resource ingresses/status): apply what `sallyport manifests` prints",
-			log: p.log.With("namespace", ing.Namespace, "ingress", ing.Name, "served", is[ing.UID]),
-			body: []map[string]any{
-				{"op": "test", "path": "/metadata/uid", "value": ing.UID},
-				{"op": "test", "path": "/status/loadBalancer/ingress", "value": has},
-				{"op": "remove", "path": "/status/loadBalancer/ingress"},
+			fill: func(one *statusPatch) {
+				one.log = p.log.With("namespace", ing.Namespace, "ingress", ing.Name, "served", is[ing.UID])
+				if is[ing.UID] {
+					one.publish(ing, ours)
+				} else {
+					one.withdraw(ing)
+				}
+				to, kind := p.kube.Ingresses(ing.Namespace), one.kind
+				one.send = func(ctx context.Context, patch []byte) error {
+					_, err := to.Patch(ctx, ing.Name, kind, patch, metav1.PatchOptions{}, "status")
+					return err
+				}
 			},
-		}
-		if is[ing.UID] {
-			one.kind, one.body = types.MergePatchType, map[string]any{
-				"metadata": map[string]any{"uid": ing.UID}, // never of another object of that name
-				"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ours}},
-			}
-			one.text, _ = json.Marshal(ours) // addresses and names
-		}
-		one.send = func(ctx context.Context, patch []byte) error {
-			to := p.kube.Ingresses(ing.Namespace)
-			_, err := to.Patch(ctx, ing.Name, one.kind, patch, metav1.PatchOptions{}, "status")
-			return err
-		}
-		all = append(all, one)
+		})
 	}
 	return all
+}
+
+// publish sets the fields that write addresses into the status of an Ingress.
+func (one *statusPatch) publish(ing *networkingv1.Ingress, addresses []networkingv1.IngressLoadBalancerIngress) {
+	one.text, _ = json.Marshal(addresses) // addresses and names
+	one.kind, one.body = types.MergePatchType, map[string]any{
+		"metadata": map[string]any{"uid": ing.UID}, // never of another object of that name
+		"status":   map[string]any{"loadBalancer": map[string]any{"ingress": addresses}},
+	}
+}
+
+// withdraw sets the fields that remove the addresses from the status of an Ingress.
+func (one *statusPatch) withdraw(ing *networkingv1.Ingress) {
+	one.text = []byte("null")
+	one.kind, one.body = types.JSONPatchType, []map[string]any{
+		{"op": "test", "path": "/metadata/uid", "value": ing.UID},
+		{"op": "test", "path": "/status/loadBalancer/ingress", "value": ing.Status.LoadBalancer.Ingress},
+		{"op": "remove", "path": "/status/loadBalancer/ingress"},
+	}
 }
 
 // A statusPatch changes the status of an object.
