@@ -878,7 +878,7 @@ func (l *loop) publish(v *status.View) {
 	}
 }
 
-// sameList reports whether two lists are equal. It does not look at the elements of a list that is one and the same.
+// sameList reports whether two lists are equal. It compares no elements if both lists begin at the same address.
 func sameList[T comparable](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
 }

@@ -286,9 +286,9 @@ func (p *Planner) Plan(want Want, have Have) []Step {
 	return append(steps, append(planRoutes(want.Routes, have), planRules(want, have)...)...)
 }
 
-// meet forgets a backend if its servers in HAProxy have changed since the last call. Then it finds out
-// which backends in HAProxy have servers and are not wanted. Among them are only some of those that were
-// unwanted before, of those that changed in HAProxy, and of those that are gone from the wanted ones.
+// meet forgets a backend if its servers in HAProxy have changed since the last call. Then it finds the
+// unwanted backends: they have servers in HAProxy and no place in the wanted state. It looks only at
+// backends that were unwanted before, that changed in HAProxy, or that gone names.
 func (p *Planner) meet(live haproxy.LiveBackends, gone []string) {
 	perhaps := slices.Concat(p.unwanted, gone)
 	for _, name := range live.Differ(p.live) {
