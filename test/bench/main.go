@@ -51,11 +51,9 @@ func run(ctx context.Context) error {
 		}
 		return nil
 	}
-	for _, folder := range []string{o.profiles, filepath.Dir(*file)} {
-		if folder != "" {
-			if err := os.MkdirAll(folder, 0o750); err != nil {
-				return err
-			}
+	if o.profiles != "" {
+		if err := os.MkdirAll(o.profiles, 0o750); err != nil {
+			return err
 		}
 	}
 	table, err := o.run(ctx, some)

@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -10,6 +10,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"sallyport/test/rig"
 )
 
 // A row is a subject of the table. Its function measures one figure or several, and adds
@@ -162,14 +164,7 @@ func report(table []figure, file string) error {
 	for _, f := range table {
 		fmt.Fprintln(w, strings.Join(f.cells(), "\t"))
 	}
-	if err := w.Flush(); err != nil || file == "" {
-		return err
-	}
-	text, err := json.MarshalIndent(table, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, append(text, '\n'), 0o600)
+	return errors.Join(w.Flush(), rig.WriteFigures(file, table))
 }
 
 // chosen returns the rows with the numbers of a list, or all rows if the list is empty.

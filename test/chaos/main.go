@@ -14,7 +14,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -90,10 +89,8 @@ func run(ctx context.Context) (err error) {
 		chosen = append(chosen, n)
 	}
 
-	for _, name := range []string{*file, *keep} {
-		if err := os.MkdirAll(filepath.Dir(name), 0o750); err != nil {
-			return err
-		}
+	if err := os.MkdirAll(filepath.Dir(*keep), 0o750); err != nil {
+		return err
 	}
 	dir, err := os.MkdirTemp("", "sallyport-chaos-")
 	if err != nil {
@@ -143,14 +140,7 @@ func countBroken(results []result) (n int) {
 // write prints the table, and writes the file if one is named.
 func write(results []result, file string) error {
 	table(os.Stdout, results)
-	if file == "" {
-		return nil
-	}
-	text, err := json.MarshalIndent(results, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, append(text, '\n'), 0o600)
+	return rig.WriteFigures(file, results)
 }
 
 func table(out io.Writer, results []result) {

@@ -120,6 +120,18 @@ func Main(name string, run func(context.Context) error) {
 	}
 }
 
+// WriteFigures writes figures into a file, as JSON, and makes its folder. An empty name writes nothing.
+func WriteFigures(file string, figures any) error {
+	if file == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(figures, "", "  ")
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.MkdirAll(filepath.Dir(file), 0o750), os.WriteFile(file, append(text, '\n'), 0o600))
+}
+
 // A Case is a named check.
 type Case struct {
 	Name string

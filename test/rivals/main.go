@@ -13,7 +13,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -113,7 +112,7 @@ func run(ctx context.Context) (err error) {
 		}
 	}
 	table(os.Stdout, figures)
-	return errors.Join(err, write(figures, *file))
+	return errors.Join(err, rig.WriteFigures(*file, figures))
 }
 
 func namesOf(field []contender) (names []string) {
@@ -121,18 +120,6 @@ func namesOf(field []contender) (names []string) {
 		names = append(names, c.name)
 	}
 	return names
-}
-
-// write writes the figures into a file, if one is named.
-func write(figures []figure, file string) error {
-	if file == "" {
-		return nil
-	}
-	text, err := json.MarshalIndent(figures, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, append(text, '\n'), 0o600)
 }
 
 // endless returns the figure of a wait that had no end within its bound. The other figures go on.
