@@ -850,7 +850,7 @@ func (l *loop) publish(v *status.View) {
 			continue
 		}
 		pending := l.pending(c.name, v)
-		if sameList(c.told.Served, r.Served) && slices.Equal(c.told.Problems, r.Problems) &&
+		if haproxy.SameList(c.told.Served, r.Served) && slices.Equal(c.told.Problems, r.Problems) &&
 			slices.Equal(c.told.Statuses[c.name], r.Statuses[c.name]) && maps.Equal(c.toldPending, pending) &&
 			slices.Equal(c.toldOf.Ingresses, c.snapshot.Ingresses) &&
 			reflect.DeepEqual(c.told.Balancers, r.Balancers) &&
@@ -876,9 +876,4 @@ func (l *loop) publish(v *status.View) {
 	if changed && l.member != nil {
 		l.claimed = sumOfClaims(r)
 	}
-}
-
-// sameList reports whether two lists are equal. It compares no elements if both lists begin at the same address.
-func sameList[T comparable](a, b []T) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
 }

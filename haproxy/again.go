@@ -36,7 +36,7 @@ const (
 func (p *Proxy) compare(cfg *Config, states States) repetition {
 	last := &p.last
 	switch {
-	case !last.done, !last.cfg.Same(cfg), !slices.EqualFunc(last.states, states, same[State]):
+	case !last.done, !last.cfg.Same(cfg), !slices.EqualFunc(last.states, states, SameList[State]):
 		return another
 	case p.belief.run == nil || p.belief.run.told == nil:
 		return restored

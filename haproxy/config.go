@@ -52,15 +52,15 @@ type Config struct {
 // certificates are the same pointers, and all else is equal.
 func (c *Config) Same(o *Config) bool {
 	return c.Shape.equal(&o.Shape) && sameRoutes(c.Routes, o.Routes) && c.DefaultBackend == o.DefaultBackend &&
-		same(c.Backends, o.Backends) && same(c.Former, o.Former) && same(c.Certs, o.Certs) && c.Period == o.Period &&
-		maps.Equal(c.Reloads, o.Reloads) && maps.Equal(c.Unused, o.Unused) &&
+		SameList(c.Backends, o.Backends) && SameList(c.Former, o.Former) && SameList(c.Certs, o.Certs) &&
+		c.Period == o.Period && maps.Equal(c.Reloads, o.Reloads) && maps.Equal(c.Unused, o.Unused) &&
 		slices.EqualFunc(c.Lists, o.Lists, (*List).same) && c.sameRows(o)
 }
 
 // sameRows reports whether o has the same Picks and Hostnames.
 func (c *Config) sameRows(o *Config) bool {
 	return slices.EqualFunc(c.Picks, o.Picks, func(a, b *Pick) bool { return a == b || a.Name == b.Name }) &&
-		same(c.Hostnames, o.Hostnames)
+		SameList(c.Hostnames, o.Hostnames)
 }
 
 // Shape is the part of a Config that only a reload changes.

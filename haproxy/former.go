@@ -60,7 +60,7 @@ func (b *belief) held(cfg *Config) held {
 // hold returns the parts of told that want keeps until a reload. The worker runs told. The function
 // lacks reports whether the worker has no backend of a name.
 func hold(told, want *Config, lacks func(name string) bool) (h held) {
-	if slices.EqualFunc(told.Backends, want.Backends, sameName) && same(told.Choices, want.Choices) &&
+	if slices.EqualFunc(told.Backends, want.Backends, sameName) && SameList(told.Choices, want.Choices) &&
 		slices.Equal(told.Streams, want.Streams) &&
 		slices.EqualFunc(told.Forms, want.Forms, func(a, b *Form) bool { return a.Name == b.Name }) {
 		return h

@@ -142,7 +142,7 @@ func (r *renderer) renderTables(cfg *Config, in workerNames) *tableFiles {
 		sameMaps = maps.Equal(was.names, in) && of.Shape.equal(&cfg.Shape) && of.DefaultBackend == cfg.DefaultBackend &&
 			sameRoutes(of.Routes, cfg.Routes) && of.sameRows(cfg) &&
 			slices.EqualFunc(of.Backends, cfg.Backends, (*Backend).sameRules)
-		if sameMaps && same(of.Lists, cfg.Lists) {
+		if sameMaps && SameList(of.Lists, cfg.Lists) {
 			was.of = *cfg // the next comparison finds most pointers equal
 			return was
 		}

@@ -231,7 +231,7 @@ func (r *renderer) renderBackends(o, was *outline, states States) (sameShapes bo
 	for i, b := range backends {
 		// In a large cluster, the loop reads only the backends that have changed. The others are
 		// not in the processor's caches.
-		if i < len(was.backends) && was.cfg.Backends[i] == b && same(was.given.of(i), states.of(i)) {
+		if i < len(was.backends) && was.cfg.Backends[i] == b && SameList(was.given.of(i), states.of(i)) {
 			o.backends[i] = was.backends[i]
 			continue
 		}
@@ -313,7 +313,7 @@ func (r *renderer) renderExtras(cfg *Config) *fileSet {
 		g := r.opt.group(&cfg.Shape)
 		peer = &g
 	}
-	if r.last != nil && same(r.last.extras.of, cfg.Extras) && reflect.DeepEqual(r.last.extras.peer, peer) {
+	if r.last != nil && SameList(r.last.extras.of, cfg.Extras) && reflect.DeepEqual(r.last.extras.peer, peer) {
 		return r.last.extras
 	}
 	if peer != nil {
@@ -335,7 +335,7 @@ func (r *renderer) renderCerts(cfg *Config) *certFiles {
 	known, scopes := make(map[*Cert]string), cfg.scopesWithTLS()
 	if r.last != nil {
 		was := r.last.certs
-		if same(was.of, cfg.Certs) && bytes.Equal(was.first, cfg.DefaultCert) && same(was.scopes, scopes) {
+		if SameList(was.of, cfg.Certs) && bytes.Equal(was.first, cfg.DefaultCert) && SameList(was.scopes, scopes) {
 			return was
 		}
 		for _, c := range was.of {

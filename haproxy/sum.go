@@ -21,7 +21,7 @@ func (s *Shape) served() Shape {
 func (c *Config) Serves(o *Config) bool {
 	return sameRoutes(c.Routes, o.Routes) && c.sameRows(o) && c.DefaultBackend == o.DefaultBackend &&
 		reflect.DeepEqual(c.served(), o.served()) &&
-		(same(c.Backends, o.Backends) || slices.EqualFunc(c.Backends, o.Backends, func(a, b *Backend) bool {
+		(SameList(c.Backends, o.Backends) || slices.EqualFunc(c.Backends, o.Backends, func(a, b *Backend) bool {
 			return a == b || a.Name == b.Name && a.sameShape(b)
 		}))
 }

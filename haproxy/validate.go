@@ -73,7 +73,7 @@ func (c *Config) validateRows(valid *Config) error {
 	for _, p := range picks {
 		errs = append(errs, p.validate(c.Forms))
 	}
-	if !same(c.Hostnames, valid.Hostnames) {
+	if !SameList(c.Hostnames, valid.Hostnames) {
 		for i, h := range c.Hostnames {
 			errs = append(errs, h.validate())
 			if i > 0 && compareHostnames(c.Hostnames[i-1], h) >= 0 {
@@ -126,8 +126,8 @@ func (s *Shape) validate() error {
 	return errors.Join(errs...)
 }
 
-// same reports whether two lists are equal. It takes no time if both have the same array.
-func same[T comparable](a, b []T) bool {
+// SameList reports whether two lists are equal. It takes no time if both have the same array.
+func SameList[T comparable](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || slices.Equal(a, b))
 }
 

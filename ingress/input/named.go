@@ -122,9 +122,7 @@ type namer struct {
 // namers returns the objects of a cluster that may name Secrets or ConfigMaps.
 func (s *Snapshot) namers() iter.Seq[namer] {
 	mentions := func(scope annotations.Scope, o metav1.Object) bool {
-		written := o.GetAnnotations()
-		return len(written) > 0 &&
-			annotations.Mentions(scope, written, annotations.SecretKind, annotations.ConfigMapKind)
+		return annotations.Mentions(scope, o.GetAnnotations(), annotations.SecretKind, annotations.ConfigMapKind)
 	}
 	return func(yield func(namer) bool) {
 		ours := ClassesOf(s)

@@ -100,8 +100,8 @@ func peers(ctx context.Context, b *bench) (err error) {
 	return nil
 }
 
-// besideBIRD adds a percentile of the appliance's times beside that of each BIRD. The target is bound, in milliseconds;
-// 0 means that there is none.
+// besideBIRD adds a percentile of the appliance's times beside that of each BIRD. The target is bound, in milliseconds.
+// A bound of 0 means no target.
 func (b *bench) besideBIRD(what string, took map[string][]time.Duration, p, bound float64) {
 	for _, bird := range []string{bird1, bird2} {
 		f := value(what, percentile(took[world.Appliance], p), "ms").beside(bird, percentile(took[bird], p))

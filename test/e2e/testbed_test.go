@@ -216,7 +216,7 @@ type reply struct {
 // plain is where the appliance serves HTTP.
 const plain = "192.168.50.21:80"
 
-// client returns an HTTP client on the client's host, whose requests go to an address.
+// client returns an HTTP client on the client's host. All its requests go to one address.
 func (r *testbed) client(address string) *http.Client {
 	client := r.HTTP(world.Client, address)
 	client.Timeout = rig.Limit
